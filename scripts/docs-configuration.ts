@@ -2,7 +2,7 @@
 import type { z } from 'zod';
 import { titlesOf } from '../src/ci/types.ts';
 import { show } from '../src/config/explain.ts';
-import { nestedKeys, poolFile, serviceSchemas, topFile } from '../src/config/interpret.ts';
+import { cloudSchemas, hostFile, hostMaps, nestedKeys, poolFile, serviceSchemas, topFile } from '../src/config/interpret.ts';
 import type { Described } from '../src/config/key.ts';
 import { aboutOf } from '../src/config/kinds.ts';
 
@@ -58,7 +58,7 @@ Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIF
 /** The page as it should stand in `docs/configuration.md`. */
 export function configurationPage(): string {
   const parts = [head, section('Top level', '', topFile)];
-  for (const name of ['api', 'disk', 'notify', 'secrets']) parts.push(nested(name, ''));
+  for (const name of ['api', 'disk', 'join', 'notify', 'secrets']) parts.push(nested(name, ''));
   for (const [type, { keys, maps, needs: needed }] of Object.entries(serviceSchemas)) {
     const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
     const intro =
@@ -70,6 +70,14 @@ export function configurationPage(): string {
   const merging = 'Maps in `defaults` and in a pool merge key by key; other values are replaced.';
   parts.push(section('A pool, and `defaults`', merging, poolFile));
   for (const name of ['devices', 'image', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
+  for (const [type, { keys, maps, needs }] of Object.entries(cloudSchemas)) {
+    const intro = `In addition to \`type\`, it needs ${needs.map(code).join(', ')}. See [its page](cloud/${type}.md).`;
+    parts.push(section(`A cloud of type \`${type}\``, intro, keys));
+    for (const [name, inner] of Object.entries(maps))
+      parts.push(section(`\`${name}\` of a cloud of type \`${type}\``, '', inner, 3));
+  }
+  parts.push(section('An entry of `hosts`', 'It needs `cloud`, `types` and `pools`. See [cloud.md](cloud.md).', hostFile));
+  for (const [name, inner] of Object.entries(hostMaps)) parts.push(section(`\`${name}\` of an entry of \`hosts\``, '', inner, 3));
   return parts.join('\n');
 }
 

@@ -8,8 +8,10 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openApi } from '../src/api/openapi.ts';
 import { routes } from '../src/api/routes.ts';
+import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust } from './cloud-aws.ts';
 import { azureRole } from './docs-azure-role.ts';
 import { configurationPage } from './docs-configuration.ts';
+import { gcpRole } from './docs-gcp-role.ts';
 import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
 
@@ -17,6 +19,10 @@ const root = join(import.meta.dirname, '..');
 
 /** Each page, and what it should be, given what it is: some are written by hand but for a block. */
 const pages: Readonly<Record<string, (page: string) => string>> = {
+  'deploy/cloud/aws-policy.json': awsPolicy,
+  'deploy/cloud/aws-scheduler-policy.json': awsSchedulerPolicy,
+  'deploy/cloud/aws-scheduler-trust.json': awsSchedulerTrust,
+  'deploy/cloud/gcp-role.yaml': () => gcpRole(),
   'deploy/cloud/azure-role.json': () => azureRole(),
   'docs/configuration.md': () => configurationPage(),
   'docs/metrics.md': withMetricTable,

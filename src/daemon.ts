@@ -191,6 +191,7 @@ async function runManager(
     images: createImageDesk(host.loop.images, config.pools),
     secrets: createSecretPins({ store, clock }),
     metrics: host.metrics,
+    ...(host.machines !== null && { machines: host.machines.service }),
     socket: { path: socket, access: system ? 'group' : 'owner' },
     version,
     onBug: (error, route) => log.error('request failed', { route, error }),

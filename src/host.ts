@@ -62,7 +62,9 @@ export async function openHost(given: HostParts) {
   });
   parts.defer(metrics.close);
   const services = await createCiServices({
-    ...{ config, env, store, clock, log, onejob: { ...given.program, temporary } },
+    // Machines in clouds have the slots of these pools; here they only show how many jobs wait.
+    config: { ...config, pools: [...config.pools, ...config.hosts.flatMap((host) => host.pools)] },
+    ...{ env, store, clock, log, onejob: { ...given.program, temporary } },
     ...outside,
     slots: { ...slotFacts(() => loop.reconciler, clock), reasonFor },
     called: metrics.called,
@@ -97,6 +99,8 @@ export async function openHost(given: HostParts) {
   parts.defer(() => house.close());
   const notices = tellPeople();
   parts.defer(() => notices?.close());
+  const machines = config.hosts.length === 0 || temporary ? null : await openCloudHosts();
+  parts.defer(() => machines?.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = createShutdown({
     ...{ reconciler, log, clock, temporary },
@@ -112,6 +116,7 @@ export async function openHost(given: HostParts) {
     ...observer.problems,
     ...house.problems,
     ...queue.problems,
+    ...(machines?.problems() ?? []),
     ...(given.problems?.() ?? []),
   ];
   const started = Promise.withResolvers<void>();
@@ -144,6 +149,7 @@ export async function openHost(given: HostParts) {
       ],
       problems,
       configChanged: given.configChanged,
+      machines: machines?.service,
     },
     failed: (error) => log.error('failed to look for changes', { error }),
     started: started.promise,
@@ -160,16 +166,38 @@ export async function openHost(given: HostParts) {
     });
   }
 
+  async function openCloudHosts() {
+    const [{ openMachines }, { createOutbound }] = await Promise.all([import('./cloud/open.ts'), import('./http/outbound.ts')]);
+    const outbound = createOutbound(env.proxies);
+    parts.defer(() => outbound.close());
+    const { fetch = outbound.fetch, variables = process.env } = outside;
+    return openMachines({ config, store, clock, log, fetch, variables, version: given.program.version });
+  }
+  /** Tells how many jobs wait for machines of each host that has the pool; all hosts without one. */
+  function countWaiting(pool: string | null = null): void {
+    for (const { host, pools } of config.hosts) {
+      if (pool !== null && !pools.some(({ name }) => name === pool)) continue;
+      const jobs = pools.map(({ name, service }) => services.byName.get(service)?.waiting?.(name) ?? 0);
+      machines?.controller.setWaiting(
+        host,
+        jobs.reduce((sum, one) => sum + one, 0),
+      );
+    }
+  }
+
   const watching = new AbortController();
   parts.defer(() => watching.abort());
   parts.defer(() => deviceManager?.close(true));
 
   const opened = parts.move();
   return {
-    ...{ manager, loop, services, shutdown, metrics },
+    ...{ manager, loop, services, shutdown, metrics, machines },
     /** Looks at everything once, then lets the loop decide and act. */
     async start(): Promise<void> {
-      const demanded = (pool: string) => deviceManager?.registry.demanded(pool);
+      const demanded = (pool: string) => {
+        deviceManager?.registry.demanded(pool);
+        countWaiting(pool);
+      };
       followServices(
         new Set(services.byName.values()),
         { reconciler, clock, log, demanded, outputTail: (agent) => outputTail(loop.followers.read(agent)) },
@@ -190,6 +218,8 @@ export async function openHost(given: HostParts) {
       // The next permanent daemon handles what a previous one left at services.
       if (!temporary) void services.endStrays(watching.signal);
       void deviceManager?.start();
+      countWaiting();
+      await machines?.start();
       opened.defer(renewImages(images, { clock, log }));
       caches.start();
       // A temporary manager ends with its jobs, which were told where they run.

@@ -37,6 +37,8 @@ const processes = [
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,connect,control,dashboard,devices,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/{jobs,logs,program,secret-pins,service,service-jobs,status-all,tunnel}.test.ts',
+  'src/cloud/boot/boot.test.ts',
+  'src/cloud/join/{machine,server}.test.ts',
   'src/config/{host-places,load}.test.ts',
   'src/engine/{call,image}.test.ts',
   'src/http/connections.test.ts',
@@ -61,7 +63,7 @@ const processes = [
 const slow = ['web/test/dashboard.test.ts', 'test/e2e/{hold,hosts}.test.ts'];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = ['test/long/{cloud-azure,gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts'];
+const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,

@@ -230,6 +230,11 @@ export function createClient(options: ClientOptions) {
     },
     proofs: (filter: Parameters<Manager['proofs']>[0]) =>
       ask((schemas) => schemas.proofView.array(), get(`/v1/proofs?${queryOf(filter)}`)),
+    machines: () => ask((schemas) => schemas.cloudHostView.array(), get('/v1/machines')),
+    receipts: (limit: number) => ask((schemas) => schemas.machineView.array(), get(`/v1/receipts?limit=${limit}`)),
+    machineUp: (host: string) => ask((schemas) => schemas.cloudHostView, post(`/v1/machines/${encodeURIComponent(host)}/up`)),
+    machineDown: (host: string, now: boolean) =>
+      ask((schemas) => schemas.cloudHostView, post(`/v1/machines/${encodeURIComponent(host)}/down`, { now })),
     pause: (pool: string | null, reason: string) => tell(post(`${poolPath(pool)}/pause`, { reason })),
     resume: (pool: string | null, reason: string) =>
       ask((schemas) => schemas.resumeView, post(`${poolPath(pool)}/resume`, { reason })),

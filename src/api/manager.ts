@@ -37,6 +37,17 @@ export interface JobsFilter {
   readonly before?: string | undefined;
 }
 
+/** Machines in clouds. */
+export interface MachineService {
+  hosts(): Schemas.CloudHostView[];
+  /** Asks for a machine of the host, if none works. @throws OnejobError E_USAGE for an unknown host */
+  up(host: string): Schemas.CloudHostView;
+  /** Ends its machines: those that work drain first, unless `now`. @throws OnejobError E_USAGE for an unknown host */
+  down(host: string, now: boolean): Schemas.CloudHostView;
+  /** Those that are gone, newest first. */
+  receipts(limit: number): Schemas.MachineView[];
+}
+
 export interface Manager {
   status(): Promise<Schemas.StatusView>;
   plan(): Schemas.PlanLine[];

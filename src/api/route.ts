@@ -7,7 +7,7 @@ import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Caller } from './access.ts';
 import type { Doctor } from './doctor.ts';
 import type { EventStreams } from './event-stream.ts';
-import type { ConfigService, ImageService, Manager, MetricsService, SecretPins } from './manager.ts';
+import type { ConfigService, ImageService, MachineService, Manager, MetricsService, SecretPins } from './manager.ts';
 import type { ShellStart } from './shell-frames.ts';
 import type { Web } from './web.ts';
 
@@ -35,6 +35,8 @@ export interface Served {
   readonly secrets?: SecretPins;
   /** Omitted if nothing is measured. */
   readonly metrics?: MetricsService;
+  /** Omitted if the config has no machines in clouds. */
+  readonly machines?: MachineService;
   /** Omitted if there is no config to apply. */
   readonly config?: ConfigService;
 }

@@ -410,6 +410,40 @@ function deviceRoute<B extends z.ZodType>(summary: string, body: B, change: (bod
   });
 }
 
+const byHost = z.object({ host: z.string().min(1) });
+
+/** Machines in clouds, and people's wishes. */
+const machineRoutes: Routes = {
+  'GET /v1/machines': route({
+    summary: 'Entries of `hosts` with their machines in clouds; none without `hosts`',
+    role: 'read',
+    answer: schemas.cloudHostView.array(),
+    handle: (_, { machines }) => machines?.hosts() ?? [],
+  }),
+  'GET /v1/receipts': route({
+    summary: 'Machines that are gone, newest first',
+    role: 'read',
+    query: z.strictObject({ limit: z.coerce.number().int().min(1).max(schemas.proofsAtMost).default(schemas.proofsListed) }),
+    answer: schemas.machineView.array(),
+    handle: ({ query }, { machines }) => machines?.receipts(query.limit) ?? [],
+  }),
+  'POST /v1/machines/:host/up': route({
+    summary: 'Asks for a machine of the host, if none works',
+    role: 'operator',
+    params: byHost,
+    answer: schemas.cloudHostView,
+    handle: ({ params }, { machines }) => given(machines).up(params.host),
+  }),
+  'POST /v1/machines/:host/down': route({
+    summary: 'Ends all machines of the host; those that work drain first',
+    role: 'operator',
+    params: byHost,
+    body: schemas.endMachinesRequest,
+    answer: schemas.cloudHostView,
+    handle: ({ params, body }, { machines }) => given(machines).down(params.host, body.now),
+  }),
+};
+
 /** Devices of this host, changes by people, and proofs. */
 const deviceRoutes: Routes = {
   'GET /v1/devices': route({
@@ -535,6 +569,7 @@ export const routes: Routes = {
   ...jobRoutes,
   ...logRoutes,
   ...deviceRoutes,
+  ...machineRoutes,
   ...secretRoutes,
   ...imageRoutes,
 };

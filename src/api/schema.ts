@@ -206,6 +206,66 @@ const quarantinedView = z.object({
 });
 export type QuarantinedView = z.infer<typeof quarantinedView>;
 
+const offerView = z.object({ type: z.string(), spot: z.boolean(), zone: z.string().nullable() });
+
+/** A machine in a cloud. Times are ms since the epoch, by the clock of the cloud. */
+export const machineView = z.object({
+  /** Its name in all tags. */
+  run: z.string(),
+  host: z.string(),
+  cloud: z.string(),
+  offer: offerView,
+  /**
+   * `intent`: its create call has no answer yet. `made`: the cloud does not hold its end yet. `booting`: it has not joined. `ending`: it
+   * is being removed. `gone`: two complete lists in a row did not have it.
+   */
+  state: z.enum(['intent', 'made', 'booting', 'joined', 'draining', 'ending', 'gone']),
+  since: z.number(),
+  /** Its id at the cloud; null while that is unknown. */
+  id: z.string().nullable(),
+  place: z.string().nullable(),
+  bornAt: z.number(),
+  expiresAt: z.number(),
+  joinedAt: z.number().nullable(),
+  stage: z.string().nullable(),
+  /** Why it drains, ends or has ended. */
+  why: z.string().nullable(),
+  isFailure: z.boolean(),
+  /** What it reported last; null: nothing to this daemon. */
+  report: z.object({ busy: z.number(), agents: z.number(), idleFor: z.number() }).nullable(),
+  /** What holds its end at the cloud; null: nothing. */
+  end: z.string().nullable(),
+  /** Everything that lists have shown of it. */
+  items: z.array(z.object({ kind: z.string(), id: z.string(), place: z.string() })),
+  /** When complete lists have not shown it, in a row. */
+  absentAt: z.array(z.number()),
+  /** The credential that made it. */
+  by: z.string(),
+  /** USD, by estimate; null: its price is unknown. */
+  cost: z.number().nullable(),
+  perHour: z.number().nullable(),
+  /** The end of its console, if it ended without joining. */
+  console: z.string().nullable(),
+});
+export type MachineView = z.infer<typeof machineView>;
+
+/** An entry of `hosts` with its machines. */
+export const cloudHostView = z.object({
+  host: z.string(),
+  cloud: z.string(),
+  min: z.number(),
+  max: z.number(),
+  /** Jobs that wait for it. */
+  waiting: z.number(),
+  /** Machines that people asked for, and that have not joined yet. */
+  wanted: z.number(),
+  /** Why it has fewer machines than its jobs need. */
+  reason: z.string().nullable(),
+  machines: z.array(machineView),
+});
+export type CloudHostView = z.infer<typeof cloudHostView>;
+export const endMachinesRequest = z.strictObject({ now: z.boolean().default(false) });
+
 export const statusView = z.object({
   version: z.string(),
   pid: z.int(),
@@ -226,6 +286,8 @@ export const statusView = z.object({
   missing: z.array(missingView),
   quarantined: z.array(quarantinedView),
   pools: z.array(poolView),
+  /** Entries of `hosts`; left out if the config has none. */
+  hosts: cloudHostView.array().optional(),
 });
 export type StatusView = z.infer<typeof statusView>;
 
@@ -246,6 +308,8 @@ export const downRequest = z
     grace: z.int().min(0).nullable().default(null),
     /** Also removes entries that otherwise stay at CI services; `/v1/forgotten` has the result. */
     forget: z.boolean().default(false),
+    /** Others than the owner end the host, so that jobs that are ended were lost to the infrastructure. */
+    taken: z.boolean().optional(),
   })
   .refine(({ how, forget }) => !(forget && how === 'leave'), 'agents that are left need what "forget" removes');
 export type DownRequest = z.infer<typeof downRequest>;

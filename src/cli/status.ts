@@ -1,6 +1,7 @@
 /** `onejob status`: problems first, then one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
-import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
+import type { AboutView, CloudHostView, PoolView, SlotView, StatusView } from '../api/schema.ts';
+import { offerText } from '../cloud/offer.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -47,7 +48,20 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   for (const { slot, why } of status.missing) if (!pools.has(poolOf(slot))) say(colors.red, '! ', why);
   for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, width, links));
   if (status.pools.length === 0) lines.push('', 'No pools.');
+  for (const host of status.hosts ?? []) lines.push('', ...hostLines(host, colors, width));
   return lines.map((line) => cut(colored(line), width));
+}
+
+/** Machines of a host in a cloud. */
+function hostLines({ host, cloud, machines, max, waiting, reason }: CloudHostView, colors: Colors, width: number | null): string[] {
+  const jobs = waiting === 0 ? '' : `, ${plural(waiting, 'job')} waiting`;
+  const lines = [`${colors.bold(host)} in ${cloud}: ${machines.length} of at most ${plural(max, 'machine')}${jobs}`];
+  if (reason !== null) lines.push(...hang('! ', printable(reason), width).map(colors.yellow));
+  const rows = machines.map(({ run, offer, id, state, report, why, cost }) => {
+    const work = report === null ? '' : `${report.busy} of ${report.agents} busy`;
+    return [run, offerText(offer), id ?? '', state, why ?? work, cost === null ? '' : `$${cost.toFixed(2)}`];
+  });
+  return [...lines, ...table(rows, width, '  ')];
 }
 
 export function poolProblems(pool: PoolView): string[] {

@@ -20,6 +20,8 @@ export interface CloudType<
   typeProblem(type: string): string | null;
   /** null: keys are missing. */
   resolve(name: string, keys: WrittenKeys): C | null;
+  /** What does not fit together in an entry, each with the path of its key. */
+  problems?(cloud: C): readonly (readonly [path: readonly string[], message: string])[];
   /** Its secrets, each with its key. */
   secrets(cloud: C): readonly (readonly [key: string, secret: SecretReference])[];
   /** What the adapter's calls need, in the cloud's words, sorted. `deploy/cloud/` has the policy made from it. */

@@ -7,6 +7,7 @@ import { codeOf } from '../errors.ts';
 import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, hostPathProblem } from './check-mounts.ts';
+import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
 import type { HostFacts } from './environment.ts';
 import { formatPath, type Path, type Place, type Problem, suggest } from './problem.ts';
@@ -77,6 +78,7 @@ export function checkAcross(
   }
   checkServices(checking);
   checkApi(checking);
+  checkClouds(checking);
   checkNames(checking);
   checkPartition(checking);
   checkRepair(checking);

@@ -2,6 +2,7 @@
 import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
 import { parseListen } from './check-api.ts';
+import { resolveClouds, type WrittenCloud, type WrittenHost } from './clouds.ts';
 import type { HostFacts } from './environment.ts';
 import { complete } from './key.ts';
 import {
@@ -51,6 +52,8 @@ export type RepairCommand = NonNullable<Config['onQuarantine']>;
 /** What is written of a service, parsed but without defaults. */
 export type WrittenService = { readonly type: ServiceConfig['type']; readonly keys: Keys };
 
+export type { WrittenCloud, WrittenHost } from './clouds.ts';
+
 /** What a config file says, parsed but without defaults. */
 export interface Written {
   readonly top: TopFile;
@@ -58,11 +61,15 @@ export interface Written {
   readonly defaults: WrittenPool;
   /** Each merged over the defaults; null when the file has no `pools`. */
   readonly pools: ReadonlyMap<string, WrittenPool> | null;
+  readonly clouds: ReadonlyMap<string, WrittenCloud>;
+  readonly hosts: ReadonlyMap<string, WrittenHost>;
   /** Keys with a problem (`pools.lab.agents`, `defaults.cpus`), whose values are not known. */
   readonly broken: ReadonlySet<string>;
 }
 
-export const nothingWritten: Written = { top: {}, services: new Map(), defaults: {}, pools: null, broken: new Set() };
+export const nothingWritten: Written = {
+  ...{ top: {}, services: new Map(), defaults: {}, pools: null, clouds: new Map(), hosts: new Map(), broken: new Set() },
+};
 
 /** What decides about the pools where none are written. */
 export interface Usual {
@@ -121,6 +128,9 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts, u
     secretsKey: top.secrets?.key ?? null,
     services,
     pools,
+    ...resolveClouds(written, (name, pool) =>
+      resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir }),
+    ),
   });
 }
 

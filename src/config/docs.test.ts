@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
-import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
+import { cloudSchemas, hostFile, hostMaps, nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
 import { aboutOf } from './kinds.ts';
 
 const folder = new Folder();
@@ -18,10 +18,18 @@ const sections = {
   'agent of gitea': serviceSchemas.gitea.maps.agent as typeof topFile,
   'agent of gitlab': serviceSchemas.gitlab.maps.agent as typeof topFile,
 };
+const cloudSections = Object.entries(cloudSchemas).flatMap(([type, { keys, maps }]) => [
+  [`cloud ${type}`, keys] as const,
+  ...Object.entries(maps).map(([name, inner]) => [`${name} of cloud ${type}`, inner] as const),
+]);
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
   api: (key) => `api: { ${key} }`,
+  join: (key) => {
+    const rest = ['listen: "127.0.0.1:7718"', 'url: "https://a"', 'package: /srv/onejob.tgz'];
+    return `join: { ${[...rest.filter((one) => one.split(':')[0] !== key.split(':')[0]), key].join(', ')} }`;
+  },
   disk: (key) => `disk: { ${key} }`,
   secrets: (key) => `secrets: { ${key} }`,
   notify: (key) => `notify: { ${/^(webhook|command)/.test(key) ? key : `command: [x], ${key}`} }`,
@@ -65,6 +73,28 @@ const inside: Record<string, (key: string) => string> = {
     azure('url: "https://a", token: { env: T }', `agent: { ${key}${key.startsWith('sha256') ? ', version: 1.2.3' : ''} }`),
 };
 
+/** What entries of `clouds` need. */
+const needed: Readonly<Record<string, string>> = {
+  aws: 'region: us-west-2, scheduler_role: "arn:aws:iam::123456789012:role/onejob"',
+  gcp: 'project: acme-ci, region: us-central1',
+  azure:
+    'subscription: 5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b, location: westeurope, subnet: "/subscriptions/5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b/resourceGroups/net/providers/Microsoft.Network/virtualNetworks/v/subnets/s"',
+};
+
+/** `key` instead of one of the same name. */
+function cloudWith(type: string, key: string): string {
+  const [name] = key.split(':');
+  const rest = (needed[type] ?? '').split(/, (?=\w+:)/).filter((one) => one.split(':')[0] !== name);
+  return `clouds: { c: { type: ${type}, ${[...rest, key].join(', ')} } }`;
+}
+
+/** In an entry of `hosts`. */
+function hostWith(key: string): string {
+  const rest = ['cloud: aws', 'types: [g6.xlarge]', 'pools: { gpu: {} }'].filter((one) => one.split(':')[0] !== key.split(':')[0]);
+  const join = 'join: { listen: "127.0.0.1:7718", url: "http://127.0.0.1:7718", package: /srv/onejob.tgz }';
+  return `clouds: { aws: { type: aws, ${needed.aws} } }\nhosts: { burst: { ${[...rest, key].join(', ')} } }\n${join}`;
+}
+
 function forge(type: string, key: string): string {
   const rest = [
     ...(key.startsWith('url') ? [] : ['url: "https://git.example.org"']),
@@ -77,6 +107,33 @@ function azure(...keys: string[]): string {
   return `services: { a: { ${['type: azure-pipelines', ...keys.filter((key) => key !== '')].join(', ')} } }`;
 }
 
+const hostSections = { host: hostFile, 'budget of a host': hostMaps.budget, 'image of a host': hostMaps.image };
+const wraps: Readonly<Record<string, (key: string) => string>> = {
+  host: hostWith,
+  'budget of a host': (key) => hostWith(`budget: { ${key} }`),
+  'image of a host': (key) => hostWith(`image: { from: ami-0abc1234def567890, ${key} }`.replace(/from: ami\S+, from/, 'from')),
+};
+
+describe.each([...cloudSections, ...Object.entries(hostSections)])('%s', (section, schema) => {
+  it.each(Object.keys(schema?.shape ?? {}))('%s has a meaning and an example that is right', async (key) => {
+    const { description, example, kind } = aboutOf((schema?.shape as Record<string, unknown> | undefined)?.[key]);
+    expect(description).toMatch(/\.$/);
+    expect(kind).not.toBe('');
+    const [, map, type = ''] = /^(?:(\w+) of )?cloud (\w+)$/.exec(section) ?? [];
+    const text = `${key}: ${example}`;
+    const lines = await folder.check(wraps[section]?.(text) ?? cloudWith(type, map === undefined ? text : `${map}: { ${text} }`));
+    // An example shows one key: that another one belongs to it, or that a file must be there, is not a mistake of its own.
+    expect(
+      lines.filter(
+        (line) =>
+          !/warning|does not exist|without|write one of|has no "(client|tenant)"|need "security_group"|is not used/.test(line),
+      ),
+    ).toEqual([]);
+  });
+});
+
+const alone = /warning|does not exist|nothing to build on|"cpus" is not set|has only one of|needs "join"|there is no such/;
+
 describe.each(Object.entries(sections).filter(([, schema]) => Object.keys(schema.shape).length > 0))('%s', (section, schema) => {
   it.each(Object.keys(schema.shape))('%s has a meaning and an example that is right', async (key) => {
     const { description, example, kind } = aboutOf(schema.shape[key as keyof typeof schema.shape]);
@@ -85,6 +142,6 @@ describe.each(Object.entries(sections).filter(([, schema]) => Object.keys(schema
     const wrap = inside[section] ?? ((text: string) => `pools: { x: {} }\ndefaults: { ${section}: { ${text} } }`);
     const lines = await folder.check(wrap(`${key}: ${example}`));
     // An example shows one key: that another one belongs to it, or that a file must be there, is not a mistake of its own.
-    expect(lines.filter((line) => !/warning|does not exist|nothing to build on|"cpus" is not set/.test(line))).toEqual([]);
+    expect(lines.filter((line) => !alone.test(line))).toEqual([]);
   });
 });

@@ -1,5 +1,6 @@
 /** Findings about the secrets of a config, and about pools that weaken their sandboxes. */
 import { serviceType, tellingOrigin } from '../ci/types.ts';
+import { cloudType } from '../cloud/types.ts';
 import { OnejobError } from '../errors.ts';
 import { type Finding, fine, warning } from '../finding.ts';
 import { checkSecret, describeSecret, placeOf, readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
@@ -10,15 +11,17 @@ import type { Problem } from './problem.ts';
 import { webhookProblem } from './webhook.ts';
 
 /** The parts of a config that refer to secrets. */
-export type WithSecrets = Pick<Config, 'secretsKey' | 'services'> & Partial<Pick<Config, 'notify'>>;
+export type WithSecrets = Pick<Config, 'secretsKey' | 'services'> & Partial<Pick<Config, 'notify' | 'clouds'>>;
 
 /** Every secret of a config, with its key. */
-export function secretsOf({ secretsKey, services, notify = null }: WithSecrets): [string, SecretReference][] {
+export function secretsOf({ secretsKey, services, notify = null, clouds = [] }: WithSecrets): [string, SecretReference][] {
   const found: [string, SecretReference][] = secretsKey === null ? [] : [['secrets.key', secretsKey]];
   if (notify !== null && typeof notify.webhook === 'object' && notify.webhook !== null)
     found.push(['notify.webhook', notify.webhook]);
   for (const service of services)
     for (const [key, secret] of serviceType(service.type).secrets(service)) found.push([`services.${service.name}.${key}`, secret]);
+  for (const cloud of clouds)
+    for (const [key, secret] of cloudType(cloud.type).secrets(cloud)) found.push([`clouds.${cloud.name}.${key}`, secret]);
   return found;
 }
 

@@ -2,7 +2,9 @@
 import type { z } from 'zod';
 import type { ServiceType } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
-import type { ServiceConfig, Written, WrittenService } from './config.ts';
+import { budgetKeys, cloudImageKeys, cloudKeys, hostKeys, joinKeys } from '../cloud/schema.ts';
+import { cloudTypes } from '../cloud/types.ts';
+import type { ServiceConfig, Written, WrittenCloud, WrittenHost, WrittenService } from './config.ts';
 import type { Keys } from './key.ts';
 import type { TopFile, WrittenPool } from './keys.ts';
 import {
@@ -31,8 +33,20 @@ function strictMaps(maps: Readonly<Record<string, Keys>>): Readonly<Record<strin
 /** Keys of the maps inside a pool or the top level. */
 export const nestedKeys = strictMaps({
   ...{ devices: deviceKeys, image: imageKeys, trust: trustKeys, unsafe: unsafeKeys },
-  ...{ secrets: secretsKeys, disk: diskKeys, notify: notifyKeys, api: apiKeys },
+  ...{ secrets: secretsKeys, disk: diskKeys, notify: notifyKeys, api: apiKeys, join: joinKeys },
 });
+
+export const hostFile = strict(hostKeys);
+/** Keys of the maps in an entry of `hosts`. */
+export const hostMaps = strictMaps({ budget: budgetKeys, image: cloudImageKeys });
+
+/** Of each type of cloud. */
+export const cloudSchemas = Object.fromEntries(
+  cloudTypes.map(({ type, keys, maps, needs }) => [
+    type,
+    { keys: strict({ ...cloudKeys, ...keys } as Keys), maps: strictMaps(maps), needs },
+  ]),
+);
 
 type ServiceSchema = Omit<ServiceType, 'keys' | 'maps'> & { readonly keys: z.ZodObject; readonly maps: typeof nestedKeys };
 
@@ -49,7 +63,7 @@ export function interpret(combined: Pick<Combined, 'value' | 'locate'>): { writt
   const broken = new Set<string>();
   const report: Report = (path, message, at = 'value') => {
     problems.push({ ...combined.locate(path, at), level: 'error', key: formatPath(path), message });
-    broken.add(formatPath(path.slice(0, path[0] === 'defaults' ? 2 : 3)));
+    broken.add(formatPath(path.slice(0, path[0] === 'defaults' ? 2 : path[0] === 'hosts' && path[2] === 'pools' ? 5 : 3)));
   };
   const top = readKeys(topFile, combined.value, [], report) as TopFile;
   const services = new Map<string, WrittenService>();
@@ -67,7 +81,30 @@ export function interpret(combined: Pick<Combined, 'value' | 'locate'>): { writt
     pools.set(name, mergeMaps(defaults, own) as WrittenPool);
   }
   const list = top.pools === undefined ? null : pools;
-  return { written: { top, services, defaults, pools: list, broken }, problems };
+  const raw = combined.value;
+  const clouds = new Map<string, WrittenCloud>();
+  for (const [name, found] of Object.entries(top.clouds ?? {})) {
+    const cloud = readCloud(name, found, report);
+    if (cloud !== null) clouds.set(name, cloud);
+  }
+  const hosts = new Map<string, WrittenHost>();
+  for (const [name, found] of Object.entries(top.hosts ?? {})) {
+    const why = /^[a-z0-9][a-z0-9_-]{0,31}$/.test(name) ? null : 'a name is 1 to 32 lower-case letters, digits, "-" or "_"';
+    if (why !== null) report(['hosts', name], why, 'key');
+    const keys = readKeys(hostFile, found, ['hosts', name], report) as WrittenHost['keys'];
+    for (const needed of ['cloud', 'types', 'pools'])
+      if (isMap(found) && !(needed in found)) report(['hosts', name], `"${needed}" is missing`, 'key');
+    const inside = new Map<string, WrittenPool>();
+    for (const [pool, own] of Object.entries(keys.pools ?? {})) {
+      const path = ['hosts', name, 'pools', pool];
+      const wrong = nameProblem(pool);
+      if (wrong !== null) report(path, wrong, 'key');
+      inside.set(pool, mergeMaps(defaults, own === null ? {} : readKeys(poolFile, own, path, report)) as WrittenPool);
+    }
+    const guest = { services: mapOf(raw.services), defaults: mapOf(raw.defaults), secrets: mapOf(raw.secrets) };
+    hosts.set(name, { keys, pools: inside, guest: { ...guest, pools: mapOf(isMap(found) ? found.pools : {}) } });
+  }
+  return { written: { top, services, defaults, pools: list, clouds, hosts, broken }, problems };
 }
 
 type Report = (path: Path, message: string, at?: 'key' | 'value') => void;
@@ -112,7 +149,12 @@ function knownAt(path: Path): string[] {
     const map = Object.values(serviceSchemas).find(({ maps }) => Object.hasOwn(maps, String(path[2])));
     return Object.keys(map?.maps[String(path[2])]?.shape ?? {});
   }
-  const inPool = path[0] === 'defaults' ? path[1] : path[0] === 'pools' ? path[2] : path[0];
+  if (path[0] === 'clouds') {
+    const cloud = Object.values(cloudSchemas).find(({ maps }) => Object.hasOwn(maps, String(path[2])));
+    return Object.keys(cloud?.maps[String(path[2])]?.shape ?? {});
+  }
+  if (path[0] === 'hosts' && path[2] !== 'pools') return Object.keys(hostMaps[String(path[2])]?.shape ?? {});
+  const inPool = path[0] === 'defaults' ? path[1] : path[0] === 'pools' ? path[2] : path[0] === 'hosts' ? path[4] : path[0];
   if (inPool === 'ulimits') return ['soft', 'hard'];
   return Object.keys(nestedKeys[String(inPool)]?.shape ?? {});
 }
@@ -128,7 +170,8 @@ function unknownKey(name: string, known: readonly string[], path: Path): string 
   const isInPool = path.length === (path[0] === 'pools' ? 2 : 1) && (path[0] === 'pools' || path[0] === 'defaults');
   if (isInPool && Object.values(serviceSchemas).some(({ keys }) => Object.hasOwn(keys.shape, name)))
     return 'unknown key here; it belongs to the service that the pool names, under "services"';
-  if (path[0] === 'services' && path.length === 2 && isPoolKey) return 'unknown key here; it belongs to a pool or to "defaults"';
+  if ((path[0] === 'services' || path[0] === 'hosts') && path.length === 2 && isPoolKey)
+    return 'unknown key here; it belongs to a pool or to "defaults"';
   return `unknown key; ${suggest(name, known)}`;
 }
 
@@ -136,6 +179,31 @@ function unknownKey(name: string, known: readonly string[], path: Path): string 
 function nameProblem(name: string): string | null {
   if (word.test(name)) return null;
   return 'a name is 1 to 32 letters, digits, "-" or "_", and begins with a letter or a digit';
+}
+
+const mapOf = (found: unknown): Readonly<Record<string, unknown>> => (isMap(found) ? found : {});
+
+function readCloud(name: string, found: unknown, report: Report): WrittenCloud | null {
+  const path = ['clouds', name];
+  const why = nameProblem(name);
+  if (why !== null) report(path, why, 'key');
+  const types = cloudTypes.map(({ type }) => type);
+  if (!isMap(found)) {
+    report(path, `expected a map with a type, found ${describeKind(found)}`);
+    return null;
+  }
+  const { type: written, ...rest } = found;
+  const type = types.find((one) => one === written);
+  const schema = cloudSchemas[String(written)];
+  if (type === undefined || schema === undefined) {
+    if (written === undefined) report(path, `has no "type"; expected one of: ${types.join(', ')}`, 'key');
+    else report([...path, 'type'], `unknown type of cloud; ${suggest(String(written), types)}`);
+    return null;
+  }
+  const keys = readKeys(schema.keys, rest, path, report);
+  for (const needed of schema.needs)
+    if (!(needed in found)) report(path, `"${needed}" is missing; a cloud of type ${type} needs it`, 'key');
+  return { type, keys };
 }
 
 function readService(name: string, found: unknown, report: Report): WrittenService | null {

@@ -1,5 +1,6 @@
 /** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
 import { titlesWith } from '../ci/types.ts';
+import { joinKeys } from '../cloud/schema.ts';
 import { defaultsOf, key, type Written } from './key.ts';
 
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/kit/trust.ts`. */
@@ -431,6 +432,19 @@ export const topKeys = {
       'Pools of equal slots, by name. Without this key there is one pool, `default`, with two agents; on a host with GPUs also `gpu`, with an agent for each (not if there are `defaults`).',
     example: '{ lab: { agents: 4 } }',
     shown: '`default`, two agents; `gpu`, one per GPU',
+  }),
+  clouds: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
+    description: 'Accounts in clouds by name, in which onejob makes machines. See [cloud.md](cloud.md).',
+    example:
+      '{ aws: { type: aws, region: us-west-2, credentials: { profile: ci }, scheduler_role: "arn:aws:iam::123456789012:role/onejob-scheduler" } }',
+  }),
+  hosts: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
+    description: 'Machines in clouds by name: made when jobs wait, or by `onejob cloud up`, and removed when they are idle.',
+    example: '{ burst: { cloud: aws, types: [g6.xlarge], pools: { gpu: { service: github, queue: acme, devices: 1 } } } }',
+  }),
+  join: key((v) => v.strict(joinKeys), undefined, {
+    description: 'How machines in clouds reach this daemon.',
+    example: '{ listen: "0.0.0.0:7718", url: "https://ci.example.org:7718", package: /srv/onejob.tar.gz }',
   }),
   state_dir: key((v) => v.absolute, undefined, {
     description: 'Where onejob keeps its state; it must be on a local file system.',

@@ -250,6 +250,13 @@ export const hostName = text(
   /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/,
 );
 
+/** USD */
+export const money = value((found) => {
+  const amount = typeof found === 'number' ? String(found) : found;
+  const [, digits] = typeof amount === 'string' ? (/^\$?(\d+(?:\.\d{1,2})?)(?: ?USD)?$/.exec(amount.trim()) ?? []) : [];
+  return digits === undefined ? no(`expected an amount such as "40 USD", found ${describeValue(found)}`) : yes(Number(digits));
+}, 'amount');
+
 export const imageName = /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u;
 export const networkName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/;
 

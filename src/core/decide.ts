@@ -20,6 +20,7 @@ import {
   type Slot,
   type SlotEvent,
   stoppedWithJob,
+  takenWithJob,
 } from './slot.ts';
 import { inStandbyLane, returned, type Step } from './standby-lane.ts';
 
@@ -212,6 +213,8 @@ function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
       return { kind: why };
     case 'shutdown':
       return { kind: 'lost', reason: stoppedWithJob };
+    case 'taken':
+      return { kind: 'lost', reason: takenWithJob };
     case 'unreleased':
       // The script had begun after all. Our TERM or KILL says nothing about the job; any other end is its own.
       if (exit.kind !== 'code' || (exit.code !== 137 && exit.code !== 143)) return exit;

@@ -30,10 +30,14 @@ export type Exit =
   | { readonly kind: 'oom' }
   | { readonly kind: 'lost'; readonly reason: string };
 
-export type StopReason = 'cancelled' | 'timeout' | 'disk' | 'shutdown' | 'renewal' | 'unreleased';
+/** `taken`: a shutdown because others than its owner end the host. */
+export type StopReason = 'cancelled' | 'timeout' | 'disk' | 'shutdown' | 'taken' | 'renewal' | 'unreleased';
 
 /** Why a job was lost that ran when its owner stopped onejob. Stored with the job, so a change of it changes the verdict of new jobs only. */
 export const stoppedWithJob = 'onejob was stopped while the job ran';
+
+/** The same when the cloud takes a host back, such as a spot machine. Nobody chose that, so it counts as a fault of the infrastructure. */
+export const takenWithJob = 'the cloud took the machine back while the job ran';
 
 export type JobResult =
   | Exit

@@ -1,7 +1,7 @@
 /** The manager as the API sees it: requests, answered by the loop, the own queue and the logs. */
 import { abortable } from '../abortable.ts';
 import type { Changes } from '../api/changes.ts';
-import { jobsListed, type Manager, pageLimit } from '../api/manager.ts';
+import { jobsListed, type MachineService, type Manager, pageLimit } from '../api/manager.ts';
 import type { FindingView, JobView, StatusView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
@@ -22,7 +22,7 @@ import type { Loop } from './loop/loop.ts';
 import type { Shutdown } from './loop/shutdown.ts';
 import { createServiceJobs, newestLast, notHere } from './services/service-jobs.ts';
 import { createStartEstimate } from './start-estimate.ts';
-import { planLines, poolViews, waitingReason } from './status.ts';
+import { hostPlan, planLines, poolViews, waitingReason } from './status.ts';
 
 export interface ManagerParts {
   readonly clock: Clock;
@@ -53,6 +53,8 @@ export interface HostReport {
   readonly findings: () => FindingView[];
   /** Findings about disk, secrets and GPUs. They explain why pools lack devices, too. */
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
+  /** Machines in clouds; absent: the config has none. */
+  readonly machines?: MachineService | undefined;
 }
 
 /** ms for which one look at a pool is good enough for events. */
@@ -148,9 +150,10 @@ export function createManager(parts: ManagerParts): Manager {
         missing,
         quarantined,
         pools,
+        ...(host.machines !== undefined && { hosts: host.machines.hosts() }),
       };
     },
-    plan: () => planLines(status),
+    plan: () => [...planLines(status), ...hostPlan(host.machines?.hosts() ?? [])],
     async doctor(signal) {
       await startedSoon(signal);
       const changed = await host.configChanged();

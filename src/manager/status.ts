@@ -1,5 +1,5 @@
 /** Views of the loop's state for people. They change nothing. */
-import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
+import type { AboutView, CloudHostView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
@@ -64,6 +64,17 @@ function updateOf({ rollout: { update } }: Pool, now: number): Pick<PoolView, 'u
   if (update === null) return {};
   const { until, others: _, ...said } = update;
   return { update: { ...said, retryIn: until === null ? null : Math.max(0, Math.round(until - now)) } };
+}
+
+/** Machines that begin or end, and why a host has fewer than its jobs need. */
+export function hostPlan(hosts: readonly CloudHostView[]): PlanLine[] {
+  return hosts.flatMap(({ host, machines, reason }) => [
+    ...(reason === null ? [] : [{ slot: host, intent: 'nothing yet', because: reason }]),
+    ...machines.flatMap(({ run, state, why }) => {
+      const intent = state === 'ending' ? 'remove a machine' : state === 'draining' ? 'drain a machine' : 'wait for a machine';
+      return state === 'joined' ? [] : [{ slot: `${host}/${run}`, intent, because: why ?? `it is ${state}` }];
+    }),
+  ]);
 }
 
 /** What the config asks for compared with what exists: a line per slot that has something to do or cannot do it. */

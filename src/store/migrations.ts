@@ -220,6 +220,34 @@ const outcomesOfImage: readonly string[] = [
    FROM outcome_hours GROUP BY 1, 2, 3, 4, 5`,
 ];
 
+/** Machines in clouds, also those that are gone, and how many people asked for. */
+const machines: readonly string[] = [
+  `CREATE TABLE machines (
+    run TEXT PRIMARY KEY,
+    host TEXT NOT NULL,
+    gone INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    body TEXT NOT NULL
+  ) STRICT`,
+  'CREATE INDEX machines_live ON machines (run) WHERE gone = 0',
+  'CREATE INDEX machines_gone ON machines (since) WHERE gone = 1',
+  'CREATE TABLE machines_wanted (host TEXT PRIMARY KEY, machines INTEGER NOT NULL) STRICT, WITHOUT ROWID',
+];
+
 export const migrations: readonly (readonly string[])[] = [
-  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices, held, provedImages, outcomesOfImage],
+  ...[
+    first,
+    devices,
+    services,
+    secretPins,
+    holds,
+    acceptedBy,
+    oneEnding,
+    outcomes,
+    notices,
+    held,
+    provedImages,
+    outcomesOfImage,
+    machines,
+  ],
 ];

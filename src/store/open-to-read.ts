@@ -4,10 +4,12 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
 import { z } from 'zod';
+import type { Reader } from './db.ts';
 import { databaseName } from './directory.ts';
 import { translated, wrongVersion } from './fault.ts';
 import { historyTable } from './history.ts';
 import { jobTable } from './jobs.ts';
+import { machineTable } from './machines.ts';
 import { migrations } from './migrations.ts';
 import { outcomeTable } from './outcomes.ts';
 import { serviceJobTable } from './service-jobs.ts';
@@ -31,6 +33,9 @@ export function openToRead(stateDir: string) {
         outcomes: outcomeTable(reader),
         serviceJobs: serviceJobTable(reader),
         slots: slotTable(reader, '').all,
+        machines: machineTable(reader),
+        /** The id of the installation; null without state. */
+        owner: ownerOf(reader),
         [Symbol.dispose]: () => db.close(),
       };
     } catch (error) {
@@ -38,6 +43,11 @@ export function openToRead(stateDir: string) {
       throw error;
     }
   });
+}
+
+function ownerOf(reader: Reader): string | null {
+  const found = reader.prepare("SELECT value FROM meta WHERE key = 'owner'").get();
+  return found === undefined ? null : String(found.value);
 }
 
 /** What `read` returns for the database of a state directory. */

@@ -6,7 +6,7 @@ import { type Reader, understand } from './db.ts';
 
 const agent = z.string();
 const reserved = z.object({ job: z.string(), limit: z.number().nullable(), cold: z.boolean() }).nullable();
-const why = z.enum(['cancelled', 'timeout', 'disk', 'shutdown', 'renewal', 'unreleased']);
+const why = z.enum(['cancelled', 'timeout', 'disk', 'shutdown', 'taken', 'renewal', 'unreleased']);
 const job = z.string().nullable();
 
 const standby = z.discriminatedUnion('kind', [

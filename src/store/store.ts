@@ -16,6 +16,7 @@ import { historyTable } from './history.ts';
 import { holdTable } from './holds.ts';
 import { jobTable } from './jobs.ts';
 import { type Lead, leaderOf, takeLead } from './lead.ts';
+import { machineTable } from './machines.ts';
 import { noticeTable } from './notices.ts';
 import { outcomeTable } from './outcomes.ts';
 import { provedImageTable } from './proved-images.ts';
@@ -65,6 +66,7 @@ function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
     held: heldTable(db),
     notices: noticeTable(db),
     provedImages: provedImageTable(db),
+    machines: machineTable(db),
     /**
      * Runs `fn` as one commit; an error rolls it back. `durable`: the commit survives a power cut; otherwise only a crash of the
      * process. Not to be nested.

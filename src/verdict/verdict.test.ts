@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
+import { type Exit, type JobResult, stoppedWithJob, takenWithJob } from '../core/slot.ts';
 import { deviceEvidence } from './evidence.ts';
 import { type DeviceEvidence, type Ending, judgeEnding, type Outcome, type VerdictKind } from './verdict.ts';
 
@@ -48,6 +48,7 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['an OOM kill without a limit', own({ kind: 'oom' }, { memoryLimited: false }), healthy, 'unknown', 'OOM kill'],
   ['a lost agent', own({ kind: 'lost', reason: 'the host was restarted' }), healthy, 'infrastructure', 'agent lost'],
   ['a job that a stop of onejob ended', own({ kind: 'lost', reason: stoppedWithJob }), healthy, 'unknown', stoppedWithJob],
+  ['a job whose machine the cloud took back', own({ kind: 'lost', reason: takenWithJob }), healthy, 'infrastructure', 'agent lost'],
   ['the same on a card that failed', own({ kind: 'lost', reason: stoppedWithJob }), fault, 'infrastructure', stoppedWithJob],
   ['a time limit', own({ kind: 'timeout' }), healthy, 'code', 'time limit'],
   ['a time limit that is known', own({ kind: 'timeout' }, { timeLimit: 90_000 }), healthy, 'code', 'time limit 1m30s'],

@@ -14,13 +14,25 @@ import { type Child, startChild } from './child.ts';
 
 /** The number is of what is in it: another one makes it anew. */
 const kept = join(tmpdir(), 'onejob-ci-cache', 'systemd-1.tar');
+/** The same with cloud-init. */
+const keptCloud = join(tmpdir(), 'onejob-ci-cache', 'cloud-init-1.tar');
 const packages = 'systemd,systemd-sysv,dbus,dbus-user-session,libpam-systemd,bubblewrap,man-db';
+
+export interface GuestOptions {
+  /**
+   * It is a machine of a cloud: it has cloud-init, and is in this machine's network, without the right to change it. Changes the
+   * machine's files before it boots.
+   */
+  readonly cloud?: (root: string) => void;
+}
 
 export interface Guest extends AsyncDisposable {
   /** Where its files are on this machine. */
   readonly root: string;
   /** Starts `script` with `sh`, as root or as another user. */
   start(script: string, user?: string): Child;
+  /** Resolves once it is switched off; a reboot does not count. */
+  readonly gone: Promise<void>;
   /** Runs it to its end, and returns its standard output. @throws Error with all output when it exits with another code than `code` */
   sh(script: string, options?: { readonly user?: string; readonly code?: number }): Promise<string>;
 }
@@ -45,18 +57,52 @@ function makeRoot(): void {
   }
 }
 
-export async function guest(): Promise<Guest> {
+/** debootstrap itself cannot install cloud-init: its Python packages run code before all of Python is there. */
+function makeCloudRoot(): void {
   makeRoot();
+  if (existsSync(keptCloud)) return;
+  const work = mkdtempSync(join(tmpdir(), 'onejob-guest-'));
+  const inside = (...words: string[]) => {
+    const made = spawnSync('chroot', [work, 'env', 'DEBIAN_FRONTEND=noninteractive', ...words], { encoding: 'utf8' });
+    if (made.status !== 0)
+      throw new Error(`${words.join(' ')} ended with ${made.status}: ${made.stdout.slice(-2_000)}${made.stderr}`);
+  };
+  try {
+    execFileSync('tar', ['-C', work, '-xf', kept]);
+    inside('apt-get', 'update');
+    inside('apt-get', 'install', '-y', '--no-install-recommends', 'cloud-init', 'curl');
+    inside('sh', '-c', 'rm -rf /var/cache/apt /var/lib/apt/lists /usr/share/doc /usr/share/locale');
+    execFileSync('tar', ['-C', work, '-cf', `${keptCloud}.${process.pid}`, '.']);
+    renameSync(`${keptCloud}.${process.pid}`, keptCloud);
+  } finally {
+    rmSync(work, { recursive: true, force: true });
+  }
+}
+
+export async function guest({ cloud }: GuestOptions = {}): Promise<Guest> {
+  if (cloud === undefined) makeRoot();
+  else makeCloudRoot();
   const root = mkdtempSync(join(tmpdir(), 'oj-guest-'));
-  execFileSync('tar', ['-C', root, '-xf', kept]);
-  const how = ['--register=no', '--keep-unit', '--private-network', '--boot', '--console=pipe', '--quiet'];
-  const machine = spawn('systemd-nspawn', ['-D', root, ...how], { stdio: ['ignore', 'pipe', 'pipe'] });
+  execFileSync('tar', ['-C', root, '-xf', cloud === undefined ? kept : keptCloud]);
+  cloud?.(root);
+  const how = ['--register=no', '--keep-unit', '--boot', '--console=pipe', '--quiet'];
   let said = '';
-  for (const stream of [machine.stdout, machine.stderr])
-    stream.on('data', (text) => {
-      said = (said + text).slice(-4_000);
-    });
-  const over = once(machine, 'exit');
+  const boot = () => {
+    const words = ['-D', root, ...how, ...(cloud === undefined ? ['--private-network'] : [])];
+    const booted = spawn('systemd-nspawn', words, { stdio: ['ignore', 'pipe', 'pipe'] });
+    for (const stream of [booted.stdout, booted.stderr])
+      stream.on('data', (text) => {
+        said = (said + text).slice(-4_000);
+      });
+    return booted;
+  };
+  let machine = boot();
+  let isGone = false;
+  const gone = (async () => {
+    // How systemd-nspawn says that the machine wants to boot again.
+    while ((await once(machine, 'exit'))[0] === 133) machine = boot();
+    isGone = true;
+  })();
 
   const leader = (): number | null => {
     const found = spawnSync('pgrep', ['-P', String(machine.pid)], { encoding: 'utf8' }).stdout.trim();
@@ -83,7 +129,7 @@ export async function guest(): Promise<Guest> {
   };
   try {
     for (let state = ''; !/^(running|degraded)/.test(state); await sleep(50)) {
-      if (machine.exitCode !== null) throw new Error(`systemd-nspawn ended with ${machine.exitCode}:\n${said}`);
+      if (isGone) throw new Error(`systemd-nspawn ended with ${machine.exitCode}:\n${said}`);
       state = leader() === null ? '' : (await start('systemctl is-system-running 2>&1').ended).stdout;
     }
   } catch (error) {
@@ -95,11 +141,11 @@ export async function guest(): Promise<Guest> {
     // systemd-nspawn then switches the machine off, as by its button.
     machine.kill('SIGTERM');
     const hurry = setTimeout(() => machine.kill('SIGKILL'), 20_000);
-    if (machine.exitCode === null && machine.signalCode === null) await over;
+    await gone;
     clearTimeout(hurry);
     rmSync(root, { recursive: true, force: true });
   }
-  return { root, start, sh, [Symbol.asyncDispose]: end };
+  return { root, start, sh, gone, [Symbol.asyncDispose]: end };
 }
 
 if (import.meta.main) makeRoot();

@@ -7,9 +7,11 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
-import { hasPython, lacksAzureClients } from './azure-clients.ts';
+import { lacksAwsClients } from './aws-clients.ts';
+import { lacksAzureClients } from './azure-clients.ts';
 import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
+import { hasPython, lacksGcpClients } from './gcp-clients.ts';
 import { lacksGitea } from './gitea-programs.ts';
 import { lacksGitHub } from './github-programs.ts';
 import { lacksGitlabRunner } from './gitlab-programs.ts';
@@ -52,8 +54,12 @@ export interface Machine {
   readonly gitea: string | null;
   /** Real clients of GitHub, built before the tests. CI may lack them where there is no Go. */
   readonly github: string | null;
+  /** Clients of AWS in JavaScript and Python, fetched before the tests. CI may lack them where there is no Python. */
+  readonly awsClients: string | null;
   /** gitlab-runner, reduced, built before the tests. CI may lack it where there is no Go. */
   readonly gitlabRunner: string | null;
+  /** Google's client of Compute Engine, fetched before the tests. CI may lack it where there is no Python. */
+  readonly gcpClients: string | null;
   /** Microsoft's Python clients of Azure, installed before the tests. CI may lack them where there is no Python. */
   readonly azureClients: string | null;
 }
@@ -95,7 +101,9 @@ export async function lookAtMachine(): Promise<Machine> {
     buildkiteAgent: lacksAgent(),
     gitea: lacksGitea() ?? found('git'),
     github: lacksGitHub(),
+    awsClients: lacksAwsClients(),
     gitlabRunner: lacksGitlabRunner(),
+    gcpClients: lacksGcpClients(),
     azureClients: lacksAzureClients(),
   };
 }
@@ -107,11 +115,8 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  return (
-    need === 'loop' ||
-    (need === 'azureClients' && !hasPython()) ||
-    (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
-  );
+  if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
+  return need === 'loop' || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

@@ -289,6 +289,8 @@ function lastWords(why: StopReason | null, exit: Exit | null): string {
       return 'the job was cancelled.';
     case 'shutdown':
       return 'the job was ended, because its host stopped onejob. Run it again.';
+    case 'taken':
+      return 'the job was ended, because the cloud took its machine back. Run it again.';
     case 'renewal':
     case 'unreleased':
     case null:

@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import type { ForgottenView } from '../../api/schema.ts';
-import { emptySlot, type Slot } from '../../core/slot.ts';
+import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
 import type { Reconciler } from './reconciler.ts';
 import { createShutdown } from './shutdown.ts';
@@ -33,7 +33,7 @@ function stopping(unreachable: string | null = null, temporary = false) {
       return slots.length === 0;
     },
     beginStop: () => told.push('stop'),
-    post: (key: string) => told.push(`end ${key}`),
+    post: (key: string, event: SlotEvent) => told.push(`end ${key}${'why' in event && event.why === 'taken' ? ' taken' : ''}`),
   } as unknown as Reconciler;
   const hurried: string[] = [];
   const shutdown = createShutdown({
@@ -75,6 +75,12 @@ test('placeholders are removed only once nothing is left, and the end waits for 
   expect(await shutdown.forgotten).toEqual([removed]);
   await turn();
   expect(finished()).toBe('end');
+});
+
+test('agents hear whether the cloud takes the machine', () => {
+  const { shutdown, told } = stopping();
+  shutdown.begin({ how: 'end', grace: 0, forget: false, taken: true });
+  expect(told).toEqual(['stop', 'end lab/1 taken']);
 });
 
 test('without being asked nothing is forgotten', async () => {

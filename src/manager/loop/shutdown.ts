@@ -73,8 +73,8 @@ export function createShutdown(parts: ShutdownParts) {
   }
 
   /** Begins to stop, or hurries a stop that has begun. */
-  function begin({ how, grace, forget }: DownRequest): void {
-    log.info('stopping', { how, grace, forget });
+  function begin({ how, grace, forget, taken = false }: DownRequest): void {
+    log.info('stopping', { how, grace, forget, ...(taken && { taken }) });
     decided = how;
     wantsForgetting ||= forget;
     if (how === 'leave') {
@@ -83,9 +83,10 @@ export function createShutdown(parts: ShutdownParts) {
     }
     reconciler.beginStop();
     if (how === 'end') {
+      const why = taken ? 'taken' : 'shutdown';
       for (const { key, agent, grace: usual } of reconciler.slots) {
         if (agent.kind === 'free' || agent.kind === 'proving') continue;
-        reconciler.post(key, { kind: 'stop', agent: agent.agent, why: 'shutdown', grace: grace ?? usual });
+        reconciler.post(key, { kind: 'stop', agent: agent.agent, why, grace: grace ?? usual });
       }
       hurryAfter(grace);
     }

@@ -1,0 +1,368 @@
+/** `onejob cloud`: machines in clouds, by the daemon where one runs, else by this command itself. */
+import { setTimeout as after } from 'node:timers/promises';
+import type { CloudHostView, MachineView } from '../api/schema.ts';
+import { systemClock as clock } from '../clock.ts';
+import type { Thing } from '../cloud/cloud.ts';
+import { offerText } from '../cloud/offer.ts';
+import { type Machines, openAdapters, openMachines } from '../cloud/open.ts';
+import { viewOf } from '../cloud/service.ts';
+import { sweep } from '../cloud/sweep.ts';
+import type { Config } from '../config/config.ts';
+import { loadConfig } from '../config/load.ts';
+import { suggest } from '../config/problem.ts';
+import { OnejobError } from '../errors.ts';
+import { createOutbound } from '../http/outbound.ts';
+import { createLog } from '../log.ts';
+import { openToRead } from '../store/open-to-read.ts';
+import { openWhenFree } from '../store/store.ts';
+import { findDaemon } from './connect.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
+import { configSource, type Session } from './session.ts';
+import { formatAge, plural, titledTable } from './text.ts';
+
+export interface CloudFlags {
+  readonly timeout?: number;
+  readonly now?: boolean;
+  readonly wait: boolean;
+}
+
+export interface SweepFlags {
+  readonly owner?: string;
+  readonly cloud?: readonly string[];
+  readonly all?: boolean;
+  readonly dryRun?: boolean;
+  readonly timeout?: number;
+}
+
+/** ms to wait for a machine. */
+const usualPatience = 45 * 60_000;
+/** ms between two looks. */
+const poll = 1_000;
+
+/** @throws OnejobError E_CONFIG, E_USAGE if it names no cloud */
+async function cloudConfig(session: Session): Promise<Config> {
+  const { config } = await loadConfig(configSource(session));
+  if (config.clouds.length > 0) return config;
+  throw wrongUsage('The config names no cloud.', 'Write one under "clouds"; see docs/cloud.md.');
+}
+
+function hostOf(config: Config, name: string) {
+  const found = config.hosts.find(({ host }) => host === name);
+  if (found !== undefined) return found;
+  const names = config.hosts.map(({ host }) => host);
+  throw wrongUsage(`The config has no host ${JSON.stringify(name)}; ${suggest(name, names)}.`);
+}
+
+/** The adapters, with the owner of each, for commands that ask the clouds themselves. */
+async function adapters(session: Session, config: Config, owner: string | null) {
+  const { context, version } = session;
+  const outbound = createOutbound(context.environment.proxies);
+  const log = createLog({ json: session.output.json, stream: context.stderr });
+  const parts = { clock, fetch: outbound.fetch, log, variables: context.variables, version };
+  const clouds = await openAdapters(config.clouds, parts, owner ?? (await ownerOf(config)));
+  return {
+    clouds,
+    [Symbol.dispose]() {
+      for (const { cloud } of clouds.values()) cloud.close?.();
+      outbound.close();
+    },
+  };
+}
+
+/** The id of the installation. */
+async function ownerOf(config: Config): Promise<string> {
+  if (config.clouds.every(({ owner }) => owner !== null)) return '';
+  using store = openToRead(config.stateDir);
+  if (store.owner !== null) return store.owner;
+  throw wrongUsage('Nobody knows whose machines are meant: there is no state of a daemon here.', 'Name the owner with --owner.');
+}
+
+/** What a daemon and this command can both do. */
+interface Desk {
+  hosts(): Promise<CloudHostView[]>;
+  up(host: string): Promise<CloudHostView>;
+  down(host: string, now: boolean): Promise<CloudHostView>;
+  receipts(limit: number): Promise<MachineView[]>;
+  /** null: a daemon has them. */
+  readonly machines: Machines | null;
+}
+
+/** Runs `work` with the daemon, or with a controller of its own. */
+async function withDesk<T>(session: Session, config: Config, work: (desk: Desk) => Promise<T>): Promise<T> {
+  const connection = await findDaemon(session);
+  if (connection !== null) {
+    using _ = { [Symbol.dispose]: () => connection.close() };
+    const { client } = connection;
+    return await work({
+      ...{ hosts: client.machines, up: client.machineUp, down: client.machineDown, receipts: client.receipts, machines: null },
+    });
+  }
+  const { context, version, output } = session;
+  await using parts = new AsyncDisposableStack();
+  const store = await openWhenFree(config.stateDir, { temporary: false, tellToLeave: async () => {} });
+  parts.defer(() => store.close());
+  const outbound = createOutbound(context.environment.proxies);
+  parts.defer(() => outbound.close());
+  const log = createLog({ json: output.json, stream: context.stderr });
+  const { variables } = context;
+  const machines = await openMachines({ config, store, clock, log, fetch: outbound.fetch, variables, version });
+  parts.defer(() => machines.close());
+  const { service } = machines;
+  const asked =
+    <A extends unknown[], R>(ask: (...given: A) => R) =>
+    async (...given: A): Promise<R> =>
+      ask(...given);
+  await machines.start();
+  const desk = { hosts: asked(service.hosts), up: asked(service.up), down: asked(service.down) };
+  return await work({ ...desk, receipts: asked(service.receipts), machines });
+}
+
+/** Follows the machines of a host until `isOver` says how it ended. */
+async function follow(
+  { context, output }: Session,
+  desk: Desk,
+  name: string,
+  patience: number,
+  isOver: (view: CloudHostView) => number | null,
+): Promise<number> {
+  const stop = new AbortController();
+  const release = context.process.onSignal(() => stop.abort());
+  const began = performance.now();
+  const told = new Map<string, string>();
+  let reason: string | null = null;
+  try {
+    for (;;) {
+      const view = (await desk.hosts()).find(({ host }) => host === name);
+      if (view === undefined) throw new OnejobError('E_USAGE', `The daemon has no host ${name}.`);
+      for (const machine of view.machines) {
+        if (told.get(machine.run) === machine.state) continue;
+        told.set(machine.run, machine.state);
+        output.say(machineWords(machine));
+      }
+      for (const run of told.keys())
+        if (told.get(run) !== 'gone' && !view.machines.some((one) => one.run === run)) {
+          told.set(run, 'gone');
+          output.say(`machine ${run} is gone: two complete lists show nothing of it`);
+        }
+      if (view.reason !== reason && view.reason !== null) output.say(`${name} waits: ${view.reason}`);
+      reason = view.reason;
+      const code = isOver(view);
+      if (code !== null) return code;
+      const waited = performance.now() - began;
+      if (waited > patience || stop.signal.aborted) {
+        output.say(stop.signal.aborted ? 'interrupted' : `gave up after ${formatAge(patience)}`);
+        return exitCodes.failed;
+      }
+      output.progress(`${name}: ${view.machines.map(({ state }) => state).join(', ') || 'no machine'}, ${formatAge(waited)}`);
+      await after(poll, undefined, { signal: stop.signal }).catch(() => {});
+    }
+  } finally {
+    output.progress(null);
+    release();
+  }
+}
+
+function machineWords({ run, offer, state, why, id, place, console: text }: MachineView): string {
+  const what = `machine ${run} (${offerText(offer)})`;
+  switch (state) {
+    case 'intent':
+      return `${what}: asking the cloud`;
+    case 'made':
+      return `${what}: created as ${id} in ${place}; setting its end`;
+    case 'booting':
+      return `${what}: boots`;
+    case 'joined':
+      return `${what}: has joined`;
+    case 'draining':
+      return `${what}: drains. ${why ?? ''}`;
+    default:
+      return `${what}: is being removed. ${why ?? ''}${text === null ? '' : ` Its console ended with:\n${text.slice(-1500)}`}`;
+  }
+}
+
+export async function upHost(session: Session, name: string, { timeout = usualPatience, wait }: CloudFlags): Promise<number> {
+  const config = await cloudConfig(session);
+  hostOf(config, name);
+  return withDesk(session, config, async (desk) => {
+    if (!wait && desk.machines !== null)
+      throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
+    const asked = await desk.up(name);
+    if (!wait) return exitCodes.ok;
+    const before = new Set(asked.machines.flatMap(({ run, state }) => (state === 'ending' ? [run] : [])));
+    return follow(session, desk, name, timeout, ({ machines, wanted }) => {
+      if (machines.some(({ state }) => state === 'joined')) return exitCodes.ok;
+      // A machine that came and failed is replaced, as long as somebody wants one.
+      return wanted === 0 && machines.every(({ run }) => before.has(run)) ? exitCodes.failed : null;
+    });
+  });
+}
+
+export async function downHost(
+  session: Session,
+  name: string,
+  { timeout = usualPatience, wait, now = false }: CloudFlags,
+): Promise<number> {
+  const config = await cloudConfig(session);
+  hostOf(config, name);
+  return withDesk(session, config, async (desk) => {
+    if (!wait && desk.machines !== null)
+      throw wrongUsage('No daemon is running, so "down" must wait until the machines are gone: leave out --no-wait.');
+    await desk.machines?.controller.adopt(name);
+    await desk.down(name, now);
+    if (!wait) return exitCodes.ok;
+    const code = await follow(session, desk, name, timeout, ({ machines }) => (machines.length === 0 ? exitCodes.ok : null));
+    if (code !== exitCodes.ok) session.output.say(`something of ${name} may live: see "onejob cloud list"`);
+    return code;
+  });
+}
+
+export async function checkHosts(session: Session, names: readonly string[]): Promise<number> {
+  const config = await cloudConfig(session);
+  const hosts = names.length === 0 ? config.hosts : names.map((name) => hostOf(config, name));
+  if (hosts.length === 0) throw wrongUsage('The config has no "hosts".', 'See docs/cloud.md.');
+  using opened = await adapters(session, config, 'check');
+  const { output } = session;
+  let isGood = true;
+  for (const host of hosts) {
+    const cloud = opened.clouds.get(host.cloud)?.cloud;
+    if (cloud === undefined) continue;
+    const { types, spot, disk, max, lifetime } = host;
+    output.progress(`checking ${host.host} at ${host.cloud}`);
+    const image = host.image ?? cloud.usualImage;
+    const findings = await cloud.preflight(
+      { host: host.host, types, spot, image, disk, max, lifetime },
+      new AbortController().signal,
+    );
+    output.progress(null);
+    if (findings.some(({ level }) => level === 'error')) isGood = false;
+    const marks = { ok: '✓', warning: '!', error: '✗' } as const;
+    await output.list(
+      findings.map((finding) => ({ host: host.host, ...finding })),
+      `${host.host}: nothing was checked`,
+      () => [
+        output.colors.bold(`${host.host} (${host.cloud})`),
+        ...findings.map(
+          ({ level, subject, message, hint }) => `${marks[level]} ${subject}: ${message}${hint === null ? '' : ` ${hint}`}`,
+        ),
+      ],
+    );
+  }
+  return isGood ? exitCodes.ok : exitCodes.failed;
+}
+
+const thingRow = (cloud: string, thing: Thing) => ({
+  CLOUD: cloud,
+  KIND: thing.kind,
+  ID: thing.id,
+  PLACE: thing.place,
+  STATE: thing.state,
+  HOST: thing.host ?? '',
+  MACHINE: thing.run ?? '',
+  'ENDS AT': thing.expires === null ? '' : new Date(thing.expires * 1000).toISOString().slice(0, 16).replace('T', ' '),
+});
+
+export async function listThings(session: Session, { owner }: { readonly owner?: string }): Promise<number> {
+  const config = await cloudConfig(session);
+  using opened = await adapters(session, config, owner ?? null);
+  const { output } = session;
+  const found: { cloud: string; thing: Thing }[] = [];
+  let isComplete = true;
+  for (const [name, { cloud, owner: own }] of opened.clouds) {
+    output.progress(`listing ${name}`);
+    const listed = await cloud.list(owner ?? own, { places: [], everywhere: true }, new AbortController().signal);
+    output.progress(null);
+    found.push(...listed.things.map((thing) => ({ cloud: name, thing })));
+    if (listed.unknown.length === 0) continue;
+    isComplete = false;
+    output.say(`could not list all of ${name}: ${listed.unknown.join(', ')}`);
+  }
+  await output.list(
+    found.map(({ cloud, thing }) => ({ cloud, ...thing })),
+    'Nothing exists.',
+    () =>
+      titledTable(
+        found.map(({ cloud, thing }) => thingRow(cloud, thing)),
+        output,
+      ),
+  );
+  return isComplete ? exitCodes.ok : exitCodes.failed;
+}
+
+export async function sweepClouds(session: Session, flags: SweepFlags): Promise<number> {
+  const config = await cloudConfig(session);
+  const { owner, cloud: only, all = false, dryRun = false, timeout = 15 * 60_000 } = flags;
+  if (owner !== undefined && !/^[a-z0-9][a-z0-9_-]{0,62}$/.test(owner))
+    throw wrongUsage(`${JSON.stringify(owner)} is not an owner: lower-case letters, digits, "-" and "_", at most 63.`);
+  using opened = await adapters(session, config, owner ?? null);
+  const { output, context } = session;
+  for (const name of only ?? []) if (!opened.clouds.has(name)) throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}.`);
+  const stop = new AbortController();
+  const release = context.process.onSignal(() => stop.abort());
+  let isClean = true;
+  try {
+    for (const [name, { cloud, owner: own }] of opened.clouds) {
+      if (only !== undefined && !only.includes(name)) continue;
+      output.progress(`listing ${name}`);
+      const told = (text: string) => output.say(`${name}: ${text}`);
+      const options = { owner: owner ?? own, all, dryRun, patience: timeout, told };
+      const result = await sweep(cloud, options, clock, stop.signal);
+      output.progress(null);
+      const { removed, left, kept, unknown } = result;
+      if (left.length > 0 || unknown.length > 0) isClean = false;
+      await output.result({ cloud: name, owner: options.owner, ...result }, () => [
+        `${name}: removed ${plural(removed.length, 'thing')}, ${left.length} to remove ${left.length === 1 ? 'lives' : 'live'}, kept ${kept.length}`,
+        ...left.map(({ kind, id, place }) => `  ${dryRun ? 'would remove' : 'lives'}: ${kind} ${id} in ${place}`),
+        ...unknown.map((what) => `  unknown: ${what}`),
+      ]);
+    }
+  } finally {
+    output.progress(null);
+    release();
+  }
+  return isClean ? exitCodes.ok : exitCodes.failed;
+}
+
+export async function listReceipts(session: Session, limit: number): Promise<number> {
+  const config = await cloudConfig(session);
+  const { output } = session;
+  using store = openToRead(config.stateDir);
+  const receipts = store.machines.newest(limit).map((machine) => viewOf(machine, machine.since, null));
+  const rows = receipts.map((one) => ({
+    MACHINE: one.run,
+    HOST: one.host,
+    OFFER: offerText(one.offer),
+    MADE: iso(one.bornAt),
+    GONE: iso(one.absentAt.at(-1) ?? one.since),
+    COST: one.cost === null ? 'unknown' : `$${one.cost.toFixed(2)}`,
+    BY: one.by,
+    WHY: one.why ?? '',
+  }));
+  await output.list(receipts, 'No machine is gone.', () => titledTable(rows, output));
+  return exitCodes.ok;
+}
+
+const iso = (ms: number): string => new Date(ms).toISOString().slice(0, 19).replace('T', ' ');
+
+export async function showConsole(session: Session, name: string): Promise<number> {
+  const config = await cloudConfig(session);
+  const isRun = /^onejob-[0-9a-f]{16}$/.test(name);
+  if (!isRun) hostOf(config, name);
+  using opened = await adapters(session, config, null);
+  const { output } = session;
+  const signal = new AbortController().signal;
+  let count = 0;
+  for (const { cloud, owner } of opened.clouds.values()) {
+    const { things } = await cloud.list(owner, { places: [], everywhere: false }, signal);
+    for (const thing of things) {
+      if (thing.kind !== 'machine' || (isRun ? thing.run : thing.host) !== name) continue;
+      count += 1;
+      const text = await cloud.console(thing, signal);
+      await output.result({ run: thing.run, id: thing.id, console: text }, () => [
+        output.colors.dim(`${thing.run} (${thing.id} in ${thing.place})`),
+        text === '' ? 'The cloud has no console output yet.' : text,
+      ]);
+    }
+  }
+  if (count > 0) return exitCodes.ok;
+  throw new OnejobError('E_USAGE', `No machine of ${name} exists.`, { hint: 'See "onejob cloud list".' });
+}

@@ -1,0 +1,105 @@
+/** `cloud` with `check`, `up`, `down`, `list`, `sweep`, `receipts` and `console`: their options and help. */
+import { InvalidArgumentError } from 'commander';
+import { parseDuration } from '../../config/units.ts';
+import type { CloudFlags, SweepFlags } from '../cloud.ts';
+import { addMachineCommands } from './cloud-machine.ts';
+import { type Cli, collect, failed, integer, wrongOrFailed } from './options.ts';
+
+export function addCloudCommands(program: Cli): void {
+  const cloud = program
+    .command('cloud')
+    .description('make, show and remove machines in clouds')
+    .after(`
+Examples:
+  onejob cloud check burst          what is missing before the first machine
+  onejob cloud up burst             a machine of the host "burst" of the config; waits until it has joined
+  onejob cloud down burst           waits until two lists of the cloud show nothing of it
+  onejob cloud sweep --owner acme-ci
+
+See docs/cloud.md.`);
+  cloud.enablePositionalOptions();
+  const load = () => import('../cloud.ts');
+
+  cloud
+    .command('check')
+    .local()
+    .description('check credentials, permissions, quota, image, network and price of hosts; makes nothing')
+    .argument('[host...]', 'hosts of the config; default: all')
+    .after('\nExit codes: 0 nothing is missing; 1 something is; 2 wrong usage.')
+    .does(wrongOrFailed, async (session, hosts: string[]) => (await load()).checkHosts(session, hosts));
+
+  cloud
+    .command('up')
+    .local()
+    .description('make a machine of a host, if none works, and wait until it has joined')
+    .argument('<host>', 'a key of "hosts" in the config')
+    .option('--timeout <time>', 'how long to wait (default: 45m)', duration)
+    .option('--no-wait', 'only ask the daemon for it')
+    .after(`
+Without a daemon it makes the machine itself, and serves "join.listen" until that has joined.
+Exit codes: 0 it has joined; 1 it has not; 2 wrong usage.`)
+    .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).upHost(session, host, flags));
+
+  cloud
+    .command('down')
+    .local()
+    .description('drain and remove all machines of a host, and wait until they are gone')
+    .argument('<host>', 'a key of "hosts" in the config')
+    .option('--now', 'end running jobs, too')
+    .option('--timeout <time>', 'how long to wait (default: 45m)', duration)
+    .option('--no-wait', 'only ask the daemon for it')
+    .after(`
+The daemon makes no others for it until "onejob cloud up", whatever waits.
+Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another machine.
+Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage.`)
+    .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
+
+  cloud
+    .command('list')
+    .local()
+    .description('list everything that exists at the clouds, by its tags')
+    .option('--owner <id>', 'of this owner (default: that of the config)')
+    .after('\nIt asks the clouds, not the daemon. Exit codes: 0 the list is complete; 1 it is not.')
+    .does(failed, async (session, flags: { owner?: string }) => (await load()).listThings(session, flags));
+
+  cloud
+    .command('sweep')
+    .local()
+    .description('remove what is past its end of life, and what belongs to no machine')
+    .option('--owner <id>', 'what to remove: all of this owner (default: that of the config)')
+    .option('--cloud <name>', 'only this cloud of the config; may be repeated', collect)
+    .option('--all', 'also remove machines that work')
+    .option('--dry-run', 'only list what it would remove')
+    .option('--timeout <time>', 'how long to wait until it is gone (default: 15m)', duration)
+    .after(`
+Examples:
+  onejob cloud sweep --owner acme-ci           for cron, or a scheduled pipeline
+  onejob cloud sweep --dry-run
+
+It needs no daemon and no state: an owner and a credential are enough.
+Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage.`)
+    .does(wrongOrFailed, async (session, flags: SweepFlags) => (await load()).sweepClouds(session, flags));
+
+  cloud
+    .command('receipts')
+    .local()
+    .description('list machines that are gone: what was made, when lists were empty, and what it cost by estimate')
+    .option('--limit <n>', 'only the newest (default: 20)', integer(1, 10_000))
+    .does(failed, async (session, { limit = 20 }: { limit?: number }) => (await load()).listReceipts(session, limit));
+
+  cloud
+    .command('console')
+    .local()
+    .description('print the end of the console of a machine')
+    .argument('<host>', 'a key of "hosts" in the config, or the name of a machine (onejob-…)')
+    .does(wrongOrFailed, async (session, host: string) => (await load()).showConsole(session, host));
+
+  addMachineCommands(cloud);
+}
+
+/** ms */
+function duration(text: string): number {
+  const parsed = parseDuration(text);
+  if (!parsed.ok) throw new InvalidArgumentError(`${parsed.why}.`);
+  return parsed.value;
+}

@@ -1,0 +1,144 @@
+/**
+ * The end of life of a machine: one schedule of EventBridge Scheduler, in the region of the machine and the group `default`, whose
+ * target is TerminateInstances. A list of schedules has neither tags nor descriptions, so the name says whose it is:
+ * `onejob-` + 16 digits of the owner's hash + 16 of the run + the end in seconds.
+ */
+import { createHash } from 'node:crypto';
+import { z } from 'zod';
+import { type Birth, CloudError, type Made, type Thing } from '../cloud.ts';
+import type { Call, Calls } from './calls.ts';
+import type { AwsConfig } from './config.ts';
+
+const group = 'default';
+const groupQuery = `groupName=${group}`;
+
+const prefixOf = (owner: string): string => `onejob-${createHash('sha256').update(owner).digest('hex').slice(0, 16)}-`;
+const nameOf = ({ owner, run, expires }: Birth): string => `${prefixOf(owner)}${run.slice('onejob-'.length)}-${expires}`;
+const partitionOf = (region: string): string =>
+  region.startsWith('cn-') ? 'aws-cn' : region.startsWith('us-gov-') ? 'aws-us-gov' : 'aws';
+
+/** The Target's `Arn` and `Input` for one machine. Scheduler calls EC2 by itself. */
+const targetOf = ({ id, place }: Pick<Made, 'id' | 'place'>) => ({
+  Arn: `arn:${partitionOf(place)}:scheduler:::aws-sdk:ec2:terminateInstances`,
+  Input: JSON.stringify({ InstanceIds: [id] }),
+});
+
+/** What must be read back, by the names of the API. */
+const schedule = z.object({
+  State: z.string(),
+  ScheduleExpression: z.string(),
+  ScheduleExpressionTimezone: z.string(),
+  ActionAfterCompletion: z.string(),
+  FlexibleTimeWindow: z.object({ Mode: z.string() }),
+  Target: z.object({ Arn: z.string(), RoleArn: z.string(), Input: z.string() }),
+});
+
+/** Sets it and reads it back. Scheduler begins within the minute of that time. @throws CloudError */
+export async function setSchedule(
+  calls: Calls,
+  role: NonNullable<AwsConfig['schedulerRole']>,
+  birth: Birth,
+  made: Made,
+  signal: AbortSignal,
+): Promise<string> {
+  const name = nameOf(birth);
+  const region = made.place;
+  const { Arn, Input } = targetOf(made);
+  const wanted = {
+    State: 'ENABLED',
+    // Without an offset: the time zone stands beside it.
+    ScheduleExpression: `at(${new Date(birth.expires * 1000).toISOString().slice(0, 19)})`,
+    ScheduleExpressionTimezone: 'UTC',
+    ActionAfterCompletion: 'DELETE',
+    FlexibleTimeWindow: { Mode: 'OFF' },
+    Target: { Arn, RoleArn: role, Input },
+  };
+  const call = (what: string, changes: boolean, permissions: readonly string[]): Call => ({
+    ...{ region, changes, permissions },
+    doing: `${what} the end of life of machine ${made.id}`,
+  });
+  const input = {
+    ...wanted,
+    GroupName: group,
+    Description: `Ends ${birth.run} of onejob (owner ${birth.owner}, host ${birth.host}).`,
+  };
+  try {
+    await calls.scheduler(
+      'POST',
+      `/schedules/${name}`,
+      input,
+      call('set', true, ['scheduler:CreateSchedule', 'iam:PassRole']),
+      signal,
+    );
+  } catch (error) {
+    // It was set by an earlier call, whose answer was lost: what counts is what can be read.
+    if (!(error instanceof CloudError) || error.reason !== 'ConflictException') throw error;
+  }
+  const read = call('read back', false, ['scheduler:GetSchedule']);
+  const found = await orAbsent(calls.scheduler('GET', `/schedules/${name}?${groupQuery}`, undefined, read, signal));
+  const whole = schedule.safeParse(found);
+  const differs = whole.success ? differenceOf(whole.data, wanted) : found === null ? 'it is not there' : 'a part of it is missing';
+  if (differs === null) return `schedule ${name} in ${region}`;
+  throw new CloudError('E_CLOUD_END', `AWS does not confirm the end of life of machine ${made.id}: ${differs}.`, {
+    hint: `Look at schedule ${name} in EventBridge Scheduler, in ${region}.`,
+    retry: true,
+  });
+}
+
+/** null: there is no such schedule. */
+async function orAbsent(answer: Promise<unknown>): Promise<unknown> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof CloudError && error.reason === 'ResourceNotFoundException') return null;
+    throw error;
+  }
+}
+
+/** The first value that is not as wanted, as a sentence's end. */
+function differenceOf(found: object, wanted: object): string | null {
+  for (const [key, value] of Object.entries(wanted)) {
+    const other = (found as Record<string, unknown>)[key];
+    if (typeof value === 'object' && typeof other === 'object' && other !== null) {
+      const inside = differenceOf(other, value);
+      if (inside !== null) return inside;
+    } else if (other !== value) return `${key} is ${JSON.stringify(other)} instead of ${JSON.stringify(value)}`;
+  }
+  return null;
+}
+
+const page = z.object({
+  NextToken: z.string().nullish(),
+  Schedules: z.array(z.object({ Name: z.string(), CreationDate: z.number().optional() })),
+});
+
+/** All of an owner in a region. @throws CloudError */
+export async function listSchedules(calls: Calls, owner: string, call: Call, signal: AbortSignal): Promise<Thing[]> {
+  const prefix = prefixOf(owner);
+  const things: Thing[] = [];
+  let token: string | null | undefined;
+  do {
+    const query = new URLSearchParams({ MaxResults: '100', NamePrefix: prefix, ScheduleGroup: group });
+    if (token != null) query.set('NextToken', token);
+    const found = page.safeParse(await calls.scheduler('GET', `/schedules?${query}`, undefined, call, signal));
+    if (!found.success) {
+      throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: EventBridge Scheduler sent an unexpected list.`, {
+        retry: true,
+      });
+    }
+    for (const { Name: name, CreationDate: born } of found.data.Schedules) {
+      const [, run, expires] = /^-?([0-9a-f]{16})-(\d{1,12})$/.exec(name.slice(prefix.length)) ?? [];
+      if (!name.startsWith(prefix) || run === undefined) continue;
+      things.push({
+        ...{ kind: 'schedule', id: name, place: call.region, run: `onejob-${run}`, host: null, state: 'running', offer: null },
+        ...{ born: born === undefined ? null : Math.floor(born), expires: Number(expires) },
+      });
+    }
+    token = found.data.NextToken;
+  } while (token != null && token !== '');
+  return things;
+}
+
+export async function deleteSchedule(calls: Calls, name: string, call: Call, signal: AbortSignal): Promise<void> {
+  await calls.scheduler('DELETE', `/schedules/${encodeURIComponent(name)}?${groupQuery}`, undefined, call, signal);
+}

@@ -1,0 +1,152 @@
+/**
+ * Machines of Google Cloud: one Compute Engine instance with its boot disk, in one call. It has its end from that call on, and Google
+ * deletes it then. The name of an instance is its run, so it is unique in a zone whatever a request id does.
+ */
+import { sleep } from '../../core/clock.ts';
+import { type Birth, type Cloud, CloudError, type Listing, type Made, type Order, type Thing } from '../cloud.ts';
+import { type CloudParts, createCaller } from '../kit/caller.ts';
+import { createAccess } from './access.ts';
+import { createCalls } from './calls.ts';
+import { usualImage } from './image.ts';
+import { parseType, typeProblem } from './machine-type.ts';
+import { instanceOf, longestLife } from './order.ts';
+import { needs } from './permissions.ts';
+import { createPreflight } from './preflight.ts';
+import { listPrice } from './prices.ts';
+import { type Listed, thingsOf } from './things.ts';
+import type { GcpConfig } from './type.ts';
+import { instance, operation, serialPort } from './wire.ts';
+import { createZones } from './zones.ts';
+
+/** Seconds by which an end may be later than asked for: it counts from when the machine runs. */
+const lateness = 600;
+/** ms until the end of a machine that runs must be known. */
+const endTime = 60_000;
+const lookEvery = 2_000;
+/** Bytes of a console's end. */
+const consoleEnd = 64 * 1024;
+
+export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Cloud> {
+  const { clock } = parts;
+  const caller = createCaller(parts);
+  const access = createAccess(config.credential, caller, parts);
+  const calls = createCalls(config, access, caller, parts);
+  const zones = createZones(config, calls, parts);
+
+  async function create(order: Order, signal: AbortSignal): Promise<Made> {
+    const { zone } = order.offer;
+    if (zone === null)
+      throw new CloudError('E_CLOUD_REQUEST', `Cannot create ${order.run}: Compute Engine needs a zone, and the offer has none.`);
+    const body = instanceOf(order, zone, config, calls.now() / 1000);
+    await calls.carryOut(
+      {
+        ...{ method: 'POST', path: `zones/${zone}/instances`, query: { requestId: order.token }, body },
+        ...{ doing: `create ${order.run}`, offer: { ...order.offer, zone } },
+        needs: config.hasExternalAddress ? [...needs.insert, ...needs.externalAddress] : needs.insert,
+      },
+      zone,
+      needs.operation,
+      signal,
+    );
+    return { id: order.run, place: zone, zone };
+  }
+
+  async function setEnd({ run, expires }: Birth, { id, place }: Made, signal: AbortSignal): Promise<string> {
+    if (config.deathDate === 'manager-only') return 'onejob alone ("death_date: manager-only")';
+    const until = clock.now() + endTime;
+    const call = { path: `zones/${place}/instances/${id}`, doing: `read the end of ${run}`, needs: needs.instance };
+    for (;;) {
+      const found = await calls.call(call, instance, signal);
+      const text = found.resourceStatus?.scheduling?.terminationTimestamp;
+      const at = Date.parse(text ?? '') / 1000;
+      const action = found.scheduling.instanceTerminationAction;
+      if (action !== 'DELETE') throw noEnd(run, `its "instanceTerminationAction" is ${action ?? 'not set'} instead of DELETE`);
+      if (at > expires + lateness) throw noEnd(run, `it says ${text}, which is later than ${timeOf(expires)}`);
+      if (!Number.isNaN(at)) return `Compute Engine deletes it at ${timeOf(at)} (terminationTimestamp)`;
+      if (clock.now() >= until) throw noEnd(run, `it says no "terminationTimestamp" (${found.status})`);
+      await sleep(clock, lookEvery, signal);
+      signal.throwIfAborted();
+    }
+  }
+
+  async function list(owner: string, signal: AbortSignal): Promise<Listing> {
+    // What is wrong with the credential itself is an error of its own.
+    await access.token(signal);
+    const things: Thing[] = [];
+    const unknown: string[] = [];
+    const all: readonly (readonly [Listed, readonly string[]])[] = [
+      ['instances', needs.instances],
+      ['disks', needs.disks],
+      ['addresses', needs.addresses],
+    ];
+    await Promise.all(
+      all.map(([what, permissions]) =>
+        calls.pages(
+          {
+            ...{ what, path: `aggregated/${what}`, doing: `list ${what}`, needs: permissions },
+            // Quoted, because a word of digits would be compared as a number.
+            query: { filter: `labels.onejob-owner="${owner}"` },
+          },
+          (scope, part) => {
+            // A global address belongs to a load balancer, never to a machine.
+            if (scope !== 'global') things.push(...thingsOf(what, scope, part, owner, unknown));
+          },
+          unknown,
+          signal,
+        ),
+      ),
+    );
+    return { things, unknown };
+  }
+
+  async function destroy({ kind, id, place }: Pick<Thing, 'kind' | 'id' | 'place'>, signal: AbortSignal): Promise<void> {
+    const where = /^[a-z]+-[a-z]+\d+$/.test(place) ? `regions/${place}` : `zones/${place}`;
+    const ways = {
+      machine: { path: `${where}/instances/${id}`, query: { noGracefulShutdown: 'true' }, needs: needs.deleteInstance },
+      disk: { path: `${where}/disks/${id}`, needs: needs.deleteDisk },
+      address: { path: `${where}/addresses/${id}`, needs: needs.deleteAddress },
+    };
+    if (kind !== 'machine' && kind !== 'disk' && kind !== 'address') return;
+    try {
+      await calls.call({ ...ways[kind], method: 'DELETE', doing: `delete ${kind} ${id} in ${place}` }, operation, signal);
+    } catch (error) {
+      if (!(error instanceof CloudError) || error.reason !== 'notFound') throw error;
+    }
+  }
+
+  return {
+    ...{ name: config.name, type: config.type, usualImage },
+    // Stopping from within clears the time at which Google deletes it, and its disk stays.
+    capabilities: { guestEnds: false, longestLifetime: longestLife * 1000 },
+    skew: calls.skew,
+    get credential() {
+      return access.name;
+    },
+    async zones(type, signal) {
+      const why = typeProblem(type);
+      const parsed = parseType(type);
+      if (why !== null || parsed === null) throw new CloudError('E_CLOUD_REQUEST', `Cannot find zones: ${why}`);
+      return zones(parsed, signal);
+    },
+    create,
+    setEnd,
+    list: (owner, _, signal) => list(owner, signal),
+    destroy,
+    async console({ id, place }, signal) {
+      // A negative start counts from the end.
+      const call = { path: `zones/${place}/instances/${id}/serialPort`, query: { start: String(-consoleEnd) } };
+      const found = await calls.call({ ...call, doing: `read the console of ${id}`, needs: needs.console }, serialPort, signal);
+      return found.contents.slice(-consoleEnd);
+    },
+    price: async ({ type, spot }) => listPrice(type, spot),
+    preflight: createPreflight(config, calls, access, zones),
+  };
+}
+
+const timeOf = (seconds: number): string => new Date(seconds * 1000).toISOString();
+
+function noEnd(run: string, why: string): CloudError {
+  return new CloudError('E_CLOUD_END', `Cannot confirm the end of ${run}: ${why}.`, {
+    hint: 'Look whether the type of machine takes "maxRunDuration".',
+  });
+}

@@ -1,0 +1,83 @@
+/** Zones of the region that have a type of machine and its GPUs. What was found holds for hours: Google changes that every few months. */
+import { CloudError } from '../cloud.ts';
+import type { CloudParts } from '../kit/caller.ts';
+import type { Calls } from './calls.ts';
+import { type MachineType, typeText } from './machine-type.ts';
+import { needs } from './permissions.ts';
+import type { GcpConfig } from './type.ts';
+import { lastOf, named } from './wire.ts';
+
+/** ms */
+const fresh = 6 * 3_600_000;
+
+/** In the order in which they are tried. @throws CloudError E_CLOUD_REQUEST if there is none */
+export type Zones = (type: MachineType, signal: AbortSignal) => Promise<readonly string[]>;
+
+export function createZones(
+  { project, region, zones: only }: GcpConfig,
+  calls: Calls,
+  { clock }: Pick<CloudParts, 'clock'>,
+): Zones {
+  const known = new Map<string, { readonly zones: readonly string[]; readonly until: number }>();
+
+  async function offering(what: 'machineTypes' | 'acceleratorTypes', name: string, unknown: string[], signal: AbortSignal) {
+    const found: string[] = [];
+    const ended = await calls.pages(
+      {
+        ...{ what: `zones with ${name}`, path: `aggregated/${what}`, query: { filter: `name="${name}"` } },
+        ...{ doing: `find zones with ${name}`, needs: needs[what] },
+      },
+      (scope, part) => {
+        const entries = part[what];
+        const has = Array.isArray(entries) && entries.some((entry: unknown) => named.safeParse(entry).data?.name === name);
+        if (has) found.push(lastOf(scope));
+      },
+      unknown,
+      signal,
+    );
+    if (ended !== null) throw ended;
+    return found;
+  }
+
+  return async (type, signal) => {
+    const text = typeText(type);
+    const before = known.get(text);
+    if (before !== undefined && clock.now() < before.until) return before.zones;
+    const unknown: string[] = [];
+    const [ofMachine, ofGpu] = await Promise.all([
+      offering('machineTypes', type.machine, unknown, signal),
+      type.attached === null ? null : offering('acceleratorTypes', type.attached.type, unknown, signal),
+    ]);
+    const everywhere = ofMachine.filter((zone) => ofGpu === null || ofGpu.includes(zone)).sort();
+    const here = everywhere.filter((zone) => zone.startsWith(`${region}-`));
+    const zones = only === null ? here : only.filter((zone) => here.includes(zone));
+    if (zones.length === 0) throw nowhere(text, project, only ?? [region], everywhere, unknown);
+    if (unknown.length === 0) known.set(text, { zones, until: clock.now() + fresh });
+    return zones;
+  };
+}
+
+function nowhere(
+  type: string,
+  project: string,
+  asked: readonly string[],
+  has: readonly string[],
+  unknown: readonly string[],
+): CloudError {
+  if (unknown.length > 0)
+    return new CloudError(
+      'E_CLOUD_UNREACHABLE',
+      `Cannot find a zone with ${type}: Compute Engine could not list ${unknown.join('; ')}.`,
+      {
+        retry: true,
+      },
+    );
+  const elsewhere = has.length === 0 ? 'Look at the name of the type.' : `It is in ${has.slice(0, 8).join(', ')}.`;
+  return new CloudError(
+    'E_CLOUD_REQUEST',
+    `Cannot find a zone with ${type}: there is none in ${asked.join(', ')} for ${project}.`,
+    {
+      hint: elsewhere,
+    },
+  );
+}

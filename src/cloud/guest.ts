@@ -1,0 +1,75 @@
+/**
+ * What a machine gets when it joins: the config of its onejob, and the secrets of the services that its pools name. They travel once,
+ * encrypted, to a machine that has proved itself with its token, and stay in its memory.
+ */
+import { stringify } from 'yaml';
+import { serviceType } from '../ci/types.ts';
+import type { CloudHost } from '../config/clouds.ts';
+import type { ServiceConfig } from '../config/config.ts';
+import { readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
+import type { JoinAnswer, JoinFile } from './join/protocol.ts';
+
+export interface GuestParts {
+  readonly services: readonly ServiceConfig[];
+  readonly secretsKey: SecretReference | null;
+  readonly variables: Variables;
+}
+
+/** Folder of the machine that is only in memory. */
+const folder = '/run/onejob-cloud/secrets';
+
+/** The beginning of the names of a machine's agents, which no other machine has. */
+export function agentPrefix(host: string, run: string): string {
+  return `${host}-${run.slice(-16, -10)}`;
+}
+
+/** @throws OnejobError E_SECRET */
+export async function guestOf(host: CloudHost, run: string, parts: GuestParts): Promise<Pick<JoinAnswer, 'config' | 'files'>> {
+  const { services, secretsKey, variables } = parts;
+  const { guest } = host;
+  const files: JoinFile[] = [];
+  const keep = async (name: string, secret: SecretReference) => {
+    const path = `${folder}/${name}`;
+    files.push({ path, mode: '0600', content: Buffer.from(await readSecret(secret, variables)).toString('base64') });
+    return { file: path };
+  };
+  const used = new Set(host.pools.map(({ service }) => service));
+  const written: Record<string, unknown> = {};
+  for (const service of services) {
+    if (!used.has(service.name)) continue;
+    const keys = structuredClone(guest.services[service.name]) as Record<string, unknown>;
+    for (const [key, secret] of serviceType(service.type).secrets(service))
+      place(keys, key.split('.'), await keep(`${service.name}.${key}`, secret));
+    written[service.name] = keys;
+  }
+  const prefix = agentPrefix(host.host, run);
+  const defaults = guest.defaults as { readonly name?: unknown };
+  const config = {
+    ...(Object.keys(written).length > 0 && { services: written }),
+    ...(secretsKey !== null && { secrets: { key: await keep('secrets.key', secretsKey) } }),
+    defaults: { ...defaults, name: ownName(defaults.name, prefix) },
+    pools: Object.fromEntries(
+      Object.entries(guest.pools).map(([name, pool]) => {
+        const keys = (pool ?? {}) as { readonly name?: unknown };
+        return [name, { ...keys, ...(keys.name !== undefined && { name: ownName(keys.name, prefix) }) }];
+      }),
+    ),
+  };
+  return { config: stringify(config, { lineWidth: 0 }), files };
+}
+
+/** Two machines must not give their agents one name. */
+function ownName(name: unknown, prefix: string): string {
+  return (typeof name === 'string' ? name : '{host}-{pool}-{n}').replaceAll('{host}', prefix);
+}
+
+function place(map: Record<string, unknown>, path: readonly string[], value: unknown): void {
+  const [first = '', ...rest] = path;
+  if (rest.length === 0) {
+    map[first] = value;
+    return;
+  }
+  const inner = (map[first] ?? {}) as Record<string, unknown>;
+  map[first] = inner;
+  place(inner, rest, value);
+}

@@ -1,0 +1,78 @@
+/**
+ * What the ledger knows of one machine: one attempt to create one, from before the call until two complete lists show nothing of it.
+ * All times are seconds since the epoch by the clock of its cloud, so that a wrong clock here ends nothing early or late.
+ */
+import { z } from 'zod';
+import { type Thing, thingKinds } from './cloud.ts';
+
+const offer = z.object({ type: z.string(), spot: z.boolean(), zone: z.string().nullable() }).readonly();
+const made = z.object({ id: z.string(), place: z.string(), zone: z.string().nullable() }).readonly();
+const item = z.object({ kind: z.enum(thingKinds), id: z.string(), place: z.string() }).readonly();
+
+export const machineSchema = z.object({
+  /** Its name in every tag; `onejob-` and 16 hexadecimal digits. */
+  run: z.string(),
+  owner: z.string(),
+  /** Key in `clouds`. */
+  cloud: z.string(),
+  /** Key in `hosts`. */
+  host: z.string(),
+  offer,
+  /** The create token; used for one call. */
+  token: z.string(),
+  born: z.int(),
+  expires: z.int(),
+  /**
+   * `intent`: the create call is under way, or nobody knows how it ended. `made`: it exists, and its end is not set. `booting`: its
+   * end is set. `ending`: it is being removed. `gone`: two complete lists in a row did not have it.
+   */
+  state: z.enum(['intent', 'made', 'booting', 'joined', 'draining', 'ending', 'gone']),
+  /** When it entered the state. */
+  since: z.int(),
+  made: made.nullable(),
+  /** What holds its end at the cloud, as `Cloud.setEnd` says; null: nothing yet. */
+  end: z.string().nullable(),
+  /** Why it drains or ends, as a sentence; null: it does not. */
+  why: z.string().nullable(),
+  /** Whether its end was forced upon it, and its jobs with it: a failure, a spot notice, a removal by the cloud. */
+  isFailure: z.boolean(),
+  joinedAt: z.int().nullable(),
+  /** The newest stage that it reported. */
+  stage: z.string().nullable(),
+  /** Everything that lists have shown of it. */
+  items: z.array(item).readonly(),
+  /** When complete lists have shown nothing of it, in a row; two are enough. */
+  absent: z.array(z.int()).readonly(),
+  /** When it was last in a list; null: never. */
+  seenAt: z.int().nullable(),
+  /** SHA-256 of the join token, and of the credential that the machine chose; null: none yet. */
+  tokenHash: z.string(),
+  credentialHash: z.string().nullable(),
+  /** The credential that made it, as `Cloud.credential` says. */
+  by: z.string(),
+  /** USD per hour, with the day of that price; null: unknown. */
+  price: z.object({ perHour: z.number(), asOf: z.string() }).readonly().nullable(),
+  /** The end of its console, if it ended without joining. */
+  console: z.string().nullable(),
+});
+
+export type Machine = Readonly<z.infer<typeof machineSchema>>;
+export type MachineState = Machine['state'];
+
+/** Whether a machine may exist at the cloud. */
+export const mayLive = ({ state }: Machine): boolean => state !== 'gone';
+
+/** Whether it works, or will: it is neither to be removed nor on the way there. */
+export const isWanted = ({ state, why }: Machine): boolean =>
+  why === null && (state === 'intent' || state === 'made' || state === 'booting' || state === 'joined');
+
+export const thingKey = ({ kind, place, id }: Pick<Thing, 'kind' | 'place' | 'id'>): string => `${kind} ${place} ${id}`;
+
+/** USD that it has cost until `now`, or in the part of that after `from`, by estimate; null: its price is unknown. */
+export function costOf(machine: Machine, now: number, from = 0): number | null {
+  const { price, made, born, state, since } = machine;
+  if (made === null) return 0;
+  if (price === null) return null;
+  const until = state === 'gone' ? since : now;
+  return (Math.max(0, until - Math.max(born, from)) / 3600) * price.perHour;
+}

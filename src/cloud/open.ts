@@ -1,0 +1,173 @@
+/** The machines of a config: its clouds, the controller, and the server that machines call. */
+import { createHash } from 'node:crypto';
+import { createReadStream, readFileSync } from 'node:fs';
+import type { JoinConfig } from '../config/clouds.ts';
+import type { Config } from '../config/config.ts';
+import type { Clock } from '../core/clock.ts';
+import { messageOf, OnejobError } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { Variables } from '../secrets/reference.ts';
+import type { Store } from '../store/store.ts';
+import { cloudInit } from './boot/cloud-init.ts';
+import { type Controller, createController, type OwnedCloud } from './controller.ts';
+import { guestOf } from './guest.ts';
+import type { Desk } from './join/desk.ts';
+import { createJoinServer } from './join/server.ts';
+import type { CloudParts } from './kit/caller.ts';
+import { drained, ended } from './plan.ts';
+import { machineService } from './service.ts';
+import { cloudType } from './types.ts';
+
+type CloudsConfig = Pick<Config, 'clouds' | 'hosts' | 'join' | 'services' | 'secretsKey'>;
+
+export interface MachinesParts {
+  readonly config: CloudsConfig;
+  readonly store: Pick<Store, 'machines' | 'transaction' | 'owner'>;
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly fetch: typeof fetch;
+  readonly variables: Variables;
+  readonly version: string;
+}
+
+export type Machines = Awaited<ReturnType<typeof openMachines>>;
+
+/** s between two reports of a machine. */
+const beat = 15;
+/** s without a controller and without a job after which a machine ends itself. */
+const away = 1800;
+/** Share of the lifetime after which the machine ends itself, where it can: before the cloud does. */
+const ownLifetime = 0.95;
+
+/** The adapters of all clouds of the config, by name. */
+export async function openAdapters(
+  clouds: CloudsConfig['clouds'],
+  parts: CloudParts,
+  usualOwner: string,
+): Promise<Map<string, OwnedCloud>> {
+  const made = clouds.map(
+    async (cloud) =>
+      [cloud.name, { cloud: await cloudType(cloud.type).open(cloud, parts), owner: cloud.owner ?? usualOwner }] as const,
+  );
+  return new Map(await Promise.all(made));
+}
+
+/** @throws OnejobError E_CONFIG if the package for machines cannot be read */
+export async function openMachines(parts: MachinesParts) {
+  const { config, store, clock, log, fetch, variables, version } = parts;
+  const { hosts } = config;
+  const { join } = config;
+  const clouds = await openAdapters(config.clouds, { clock, fetch, log, variables, version }, store.owner);
+  const archive = join === null ? null : await archiveOf(join);
+  const controller = createController({
+    ...{ clock, log, store, clouds, hosts },
+    userData(host, cloud, { run, token }) {
+      if (join === null || archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
+      const type = cloud.type as 'aws' | 'gcp' | 'azure';
+      const pools = hosts.find((one) => one.host === host.host)?.pools ?? [];
+      return cloudInit({
+        ...{ run, token, url: join.url, cloud: type, away, opengl: host.opengl, package: archive },
+        ca: join.ca === null ? null : readFileSync(join.ca, 'utf8'),
+        has: (host.image ?? cloud.usualImage).has,
+        gpu: pools.some(({ devices }) => devices.count !== 0),
+        guestEnds: cloud.capabilities.guestEnds,
+        lifetime: Math.floor((host.lifetime / 1000) * ownLifetime),
+        setup: host.setup.join('\n'),
+      });
+    },
+  });
+  const server =
+    join === null || hosts.length === 0
+      ? null
+      : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk: deskOf(parts, controller) });
+  return {
+    controller,
+    hosts,
+    clouds,
+    service: machineService(hosts, controller),
+    /** What needs a person, one sentence each. */
+    problems(): string[] {
+      const unheard = server?.problem == null ? [] : [`Machines cannot join: ${server.problem.why}. ${server.problem.hint}`];
+      return [...unheard, ...[...clouds.keys()].flatMap((name) => unlisted(controller, name) ?? [])];
+    },
+    async start(): Promise<void> {
+      await server?.open();
+      controller.start();
+    },
+    async close(): Promise<void> {
+      controller.close();
+      await server?.close();
+    },
+  };
+}
+
+/** Why nobody knows what exists in a cloud, as a sentence; null: it is known. */
+function unlisted(controller: Controller, name: string): string | null {
+  const { listed } = controller.seen(name);
+  if (listed === null) return null;
+  if (listed.failed !== null) return `Cannot list what exists in cloud ${name}: ${listed.failed}`;
+  return listed.unknown.length === 0 ? null : `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`;
+}
+
+/** The archive that machines install: where it is, and its checksum. */
+async function archiveOf({ package: place, sha256, url }: JoinConfig): Promise<{ readonly url: string; readonly sha256: string }> {
+  if (place.startsWith('https:')) return { url: place, sha256: sha256 ?? '' };
+  const hash = createHash('sha256');
+  try {
+    for await (const piece of createReadStream(place)) hash.update(piece);
+  } catch (error) {
+    throw new OnejobError('E_CONFIG', `Cannot read the package for machines, ${place}: ${messageOf(error)}.`, {
+      hint: 'Put a release archive of onejob there, or change "join.package".',
+    });
+  }
+  return { url: `${url}/cloud/onejob.tgz`, sha256: hash.digest('hex') };
+}
+
+/** What machines tell becomes events of the controller. */
+function deskOf({ config, variables }: MachinesParts, controller: Controller): Desk {
+  const { join, hosts, services, secretsKey } = config;
+  return {
+    secretsOf(run) {
+      const machine = controller.get(run);
+      if (machine === null || machine.state === 'ending') return null;
+      const { tokenHash: token, credentialHash: credential, joinedAt } = machine;
+      return { token, credential, hasJoined: joinedAt !== null };
+    },
+    stage({ run, stage, text }) {
+      if (stage === 'joined') return controller.joined(run);
+      controller.change(run, (machine, now) => {
+        const known = { ...machine, stage };
+        if (stage === 'failed') return ended(known, now, `It could not be set up: ${text.slice(-2000)}`, true);
+        if (stage === 'drained')
+          return ended(known, now, machine.why ?? 'It had no job and heard nothing of its controller.', false);
+        if (stage === 'preempted') return drained(known, now, 'The cloud takes it back.', true);
+        return known;
+      });
+    },
+    bind(run, credential) {
+      let isBound = false;
+      controller.change(run, (machine) => {
+        if (machine.credentialHash !== null) return machine;
+        isBound = true;
+        return { ...machine, credentialHash: credential };
+      });
+      return isBound;
+    },
+    async belongings(run) {
+      const name = controller.get(run)?.host;
+      const host = hosts.find((one) => one.host === name);
+      if (host === undefined) throw new OnejobError('E_CONFIG', `The config has no host ${name} any more.`);
+      return { ...(await guestOf(host, run, { services, secretsKey, variables })), beat };
+    },
+    stolen(run, from) {
+      controller.change(run, (machine, now) => ended(machine, now, `Its join token was used twice, also from ${from}.`, true));
+    },
+    beat({ run, busy, agents, idleFor }) {
+      controller.report(run, { busy, agents, idleFor: idleFor / 1000 });
+      const machine = controller.get(run);
+      if (machine === null || machine.state === 'ending') return 'end';
+      return machine.state === 'draining' ? 'drain' : 'stay';
+    },
+    package: join === null || join.package.startsWith('https:') ? null : join.package,
+  };
+}

@@ -1,0 +1,415 @@
+/**
+ * What the controller does next: pure. A step is started and recorded before its call; what a call answers is an event like any other.
+ * Every state implies its steps, so a controller that starts on an old ledger just asks for all of them again.
+ */
+import type { Listing, Made, Offer, Price, Thing, ThingKind } from './cloud.ts';
+import type { HostConfig } from './hosts.ts';
+import { costOf, isWanted, type Machine, thingKey } from './machine.ts';
+import type { Offers, Unavailable } from './offers.ts';
+
+/** What a machine says about itself. */
+export interface Report {
+  /** Seconds by the cloud's clock. */
+  readonly at: number;
+  /** Jobs that run, and agents that there are. */
+  readonly busy: number;
+  readonly agents: number;
+  /** Seconds without a job. */
+  readonly idleFor: number;
+}
+
+/** A list and when it was asked for and answered; seconds by the cloud's clock. */
+export interface Listed extends Listing {
+  readonly from: number;
+  readonly at: number;
+  /** Why there was no answer at all: then its things are those of the list before; null: there was. */
+  readonly failed: string | null;
+}
+
+/** What a cloud says about a type. */
+export interface TypeFacts {
+  readonly zones: readonly (string | null)[];
+  /** null: unknown. */
+  readonly price: Price | null;
+  readonly spotPrice: Price | null;
+}
+
+export interface CloudView {
+  /** Seconds since the epoch by the cloud's clock; by ours until it is known. */
+  readonly now: number;
+  /** Whether the cloud has told its time: before that nothing is late. */
+  readonly knowsTime: boolean;
+  readonly listed: Listed | null;
+  /** By type; a missing one was not asked for yet. */
+  readonly types: ReadonlyMap<string, TypeFacts>;
+  /** Calls that are under way, by `stepKey`. */
+  readonly calling: ReadonlySet<string>;
+  /** When each thing was last asked to go, by `thingKey`. */
+  readonly asked: ReadonlyMap<string, number>;
+  /** In how many complete lists in a row each thing was without its machine, by `thingKey`. */
+  readonly orphans: ReadonlyMap<string, number>;
+  /** Calls that have failed are not made again before this time; by `stepKey`. */
+  readonly notBefore: ReadonlyMap<string, number>;
+}
+
+export interface View {
+  readonly clouds: ReadonlyMap<string, CloudView>;
+  readonly hosts: readonly HostConfig[];
+  /** All but those that are gone. */
+  readonly machines: readonly Machine[];
+  /** Those that are gone, of this day. */
+  readonly goneToday: readonly Machine[];
+  readonly reports: ReadonlyMap<string, Report>;
+  /** Waiting jobs by host. */
+  readonly waiting: ReadonlyMap<string, number>;
+  /** Machines that people asked for, by host, and that have not joined yet; -1: they want none, whatever waits. */
+  readonly wanted: ReadonlyMap<string, number>;
+  readonly offers: Offers;
+}
+
+export type Step =
+  | { readonly do: 'create'; readonly host: HostConfig; readonly offer: Offer; readonly price: Price | null }
+  | { readonly do: 'learn'; readonly cloud: string; readonly type: string }
+  | { readonly do: 'list'; readonly cloud: string }
+  | { readonly do: 'setEnd'; readonly machine: Machine; readonly made: Made }
+  | { readonly do: 'destroy'; readonly cloud: string; readonly thing: Pick<Thing, 'kind' | 'id' | 'place'> }
+  /** Only the ledger changes. */
+  | { readonly do: 'change'; readonly machine: Machine };
+
+export interface Plan {
+  readonly steps: readonly Step[];
+  /** Why a host has fewer machines than its jobs need, as a sentence, by host. */
+  readonly reasons: ReadonlyMap<string, string>;
+  /** Seconds until the plan may change without an event. */
+  readonly lookAgain: number;
+}
+
+/** Names the call of a step, so that it is not under way twice; empty: it may be. */
+export function stepKey(step: Step): string {
+  switch (step.do) {
+    case 'create':
+    case 'change':
+      return '';
+    case 'learn':
+      return `learn ${step.type}`;
+    case 'list':
+      return 'list';
+    case 'setEnd':
+      return `end ${step.machine.run}`;
+    case 'destroy':
+      return `destroy ${thingKey(step.thing)}`;
+  }
+}
+
+/** Seconds in which a machine that nobody knows to exist may still appear in a list. */
+export const appearsWithin = 120;
+/** Seconds in which the cloud must confirm the end of a machine. */
+const endWithin = 300;
+/** Seconds between two requests to remove a thing that is not on its way, and one that is. */
+const [askAgain, askAgainEnding] = [30, 300];
+/** Seconds until the next list: while machines exist, and otherwise. */
+const [listUsual, listSeldom] = [60, 600];
+/** The same while something changes, by how long ago that began. */
+const listSoon = (age: number): number => (age < 60 ? 5 : age < 600 ? 15 : listUsual);
+/** Seconds that a list may be old when a machine is created by it. */
+const listFresh = 120;
+/** Seconds that two lists must lie apart to count as two. */
+const listApart = 5;
+/** Seconds after which a thing whose machine nobody knows is left over. */
+const orphanAfter = 900;
+/** Removed first: the others may end with them. */
+const holders: ReadonlySet<ThingKind> = new Set(['machine', 'group']);
+
+export function plan(view: View): Plan {
+  const steps: Step[] = [];
+  const reasons = new Map<string, string>();
+  let lookAgain = listSeldom;
+  const at = (seconds: number): void => {
+    if (seconds < lookAgain) lookAgain = Math.max(1, seconds);
+  };
+  const byRun = new Map(view.machines.map((machine) => [machine.run, machine]));
+
+  for (const [cloud, here] of view.clouds) {
+    const { now, listed, calling } = here;
+    const ours = view.machines.filter((machine) => machine.cloud === cloud);
+    const things = Map.groupBy(listed?.things ?? [], ({ run }) => run ?? '');
+    /** When the youngest change began; null: nothing changes. */
+    let changing: number | null = here.knowsTime ? null : now;
+    const isChanging = (since: number): void => {
+      changing = Math.max(changing ?? 0, since);
+    };
+    for (const machine of here.knowsTime ? ours : []) {
+      const next = next1(machine, view, here);
+      if (next !== null) {
+        steps.push({ do: 'change', machine: next });
+        at(1);
+        continue;
+      }
+      if (machine.state === 'ending' || (machine.state === 'intent' && !calling.has(`create ${machine.run}`)))
+        isChanging(machine.since);
+      if (machine.state === 'made' && machine.made !== null) {
+        const key = `end ${machine.run}`;
+        const again = here.notBefore.get(key) ?? 0;
+        if (now >= again && !calling.has(key)) steps.push({ do: 'setEnd', machine, made: machine.made });
+        else at(again - now);
+      }
+      if (machine.state === 'ending') steps.push(...removal(cloud, machine, things.get(machine.run) ?? [], here));
+      at(timeLeft(machine, view, now));
+    }
+    for (const [run, found] of here.knowsTime ? things : [])
+      if (run !== '' && !byRun.has(run))
+        for (const thing of found) {
+          if (!isLeftOver(thing, here.orphans, now)) continue;
+          isChanging(thing.expires ?? now);
+          if (mayAsk(thing, here)) steps.push({ do: 'destroy', cloud, thing });
+        }
+    const hosts = view.hosts.filter((host) => host.cloud === cloud);
+    let isNeeded = false;
+    for (const host of hosts) {
+      const found = wish(host, ours, view, here);
+      if (found.reason !== null) reasons.set(host.host, found.reason);
+      if (found.until !== null) at(found.until - now);
+      if (!found.isWish) continue;
+      // What exists now decides, and tells the cloud's time.
+      if (listed === null || now - listed.at > listFresh) isNeeded = true;
+      else if (listed.failed !== null) reasons.set(host.host, listed.failed.replace(/\.$/, ''));
+      else steps.push(...found.steps);
+    }
+    const period = changing !== null ? listSoon(now - changing) : ours.length > 0 ? listUsual : listSeldom;
+    const due = listed === null ? now : listed.at + period;
+    if (calling.has('list')) continue;
+    if (isNeeded || now >= due) steps.push({ do: 'list', cloud });
+    else at(due - now);
+  }
+  return { steps, reasons, lookAgain };
+}
+
+const changed = (machine: Machine, now: number, change: Partial<Machine>): Machine => ({
+  ...machine,
+  ...(change.state !== undefined && change.state !== machine.state && { since: now, absent: [] }),
+  ...change,
+});
+
+/**
+ * The machine with an end: nothing new begins on it, and it is removed. While nobody knows whether it was created, that is only noted,
+ * so that it counts as one that may exist.
+ */
+export function ended(machine: Machine, now: number, why: string, isFailure: boolean): Machine {
+  if (machine.state === 'intent') return machine.why === null ? { ...machine, why, isFailure } : machine;
+  return resolved(machine, now, why, isFailure);
+}
+
+/** The same, when it is known that the create call was not carried out, or has failed. */
+export function resolved(machine: Machine, now: number, why: string, isFailure: boolean): Machine {
+  if (machine.state === 'ending' || machine.state === 'gone') return machine;
+  return changed(machine, now, { state: 'ending', why: machine.why ?? why, isFailure: machine.isFailure || isFailure });
+}
+
+export function drained(machine: Machine, now: number, why: string, isFailure = false): Machine {
+  if (machine.state !== 'joined') return machine;
+  return changed(machine, now, { state: 'draining', why, isFailure });
+}
+
+/** What time, its own reports and its host's config make of a machine; null: nothing. */
+function next1(machine: Machine, view: View, { now, calling }: CloudView): Machine | null {
+  const host = view.hosts.find(({ host: name, cloud }) => name === machine.host && cloud === machine.cloud);
+  if (machine.state === 'ending' || machine.state === 'gone') return null;
+  if (now >= machine.expires && machine.state !== 'intent') return ended(machine, now, 'Its lifetime is over.', false);
+  switch (machine.state) {
+    case 'intent': {
+      if (calling.has(`create ${machine.run}`) || now < machine.since + appearsWithin || machine.absent.length < 2) return null;
+      return resolved(machine, now, 'The create call got no answer, and no list shows a machine.', true);
+    }
+    case 'made':
+      if (machine.why !== null) return ended(machine, now, machine.why, machine.isFailure);
+      return now < machine.since + endWithin
+        ? null
+        : ended(machine, now, `The cloud did not confirm its end within ${endWithin / 60} minutes.`, true);
+    case 'booting': {
+      const boot = Math.round((host?.boot ?? 0) / 1000);
+      return now < machine.born + boot
+        ? null
+        : ended(machine, now, `It did not join within ${Math.round(boot / 60)} minutes.`, true);
+    }
+    case 'joined': {
+      if (host === undefined) return drained(machine, now, 'The config has no such host any more.');
+      const report = view.reports.get(machine.run);
+      const before = Math.min(900, Math.round(host.lifetime / 10_000));
+      if (now >= machine.expires - before) return drained(machine, now, 'Its lifetime is almost over.');
+      if (report === undefined || report.idleFor * 1000 < host.idle) return null;
+      const working = view.machines.filter((one) => one.host === host.host && isWanted(one)).length;
+      if (working <= host.min || (view.waiting.get(host.host) ?? 0) > 0) return null;
+      return drained(machine, now, `It had no job for ${Math.round(host.idle / 1000)} s.`);
+    }
+    default:
+      return null;
+  }
+}
+
+/** Seconds until time changes something of the machine. */
+function timeLeft(machine: Machine, view: View, now: number): number {
+  const host = view.hosts.find(({ host: name }) => name === machine.host);
+  const report = view.reports.get(machine.run);
+  const times = [machine.expires - now];
+  if (machine.state === 'intent') times.push(machine.since + appearsWithin - now);
+  if (machine.state === 'made') times.push(machine.since + endWithin - now);
+  if (machine.state === 'booting' && host !== undefined) times.push(machine.born + host.boot / 1000 - now);
+  if (machine.state === 'joined' && host !== undefined && report?.busy === 0)
+    times.push(host.idle / 1000 - report.idleFor - (now - report.at));
+  return Math.min(...times.filter((left) => left > 0), listSeldom);
+}
+
+function mayAsk(thing: Pick<Thing, 'kind' | 'id' | 'place' | 'state'>, { now, asked, calling }: CloudView): boolean {
+  const key = thingKey(thing);
+  if (calling.has(`destroy ${key}`)) return false;
+  const last = asked.get(key);
+  return last === undefined || now >= last + (thing.state === 'ending' ? askAgainEnding : askAgain);
+}
+
+function removal(cloud: string, machine: Machine, things: readonly Thing[], here: CloudView): Step[] {
+  const isListed = here.listed !== null && here.listed.from >= machine.since;
+  if (machine.made !== null && !things.some(({ kind }) => holders.has(kind))) {
+    // The first request does not wait for a list.
+    const thing = { kind: 'machine', id: machine.made.id, place: machine.made.place, state: 'running' } as const;
+    const isFirst = !here.asked.has(thingKey(thing)) && !here.calling.has(`destroy ${thingKey(thing)}`);
+    if (isFirst && !isListed) return [{ do: 'destroy', cloud, thing }];
+  }
+  if (!isListed && things.length === 0) return [];
+  const first = things.filter(({ kind }) => holders.has(kind));
+  return (first.length > 0 ? first : things).flatMap((thing) =>
+    mayAsk(thing, here) ? [{ do: 'destroy', cloud, thing } as const] : [],
+  );
+}
+
+/**
+ * Whether a thing of our owner that no ledger knows is to be removed: what is past its end, and what two complete lists in a row showed
+ * without a machine. A machine that lives belongs to another manager.
+ */
+export function isLeftOver(thing: Thing, orphans: ReadonlyMap<string, number>, now: number): boolean {
+  if (thing.run === null || thing.expires === null) return false;
+  if (now >= thing.expires) return true;
+  return thing.born !== null && now >= thing.born + orphanAfter && (orphans.get(thingKey(thing)) ?? 0) >= 2;
+}
+
+/** Counts again after a list. An incomplete one says nothing about what it does not show. */
+export function orphansAfter(before: ReadonlyMap<string, number>, listed: Listed): ReadonlyMap<string, number> {
+  if (listed.failed !== null || listed.unknown.length > 0) return before;
+  const withMachine = new Set(listed.things.flatMap(({ kind, run }) => (kind === 'machine' ? [run] : [])));
+  const orphans = listed.things.filter(({ run }) => run !== null && !withMachine.has(run)).map(thingKey);
+  return new Map(orphans.map((key) => [key, (before.get(key) ?? 0) + 1]));
+}
+
+/** A machine after a list. `now`: when the list ended. */
+export function afterList(machine: Machine, listed: Listed, isCreating: boolean): Machine {
+  const things = listed.things.filter(({ run }) => run === machine.run);
+  const now = listed.at;
+  if (things.length > 0) {
+    const known = new Set(machine.items.map(thingKey));
+    const more = things.filter((thing) => !known.has(thingKey(thing))).map(({ kind, id, place }) => ({ kind, id, place }));
+    const seen = { items: more.length === 0 ? machine.items : [...machine.items, ...more], seenAt: now, absent: [] };
+    if (machine.state === 'gone')
+      return changed(machine, now, { ...seen, state: 'ending', why: 'It appeared after two lists without it.', isFailure: true });
+    const found = things.find(({ kind }) => kind === 'machine');
+    if (machine.state === 'intent' && !isCreating && found !== undefined) {
+      const made = { id: found.id, place: found.place, zone: found.offer?.zone ?? machine.offer.zone };
+      return changed(machine, now, { ...seen, state: 'made', made });
+    }
+    // Its disks may still be listed after it has ended.
+    if (found !== undefined || machine.state === 'ending' || machine.state === 'intent') return { ...machine, ...seen };
+  }
+  if (isCreating || listed.failed !== null || listed.unknown.length > 0) return machine;
+  if (listed.from < machine.since || machine.state === 'gone') return machine;
+  // What was created may not be in lists yet.
+  if (machine.made !== null && machine.seenAt === null && listed.from < machine.since + appearsWithin) return machine;
+  const last = machine.absent.at(-1);
+  if (last !== undefined && listed.from < last + listApart) return machine;
+  const absent = [...machine.absent, now].slice(-2);
+  const counted = { ...machine, absent };
+  if (absent.length < 2 || machine.state === 'intent') return counted;
+  if (machine.state === 'ending') return { ...counted, state: 'gone', since: now };
+  return ended(counted, now, 'The cloud has ended it.', true);
+}
+
+/** Machines that the host should have and has not, as steps. */
+function wish(host: HostConfig, ours: readonly Machine[], view: View, here: CloudView) {
+  const none = { isWish: false, steps: [] as Step[], reason: null as string | null, until: null as number | null };
+  if ((view.wanted.get(host.host) ?? 0) < 0)
+    return { ...none, reason: `somebody ended it with "onejob cloud down"; "onejob cloud up ${host.host}" lets it work again` };
+  const of = ours.filter((machine) => machine.host === host.host);
+  const working = of.filter(isWanted);
+  const starting = working.filter(({ state }) => state !== 'joined').length;
+  const reports = working.flatMap(({ run, state }) => (state === 'joined' ? (view.reports.get(run) ?? []) : []));
+  const free = reports.reduce((sum, { agents, busy }) => sum + Math.max(0, agents - busy), 0);
+  const each = Math.max(1, ...(reports.length > 0 ? reports.map(({ agents }) => agents) : [host.agents]));
+  const forJobs = Math.ceil(Math.max(0, (view.waiting.get(host.host) ?? 0) - free) / each);
+  const need = Math.max(forJobs, view.wanted.get(host.host) ?? 0, host.min - (working.length - starting)) - starting;
+  if (need <= 0) return none;
+  // Those that end may still be there, and are paid for.
+  const room = host.max - of.filter(({ state, made, seenAt }) => state !== 'ending' || made !== null || seenAt !== null).length;
+  if (room <= 0) return { ...none, reason: `it has ${of.length} of at most ${host.max} machines` };
+  const unknown = host.types.filter((type) => !here.types.has(type));
+  if (unknown.length > 0) {
+    const again = (type: string): number => here.notBefore.get(`learn ${type}`) ?? 0;
+    const steps = unknown.flatMap((type): Step[] =>
+      here.calling.has(`learn ${type}`) || here.now < again(type) ? [] : [{ do: 'learn', cloud: host.cloud, type }],
+    );
+    return { ...none, isWish: true, steps, until: Math.min(...unknown.map(again).filter((time) => time > here.now), Infinity) };
+  }
+  const next = view.offers.next(host, here.types, here.now);
+  const price = next.offer === null ? null : priceOf(host, next.offer, here);
+  const poor = next.offer === null ? null : overBudget(host, next.offer, price, view, here.now);
+  if (poor !== null) return { ...none, ...poor };
+  const reason = shortage(host, next.offer, view.offers.unavailable(here.now));
+  if (next.offer === null) return { ...none, reason, until: next.until };
+  return { ...none, isWish: true, reason, steps: [{ do: 'create', host, offer: next.offer, price } as Step] };
+}
+
+/** The config's own price, else the cloud's; null: unknown. */
+export function priceOf(host: HostConfig, { type, spot }: Offer, here: Pick<CloudView, 'types' | 'now'>): Price | null {
+  const own = host.prices[type];
+  const today = new Date(here.now * 1000).toISOString().slice(0, 10);
+  if (own !== undefined) return { perHour: own, asOf: today };
+  const found = here.types.get(type);
+  return (spot ? found?.spotPrice : found?.price) ?? null;
+}
+
+/** Seconds of a day. */
+const day = 86_400;
+
+/** Why the budget of the day allows no other machine; null: it does. */
+function overBudget(host: HostConfig, { type }: Offer, price: Price | null, view: View, now: number) {
+  if (host.budget === null) return null;
+  const today = Math.floor(now / day) * day;
+  const until = today + day;
+  const unknown = (of: string) => `the price of ${of} is unknown, so its budget allows no machine; write it under "prices"`;
+  if (price === null) return { reason: unknown(type), until };
+  let sum = 0;
+  for (const machine of [...view.machines, ...view.goneToday]) {
+    if (machine.host !== host.host) continue;
+    const cost = costOf(machine, now, today);
+    if (cost === null) return { reason: unknown(machine.offer.type), until };
+    sum += cost;
+  }
+  if (sum < host.budget) return null;
+  return { reason: `its budget of ${host.budget} USD a day is used up (${sum.toFixed(2)} USD since 00:00 UTC)`, until };
+}
+
+/** As `no g6.xlarge in us-west-2a since 14:02; trying g5.xlarge`; null: nothing is missing. */
+function shortage(host: HostConfig, next: Offer | null, unavailable: readonly Unavailable[]): string | null {
+  const of = unavailable.filter(({ cloud, offer }) => cloud === host.cloud && host.types.includes(offer.type));
+  if (of.length === 0) return null;
+  const groups = Map.groupBy(of, ({ offer: { type, spot }, code }) => `${type}${spot ? ' (spot)' : ''}|${code}`);
+  const parts = [...groups].map(([, list]) => {
+    const [{ offer, code, why }] = list as [Unavailable, ...Unavailable[]];
+    const since = new Date(Math.min(...list.map((one) => one.since)) * 1000).toISOString().slice(11, 16);
+    if (code !== 'E_CLOUD_CAPACITY') return why.replace(/\.$/, '');
+    const zones = list.flatMap(({ offer: { zone } }) => zone ?? []);
+    const where = zones.length === 0 ? '' : ` in ${zones.join(', ')}`;
+    return `no ${offer.type}${offer.spot ? ' (spot)' : ''}${where} since ${since}`;
+  });
+  const then =
+    next !== null
+      ? `trying ${next.type}${next.spot ? ' (spot)' : ''}${next.zone === null ? '' : ` in ${next.zone}`}`
+      : `trying again at ${new Date(Math.min(...of.map(({ until }) => until)) * 1000).toISOString().slice(11, 16)} UTC`;
+  return `${parts.join(', ')}; ${then}`;
+}

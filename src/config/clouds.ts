@@ -1,0 +1,134 @@
+/** `clouds`, `hosts` and `join` of the config: what they mean, and what has to fit. */
+import type { HostConfig } from '../cloud/hosts.ts';
+import { budgetKeys, cloudImageKeys, hostKeys } from '../cloud/schema.ts';
+import { type CloudConfig, cloudType } from '../cloud/types.ts';
+import type { Checking } from './check.ts';
+import { isLoopback, type Listen, parseListen } from './check-api.ts';
+import type { PoolConfig, Written } from './config.ts';
+import { complete, type Written as WrittenKeys } from './key.ts';
+import type { WrittenPool } from './keys.ts';
+import { suggest } from './problem.ts';
+import type { Keys } from './service-keys.ts';
+
+/** An entry of `clouds`, parsed but without defaults. */
+export interface WrittenCloud {
+  readonly type: CloudConfig['type'];
+  readonly keys: Keys;
+}
+
+/** An entry of `hosts`, parsed but without defaults. */
+export interface WrittenHost {
+  readonly keys: WrittenKeys<typeof hostKeys>;
+  /** Each merged over `defaults`. */
+  readonly pools: ReadonlyMap<string, WrittenPool>;
+  /** What its machines get as their config, as it is written. */
+  readonly guest: Readonly<Record<'services' | 'defaults' | 'secrets' | 'pools', Readonly<Record<string, unknown>>>>;
+}
+
+/** A host with what its machines run. */
+export interface CloudHost extends HostConfig {
+  /** As its machines will have them, each named `HOST.POOL` here, and without agents on this host. */
+  readonly pools: readonly PoolConfig[];
+  readonly guest: WrittenHost['guest'];
+}
+
+export interface JoinConfig {
+  readonly listen: Listen;
+  /** Without a slash at its end. */
+  readonly url: string;
+  readonly tls: { readonly cert: string; readonly key: string } | null;
+  /** Path of a certificate that machines accept; null: those of public authorities. */
+  readonly ca: string | null;
+  /** Path of a file, or an address. */
+  readonly package: string;
+  /** null: that of the file. */
+  readonly sha256: string | null;
+}
+
+export function resolveClouds(written: Written, resolvePool: (name: string, pool: WrittenPool) => PoolConfig) {
+  const clouds = [...written.clouds].flatMap(([name, { type, keys }]) => {
+    const cloud = cloudType(type).resolve(name, keys);
+    const { owner = null } = keys as { owner?: string };
+    return cloud === null ? [] : [{ ...cloud, owner }];
+  });
+  const hosts = [...written.hosts].flatMap(([name, host]) => resolveHost(name, host, resolvePool) ?? []);
+  return { clouds, hosts, join: resolveJoin(written.top.join) };
+}
+
+function resolveHost(
+  host: string,
+  { keys, pools: given, guest }: WrittenHost,
+  resolvePool: (name: string, pool: WrittenPool) => PoolConfig,
+): CloudHost | null {
+  const { cloud, types, image, budget, disk, pools: _, ...rest } = complete(hostKeys, keys);
+  if (cloud === undefined || types === undefined) return null;
+  const pools = [...given].map(([pool, one]) => ({ ...resolvePool(`${host}.${pool}`, one), agents: 0 }));
+  const known = [...given.values()].map(({ agents = 1 }) => (agents === 'per-device' ? 1 : agents));
+  const { from, has } = complete(cloudImageKeys, typeof image === 'object' ? image : {});
+  return Object.freeze({
+    ...{ host, cloud, types, ...rest, pools, guest },
+    image: from === undefined ? null : { from, has },
+    budget: complete(budgetKeys, budget).per_day ?? null,
+    disk: Math.ceil(disk / 2 ** 30),
+    prices: keys.prices ?? {},
+    agents: Math.max(
+      1,
+      known.reduce((sum, agents) => sum + agents, 0),
+    ),
+  });
+}
+
+function resolveJoin(given: Written['top']['join']): JoinConfig | null {
+  const { listen: written = '', url, tls_cert: cert, tls_key: key, ca = null, package: archive, sha256 = null } = given ?? {};
+  const listen = parseListen(written);
+  if (listen === null || url === undefined || archive === undefined) return null;
+  const tls = cert === undefined || key === undefined ? null : { cert, key };
+  return Object.freeze({ listen, url: url.replace(/\/+$/, ''), tls, ca, package: archive, sha256 });
+}
+
+export function checkClouds({ config, written, at }: Checking): void {
+  for (const cloud of config.clouds)
+    for (const [path, message] of cloudType(cloud.type).problems?.(cloud) ?? []) at(['clouds', cloud.name, ...path], message);
+  for (const [name, { keys, pools }] of written.hosts) {
+    const path = ['hosts', name];
+    const cloud = written.clouds.get(keys.cloud ?? '');
+    if (keys.cloud !== undefined && cloud === undefined)
+      at([...path, 'cloud'], `there is no such cloud; ${suggest(keys.cloud, [...written.clouds.keys()])}`);
+    for (const [index, type] of (keys.types ?? []).entries()) {
+      const why = cloud === undefined ? null : cloudType(cloud.type).typeProblem(type);
+      if (why !== null) at([...path, 'types', index], why.replace(/\.$/, ''));
+    }
+    if (keys.types?.length === 0) at([...path, 'types'], 'is empty; name a type of machine');
+    const { min, max, lifetime, boot } = complete(hostKeys, keys);
+    if (min > max) at([...path, 'min'], `is ${min}, more than "max" (${max})`);
+    if (boot >= lifetime) at([...path, 'boot'], 'is not shorter than "lifetime": no machine would ever run a job');
+    if (pools.size === 0 && keys.pools !== undefined) at([...path, 'pools'], 'is empty: its machines would run nothing');
+    for (const [pool, { service = 'own' }] of pools) {
+      const here = [...path, 'pools', pool, 'service'];
+      if (service !== 'own' && !written.services.has(service))
+        at(here, `there is no such service; ${suggest(service, [...written.services.keys(), 'own'])}`);
+    }
+  }
+  checkJoin({ config, written, at });
+}
+
+function checkJoin({ config, written, at }: Pick<Checking, 'config' | 'written' | 'at'>): void {
+  const keys = written.top.join;
+  if (written.broken.has('join') || [...written.broken].some((key) => key.startsWith('join.'))) return;
+  if (keys === undefined) {
+    if (written.hosts.size > 0)
+      at(['hosts'], 'needs "join" at the top level: machines must reach this daemon, to get their config and to say how they are');
+    return;
+  }
+  for (const needed of ['listen', 'url', 'package'] as const)
+    if (keys[needed] === undefined) at(['join'], `"${needed}" is missing`);
+  if ((keys.tls_cert === undefined) !== (keys.tls_key === undefined))
+    at(['join'], 'has only one of "tls_cert" and "tls_key": TLS takes a certificate and its key');
+  const { join } = config;
+  if (join === null) return;
+  const { protocol, hostname } = new URL(join.url);
+  if (protocol !== 'https:' && !isLoopback(hostname.replace(/^\[|\]$/g, '')))
+    at(['join', 'url'], 'is not https: credentials of services would travel unencrypted');
+  if (join.package.startsWith('https:') && join.sha256 === null)
+    at(['join', 'package'], 'is an address, so it needs "sha256" beside it');
+}

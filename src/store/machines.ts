@@ -1,0 +1,45 @@
+/** Machines in clouds: the ledger. A machine is written before its create call, and stays as its receipt after it is gone. */
+import { z } from 'zod';
+import { type Machine, machineSchema } from '../cloud/machine.ts';
+import { query, type Reader, understand } from './db.ts';
+
+const row = z.object({ run: z.string(), body: z.string() });
+
+export type MachineTable = ReturnType<typeof machineTable>;
+
+export function machineTable(db: Reader) {
+  const put = db.prepare(
+    `INSERT INTO machines (run, host, gone, since, body) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (run) DO UPDATE SET gone = excluded.gone, since = excluded.since, body = excluded.body`,
+  );
+  const live = query(db, row, 'SELECT run, body FROM machines WHERE gone = 0 ORDER BY rowid');
+  const gone = query(db, row, 'SELECT run, body FROM machines WHERE gone = 1 AND since >= ? ORDER BY since, rowid');
+  const newest = query(db, row, 'SELECT run, body FROM machines WHERE gone = 1 ORDER BY since DESC, rowid DESC LIMIT ?');
+  const one = query(db, row, 'SELECT run, body FROM machines WHERE run = ?');
+  const prune = db.prepare('DELETE FROM machines WHERE gone = 1 AND since < ?');
+  const wanted = query(db, z.object({ host: z.string(), machines: z.int() }), 'SELECT host, machines FROM machines_wanted');
+  const want = db.prepare(
+    'INSERT INTO machines_wanted (host, machines) VALUES (?, ?) ON CONFLICT (host) DO UPDATE SET machines = excluded.machines',
+  );
+  const parse = ({ run, body }: z.infer<typeof row>): Machine =>
+    understand(db, `machine ${run}`, () => machineSchema.parse(JSON.parse(body)));
+  return {
+    put: (machine: Machine): void =>
+      void put.run(machine.run, machine.host, machine.state === 'gone' ? 1 : 0, machine.since, JSON.stringify(machine)),
+    /** All that may exist, oldest first. */
+    live: (): Machine[] => live.all().map(parse),
+    /** Those that have been gone since `time`, in seconds, or later. */
+    gone: (time: number): Machine[] => gone.all(time).map(parse),
+    /** The newest that are gone, newest first. */
+    newest: (limit: number): Machine[] => newest.all(limit).map(parse),
+    get(run: string): Machine | null {
+      const found = one.get(run);
+      return found === null ? null : parse(found);
+    },
+    /** Forgets those that were gone before `time`, in seconds. */
+    prune: (time: number): void => void prune.run(time),
+    /** Machines that people asked for, by host. */
+    wanted: (): Map<string, number> => new Map(wanted.all().map(({ host, machines }) => [host, machines])),
+    want: (host: string, machines: number): void => void want.run(host, machines),
+  };
+}

@@ -1,0 +1,80 @@
+/** A controller's desk in memory. */
+import type { Desk } from '../../src/cloud/join/desk.ts';
+import { type BeatCall, hashOf, type JoinAnswer, newSecret, type Order, type StageCall } from '../../src/cloud/join/protocol.ts';
+
+interface Entry {
+  token: string;
+  credential: string | null;
+  hasJoined: boolean;
+  order: Order;
+  belongings: JoinAnswer;
+}
+
+export type MemoryDesk = ReturnType<typeof memoryDesk>;
+
+/** `heard`: called after anything came in. */
+export function memoryDesk(heard: () => void = () => {}) {
+  const runs = new Map<string, Entry>();
+  const stages: StageCall[] = [];
+  const beats: BeatCall[] = [];
+  const thefts: { run: string; from: string }[] = [];
+  let file: string | null = null;
+  let fails: Error | null = null;
+  const entry = (run: string): Entry => {
+    const found = runs.get(run);
+    if (found === undefined) throw new Error(`no run ${run}`);
+    return found;
+  };
+  const desk: Desk = {
+    secretsOf(run) {
+      if (fails !== null) throw fails;
+      return runs.get(run) ?? null;
+    },
+    stage(said) {
+      stages.push(said);
+      if (said.stage === 'joined') entry(said.run).hasJoined = true;
+      heard();
+    },
+    bind(run, credential) {
+      const one = entry(run);
+      if (one.credential !== null) return one.credential === credential;
+      one.credential = credential;
+      return true;
+    },
+    belongings: (run) => entry(run).belongings,
+    stolen(run, from) {
+      thefts.push({ run, from });
+      heard();
+    },
+    beat(said) {
+      beats.push(said);
+      heard();
+      return entry(said.run).order;
+    },
+    get package() {
+      return file;
+    },
+  };
+  return {
+    ...{ desk, stages, beats, thefts },
+    /** Expects a machine. Returns its token. */
+    expect(run: string, belongings: JoinAnswer = { config: 'pools: {}\n', files: [], beat: 30 }): string {
+      const token = newSecret();
+      runs.set(run, { token: hashOf(token), credential: null, hasJoined: false, order: 'stay', belongings });
+      return token;
+    },
+    forget: (run: string) => runs.delete(run),
+    order(run: string, order: Order): void {
+      entry(run).order = order;
+    },
+    serve(path: string | null): void {
+      file = path;
+    },
+    /** What every call throws from now on. */
+    failWith(error: Error | null): void {
+      fails = error;
+    },
+    /** Everything that is stored. */
+    stored: () => JSON.stringify([...runs]),
+  };
+}
