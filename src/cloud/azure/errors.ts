@@ -128,7 +128,7 @@ function hintFor(kind: CloudErrorCode, code: string, message: string, needs: rea
   switch (kind) {
     case 'E_CLOUD_CAPACITY':
       return code === 'SkuNotAvailable'
-        ? 'Azure has none of this size there now, or not for this subscription; "cloud check" says which. Name more sizes in "types".'
+        ? 'Azure has none of this size there now, or not for this subscription; "onejob cloud check" says which. Name more sizes in "types".'
         : 'onejob tries the next of "types"; name more of them.';
     case 'E_CLOUD_QUOTA':
       return 'Ask for more in the Azure portal under Quotas, or name another size in "types".';
