@@ -62,6 +62,7 @@ export const hashOf = (secret: string): string => createHash('sha256').update(se
 export function createController(parts: ControllerParts) {
   const { clock, log, store, clouds, hosts } = parts;
   const machines = new Map<string, Machine>(store.machines.live().map((machine) => [machine.run, machine]));
+  const idleOf = new Map(hosts.map(({ host, idle }) => [host, idle]));
   const wanted = store.machines.wanted();
   const waiting = new Map<string, number>();
   const reports = new Map<string, Report>();
@@ -113,7 +114,10 @@ export function createController(parts: ControllerParts) {
     for (const machine of changes) {
       const before = machines.get(machine.run);
       if (mayLive(machine)) machines.set(machine.run, machine);
-      else machines.delete(machine.run);
+      else {
+        machines.delete(machine.run);
+        reports.delete(machine.run);
+      }
       if (before?.state !== machine.state) tell(machine);
       parts.changed?.(machine);
     }
@@ -276,8 +280,9 @@ export function createController(parts: ControllerParts) {
     const appeared = new Set(listed.things.flatMap(({ run }) => (run === null || machines.has(run) ? [] : [run])));
     const known = [...machines.values()].filter((one) => one.cloud === name);
     const gone = [...appeared].flatMap((run) => store.machines.get(run) ?? []);
+    const things = Map.groupBy(listed.things, ({ run }) => run ?? '');
     const changes = [...known, ...gone].flatMap((machine) => {
-      const after = afterList(machine, listed, memory.calling.has(`create ${machine.run}`));
+      const after = afterList(machine, listed, things.get(machine.run) ?? [], memory.calling.has(`create ${machine.run}`));
       return after === machine ? [] : [after];
     });
     commit(...changes);
@@ -364,8 +369,12 @@ export function createController(parts: ControllerParts) {
     report(run: string, report: Omit<Report, 'at'>): void {
       const machine = machines.get(run);
       if (machine === undefined) return;
+      const before = reports.get(run);
       reports.set(run, { ...report, at: nowOf(machine.cloud) });
-      soon();
+      const idle = (idleOf.get(machine.host) ?? 0) / 1000;
+      // Most reports say what the last one said.
+      const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;
+      if (isIdle || before?.busy !== report.busy || before.agents !== report.agents) soon();
     },
     /** Changes a machine by what it said. */
     change,

@@ -115,6 +115,8 @@ const listSoon = (age: number): number => (age < 60 ? 5 : age < 600 ? 15 : listU
 const listFresh = 120;
 /** Seconds that two lists must lie apart to count as two. */
 const listApart = 5;
+/** Seconds for which what a machine said about itself holds. */
+const reportHolds = 60;
 /** Seconds after which a thing whose machine nobody knows is left over. */
 const orphanAfter = 900;
 /** Removed first: the others may end with them. */
@@ -127,11 +129,16 @@ export function plan(view: View): Plan {
   const at = (seconds: number): void => {
     if (seconds < lookAgain) lookAgain = Math.max(1, seconds);
   };
-  const byRun = new Map(view.machines.map((machine) => [machine.run, machine]));
+  const runs = new Set(view.machines.map(({ run }) => run));
+  const byCloud = Map.groupBy(view.machines, ({ cloud }) => cloud);
 
   for (const [cloud, here] of view.clouds) {
     const { now, listed, calling } = here;
-    const ours = view.machines.filter((machine) => machine.cloud === cloud);
+    const ours = byCloud.get(cloud) ?? [];
+    const hosts = new Map(view.hosts.flatMap((host) => (host.cloud === cloud ? [[host.host, host]] : [])));
+    const byHost = Map.groupBy(ours, ({ host }) => host);
+    /** Machines that work or will, by host; those that drain from now on are taken away. */
+    const working = new Map([...byHost].map(([host, of]) => [host, of.filter(isWanted).length]));
     const things = Map.groupBy(listed?.things ?? [], ({ run }) => run ?? '');
     /** When the youngest change began; null: nothing changes. */
     let changing: number | null = here.knowsTime ? null : now;
@@ -139,7 +146,9 @@ export function plan(view: View): Plan {
       changing = Math.max(changing ?? 0, since);
     };
     for (const machine of here.knowsTime ? ours : []) {
-      const next = next1(machine, view, here);
+      const host = hosts.get(machine.host);
+      const next = byTime(machine, host, working.get(machine.host) ?? 0, view, here);
+      if (next?.state === 'draining') working.set(machine.host, (working.get(machine.host) ?? 0) - 1);
       if (next !== null) {
         steps.push({ do: 'change', machine: next });
         at(1);
@@ -154,19 +163,18 @@ export function plan(view: View): Plan {
         else at(again - now);
       }
       if (machine.state === 'ending') steps.push(...removal(cloud, machine, things.get(machine.run) ?? [], here));
-      at(timeLeft(machine, view, now));
+      at(timeLeft(machine, host, view, now));
     }
     for (const [run, found] of here.knowsTime ? things : [])
-      if (run !== '' && !byRun.has(run))
+      if (run !== '' && !runs.has(run))
         for (const thing of found) {
           if (!isLeftOver(thing, here.orphans, now)) continue;
           isChanging(thing.expires ?? now);
           if (mayAsk(thing, here)) steps.push({ do: 'destroy', cloud, thing });
         }
-    const hosts = view.hosts.filter((host) => host.cloud === cloud);
     let isNeeded = false;
-    for (const host of hosts) {
-      const found = wish(host, ours, view, here);
+    for (const host of hosts.values()) {
+      const found = wish(host, byHost.get(host.host) ?? [], view, here);
       if (found.reason !== null) reasons.set(host.host, found.reason);
       if (found.until !== null) at(found.until - now);
       if (!found.isWish) continue;
@@ -210,9 +218,14 @@ export function drained(machine: Machine, now: number, why: string, isFailure = 
   return changed(machine, now, { state: 'draining', why, isFailure });
 }
 
-/** What time, its own reports and its host's config make of a machine; null: nothing. */
-function next1(machine: Machine, view: View, { now, calling }: CloudView): Machine | null {
-  const host = view.hosts.find(({ host: name, cloud }) => name === machine.host && cloud === machine.cloud);
+/** What time, its own reports and its host's config make of a machine; null: nothing. `working`: machines of the host that work or will. */
+function byTime(
+  machine: Machine,
+  host: HostConfig | undefined,
+  working: number,
+  view: View,
+  { now, calling }: CloudView,
+): Machine | null {
   if (machine.state === 'ending' || machine.state === 'gone') return null;
   if (now >= machine.expires && machine.state !== 'intent') return ended(machine, now, 'Its lifetime is over.', false);
   switch (machine.state) {
@@ -236,8 +249,7 @@ function next1(machine: Machine, view: View, { now, calling }: CloudView): Machi
       const report = view.reports.get(machine.run);
       const before = Math.min(900, Math.round(host.lifetime / 10_000));
       if (now >= machine.expires - before) return drained(machine, now, 'Its lifetime is almost over.');
-      if (report === undefined || report.idleFor * 1000 < host.idle) return null;
-      const working = view.machines.filter((one) => one.host === host.host && isWanted(one)).length;
+      if (report === undefined || now > report.at + reportHolds || report.idleFor * 1000 < host.idle) return null;
       if (working <= host.min || (view.waiting.get(host.host) ?? 0) > 0) return null;
       return drained(machine, now, `It had no job for ${Math.round(host.idle / 1000)} s.`);
     }
@@ -247,8 +259,7 @@ function next1(machine: Machine, view: View, { now, calling }: CloudView): Machi
 }
 
 /** Seconds until time changes something of the machine. */
-function timeLeft(machine: Machine, view: View, now: number): number {
-  const host = view.hosts.find(({ host: name }) => name === machine.host);
+function timeLeft(machine: Machine, host: HostConfig | undefined, view: View, now: number): number {
   const report = view.reports.get(machine.run);
   const times = [machine.expires - now];
   if (machine.state === 'intent') times.push(machine.since + appearsWithin - now);
@@ -299,9 +310,8 @@ export function orphansAfter(before: ReadonlyMap<string, number>, listed: Listed
   return new Map(orphans.map((key) => [key, (before.get(key) ?? 0) + 1]));
 }
 
-/** A machine after a list. `now`: when the list ended. */
-export function afterList(machine: Machine, listed: Listed, isCreating: boolean): Machine {
-  const things = listed.things.filter(({ run }) => run === machine.run);
+/** A machine after a list. `things`: of it. `isCreating`: its create call is under way. */
+export function afterList(machine: Machine, listed: Listed, things: readonly Thing[], isCreating: boolean): Machine {
   const now = listed.at;
   if (things.length > 0) {
     const known = new Set(machine.items.map(thingKey));
@@ -331,11 +341,10 @@ export function afterList(machine: Machine, listed: Listed, isCreating: boolean)
 }
 
 /** Machines that the host should have and has not, as steps. */
-function wish(host: HostConfig, ours: readonly Machine[], view: View, here: CloudView) {
+function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudView) {
   const none = { isWish: false, steps: [] as Step[], reason: null as string | null, until: null as number | null };
   if ((view.wanted.get(host.host) ?? 0) < 0)
     return { ...none, reason: `somebody ended it with "onejob cloud down"; "onejob cloud up ${host.host}" lets it work again` };
-  const of = ours.filter((machine) => machine.host === host.host);
   const working = of.filter(isWanted);
   const starting = working.filter(({ state }) => state !== 'joined').length;
   const reports = working.flatMap(({ run, state }) => (state === 'joined' ? (view.reports.get(run) ?? []) : []));

@@ -184,7 +184,7 @@ describe('the end of an agent', () => {
   test('a shutdown because the cloud takes the machine back says so, whatever the exit code', () => {
     const stopping = decide(withAgent(busy), { kind: 'stop', agent: 'a0', why: 'taken', grace: 2_000 }, now);
     expect(decide(stopping.slot, exit(1, true), now).changes[0]).toMatchObject({
-      result: { kind: 'lost', reason: 'the cloud took the machine back while the job ran' },
+      result: { kind: 'lost', reason: 'the cloud ended the machine while the job ran' },
     });
   });
 

@@ -36,8 +36,8 @@ export type StopReason = 'cancelled' | 'timeout' | 'disk' | 'shutdown' | 'taken'
 /** Why a job was lost that ran when its owner stopped onejob. Stored with the job, so a change of it changes the verdict of new jobs only. */
 export const stoppedWithJob = 'onejob was stopped while the job ran';
 
-/** The same when the cloud takes a host back, such as a spot machine. Nobody chose that, so it counts as a fault of the infrastructure. */
-export const takenWithJob = 'the cloud took the machine back while the job ran';
+/** The same when the cloud ends the machine, such as a spot machine. Nobody chose that moment, so it counts as a fault of the infrastructure. */
+export const takenWithJob = 'the cloud ended the machine while the job ran';
 
 export type JobResult =
   | Exit

@@ -65,7 +65,7 @@ describe.skipIf(lacks('bubblewrap'))('a machine of a cloud', () => {
       {
         state: 'done',
         kind: 'infrastructure',
-        result: { kind: 'lost', reason: 'the cloud took the machine back while the job ran' },
+        result: { kind: 'lost', reason: 'the cloud ended the machine while the job ran' },
       },
     ]);
   });

@@ -2,6 +2,8 @@
  * From the text for cloud-init to a host that joins, works, drains and goes: a real cloud-init and systemd boot it, the real server
  * takes the calls, and the real onejob runs the job.
  */
+
+import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -158,6 +160,33 @@ describe.skipIf(lacks('nspawn', 'openssl'))('a new machine', () => {
     // Nothing of the daemon or its agents is left.
     expect(await sh('pgrep -f "onejob (up|filter)" || echo none')).toBe('none\n');
     expect(thefts).toEqual([]);
+  }, 400_000);
+
+  test('that is shut down while a job runs counts that job as lost to the infrastructure', async () => {
+    await using here = await controller();
+    const { stage, stages, parts } = here;
+    await using machine = await cloudMachine(cloudInit(parts({ gpu: false })));
+    await stage('joined');
+    const job = machine.start("onejob run --no-workspace -- sh -c 'echo begun; sleep 600'");
+    await job.says(/begun/);
+    void machine.start('systemctl poweroff');
+    await stage('drained');
+    await machine.gone;
+    await job.kill();
+    expect(stages.map((one) => one.stage)).toEqual(['booted', 'docker-ok', 'joined', 'drained']);
+    const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
+    const state = join(machine.root, 'var/lib/onejob');
+    const jobs = execFileSync(program, ['jobs', '--all', '--json', '--state-dir', state], {
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'ignore'],
+    });
+    expect(JSON.parse(jobs)).toMatchObject([
+      {
+        state: 'done',
+        verdict: { kind: 'infrastructure' },
+        result: { reason: 'the cloud ended the machine while the job ran' },
+      },
+    ]);
   }, 400_000);
 
   test('that fails says why with the end of its log, and ends at the time of its own timer', async () => {

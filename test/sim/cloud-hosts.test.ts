@@ -21,3 +21,22 @@ it(`keeps its promises about machines in ${seeds} bad days`, { timeout: 3_600_00
   expect(sums.jobs).toBeGreaterThan(seeds);
   expect(sums.kills).toBeGreaterThan(seeds / 2);
 });
+
+it('lists a cloud as often for a thousand hosts as for one', { timeout: 600_000 }, async () => {
+  const hour = 3_600_000;
+  const listed = async (hosts: number): Promise<{ lists: number; created: number }> => {
+    const rules = { min: 1, max: 1, spot: 'never', lifetime: 12 * hour } as const;
+    const world = new CloudWorld(1, { hosts, rules, trouble: 0, kills: false, isCalm: true, span: 3 * hour });
+    await world.calm(hour);
+    const before = world.counts.lists;
+    await world.calm(hour);
+    return { lists: world.counts.lists - before, created: world.counts.created };
+  };
+  // A list itself takes seconds.
+  for (const hosts of [1, 1000]) {
+    const { lists, created } = await listed(hosts);
+    expect(created).toBe(hosts);
+    expect(lists).toBeGreaterThan(50);
+    expect(lists).toBeLessThanOrEqual(60);
+  }
+});

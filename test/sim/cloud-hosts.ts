@@ -31,6 +31,8 @@ export interface CloudPlay {
   readonly rules?: Partial<HostConfig>;
   /** Whether the manager is killed now and then. */
   readonly kills?: boolean;
+  /** No jobs, no people, and a cloud with capacity. */
+  readonly isCalm?: boolean;
 }
 
 /** What exists at the cloud. */
@@ -88,7 +90,16 @@ export class CloudWorld {
   constructor(seed: number, play: CloudPlay = {}) {
     this.#random = seeded(seed);
     this.time = new SimTime(this.#random);
-    this.#play = { hosts: 1, span: usualSpan, trouble: this.#pick([0, 0.02, 0.1, 0.3]), rules: {}, kills: true, ...play };
+    this.#play = {
+      hosts: 1,
+      span: usualSpan,
+      trouble: this.#pick([0, 0.02, 0.1, 0.3]),
+      rules: {},
+      kills: true,
+      isCalm: false,
+      ...play,
+    };
+    this.#isTroubled = !this.#play.isCalm;
     this.#skew = this.#pick([0, 0, 600, -600]) * second;
     this.#isCloudTrue = this.#chance(0.7);
     this.#hosts = Array.from({ length: this.#play.hosts }, (_, at) => ({
@@ -176,6 +187,16 @@ export class CloudWorld {
     this.#othersLive();
     this.#running?.controller.close();
     this.#running?.process.kill();
+  }
+
+  /** Lets `ms` pass. */
+  async calm(ms: number): Promise<void> {
+    if (this.#running === null) this.#start();
+    let isOver = false;
+    this.time.after(ms, () => {
+      isOver = true;
+    });
+    await this.time.run(() => isOver, ms + minute);
   }
 
   #ours(): Existing[] {

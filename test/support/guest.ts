@@ -2,7 +2,7 @@
  * A machine with a real systemd and without Node, in systemd-nspawn: for what `onejob service` and `install.sh` do. It has processes,
  * files and a network of its own, and boots in about a second. Its root is made once, and kept for the next run.
  *
- *     node test/support/guest.ts    makes that root now
+ *     node test/support/guest.ts    makes its roots now
  */
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -148,4 +148,4 @@ export async function guest({ cloud }: GuestOptions = {}): Promise<Guest> {
   return { root, start, sh, gone, [Symbol.asyncDispose]: end };
 }
 
-if (import.meta.main) makeRoot();
+if (import.meta.main) makeCloudRoot();

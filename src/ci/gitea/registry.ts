@@ -290,7 +290,7 @@ function lastWords(why: StopReason | null, exit: Exit | null): string {
     case 'shutdown':
       return 'the job was ended, because its host stopped onejob. Run it again.';
     case 'taken':
-      return 'the job was ended, because the cloud took its machine back. Run it again.';
+      return 'the job was ended, because the cloud ended its machine. Run it again.';
     case 'renewal':
     case 'unreleased':
     case null:

@@ -35,7 +35,7 @@ const notTheJobs = 'The infrastructure is to blame, not the job.';
 /** Why a running job is ended, as a sentence for its log; null: the service knows it. */
 export function whyEnding(why: StopReason, pool: PoolConfig | undefined): string | null {
   if (why === 'timeout' || why === 'disk') return overLimit(why, pool);
-  if (why === 'taken') return `onejob ended this job: the cloud takes its machine back. ${notTheJobs} Run it again.`;
+  if (why === 'taken') return `onejob ended this job: the cloud ends its machine. ${notTheJobs} Run it again.`;
   return why === 'shutdown' ? 'onejob ended this job: onejob was told to stop.' : null;
 }
 

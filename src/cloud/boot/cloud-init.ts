@@ -127,13 +127,14 @@ WantedBy=multi-user.target
 const attendUnit = (ca: string | null) => `[Unit]
 Description=Does what the controller of this machine asks
 Wants=network-online.target
-After=network-online.target
+After=network-online.target onejob.service docker.service
 ConditionPathExists=/run/onejob-cloud/credential
 StartLimitIntervalSec=0
 [Service]
 ${ca === null ? '' : `Environment=NODE_EXTRA_CA_CERTS=${ca}\n`}ExecStart=/usr/local/bin/onejob cloud attend --file ${here}/machine.json --config /run/onejob-cloud/config.yml
 Restart=on-failure
 RestartSec=5
+TimeoutStopSec=30
 `;
 
 /** Without access control, since only jobs of this machine reach it. */

@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { turn } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type AttendParts, attend, type Look, type Memory } from './attend.ts';
+import { type AttendParts, attend, depart, type Look, type Memory } from './attend.ts';
 import { type BeatCall, newSecret, type Order, type StageName } from './protocol.ts';
 
 const [second, minute, hour] = [1_000, 60_000, 3_600_000];
@@ -317,5 +317,69 @@ describe('a notice of the cloud', () => {
     await start();
     await pass(2 * minute);
     expect(told).toEqual(['drain', 'down end 5000 taken']);
+  });
+});
+
+describe('a shutdown of the system', () => {
+  const departing = (more: Partial<AttendParts>) => {
+    const clock = handClock();
+    const done: string[] = [];
+    let looks = 0;
+    const over = depart({
+      ...{ credential: newSecret(), clock, log: { info() {}, warn() {}, error() {} } },
+      notices: { every: second, look: async () => clock.wall() + 30 * second },
+      client: {
+        stage: async (stage) => void done.push(stage),
+        beat: async () => 'stay',
+      },
+      daemon: {
+        async look() {
+          looks += 1;
+          if (looks > 3) throw absent();
+          return { busy: 1, agents: 1, waiting: null, problem: null, isDraining: false, lastEnd: null };
+        },
+        async drain() {},
+        down: async (...how) => void done.push(`down ${how.join(' ')}`),
+      },
+      ...more,
+    }).then(() => done.push('over'));
+    return {
+      done,
+      async pass(ms: number) {
+        for (let passed = 0; passed < ms; passed += 100) {
+          clock.advance(100);
+          for (let at = 0; at < 4; at++) await turn();
+        }
+        if (done.includes('over')) await over;
+      },
+    };
+  };
+
+  it('ends the jobs that run, and tells whether the cloud began it', async () => {
+    const { done, pass } = departing({});
+    await pass(2 * second);
+    expect(done.toSorted()).toEqual(['down end 5000 true', 'drained', 'over', 'preempted']);
+    const other = departing({ notices: null });
+    await other.pass(2 * second);
+    expect(other.done).toEqual(['down end 5000 true', 'drained', 'over']);
+  });
+
+  it('is not held up by a daemon or a controller that does not answer', async () => {
+    const hangs = async (...args: unknown[]) => {
+      const signal = args.at(-1) as AbortSignal;
+      await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
+    };
+    const { done, pass } = departing({
+      client: { stage: hangs, beat: async () => 'stay' },
+      daemon: {
+        look: async () => Promise.reject(unreachable()),
+        drain: async () => {},
+        down: async () => Promise.reject(unreachable()),
+      },
+    });
+    await pass(19 * second);
+    expect(done).toEqual([]);
+    await pass(2 * second);
+    expect(done).toEqual(['over']);
   });
 });

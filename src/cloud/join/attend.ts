@@ -67,6 +67,8 @@ const tellAgain = 30_000;
 const linger = 600_000;
 /** ms until a stage is told again: the first try, and the longest wait. */
 const [firstWait, longestWait] = [1_000, 30_000];
+/** ms for what is done while the system shuts down; GCP leaves 30 s. And from one look to the next then. */
+const [parting, closeLook] = [20_000, 200];
 
 const rank: Readonly<Record<Order, number>> = { stay: 0, drain: 1, end: 2 };
 
@@ -249,6 +251,36 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
   }
 
   await Promise.all([turns(), beats(), says(), ...(notices === null ? [] : [watch(notices)])]);
+}
+
+/**
+ * What is left to do when the system shuts down, for any reason: GCP does it at once when it takes a machine back. Ends the jobs
+ * that run while their services can still hear of it. Never fails, and takes at most `parting` ms.
+ */
+export async function depart(
+  parts: Pick<AttendParts, 'credential' | 'client' | 'daemon' | 'notices' | 'clock' | 'log'>,
+): Promise<void> {
+  const { credential, client, daemon, notices, clock, log } = parts;
+  using limit = deadline(clock, parting);
+  const tell = (stage: StageName, text = ''): Promise<void> => client.stage(stage, text, credential, limit.signal).catch(() => {});
+  const warn = async (): Promise<void> => {
+    const at = (await notices?.look(limit.signal).catch(() => null)) ?? null;
+    if (at !== null) await tell('preempted', new Date(at).toISOString());
+  };
+  const warned = warn();
+  log.info('ending jobs, since the system shuts down');
+  for (let isAsked = false; !limit.signal.aborted; await sleep(clock, closeLook, limit.signal)) {
+    try {
+      if (!isAsked) await daemon.down('end', lastGrace, true);
+      isAsked = true;
+      await daemon.look();
+    } catch (error) {
+      if (!hasCode(error, 'E_DAEMON_ABSENT')) continue;
+      await warned;
+      await tell('drained');
+      return;
+    }
+  }
 }
 
 /** A wait that somebody may end early, also before it begins. */

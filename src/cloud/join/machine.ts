@@ -12,7 +12,7 @@ import { attempt, messageOf, OnejobError } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run as runProgram } from '../../system/run.ts';
-import { attend, localDaemon, type Memory } from './attend.ts';
+import { type AttendParts, attend, depart, localDaemon, type Memory } from './attend.ts';
 import { createJoinClient } from './client.ts';
 import { noticesOf } from './notices.ts';
 import { type JoinAnswer, type JoinFile, joinAnswer, type MachineFile, machineFile, newSecret, secretText } from './protocol.ts';
@@ -100,7 +100,10 @@ export interface AttendMachineParts extends MachineParts {
   readonly metadata: typeof fetch;
 }
 
-/** Returns once `signal` aborts, or after it has ended the machine. @throws OnejobError E_USAGE */
+/**
+ * Returns once `signal` aborts, or after it has ended the machine. If the system then shuts down, it first ends the jobs that run.
+ * @throws OnejobError E_USAGE
+ */
 export async function attendMachine(parts: AttendMachineParts, signal: AbortSignal): Promise<void> {
   const { file, clock, fetch, log, version, socket, metadata, root = '/' } = parts;
   const machine = readMachine(file);
@@ -111,27 +114,28 @@ export async function attendMachine(parts: AttendMachineParts, signal: AbortSign
   }
   const daemon = createClient({ socket, version });
   const path = join(root, memory, 'attend.json');
-  try {
-    await attend(
-      {
-        ...{ machine, ...joined, clock, log },
-        client: createJoinClient({ url: machine.url, run: machine.run, clock, fetch }),
-        daemon: localDaemon(daemon, { clock, log }),
-        notices: noticesOf(machine.cloud, { clock, fetch: metadata }),
-        memory: {
-          read: () => memoryFile.safeParse(jsonOf(attempt(() => readFileSync(path, 'utf8')) ?? '')).data ?? null,
-          write(value) {
-            writeFileSync(`${path}.new`, JSON.stringify(value), { mode: 0o600 });
-            renameSync(`${path}.new`, path);
-          },
-        },
-        async powerOff() {
-          const ended = await runProgram('systemctl', ['poweroff'], { timeout: 60_000 });
-          if (ended.error !== null) throw ended.error;
-        },
+  const all: AttendParts = {
+    ...{ machine, ...joined, clock, log },
+    client: createJoinClient({ url: machine.url, run: machine.run, clock, fetch }),
+    daemon: localDaemon(daemon, { clock, log }),
+    notices: noticesOf(machine.cloud, { clock, fetch: metadata }),
+    memory: {
+      read: () => memoryFile.safeParse(jsonOf(attempt(() => readFileSync(path, 'utf8')) ?? '')).data ?? null,
+      write(value) {
+        writeFileSync(`${path}.new`, JSON.stringify(value), { mode: 0o600 });
+        renameSync(`${path}.new`, path);
       },
-      signal,
-    );
+    },
+    async powerOff() {
+      const ended = await runProgram('systemctl', ['poweroff'], { timeout: 60_000 });
+      if (ended.error !== null) throw ended.error;
+    },
+  };
+  try {
+    await attend(all, signal);
+    // Its unit comes after the daemon's, so that systemd stops the daemon after this.
+    const state = await runProgram('systemctl', ['is-system-running'], { timeout: 5_000 });
+    if (state.stdout.toString().trim() === 'stopping') await depart(all);
   } finally {
     daemon.close();
   }
