@@ -73,7 +73,7 @@ async function sentBy({ cloud, order, body }: Pick<Awaited<ReturnType<typeof lab
   };
 }
 
-describe.skipIf(lacks('azureClients', 'openssl'))("Microsoft's own clients", () => {
+describe.skipIf(lacks('azureClients', 'openssl'))("Microsoft's own clients of Azure", () => {
   test('know every field and value of what onejob sends, and see what it made', async () => {
     await using one = await lab();
     const { made, bodies } = await sentBy(one);
@@ -137,7 +137,7 @@ if (schemas === '')
     'Skipped: ONEJOB_ARM_SCHEMAS names no folder with Microsoft.Compute.json of 2025-04-01 (Azure/azure-resource-manager-schemas).',
   );
 
-describe.skipIf(schemas === '' || lacks('openssl'))('the ARM schema', () => {
+describe.skipIf(schemas === '' || lacks('openssl'))('the ARM schema of Azure', () => {
   test('accepts the machine that onejob asks for, and nothing invented', async () => {
     expect(existsSync(schemaFile)).toBe(true);
     const known = JSON.parse(readFileSync(schemaFile, 'utf8')) as ArmSchemas;

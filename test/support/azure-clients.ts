@@ -2,10 +2,11 @@
  * Microsoft's own Python clients of Azure, in a virtual environment that is made once and kept for all checkouts of this host. Also a
  * command: `node test/support/azure-clients.ts` makes it where Python is there, and says what came of it.
  */
-import { execFile, spawnSync } from 'node:child_process';
+import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { hasPython } from './gcp-clients.ts';
 import { inCache, madeOnce } from './go-program.ts';
 
 /** Pinned: what they read and refuse is what the stand-in is held to. */
@@ -14,8 +15,6 @@ const folder = inCache('azure-clients-39.0.0');
 
 /** Its interpreter. */
 export const azurePython = join(folder, 'bin', 'python');
-
-export const hasPython = (): boolean => spawnSync('python3', ['-m', 'venv', '--help']).status === 0;
 
 /** Why they are not there, as a sentence's end; null when they are. */
 export function lacksAzureClients(): string | null {

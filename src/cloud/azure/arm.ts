@@ -47,6 +47,7 @@ export interface Answered {
   readonly ok: boolean;
   readonly body: unknown;
   readonly headers: Headers;
+  /** Empty for a success. */
   readonly said: Said;
   /** ms to wait that Azure asks for; null: it does not. */
   readonly wait: number | null;
@@ -67,9 +68,10 @@ export function createArm(
   const place = new URL(endpoint).host;
 
   const urlOf = ({ path, version, query, doing, makesMachine = false }: Call): URL => {
-    const url = new URL(path, endpoint);
-    if (url.origin !== new URL(endpoint).origin) {
-      const message = `Cannot ${doing}: Azure refers to ${url.origin}, which is not ${endpoint}, so the token is not sent there.`;
+    const url = URL.parse(path, endpoint);
+    if (url === null || url.origin !== new URL(endpoint).origin) {
+      const where = url?.origin ?? 'an invalid address';
+      const message = `Cannot ${doing}: Azure refers to ${where}, which is not ${endpoint}, so the token is not sent there.`;
       throw new CloudError('E_CLOUD_ANSWER', message, { isAmbiguous: makesMachine, hint: 'Check "endpoint".' });
     }
     if (version !== undefined) url.searchParams.set('api-version', versions[version]);
@@ -90,9 +92,9 @@ export function createArm(
     const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
     const answer = await caller.send(request, { doing, place: `Azure (${place})`, changes: makesMachine }, signal);
     const found = answer.text === '' ? undefined : jsonOf(answer.text);
-    const { code, message } = saidOf(found, answer.status);
-    const said = { code, message: without(credential.redact(), message) };
     const ok = answer.status >= 200 && answer.status < 300;
+    const { code, message } = ok ? { code: '', message: '' } : saidOf(found, answer.status);
+    const said = { code, message: without(credential.redact(), message) };
     if (answer.status === 401) {
       const { message: why, hint, retry } = credential.rejected(brief(`${code}: ${message}`), header);
       throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot ${doing}: ${why}`, { hint, retry, reason: code });

@@ -37,9 +37,10 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
   };
   const prices = new Map<string, { readonly price: Price | null; readonly until: number }>();
 
+  /** null: it goes, or has gone. */
   async function remove(call: Call, signal: AbortSignal): Promise<Answered | null> {
     const answer = await arm.ask(call, signal);
-    return answer.ok || answer.status === 404 ? null : answer;
+    return answer.ok || answer.status === 404 || answer.said.code === 'ResourceGroupBeingDeleted' ? null : answer;
   }
 
   /** By force: else a machine is first asked to shut down, which may take long. */
@@ -56,7 +57,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     let refused = await remove({ ...call, query: force }, signal);
     // Azure refuses the parameter while the group has nothing of that type.
     if (refused?.said.code === 'UnsupportedForceDeletionResourceTypeInQueryString') refused = await remove(call, signal);
-    if (refused !== null && refused.said.code !== 'ResourceGroupBeingDeleted') throw arm.refuse(call, refused);
+    if (refused !== null) throw arm.refuse(call, refused);
   }
 
   const removal: Readonly<

@@ -20,6 +20,14 @@ it('is one operation with a time, which is read back', async () => {
   ]);
 });
 
+it('nothing is asked of Azure with death_date: manager-only', async () => {
+  const one = azureWorld({ config: { deathDate: 'manager-only' } });
+  const made = await one.settled(one.cloud.create(one.order(), patient));
+  const before = one.azure.calls.length;
+  expect(await one.cloud.setEnd(one.order(), made, patient)).toBe('nothing at Azure (death_date: manager-only)');
+  expect(one.azure.calls.length).toBe(before);
+});
+
 it('twice is fine, and has the same correlation', async () => {
   const { set, world } = await withMachine();
   await set();
@@ -89,6 +97,16 @@ describe('is not confirmed', () => {
     const { set, azure } = await withMachine();
     azure.fail({ at: /GetOperationStatus/, how: { status: 200, code: '', json } });
     expect((await cloudErrorOf(set())).code).toBe('E_CLOUD_END');
+  });
+
+  it.each([429, 503])('for now, with %s: the caller asks again', async (status) => {
+    const { set, azure } = await withMachine();
+    for (const at of [/SubmitDeallocate/, /GetOperationStatus/]) {
+      azure.fail({ at, how: { status, code: 'Busy' } });
+      const { code, retry } = await cloudErrorOf(set());
+      expect([code === 'E_CLOUD_END', retry]).toEqual([false, true]);
+    }
+    expect(await set()).toContain('Microsoft.ComputeSchedule');
   });
 
   it('no answer at all', async () => {

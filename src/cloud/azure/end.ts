@@ -33,13 +33,14 @@ const results = z.object({ results: z.array(operation).nullish() });
 /** Azure will do it, or does it now. It may also be waiting for nothing but its time. */
 const held: ReadonlySet<string> = new Set(['PendingScheduling', 'Scheduled', 'PendingExecution', 'Executing']);
 
-/** @throws CloudError E_CLOUD_END if it is not confirmed */
+/** @throws CloudError E_CLOUD_END if it is not confirmed; others if Azure does not answer */
 export async function setMachineEnd(
   { config, arm, now }: { readonly config: AzureConfig; readonly arm: Arm; now(): number },
   { run, expires }: Birth,
   { id }: Made,
   signal: AbortSignal,
 ): Promise<string> {
+  if (config.deathDate === 'manager-only') return 'nothing at Azure (death_date: manager-only)';
   const at = new Date(expires * 1000).toISOString();
   const doing = `have Azure deallocate ${run} at ${at}`;
   const fail = (why: string, hint: string | null = null): CloudError =>
@@ -64,7 +65,10 @@ export async function setMachineEnd(
   const confirmed = async (call: Call) => {
     const answer = await arm.ask(call, signal);
     if (!answer.ok) {
-      const { message, hint, reason } = arm.refuse(call, answer);
+      const refused = arm.refuse(call, answer);
+      // Not an answer about the end: the caller asks again.
+      if (refused.code === 'E_CLOUD_THROTTLED' || refused.code === 'E_CLOUD_UNREACHABLE') throw refused;
+      const { message, hint, reason } = refused;
       throw new CloudError('E_CLOUD_END', message, { hint, reason, retry: true });
     }
     const [found, ...more] = arm.bodyAs(results, call, answer).results ?? [];

@@ -19,6 +19,7 @@ describe('codes come first, statuses second', () => {
     ['AuthorizationFailed', 403, 'E_CLOUD_DENIED'],
     ['LinkedAuthorizationFailed', 403, 'E_CLOUD_DENIED'],
     ['RequestDisallowedByPolicy', 403, 'E_CLOUD_DENIED'],
+    ['ScopeLocked', 409, 'E_CLOUD_DENIED'],
     ['MissingSubscriptionRegistration', 409, 'E_CLOUD_ACCOUNT'],
     ['ReadOnlyDisabledSubscription', 409, 'E_CLOUD_ACCOUNT'],
     ['SubscriptionNotFound', 404, 'E_CLOUD_ACCOUNT'],
@@ -63,6 +64,11 @@ describe('the code that tells most', () => {
       expect(saidOf(body, 502).code).toBe('HTTP 502');
     expect(of(undefined, 502)).toMatchObject({ code: 'E_CLOUD_UNREACHABLE', isAmbiguous: true, reason: 'HTTP 502' });
   });
+});
+
+it('what to do about what no role allows', () => {
+  expect(of(error('RequestDisallowedByPolicy'), 403).hint).toContain('policy');
+  expect(of(error('ScopeLocked'), 409).hint).toContain('lock');
 });
 
 it('whether a machine may run', () => {

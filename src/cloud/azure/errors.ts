@@ -61,7 +61,9 @@ const account: ReadonlySet<string> = new Set([
     'ResourcePurchaseValidationFailed',
   ],
 ]);
-const denied: ReadonlySet<string> = new Set(['AuthorizationFailed', 'LinkedAuthorizationFailed', 'InvalidAuthorization']);
+const denied: ReadonlySet<string> = new Set([
+  ...['AuthorizationFailed', 'LinkedAuthorizationFailed', 'InvalidAuthorization', 'RequestDisallowedByPolicy', 'ScopeLocked'],
+]);
 
 /** null: the code says nothing, look at the status. */
 function kindOf(code: string, message: string, status: number | null): CloudErrorCode | null {
@@ -126,11 +128,13 @@ function hintFor(kind: CloudErrorCode, code: string, message: string, needs: rea
   switch (kind) {
     case 'E_CLOUD_CAPACITY':
       return code === 'SkuNotAvailable'
-        ? 'Azure has none of this size there now, or not for this subscription; "cloud check" says which. Name more sizes in "types".'
+        ? 'Azure has none of this size there now, or not for this subscription; "onejob cloud check" says which. Name more sizes in "types".'
         : 'onejob tries the next of "types"; name more of them.';
     case 'E_CLOUD_QUOTA':
       return 'Ask for more in the Azure portal under Quotas, or name another size in "types".';
     case 'E_CLOUD_DENIED': {
+      if (code === 'RequestDisallowedByPolicy') return 'A policy of the organisation forbids it; have this subscription exempted.';
+      if (code === 'ScopeLocked') return 'Remove the lock from the subscription or group: onejob must be able to remove machines.';
       const action = /perform action '([^']{1,120})'/.exec(message)?.[1];
       return `Give the credential a role with ${action ?? needs.join(', ')}; deploy/cloud/azure-role.json has all that onejob needs.`;
     }

@@ -3,9 +3,9 @@
  * machines come from Compute's own list, and what else is there is told by its group's name or asked for one by one.
  */
 import { z } from 'zod';
-import { CloudError, type CloudErrorCode, type Listing, type Thing, tagKeys } from '../cloud.ts';
+import { CloudError, type Listing, type Thing, tagKeys } from '../cloud.ts';
 import type { Arm, Call } from './arm.ts';
-import { groupPath, parseResource, type ResourceKind, resourcePath, runName } from './id.ts';
+import { groupPath, parseResource, type Resource, type ResourceKind, resourcePath, runName } from './id.ts';
 
 const tags = z.record(z.string(), z.string()).nullish();
 const state = z.object({ provisioningState: z.string().nullish() }).nullish();
@@ -30,155 +30,169 @@ const resourceShape = z.object({ id: z.string(), location: z.string().nullish(),
 type Tags = z.output<typeof tags>;
 type Machine = z.output<typeof machineShape>;
 
-/** Why a list is not complete. No other error comes from Azure. */
-const mayHappen: ReadonlySet<CloudErrorCode> = new Set([
-  ...(['E_CLOUD_UNREACHABLE', 'E_CLOUD_THROTTLED', 'E_CLOUD_DENIED', 'E_CLOUD_ANSWER', 'E_CLOUD_REQUEST'] as const),
-  ...(['E_CLOUD_ACCOUNT', 'E_CLOUD_CREDENTIAL'] as const),
-]);
+export interface Lister {
+  readonly subscription: string;
+  readonly arm: Arm;
+}
 
-export async function listThings(
-  { subscription, arm }: { readonly subscription: string; readonly arm: Arm },
-  owner: string,
-  signal: AbortSignal,
-): Promise<Listing> {
+export async function listThings(lister: Lister, owner: string, signal: AbortSignal): Promise<Listing> {
   const things: Thing[] = [];
   const unknown: string[] = [];
-  let listed = 0;
+  let complete = 0;
   let refused: CloudError | null = null;
-  const base = `/subscriptions/${subscription}`;
-  const isOurs = (found: Tags): boolean => found?.[tagKeys.owner] === owner;
-  const byOwner = { $filter: `tagName eq '${tagKeys.owner}' and tagValue eq '${owner}'` };
-
-  /** What is missing is named in `unknown`. */
-  const attempt = async (what: string, work: () => Promise<void>): Promise<void> => {
+  /** What is missing is named in `unknown`; what came before it stays. */
+  const attempt = async (what: string, work: () => Promise<void>): Promise<boolean> => {
     try {
       await work();
-      listed += 1;
+      complete += 1;
+      return true;
     } catch (error) {
-      if (!(error instanceof CloudError) || !mayHappen.has(error.code)) throw error;
+      if (!(error instanceof CloudError)) throw error;
       if (error.code === 'E_CLOUD_CREDENTIAL') refused = error;
-      unknown.push(`${what} of subscription ${subscription} (${error.reason ?? 'no answer'})`);
+      unknown.push(`${what} of subscription ${lister.subscription} (${error.reason ?? 'no answer'})`);
+      return false;
     }
   };
 
+  /** Tags of groups, by name in lower case. */
   const groups = new Map<string, Tags>();
-  let hasGroups = false;
+  /** By id in lower case. */
   const machines = new Map<string, Machine>();
   const power = new Map<string, string>();
-
-  await attempt('resource groups', async () => {
-    const call = {
-      method: 'GET',
-      path: `${base}/resourcegroups`,
-      version: 'resources',
-      needs: 'listGroups',
-      query: byOwner,
-    } as const;
-    const take = (found: z.output<typeof groupShape>[]): void => {
-      for (const { name, location, tags: its, properties } of found) {
-        if (!isOurs(its)) continue;
-        const group = name.toLowerCase();
-        groups.set(group, its);
-        things.push({
-          ...{
-            kind: 'group',
-            id: groupPath(subscription, group),
-            place: location,
-            ...told(its, (run) => group === run),
-            offer: null,
-          },
-          state: isEnding(properties?.provisioningState) ? 'ending' : 'running',
-        });
-      }
-    };
-    await arm.pages(groupShape, { ...call, doing: 'list resource groups' }, take, signal);
-    hasGroups = true;
-  });
-
-  const compute = { method: 'GET', path: `${base}/providers/Microsoft.Compute/virtualMachines`, version: 'compute' } as const;
-  const all: Call = { ...compute, needs: 'listMachines', doing: 'list machines' };
-  await attempt('machines', async () => {
-    const take = (found: Machine[]): void => {
-      for (const one of found) {
-        const place = parseResource(one.id);
-        if (place === null || !(isOurs(one.tags) || groups.has(place.group))) continue;
-        machines.set(one.id.toLowerCase(), one);
-      }
-    };
-    await arm.pages(machineShape, all, take, signal);
-  });
-  if (machines.size > 0) {
-    await attempt('states of machines', async () => {
-      const take = (found: Machine[]): void => {
-        for (const { id, properties } of found) {
-          const codes = properties?.instanceView?.statuses?.map(({ code }) => code ?? '') ?? [];
-          power.set(id.toLowerCase(), codes.find((code) => code.startsWith('PowerState/'))?.slice('PowerState/'.length) ?? '');
-        }
-      };
-      await arm.pages(machineShape, { ...all, query: { statusOnly: 'true' } }, take, signal);
-    });
-  }
-  for (const one of machines.values()) {
-    const { group = '', name = '' } = parseResource(one.id) ?? {};
-    const { hardwareProfile, priority, provisioningState } = one.properties ?? {};
-    const its = isOurs(one.tags) ? one.tags : groups.get(group);
-    things.push({
-      ...{ kind: 'machine', id: resourcePath({ kind: 'machine', subscription, group, name }), place: one.location },
-      ...told(its, (run) => group === run || name === run),
-      state: stateOf(provisioningState ?? '', power.get(one.id.toLowerCase()) ?? ''),
-      offer:
-        hardwareProfile?.vmSize == null
-          ? null
-          : { type: hardwareProfile.vmSize, spot: priority?.toLowerCase() === 'spot', zone: one.zones?.[0] ?? null },
-    });
-  }
-
-  await attempt('resources with tags', async () => {
-    const strays: { readonly kind: ResourceKind; readonly id: string; readonly location: string; tags: Tags }[] = [];
-    const take = (found: z.output<typeof resourceShape>[]): void => {
-      for (const { id, location, tags: its } of found) {
-        const resource = parseResource(id);
-        if (resource === null || machines.has(id.toLowerCase())) continue;
-        // What is in a group of ours ends with it.
-        const isInOurs = groups.has(resource.group) || (!hasGroups && runName.test(resource.group));
-        if (resource.kind !== 'machine' && isInOurs) continue;
-        strays.push({ kind: resource.kind, id, location: location ?? '', tags: its });
-      }
-    };
-    const call: Call = {
-      ...{ method: 'GET', path: `${base}/resources`, version: 'resources', needs: 'listResources', query: byOwner },
-      doing: 'list resources by tag',
-    };
-    await arm.pages(resourceShape, call, take, signal);
-    for (const stray of strays) {
-      const { group = '', name = '' } = parseResource(stray.id) ?? {};
-      const id = resourcePath({ kind: stray.kind, subscription, group, name });
-      const known = stray.tags ?? groups.get(group) ?? (await tagsOf(id, stray.kind, stray.location));
-      if (known === null) continue;
-      things.push({
-        ...{ kind: stray.kind, id, place: stray.location, offer: null },
-        ...told(known, (run) => group === run || name.startsWith(run)),
-        state: 'running',
-      });
-    }
-  });
-
-  /** null: it does not exist any more, or is not ours. */
-  async function tagsOf(id: string, kind: ResourceKind, place: string): Promise<Tags | null> {
-    const version = kind === 'machine' ? 'compute' : kind === 'disk' ? 'disks' : 'network';
-    const needs = ({ machine: 'listMachines', disk: 'readDisk', interface: 'readInterface', address: 'readAddress' } as const)[
-      kind
-    ];
-    const call: Call = { method: 'GET', path: id, version, needs, doing: `read the tags of ${id} in ${place}` };
-    const answer = await arm.ask(call, signal);
-    if (answer.status === 404) return null;
-    if (!answer.ok) throw arm.refuse(call, answer);
-    const found = arm.bodyAs(resourceShape, call, answer).tags;
-    return isOurs(found) ? found : null;
-  }
-
-  if (listed === 0 && refused !== null) throw refused;
+  const hasGroups = await attempt('resource groups', () => listGroups(lister, owner, groups, things, signal));
+  await attempt('machines', () => listMachines(lister, owner, groups, machines, signal));
+  if (machines.size > 0) await attempt('states of machines', () => listPower(lister, power, signal));
+  for (const [id, machine] of machines) things.push(machineThing(lister, owner, machine, groups, power.get(id) ?? ''));
+  // What is in a group of ours ends with it.
+  const isInside = (group: string): boolean => groups.has(group) || (!hasGroups && runName.test(group));
+  const isKnown = (id: string, { kind, group }: Resource): boolean =>
+    machines.has(id.toLowerCase()) || (kind !== 'machine' && isInside(group));
+  await attempt('resources with tags', () => listStrays(lister, owner, { isKnown, groups }, things, signal));
+  if (complete === 0 && refused !== null) throw refused;
   return { things, unknown };
+}
+
+const isOf = (owner: string, found: Tags): boolean => found?.[tagKeys.owner] === owner;
+const byOwner = (owner: string) => ({ $filter: `tagName eq '${tagKeys.owner}' and tagValue eq '${owner}'` });
+
+async function listGroups(
+  { subscription, arm }: Lister,
+  owner: string,
+  groups: Map<string, Tags>,
+  things: Thing[],
+  signal: AbortSignal,
+): Promise<void> {
+  const call: Call = {
+    ...{ method: 'GET', path: `/subscriptions/${subscription}/resourcegroups`, version: 'resources', needs: 'listGroups' },
+    ...{ query: byOwner(owner), doing: 'list resource groups' },
+  };
+  const take = (found: z.output<typeof groupShape>[]): void => {
+    for (const { name, location, tags: its, properties } of found) {
+      if (!isOf(owner, its)) continue;
+      const group = name.toLowerCase();
+      groups.set(group, its);
+      const state = isEnding(properties?.provisioningState) ? 'ending' : 'running';
+      const about = told(its, (run) => group === run);
+      things.push({ kind: 'group', id: groupPath(subscription, group), place: location, ...about, state, offer: null });
+    }
+  };
+  await arm.pages(groupShape, call, take, signal);
+}
+
+const machinesCall = (subscription: string): Call => ({
+  ...{ method: 'GET', path: `/subscriptions/${subscription}/providers/Microsoft.Compute/virtualMachines`, version: 'compute' },
+  ...{ needs: 'listMachines', doing: 'list machines' },
+});
+
+async function listMachines(
+  { subscription, arm }: Lister,
+  owner: string,
+  groups: ReadonlyMap<string, Tags>,
+  machines: Map<string, Machine>,
+  signal: AbortSignal,
+): Promise<void> {
+  const take = (found: Machine[]): void => {
+    for (const one of found) {
+      const group = parseResource(one.id)?.group;
+      if (group !== undefined && (isOf(owner, one.tags) || groups.has(group))) machines.set(one.id.toLowerCase(), one);
+    }
+  };
+  await arm.pages(machineShape, machinesCall(subscription), take, signal);
+}
+
+/** Of all machines of the subscription, by id in lower case. */
+async function listPower({ subscription, arm }: Lister, power: Map<string, string>, signal: AbortSignal): Promise<void> {
+  const take = (found: Machine[]): void => {
+    for (const { id, properties } of found) {
+      const codes = properties?.instanceView?.statuses?.map(({ code }) => code ?? '') ?? [];
+      power.set(id.toLowerCase(), codes.find((code) => code.startsWith('PowerState/'))?.slice('PowerState/'.length) ?? '');
+    }
+  };
+  await arm.pages(machineShape, { ...machinesCall(subscription), query: { statusOnly: 'true' } }, take, signal);
+}
+
+function machineThing(
+  { subscription }: Lister,
+  owner: string,
+  machine: Machine,
+  groups: ReadonlyMap<string, Tags>,
+  power: string,
+): Thing {
+  const { group = '', name = '' } = parseResource(machine.id) ?? {};
+  const { hardwareProfile, priority, provisioningState } = machine.properties ?? {};
+  const type = hardwareProfile?.vmSize ?? null;
+  return {
+    ...{ kind: 'machine', id: resourcePath({ kind: 'machine', subscription, group, name }), place: machine.location },
+    ...told(isOf(owner, machine.tags) ? machine.tags : groups.get(group), (run) => group === run || name === run),
+    state: stateOf(provisioningState ?? '', power),
+    offer: type === null ? null : { type, spot: priority?.toLowerCase() === 'spot', zone: machine.zones?.[0] ?? null },
+  };
+}
+
+/** What has the owner's tag and is neither a machine that is known nor in a group of its own. */
+async function listStrays(
+  { subscription, arm }: Lister,
+  owner: string,
+  known: { isKnown(id: string, resource: Resource): boolean; readonly groups: ReadonlyMap<string, Tags> },
+  things: Thing[],
+  signal: AbortSignal,
+): Promise<void> {
+  const strays: { readonly resource: Resource; readonly place: string; readonly tags: Tags }[] = [];
+  const take = (found: z.output<typeof resourceShape>[]): void => {
+    for (const { id, location, tags: its } of found) {
+      const resource = parseResource(id);
+      if (resource !== null && !known.isKnown(id, resource)) strays.push({ resource, place: location ?? '', tags: its });
+    }
+  };
+  const call: Call = {
+    ...{ method: 'GET', path: `/subscriptions/${subscription}/resources`, version: 'resources', needs: 'listResources' },
+    ...{ query: byOwner(owner), doing: 'list resources by tag' },
+  };
+  await arm.pages(resourceShape, call, take, signal);
+  for (const { resource, place, tags: shown } of strays) {
+    const { kind, group, name } = resource;
+    const id = resourcePath({ ...resource, subscription });
+    const its = shown ?? known.groups.get(group) ?? (await tagsOf(arm, id, kind, signal));
+    if (its === null || !isOf(owner, its)) continue;
+    const about = told(its, (run) => group === run || name.startsWith(run));
+    things.push({ kind, id, place, ...about, state: 'running', offer: null });
+  }
+}
+
+const reading = {
+  machine: { version: 'compute', needs: 'listMachines' },
+  disk: { version: 'disks', needs: 'readDisk' },
+  interface: { version: 'network', needs: 'readInterface' },
+  address: { version: 'network', needs: 'readAddress' },
+} as const;
+
+/** null: it does not exist any more, or has no tags. */
+async function tagsOf(arm: Arm, id: string, kind: ResourceKind, signal: AbortSignal): Promise<Tags | null> {
+  const call: Call = { method: 'GET', path: id, ...reading[kind], doing: `read the tags of ${id}` };
+  const answer = await arm.ask(call, signal);
+  if (answer.status === 404 && /^Resource(Group)?NotFound$/.test(answer.said.code)) return null;
+  if (!answer.ok) throw arm.refuse(call, answer);
+  return arm.bodyAs(resourceShape, call, answer).tags ?? null;
 }
 
 /**

@@ -238,6 +238,7 @@ describe('the request for the machine', () => {
     ['is not sent', { how: 'reset' }, false, 0],
     ['is never answered', { how: 'silent' }, true, 0],
     ['fails at Azure', { how: { status: 500, code: 'InternalServerError' } }, true, 0],
+    ['fails at Azure, which has done it', { how: { status: 500, code: 'InternalServerError', isDone: true } }, true, 1],
     ['meets a gateway that is down', { how: { status: 503, code: 'ServiceUnavailable' } }, true, 0],
     ['is refused for capacity with an odd status', { how: { status: 500, code: 'AllocationFailed' } }, false, 0],
     ['is throttled', { how: { status: 429, code: 'TooManyRequests' } }, false, 0],
@@ -296,16 +297,19 @@ describe('the request for the machine', () => {
     expect([error.reason, error.isAmbiguous, one.world.billed().length]).toEqual(['OSProvisioningTimedOut', true, 1]);
   });
 
-  it('a token is sent to no other address', async () => {
-    const one = azureWorld();
-    const elsewhere = { 'Azure-AsyncOperation': 'https://evil.example/operations/1' };
-    one.azure.fail({ at: /^PUT \S+virtualMachines/, how: { status: 201, code: 'none', headers: elsewhere } });
-    const error = await cloudErrorOf(one.settled(one.cloud.create(one.order(), patient)));
-    expect([error.code, error.isAmbiguous, error.message]).toEqual([
-      'E_CLOUD_ANSWER',
-      true,
-      expect.stringContaining('evil.example'),
-    ]);
-    expect(one.azure.calls.join()).not.toContain('evil');
-  });
+  it.each(['https://evil.example/operations/1', '//evil.example/operations/1', 'http://['])(
+    'a token is sent to no other address: %s',
+    async (address) => {
+      const one = azureWorld();
+      const headers = { 'Azure-AsyncOperation': address };
+      one.azure.fail({ at: /^PUT \S+virtualMachines/, how: { status: 201, code: 'none', headers } });
+      const error = await cloudErrorOf(one.settled(one.cloud.create(one.order(), patient)));
+      expect([error.code, error.isAmbiguous, error.message]).toEqual([
+        'E_CLOUD_ANSWER',
+        true,
+        expect.stringContaining('Azure refers to'),
+      ]);
+      expect(one.azure.sent.join()).not.toContain('evil');
+    },
+  );
 });

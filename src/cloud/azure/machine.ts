@@ -31,16 +31,14 @@ export function tagsOf({ owner, run, host, born, expires }: Birth): Record<strin
   };
 }
 
-export interface Image {
-  readonly reference: { readonly id: string } | Readonly<Record<'publisher' | 'offer' | 'sku' | 'version', string>>;
-}
+type ImageReference = { readonly id: string } | Readonly<Record<'publisher' | 'offer' | 'sku' | 'version', string>>;
 
 /** `publisher:offer:sku:version`, or a resource id. @throws CloudError E_CLOUD_REQUEST */
-export function imageReference(from: string): Image['reference'] {
+export function imageReference(from: string): ImageReference {
   if (imageId.test(from)) return { id: from };
   const [publisher, offer, sku, version, ...more] = from.split(':');
   if ([publisher, offer, sku, version].every((part) => part !== undefined && /^[\w.-]+$/.test(part)) && more.length === 0)
-    return { publisher, offer, sku, version } as Image['reference'];
+    return { publisher, offer, sku, version } as ImageReference;
   const hint =
     'Write PUBLISHER:OFFER:SKU:VERSION, such as Canonical:ubuntu-24_04-lts:server:latest, or the resource id of an image.';
   throw new CloudError('E_CLOUD_REQUEST', `"${from}" is not an image of Azure.`, { hint });

@@ -47,7 +47,7 @@ export const permissions = {
   sizes: ['Microsoft.Compute/skus/read'],
   quotas: ['Microsoft.Compute/locations/usages/read'],
   publicImage: ['Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read'],
-  subnet: ['Microsoft.Network/virtualNetworks/subnets/read'],
+  network: ['Microsoft.Network/virtualNetworks/read'],
   securityGroup: ['Microsoft.Network/networkSecurityGroups/read'],
 } as const;
 export type Doing = keyof typeof permissions;

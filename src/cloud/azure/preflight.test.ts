@@ -117,7 +117,9 @@ describe('says what is wrong', () => {
 
   it('a network that is missing, without a way out, or open', async () => {
     const away = await check({}, ({ azure }) => azure.subnets.clear());
-    expect(away.bad.map(({ subject }) => subject)).toEqual(['network']);
+    expect(away.bad.map(({ message }) => message)).toEqual([expect.stringContaining('has no subnet "machines"')]);
+    const moved = await check({}, ({ azure }) => azure.moveNetwork('eastus'));
+    expect(moved.bad.map(({ message }) => message)).toEqual([expect.stringContaining('is in eastus, not in westeurope')]);
     const shut = await check({}, () => {}, { config: { publicIp: false, securityGroup: null } });
     expect(shut.bad.map(({ message }) => message)).toEqual([
       expect.stringContaining('no way out'),

@@ -33,8 +33,16 @@ const usage = z.object({
   name: z.object({ value: z.string(), localizedValue: z.string().nullish() }),
 });
 const imageVersions = z.array(z.object({ name: z.string() }));
-const subnetShape = z.object({
-  properties: z.object({ natGateway: z.unknown().optional(), networkSecurityGroup: z.unknown().optional() }).nullish(),
+const networkShape = z.object({
+  location: z.string(),
+  properties: z.object({
+    subnets: z.array(
+      z.object({
+        name: z.string(),
+        properties: z.object({ natGateway: z.unknown().optional(), networkSecurityGroup: z.unknown().optional() }).nullish(),
+      }),
+    ),
+  }),
 });
 const groupShape = z.object({
   location: z.string(),
@@ -261,8 +269,14 @@ async function image({ config, arm }: Parts, plan: HostPlan, signal: AbortSignal
 
 async function network({ config, arm }: Parts, signal: AbortSignal): Promise<Finding[]> {
   const { subnet, securityGroup, publicIp, location } = config;
-  const call: Call = { method: 'GET', path: subnet, version: 'network', needs: 'subnet', doing: `look at subnet ${subnet}` };
-  const { properties } = await arm.read(subnetShape, call, signal);
+  const [path = '', name = ''] = subnet.split(/\/subnets\//i);
+  const call: Call = { method: 'GET', path, version: 'network', needs: 'network', doing: `look at network ${path}` };
+  const all = await arm.read(networkShape, call, signal);
+  if (all.location.toLowerCase() !== location)
+    return [problem('network', `${path} is in ${all.location}, not in ${location}.`, 'Name a subnet of that location.')];
+  const found = all.properties.subnets.find((one) => one.name.toLowerCase() === name.toLowerCase());
+  if (found === undefined) return [problem('network', `${path} has no subnet "${name}".`, 'Correct "subnet".')];
+  const { properties } = found;
   const findings = [fine('network', `${subnet} exists.`)];
   if (!publicIp && properties?.natGateway == null)
     findings.push(

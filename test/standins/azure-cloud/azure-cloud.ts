@@ -45,6 +45,8 @@ export interface Fault {
         readonly status: number;
         readonly code: string;
         readonly message?: string;
+        /** Whether it is carried out all the same. */
+        readonly isDone?: boolean;
         /** Instead of an error. */
         readonly json?: unknown;
         readonly headers?: Readonly<Record<string, string>>;
@@ -89,6 +91,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   let pageSize = 100;
   let origin = 'https://management.azure.com';
   let isLocked = false;
+  let networkLocation = location;
   /** USD per hour on demand; null: the price list does not answer. */
   let price: number | null = 0.6;
 
@@ -102,6 +105,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
       'Canonical:ubuntu-24_04-lts:server:latest',
       ...[ownImage, galleryImage, galleryVersion].map((id) => id.toLowerCase()),
     ]),
+    networkLocation: () => networkLocation,
     subnets: new Map([[subnet.toLowerCase(), {}]]),
     securityGroups: new Map([[securityGroup.toLowerCase(), { location, rules: [] }]]),
   };
@@ -224,6 +228,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     if (how === 'reset') throw cut('ECONNREFUSED');
     if (how === 'silent')
       await new Promise((_, reject) => request.signal?.addEventListener('abort', () => reject(cut('ABORT_ERR')), { once: true }));
+    if (how !== null && typeof how === 'object' && how.isDone === true) answer(request);
     const said =
       how !== null && typeof how === 'object'
         ? {
@@ -282,6 +287,10 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     /** All tokens so far are too old. */
     expireTokens(): void {
       for (const one of tokens.keys()) tokens.set(one, 0);
+    },
+    /** The network is in another location. */
+    moveNetwork(where: string): void {
+      networkLocation = where;
     },
     /** The secret of the application is not accepted any more. */
     lock(): void {

@@ -35,7 +35,9 @@ export interface Facts {
   /** By name as usages have it. */
   readonly quotas: Map<string, { readonly title: string; limit: number }>;
   readonly images: ReadonlySet<string>;
+  /** Of the one network. */
   readonly subnets: Map<string, object>;
+  networkLocation(): string;
   readonly securityGroups: Map<string, { readonly location: string; readonly rules: readonly object[] }>;
   readonly consoles: Map<string, string>;
   /** Patterns of actions that the credential may use. */
@@ -215,7 +217,7 @@ function putMachine(asked: Asked, facts: Facts): Reply {
   for (const one of networkProfile.networkInterfaceConfigurations) {
     const { networkSecurityGroup, ipConfigurations } = one.properties;
     for (const { properties } of ipConfigurations) {
-      if (!facts.subnets.has(properties.subnet.id.toLowerCase()))
+      if (!facts.subnets.has(properties.subnet.id.toLowerCase()) || facts.networkLocation() !== location)
         return failure(400, 'InvalidResourceReference', `Resource ${properties.subnet.id} was not found.`);
       const address = properties.publicIPAddressConfiguration;
       if (address?.sku?.name === 'Standard' && address.properties?.publicIPAllocationMethod !== 'Static')
@@ -573,13 +575,16 @@ export const routes: readonly Route[] = [
   {
     ...{
       method: 'GET',
-      path: new RegExp(`^${group}/providers/Microsoft\\.Network/virtualNetworks/([^/]+)/subnets/([^/]+)$`),
+      path: new RegExp(`^${group}/providers/Microsoft\\.Network/virtualNetworks/([^/]+)$`),
       versions: ['2024-05-01'],
     },
-    needs: always('Microsoft.Network/virtualNetworks/subnets/read'),
-    answer({ url }, { subnets }) {
-      const properties = subnets.get(url.pathname.toLowerCase());
-      return properties === undefined ? notFound(url.pathname) : ok({ id: url.pathname, name: 'machines', properties });
+    needs: always('Microsoft.Network/virtualNetworks/read'),
+    answer({ url }, { subnets, networkLocation }) {
+      const prefix = `${url.pathname.toLowerCase()}/subnets/`;
+      const own = [...subnets].filter(([id]) => id.startsWith(prefix));
+      if (!prefix.endsWith('/virtualnetworks/onejob/subnets/')) return notFound(url.pathname);
+      const shown = own.map(([id, properties]) => ({ id, name: id.slice(prefix.length), properties }));
+      return ok({ id: url.pathname, location: networkLocation(), properties: { subnets: shown } });
     },
   },
   {

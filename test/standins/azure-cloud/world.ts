@@ -136,6 +136,8 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
   const groups = new Map<string, Group>();
   /** By id in lower case. */
   const resources = new Map<string, Resource>();
+  /** The same by group, in lower case. */
+  const byGroup = new Map<string, Set<Resource>>();
   const operations = new Map<string, Operation>();
   const ends = new Map<string, End>();
   const hooks: Hooks = { onBoot: null, onEnd: null };
@@ -154,8 +156,7 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
   const now = (): number => clock.wall() + faults.skew;
   const machines = (): Machine[] => [...resources.values()].filter((one): one is Machine => one.kind === 'machine');
   const has = (machine: Machine): boolean => resources.get(machine.id.toLowerCase()) === machine;
-  const of = (group: string): Resource[] =>
-    [...resources.values()].filter((one) => one.group.toLowerCase() === group.toLowerCase());
+  const of = (group: string): Resource[] => [...(byGroup.get(group.toLowerCase()) ?? [])];
 
   function operation(): Operation {
     count += 1;
@@ -171,8 +172,17 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
   }
 
   function add<R extends Resource>(made: R): R {
+    const group = made.group.toLowerCase();
     resources.set(made.id.toLowerCase(), made);
+    byGroup.set(group, (byGroup.get(group) ?? new Set()).add(made));
     return made;
+  }
+
+  function forget(one: Resource): void {
+    const group = byGroup.get(one.group.toLowerCase());
+    resources.delete(one.id.toLowerCase());
+    group?.delete(one);
+    if (group?.size === 0) byGroup.delete(one.group.toLowerCase());
   }
 
   function endProcesses(machine: Machine, power: Machine['power']): void {
@@ -184,8 +194,7 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
   /** With all that goes with it. */
   function drop(machine: Machine): void {
     endProcesses(machine, null);
-    resources.delete(machine.id.toLowerCase());
-    for (const one of resources.values()) if (one.goesWith === machine.id) resources.delete(one.id.toLowerCase());
+    for (const one of of(machine.group)) if (one === machine || one.goesWith === machine.id) forget(one);
   }
 
   async function start(machine: Machine, done: Operation): Promise<void> {
@@ -267,9 +276,7 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
       })();
       return done;
     },
-    removeResource(one: Resource): void {
-      resources.delete(one.id.toLowerCase());
-    },
+    removeResource: forget,
     removeGroup(group: Group): Operation {
       const done = operation();
       group.state = 'Deleting';
@@ -291,7 +298,7 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
         if (survives) faults.survivingDisks -= 1;
         for (const one of of(group.name)) {
           if (one.kind === 'machine') endProcesses(one as Machine, null);
-          if (!(survives && one.kind === 'disk')) resources.delete(one.id.toLowerCase());
+          if (!(survives && one.kind === 'disk')) forget(one);
         }
         if (survives) return blocked(types.disk);
         groups.delete(group.name.toLowerCase());
