@@ -1,0 +1,285 @@
+import { describe, expect, it } from 'vitest';
+import type { Offer, Thing } from './cloud.ts';
+import type { HostConfig } from './hosts.ts';
+import type { Machine } from './machine.ts';
+import { createOffers } from './offers.ts';
+import { afterList, type CloudView, ended, isLeftOver, type Listed, orphansAfter, plan, type View } from './plan.ts';
+
+const now = 1_900_000_000;
+const run = 'onejob-00000000000000aa';
+const price = { perHour: 1, asOf: '2026-11-01' };
+
+const host: HostConfig = {
+  ...{ host: 'burst', cloud: 'sim', types: ['big', 'small'], spot: 'never', image: null, disk: 50, min: 0, max: 2 },
+  ...{ idle: 600_000, lifetime: 6 * 3_600_000, boot: 1_200_000, budget: null, prices: {}, opengl: 'none', setup: [], agents: 1 },
+};
+
+const machine = (more: Partial<Machine> = {}): Machine => ({
+  ...{
+    run,
+    owner: 'ours',
+    cloud: 'sim',
+    host: 'burst',
+    offer: { type: 'big', spot: false, zone: 'a' },
+    token: 't',
+    by: 'profile ci',
+  },
+  ...{ born: now - 600, expires: now + 3600, state: 'joined', since: now - 300, made: { id: 'i-1', place: 'here', zone: 'a' } },
+  ...{
+    end: 'a schedule',
+    why: null,
+    isFailure: false,
+    joinedAt: now - 300,
+    stage: 'joined',
+    items: [],
+    absent: [],
+    seenAt: now - 30,
+  },
+  ...{ tokenHash: '', credentialHash: null, price, console: null },
+  ...more,
+});
+
+const thing = (more: Partial<Thing> = {}): Thing => ({
+  ...{ kind: 'machine', id: 'i-1', place: 'here', run, host: 'burst', born: now - 600, expires: now + 3600, state: 'running' },
+  offer: null,
+  ...more,
+});
+
+const listed = (things: readonly Thing[] = [], more: Partial<Listed> = {}): Listed => ({
+  ...{ things, unknown: [], from: now - 12, at: now - 10, failed: null },
+  ...more,
+});
+
+const cloud = (more: Partial<CloudView> = {}): CloudView => ({
+  ...{ now, knowsTime: true, listed: listed(), calling: new Set(), asked: new Map(), orphans: new Map(), notBefore: new Map() },
+  types: new Map(['big', 'small'].map((type) => [type, { zones: ['a', 'b'], price, spotPrice: price }])),
+  ...more,
+});
+
+const view = ({ here = cloud(), ...more }: Partial<View> & { readonly here?: CloudView } = {}): View => ({
+  ...{ clouds: new Map([['sim', here]]), hosts: [host], machines: [], goneToday: [], reports: new Map() },
+  ...{ waiting: new Map(), wanted: new Map(), offers: createOffers() },
+  ...more,
+});
+
+const created = (given: View): readonly Offer[] => plan(given).steps.flatMap((step) => (step.do === 'create' ? [step.offer] : []));
+const report = (more: object = {}) => new Map([[run, { at: now - 5, busy: 0, agents: 1, idleFor: 0, ...more }]]);
+const waiting = (jobs: number) => new Map([['burst', jobs]]);
+
+describe('a machine is created', () => {
+  it('for a waiting job, and for none without', () => {
+    expect(created(view())).toEqual([]);
+    expect(created(view({ waiting: waiting(1) }))).toEqual([{ type: 'big', spot: false, zone: 'a' }]);
+  });
+
+  it.each([
+    ['one starts', machine({ state: 'booting', joinedAt: null }), new Map(), 1, 0],
+    ['nobody knows whether one was created', machine({ state: 'intent', made: null, joinedAt: null }), new Map(), 1, 0],
+    ['one has a free agent', machine(), report(), 1, 0],
+    ['the only one is busy', machine(), report({ busy: 1 }), 1, 1],
+    ['one drains', machine({ state: 'draining' }), report(), 1, 1],
+    ['more wait than start', machine({ state: 'booting', joinedAt: null }), new Map(), 5, 1],
+  ] as const)('as its jobs need: %s', (_, one, reports, jobs, count) => {
+    expect(created(view({ machines: [one], reports, waiting: waiting(jobs) }))).toHaveLength(count);
+  });
+
+  it('with several agents for as many jobs', () => {
+    expect(created(view({ hosts: [{ ...host, agents: 4 }], waiting: waiting(4) }))).toHaveLength(1);
+  });
+
+  it('for `min`, and for people', () => {
+    expect(created(view({ hosts: [{ ...host, min: 1 }] }))).toHaveLength(1);
+    expect(created(view({ wanted: new Map([['burst', 1]]) }))).toHaveLength(1);
+  });
+
+  it('not beyond `max`, which counts those that end, and says why', () => {
+    const machines = [machine({ state: 'ending' }), machine({ run: 'onejob-00000000000000bb', state: 'draining' })];
+    const found = plan(view({ machines, waiting: waiting(3) }));
+    expect(found.steps.filter((step) => step.do === 'create')).toEqual([]);
+    expect(found.reasons.get('burst')).toBe('it has 2 of at most 2 machines');
+  });
+
+  it('not after `cloud down`, and says what to type', () => {
+    const given = view({ wanted: new Map([['burst', -1]]), waiting: waiting(3) });
+    expect(created(given)).toEqual([]);
+    expect(plan(given).reasons.get('burst')).toContain('"onejob cloud up burst" lets it work again');
+  });
+
+  it('only by a list that is fresh, and not while none comes', () => {
+    const old = cloud({ listed: listed([], { at: now - 500, from: now - 502 }) });
+    expect(plan(view({ here: old, waiting: waiting(1) })).steps).toEqual([{ do: 'list', cloud: 'sim' }]);
+    const failed = cloud({ listed: listed([], { failed: 'The cloud gave no answer.' }) });
+    const found = plan(view({ here: failed, waiting: waiting(1) }));
+    expect(found.steps).toEqual([]);
+    expect(found.reasons.get('burst')).toBe('The cloud gave no answer');
+  });
+
+  it('after the facts about its types are known', () => {
+    const here = cloud({ types: new Map() });
+    const step = { do: 'learn', cloud: 'sim' } as const;
+    expect(plan(view({ here, waiting: waiting(1) })).steps).toEqual([
+      { ...step, type: 'big' },
+      { ...step, type: 'small' },
+    ]);
+  });
+});
+
+describe('a budget', () => {
+  const day = Math.floor(now / 86_400) * 86_400;
+  const hosts = [{ ...host, budget: 5 }];
+  const gone = (hours: number): Machine => machine({ state: 'gone', born: day, since: day + hours * 3600 });
+
+  it('stops new machines once it is used up, and says so', () => {
+    const given = (hours: number) => view({ hosts, goneToday: [gone(hours)], waiting: waiting(1) });
+    expect(created(given(4))).toHaveLength(1);
+    expect(created(given(6))).toHaveLength(0);
+    expect(plan(given(6)).reasons.get('burst')).toBe('its budget of 5 USD a day is used up (6.00 USD since 00:00 UTC)');
+  });
+
+  it('allows no machine whose price nobody knows', () => {
+    const types = new Map([['big', { zones: ['a'], price: null, spotPrice: null }]]);
+    const given = view({ hosts: [{ ...host, types: ['big'], budget: 5 }], here: cloud({ types }), waiting: waiting(1) });
+    expect(created(given)).toEqual([]);
+    expect(plan(given).reasons.get('burst')).toContain('the price of big is unknown');
+  });
+});
+
+describe('a machine that works', () => {
+  const changes = (given: View) => plan(given).steps.flatMap((step) => (step.do === 'change' ? [step.machine] : []));
+
+  it('drains when it was idle for long enough', () => {
+    expect(changes(view({ machines: [machine()], reports: report({ idleFor: 599 }) }))).toEqual([]);
+    expect(changes(view({ machines: [machine()], reports: report({ idleFor: 600 }) }))).toMatchObject([
+      { state: 'draining', why: 'It had no job for 600 s.', isFailure: false },
+    ]);
+  });
+
+  it.each([
+    ['its report is old', { reports: report({ idleFor: 900, at: now - 61 }) }],
+    ['jobs wait', { reports: report({ idleFor: 900 }), waiting: waiting(1) }],
+    ['it is one of `min`', { reports: report({ idleFor: 900 }), hosts: [{ ...host, min: 1 }] }],
+    ['the cloud has not told the time', { reports: report({ idleFor: 900 }), here: cloud({ knowsTime: false }) }],
+  ] as const)('does not while %s', (_, more) => {
+    expect(changes(view({ machines: [machine()], ...more }))).toEqual([]);
+  });
+
+  it('of two idle ones only one drains where one must stay', () => {
+    const other = 'onejob-00000000000000bb';
+    const reports = new Map([...report({ idleFor: 900 }), [other, { at: now, busy: 0, agents: 1, idleFor: 900 }]]);
+    const given = view({ hosts: [{ ...host, min: 1 }], machines: [machine(), machine({ run: other })], reports });
+    expect(changes(given)).toHaveLength(1);
+  });
+
+  it('drains before its end, and ends at it', () => {
+    expect(changes(view({ machines: [machine({ expires: now + 800 })] }))).toMatchObject([{ state: 'draining' }]);
+    expect(changes(view({ machines: [machine({ expires: now })] }))).toMatchObject([
+      { state: 'ending', why: 'Its lifetime is over.' },
+    ]);
+  });
+
+  it('that does not join in time is a failure', () => {
+    const late = machine({ state: 'booting', joinedAt: null, born: now - 1200 });
+    expect(changes(view({ machines: [late] }))).toMatchObject([
+      { state: 'ending', why: 'It did not join within 20 minutes.', isFailure: true },
+    ]);
+  });
+});
+
+describe('what ends', () => {
+  const asked = (given: View) =>
+    plan(given).steps.flatMap((step) => (step.do === 'destroy' ? [`${step.thing.kind} ${step.thing.id}`] : []));
+  const ending = machine({ state: 'ending', since: now - 60, why: 'x' });
+  const disk = thing({ kind: 'disk', id: 'vol-1' });
+
+  it('is asked to go before it was listed', () => {
+    expect(asked(view({ machines: [{ ...ending, since: now }] }))).toEqual(['machine i-1']);
+  });
+
+  it('goes machine first, then what it leaves', () => {
+    expect(asked(view({ machines: [ending], here: cloud({ listed: listed([thing(), disk]) }) }))).toEqual(['machine i-1']);
+    expect(asked(view({ machines: [ending], here: cloud({ listed: listed([disk]) }) }))).toEqual(['disk vol-1']);
+  });
+
+  it('is asked again: soon if it does not go, later if it does', () => {
+    const again = (seconds: number, state: Thing['state']) =>
+      asked(
+        view({
+          machines: [ending],
+          here: cloud({ listed: listed([thing({ state })]), asked: new Map([['machine here i-1', now - seconds]]) }),
+        }),
+      ).length;
+    expect([again(29, 'running'), again(30, 'running'), again(299, 'ending'), again(300, 'ending')]).toEqual([0, 1, 0, 1]);
+  });
+});
+
+describe('after a list', () => {
+  const seen = (one: Machine, list: Listed, isCreating = false): Machine =>
+    afterList(
+      one,
+      list,
+      list.things.filter((each) => each.run === one.run),
+      isCreating,
+    );
+  const ending = machine({ state: 'ending', since: now - 60 });
+
+  it('gone is what two complete lists do not contain', () => {
+    const once = seen(ending, listed());
+    expect(once).toMatchObject({ state: 'ending', absent: [now - 10] });
+    const twice = seen(once, listed([], { from: now, at: now + 2 }));
+    expect(twice).toMatchObject({ state: 'gone', absent: [now - 10, now + 2] });
+  });
+
+  it.each([
+    ['is incomplete', { unknown: ['zone b (unreachable)'] }, false],
+    ['failed', { failed: 'no answer' }, false],
+    ['was asked for before', { from: now - 61 }, false],
+    ['came while the create call was under way', {}, true],
+  ])('one that %s proves nothing', (_, more, isCreating) => {
+    expect(seen(ending, listed([], more), isCreating)).toBe(ending);
+  });
+
+  it('what appears later comes back, and is removed', () => {
+    const gone = machine({ state: 'gone', absent: [now - 100, now - 90] });
+    expect(seen(gone, listed([thing()]))).toMatchObject({ state: 'ending', absent: [], isFailure: true });
+  });
+
+  it('a create call without an answer has made what a list shows', () => {
+    const intent = machine({ state: 'intent', made: null, joinedAt: null, end: null });
+    expect(seen(intent, listed([thing({ id: 'i-9' })]))).toMatchObject({ state: 'made', made: { id: 'i-9', place: 'here' } });
+    expect(seen(intent, listed([thing({ id: 'i-9' })]), true)).toMatchObject({ state: 'intent', made: null });
+  });
+
+  it('a machine that the cloud no longer lists has ended, but not one that was not listed yet', () => {
+    const twice = (one: Machine) => seen(seen(one, listed()), listed([], { from: now, at: now + 2 }));
+    expect(twice(machine())).toMatchObject({ state: 'ending', why: 'The cloud has ended it.' });
+    expect(twice(machine({ state: 'booting', seenAt: null, since: now - 30 }))).toMatchObject({ state: 'booting' });
+  });
+
+  it('people who want its end only note it while nobody knows whether it exists', () => {
+    const intent = machine({ state: 'intent', made: null });
+    expect(ended(intent, now, 'Somebody asked for it.', false)).toMatchObject({ state: 'intent', why: 'Somebody asked for it.' });
+  });
+});
+
+describe('what no ledger knows', () => {
+  const disk = thing({ kind: 'disk', id: 'vol-1', born: now - 1000 });
+
+  it('is removed after its end, whatever it is', () => {
+    expect(isLeftOver(thing({ expires: now }), new Map(), now)).toBe(true);
+    expect(isLeftOver(thing(), new Map(), now)).toBe(false);
+  });
+
+  it('is removed when two complete lists show it without a machine', () => {
+    const one = orphansAfter(new Map(), listed([disk]));
+    expect(isLeftOver(disk, one, now)).toBe(false);
+    const incomplete = orphansAfter(one, listed([disk], { unknown: ['zone b'] }));
+    expect(isLeftOver(disk, incomplete, now)).toBe(false);
+    expect(isLeftOver(disk, orphansAfter(one, listed([disk])), now)).toBe(true);
+    expect(orphansAfter(one, listed([disk, thing()])).size).toBe(0);
+  });
+
+  it('is left alone without our tags', () => {
+    expect(isLeftOver(thing({ run: null, expires: 1 }), new Map(), now)).toBe(false);
+    expect(isLeftOver(thing({ expires: null }), new Map(), now)).toBe(false);
+  });
+});

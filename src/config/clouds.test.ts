@@ -1,0 +1,79 @@
+import { afterAll, expect, it } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
+import { guestOf } from '../cloud/guest.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+
+const join = 'join: { listen: "127.0.0.1:7718", url: "https://ci.example.org", package: /srv/onejob.tgz }';
+const clouds = 'clouds: { aws: { type: aws, region: us-west-2, scheduler_role: "arn:aws:iam::123456789012:role/onejob" } }';
+const config = (host: string, more = join): string => `${clouds}\nhosts: { burst: { ${host} } }\n${more}\n`;
+const usual = 'cloud: aws, types: [g6.xlarge], pools: { gpu: {} }';
+
+it.each([
+  ['cloud: aws', /hosts\.burst: "types" is missing[\s\S]*hosts\.burst: "pools" is missing/],
+  ['cloud: awz, types: [g6.xlarge], pools: { gpu: {} }', /hosts\.burst\.cloud: there is no such cloud; did you mean "aws"\?/],
+  ['cloud: aws, types: [p2.xlarge], pools: { gpu: {} }', /hosts\.burst\.types\[0\]: p2\.xlarge has NVIDIA K80 GPUs/],
+  [`${usual}, min: 3`, /hosts\.burst\.min: is 3, more than "max" \(1\)/],
+  [`${usual}, lifetime: 20m`, /hosts\.burst\.boot: is not shorter than "lifetime"/],
+  [
+    'cloud: aws, types: [g6.xlarge], pools: { gpu: { service: nosuch } }',
+    /hosts\.burst\.pools\.gpu\.service: there is no such service/,
+  ],
+  [
+    'cloud: aws, types: [g6.xlarge], pools: { gpu: { agnets: 1 } }',
+    /hosts\.burst\.pools\.gpu\.agnets: unknown key; did you mean "agents"\?/,
+  ],
+  [`${usual}, budget: { per_day: lots }`, /hosts\.burst\.budget\.per_day: expected an amount such as "40 USD", found "lots"/],
+  [`${usual}, idle: 10`, /hosts\.burst\.idle: "10" has no unit/],
+])('hosts: { burst: { %s } } is refused with the place', async (host, said) => {
+  expect((await folder.check(config(host))).join('\n')).toMatch(said);
+});
+
+it.each([
+  ['', /hosts: needs "join" at the top level/],
+  ['join: { listen: "0.0.0.0:7718", package: /srv/x }', /join: "url" is missing/],
+  ['join: { listen: "0.0.0.0:7718", url: "http://ci.example.org", package: /srv/x }', /join\.url: is not https/],
+  [
+    'join: { listen: "0.0.0.0:7718", url: "https://ci.example.org", package: "https://x/y.tgz" }',
+    /join\.package: .*needs "sha256"/,
+  ],
+])('%s is refused with the place', async (more, said) => {
+  expect((await folder.check(config(usual, more))).join('\n')).toMatch(said);
+});
+
+it('a machine gets its pools, the services that they name, and their secrets as files in memory', async () => {
+  const text = `
+services:
+  julia: { type: buildkite, token: { env: TOKEN } }
+  other: { type: buildkite, token: { env: OTHER } }
+defaults: { cpus: 2, name: "gpu-{host}-{n}" }
+${config('cloud: aws, types: [g6.xlarge], pools: { gpu: { service: julia, queue: cuda }, cpu: { name: "{host}.cpu" } }')}`;
+  const { config: loaded } = await folder.load(text);
+  const [host] = loaded.hosts;
+  if (host === undefined) throw new Error('no host');
+  expect(host.pools.map(({ name, agents, service }) => [name, agents, service])).toEqual([
+    ['burst.gpu', 0, 'julia'],
+    ['burst.cpu', 0, 'own'],
+  ]);
+  const { services, secretsKey } = loaded;
+  const variables = { TOKEN: 'bkct_secret', OTHER: 'another' };
+  const guest = await guestOf(host, 'onejob-0123456789abcdef', { services, secretsKey, variables });
+  expect(guest.config).toBe(`services:
+  julia:
+    type: buildkite
+    token:
+      file: /run/onejob-cloud/secrets/julia.token
+defaults:
+  cpus: 2
+  name: gpu-burst-012345-{n}
+pools:
+  gpu:
+    service: julia
+    queue: cuda
+  cpu:
+    name: burst-012345.cpu
+`);
+  const content = Buffer.from('bkct_secret').toString('base64');
+  expect(guest.files).toEqual([{ path: '/run/onejob-cloud/secrets/julia.token', mode: '0600', content }]);
+});
