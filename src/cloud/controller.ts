@@ -4,7 +4,7 @@
  */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { type Clock, Timers } from '../core/clock.ts';
-import { messageOf, OnejobError } from '../errors.ts';
+import { hasCode, messageOf, OnejobError } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Store } from '../store/store.ts';
 import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, type Thing } from './cloud.ts';
@@ -228,9 +228,11 @@ export function createController(parts: ControllerParts) {
       return;
     }
     const { error } = result;
-    if (error instanceof CloudError && !error.isAmbiguous) {
-      offers.failed(cloud.name, offer, error, now);
-      commit({ ...resolved(current, now, error.message, true), since: now, absent: [] });
+    // An answer that says nothing about the machine may still say that there is no capacity.
+    offers.failed(cloud.name, offer, error, now);
+    const isCertain = error instanceof CloudError ? !error.isAmbiguous : hasCode(error, 'E_SECRET');
+    if (isCertain) {
+      commit({ ...resolved(current, now, messageOf(error), true), since: now, absent: [] });
       return;
     }
     log.warn('nobody knows whether a machine was created', { machine: run, host: host.host, error });

@@ -1,6 +1,6 @@
 /** Which offer is asked for next, and which had no capacity lately. */
-import type { Offer } from './cloud.ts';
-import { CloudError, type CloudErrorCode } from './cloud.ts';
+import { hasCode, messageOf } from '../errors.ts';
+import { CloudError, type CloudErrorCode, type Offer } from './cloud.ts';
 import type { HostConfig } from './hosts.ts';
 
 /** An offer that the cloud did not have. */
@@ -25,6 +25,8 @@ const again: Readonly<Partial<Record<CloudErrorCode, number>>> = {
   E_CLOUD_CREDENTIAL: 300,
   E_CLOUD_END: 600,
   E_CLOUD_THROTTLED: 60,
+  // Longer than a lost machine is looked for, so that another zone comes next.
+  E_CLOUD_UNREACHABLE: 180,
 };
 
 /** For a whole host: the same error would come for every offer. */
@@ -88,13 +90,13 @@ export function createOffers(): Offers {
       return { offer: null, until: Math.min(...because.map(({ until }) => until)), because: [...new Set(because)] };
     },
     failed(cloud, offer, error, now) {
-      if (!(error instanceof CloudError)) return;
       const before = known.find((one) => one.cloud === cloud && isSame(one.offer, offer));
-      const seconds = again[error.code] ?? 60;
-      const why = error.message;
-      const one = { cloud, offer, since: before?.since ?? now, until: now + seconds, code: error.code, why };
+      // Without its secret nothing can be asked.
+      const code = error instanceof CloudError ? error.code : hasCode(error, 'E_SECRET') ? 'E_CLOUD_CREDENTIAL' : 'E_CLOUD_ANSWER';
+      const seconds = again[code] ?? 60;
+      const one = { cloud, offer, since: before?.since ?? now, until: now + seconds, code, why: messageOf(error) };
       known = [...known.filter((other) => other !== before), one];
-      if (error.zones.length > 0) named.set(nameOf(cloud, offer), error.zones);
+      if (error instanceof CloudError && error.zones.length > 0) named.set(nameOf(cloud, offer), error.zones);
     },
     succeeded(cloud, offer) {
       known = known.filter((one) => one.cloud !== cloud || !isSame(one.offer, offer));

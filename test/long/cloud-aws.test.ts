@@ -37,11 +37,12 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
     for (const child of children) if (child.running) await child.kill();
   });
   const python = (...args: string[]): Child => {
-    const env = { PATH: process.env.PATH, PYTHONPATH: awsClients.python, PYTHONDONTWRITEBYTECODE: '1' };
+    const env = { PATH: process.env.PATH, PYTHONPATH: awsClients.python };
     const child = startChild('python3', args, { cwd: '/', env });
     children.push(child);
     return child;
   };
+  const deploy = join(import.meta.dirname, '../../deploy/cloud');
   const script = join(import.meta.dirname, '../support/aws_boto.py');
 
   test("AWS's own SDK reads and drives the stand-in", async () => {
@@ -181,6 +182,23 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
     child.type(JSON.stringify(requests));
     const { code, stdout, stderr } = await child.ended;
     expect([code, stdout, stderr]).toEqual([0, '', '']);
+  });
+
+  test('IAM knows every action, resource and condition of the policies', async () => {
+    const policy = async (name: string): Promise<[issue: string, detail: string][]> => {
+      const { code, stdout, stderr } = await python('-W', 'ignore', script, 'policy', join(deploy, `${name}.json`)).ended;
+      expect([code, stderr]).toEqual([0, '']);
+      return JSON.parse(stdout);
+    };
+    expect(await policy('aws-scheduler-policy')).toEqual([]);
+    // RunInstances needs what is created and what is used, which are in two statements; public parameters belong to no account.
+    const apart = await policy('aws-policy');
+    expect(apart.map(([issue]) => issue)).toEqual(['RESOURCE_MISMATCH', 'RESOURCE_MISMATCH', 'RESOURCE_MISMATCH']);
+    expect(apart.map(([, detail]) => /'action': '(.*?)'/.exec(detail)?.[1]).toSorted()).toEqual([
+      'ec2:RunInstances',
+      'ec2:RunInstances',
+      'ssm:GetParameter',
+    ]);
   });
 
   test('moto takes our signed requests for those of EC2', async () => {

@@ -209,6 +209,7 @@ export class CloudWorld {
   }
 
   #start(): void {
+    if (this.#running !== null) return;
     const process = new SimProcess(this.time, () => {
       this.#toKill -= 1;
       if (this.#toKill <= 0) this.#kill();

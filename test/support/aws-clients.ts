@@ -1,9 +1,10 @@
 /**
  * Clients of AWS that others wrote, fetched once and kept outside the repository: AWS's own SDK for JavaScript, and for Python
- * boto3 with moto, a server that plays EC2. Also a command: `node test/support/aws-clients.ts` fetches them where Python is there,
+ * boto3 with moto, a server that plays EC2, and parliament, which knows the actions and conditions of IAM. Also a command: `node test/support/aws-clients.ts` fetches them where Python is there,
  * and says what came of it.
  */
 import { execFile, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
@@ -13,7 +14,14 @@ import { hasPython } from './gcp-clients.ts';
 import { inCache, madeOnce } from './go-program.ts';
 
 const sdkVersion = '3.1169.0';
-const pythonPackages = ['boto3==1.44.8', 'moto==5.2.5', 'flask==3.1.3', 'flask-cors==6.0.5'];
+const pythonPackages = [
+  'boto3==1.44.8',
+  'moto==5.2.5',
+  'flask==3.1.3',
+  'flask-cors==6.0.5',
+  'parliament==1.6.4',
+  'setuptools==75.8.0',
+];
 
 /** Compiled parts fit one version of Python. */
 const version =
@@ -23,7 +31,9 @@ export const awsClients = {
   /** A folder with `node_modules`. */
   sdk: inCache(`aws-sdk-${sdkVersion}`),
   /** For `PYTHONPATH`. */
-  python: inCache(`aws-python-${version.trim()}-${pythonPackages[0]?.replace('==', '-')}`),
+  python: inCache(
+    `aws-python-${version.trim()}-${createHash('sha256').update(pythonPackages.join(' ')).digest('hex').slice(0, 12)}`,
+  ),
 };
 
 /** Why they are not there, as a sentence's end; null when they are. */

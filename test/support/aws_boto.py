@@ -2,6 +2,7 @@
 
     aws_boto.py drive http://127.0.0.1:1234
     aws_boto.py check < requests.json    each request of onejob against botocore's model of the service
+    aws_boto.py policy policy.json       what is wrong with a policy, by the tables of actions, resources and conditions of IAM
 """
 import json
 import re
@@ -158,8 +159,18 @@ def values(value, shape, path):
             yield f"{path} has {len(value)} characters"
 
 
+def policy(path):
+    import parliament
+
+    with open(path) as file:
+        found = parliament.analyze_policy_string(file.read()).findings
+    print(json.dumps(sorted([one.issue, str(one.detail)] for one in found)))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "drive":
         drive(sys.argv[2])
+    elif sys.argv[1] == "policy":
+        policy(sys.argv[2])
     else:
         check(json.load(sys.stdin))

@@ -27,6 +27,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
   const prices = createPrices(calls, region, caller.now);
   /** Of the account, once known. */
   let arn: string | null = null;
+  let isAsking = false;
 
   /** Needs no permission. @throws CloudError */
   async function identity(signal: AbortSignal): Promise<string> {
@@ -60,11 +61,16 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
       return setSchedule(calls, config.schedulerRole, birth, made, signal);
     },
     async list(owner, scope, signal) {
-      // For receipts. A list is worth as much without it.
-      const who = arn === null ? identity(signal).catch(() => null) : null;
-      const found = await listThings(calls, config, owner, scope, signal);
-      await who;
-      return found;
+      // For receipts. No list waits for it: STS may be out of reach where EC2 is not.
+      if (arn === null && !isAsking) {
+        isAsking = true;
+        void identity(signal)
+          .catch(() => {})
+          .finally(() => {
+            isAsking = false;
+          });
+      }
+      return listThings(calls, config, owner, scope, signal);
     },
     destroy: (thing, signal) => destroyThing(calls, thing, signal),
     async console({ id, place }, signal) {

@@ -2,7 +2,7 @@
 import type { SecretReference } from '../../secrets/reference.ts';
 
 export type AwsCredentialSource =
-  /** The usual variables, else the profile `default`. */
+  /** The usual variables, else the profile that `AWS_PROFILE` names, else `default`. */
   | { readonly kind: 'usual' }
   | { readonly kind: 'profile'; readonly profile: string }
   | { readonly kind: 'keys'; readonly id: string; readonly secret: SecretReference; readonly session: SecretReference | null }

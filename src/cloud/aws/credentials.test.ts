@@ -58,7 +58,7 @@ describe('a profile', () => {
     const two = bench({ kind: 'profile', profile: 'ci' }, { config: keysInFile('profile ci', temporary) });
     expect((await two.list()).unknown).toEqual([]);
     expect([...one.ran, ...two.ran]).toEqual([]);
-    expect(two.cloud.credential).toBe('profile ci (arn:aws:iam::123456789012:user/onejob)');
+    await expect.poll(() => two.cloud.credential).toBe('profile ci (arn:aws:iam::123456789012:user/onejob)');
   });
 
   it('with credential_process runs it, once for many calls, and again shortly before the end', async () => {
@@ -106,6 +106,8 @@ describe('other ways to sign in', () => {
     expect((await one.list()).unknown).toEqual([]);
     const two = bench({ kind: 'usual' }, { shared: keysInFile('default', testKey) });
     expect((await two.list()).unknown).toEqual([]);
+    const three = bench({ kind: 'usual' }, { variables: { AWS_PROFILE: 'ci' }, shared: keysInFile('ci', testKey) });
+    expect((await three.list()).unknown).toEqual([]);
   });
 
   it('are keys by reference', async () => {

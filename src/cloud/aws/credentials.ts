@@ -106,7 +106,7 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
       case 'usual': {
         const { AWS_ACCESS_KEY_ID: id = '', AWS_SECRET_ACCESS_KEY: secret = '', AWS_SESSION_TOKEN: session = '' } = variables;
         if (id !== '' && secret !== '') return { id, secret, session: session === '' ? null : session, until: null };
-        return fromProfile('default', signal);
+        return fromProfile(variables.AWS_PROFILE || 'default', signal);
       }
       case 'profile':
         return fromProfile(source.profile, signal);

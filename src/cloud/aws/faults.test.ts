@@ -73,6 +73,15 @@ describe('a create whose fate is unknown', () => {
     expect((await list()).things.filter(({ run }) => run === wanted.run).map(({ kind }) => kind)).toContain('machine');
   });
 
+  it('is one that EC2 never answers', async () => {
+    const { aws, cloud, order, error, never, clock } = awsBench();
+    aws.faults.push({ action: 'RunInstances', how: 'silent', times: 1 });
+    const found = error(cloud.create(order(), never));
+    await expect.poll(() => aws.alive()).toHaveLength(1);
+    clock.advance(30_000);
+    expect(await found).toMatchObject({ code: 'E_CLOUD_UNREACHABLE', isAmbiguous: true });
+  });
+
   it('is not one whose image or zone could not even be looked up', async () => {
     const { aws, cloud, order, error, never } = awsBench();
     aws.faults.push({ service: 'ssm', how: 'lost', times: 1 });
@@ -169,6 +178,15 @@ describe('a list', () => {
     expect(await own.everywhere()).toEqual({ things: [], unknown: [] });
     aws.denied.add('ec2:DescribeRegions');
     expect((await everywhere()).unknown).toEqual(['other regions (UnauthorizedOperation)']);
+  });
+
+  it('does not wait for STS', async () => {
+    const { aws, cloud, list } = awsBench();
+    aws.faults.push({ service: 'sts', how: 'silent' });
+    expect(await list()).toEqual({ things: [], unknown: [] });
+    await list();
+    expect(aws.calls.filter(({ service }) => service === 'sts')).toHaveLength(1);
+    expect(cloud.credential).toBe('the usual credential of AWS');
   });
 
   it('does not claim what looks like ours', async () => {

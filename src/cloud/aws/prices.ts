@@ -42,4 +42,5 @@ export const onDemand: Readonly<Record<string, readonly [vcpus: number, perHour:
   'p5.48xlarge': [192, 55.04],
   'p5e.48xlarge': [192, 63.296],
   'p5en.48xlarge': [192, 63.296],
+  'p6-b200.48xlarge': [192, 113.933],
 };

@@ -13,10 +13,14 @@ export interface Quota {
 
 type Pair = readonly [code: string, name: string];
 
-const families: readonly (readonly [families: RegExp, onDemand: Pair, spot: Pair])[] = [
+const runningP: Pair = ['L-417A185B', 'Running On-Demand P instances'];
+
+/** null: its code is not known here. */
+const families: readonly (readonly [families: RegExp, onDemand: Pair, spot: Pair | null])[] = [
   [/^(g|gr|vt)\d/, ['L-DB2E81BA', 'Running On-Demand G and VT instances'], ['L-3819A6DF', 'All G and VT Spot Instance Requests']],
-  [/^p5/, ['L-417A185B', 'Running On-Demand P instances'], ['L-C4BD4855', 'All P5 Spot Instance Requests']],
-  [/^p[2-4]/, ['L-417A185B', 'Running On-Demand P instances'], ['L-7212CCBC', 'All P4, P3 and P2 Spot Instance Requests']],
+  [/^p5/, runningP, ['L-C4BD4855', 'All P5 Spot Instance Requests']],
+  [/^p[2-4]/, runningP, ['L-7212CCBC', 'All P4, P3 and P2 Spot Instance Requests']],
+  [/^p\d/, runningP, null],
   [
     /^[acdhimrtz]\d/,
     ['L-1216C47A', 'Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances'],
@@ -27,8 +31,9 @@ const families: readonly (readonly [families: RegExp, onDemand: Pair, spot: Pair
 /** null: onejob does not know it. */
 export function quotaOf(type: string, spot: boolean): Quota | null {
   const found = families.find(([family]) => family.test(type));
-  if (found === undefined) return null;
-  const [code, name] = spot ? found[2] : found[1];
+  const pair = found?.[spot ? 2 : 1] ?? null;
+  if (pair === null) return null;
+  const [code, name] = pair;
   return { code, name, vcpus: vcpusOf(type) };
 }
 

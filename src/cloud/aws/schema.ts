@@ -62,7 +62,8 @@ export const awsKeys = {
   credentials: key(credentials, undefined, 'map', {
     description: 'What onejob signs in with.',
     example: '{ profile: ci }',
-    shown: 'the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, else the profile `default`',
+    shown:
+      'the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, else the profile in `AWS_PROFILE`, else `default`',
   }),
   subnets: key((v) => v.z.array(ids('a subnet', 'subnet')(v)).min(1), undefined, 'list', {
     description: 'Subnets that machines are made in, best one in each zone, all of one network. They need a way out.',

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { strict } from '../../config/kinds.ts';
+import { quotaOf } from './quotas.ts';
 import { awsKeys } from './schema.ts';
 import { aws } from './type.ts';
 
@@ -69,7 +70,6 @@ describe('what does not fit together', () => {
   const role = 'arn:aws:iam::123456789012:role/onejob-scheduler';
   it.each([
     [{}, 'scheduler_role'],
-    [{ scheduler_role: role, death_date: 'manager-only' }, 'scheduler_role'],
     [{ scheduler_role: role, subnets: ['subnet-0a1b2c3d4e5f67890'] }, 'subnets'],
     [{ scheduler_role: role }, null],
     [{ death_date: 'manager-only' }, null],
@@ -99,3 +99,17 @@ it.each(['g4dn.xlarge', 'g5.48xlarge', 'g6e.xlarge', 'gr6.4xlarge', 'p4d.24xlarg
     expect(aws.typeProblem(type)).toBeNull();
   },
 );
+
+it.each([
+  ['g4dn.metal', false, 'L-DB2E81BA', 96],
+  ['gr6.8xlarge', true, 'L-3819A6DF', 32],
+  ['p5.48xlarge', true, 'L-C4BD4855', 192],
+  ['p4d.24xlarge', true, 'L-7212CCBC', 96],
+  ['p6-b300.48xlarge', false, 'L-417A185B', 192],
+  ['t3.micro', false, 'L-1216C47A', null],
+  ['p6-b300.48xlarge', true, undefined, undefined],
+  ['inf2.xlarge', false, undefined, undefined],
+])('%s (spot: %s) counts against %s', (type, spot, code, vcpus) => {
+  const quota = quotaOf(type, spot);
+  expect([quota?.code, quota?.vcpus]).toEqual([code, vcpus]);
+});

@@ -14,7 +14,8 @@ const dead: readonly (readonly [family: RegExp, gpu: string])[] = [
 
 const needsRole =
   'is missing: AWS itself must end each machine, and takes this role for it; docs/cloud/aws.md says how to make one, and "death_date: manager-only" does without';
-const needsGroup = 'need "security_group" too: machines would get the default group of your network, with what it lets in';
+const needsGroup =
+  'are set without "security_group": machines would get the default group of that network, with what it lets in; write one';
 
 export const aws: CloudType<AwsConfig> = {
   type: 'aws',
@@ -41,9 +42,6 @@ export const aws: CloudType<AwsConfig> = {
   },
   problems: ({ deathDate, schedulerRole, subnets, securityGroup }) => [
     ...(deathDate === 'cloud' && schedulerRole === null ? [[['scheduler_role'], needsRole] as const] : []),
-    ...(deathDate === 'manager-only' && schedulerRole !== null
-      ? [[['scheduler_role'], 'is not used: "death_date" is manager-only; remove one of them'] as const]
-      : []),
     ...(subnets !== null && securityGroup === null ? [[['subnets'], needsGroup] as const] : []),
   ],
   secrets: ({ credentials }) =>

@@ -105,22 +105,24 @@ export function createCalls(
           trouble = error;
         }
       }
-      const errors = state.error?.errors ?? [];
-      if (errors.length > 0) throw failedOperation(errors, attempt);
+      if (state.error !== undefined) throw failedOperation(state.error.errors, attempt);
     },
 
     /**
-     * All pages of a list over all zones or regions. `each` gets the parts of one scope; what could not be listed goes to
+     * All pages of a list over all zones or regions: `kind` is the name of the resources in it, `fields` what is read of them, and `what`
+     * how messages call them. `each` gets the parts of one scope; what could not be listed goes to
      * `unknown`, and what was listed before that is kept. Returns the error that ended it early, else null.
      */
     async pages(
-      how: Call & { readonly what: string },
+      how: Call & { readonly kind: string; readonly what?: string; readonly fields: string },
       each: (scope: string, found: Page['items'][string]) => void,
       unknown: string[],
       signal: AbortSignal,
     ): Promise<OnejobError | null> {
-      const { what } = how;
-      const query = { maxResults: '500', ...how.query };
+      const { kind, what = kind } = how;
+      // Only what is read: instances have the text for cloud-init, of up to 256 KB.
+      const fields = `items/*/${kind}(${how.fields}),items/*/warning,nextPageToken,unreachables,warning`;
+      const query = { maxResults: '500', fields, ...how.query };
       let pageToken: string | undefined;
       for (let pages = 0; pages < mostPages; pages++) {
         try {

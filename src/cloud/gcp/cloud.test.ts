@@ -21,6 +21,9 @@ test('a machine is made with its labels, its end and its disk, and is gone after
     ],
     unknown: [],
   });
+  // Answers have only what is read of them, not the text for cloud-init with its join token.
+  const answers = gcp.requests.flatMap(({ method, answer }) => (method === 'GET' ? [JSON.stringify(answer)] : []));
+  expect(answers.filter((text) => /user-data|#cloud-config/.test(text))).toEqual([]);
   await done(cloud.destroy({ kind: 'machine', id: made.id, place: made.place }, never));
   expect((await done(cloud.list('lab-7', anywhere, never))).things[0]).toMatchObject({ kind: 'machine', state: 'ending' });
   await pass(30_000);
@@ -118,7 +121,10 @@ test('with "death_date: manager-only" no end is asked for', async () => {
   const wanted = order();
   const made = await done(cloud.create(wanted, never));
   expect(await done(cloud.setEnd(wanted, made, never))).toBe('onejob alone ("death_date: manager-only")');
-  expect(gcp.machines()[0]).toMatchObject({ endsAt: null, wanted: { maxRun: null } });
+  expect(gcp.machines()[0]).toMatchObject({ endsAt: null, wanted: { maxRun: null, onEnd: null } });
+  // Spot must not leave a stopped machine with its disk.
+  await done(cloud.create(order({ offer: { ...wanted.offer, spot: true } }), never));
+  expect(gcp.machines()[1]).toMatchObject({ wanted: { maxRun: null, onEnd: 'DELETE' } });
 });
 
 test('a lifetime that Google does not take is refused before anything is sent', async () => {

@@ -13,7 +13,7 @@ import { instanceOf, longestLife } from './order.ts';
 import { needs } from './permissions.ts';
 import { createPreflight } from './preflight.ts';
 import { listPrice } from './prices.ts';
-import { type Listed, thingsOf } from './things.ts';
+import { fieldsOf, type Listed, thingsOf } from './things.ts';
 import type { GcpConfig } from './type.ts';
 import { instance, operation, serialPort } from './wire.ts';
 import { createZones } from './zones.ts';
@@ -54,9 +54,9 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
   async function setEnd({ run, expires }: Birth, { id, place }: Made, signal: AbortSignal): Promise<string> {
     if (config.deathDate === 'manager-only') return 'onejob alone ("death_date: manager-only")';
     const until = clock.now() + endTime;
-    const call = { path: `zones/${place}/instances/${id}`, doing: `read the end of ${run}`, needs: needs.instance };
+    const call = { path: `zones/${place}/instances/${id}`, query: { fields: fieldsOf.instances }, needs: needs.instance };
     for (;;) {
-      const found = await calls.call(call, instance, signal);
+      const found = await calls.call({ ...call, doing: `read the end of ${run}` }, instance, signal);
       const text = found.resourceStatus?.scheduling?.terminationTimestamp;
       const at = Date.parse(text ?? '') / 1000;
       const action = found.scheduling.instanceTerminationAction;
@@ -83,7 +83,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
       all.map(([what, permissions]) =>
         calls.pages(
           {
-            ...{ what, path: `aggregated/${what}`, doing: `list ${what}`, needs: permissions },
+            ...{ kind: what, fields: fieldsOf[what], path: `aggregated/${what}`, doing: `list ${what}`, needs: permissions },
             // Quoted, because a word of digits would be compared as a number.
             query: { filter: `labels.onejob-owner="${owner}"` },
           },

@@ -51,13 +51,7 @@ const roleHint = 'Give it the role of deploy/cloud/gcp-role.yaml in this project
 
 /** The operation of a call that was accepted says that it failed. */
 export function failedOperation(errors: readonly OperationError[], attempt: Attempt): CloudError {
-  const isCapacity = (one: OperationError) =>
-    kindOf(one.code, one.message, attempt.offer?.spot ?? false).code === 'E_CLOUD_CAPACITY';
-  const error = errors.find(isCapacity) ?? errors[0] ?? operationError.parse({});
-  return errorOf(error, attempt);
-}
-
-function errorOf(error: OperationError, attempt: Attempt): CloudError {
+  const [error = operationError.parse({})] = errors;
   const { code, message } = error;
   const kind = kindOf(code, message, attempt.offer?.spot ?? false);
   return build(kind, code, `${brief(message)}${detailsOf(error)}`, attempt, { zones: zonesOf(error) });

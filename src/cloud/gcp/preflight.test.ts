@@ -16,21 +16,21 @@ const lines = (found: readonly Finding[]): string[] =>
 test('a project where all is right', async () => {
   const { cloud, gcp, done } = await gcpWorld();
   const found = lines(await done(cloud.preflight(plan, never)));
-  expect(found.filter((line) => !line.endsWith(': granted'))).toEqual([
-    'ok google: credential: signs in as service account onejob@acme-ci.iam.gserviceaccount.com',
-    'ok google: network: subnetwork default of network default; machines get an external address',
-    'ok burst: n1-standard-4/nvidia-tesla-t4: in us-central1-a, us-central1-b, us-central1-f',
-    'ok burst: g2-standard-4: in us-central1-a, us-central1-b, us-central1-c',
-    'ok burst: quota GPUS_ALL_REGIONS: needs 4 of all regions together; the limit is 16, and 0 are in use',
-    'ok burst: quota NVIDIA_T4_GPUS: needs 4 in us-central1; the limit is 4, and 0 are in use',
-    'ok burst: quota CPUS: needs 16 in us-central1; the limit is 72, and 0 are in use',
-    'ok burst: quota NVIDIA_L4_GPUS: needs 4 in us-central1; the limit is 8, and 0 are in use',
-    'ok burst: image: ubuntu-accelerator-2404-amd64-with-nvidia-580-v20261101 (ubuntu-os-accelerator-images/ubuntu-accelerator-2404-amd64-with-nvidia-580)',
-    'ok burst: end of life: Google deletes each machine when its lifetime is over (maxRunDuration)',
-    'ok burst: price of n1-standard-4/nvidia-tesla-t4: about 0.54 USD per hour (estimate, as of 2026-11-01)',
-    'ok burst: price of g2-standard-4: about 0.71 USD per hour (estimate, as of 2026-11-01)',
+  expect(found).toEqual([
+    'ok google: credential: Signs in as service account onejob@acme-ci.iam.gserviceaccount.com.',
+    `ok google: permissions: ${permissions.length} of ${permissions.length} permissions are granted.`,
+    'ok google: network: Machines join subnetwork default of network default, each with an external address.',
+    'ok burst: n1-standard-4/nvidia-tesla-t4: It is in us-central1-a, us-central1-b, us-central1-f.',
+    'ok burst: g2-standard-4: It is in us-central1-a, us-central1-b, us-central1-c.',
+    'ok burst: quota GPUS_ALL_REGIONS: Needs 4 of all regions together; the limit is 16, and 0 are in use.',
+    'ok burst: quota NVIDIA_T4_GPUS: Needs 4 in us-central1; the limit is 4, and 0 are in use.',
+    'ok burst: quota CPUS: Needs 16 in us-central1; the limit is 72, and 0 are in use.',
+    'ok burst: quota NVIDIA_L4_GPUS: Needs 4 in us-central1; the limit is 8, and 0 are in use.',
+    'ok burst: image: ubuntu-os-accelerator-images/ubuntu-accelerator-2404-amd64-with-nvidia-580 is ubuntu-accelerator-2404-amd64-with-nvidia-580-v20261101 now.',
+    'ok burst: end of life: Google deletes each machine when its lifetime is over (maxRunDuration).',
+    'ok burst: price of n1-standard-4/nvidia-tesla-t4: About 0.54 USD per hour (estimate, as of 2026-11-01).',
+    'ok burst: price of g2-standard-4: About 0.71 USD per hour (estimate, as of 2026-11-01).',
   ]);
-  expect(found.filter((line) => line.endsWith(': granted'))).toEqual(permissions.map((one) => `ok google: ${one}: granted`));
   expect(gcp.requests.filter(({ method, url }) => method !== 'GET' && url.pathname.startsWith('/compute'))).toEqual([]);
 });
 
@@ -39,10 +39,18 @@ test('each missing permission is a problem of its own, with the role to give', a
   gcp.faults.denied = ['compute.instances.delete', 'compute.disks.create'];
   const found = (await done(cloud.preflight(plan, never))).filter(({ level }) => level === 'error');
   expect(lines(found)).toEqual([
-    'error google: compute.disks.create: missing in project acme-ci',
-    'error google: compute.instances.delete: missing in project acme-ci',
+    'error google: permissions: 22 of 24 permissions are granted in project acme-ci.',
+    'error google: compute.disks.create: This permission is missing in project acme-ci.',
+    'error google: compute.instances.delete: This permission is missing in project acme-ci.',
   ]);
   expect(found[0]?.hint).toContain('deploy/cloud/gcp-role.yaml');
+});
+
+test('permissions for a subnetwork of another project are not looked for in this one', async () => {
+  const { gcp, done, another } = await gcpWorld();
+  gcp.faults.denied = ['compute.subnetworks.use', 'compute.subnetworks.get', 'compute.subnetworks.useExternalIp'];
+  const cloud = await another({ subnetwork: 'projects/acme-net/regions/us-central1/subnetworks/ci' });
+  expect(lines(await done(cloud.preflight(plan, never)))).toContain('ok google: permissions: 21 of 21 permissions are granted.');
 });
 
 test('permissions that cannot be examined are a warning; a Compute Engine that is not enabled is not', async () => {
@@ -50,7 +58,7 @@ test('permissions that cannot be examined are a warning; a Compute Engine that i
   gcp.faults.disabled = ['cloudresourcemanager'];
   const found = await done(cloud.preflight(plan, never));
   expect(lines(found.filter(({ level }) => level !== 'ok'))).toEqual([
-    'warning google: permissions: not examined: the Cloud Resource Manager API is not enabled',
+    'warning google: permissions: They were not examined: the Cloud Resource Manager API is not enabled.',
   ]);
   gcp.faults.disabled = ['compute'];
   const bad = (await done(cloud.preflight({ ...plan, types: ['g2-standard-8'] }, never))).filter(({ level }) => level === 'error');
@@ -64,15 +72,15 @@ test('without a credential there is one problem, and what needs no question', as
   const found = await done(cloud.preflight(plan, never));
   expect(lines(found).slice(0, 2)).toEqual([
     'error google: credential: The secret in environment variable GCP_KEY is missing: the variable is not set.',
-    'ok burst: end of life: Google deletes each machine when its lifetime is over (maxRunDuration)',
+    'ok burst: end of life: Google deletes each machine when its lifetime is over (maxRunDuration).',
   ]);
   expect(gcp.requests).toEqual([]);
 });
 
 test.each([
-  ['never', 'error burst: quota NVIDIA_L4_GPUS: needs 12 in us-central1, but the limit is 8'],
-  ['only', 'error burst: quota PREEMPTIBLE_NVIDIA_L4_GPUS: needs 12 in us-central1, but the limit is 0'],
-  ['prefer', 'warning burst: quota PREEMPTIBLE_NVIDIA_L4_GPUS: needs 12 in us-central1, but the limit is 0'],
+  ['never', 'error burst: quota NVIDIA_L4_GPUS: Needs 12 in us-central1, but the limit is 8.'],
+  ['only', 'error burst: quota PREEMPTIBLE_NVIDIA_L4_GPUS: Needs 12 in us-central1, but the limit is 0.'],
+  ['prefer', 'warning burst: quota PREEMPTIBLE_NVIDIA_L4_GPUS: Needs 12 in us-central1, but the limit is 0.'],
 ] as const)('a quota that is too small is named with what is needed (spot: %s)', async (spot, line) => {
   const { cloud, done } = await gcpWorld();
   const found = await done(cloud.preflight({ ...plan, types: ['g2-standard-4'], spot, max: 12 }, never));
@@ -85,28 +93,28 @@ test('the quota of all regions is 0 in a new project, and machines that run coun
   const found = await done(cloud.preflight({ ...plan, types: ['a3-highgpu-8g'] }, never));
   expect(lines(found)).toEqual(
     expect.arrayContaining([
-      'error burst: quota GPUS_ALL_REGIONS: needs 32 of all regions together, but the limit is 0',
-      'warning burst: quota NVIDIA_H100_GPUS: needs 32 in us-central1; Compute Engine does not show this quota',
+      'error burst: quota GPUS_ALL_REGIONS: Needs 32 of all regions together, but the limit is 0.',
+      'warning burst: quota NVIDIA_H100_GPUS: Needs 32 in us-central1. Compute Engine does not show this quota.',
     ]),
   );
 });
 
 test.each([
-  ['acme-images/gpu-base', 20, 'error burst: image: gpu-base-7 needs a disk of 30 GiB, but "disk" is 20 GiB'],
+  ['acme-images/gpu-base', 20, 'error burst: image: gpu-base-7 needs a disk of 30 GiB, but "disk" is 20 GiB.'],
   [
     'projects/acme-images/global/images/gpu-base-7',
     50,
-    'ok burst: image: gpu-base-7 (projects/acme-images/global/images/gpu-base-7)',
+    'ok burst: image: projects/acme-images/global/images/gpu-base-7 is gpu-base-7 now.',
   ],
   [
     'projects/acme-images/global/images/gpu-arm-1',
     50,
-    'error burst: image: gpu-arm-1 is for ARM, but types with NVIDIA GPUs are x86',
+    'error burst: image: gpu-arm-1 is for ARM, but types with NVIDIA GPUs are x86.',
   ],
   [
     'ubuntu-os-accelerator-images/ubuntu-accelerator-2404-amd64-with-nvidia-570',
     50,
-    'warning burst: image: ubuntu-accelerator-2404-amd64-with-nvidia-570-v20260301 is deprecated',
+    'warning burst: image: ubuntu-accelerator-2404-amd64-with-nvidia-570-v20260301 is deprecated.',
   ],
   [
     'acme-images/nothing',
@@ -127,7 +135,7 @@ test('a network that does not exist, and one without a way out', async () => {
     expect.arrayContaining([expect.stringMatching(/^error google: network: Cannot read subnetwork none: .* answered notFound/)]),
   );
   expect(lines(await done((await another({ hasExternalAddress: false })).preflight(plan, never)))).toContain(
-    'warning google: network: subnetwork default of network default; machines have no external address, and onejob cannot see whether Cloud NAT is set up',
+    'warning google: network: Machines join subnetwork default of network default, without an external address. onejob cannot see whether Cloud NAT is set up.',
   );
 });
 
@@ -137,12 +145,12 @@ test('hardware that is dead, and lifetimes that Google does not take', async () 
   expect(lines(await done(cloud.preflight(bad, never)))).toEqual(
     expect.arrayContaining([
       expect.stringMatching(/^error burst: n1-standard-4\/nvidia-tesla-k80: .* has a K80, which is older than Turing/),
-      'error burst: end of life: "lifetime" is 10454400 s, but Google takes 30 s to 120 days',
-      'warning burst: price of n1-standard-4/nvidia-tesla-k80: unknown to onejob',
+      'error burst: end of life: "lifetime" is 10454400 s, but Google takes 30 s to 120 days.',
+      'warning burst: price of n1-standard-4/nvidia-tesla-k80: It is unknown to onejob.',
     ]),
   );
   const alone = await another({ deathDate: 'manager-only' });
   expect(lines(await done(alone.preflight(bad, never)))).toContain(
-    'warning burst: end of life: only onejob ends its machines, because of "death_date: manager-only"',
+    'warning burst: end of life: Only onejob ends its machines, because of "death_date: manager-only".',
   );
 });

@@ -30,7 +30,7 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
 
   async function credential(signal: AbortSignal): Promise<Finding[]> {
     await access.token(signal);
-    return [fine(`${name}: credential`, `signs in as ${access.name}`)];
+    return [fine(`${name}: credential`, `Signs in as ${access.name}.`)];
   }
 
   /** Compute Engine cannot say what somebody may do in a project; the Resource Manager can. */
@@ -38,31 +38,39 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
     const subject = `${name}: permissions`;
     try {
       const path = `projects/${project}:testIamPermissions`;
-      const ask = { path, base: `${resourceManager(config.endpoint)}/v3`, body: { permissions }, onlyAsks: true };
+      const wanted = permissions.filter(isNeeded);
+      const ask = { path, base: `${resourceManager(config.endpoint)}/v3`, body: { permissions: wanted }, onlyAsks: true };
       const call: Call = { ...ask, method: 'POST', doing: 'ask for permissions', needs: needs.permissions };
       const { permissions: mine } = await calls.call(call, granted, signal);
-      return permissions.map((one) =>
-        mine.includes(one)
-          ? fine(`${name}: ${one}`, 'granted')
-          : problem(`${name}: ${one}`, `missing in project ${project}`, roleHint),
-      );
+      const missing = wanted.filter((one) => !mine.includes(one));
+      const count = `${wanted.length - missing.length} of ${wanted.length} permissions are granted`;
+      return [
+        missing.length === 0 ? fine(subject, `${count}.`) : problem(subject, `${count} in project ${project}.`, roleHint),
+        ...missing.map((one) => problem(`${name}: ${one}`, `This permission is missing in project ${project}.`)),
+      ];
     } catch (error) {
       if (!(error instanceof OnejobError) || error.code !== 'E_CLOUD_ACCOUNT') throw error;
       const hint = 'Run "gcloud services enable cloudresourcemanager.googleapis.com" to have them looked at.';
-      return [warning(subject, 'not examined: the Cloud Resource Manager API is not enabled', hint)];
+      return [warning(subject, 'They were not examined: the Cloud Resource Manager API is not enabled.', hint)];
     }
+  }
+
+  /** Those for a subnetwork of another project are given there, and cannot be seen here. */
+  function isNeeded(permission: string): boolean {
+    if (!permission.startsWith('compute.subnetworks.')) return true;
+    return (
+      config.subnetwork.startsWith(`projects/${project}/`) && (config.hasExternalAddress || !permission.endsWith('ExternalIp'))
+    );
   }
 
   async function network(signal: AbortSignal): Promise<Finding[]> {
     const subject = `${name}: network`;
     const call = { path: config.subnetwork, doing: `read subnetwork ${lastOf(config.subnetwork)}`, needs: needs.subnetwork };
     const found = await calls.call(call, subnetwork, signal);
-    const text = `subnetwork ${found.name} of network ${found.network}`;
-    if (config.hasExternalAddress) return [fine(subject, `${text}; machines get an external address`)];
+    const text = `Machines join subnetwork ${found.name} of network ${found.network}`;
+    if (config.hasExternalAddress) return [fine(subject, `${text}, each with an external address.`)];
     const hint = 'Without it a machine reaches nothing, and never joins.';
-    return [
-      warning(subject, `${text}; machines have no external address, and onejob cannot see whether Cloud NAT is set up`, hint),
-    ];
+    return [warning(subject, `${text}, without an external address. onejob cannot see whether Cloud NAT is set up.`, hint)];
   }
 
   async function typesOf({ host, types }: HostPlan, signal: AbortSignal): Promise<Finding[]> {
@@ -71,8 +79,8 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
       return asked(subject, async () => {
         const parsed = parseType(type);
         const why = typeProblem(type);
-        if (why !== null || parsed === null) return [problem(subject, why ?? 'is not a type')];
-        return [fine(subject, `in ${(await zones(parsed, signal)).join(', ')}`)];
+        if (why !== null || parsed === null) return [problem(subject, why ?? 'It is not a type.')];
+        return [fine(subject, `It is in ${(await zones(parsed, signal)).join(', ')}.`)];
       });
     });
     return (await Promise.all(found)).flat();
@@ -95,14 +103,14 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
     const found = await calls.call(call, imageAnswer, signal);
     const size = Number(found.diskSizeGb ?? 0);
     const state = found.deprecated?.state ?? '';
-    if (found.architecture === 'ARM64') return [problem(subject, `${found.name} is for ARM, but types with NVIDIA GPUs are x86`)];
+    if (found.architecture === 'ARM64') return [problem(subject, `${found.name} is for ARM, but types with NVIDIA GPUs are x86.`)];
     if (size > disk)
       return [
-        problem(subject, `${found.name} needs a disk of ${size} GiB, but "disk" is ${disk} GiB`, `Write at least ${size}GiB.`),
+        problem(subject, `${found.name} needs a disk of ${size} GiB, but "disk" is ${disk} GiB.`, `Write at least ${size}GiB.`),
       ];
     if (state !== '' && state !== 'ACTIVE')
-      return [warning(subject, `${found.name} is ${state.toLowerCase()}`, 'Use a newer image or its family.')];
-    return [fine(subject, `${found.name} (${wanted.from})`)];
+      return [warning(subject, `${found.name} is ${state.toLowerCase()}.`, 'Use a newer image or its family.')];
+    return [fine(subject, `${wanted.from} is ${found.name} now.`)];
   }
 
   function end({ host, lifetime }: HostPlan): Finding {
@@ -111,12 +119,12 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
     if (config.deathDate === 'manager-only')
       return warning(
         subject,
-        'only onejob ends its machines, because of "death_date: manager-only"',
+        'Only onejob ends its machines, because of "death_date: manager-only".',
         'Let a scheduled job elsewhere sweep too.',
       );
     if (seconds < shortestLife || seconds > longestLife)
-      return problem(subject, `"lifetime" is ${seconds} s, but Google takes 30 s to 120 days`);
-    return fine(subject, 'Google deletes each machine when its lifetime is over (maxRunDuration)');
+      return problem(subject, `"lifetime" is ${seconds} s, but Google takes 30 s to 120 days.`);
+    return fine(subject, 'Google deletes each machine when its lifetime is over (maxRunDuration).');
   }
 
   const prices = ({ host, types, spot }: HostPlan): Finding[] =>
@@ -126,12 +134,12 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
       if (price === null)
         return warning(
           subject,
-          'unknown to onejob',
+          'It is unknown to onejob.',
           'Budgets do not count it: look at https://cloud.google.com/compute/gpus-pricing.',
         );
       return fine(
         subject,
-        `about ${price.perHour} USD per hour${spot === 'only' ? ' as Spot' : ''} (estimate, as of ${price.asOf})`,
+        `About ${price.perHour} USD per hour${spot === 'only' ? ' as Spot' : ''} (estimate, as of ${price.asOf}).`,
       );
     });
 
@@ -189,9 +197,9 @@ function quotaFinding(subject: string, metric: string, count: number, { region, 
   const found = (isGlobal ? ofProject : ofRegion).find((one) => one.metric === metric);
   const where = isGlobal ? 'of all regions together' : `in ${region}`;
   const hint = `Ask for ${count} ${where} in the console, at IAM & Admin, Quotas; that takes hours to days.`;
-  if (found === undefined) return warning(subject, `needs ${count} ${where}; Compute Engine does not show this quota`, hint);
+  if (found === undefined) return warning(subject, `Needs ${count} ${where}. Compute Engine does not show this quota.`, hint);
   const { limit, usage } = found;
-  if (limit < count) return problem(subject, `needs ${count} ${where}, but the limit is ${limit}`, hint);
-  if (limit - usage < count) return warning(subject, `needs ${count} ${where}; of ${limit}, ${usage} are in use`, hint);
-  return fine(subject, `needs ${count} ${where}; the limit is ${limit}, and ${usage} are in use`);
+  if (limit < count) return problem(subject, `Needs ${count} ${where}, but the limit is ${limit}.`, hint);
+  if (limit - usage < count) return warning(subject, `Needs ${count} ${where}, but ${usage} of ${limit} are in use.`, hint);
+  return fine(subject, `Needs ${count} ${where}; the limit is ${limit}, and ${usage} are in use.`);
 }

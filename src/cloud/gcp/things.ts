@@ -27,6 +27,13 @@ const leftoverStates: Readonly<Record<string, Thing['state']>> = {
 
 /** What is in lists: at which key of a scope, and as what kind. */
 export type Listed = 'instances' | 'disks' | 'addresses';
+/** What is read of them. */
+export const fieldsOf: Readonly<Record<Listed, string>> = {
+  instances:
+    'name,status,labels,machineType,guestAccelerators,scheduling(provisioningModel,instanceTerminationAction),resourceStatus/scheduling',
+  disks: 'name,status,labels',
+  addresses: 'name,status,labels',
+};
 const kinds: Readonly<Record<Listed, ThingKind>> = { instances: 'machine', disks: 'disk', addresses: 'address' };
 
 /**

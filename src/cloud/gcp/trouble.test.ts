@@ -75,6 +75,20 @@ test.each([
   await expect(done(cloud.create(order({ offer }), never))).rejects.toMatchObject({ code, reason, isAmbiguous: false });
 });
 
+test('an operation that failed without a word about it, or with details that are not understood, did fail', async () => {
+  const { gcp, done, order, another } = await gcpWorld();
+  const quotaInfo = { limit: 'four' };
+  for (const error of [
+    {},
+    { errors: [] },
+    { errors: [{ code: 'QUOTA_EXCEEDED', message: 'None.', errorDetails: [{ quotaInfo }] }] },
+  ]) {
+    const told = rewritten(gcp.fetch, (json, url) => (/operations/.test(url.pathname) ? { ...json, error } : json));
+    const cloud = await another({}, { fetch: told });
+    await expect(done(cloud.create(order(), never))).rejects.toMatchObject({ isAmbiguous: false });
+  }
+});
+
 test('an answer that was lost is ambiguous, and the machine is in the list', async () => {
   const { cloud, gcp, done, order } = await gcpWorld();
   gcp.fail({ ...insert, times: 1 }, 'lost');

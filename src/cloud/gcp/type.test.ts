@@ -78,6 +78,18 @@ test.each([
 });
 
 test.each([
+  [{ zones: ['us-central1-a', 'us-west1-b'] }, [[['zones', '1'], 'is us-west1-b, which is not in us-central1, the "region"']]],
+  [
+    { subnetwork: 'projects/acme-net/regions/us-west1/subnetworks/gpu' },
+    [[['subnetwork'], 'is projects/acme-net/regions/us-west1/subnetworks/gpu, which is not in us-central1, the "region"']],
+  ],
+  [{ zones: ['us-central1-a'], subnetwork: 'gpu' }, []],
+])('%o does not fit, or does', (written, found) => {
+  const config = resolved({ project: 'acme-ci', region: 'us-central1', ...written });
+  expect(config === null ? null : gcp.problems?.(config)).toEqual(found);
+});
+
+test.each([
   ['g2-standard-4', null],
   ['a2-highgpu-1g', null],
   ['n1-standard-4/nvidia-tesla-t4', null],

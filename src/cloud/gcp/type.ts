@@ -46,6 +46,16 @@ export const gcp: CloudType<GcpConfig> = {
       ...{ hasExternalAddress: rest.external_ip, deathDate: rest.death_date, endpoint: rest.endpoint },
     };
   },
+  problems: ({ region, zones, subnetwork }) => [
+    ...(zones ?? []).flatMap((zone, at) =>
+      zone.startsWith(`${region}-`)
+        ? []
+        : [[['zones', String(at)], `is ${zone}, which is not in ${region}, the "region"`] as const],
+    ),
+    ...(subnetwork.includes(`/regions/${region}/`)
+      ? []
+      : [[['subnetwork'], `is ${subnetwork}, which is not in ${region}, the "region"`] as const]),
+  ],
   secrets: ({ credential }) => (credential.kind === 'key' ? [['credentials.file', credential.key]] : []),
   permissions,
   open: async (cloud, parts) => (await import('./cloud.ts')).openGcp(cloud, parts),

@@ -20,14 +20,15 @@ const detail = z.object({
 export const operationError = z.object({
   code: z.string().default(''),
   message: z.string().default(''),
-  errorDetails: z.array(detail).default([]),
+  // Whatever they look like, the code decides.
+  errorDetails: z.array(detail.catch({})).default([]),
 });
 export type OperationError = z.infer<typeof operationError>;
 
 export const operation = z.object({
   name: z.string(),
   status: z.string(),
-  error: z.object({ errors: z.array(operationError) }).optional(),
+  error: z.object({ errors: z.array(operationError).default([]) }).optional(),
 });
 export type Operation = z.infer<typeof operation>;
 
@@ -44,7 +45,6 @@ const labels = z.record(z.string(), z.string()).default({});
 
 export const instance = z.object({
   name: z.string(),
-  zone: z.string().transform(lastOf),
   status: z.string(),
   labels,
   machineType: z.string().transform(lastOf).optional(),

@@ -24,7 +24,13 @@ export function createZones(
     const found: string[] = [];
     const ended = await calls.pages(
       {
-        ...{ what: `zones with ${name}`, path: `aggregated/${what}`, query: { filter: `name="${name}"` } },
+        ...{
+          kind: what,
+          what: `zones with ${name}`,
+          fields: 'name',
+          path: `aggregated/${what}`,
+          query: { filter: `name="${name}"` },
+        },
         ...{ doing: `find zones with ${name}`, needs: needs[what] },
       },
       (scope, part) => {

@@ -23,10 +23,15 @@ export interface Fault {
   /** Fitting calls that pass first. */
   after?: number;
   /**
-   * `lost`: done, but no answer comes. `broken`: done, but the answer is an internal error. `reset`: not done, and no answer.
-   * An error: not done.
+   * `lost`: done, but the connection ends without an answer. `silent`: done, and nothing comes at all. `broken`: done, but the
+   * answer is an internal error. `reset`: not done, and the connection ends. An error: not done.
    */
-  readonly how: 'lost' | 'broken' | 'reset' | { readonly status: number; readonly code: string; readonly message?: string };
+  readonly how:
+    | 'lost'
+    | 'silent'
+    | 'broken'
+    | 'reset'
+    | { readonly status: number; readonly code: string; readonly message?: string };
 }
 
 export interface AwsOptions {
@@ -101,6 +106,11 @@ function usualAccount(): Account {
     spotPrices: { 'g4dn.xlarge': 0.2, 'g5.xlarge': 0.4, 'g6.xlarge': 0.3 },
     exhausted: new Set(),
   };
+}
+
+/** Ends only when the caller gives up. */
+function silence(signal: AbortSignal | null | undefined): Promise<never> {
+  return new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason), { once: true }));
 }
 
 export type AwsStandin = ReturnType<typeof createAws>;
@@ -275,8 +285,8 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
     return null;
   }
 
-  /** null: no answer comes. */
-  function handle(asked: Asked): Said | null {
+  /** `cut`: the connection ends; `silence`: nothing comes. */
+  function handle(asked: Asked): Said | 'cut' | 'silence' {
     const service = scopeOf(asked.headers)?.service ?? 'ec2';
     const call: Call = { service, region: scopeOf(asked.headers)?.region ?? '', action: '', body: '', permissions: [], status: 0 };
     calls.push(call);
@@ -285,7 +295,7 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
       const { action, permissions, given } = read(asked, service);
       Object.assign(call, { action, permissions, body: given });
       const fault = faultFor(call);
-      if (fault?.how === 'reset') return null;
+      if (fault?.how === 'reset') return 'cut';
       if (fault !== null && typeof fault.how === 'object')
         throw new Refused(fault.how.status, fault.how.code, fault.how.message ?? 'a fault');
       const refused = permissions.find((one) => denied.has(one) || denied.has(`${signed.region}/${one}`));
@@ -302,7 +312,8 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
               `User: arn:aws:iam::${account.id}:user/onejob is not authorized to perform: ${refused}`,
             );
       const said = answer(asked, signed, action);
-      if (fault?.how === 'lost') return null;
+      if (fault?.how === 'lost') return 'cut';
+      if (fault?.how === 'silent') return 'silence';
       if (fault?.how === 'broken') throw new Refused(500, 'InternalError', 'An internal error has occurred');
       call.status = said.status;
       return said;
@@ -323,7 +334,8 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
     init.signal?.throwIfAborted();
     const headers = new Headers(init.headers);
     const said = handle({ method: init.method ?? 'GET', url, headers, body: typeof init.body === 'string' ? init.body : '' });
-    if (said === null)
+    if (said === 'silence') return silence(init.signal);
+    if (said === 'cut')
       throw new TypeError('fetch failed', { cause: Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' }) });
     return new Response(said.text, { status: said.status, headers: { 'content-type': said.type, date: stamp(), ...said.headers } });
   };
@@ -359,7 +371,8 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
         const headers = new Headers(Object.entries(incoming.headers).map(([name, value]) => [name, String(value)]));
         try {
           const said = handle({ method: incoming.method ?? 'GET', url, headers, body: Buffer.concat(pieces).toString() });
-          if (said === null) return void incoming.socket.destroy();
+          if (said === 'cut') return void incoming.socket.destroy();
+          if (said === 'silence') return;
           outgoing.writeHead(said.status, { 'content-type': said.type, date: stamp(), ...said.headers }).end(said.text);
         } catch (error) {
           outgoing.writeHead(500).end(String(error));

@@ -1,6 +1,7 @@
 /** The calls of Compute Engine that there are, each with the permissions that it takes. */
 import type { Catalog } from './catalog.ts';
 import type { Faults } from './faults.ts';
+import { partOf } from './fields.ts';
 import { Refused, wantedOf } from './insert-body.ts';
 import { createLimits } from './limits.ts';
 import { createLists } from './lists.ts';
@@ -250,7 +251,8 @@ export function createRoutes(parts: RouteParts): (asked: Asked) => Said {
       if (strange !== undefined)
         return refused(400, 'badRequest', `Invalid JSON payload received. Unknown name "${strange}": Cannot bind query parameter.`);
       try {
-        return act(found.slice(1), asked);
+        const said = act(found.slice(1), asked);
+        return { ...said, json: partOf(said.json, url.searchParams.get('fields')) };
       } catch (error) {
         if (error instanceof Refused) return refused(error.status, error.reason, error.message);
         throw error;
