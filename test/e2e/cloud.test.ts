@@ -1,6 +1,6 @@
 /**
- * Machines in a cloud, from a waiting job to nothing and a receipt: the real onejob on a stand-in of AWS, with a stand-in of GitHub that
- * has the queue. The machines are played here: they join, work and drain as a real one does (test/long/cloud-boot.test.ts).
+ * Machines in a cloud, from a waiting job to nothing and a receipt: the real onejob on stand-ins of clouds, with one of GitHub that has
+ * the queue. The machines are played here: they join, work and drain as a real one does (test/long/cloud-boot.test.ts).
  */
 
 import { once } from 'node:events';
@@ -9,13 +9,12 @@ import type { AddressInfo } from 'node:net';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
-import { gunzipSync } from 'node:zlib';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
 import { createJoinClient } from '../../src/cloud/join/client.ts';
 import { newSecret } from '../../src/cloud/join/protocol.ts';
-import { createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
+import { cloudStands } from '../support/cloud-stands.ts';
 import { startGitHub } from '../support/github-server.ts';
 import { onejob } from '../support/onejob.ts';
 
@@ -27,9 +26,6 @@ async function freePort(): Promise<number> {
   await new Promise((resolve) => server.close(resolve));
   return port;
 }
-
-/** As cloud-init reads it. */
-const text = (userData: Buffer): string => (userData[0] === 0x1f ? gunzipSync(userData) : userData).toString();
 
 interface Played {
   readonly run: string;
@@ -71,76 +67,67 @@ function playMachines(isBusy: () => boolean) {
   return { played, alive, play };
 }
 
-test('a waiting job makes a machine, and afterwards two lists show nothing of it', { timeout: 120_000 }, async () => {
-  await using github = await startGitHub();
-  let busy = false;
-  const machines = playMachines(() => busy);
-  const broken: unknown[] = [];
-  const aws = createAws({
-    clock: systemClock,
-    times: { boot: 200, end: 200 },
-    hooks: {
-      onBoot: ({ id, userData }) => void machines.play(id, text(userData)).catch((error: unknown) => broken.push(error)),
-      onEnd: ({ id }) => void machines.alive.delete(id),
-    },
-  });
-  await using served = await aws.serve();
-  const [port, url] = [await freePort(), served.url];
-  await using here = await onejob({ config: '' });
-  const [key, archive] = [join(here.dir, 'app.pem'), join(here.dir, 'onejob.tgz')];
-  writeFileSync(key, github.app.pem, { mode: 0o600 });
-  writeFileSync(archive, 'a package');
-  here.configure(`
+test.each(['aws', 'azure'] as const)(
+  '%s: a waiting job makes a machine, and afterwards two lists show nothing of it',
+  { timeout: 120_000 },
+  async (type) => {
+    await using github = await startGitHub();
+    let busy = false;
+    const machines = playMachines(() => busy);
+    const broken: unknown[] = [];
+    await using stand = await cloudStands[type]({
+      onBoot: (id, userData) => void machines.play(id, userData).catch((error: unknown) => broken.push(error)),
+      onEnd: (id) => void machines.alive.delete(id),
+    });
+    const port = await freePort();
+    await using here = await onejob({ config: '' });
+    const [key, archive] = [join(here.dir, 'app.pem'), join(here.dir, 'onejob.tgz')];
+    writeFileSync(key, github.app.pem, { mode: 0o600 });
+    writeFileSync(archive, 'a package');
+    here.configure(`
 services:
   hub: { type: github, url: "${github.origin}", app: { id: ${github.app.id}, private_key: { file: "${key}" } }, poll: 5s }
-clouds:
-  aws:
-    type: aws
-    region: us-west-2
-    endpoint: "${url}"
-    scheduler_role: "${schedulerRole}"
-    security_group: sg-0e00000000000000
-    credentials: { access_key_id: ${testKey.id}, secret_access_key: { env: AWS_SECRET } }
+clouds: { lab: ${stand.entry} }
 hosts:
   burst:
-    cloud: aws
-    types: [g6.xlarge, g5.xlarge]
+    cloud: lab
+    types: ${stand.types}
     idle: 1m
     pools: { gpu: { service: hub, queue: acme/demo, agents: 1, devices: 1, tags: gpu } }
 join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
 pools: { local: { agents: 1, runtime: process } }
 `);
-  here.env.AWS_SECRET = testKey.secret;
-  await here.up();
-  const host = async () => (await here.api.machines())[0];
-  expect(await host()).toMatchObject({ host: 'burst', machines: [], waiting: 0 });
-  expect(aws.calls.filter(({ action }) => action === 'RunInstances')).toEqual([]);
+    here.env.CLOUD_SECRET = stand.secret;
+    await here.up();
+    const host = async () => (await here.api.machines())[0];
+    expect(await host()).toMatchObject({ host: 'burst', machines: [], waiting: 0 });
+    expect(stand.creations()).toBe(0);
 
-  const job = github.queue({ labels: ['gpu'] });
-  await expect.poll(async () => (await host())?.machines[0]?.state, { timeout: 60_000 }).toBe('joined');
-  expect(job).toBeDefined();
-  expect(broken).toEqual([]);
-  const [machine] = machines.played;
-  expect(machine?.stages).toEqual(['booted', 'joined']);
-  // Its config has the pool and the credential of the service, as a file in memory.
-  const config = parse(machine?.config ?? '');
-  expect(config.services.hub.app.private_key).toEqual({ file: '/run/onejob-cloud/secrets/hub.app.private_key' });
-  expect(config.pools.gpu).toMatchObject({ service: 'hub', queue: 'acme/demo', agents: 1 });
-  expect(config.defaults.name).toMatch(/^burst-[0-9a-f]{6}-\{pool\}-\{n\}$/);
+    const job = github.queue({ labels: ['gpu'] });
+    await expect.poll(async () => (await host())?.machines[0]?.state, { timeout: 60_000 }).toBe('joined');
+    expect(job).toBeDefined();
+    expect(broken).toEqual([]);
+    const [machine] = machines.played;
+    expect(machine?.stages).toEqual(['booted', 'joined']);
+    // Its config has the pool and the credential of the service, as a file in memory.
+    const config = parse(machine?.config ?? '');
+    expect(config.services.hub.app.private_key).toEqual({ file: '/run/onejob-cloud/secrets/hub.app.private_key' });
+    expect(config.pools.gpu).toMatchObject({ service: 'hub', queue: 'acme/demo', agents: 1 });
+    expect(config.defaults.name).toMatch(/^burst-[0-9a-f]{6}-\{pool\}-\{n\}$/);
 
-  // Somebody needs it no more.
-  busy = false;
-  const down = await here.cli(['cloud', 'down', 'burst']).ended;
-  expect(down, down.stderr).toMatchObject({ code: 0 });
-  expect(machine?.stages).toEqual(['booted', 'joined', 'drained']);
-  expect((await host())?.machines).toEqual([]);
-  const receipts = await here.cli(['cloud', 'receipts', '--json']).ended;
-  expect(JSON.parse(receipts.stdout)).toMatchObject({
-    run: machine?.run,
-    host: 'burst',
-    state: 'gone',
-    absentAt: [expect.any(Number), expect.any(Number)],
-  });
-  expect(aws.leftovers()).toEqual([]);
-  aws.close();
-});
+    // Somebody needs it no more.
+    busy = false;
+    const down = await here.cli(['cloud', 'down', 'burst']).ended;
+    expect(down, down.stderr).toMatchObject({ code: 0 });
+    expect(machine?.stages).toEqual(['booted', 'joined', 'drained']);
+    expect((await host())?.machines).toEqual([]);
+    const receipts = await here.cli(['cloud', 'receipts', '--json']).ended;
+    expect(JSON.parse(receipts.stdout)).toMatchObject({
+      run: machine?.run,
+      host: 'burst',
+      state: 'gone',
+      absentAt: [expect.any(Number), expect.any(Number)],
+    });
+    expect([stand.creations(), stand.leftovers()]).toEqual([1, 0]);
+  },
+);

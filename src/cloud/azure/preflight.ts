@@ -7,8 +7,9 @@ import type { Arm, Call } from './arm.ts';
 import type { AzureConfig } from './config.ts';
 import type { ArmCredential } from './credential.ts';
 import { longestAhead } from './end.ts';
+import { imageId } from './id.ts';
 import { imageReference } from './machine.ts';
-import { allows, allPermissions } from './permissions.ts';
+import { allows, allPermissions, permissions } from './permissions.ts';
 import { needsGrid, sizeProblem } from './sizes.ts';
 
 interface Parts {
@@ -96,7 +97,9 @@ export async function preflight(parts: Parts, plan: HostPlan, signal: AbortSigna
     const path = `${base}/providers/Microsoft.Authorization/permissions`;
     const call: Call = { method: 'GET', path, version: 'authorization', needs: 'self', doing: 'read permissions' };
     await arm.pages(role, call, (found) => roles.push(...found), signal);
-    return allPermissions.map((permission) =>
+    const ofOwnImages: readonly string[] = imageId.test(plan.image.from) ? [] : permissions.ownImage;
+    const needed = allPermissions.filter((one) => !ofOwnImages.includes(one));
+    return needed.map((permission) =>
       allows(roles, permission)
         ? fine('permission', permission)
         : problem('permission', `${permission} is missing.`, 'Give the credential the role in deploy/cloud/azure-role.json.'),
