@@ -88,7 +88,7 @@ interface Desk {
 }
 
 /** Runs `work` with the daemon, or with a controller of its own. */
-async function withDesk<T>(session: Session, config: Config, work: (desk: Desk) => Promise<T>): Promise<T> {
+async function withDesk<T>(session: Session, config: Config, only: string, work: (desk: Desk) => Promise<T>): Promise<T> {
   const connection = await findDaemon(session);
   if (connection !== null) {
     using _ = { [Symbol.dispose]: () => connection.close() };
@@ -103,9 +103,10 @@ async function withDesk<T>(session: Session, config: Config, work: (desk: Desk) 
   parts.defer(() => store.close());
   const outbound = createOutbound(context.environment.proxies);
   parts.defer(() => outbound.close());
-  const log = createLog({ json: output.json, stream: context.stderr });
+  // The command itself tells what happens.
+  const log = { ...createLog({ json: output.json, stream: context.stderr }), info() {} };
   const { variables } = context;
-  const machines = await openMachines({ config, store, clock, log, fetch: outbound.fetch, variables, version });
+  const machines = await openMachines({ config, store, clock, log, fetch: outbound.fetch, variables, version, only });
   parts.defer(() => machines.close());
   const { service } = machines;
   const asked =
@@ -124,6 +125,7 @@ async function follow(
   name: string,
   patience: number,
   isOver: (view: CloudHostView) => number | null,
+  saysReason = true,
 ): Promise<number> {
   const stop = new AbortController();
   const release = context.process.onSignal(() => stop.abort());
@@ -144,7 +146,7 @@ async function follow(
           told.set(run, 'gone');
           output.say(`machine ${run} is gone: two complete lists show nothing of it`);
         }
-      if (view.reason !== reason && view.reason !== null) output.say(`${name} waits: ${view.reason}`);
+      if (saysReason && view.reason !== reason && view.reason !== null) output.say(`${name} waits: ${view.reason}`);
       reason = view.reason;
       const code = isOver(view);
       if (code !== null) return code;
@@ -183,7 +185,7 @@ function machineWords({ run, offer, state, why, id, place, console: text }: Mach
 export async function upHost(session: Session, name: string, { timeout = usualPatience, wait }: CloudFlags): Promise<number> {
   const config = await cloudConfig(session);
   hostOf(config, name);
-  return withDesk(session, config, async (desk) => {
+  return withDesk(session, config, name, async (desk) => {
     if (!wait && desk.machines !== null)
       throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
     const asked = await desk.up(name);
@@ -204,13 +206,13 @@ export async function downHost(
 ): Promise<number> {
   const config = await cloudConfig(session);
   hostOf(config, name);
-  return withDesk(session, config, async (desk) => {
+  return withDesk(session, config, name, async (desk) => {
     if (!wait && desk.machines !== null)
       throw wrongUsage('No daemon is running, so "down" must wait until the machines are gone: leave out --no-wait.');
     await desk.machines?.controller.adopt(name);
     await desk.down(name, now);
     if (!wait) return exitCodes.ok;
-    const code = await follow(session, desk, name, timeout, ({ machines }) => (machines.length === 0 ? exitCodes.ok : null));
+    const code = await follow(session, desk, name, timeout, ({ machines }) => (machines.length === 0 ? exitCodes.ok : null), false);
     if (code !== exitCodes.ok) session.output.say(`something of ${name} may live: see "onejob cloud list"`);
     return code;
   });
@@ -310,7 +312,7 @@ export async function sweepClouds(session: Session, flags: SweepFlags): Promise<
       const { removed, left, kept, unknown } = result;
       if (left.length > 0 || unknown.length > 0) isClean = false;
       await output.result({ cloud: name, owner: options.owner, ...result }, () => [
-        `${name}: removed ${plural(removed.length, 'thing')}, ${left.length} to remove ${left.length === 1 ? 'lives' : 'live'}, kept ${kept.length}`,
+        `${name}: ${removed.length === 0 && left.length === 0 ? 'nothing to remove' : `removed ${plural(removed.length, 'thing')}`}${kept.length === 0 ? '' : `, kept ${plural(kept.length, 'thing')} of machines that work`}`,
         ...left.map(({ kind, id, place }) => `  ${dryRun ? 'would remove' : 'lives'}: ${kind} ${id} in ${place}`),
         ...unknown.map((what) => `  unknown: ${what}`),
       ]);

@@ -36,8 +36,8 @@ export interface ControllerParts {
   readonly hosts: readonly HostConfig[];
   /** The text for cloud-init of a new machine, with its join token. */
   readonly userData: (host: HostConfig, cloud: Cloud, birth: { readonly run: string; readonly token: string }) => string;
-  /** Called after each change of a machine. */
-  readonly changed?: (machine: Machine) => void;
+  /** The only host whose number of machines it looks after; default: all. It sees to the end of all machines. */
+  readonly only?: string;
 }
 
 export interface OwnedCloud {
@@ -119,7 +119,6 @@ export function createController(parts: ControllerParts) {
         reports.delete(machine.run);
       }
       if (before?.state !== machine.state) tell(machine);
-      parts.changed?.(machine);
     }
     soon();
   }
@@ -164,7 +163,7 @@ export function createController(parts: ControllerParts) {
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
-      ...{ hosts, reports, waiting, wanted, offers },
+      ...{ hosts, reports, waiting, wanted, offers, only: parts.only ?? null },
       machines: [...machines.values()],
       goneToday: hasBudget ? store.machines.gone(today) : [],
     });

@@ -28,6 +28,8 @@ export interface MachinesParts {
   readonly fetch: typeof fetch;
   readonly variables: Variables;
   readonly version: string;
+  /** See `ControllerParts`. */
+  readonly only?: string;
 }
 
 export type Machines = Awaited<ReturnType<typeof openMachines>>;
@@ -61,6 +63,7 @@ export async function openMachines(parts: MachinesParts) {
   const archive = join === null ? null : await archiveOf(join);
   const controller = createController({
     ...{ clock, log, store, clouds, hosts },
+    ...(parts.only !== undefined && { only: parts.only }),
     userData(host, cloud, { run, token }) {
       if (join === null || archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
       const type = cloud.type as 'aws' | 'gcp' | 'azure';

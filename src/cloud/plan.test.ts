@@ -58,7 +58,7 @@ const cloud = (more: Partial<CloudView> = {}): CloudView => ({
 
 const view = ({ here = cloud(), ...more }: Partial<View> & { readonly here?: CloudView } = {}): View => ({
   ...{ clouds: new Map([['sim', here]]), hosts: [host], machines: [], goneToday: [], reports: new Map() },
-  ...{ waiting: new Map(), wanted: new Map(), offers: createOffers() },
+  ...{ waiting: new Map(), wanted: new Map(), offers: createOffers(), only: null },
   ...more,
 });
 
@@ -97,6 +97,11 @@ describe('a machine is created', () => {
     const found = plan(view({ machines, waiting: waiting(3) }));
     expect(found.steps.filter((step) => step.do === 'create')).toEqual([]);
     expect(found.reasons.get('burst')).toBe('it has 2 of at most 2 machines');
+  });
+
+  it('not for other hosts than the one that a command is about, whose machines stay', () => {
+    const given = view({ hosts: [{ ...host, min: 2 }], machines: [machine()], reports: report({ idleFor: 900 }), only: 'other' });
+    expect(plan(given).steps).toEqual([]);
   });
 
   it('not after `cloud down`, and says what to type', () => {

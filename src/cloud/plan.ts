@@ -65,6 +65,8 @@ export interface View {
   /** Machines that people asked for, by host, and that have not joined yet; -1: they want none, whatever waits. */
   readonly wanted: ReadonlyMap<string, number>;
   readonly offers: Offers;
+  /** The only host whose number of machines is looked after; null: all. */
+  readonly only: string | null;
 }
 
 export type Step =
@@ -174,6 +176,7 @@ export function plan(view: View): Plan {
         }
     let isNeeded = false;
     for (const host of hosts.values()) {
+      if (view.only !== null && host.host !== view.only) continue;
       const found = wish(host, byHost.get(host.host) ?? [], view, here);
       if (found.reason !== null) reasons.set(host.host, found.reason);
       if (found.until !== null) at(found.until - now);
@@ -246,6 +249,7 @@ function byTime(
     }
     case 'joined': {
       if (host === undefined) return drained(machine, now, 'The config has no such host any more.');
+      if (view.only !== null && view.only !== host.host) return null;
       const report = view.reports.get(machine.run);
       const before = Math.min(900, Math.round(host.lifetime / 10_000));
       if (now >= machine.expires - before) return drained(machine, now, 'Its lifetime is almost over.');
