@@ -209,7 +209,15 @@ export function createController(parts: ControllerParts) {
       ...{ by: cloud.credential, price, console: null },
     };
     const { token, expires } = intent;
-    const userData = parts.userData(host, cloud, { run, token: joinToken });
+    let userData: string;
+    try {
+      userData = parts.userData(host, cloud, { run, token: joinToken });
+    } catch (error) {
+      log.error('no machine can be made', { host: host.host, error });
+      offers.failed(cloud.name, offer, error, born);
+      soon();
+      return;
+    }
     const order: Order = { owner, run, host: host.host, born, expires, offer, token, image, userData, disk: host.disk };
     const { calling } = memoryOf(cloud.name);
     calling.add(`create ${run}`);

@@ -91,8 +91,9 @@ export function createOffers(): Offers {
     },
     failed(cloud, offer, error, now) {
       const before = known.find((one) => one.cloud === cloud && isSame(one.offer, offer));
-      // Without its secret nothing can be asked.
-      const code = error instanceof CloudError ? error.code : hasCode(error, 'E_SECRET') ? 'E_CLOUD_CREDENTIAL' : 'E_CLOUD_ANSWER';
+      // Without its secret, or what machines boot with, nothing can be asked.
+      const isOurs = hasCode(error, 'E_SECRET', 'E_CONFIG');
+      const code = error instanceof CloudError ? error.code : isOurs ? 'E_CLOUD_CREDENTIAL' : 'E_CLOUD_ANSWER';
       const seconds = again[code] ?? 60;
       const one = { cloud, offer, since: before?.since ?? now, until: now + seconds, code, why: messageOf(error) };
       known = [...known.filter((other) => other !== before), one];

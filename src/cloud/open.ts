@@ -4,7 +4,7 @@ import { createReadStream, readFileSync } from 'node:fs';
 import type { JoinConfig } from '../config/clouds.ts';
 import type { Config } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
-import { messageOf, OnejobError } from '../errors.ts';
+import { messageOf, OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
@@ -54,18 +54,19 @@ export async function openAdapters(
   return new Map(await Promise.all(made));
 }
 
-/** @throws OnejobError E_CONFIG if the package for machines cannot be read */
+/** Never fails: what is missing is a problem, and the pools of this host go on. */
 export async function openMachines(parts: MachinesParts) {
   const { config, store, clock, log, fetch, variables, version } = parts;
   const { hosts } = config;
   const { join } = config;
   const clouds = await openAdapters(config.clouds, { clock, fetch, log, variables, version }, store.owner);
-  const archive = join === null ? null : await archiveOf(join);
+  const archive = join === null ? null : await archiveOf(join).catch((error: unknown) => toFailure(error).message);
   const controller = createController({
     ...{ clock, log, store, clouds, hosts },
     ...(parts.only !== undefined && { only: parts.only }),
     userData(host, cloud, { run, token }) {
       if (join === null || archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
+      if (typeof archive === 'string') throw new OnejobError('E_CONFIG', archive);
       const type = cloud.type as 'aws' | 'gcp' | 'azure';
       const pools = hosts.find((one) => one.host === host.host)?.pools ?? [];
       return cloudInit({
@@ -91,7 +92,8 @@ export async function openMachines(parts: MachinesParts) {
     /** What needs a person, one sentence each. */
     problems(): string[] {
       const unheard = server?.problem == null ? [] : [`Machines cannot join: ${server.problem.why}. ${server.problem.hint}`];
-      return [...unheard, ...[...clouds.keys()].flatMap((name) => unlisted(controller, name) ?? [])];
+      const missing = typeof archive === 'string' ? [archive] : [];
+      return [...unheard, ...missing, ...[...clouds.keys()].flatMap((name) => unlisted(controller, name) ?? [])];
     },
     async start(): Promise<void> {
       await server?.open();
@@ -112,7 +114,7 @@ function unlisted(controller: Controller, name: string): string | null {
   return listed.unknown.length === 0 ? null : `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`;
 }
 
-/** The archive that machines install: where it is, and its checksum. */
+/** The archive that machines install: where it is, and its checksum. @throws OnejobError E_CONFIG */
 async function archiveOf({ package: place, sha256, url }: JoinConfig): Promise<{ readonly url: string; readonly sha256: string }> {
   if (place.startsWith('https:')) return { url: place, sha256: sha256 ?? '' };
   const hash = createHash('sha256');
