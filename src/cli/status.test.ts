@@ -252,3 +252,46 @@ test('no name or version of a hostile daemon moves the cursor', () => {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: what must not be there
   expect(lines.join('')).not.toMatch(/[\u0000-\u001f\u007f-\u009f]/);
 });
+
+test('machines in clouds, and why a job waits for one', () => {
+  const machine = {
+    ...{
+      run: 'onejob-0123456789abcdef',
+      host: 'burst',
+      cloud: 'aws',
+      offer: { type: 'g6.xlarge', spot: true, zone: 'us-west-2a' },
+    },
+    ...{
+      since: 0,
+      id: 'i-1',
+      place: 'us-west-2',
+      bornAt: 0,
+      expiresAt: 0,
+      joinedAt: 0,
+      stage: 'joined',
+      why: null,
+      isFailure: false,
+    },
+    ...{
+      report: { busy: 1, agents: 2, idleFor: 0 },
+      end: 'x',
+      items: [],
+      absentAt: [],
+      by: 'profile ci',
+      cost: 1.5,
+      perHour: 0.36,
+    },
+    ...{ console: null, state: 'joined' },
+  } as const;
+  const reason = 'no g5.xlarge in us-west-2a since 14:02; trying g4dn.xlarge';
+  const host = { host: 'burst', cloud: 'aws', min: 0, max: 4, waiting: 3, wanted: 0, reason, machines: [machine] };
+  const lines = page({ hosts: [host, { ...host, host: 'idle', waiting: 0, reason: null, machines: [], max: 1 }] }, 100);
+  expect(lines.slice(-6)).toEqual([
+    '',
+    'burst in aws: 1 of at most 4 machines, 3 jobs waiting',
+    `! ${reason}`,
+    '  onejob-0123456789abcdef  g6.xlarge (spot) in us-west-2a  i-1  joined  1 of 2 busy  $1.50',
+    '',
+    'idle in aws: 0 of at most 1 machine',
+  ]);
+});
