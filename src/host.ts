@@ -99,7 +99,9 @@ export async function openHost(given: HostParts) {
   parts.defer(() => house.close());
   const notices = tellPeople();
   parts.defer(() => notices?.close());
-  const machines = config.hosts.length === 0 || temporary ? null : await openCloudHosts();
+  // Machines of hosts that the config no longer has still end.
+  const hasMachines = config.hosts.length > 0 || store.machines.live().length > 0;
+  const machines = hasMachines && !temporary ? await openCloudHosts() : null;
   parts.defer(() => machines?.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = createShutdown({

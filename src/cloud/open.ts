@@ -81,7 +81,7 @@ export async function openMachines(parts: MachinesParts) {
     },
   });
   const server =
-    join === null || hosts.length === 0
+    join === null
       ? null
       : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk: deskOf(parts, controller) });
   return {
@@ -93,7 +93,12 @@ export async function openMachines(parts: MachinesParts) {
     problems(): string[] {
       const unheard = server?.problem == null ? [] : [`Machines cannot join: ${server.problem.why}. ${server.problem.hint}`];
       const missing = typeof archive === 'string' ? [archive] : [];
-      return [...unheard, ...missing, ...[...clouds.keys()].flatMap((name) => unlisted(controller, name) ?? [])];
+      const strange = controller.machines().filter(({ cloud }) => !clouds.has(cloud));
+      const lost = [...Map.groupBy(strange, ({ cloud }) => cloud)].map(
+        ([cloud, of]) =>
+          `The config has no cloud ${cloud} any more, so onejob cannot remove ${of.map(({ run }) => run).join(', ')}: put it back until they are gone.`,
+      );
+      return [...unheard, ...missing, ...lost, ...[...clouds.keys()].flatMap((name) => unlisted(controller, name) ?? [])];
     },
     async start(): Promise<void> {
       await server?.open();

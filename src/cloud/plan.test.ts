@@ -182,6 +182,15 @@ describe('a machine that works', () => {
     ]);
   });
 
+  it('whose host left the config drains, and ends if nobody can tell it to', () => {
+    const given = (one: Machine, more: Partial<View> = {}) => changes(view({ hosts: [], machines: [one], ...more }));
+    expect(given(machine())).toMatchObject([{ state: 'draining', why: 'The config has no such host any more.' }]);
+    const draining = machine({ state: 'draining', since: now - 1800 });
+    expect(given(draining)).toMatchObject([{ state: 'ending' }]);
+    expect(given(draining, { reports: report() })).toEqual([]);
+    expect(given(machine({ state: 'draining' }))).toEqual([]);
+  });
+
   it('that does not join in time is a failure', () => {
     const late = machine({ state: 'booting', joinedAt: null, born: now - 1200 });
     expect(changes(view({ machines: [late] }))).toMatchObject([

@@ -119,6 +119,8 @@ const listFresh = 120;
 const listApart = 5;
 /** Seconds for which what a machine said about itself holds. */
 const reportHolds = 60;
+/** Seconds without a report after which a machine that no config names does not drain any more. */
+const silentAfter = 1800;
 /** Seconds after which a thing whose machine nobody knows is left over. */
 const orphanAfter = 900;
 /** Removed first: the others may end with them. */
@@ -256,6 +258,12 @@ function byTime(
       if (report === undefined || now > report.at + reportHolds || report.idleFor * 1000 < host.idle) return null;
       if (working <= host.min || (view.waiting.get(host.host) ?? 0) > 0) return null;
       return drained(machine, now, `It had no job for ${Math.round(host.idle / 1000)} s.`);
+    }
+    case 'draining': {
+      // Without "hosts" and "join" in the config nobody can tell it to drain.
+      const report = view.reports.get(machine.run);
+      if (host !== undefined || now < Math.max(machine.since, report?.at ?? 0) + silentAfter) return null;
+      return ended(machine, now, 'The config has no such host any more, and it was silent.', false);
     }
     default:
       return null;
