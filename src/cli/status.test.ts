@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
+import type { AboutView, MachineView, PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { statusLines } from './status.ts';
 import { createColors, widthOf } from './text.ts';
 
@@ -282,7 +282,7 @@ test('machines in clouds, and why a job waits for one', () => {
       perHour: 0.36,
     },
     ...{ console: null, state: 'joined' },
-  } as const;
+  };
   const reason = 'no g5.xlarge in us-west-2a since 14:02; trying g4dn.xlarge';
   const host = { host: 'burst', cloud: 'aws', min: 0, max: 4, waiting: 3, wanted: 0, reason, machines: [machine] };
   const lines = page({ hosts: [host, { ...host, host: 'idle', waiting: 0, reason: null, machines: [], max: 1 }] }, 100);

@@ -70,7 +70,8 @@ export async function openMachines(parts: MachinesParts) {
       const type = cloud.type as 'aws' | 'gcp' | 'azure';
       const pools = hosts.find((one) => one.host === host.host)?.pools ?? [];
       return cloudInit({
-        ...{ run, token, url: join.url, cloud: type, away, opengl: host.opengl, package: archive },
+        ...{ run, token, url: join.url, cloud: type, away, opengl: host.opengl },
+        package: { url: archive.url ?? `${join.url}/cloud/onejob.tgz?run=${run}`, sha256: archive.sha256 },
         ca: join.ca === null ? null : readFileSync(join.ca, 'utf8'),
         has: (host.image ?? cloud.usualImage).has,
         gpu: pools.some(({ devices }) => devices.count !== 0),
@@ -119,8 +120,11 @@ function unlisted(controller: Controller, name: string): string | null {
   return listed.unknown.length === 0 ? null : `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`;
 }
 
-/** The archive that machines install: where it is, and its checksum. @throws OnejobError E_CONFIG */
-async function archiveOf({ package: place, sha256, url }: JoinConfig): Promise<{ readonly url: string; readonly sha256: string }> {
+/** The archive that machines install: its checksum and its address; null: the controller serves it. @throws OnejobError E_CONFIG */
+async function archiveOf({
+  package: place,
+  sha256,
+}: JoinConfig): Promise<{ readonly url: string | null; readonly sha256: string }> {
   if (place.startsWith('https:')) return { url: place, sha256: sha256 ?? '' };
   const hash = createHash('sha256');
   try {
@@ -130,7 +134,7 @@ async function archiveOf({ package: place, sha256, url }: JoinConfig): Promise<{
       hint: 'Put a release archive of onejob there, or change "join.package".',
     });
   }
-  return { url: `${url}/cloud/onejob.tgz`, sha256: hash.digest('hex') };
+  return { url: null, sha256: hash.digest('hex') };
 }
 
 /** What machines tell becomes events of the controller. */
