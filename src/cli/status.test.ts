@@ -254,7 +254,7 @@ test('no name or version of a hostile daemon moves the cursor', () => {
 });
 
 test('machines in clouds, and why a job waits for one', () => {
-  const machine = {
+  const machine: MachineView = {
     ...{
       run: 'onejob-0123456789abcdef',
       host: 'burst',
