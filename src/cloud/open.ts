@@ -66,7 +66,9 @@ export async function openMachines(parts: MachinesParts) {
       const type = cloud.type as 'aws' | 'gcp' | 'azure';
       const pools = hosts.find((one) => one.host === host.host)?.pools ?? [];
       return cloudInit({
-        ...{ run, token, url: join.url, cloud: type, away, opengl: host.opengl, package: archive },
+        ...{ run, token, url: join.url, cloud: type, away, opengl: host.opengl },
+        // The server asks who wants it.
+        package: isServed(join) ? { ...archive, url: `${archive.url}?run=${run}` } : archive,
         ca: join.ca === null ? null : readFileSync(join.ca, 'utf8'),
         has: (host.image ?? cloud.usualImage).has,
         gpu: pools.some(({ devices }) => devices.count !== 0),
@@ -109,9 +111,12 @@ function unlisted(controller: Controller, name: string): string | null {
   return listed.unknown.length === 0 ? null : `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`;
 }
 
+/** Whether machines get the archive from this controller. */
+const isServed = ({ package: place }: Pick<JoinConfig, 'package'>): boolean => !place.startsWith('https:');
+
 /** The archive that machines install: where it is, and its checksum. */
 async function archiveOf({ package: place, sha256, url }: JoinConfig): Promise<{ readonly url: string; readonly sha256: string }> {
-  if (place.startsWith('https:')) return { url: place, sha256: sha256 ?? '' };
+  if (!isServed({ package: place })) return { url: place, sha256: sha256 ?? '' };
   const hash = createHash('sha256');
   try {
     for await (const piece of createReadStream(place)) hash.update(piece);
@@ -168,6 +173,6 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller): D
       if (machine === null || machine.state === 'ending') return 'end';
       return machine.state === 'draining' ? 'drain' : 'stay';
     },
-    package: join === null || join.package.startsWith('https:') ? null : join.package,
+    package: join !== null && isServed(join) ? join.package : null,
   };
 }
