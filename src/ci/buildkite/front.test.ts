@@ -3,7 +3,7 @@ import { beforeEach, expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { OnejobError } from '../../errors.ts';
 import { LaterError, type QueueCounts } from './api.ts';
-import { createCounts } from './front.ts';
+import { createCounts, createFront } from './front.ts';
 
 const told = (
   scheduled: Record<string, number>,

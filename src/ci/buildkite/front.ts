@@ -39,6 +39,7 @@ export function createFront(
   const reasons = new Map<'program' | 'token', { readonly why: string; readonly beginning: boolean }>();
   const troubles = new Map<string, string>();
   const held = new Map<string, string | null>();
+  const counted = new Map<string, number | null>();
   let token: string | null = null;
   let emit: (event: CiEvent) => void = () => {};
 
@@ -50,6 +51,16 @@ export function createFront(
       if (held.get(pool) === why) continue;
       held.set(pool, why);
       emit({ kind: 'hold', pool, reason: why, ...(now?.beginning === true && { beginning: true }) });
+    }
+  }
+
+  /** Emits pools of which another number of jobs waits than before: a host in a cloud has no slots here that would ask. */
+  function tellWaiting(): void {
+    for (const { name: pool, queue } of parts.pools) {
+      const now = parts.counts.waiting(queue);
+      if ((counted.get(pool) ?? null) === now) continue;
+      counted.set(pool, now);
+      emit({ kind: 'waiting', pool });
     }
   }
 
@@ -99,7 +110,7 @@ export function createFront(
       tell();
       void follow('token', readToken);
       void follow('program', () => parts.program.ready(signal));
-      void parts.counts.follow(signal);
+      void parts.counts.follow(signal, tellWaiting);
       begin();
     },
     equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
@@ -147,7 +158,7 @@ const refusedWait = 10 * 60_000;
 const [missed, youngest] = [3, 60_000];
 
 /**
- * How many jobs wait in each queue, for people only, asked once for all pools of a service. The number is that of the whole queue:
+ * How many jobs wait in each queue, for people and for hosts in clouds, asked once for all pools of a service. The number is that of the whole queue:
  * all pools and hosts that use it show the same.
  */
 export function createCounts(parts: CountsParts) {
@@ -198,9 +209,13 @@ export function createCounts(parts: CountsParts) {
       const { scheduled, known } = heard.counts;
       return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
     },
-    /** Asks until `signal` aborts; to be called once. */
-    async follow(signal: AbortSignal): Promise<void> {
-      while (!signal.aborted) await sleep(clock, await ask(signal), signal);
+    /** Asks until `signal` aborts; to be called once. `asked`: called after each answer or failure. */
+    async follow(signal: AbortSignal, asked: () => void = () => {}): Promise<void> {
+      while (!signal.aborted) {
+        const wait = await ask(signal);
+        if (!signal.aborted) asked();
+        await sleep(clock, wait, signal);
+      }
     },
   };
 }

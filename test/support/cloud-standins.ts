@@ -1,0 +1,110 @@
+/** The stand-ins of the three clouds on ports of this machine, each with what a config needs to use it. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
+import { systemClock } from '../../src/clock.ts';
+import { type AwsOptions, type AwsStandin, createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
+import {
+  azureCloud,
+  client,
+  clientSecret,
+  location,
+  securityGroup,
+  subnet,
+  subscription,
+  tenant,
+} from '../standins/azure-cloud/azure-cloud.ts';
+import { createGcp } from '../standins/gcp/standin.ts';
+import { scratch } from './scratch.ts';
+import { type Authority, createAuthority, type Identity } from './tls-front.ts';
+
+/** What a machine at a stand-in does. */
+export interface Machines {
+  /** It runs. `text`: for cloud-init. */
+  boot(id: string, text: string): void;
+  /** The cloud ends it. */
+  end(id: string): void;
+}
+
+export interface CloudStandin extends AsyncDisposable {
+  /** Keys of its entry in `clouds`, without the owner. */
+  readonly keys: string;
+  /** For the controller. */
+  readonly env: Readonly<Record<string, string>>;
+  /** What a host's `types` may name. */
+  readonly types: readonly string[];
+  /** Ids of all that exists and costs money or holds a name. */
+  left(): string[];
+}
+
+/** As cloud-init reads it. */
+const unpacked = (userData: Buffer): string => (userData[0] === 0x1f ? gunzipSync(userData) : userData).toString();
+
+export async function awsStandin(
+  machines: Machines,
+  options: Partial<AwsOptions> = {},
+): Promise<CloudStandin & { readonly aws: AwsStandin }> {
+  const aws = createAws({
+    ...{ clock: systemClock, times: { boot: 200, end: 200 } },
+    hooks: { onBoot: ({ id, userData }) => machines.boot(id, unpacked(userData)), onEnd: ({ id }) => machines.end(id) },
+    ...options,
+  });
+  const served = await aws.serve();
+  return {
+    aws,
+    keys: `type: aws, region: us-west-2, endpoint: "${served.url}", scheduler_role: "${schedulerRole}", security_group: sg-0e00000000000000, credentials: { access_key_id: ${testKey.id}, secret_access_key: { env: AWS_SECRET } }`,
+    env: { AWS_SECRET: testKey.secret },
+    types: ['g6.xlarge', 'g5.xlarge'],
+    left: aws.leftovers,
+    async [Symbol.asyncDispose]() {
+      aws.close();
+      await served[Symbol.asyncDispose]();
+    },
+  };
+}
+
+export async function gcpStandin(machines: Machines): Promise<CloudStandin> {
+  const gcp = createGcp({
+    ...{ clock: systemClock, times: { start: 200, stop: 200 } },
+    hooks: { onBoot: ({ id, userData }) => machines.boot(id, userData), onEnd: ({ id }) => machines.end(id) },
+  });
+  const served = await gcp.serve();
+  return {
+    keys: `type: gcp, project: ${gcp.project}, region: us-central1, endpoint: "${gcp.origin}", credentials: { file: { env: GCP_KEY } }`,
+    env: { GCP_KEY: gcp.keyFile() },
+    types: ['g2-standard-4'],
+    left: () => [...gcp.machines(), ...gcp.disks(), ...gcp.addresses()].map(({ name }) => name),
+    [Symbol.asyncDispose]: () => served[Symbol.asyncDispose](),
+  };
+}
+
+/** With TLS, by an authority of its own that the controller is told of. Needs `openssl`. */
+export async function azureStandin(
+  machines: Machines,
+): Promise<CloudStandin & { readonly authority: Authority; readonly identity: Identity }> {
+  await using stack = new AsyncDisposableStack();
+  const authority = createAuthority(stack.use(scratch()).path);
+  const identity = authority.issue('127.0.0.1');
+  const timing = { allocate: 200, boot: 200, report: 200, removeMachine: 200, removeGroup: 300, late: 100 };
+  const azure = azureCloud({ timing, retryAfter: 1 });
+  azure.world.hooks.onBoot = ({ id, userData }) => machines.boot(id, userData);
+  azure.world.hooks.onEnd = ({ id }) => machines.end(id);
+  stack.use(await azure.serve(identity));
+  const { groups, resources } = azure.world;
+  const all = stack.move();
+  return {
+    ...{ authority, identity },
+    keys: `type: azure, subscription: ${subscription}, location: ${location}, subnet: "${subnet}", security_group: "${securityGroup}", endpoint: "${azure.url}", login_endpoint: "${azure.url}", credentials: { tenant: ${tenant}, client: ${client}, secret: { env: AZURE_SECRET } }`,
+    env: { AZURE_SECRET: clientSecret, NODE_EXTRA_CA_CERTS: authority.file },
+    types: ['Standard_NC4as_T4_v3'],
+    left: () => [...groups.keys(), ...resources.keys()],
+    [Symbol.asyncDispose]: () => all.disposeAsync(),
+  };
+}
+
+/** Writes the files of an identity, for `join`, and returns the keys. */
+export function joinOverTls(dir: string, { key, cert }: Identity, { file }: Authority): string {
+  writeFileSync(join(dir, 'join.key'), key, { mode: 0o600 });
+  writeFileSync(join(dir, 'join.pem'), cert);
+  return `tls_cert: "${join(dir, 'join.pem')}", tls_key: "${join(dir, 'join.key')}", ca: "${file}"`;
+}

@@ -1,0 +1,84 @@
+/** Machines of a cloud that are played here: they join, work and drain as a real one does (test/long/cloud-boot.test.ts). */
+import { setTimeout as after } from 'node:timers/promises';
+import { parse } from 'yaml';
+import { systemClock } from '../../src/clock.ts';
+import { createJoinClient } from '../../src/cloud/join/client.ts';
+import { newSecret, type StageName } from '../../src/cloud/join/protocol.ts';
+import type { Machines } from './cloud-standins.ts';
+
+export interface Played {
+  /** At the cloud. */
+  readonly id: string;
+  readonly run: string;
+  readonly url: string;
+  readonly token: string;
+  /** The config that it got. */
+  config: string;
+  readonly stages: StageName[];
+}
+
+export interface Play {
+  /** Whether its jobs run. */
+  readonly isBusy?: () => boolean;
+  /** What it waits for when it has told `booted`, or instead of joining. */
+  readonly beforeJoin?: (machine: Played) => Promise<void>;
+  /** What happens before it tells `drained`. */
+  readonly beforeDrained?: (machine: Played) => void;
+}
+
+/** ms between two reports. */
+const beat = 50;
+
+export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }: Play = {}) {
+  const played: Played[] = [];
+  /** What was wrong with machines that the cloud had not ended. */
+  const broken: unknown[] = [];
+  const alive = new Set<string>();
+
+  async function play(machine: Played): Promise<void> {
+    const { id, run, url, token } = machine;
+    const signal = AbortSignal.timeout(240_000);
+    const client = createJoinClient({ url, run, clock: systemClock, fetch });
+    const tell = async (stage: StageName, secret: string) => {
+      await patiently(() => client.stage(stage, '', secret, signal));
+      machine.stages.push(stage);
+    };
+    /** As a machine does while its controller is away. */
+    async function patiently<T>(call: () => Promise<T>): Promise<T | undefined> {
+      while (alive.has(id))
+        try {
+          return await call();
+        } catch (error) {
+          if (!(error instanceof Error && 'code' in error && error.code === 'E_CLOUD_UNREACHABLE')) throw error;
+          await after(beat);
+        }
+    }
+    await tell('booted', token);
+    await beforeJoin?.(machine);
+    const credential = newSecret();
+    const answer = await patiently(() => client.join({ token, credential, version: '0.1.0' }, signal));
+    machine.config = answer?.config ?? '';
+    await tell('joined', credential);
+    for (let idleSince = Date.now(); alive.has(id); await after(beat)) {
+      if (isBusy()) idleSince = Date.now();
+      const said = { busy: isBusy() ? 1 : 0, agents: 1, waiting: null, idleFor: Date.now() - idleSince, problem: null };
+      const order = await patiently(() => client.beat(said, credential, signal));
+      if (order === undefined || order === 'stay' || isBusy()) continue;
+      beforeDrained?.(machine);
+      return tell('drained', credential);
+    }
+  }
+
+  const machines: Machines = {
+    boot(id, text) {
+      alive.add(id);
+      const files = (parse(text) as { write_files: { path: string; content: string }[] }).write_files;
+      const { run, url, token } = JSON.parse(files.find(({ path }) => path.endsWith('machine.json'))?.content ?? '{}');
+      const machine: Played = { id, run, url, token, config: '', stages: [] };
+      played.push(machine);
+      play(machine).catch((error: unknown) => alive.has(id) && broken.push(error));
+    },
+    end: (id) => void alive.delete(id),
+  };
+  return { machines, played, alive, broken };
+}
