@@ -113,6 +113,13 @@ export interface Listing {
   readonly unknown: readonly string[];
 }
 
+/** A list in which only what onejob named has a run: a label of somebody else may have any value. */
+export function ownThings({ things, unknown }: Listing): Listing {
+  return { things: things.map((thing) => (runName.test(thing.run ?? '') ? thing : { ...thing, run: null })), unknown };
+}
+
+const runName = /^onejob-[0-9a-f]{16}$/;
+
 /** Which parts of a cloud are listed. */
 export interface ListScope {
   /** Places to look at in addition to the configured one, as in `Made`. */
@@ -157,8 +164,8 @@ export interface Cloud {
   readonly name: string;
   readonly type: string;
   readonly capabilities: CloudCapabilities;
-  /** ms that the cloud's clock is ahead of ours, by its latest answer; 0 before the first one. */
-  skew(): number;
+  /** ms that the cloud's clock is ahead of ours, by its latest answer; null before the first one. */
+  skew(): number | null;
   /** How the credential is called in receipts, such as `profile ci` or the account's id. Never a secret. */
   readonly credential: string;
   /** Zones to try for the type, in order. null: let the cloud choose. Never empty. */

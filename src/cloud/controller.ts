@@ -3,11 +3,11 @@
  * down what it is about to do, and calls the clouds. No job passes through it: each machine runs its own onejob.
  */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { type Clock, Timers } from '../core/clock.ts';
+import { type Clock, doubling, Timers } from '../core/clock.ts';
 import { hasCode, messageOf, OnejobError } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Store } from '../store/store.ts';
-import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, type Thing } from './cloud.ts';
+import { type Cloud, CloudError, type Made, type Offer, type Order, ownThings, type Price, type Thing } from './cloud.ts';
 import type { HostConfig } from './hosts.ts';
 import { isWanted, type Machine, mayLive, thingKey } from './machine.ts';
 import { offerText } from './offer.ts';
@@ -17,6 +17,7 @@ import {
   type CloudView,
   drained,
   ended,
+  type Failing,
   isLeftOver,
   type Listed,
   orphansAfter,
@@ -38,6 +39,8 @@ export interface ControllerParts {
   readonly userData: (host: HostConfig, cloud: Cloud, birth: { readonly run: string; readonly token: string }) => string;
   /** The only host whose number of machines it looks after; default: all. It sees to the end of all machines. */
   readonly only?: string;
+  /** Why machines cannot join, as the end of a sentence; null: they can. */
+  readonly deaf?: () => string | null;
 }
 
 export interface OwnedCloud {
@@ -54,6 +57,8 @@ const factsHold = 86_400;
 const failedAgain = 30;
 /** Characters of a console that a receipt keeps. */
 const consoleKept = 4_000;
+/** Seconds until another machine is made for a host whose second one failed, and the longest such time. */
+const [failingFirst, failingLongest] = [300, 7200];
 /** Seconds for which receipts are kept. */
 const receiptsKept = 400 * 86_400;
 
@@ -67,6 +72,7 @@ export function createController(parts: ControllerParts) {
   const waiting = new Map<string, number>();
   const reports = new Map<string, Report>();
   const offers = createOffers();
+  const failing = new Map<string, Failing>();
   const ending = new AbortController();
   const timers = new Timers(clock);
   const listeners = new Set<() => void>();
@@ -81,7 +87,11 @@ export function createController(parts: ControllerParts) {
     readonly asked: Map<string, number>;
     readonly notBefore: Map<string, number>;
     orphans: ReadonlyMap<string, number>;
-    knowsTime: boolean;
+    since: number | null;
+    /** ms that the cloud's clock is ahead of `clock.now()`, which no step of the wall clock changes; null: not known. */
+    base: number | null;
+    /** Why things could not be asked to go, by `thingKey`. */
+    readonly refused: Map<string, string>;
   }
   const memories = new Map<string, Memory>(
     [...clouds.keys()].map((name) => [
@@ -93,12 +103,17 @@ export function createController(parts: ControllerParts) {
         asked: new Map(),
         notBefore: new Map(),
         orphans: new Map(),
-        knowsTime: false,
+        since: null,
+        base: null,
+        refused: new Map(),
       },
     ]),
   );
 
-  const nowOf = (cloud: string): number => Math.floor((clock.wall() + (clouds.get(cloud)?.cloud.skew() ?? 0)) / 1000);
+  const nowOf = (cloud: string): number => {
+    const base = memories.get(cloud)?.base ?? null;
+    return Math.floor((base === null ? clock.wall() : base + clock.now()) / 1000);
+  };
   const memoryOf = (cloud: string): Memory => {
     const found = memories.get(cloud);
     if (found === undefined) throw new OnejobError('E_BUG', `There is no cloud ${cloud}.`);
@@ -118,7 +133,10 @@ export function createController(parts: ControllerParts) {
         machines.delete(machine.run);
         reports.delete(machine.run);
       }
-      if (before?.state !== machine.state) tell(machine);
+      if (before?.state !== machine.state) {
+        tell(machine);
+        count(machine);
+      }
     }
     soon();
   }
@@ -163,14 +181,29 @@ export function createController(parts: ControllerParts) {
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
-      ...{ hosts, reports, waiting, wanted, offers, only: parts.only ?? null },
+      ...{ hosts, reports, waiting, wanted, offers, failing, only: parts.only ?? null, deaf: parts.deaf?.() ?? null },
       machines: [...machines.values()],
       goneToday: hasBudget ? store.machines.gone(today) : [],
     });
     reasons = found.reasons;
-    commit(...found.steps.flatMap((step) => (step.do === 'change' ? [step.machine] : [])));
+    try {
+      commit(...found.steps.flatMap((step) => (step.do === 'change' ? [step.machine] : [])));
+    } catch (error) {
+      // What is recorded already goes on.
+      troubled(error);
+    }
     for (const step of found.steps) if (step.do !== 'change') act(step).catch(troubled);
     timers.arm('look', clock.now() + found.lookAgain * 1000, soon);
+  }
+
+  /** Machines that fail before they join are made ever more slowly. */
+  function count(machine: Machine): void {
+    const { host, cloud, state, isFailure, joinedAt, made, why } = machine;
+    if (state === 'joined') failing.delete(host);
+    if (state !== 'ending' || !isFailure || joinedAt !== null || made === null) return;
+    const failures = (failing.get(host)?.failures ?? 0) + 1;
+    const wait = failures === 1 ? 0 : doubling(failingFirst, failingLongest, failures - 1);
+    failing.set(host, { failures, until: nowOf(cloud) + wait, why: why ?? '' });
   }
 
   async function act(step: Exclude<Step, { do: 'change' }>): Promise<void> {
@@ -186,10 +219,17 @@ export function createController(parts: ControllerParts) {
       else if (step.do === 'learn') await learn(step.type, owned.cloud, memory, nowOf(name));
       else if (step.do === 'setEnd') await setEnd(step.machine, step.made, owned.cloud, memory);
       else await destroy(step.thing, owned.cloud, memory, nowOf(name));
+      memory.notBefore.delete(key);
     } catch (error) {
       if (ending.signal.aborted) return;
       memory.notBefore.set(key, nowOf(name) + failedAgain);
-      log.warn(`cloud ${name}: call failed`, { call: key, error });
+      const why = messageOf(error);
+      const thing = step.do === 'destroy' ? thingKey(step.thing) : null;
+      if (step.do === 'learn') offers.unknown(name, step.type, error, nowOf(name));
+      // What is refused again and again is told once; status goes on to show it.
+      const isTold = thing !== null && memory.refused.get(thing) === why;
+      if (thing !== null) memory.refused.set(thing, why);
+      if (!isTold) log.warn(`cloud ${name}: call failed`, { call: key, error });
     } finally {
       memory.calling.delete(key);
       if (!ending.signal.aborted) soon();
@@ -220,8 +260,8 @@ export function createController(parts: ControllerParts) {
     }
     const order: Order = { owner, run, host: host.host, born, expires, offer, token, image, userData, disk: host.disk };
     const { calling } = memoryOf(cloud.name);
-    calling.add(`create ${run}`);
     commit(intent);
+    calling.add(`create ${run}`);
     const result = await settled(cloud.create(order, ending.signal));
     calling.delete(`create ${run}`);
     // Nobody will know how a call ended that was given up; the next controller looks.
@@ -269,29 +309,43 @@ export function createController(parts: ControllerParts) {
   }
 
   async function list(name: string, { cloud, owner }: OwnedCloud, memory: Memory): Promise<void> {
-    const places = [...new Set([...machines.values()].flatMap((one) => (one.cloud === name ? (one.made?.place ?? []) : [])))];
-    // By the cloud's clock as it was known before, since this answer may correct it.
-    const began = clock.wall();
-    const result = await settled(cloud.list(owner, { places, everywhere: false }, ending.signal));
+    const here = [...machines.values()].filter((one) => one.cloud === name);
+    const places = [...new Set(here.flatMap(({ made }) => made?.place ?? []))];
+    // Machines that were made for an earlier owner are still ours.
+    const owners = new Set([owner, ...here.map((one) => one.owner)]);
+    const began = clock.now();
+    const scope = { places, everywhere: false };
+    const result = await settled(Promise.all([...owners].map((one) => cloud.list(one, scope, ending.signal))));
     if (ending.signal.aborted) return;
-    const [from, at] = [Math.floor((began + cloud.skew()) / 1000), nowOf(name)];
+    const skew = cloud.skew();
+    if (skew !== null) {
+      memory.base = clock.wall() + skew - clock.now();
+      memory.since ??= nowOf(name);
+    }
+    const at = nowOf(name);
+    const from = at - Math.ceil((clock.now() - began) / 1000);
     if (!result.ok) {
       memory.listed = { things: memory.listed?.things ?? [], unknown: [], from, at, failed: messageOf(result.error) };
       log.warn(`cloud ${name}: failed to list`, { error: result.error });
       return;
     }
-    const listed: Listed = { ...result.value, from, at, failed: null };
+    const lists = result.value.map(ownThings);
+    const [things, unknown] = [lists.flatMap((one) => one.things), lists.flatMap((one) => one.unknown)];
+    const listed: Listed = { things, unknown, from, at, failed: null };
     memory.listed = listed;
-    memory.knowsTime = true;
     memory.orphans = orphansAfter(memory.orphans, listed);
     const there = new Set(listed.things.map(thingKey));
-    for (const key of memory.asked.keys()) if (!there.has(key) && listed.unknown.length === 0) memory.asked.delete(key);
+    if (unknown.length === 0)
+      for (const known of [memory.asked, memory.refused]) for (const key of known.keys()) if (!there.has(key)) known.delete(key);
     const appeared = new Set(listed.things.flatMap(({ run }) => (run === null || machines.has(run) ? [] : [run])));
     const known = [...machines.values()].filter((one) => one.cloud === name);
     const gone = [...appeared].flatMap((run) => store.machines.get(run) ?? []);
-    const things = Map.groupBy(listed.things, ({ run }) => run ?? '');
+    const byRun = Map.groupBy(things, ({ run }) => run ?? '');
     const changes = [...known, ...gone].flatMap((machine) => {
-      const after = afterList(machine, listed, things.get(machine.run) ?? [], memory.calling.has(`create ${machine.run}`));
+      const after = afterList(machine, listed, byRun.get(machine.run) ?? [], {
+        isCreating: memory.calling.has(`create ${machine.run}`),
+        heardAt: reports.get(machine.run)?.at ?? null,
+      });
       return after === machine ? [] : [after];
     });
     commit(...changes);
@@ -313,6 +367,7 @@ export function createController(parts: ControllerParts) {
       if (current !== undefined && text !== '') commit({ ...current, console: text.slice(-consoleKept) });
     }
     await cloud.destroy(thing, ending.signal);
+    memory.refused.delete(thingKey(thing));
   }
 
   const change = (run: string, how: (machine: Machine, now: number) => Machine): void => {
@@ -339,6 +394,7 @@ export function createController(parts: ControllerParts) {
     },
     /** Asks for a machine of the host, if none works, and ends a `down`. */
     up(host: string): void {
+      failing.delete(host);
       const isThere = of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
       want(host, isThere ? Math.max(0, wanted.get(host) ?? 0) : 1);
       soon();
@@ -346,16 +402,26 @@ export function createController(parts: ControllerParts) {
     /** How many machines people wait for. */
     wanted: (host: string): number => Math.max(0, wanted.get(host) ?? 0),
     waiting: (host: string): number => waiting.get(host) ?? 0,
-    /** Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them. */
-    async adopt(host: string): Promise<void> {
+    /**
+     * Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them.
+     * Returns what could not be listed.
+     */
+    async adopt(host: string): Promise<readonly string[]> {
+      const unknown: string[] = [];
       for (const [name, { cloud, owner }] of clouds) {
-        const listed = await cloud.list(owner, { places: [], everywhere: false }, ending.signal);
-        if (listed.unknown.length > 0)
-          throw new CloudError('E_CLOUD_UNREACHABLE', `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`);
+        const result = await settled(cloud.list(owner, { places: [], everywhere: false }, ending.signal));
+        ending.signal.throwIfAborted();
+        if (!result.ok) {
+          unknown.push(`cloud ${name}: ${messageOf(result.error)}`);
+          continue;
+        }
+        const listed = ownThings(result.value);
+        unknown.push(...listed.unknown.map((what) => `cloud ${name}: ${what}`));
         const strange = listed.things.filter((thing) => thing.host === host && thing.run !== null && !machines.has(thing.run));
         for (const [run, things] of Map.groupBy(strange, (thing) => thing.run ?? ''))
           if (store.machines.get(run) === null) commit(adopted(run, things, { cloud, owner, host, now: nowOf(name) }));
       }
+      return unknown;
     },
     /** Ends all machines of the host: those that work drain first, unless `now`. It gets no others until `up`. */
     down(host: string, now = false): void {
@@ -401,6 +467,8 @@ export function createController(parts: ControllerParts) {
       const now = nowOf(cloud);
       return { listed, strange: strange.map((thing) => ({ thing, isLeftOver: isLeftOver(thing, orphans, now) })) };
     },
+    /** Why things of the cloud could not be asked to go, one sentence each. */
+    refused: (cloud: string): readonly string[] => [...memoryOf(cloud).refused.values()],
     nowOf,
     /** Calls `listener` after each change. */
     onChange(listener: () => void): () => void {

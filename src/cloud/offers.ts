@@ -45,6 +45,8 @@ export interface Offers {
   next(host: HostConfig, types: ReadonlyMap<string, { readonly zones: readonly (string | null)[] }>, now: number): Next;
   /** The create call for it failed. */
   failed(cloud: string, offer: Offer, error: unknown, now: number): void;
+  /** The cloud does not say where it has the type. */
+  unknown(cloud: string, type: string, error: unknown, now: number): void;
   /** The create call for it succeeded. */
   succeeded(cloud: string, offer: Offer): void;
   /** Those that are unavailable at `now`. */
@@ -56,6 +58,16 @@ export type Next =
   | { readonly offer: null; readonly until: number; readonly because: readonly Unavailable[] };
 
 export function createOffers(): Offers {
+  const offers = make();
+  return {
+    ...offers,
+    unknown(cloud, type, error, now) {
+      for (const spot of [false, true]) offers.failed(cloud, { type, spot, zone: null }, error, now);
+    },
+  };
+}
+
+function make(): Omit<Offers, 'unknown'> {
   let known: readonly Unavailable[] = [];
   /** Zones that the cloud named for an offer, so that they come first. */
   const named = new Map<string, readonly string[]>();

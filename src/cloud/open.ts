@@ -1,10 +1,10 @@
 /** The machines of a config: its clouds, the controller, and the server that machines call. */
 import { createHash } from 'node:crypto';
-import { createReadStream, readFileSync } from 'node:fs';
+import { createReadStream, readFileSync, statSync } from 'node:fs';
 import type { JoinConfig } from '../config/clouds.ts';
 import type { Config } from '../config/config.ts';
-import type { Clock } from '../core/clock.ts';
-import { messageOf, OnejobError, toFailure } from '../errors.ts';
+import { type Clock, every } from '../core/clock.ts';
+import { attempt, messageOf, OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
@@ -38,8 +38,13 @@ export type Machines = Awaited<ReturnType<typeof openMachines>>;
 const beat = 15;
 /** s without a controller and without a job after which a machine ends itself. */
 const away = 1800;
-/** Share of the lifetime after which the machine ends itself, where it can: before the cloud does. */
-const ownLifetime = 0.95;
+/** s before the end that the cloud holds at which the machine ends itself, where it can. */
+const endsBefore = 60;
+
+/** Jobs that one machine can run, whatever it says. */
+const mostJobs = 512;
+/** ms between two looks at the package and the certificate, which people replace. */
+const lookEvery = 60_000;
 
 /** The adapters of all clouds of the config, by name. */
 export async function openAdapters(
@@ -60,10 +65,13 @@ export async function openMachines(parts: MachinesParts) {
   const { hosts } = config;
   const { join } = config;
   const clouds = await openAdapters(config.clouds, { clock, fetch, log, variables, version }, store.owner);
-  const archive = join === null ? null : await archiveOf(join).catch((error: unknown) => toFailure(error).message);
+  const read = async (): Promise<Archive | string | null> =>
+    join === null ? null : archiveOf(join).catch((error: unknown) => toFailure(error).message);
+  let archive = await read();
   const controller = createController({
     ...{ clock, log, store, clouds, hosts },
     ...(parts.only !== undefined && { only: parts.only }),
+    deaf: () => server?.problem?.why ?? null,
     userData(host, cloud, { run, token }) {
       if (join === null || archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
       if (typeof archive === 'string') throw new OnejobError('E_CONFIG', archive);
@@ -76,7 +84,7 @@ export async function openMachines(parts: MachinesParts) {
         has: (host.image ?? cloud.usualImage).has,
         gpu: pools.some(({ devices }) => devices.count !== 0),
         guestEnds: cloud.capabilities.guestEnds,
-        lifetime: Math.floor((host.lifetime / 1000) * ownLifetime),
+        lifetime: Math.floor(host.lifetime / 1000) - endsBefore,
         setup: host.setup.join('\n'),
       });
     },
@@ -85,6 +93,7 @@ export async function openMachines(parts: MachinesParts) {
     join === null
       ? null
       : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk: deskOf(parts, controller) });
+  let callOff = (): void => {};
   return {
     controller,
     hosts,
@@ -99,42 +108,71 @@ export async function openMachines(parts: MachinesParts) {
         ([cloud, of]) =>
           `The config has no cloud ${cloud} any more, so onejob cannot remove ${of.map(({ run }) => run).join(', ')}: put it back until they are gone.`,
       );
-      return [...unheard, ...missing, ...lost, ...[...clouds.keys()].flatMap((name) => unlisted(controller, name) ?? [])];
+      return [
+        ...unheard,
+        ...missing,
+        ...lost,
+        ...[...clouds.keys()].flatMap((name) => [...unlisted(controller, name), ...controller.refused(name)]),
+      ];
     },
     async start(): Promise<void> {
       await server?.open();
       controller.start();
+      callOff = every(
+        clock,
+        lookEvery,
+        async () => {
+          server?.refresh();
+          if (join !== null && isOlder(archive, join)) archive = await read();
+        },
+        (error) => log.error('failed to look at what machines need', { error }),
+      );
     },
     async close(): Promise<void> {
+      callOff();
       controller.close();
       await server?.close();
     },
   };
 }
 
-/** Why nobody knows what exists in a cloud, as a sentence; null: it is known. */
-function unlisted(controller: Controller, name: string): string | null {
+/** Why nobody knows what exists in a cloud, a sentence each. */
+function unlisted(controller: Controller, name: string): string[] {
   const { listed } = controller.seen(name);
-  if (listed === null) return null;
-  if (listed.failed !== null) return `Cannot list what exists in cloud ${name}: ${listed.failed}`;
-  return listed.unknown.length === 0 ? null : `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`;
+  if (listed === null) return [];
+  if (listed.failed !== null) return [`Cannot list what exists in cloud ${name}: ${listed.failed}`];
+  return listed.unknown.length === 0 ? [] : [`Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`];
+}
+
+interface Archive {
+  /** null: the controller serves it. */
+  readonly url: string | null;
+  readonly sha256: string;
+  /** When its file was changed, ms. */
+  readonly changedAt: number;
+}
+
+/** Whether another file has come in its place. */
+function isOlder(archive: Archive | string | null, { package: place }: JoinConfig): boolean {
+  if (place.startsWith('https:')) return false;
+  const found = attempt(() => statSync(place).mtimeMs);
+  return typeof archive === 'string' ? found !== null : archive?.changedAt !== found;
 }
 
 /** The archive that machines install: its checksum and its address; null: the controller serves it. @throws OnejobError E_CONFIG */
-async function archiveOf({
-  package: place,
-  sha256,
-}: JoinConfig): Promise<{ readonly url: string | null; readonly sha256: string }> {
-  if (place.startsWith('https:')) return { url: place, sha256: sha256 ?? '' };
+async function archiveOf({ package: place, sha256 }: JoinConfig): Promise<Archive> {
+  if (place.startsWith('https:')) return { url: place, sha256: sha256 ?? '', changedAt: 0 };
   const hash = createHash('sha256');
+  let changedAt: number;
   try {
+    changedAt = statSync(place).mtimeMs;
     for await (const piece of createReadStream(place)) hash.update(piece);
   } catch (error) {
     throw new OnejobError('E_CONFIG', `Cannot read the package for machines, ${place}: ${messageOf(error)}.`, {
       hint: 'Put a release archive of onejob there, or change "join.package".',
     });
   }
-  return { url: null, sha256: hash.digest('hex') };
+  return { url: null, sha256: hash.digest('hex'), changedAt };
 }
 
 /** What machines tell becomes events of the controller. */
@@ -143,13 +181,15 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller): D
   return {
     secretsOf(run) {
       const machine = controller.get(run);
-      if (machine === null || machine.state === 'ending') return null;
+      // A machine that has joined and is to end is told so.
+      if (machine === null || (machine.state === 'ending' && machine.joinedAt === null)) return null;
       const { tokenHash: token, credentialHash: credential, joinedAt } = machine;
       return { token, credential, hasJoined: joinedAt !== null };
     },
     stage({ run, stage, text }) {
       if (stage === 'joined') return controller.joined(run);
       controller.change(run, (machine, now) => {
+        if (machine.stage === stage) return machine;
         const known = { ...machine, stage };
         if (stage === 'failed') return ended(known, now, `It could not be set up: ${text.slice(-2000)}`, true);
         if (stage === 'drained')
@@ -176,9 +216,11 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller): D
     stolen(run, from) {
       controller.change(run, (machine, now) => ended(machine, now, `Its join token was used twice, also from ${from}.`, true));
     },
-    beat({ run, busy, agents, idleFor }) {
-      controller.report(run, { busy, agents, idleFor: idleFor / 1000 });
+    beat({ run, busy, agents, slots, idleFor, problem }) {
       const machine = controller.get(run);
+      // The machine says it, and its jobs may have its credential.
+      const room = Math.min(slots ?? agents, mostJobs);
+      controller.report(run, { busy: Math.min(busy, room), agents: room, idleFor: idleFor / 1000, problem });
       if (machine === null || machine.state === 'ending') return 'end';
       return machine.state === 'draining' ? 'drain' : 'stay';
     },

@@ -51,19 +51,19 @@ const listed = (things: readonly Thing[] = [], more: Partial<Listed> = {}): List
 });
 
 const cloud = (more: Partial<CloudView> = {}): CloudView => ({
-  ...{ now, knowsTime: true, listed: listed(), calling: new Set(), asked: new Map(), orphans: new Map(), notBefore: new Map() },
+  ...{ now, since: now - 86_400, listed: listed(), calling: new Set(), asked: new Map(), orphans: new Map(), notBefore: new Map() },
   types: new Map(['big', 'small'].map((type) => [type, { zones: ['a', 'b'], price, spotPrice: price }])),
   ...more,
 });
 
 const view = ({ here = cloud(), ...more }: Partial<View> & { readonly here?: CloudView } = {}): View => ({
   ...{ clouds: new Map([['sim', here]]), hosts: [host], machines: [], goneToday: [], reports: new Map() },
-  ...{ waiting: new Map(), wanted: new Map(), offers: createOffers(), only: null },
+  ...{ waiting: new Map(), wanted: new Map(), offers: createOffers(), only: null, deaf: null, failing: new Map() },
   ...more,
 });
 
 const created = (given: View): readonly Offer[] => plan(given).steps.flatMap((step) => (step.do === 'create' ? [step.offer] : []));
-const report = (more: object = {}) => new Map([[run, { at: now - 5, busy: 0, agents: 1, idleFor: 0, ...more }]]);
+const report = (more: object = {}) => new Map([[run, { at: now - 5, busy: 0, agents: 1, idleFor: 0, problem: null, ...more }]]);
 const waiting = (jobs: number) => new Map([['burst', jobs]]);
 
 describe('a machine is created', () => {
@@ -104,6 +104,24 @@ describe('a machine is created', () => {
     expect(plan(given).steps).toEqual([]);
   });
 
+  it('not while machines cannot join, and not at once after some that did not', () => {
+    const deaf = plan(view({ waiting: waiting(1), deaf: 'another program listens there' }));
+    expect(deaf.steps).toEqual([]);
+    expect(deaf.reasons.get('burst')).toBe('machines cannot join this daemon: another program listens there');
+    const failing = new Map([['burst', { failures: 2, until: now + 300, why: 'It did not join within 20 minutes.' }]]);
+    const found = plan(view({ waiting: waiting(1), failing }));
+    expect(found.steps).toEqual([]);
+    expect(found.reasons.get('burst')).toMatch(
+      /^its last 2 machines failed: It did not join within 20 minutes; the next one is made at/,
+    );
+  });
+
+  it('of another type if the cloud tells nothing about the first', () => {
+    const types = new Map([['small', { zones: ['a'], price, spotPrice: price }]]);
+    const here = cloud({ types, notBefore: new Map([['learn big', now + 30]]) });
+    expect(created(view({ here, waiting: waiting(1) }))).toMatchObject([{ type: 'small' }]);
+  });
+
   it('not after `cloud down`, and says what to type', () => {
     const given = view({ wanted: new Map([['burst', -1]]), waiting: waiting(3) });
     expect(created(given)).toEqual([]);
@@ -137,8 +155,13 @@ describe('a budget', () => {
   it('stops new machines once it is used up, and says so', () => {
     const given = (hours: number) => view({ hosts, goneToday: [gone(hours)], waiting: waiting(1) });
     expect(created(given(4))).toHaveLength(1);
-    expect(created(given(6))).toHaveLength(0);
-    expect(plan(given(6)).reasons.get('burst')).toBe('its budget of 5 USD a day is used up (6.00 USD since 00:00 UTC)');
+    expect(created(given(4.5))).toHaveLength(0);
+    expect(plan(given(4.5)).reasons.get('burst')).toBe(
+      'its budget of 5 USD a day allows no other machine (4.50 USD since 00:00 UTC, and 1.00 for the next hour of all machines)',
+    );
+    const living = machine({ born: now, state: 'booting', joinedAt: null });
+    const more = { hosts: [{ ...host, budget: 1.5, max: 4 }], machines: [living], waiting: waiting(3) };
+    expect(created(view(more))).toHaveLength(0);
   });
 
   it('allows no machine whose price nobody knows', () => {
@@ -163,14 +186,14 @@ describe('a machine that works', () => {
     ['its report is old', { reports: report({ idleFor: 900, at: now - 61 }) }],
     ['jobs wait', { reports: report({ idleFor: 900 }), waiting: waiting(1) }],
     ['it is one of `min`', { reports: report({ idleFor: 900 }), hosts: [{ ...host, min: 1 }] }],
-    ['the cloud has not told the time', { reports: report({ idleFor: 900 }), here: cloud({ knowsTime: false }) }],
+    ['the cloud has not told the time', { reports: report({ idleFor: 900 }), here: cloud({ since: null }) }],
   ] as const)('does not while %s', (_, more) => {
     expect(changes(view({ machines: [machine()], ...more }))).toEqual([]);
   });
 
   it('of two idle ones only one drains where one must stay', () => {
     const other = 'onejob-00000000000000bb';
-    const reports = new Map([...report({ idleFor: 900 }), [other, { at: now, busy: 0, agents: 1, idleFor: 900 }]]);
+    const reports = new Map([...report({ idleFor: 900 }), [other, { at: now, busy: 0, agents: 1, idleFor: 900, problem: null }]]);
     const given = view({ hosts: [{ ...host, min: 1 }], machines: [machine(), machine({ run: other })], reports });
     expect(changes(given)).toHaveLength(1);
   });
@@ -182,10 +205,32 @@ describe('a machine that works', () => {
     ]);
   });
 
+  it('that nobody hears any more is given up, a busy one later; not by a controller that cannot hear', () => {
+    const silent = (seconds: number, busy: number) => ({
+      machines: [machine({ joinedAt: now - 80_000, state: 'joined' })],
+      reports: report({ at: now - seconds, busy }),
+    });
+    expect(changes(view(silent(1799, 0)))).toEqual([]);
+    expect(changes(view(silent(1800, 0)))).toMatchObject([
+      { state: 'ending', why: 'It was silent for too long.', isFailure: true },
+    ]);
+    expect(changes(view(silent(7199, 1)))).toEqual([]);
+    expect(changes(view(silent(7200, 1)))).toHaveLength(1);
+    expect(changes(view({ ...silent(90_000, 0), deaf: 'another program listens there' }))).toEqual([]);
+    expect(changes(view({ ...silent(90_000, 0), here: cloud({ since: now - 60 }) }))).toEqual([]);
+  });
+
+  it('has no free agent if it says that something is wrong, or said nothing lately', () => {
+    const wanting = (more: object) => created(view({ machines: [machine()], reports: report(more), waiting: waiting(1) }));
+    expect(wanting({})).toHaveLength(0);
+    expect(wanting({ problem: 'the daemon does not answer' })).toHaveLength(1);
+    expect(wanting({ at: now - 61 })).toHaveLength(1);
+  });
+
   it('whose host left the config drains, and ends if nobody can tell it to', () => {
     const given = (one: Machine, more: Partial<View> = {}) => changes(view({ hosts: [], machines: [one], ...more }));
     expect(given(machine())).toMatchObject([{ state: 'draining', why: 'The config has no such host any more.' }]);
-    const draining = machine({ state: 'draining', since: now - 1800 });
+    const draining = machine({ state: 'draining', since: now - 7200, joinedAt: now - 7200 });
     expect(given(draining)).toMatchObject([{ state: 'ending' }]);
     expect(given(draining, { reports: report() })).toEqual([]);
     expect(given(machine({ state: 'draining' }))).toEqual([]);
@@ -232,7 +277,7 @@ describe('after a list', () => {
       one,
       list,
       list.things.filter((each) => each.run === one.run),
-      isCreating,
+      { isCreating },
     );
   const ending = machine({ state: 'ending', since: now - 60 });
 
@@ -250,6 +295,23 @@ describe('after a list', () => {
     ['came while the create call was under way', {}, true],
   ])('one that %s proves nothing', (_, more, isCreating) => {
     expect(seen(ending, listed([], more), isCreating)).toBe(ending);
+  });
+
+  it('what was never made but left a group behind is found out, and the group is removed', () => {
+    const intent = machine({ state: 'intent', made: null, joinedAt: null, seenAt: null, since: now - 200 });
+    const group = thing({ kind: 'group', id: 'rg-1' });
+    const once = seen(intent, listed([group]));
+    const twice = seen(once, listed([group], { from: now, at: now + 2 }));
+    expect(twice).toMatchObject({ state: 'intent', absent: [now - 10, now + 2], items: [{ kind: 'group' }] });
+    const found = plan(view({ machines: [twice], here: cloud({ listed: listed([group]) }) }));
+    expect(found.steps).toMatchObject([{ do: 'change', machine: { state: 'ending' } }]);
+  });
+
+  it('a machine that speaks lives, and one that was stopped ends', () => {
+    const quiet = machine({ absent: [now - 40] });
+    const list = listed();
+    expect(afterList(quiet, list, [], { isCreating: false, heardAt: now - 11 })).toMatchObject({ state: 'joined', absent: [] });
+    expect(seen(machine(), listed([thing({ state: 'stopped' })]))).toMatchObject({ state: 'ending', why: 'It was stopped.' });
   });
 
   it('what appears later comes back, and is removed', () => {

@@ -11,11 +11,13 @@ import type { Offers, Unavailable } from './offers.ts';
 export interface Report {
   /** Seconds by the cloud's clock. */
   readonly at: number;
-  /** Jobs that run, and agents that there are. */
+  /** Jobs that run, and that can run at the same time. */
   readonly busy: number;
   readonly agents: number;
   /** Seconds without a job. */
   readonly idleFor: number;
+  /** Why it cannot work, or does not know what runs on it; null: it works. */
+  readonly problem: string | null;
 }
 
 /** A list and when it was asked for and answered; seconds by the cloud's clock. */
@@ -37,8 +39,8 @@ export interface TypeFacts {
 export interface CloudView {
   /** Seconds since the epoch by the cloud's clock; by ours until it is known. */
   readonly now: number;
-  /** Whether the cloud has told its time: before that nothing is late. */
-  readonly knowsTime: boolean;
+  /** Since when the cloud's time is known; null: it is not, and nothing is late. What happened before, nobody heard. */
+  readonly since: number | null;
   readonly listed: Listed | null;
   /** By type; a missing one was not asked for yet. */
   readonly types: ReadonlyMap<string, TypeFacts>;
@@ -65,8 +67,21 @@ export interface View {
   /** Machines that people asked for, by host, and that have not joined yet; -1: they want none, whatever waits. */
   readonly wanted: ReadonlyMap<string, number>;
   readonly offers: Offers;
+  /** Why machines cannot join, as the end of a sentence; null: they can. */
+  readonly deaf: string | null;
+  /** Hosts whose machines did not join: none is made before `until`. */
+  readonly failing: ReadonlyMap<string, Failing>;
   /** The only host whose number of machines is looked after; null: all. */
   readonly only: string | null;
+}
+
+/** Machines of one host that failed, one after the other. */
+export interface Failing {
+  readonly failures: number;
+  /** Seconds by the cloud's clock. */
+  readonly until: number;
+  /** Why the last one ended. */
+  readonly why: string;
 }
 
 export type Step =
@@ -119,8 +134,10 @@ const listFresh = 120;
 const listApart = 5;
 /** Seconds for which what a machine said about itself holds. */
 const reportHolds = 60;
-/** Seconds without a report after which a machine that no config names does not drain any more. */
-const silentAfter = 1800;
+/** Seconds without a report after which a machine counts as lost: one that was idle, and one that was busy or never heard. */
+const [silentAfter, silentBusyAfter] = [1800, 7200];
+/** Seconds in which a machine tries again to join. */
+const joinAgain = 180;
 /** Seconds after which a thing whose machine nobody knows is left over. */
 const orphanAfter = 900;
 /** Removed first: the others may end with them. */
@@ -145,11 +162,11 @@ export function plan(view: View): Plan {
     const working = new Map([...byHost].map(([host, of]) => [host, of.filter(isWanted).length]));
     const things = Map.groupBy(listed?.things ?? [], ({ run }) => run ?? '');
     /** When the youngest change began; null: nothing changes. */
-    let changing: number | null = here.knowsTime ? null : now;
+    let changing: number | null = here.since === null ? now : null;
     const isChanging = (since: number): void => {
       changing = Math.max(changing ?? 0, since);
     };
-    for (const machine of here.knowsTime ? ours : []) {
+    for (const machine of here.since === null ? [] : ours) {
       const host = hosts.get(machine.host);
       const next = byTime(machine, host, working.get(machine.host) ?? 0, view, here);
       if (next?.state === 'draining') working.set(machine.host, (working.get(machine.host) ?? 0) - 1);
@@ -167,9 +184,9 @@ export function plan(view: View): Plan {
         else at(again - now);
       }
       if (machine.state === 'ending') steps.push(...removal(cloud, machine, things.get(machine.run) ?? [], here));
-      at(timeLeft(machine, host, view, now));
+      at(timeLeft(machine, host, view, here));
     }
-    for (const [run, found] of here.knowsTime ? things : [])
+    for (const [run, found] of here.since === null ? [] : things)
       if (run !== '' && !runs.has(run))
         for (const thing of found) {
           if (!isLeftOver(thing, here.orphans, now)) continue;
@@ -229,10 +246,11 @@ function byTime(
   host: HostConfig | undefined,
   working: number,
   view: View,
-  { now, calling }: CloudView,
+  { now, calling, since }: CloudView,
 ): Machine | null {
   if (machine.state === 'ending' || machine.state === 'gone') return null;
-  if (now >= machine.expires && machine.state !== 'intent') return ended(machine, now, 'Its lifetime is over.', false);
+  if (now >= machine.expires) return resolved(machine, now, 'Its lifetime is over.', false);
+  const report = view.reports.get(machine.run);
   switch (machine.state) {
     case 'intent': {
       if (calling.has(`create ${machine.run}`) || now < machine.since + appearsWithin || machine.absent.length < 2) return null;
@@ -240,38 +258,59 @@ function byTime(
     }
     case 'made':
       if (machine.why !== null) return ended(machine, now, machine.why, machine.isFailure);
-      return now < machine.since + endWithin
-        ? null
-        : ended(machine, now, `The cloud did not confirm its end within ${endWithin / 60} minutes.`, true);
+      if (now < Math.max(machine.since, since ?? 0) + endWithin) return null;
+      return unconfirmed(machine, now);
     case 'booting': {
       const boot = Math.round((host?.boot ?? 0) / 1000);
-      return now < machine.born + boot
-        ? null
-        : ended(machine, now, `It did not join within ${Math.round(boot / 60)} minutes.`, true);
+      // It may have tried while nobody listened.
+      if (now < Math.max(machine.born + boot, (since ?? 0) + joinAgain)) return null;
+      return ended(machine, now, `It did not join within ${Math.round(boot / 60)} minutes.`, true);
     }
     case 'joined': {
       if (host === undefined) return drained(machine, now, 'The config has no such host any more.');
       if (view.only !== null && view.only !== host.host) return null;
-      const report = view.reports.get(machine.run);
       const before = Math.min(900, Math.round(host.lifetime / 10_000));
       if (now >= machine.expires - before) return drained(machine, now, 'Its lifetime is almost over.');
-      if (report === undefined || now > report.at + reportHolds || report.idleFor * 1000 < host.idle) return null;
-      if (working <= host.min || (view.waiting.get(host.host) ?? 0) > 0) return null;
+      if (isSilent(machine, report, view.deaf, since, now)) return ended(machine, now, 'It was silent for too long.', true);
+      if (!isFresh(report, now) || report.problem !== null || report.idleFor * 1000 < host.idle) return null;
+      // Jobs that wait although it is free may wait for something else, but not all of them.
+      const needed = Math.ceil((view.waiting.get(host.host) ?? 0) / Math.max(1, report.agents));
+      if (working <= Math.max(host.min, needed)) return null;
       return drained(machine, now, `It had no job for ${Math.round(host.idle / 1000)} s.`);
     }
     case 'draining': {
       // Without "hosts" and "join" in the config nobody can tell it to drain.
-      const report = view.reports.get(machine.run);
-      if (host !== undefined || now < Math.max(machine.since, report?.at ?? 0) + silentAfter) return null;
-      return ended(machine, now, 'The config has no such host any more, and it was silent.', false);
+      if (isSilent(machine, report, host === undefined ? null : view.deaf, since, now))
+        return ended(machine, now, 'It drained, and was silent for too long.', true);
+      return null;
     }
     default:
       return null;
   }
 }
 
+const isFresh = (report: Report | undefined, now: number): report is Report =>
+  report !== undefined && now <= report.at + reportHolds;
+
+/**
+ * Whether nothing was heard of it for so long that it counts as lost. One that was busy gets more time, and a controller that cannot
+ * hear concludes nothing. `since`: when the controller began to listen.
+ */
+function isSilent(machine: Machine, report: Report | undefined, deaf: string | null, since: number | null, now: number): boolean {
+  if (deaf !== null || since === null) return false;
+  const patience = report !== undefined && report.busy === 0 ? silentAfter : silentBusyAfter;
+  return now >= Math.max(machine.joinedAt ?? machine.since, report?.at ?? 0, since) + patience;
+}
+
+/** A machine that works already drains first. */
+function unconfirmed(machine: Machine, now: number): Machine {
+  const why = `The cloud did not confirm its end within ${endWithin / 60} minutes.`;
+  if (machine.joinedAt === null) return ended(machine, now, why, true);
+  return changed(machine, now, { state: 'draining', why, isFailure: true });
+}
+
 /** Seconds until time changes something of the machine. */
-function timeLeft(machine: Machine, host: HostConfig | undefined, view: View, now: number): number {
+function timeLeft(machine: Machine, host: HostConfig | undefined, view: View, { now }: CloudView): number {
   const report = view.reports.get(machine.run);
   const times = [machine.expires - now];
   if (machine.state === 'intent') times.push(machine.since + appearsWithin - now);
@@ -323,12 +362,20 @@ export function orphansAfter(before: ReadonlyMap<string, number>, listed: Listed
 }
 
 /** A machine after a list. `things`: of it. `isCreating`: its create call is under way. */
-export function afterList(machine: Machine, listed: Listed, things: readonly Thing[], isCreating: boolean): Machine {
+export function afterList(
+  given: Machine,
+  listed: Listed,
+  things: readonly Thing[],
+  { isCreating, heardAt = null }: { readonly isCreating: boolean; readonly heardAt?: number | null },
+): Machine {
   const now = listed.at;
+  let machine = given;
   if (things.length > 0) {
     const known = new Set(machine.items.map(thingKey));
     const more = things.filter((thing) => !known.has(thingKey(thing))).map(({ kind, id, place }) => ({ kind, id, place }));
-    const seen = { items: more.length === 0 ? machine.items : [...machine.items, ...more], seenAt: now, absent: [] };
+    const isNew = more.length > 0 || machine.seenAt === null || machine.absent.length > 0;
+    const items = more.length === 0 ? machine.items : [...machine.items, ...more];
+    const seen = isNew ? { items, seenAt: now, absent: [] as number[] } : {};
     if (machine.state === 'gone')
       return changed(machine, now, { ...seen, state: 'ending', why: 'It appeared after two lists without it.', isFailure: true });
     const found = things.find(({ kind }) => kind === 'machine');
@@ -336,9 +383,14 @@ export function afterList(machine: Machine, listed: Listed, things: readonly Thi
       const made = { id: found.id, place: found.place, zone: found.offer?.zone ?? machine.offer.zone };
       return changed(machine, now, { ...seen, state: 'made', made });
     }
-    // Its disks may still be listed after it has ended.
-    if (found !== undefined || machine.state === 'ending' || machine.state === 'intent') return { ...machine, ...seen };
+    if (found?.state === 'stopped' && (machine.state === 'joined' || machine.state === 'draining'))
+      return ended({ ...machine, ...seen }, now, 'It was stopped.', true);
+    if (found !== undefined || machine.state === 'ending') return isNew ? { ...machine, ...seen } : machine;
+    // Its disks may still be listed after it has ended, or although it was never made.
+    if (more.length > 0) machine = { ...machine, items };
   }
+  // What speaks lives, whatever a list says.
+  if (heardAt !== null && heardAt >= listed.from) return machine.absent.length === 0 ? machine : { ...machine, absent: [] };
   if (isCreating || listed.failed !== null || listed.unknown.length > 0) return machine;
   if (listed.from < machine.since || machine.state === 'gone') return machine;
   // What was created may not be in lists yet.
@@ -359,7 +411,10 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
     return { ...none, reason: `somebody ended it with "onejob cloud down"; "onejob cloud up ${host.host}" lets it work again` };
   const working = of.filter(isWanted);
   const starting = working.filter(({ state }) => state !== 'joined').length;
-  const reports = working.flatMap(({ run, state }) => (state === 'joined' ? (view.reports.get(run) ?? []) : []));
+  const reports = working.flatMap(({ run, state }) => {
+    const report = view.reports.get(run);
+    return state === 'joined' && isFresh(report, here.now) && report.problem === null ? [report] : [];
+  });
   const free = reports.reduce((sum, { agents, busy }) => sum + Math.max(0, agents - busy), 0);
   const each = Math.max(1, ...(reports.length > 0 ? reports.map(({ agents }) => agents) : [host.agents]));
   const forJobs = Math.ceil(Math.max(0, (view.waiting.get(host.host) ?? 0) - free) / each);
@@ -368,15 +423,27 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   // Those that end may still be there, and are paid for.
   const room = host.max - of.filter(({ state, made, seenAt }) => state !== 'ending' || made !== null || seenAt !== null).length;
   if (room <= 0) return { ...none, reason: `it has ${of.length} of at most ${host.max} machines` };
-  const unknown = host.types.filter((type) => !here.types.has(type));
-  if (unknown.length > 0) {
-    const again = (type: string): number => here.notBefore.get(`learn ${type}`) ?? 0;
-    const steps = unknown.flatMap((type): Step[] =>
-      here.calling.has(`learn ${type}`) || here.now < again(type) ? [] : [{ do: 'learn', cloud: host.cloud, type }],
-    );
-    return { ...none, isWish: true, steps, until: Math.min(...unknown.map(again).filter((time) => time > here.now), Infinity) };
+  if (view.deaf !== null) return { ...none, reason: `machines cannot join this daemon: ${view.deaf}` };
+  const failing = view.failing.get(host.host);
+  if (failing !== undefined && here.now < failing.until) {
+    const times = failing.failures === 1 ? 'its last machine' : `its last ${failing.failures} machines`;
+    const again = `the next one is made at ${timeOf(failing.until)} UTC`;
+    return { ...none, until: failing.until, reason: `${times} failed: ${failing.why.replace(/\.$/, '').slice(0, 300)}; ${again}` };
   }
-  const next = view.offers.next(host, here.types, here.now);
+  // What cannot be learnt now keeps no other type waiting.
+  const again = (type: string): number => here.notBefore.get(`learn ${type}`) ?? 0;
+  const unknown = host.types.filter((type) => !here.types.has(type) && here.now >= again(type));
+  if (unknown.length > 0) {
+    const steps = unknown.flatMap((type): Step[] =>
+      here.calling.has(`learn ${type}`) ? [] : [{ do: 'learn', cloud: host.cloud, type }],
+    );
+    return { ...none, isWish: true, steps };
+  }
+  const known = { ...host, types: host.types.filter((type) => here.types.has(type)) };
+  const untold = Math.min(...host.types.filter((type) => !here.types.has(type)).map(again));
+  if (known.types.length === 0)
+    return { ...none, until: untold, reason: `${host.cloud} tells nothing about ${host.types.join(', ')}; see the daemon's log` };
+  const next = view.offers.next(known, here.types, here.now);
   const price = next.offer === null ? null : priceOf(host, next.offer, here);
   const poor = next.offer === null ? null : overBudget(host, next.offer, price, view, here.now);
   if (poor !== null) return { ...none, ...poor };
@@ -394,6 +461,9 @@ export function priceOf(host: HostConfig, { type, spot }: Offer, here: Pick<Clou
   return (spot ? found?.spotPrice : found?.price) ?? null;
 }
 
+/** As `14:02`, UTC. */
+const timeOf = (seconds: number): string => new Date(seconds * 1000).toISOString().slice(11, 16);
+
 /** Seconds of a day. */
 const day = 86_400;
 
@@ -405,14 +475,19 @@ function overBudget(host: HostConfig, { type }: Offer, price: Price | null, view
   const unknown = (of: string) => `the price of ${of} is unknown, so its budget allows no machine; write it under "prices"`;
   if (price === null) return { reason: unknown(type), until };
   let sum = 0;
+  // Those that live go on for a while: an hour of each counts as spent.
+  let soon = price.perHour;
   for (const machine of [...view.machines, ...view.goneToday]) {
-    if (machine.host !== host.host) continue;
+    // What was only adopted to be removed has no price.
+    if (machine.host !== host.host || machine.token === '') continue;
     const cost = costOf(machine, now, today);
     if (cost === null) return { reason: unknown(machine.offer.type), until };
     sum += cost;
+    if (isWanted(machine)) soon += machine.price?.perHour ?? 0;
   }
-  if (sum < host.budget) return null;
-  return { reason: `its budget of ${host.budget} USD a day is used up (${sum.toFixed(2)} USD since 00:00 UTC)`, until };
+  if (sum + soon <= host.budget) return null;
+  const spent = `${sum.toFixed(2)} USD since 00:00 UTC, and ${soon.toFixed(2)} for the next hour of all machines`;
+  return { reason: `its budget of ${host.budget} USD a day allows no other machine (${spent})`, until };
 }
 
 /** As `no g6.xlarge in us-west-2a since 14:02; trying g5.xlarge`; null: nothing is missing. */
@@ -422,7 +497,7 @@ function shortage(host: HostConfig, next: Offer | null, unavailable: readonly Un
   const groups = Map.groupBy(of, ({ offer: { type, spot }, code }) => `${type}${spot ? ' (spot)' : ''}|${code}`);
   const parts = [...groups].map(([, list]) => {
     const [{ offer, code, why }] = list as [Unavailable, ...Unavailable[]];
-    const since = new Date(Math.min(...list.map((one) => one.since)) * 1000).toISOString().slice(11, 16);
+    const since = timeOf(Math.min(...list.map((one) => one.since)));
     if (code !== 'E_CLOUD_CAPACITY') return why.replace(/\.$/, '');
     const zones = list.flatMap(({ offer: { zone } }) => zone ?? []);
     const where = zones.length === 0 ? '' : ` in ${zones.join(', ')}`;
@@ -431,6 +506,6 @@ function shortage(host: HostConfig, next: Offer | null, unavailable: readonly Un
   const then =
     next !== null
       ? `trying ${next.type}${next.spot ? ' (spot)' : ''}${next.zone === null ? '' : ` in ${next.zone}`}`
-      : `trying again at ${new Date(Math.min(...of.map(({ until }) => until)) * 1000).toISOString().slice(11, 16)} UTC`;
+      : `trying again at ${timeOf(Math.min(...of.map(({ until }) => until)))} UTC`;
   return `${parts.join(', ')}; ${then}`;
 }

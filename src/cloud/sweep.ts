@@ -4,7 +4,7 @@
  */
 import { type Clock, sleep } from '../core/clock.ts';
 import { messageOf } from '../errors.ts';
-import { type Cloud, type Thing, thingKinds } from './cloud.ts';
+import { type Cloud, ownThings, type Thing, thingKinds } from './cloud.ts';
 import { thingKey } from './machine.ts';
 import { isLeftOver, type Listed, orphansAfter } from './plan.ts';
 
@@ -90,12 +90,13 @@ export async function sweep(cloud: Cloud, options: SweepOptions, clock: Clock, s
 }
 
 function seconds(clock: Clock, cloud: Cloud): number {
-  return Math.floor((clock.wall() + cloud.skew()) / 1000);
+  return Math.floor((clock.wall() + (cloud.skew() ?? 0)) / 1000);
 }
 
 async function listAll(cloud: Cloud, owner: string, from: number, signal: AbortSignal): Promise<Listed> {
   try {
-    return { ...(await cloud.list(owner, { places: [], everywhere: true }, signal)), from, at: from, failed: null };
+    const listing = ownThings(await cloud.list(owner, { places: [], everywhere: true }, signal));
+    return { ...listing, from, at: from, failed: null };
   } catch (error) {
     signal.throwIfAborted();
     return { things: [], unknown: [], from, at: from, failed: messageOf(error) };

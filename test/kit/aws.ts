@@ -42,7 +42,7 @@ export function awsBench({ config = {}, parts = {}, ...options }: AwsBenchOption
     ...{ clock, aws, cloud, never },
     /** What to make next. */
     order(of: Partial<Order> = {}): Order {
-      const born = Math.floor((clock.wall() + cloud.skew()) / 1000);
+      const born = Math.floor((clock.wall() + (cloud.skew() ?? 0)) / 1000);
       return {
         ...{ owner, run: `onejob-${randomBytes(8).toString('hex')}`, host: 'burst', born, expires: born + 3600 },
         ...{ offer: { type: 'g4dn.xlarge', spot: false, zone: null }, token: randomUUID(), image: usualImage },

@@ -327,7 +327,7 @@ export class CloudWorld {
     return {
       ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, longestLifetime: 1e12 } },
       usualImage: { from: 'image', has: 'everything' },
-      skew: () => (this.#heard ? this.#skew : 0),
+      skew: () => (this.#heard ? this.#skew : null),
       zones: (type) =>
         this.#call(process, second, () => {
           if (this.#fails()) throw unreachable(false);
@@ -469,7 +469,7 @@ export class CloudWorld {
         row = controller.get(run);
         const busy = this.#busy.has(run) ? 1 : 0;
         const idleFor = busy === 1 ? 0 : (this.time.now - (this.#idleSince.get(run) ?? this.time.now)) / 1000;
-        controller.report(run, { busy, agents: 1, idleFor });
+        controller.report(run, { busy, agents: 1, idleFor, problem: null });
       });
       const state = (row as Machine | null)?.state;
       if (isHeard && (state === 'draining' || state === 'ending')) isDrained = true;

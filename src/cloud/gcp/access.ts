@@ -74,7 +74,7 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
     if (!URL.canParse(url) || !/^https?:/.test(url) || clearTextHost(url) !== null)
       throw refuse(`"token_uri" in the key of ${email} is not an https address`, { hint: 'Create a new key.' });
     for (let attempts = 1; ; attempts++) {
-      const usedSkew = caller.skew();
+      const usedSkew = caller.skew() ?? 0;
       const assertion = assertionOf(key, caller.now());
       const answer = await caller.send(
         {
@@ -89,7 +89,7 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
       const found = tokenAnswer.safeParse(jsonOf(answer.text));
       if (answer.status === 200 && found.success) return hold(found.data.access_token, found.data.expires_in * 1000 - early);
       // Our clock is wrong, and its answer said by how much.
-      if (answer.status === 400 && attempts === 1 && Math.abs(caller.skew() - usedSkew) > tolerance) continue;
+      if (answer.status === 400 && attempts === 1 && Math.abs((caller.skew() ?? 0) - usedSkew) > tolerance) continue;
       throw whyNot(answer.status, answer.text, email);
     }
   }

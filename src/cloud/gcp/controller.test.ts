@@ -59,7 +59,7 @@ async function play(host: Partial<HostConfig> = {}): Promise<Play> {
   const report = (): void => {
     for (const machine of running) {
       const idleFor = (world.gcp.now() - (machine.started ?? 0)) / 1000;
-      current?.report(machine.name, { busy: 0, agents: 1, idleFor });
+      current?.report(machine.name, { busy: 0, agents: 1, idleFor, problem: null });
       if (current?.get(machine.name)?.state === 'draining')
         current.change(machine.name, (known, now) => ended(known, now, known.why ?? 'It is drained.', false));
     }

@@ -50,7 +50,7 @@ function world({ machine = {}, noticesEvery }: Given = {}) {
       },
       async beat(beat) {
         if (state.controller !== null) throw state.controller;
-        beats.push({ ...beat, at: clock.now() });
+        beats.push({ slots: null, ...beat, at: clock.now() });
         return state.order;
       },
     },
@@ -336,7 +336,7 @@ describe('a shutdown of the system', () => {
         async look() {
           looks += 1;
           if (looks > 3) throw absent();
-          return { busy: 1, agents: 1, waiting: null, problem: null, isDraining: false, lastEnd: null };
+          return { busy: 1, agents: 1, slots: 1, waiting: null, problem: null, isDraining: false, lastEnd: null };
         },
         async drain() {},
         down: async (...how) => void done.push(`down ${how.join(' ')}`),

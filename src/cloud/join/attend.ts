@@ -14,7 +14,7 @@ import type { Notices } from './notices.ts';
 import type { BeatCall, MachineFile, Order, StageName } from './protocol.ts';
 
 /** What the machine's daemon has. */
-export interface Look extends Pick<BeatCall, 'busy' | 'agents' | 'waiting' | 'problem'> {
+export interface Look extends Pick<BeatCall, 'busy' | 'agents' | 'slots' | 'waiting' | 'problem'> {
   /** Whether it starts nothing new. */
   readonly isDraining: boolean;
   /** When the last job ended; wall clock, ms since the epoch; null: there was none. */
@@ -121,7 +121,7 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
       else if (look.lastEnd !== null) idleSince = Math.max(idleSince, clock.now() - Math.max(0, clock.wall() - look.lastEnd));
     } catch (error) {
       if (isDown && hasCode(error, 'E_DAEMON_ABSENT')) {
-        look = { busy: 0, agents: 0, waiting: null, problem: null, isDraining: true, lastEnd: null };
+        look = { busy: 0, agents: 0, slots: 0, waiting: null, problem: null, isDraining: true, lastEnd: null };
         problem = null;
         if (drainedAt !== null) return;
         drainedAt = clock.now();
@@ -188,10 +188,11 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
     while (!until.aborted) {
       // Nothing is known before the first look.
       if (look !== null || problem !== null) {
-        const { busy, agents, waiting } = look ?? { busy: 0, agents: 0, waiting: null };
+        const { busy, agents, slots, waiting } = look ?? { busy: 0, agents: 0, slots: 0, waiting: null };
         const said = {
           busy,
           agents,
+          slots,
           waiting,
           idleFor: busy > 0 ? 0 : Math.round(clock.now() - idleSince),
           problem: problem?.slice(0, 1000) ?? null,
@@ -323,6 +324,7 @@ export function localDaemon(
       return {
         busy: slots.filter(({ agent }) => agent.job !== null || agent.state === 'busy').length,
         agents: agents.filter((one) => one !== null).length,
+        slots: slots.length,
         waiting: known.length === 0 ? null : known.reduce((sum, one) => sum + one, 0),
         problem: problems[0] ?? null,
         isDraining: pools.every(({ draining, leaving }) => draining || leaving),

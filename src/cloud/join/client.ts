@@ -76,7 +76,11 @@ export function createJoinClient({ url, run, clock, fetch }: JoinClientParts) {
     async join(said: Omit<JoinCall, 'run'>, signal: AbortSignal): Promise<JoinAnswer> {
       return understand(joinAnswer, 'join', await call('join', said, null, signal));
     },
-    async beat(said: Omit<BeatCall, 'run'>, credential: string, signal: AbortSignal): Promise<Order> {
+    async beat(
+      said: Omit<BeatCall, 'run' | 'slots'> & Partial<Pick<BeatCall, 'slots'>>,
+      credential: string,
+      signal: AbortSignal,
+    ): Promise<Order> {
       return understand(beatAnswer, 'beat', await call('beat', said, credential, signal)).do;
     },
   };

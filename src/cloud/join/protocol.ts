@@ -59,6 +59,8 @@ export const beatCall = z.object({
   busy: count,
   /** Agents that exist, with and without a job, those that are being removed included. */
   agents: count,
+  /** Jobs that can run at the same time; null: as many as there are agents. */
+  slots: count.nullable().default(null),
   /** Jobs that wait for this machine's pools, as far as it knows; null: not at all. */
   waiting: count.nullable().default(null),
   /** ms without a job. */

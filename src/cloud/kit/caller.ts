@@ -40,12 +40,12 @@ const most = 16 * 1024 * 1024;
 const neverSent: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH']);
 
 export function createCaller({ clock, fetch, version }: Pick<CloudParts, 'clock' | 'fetch' | 'version'>) {
-  let skew = 0;
+  let skew: number | null = null;
   return {
-    /** ms that the cloud's clock is ahead of ours, by the `Date` of its latest answer; it counts whole seconds. */
-    skew: (): number => skew,
+    /** ms that the cloud's clock is ahead of ours, by the `Date` of its latest answer, in whole seconds; null before the first one. */
+    skew: (): number | null => skew,
     /** ms since the epoch by the cloud's clock. */
-    now: (): number => clock.wall() + skew,
+    now: (): number => clock.wall() + (skew ?? 0),
     /** Whatever status comes is an answer. @throws CloudError E_CLOUD_UNREACHABLE */
     async send(request: Outgoing, { doing, place, changes }: Sending, signal: AbortSignal): Promise<Answer> {
       const headers = { 'User-Agent': `onejob/${version}`, ...request.headers };
