@@ -209,10 +209,20 @@ export async function downHost(
   return withDesk(session, config, name, async (desk) => {
     if (!wait && desk.machines !== null)
       throw wrongUsage('No daemon is running, so "down" must wait until the machines are gone: leave out --no-wait.');
-    await desk.machines?.controller.adopt(name);
+    // First, so that no other machine is made meanwhile.
     await desk.down(name, now);
+    const unlisted = (await desk.machines?.controller.adopt(name)) ?? [];
     if (!wait) return exitCodes.ok;
-    const code = await follow(session, desk, name, timeout, ({ machines }) => (machines.length === 0 ? exitCodes.ok : null), false);
+    for (const what of unlisted) session.output.say(`could not list ${what}`);
+    const followed = await follow(
+      session,
+      desk,
+      name,
+      timeout,
+      ({ machines }) => (machines.length === 0 ? exitCodes.ok : null),
+      false,
+    );
+    const code = unlisted.length > 0 ? exitCodes.failed : followed;
     if (code !== exitCodes.ok) session.output.say(`something of ${name} may live: see "onejob cloud list"`);
     return code;
   });
@@ -309,11 +319,13 @@ export async function sweepClouds(session: Session, flags: SweepFlags): Promise<
       const options = { owner: owner ?? own, all, dryRun, patience: timeout, told };
       const result = await sweep(cloud, options, clock, stop.signal);
       output.progress(null);
-      const { removed, left, kept, unknown } = result;
-      if (left.length > 0 || unknown.length > 0) isClean = false;
+      const { removed, left, unknown } = result;
+      const [kept, nameless] = [result.kept.filter(({ run }) => run !== null), result.kept.filter(({ run }) => run === null)];
+      if (left.length > 0 || unknown.length > 0 || nameless.length > 0) isClean = false;
       await output.result({ cloud: name, owner: options.owner, ...result }, () => [
         `${name}: ${removed.length === 0 && left.length === 0 ? 'nothing to remove' : `removed ${plural(removed.length, 'thing')}`}${kept.length === 0 ? '' : `, kept ${plural(kept.length, 'thing')} of machines that work`}`,
         ...left.map(({ kind, id, place }) => `  ${dryRun ? 'would remove' : 'lives'}: ${kind} ${id} in ${place}`),
+        ...nameless.map(({ kind, id, place }) => `  has the owner's tag, but no name of a machine: ${kind} ${id} in ${place}`),
         ...unknown.map((what) => `  unknown: ${what}`),
       ]);
     }
@@ -354,7 +366,8 @@ export async function showConsole(session: Session, name: string): Promise<numbe
   const signal = new AbortController().signal;
   let count = 0;
   for (const { cloud, owner } of opened.clouds.values()) {
-    const { things } = await cloud.list(owner, { places: [], everywhere: false }, signal);
+    const { things, unknown } = await cloud.list(owner, { places: [], everywhere: false }, signal);
+    for (const what of unknown) output.say(`could not list ${what}`);
     for (const thing of things) {
       if (thing.kind !== 'machine' || (isRun ? thing.run : thing.host) !== name) continue;
       count += 1;

@@ -18,6 +18,8 @@ export interface CloudType<
   readonly needs: readonly string[];
   /** A sentence that says why a type of machine cannot be used, such as for hardware that drivers no longer support; null: it can. */
   typeProblem(type: string): string | null;
+  /** ms; longest time until its end that the cloud can hold for a machine. */
+  readonly longestLifetime: number;
   /** null: keys are missing. */
   resolve(name: string, keys: WrittenKeys): C | null;
   /** What does not fit together in an entry, each with the path of its key. */

@@ -151,8 +151,6 @@ export interface HostPlan {
 export interface CloudCapabilities {
   /** Whether a shutdown inside the machine ends it for good. */
   readonly guestEnds: boolean;
-  /** ms; longest time until a machine's end that the cloud accepts. */
-  readonly longestLifetime: number;
 }
 
 /**

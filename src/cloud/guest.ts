@@ -3,7 +3,7 @@
  * encrypted, to a machine that has proved itself with its token, and stay in its memory.
  */
 import { stringify } from 'yaml';
-import { serviceType } from '../ci/types.ts';
+import { serviceType, tellingOrigin } from '../ci/types.ts';
 import type { CloudHost } from '../config/clouds.ts';
 import type { ServiceConfig } from '../config/config.ts';
 import { readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
@@ -42,11 +42,13 @@ export async function guestOf(host: CloudHost, run: string, parts: GuestParts): 
       place(keys, key.split('.'), await keep(`${service.name}.${key}`, secret));
     written[service.name] = keys;
   }
+  const hasSecrets = tellingOrigin(services.filter(({ name }) => used.has(name))).size > 0;
   const prefix = agentPrefix(host.host, run);
   const defaults = guest.defaults as { readonly name?: unknown };
   const config = {
     ...(Object.keys(written).length > 0 && { services: written }),
-    ...(secretsKey !== null && { secrets: { key: await keep('secrets.key', secretsKey) } }),
+    // Only jobs of services that say where they come from may have encrypted values.
+    ...(secretsKey !== null && hasSecrets && { secrets: { key: await keep('secrets.key', secretsKey) } }),
     defaults: { ...defaults, name: ownName(defaults.name, prefix) },
     pools: Object.fromEntries(
       Object.entries(guest.pools).map(([name, pool]) => {

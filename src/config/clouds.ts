@@ -9,6 +9,7 @@ import { complete, type Written as WrittenKeys } from './key.ts';
 import type { WrittenPool } from './keys.ts';
 import { suggest } from './problem.ts';
 import type { Keys } from './service-keys.ts';
+import { formatDuration } from './units.ts';
 
 /** An entry of `clouds`, parsed but without defaults. */
 export interface WrittenCloud {
@@ -102,6 +103,12 @@ export function checkClouds({ config, written, at }: Checking): void {
     const { min, max, lifetime, boot } = complete(hostKeys, keys);
     if (min > max) at([...path, 'min'], `is ${min}, more than "max" (${max})`);
     if (boot >= lifetime) at([...path, 'boot'], 'is not shorter than "lifetime": no machine would ever run a job');
+    const longest = cloud === undefined ? Number.POSITIVE_INFINITY : cloudType(cloud.type).longestLifetime;
+    if (lifetime > longest)
+      at(
+        [...path, 'lifetime'],
+        `is longer than ${cloudType(cloud?.type ?? 'aws').title} can hold the end of a machine (${formatDuration(longest)})`,
+      );
     if (pools.size === 0 && keys.pools !== undefined) at([...path, 'pools'], 'is empty: its machines would run nothing');
     for (const [pool, { service = 'own' }] of pools) {
       const here = [...path, 'pools', pool, 'service'];

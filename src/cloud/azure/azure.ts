@@ -6,7 +6,7 @@ import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { type Answered, type Call, createArm } from './arm.ts';
 import { type AzureConfig, isAzureItself } from './config.ts';
 import { createArmCredential } from './credential.ts';
-import { longestAhead, setMachineEnd } from './end.ts';
+import { setMachineEnd } from './end.ts';
 import { parseGroup, parseResource, runName } from './id.ts';
 import { listThings } from './list.ts';
 import { createMachine, throwAwayKey } from './machine.ts';
@@ -115,7 +115,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     name: config.name,
     type: config.type,
     // A machine that shuts itself down is billed as before, until it is deallocated.
-    capabilities: { guestEnds: false, longestLifetime: longestAhead - 3_600_000 },
+    capabilities: { guestEnds: false },
     skew: caller.skew,
     credential: credential.title,
     // A pin breaks where a size is offered in some zones only, so Azure chooses.

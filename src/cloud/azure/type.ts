@@ -16,6 +16,8 @@ export const azure: CloudType<AzureConfig> = {
   keys: azureKeys,
   maps: { credentials: credentialKeys },
   needs: ['subscription', 'location', 'subnet'],
+  // A deallocation can be scheduled 14 days ahead; creating takes a while.
+  longestLifetime: (14 * 24 - 1) * 3_600_000,
   typeProblem: sizeProblem,
   resolve(name, written) {
     const found = complete(azureKeys, written);

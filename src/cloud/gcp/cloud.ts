@@ -9,7 +9,7 @@ import { createAccess } from './access.ts';
 import { createCalls } from './calls.ts';
 import { usualImage } from './image.ts';
 import { parseType, typeProblem } from './machine-type.ts';
-import { instanceOf, longestLife } from './order.ts';
+import { instanceOf } from './order.ts';
 import { needs } from './permissions.ts';
 import { createPreflight } from './preflight.ts';
 import { listPrice } from './prices.ts';
@@ -117,7 +117,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
   return {
     ...{ name: config.name, type: config.type, usualImage },
     // Stopping from within clears the time at which Google deletes it, and its disk stays.
-    capabilities: { guestEnds: false, longestLifetime: longestLife * 1000 },
+    capabilities: { guestEnds: false },
     skew: calls.skew,
     get credential() {
       return access.name;

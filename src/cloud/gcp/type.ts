@@ -36,6 +36,8 @@ export const gcp: CloudType<GcpConfig> = {
   keys: gcpKeys,
   maps: { credentials: credentialKeys },
   needs: ['project', 'region'],
+  // The longest maxRunDuration.
+  longestLifetime: 120 * 24 * 3_600_000,
   typeProblem,
   resolve(name, written) {
     const { project, region, zones = null, credentials, network, subnetwork, ...rest } = complete(gcpKeys, written);
