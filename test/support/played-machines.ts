@@ -65,7 +65,8 @@ export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }
       const order = await patiently(() => client.beat(said, credential, signal));
       if (order === undefined || order === 'stay' || isBusy()) continue;
       beforeDrained?.(machine);
-      return tell('drained', credential);
+      await tell('drained', credential);
+      return;
     }
   }
 
