@@ -133,7 +133,11 @@ test('a join token that is used twice costs the machine its place, and another o
   await expect.poll(here.states, soon).toEqual(['joined']);
   const [stolen, second] = here.played;
   expect(await here.receipts()).toEqual([
-    expect.objectContaining({ run: stolen?.run, isFailure: true, why: expect.stringMatching(/join token was used twice.*127\.0\.0\.1/) }),
+    expect.objectContaining({
+      run: stolen?.run,
+      isFailure: true,
+      why: expect.stringMatching(/join token was used twice.*127\.0\.0\.1/),
+    }),
   ]);
   expect((await here.view())?.machines[0]?.run).toBe(second?.run);
 });
@@ -174,7 +178,9 @@ test('a quota of zero is told in "onejob status", and a raised one is used', { t
   await here.down();
 });
 
-test('a credential that ends in the middle of a removal leaves nothing, once there is another one', { timeout: 120_000 }, async () => {
+test('a credential that ends in the middle of a removal leaves nothing, once there is another one', {
+  timeout: 120_000,
+}, async () => {
   let end = (): void => {};
   await using here = await bench({ play: { beforeDrained: () => end() } });
   const { aws } = here;
