@@ -392,11 +392,13 @@ export function createController(parts: ControllerParts) {
       waiting.set(host, jobs);
       soon();
     },
-    /** Asks for a machine of the host, if none works, and ends a `down`. */
+    /** Asks for a machine of the host, if none works, and ends a `down`. Offers that were unavailable are asked for at once. */
     up(host: string): void {
       failing.delete(host);
       const isThere = of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
       want(host, isThere ? Math.max(0, wanted.get(host) ?? 0) : 1);
+      const found = hosts.find((one) => one.host === host);
+      if (found !== undefined && !isThere) offers.forget(found);
       soon();
     },
     /** How many machines people wait for. */

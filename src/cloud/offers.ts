@@ -49,6 +49,8 @@ export interface Offers {
   unknown(cloud: string, type: string, error: unknown, now: number): void;
   /** The create call for it succeeded. */
   succeeded(cloud: string, offer: Offer): void;
+  /** Somebody asks for a machine of the host now, whatever was unavailable: everything is asked for again that may be. */
+  forget(host: Pick<HostConfig, 'cloud' | 'types'>): void;
   /** Those that are unavailable at `now`. */
   unavailable(now: number): readonly Unavailable[];
 }
@@ -113,6 +115,11 @@ function make(): Omit<Offers, 'unknown'> {
     },
     succeeded(cloud, offer) {
       known = known.filter((one) => one.cloud !== cloud || !isSame(one.offer, offer));
+    },
+    forget(host) {
+      const isKept = ({ cloud, offer, code }: Unavailable): boolean =>
+        cloud !== host.cloud || !host.types.includes(offer.type) || code === 'E_CLOUD_THROTTLED' || code === 'E_CLOUD_UNREACHABLE';
+      known = known.filter(isKept);
     },
     unavailable: (now) => known.filter(({ until }) => now < until),
   };

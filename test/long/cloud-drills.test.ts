@@ -133,7 +133,121 @@ test('a join token that is used twice costs the machine its place, and another o
   await expect.poll(here.states, soon).toEqual(['joined']);
   const [stolen, second] = here.played;
   expect(await here.receipts()).toEqual([
-    expect.objectContaining({ run: stolen?.run, isFailure: true, why: expect.stringMatching(/join token was used twice.*127\.0\.0\.1/) }),
+    expect.objectContaining({
+      run: stolen?.run,
+      isFailure: true,
+      why: expect.stringMatching(/join token was used twice.*127\.0\.0\.1/),
+    }),
   ]);
   expect((await here.view())?.machines[0]?.run).toBe(second?.run);
+});
+
+test('a stockout everywhere is told, and "onejob cloud up" asks again once there is capacity', { timeout: 120_000 }, async () => {
+  await using here = await bench();
+  const { aws } = here;
+  aws.exhaust('g6.xlarge', 'on-demand');
+  aws.exhaust('g5.xlarge', 'on-demand');
+  await here.home.up();
+  await here.home.api.machineUp('burst');
+  const why = /no g6\.xlarge.* since \d\d:\d\d, no g5\.xlarge.* since \d\d:\d\d; trying again at \d\d:\d\d UTC/;
+  await expect.poll(async () => (await here.view())?.reason, soon).toMatch(why);
+  expect(await here.cli(['status'])).toMatch(why);
+  const tried = aws.calls.filter(({ action }) => action === 'RunInstances').length;
+  expect([here.created(), here.left()]).toEqual([0, []]);
+  aws.account.exhausted.clear();
+  // Until somebody asks, nothing is asked for again so soon.
+  expect(aws.calls.filter(({ action }) => action === 'RunInstances')).toHaveLength(tried);
+  await here.cli(['cloud', 'up', 'burst']);
+  expect(here.created()).toBe(1);
+  expect((await here.view())?.reason).toBeNull();
+  await here.down();
+  const receipts = await here.receipts();
+  expect(receipts.filter(({ isFailure }) => isFailure)).toHaveLength(tried);
+  expect(receipts).toHaveLength(tried + 1);
+});
+
+test('a quota of zero is told in "onejob status", and a raised one is used', { timeout: 120_000 }, async () => {
+  await using here = await bench({ types: ['p5.48xlarge'] });
+  await here.home.up();
+  await here.home.api.machineUp('burst');
+  await expect.poll(async () => (await here.view())?.reason, soon).toMatch(/quota|limit/i);
+  expect(await here.cli(['status'])).toMatch(/burst in aws: .*\n! .*(quota|limit)/i);
+  expect([here.created(), here.left()]).toEqual([0, []]);
+  here.aws.account.quotas['L-417A185B'] = 192;
+  await here.cli(['cloud', 'up', 'burst']);
+  await here.down();
+});
+
+test('a credential that ends in the middle of a removal leaves nothing, once there is another one', {
+  timeout: 120_000,
+}, async () => {
+  let end = (): void => {};
+  await using here = await bench({ play: { beforeDrained: () => end() } });
+  const { aws } = here;
+  end = () => void aws.keys.splice(0);
+  await here.home.up();
+  await here.cli(['cloud', 'up', 'burst']);
+  const down = here.home.cli(['cloud', 'down', 'burst']);
+  await expect.poll(() => aws.calls.some(({ status }) => status === 401), soon).toBe(true);
+  await expect.poll(() => here.cli(['status']), soon).toMatch(/Cannot list all of cloud aws: .*AuthFailure/);
+  expect(await here.states()).toEqual(['ending']);
+  expect(await here.receipts()).toEqual([]);
+  expect(aws.alive()).toHaveLength(1);
+  aws.keys.push(testKey);
+  expect(await down.ended).toMatchObject({ code: 0 });
+  expect(here.left()).toEqual([]);
+  expect(await here.receipts()).toEqual([expect.objectContaining({ state: 'gone', isFailure: false })]);
+});
+
+test('a machine that never joins is replaced', { timeout: 180_000 }, async () => {
+  let booted = 0;
+  const never = new Promise<void>(() => {});
+  await using here = await bench({
+    host: 'boot: 1m',
+    play: {
+      beforeJoin: async () => {
+        booted += 1;
+        if (booted === 1) await never;
+      },
+    },
+  });
+  await here.home.up();
+  await here.cli(['cloud', 'up', 'burst']);
+  expect(here.played).toHaveLength(2);
+  expect(await here.states()).toEqual(['joined']);
+  const [first] = here.played;
+  expect(await here.receipts()).toEqual([
+    expect.objectContaining({ run: first?.run, isFailure: true, why: 'It did not join within 1 minutes.' }),
+  ]);
+  await here.down();
+});
+
+test('up and down work without a daemon, and down finds the machine by its tags', { timeout: 120_000 }, async () => {
+  await using here = await bench();
+  await here.cli(['cloud', 'up', 'burst']);
+  expect(here.aws.alive()).toHaveLength(1);
+  expect(here.played[0]?.stages).toEqual(['booted', 'joined']);
+  const elsewhere = { ONEJOB_STATE_DIR: join(here.home.dir, 'another'), ONEJOB_SOCKET: join(here.home.dir, 'another.sock') };
+  expect(await here.cli(['cloud', 'list'], 0, elsewhere)).toContain(here.played[0]?.run);
+  await here.cli(['cloud', 'down', 'burst'], 0, elsewhere);
+  expect(here.left()).toEqual([]);
+  const receipt = JSON.parse(await here.cli(['cloud', 'receipts', '--json'], 0, elsewhere));
+  expect(receipt).toMatchObject({ run: here.played[0]?.run, state: 'gone', absentAt: [expect.any(Number), expect.any(Number)] });
+  rmSync(elsewhere.ONEJOB_STATE_DIR, { recursive: true });
+});
+
+test('a sweep fails while a region cannot be listed, and else removes what is left', { timeout: 120_000 }, async () => {
+  await using here = await bench();
+  const { aws } = here;
+  await here.cli(['cloud', 'up', 'burst']);
+  aws.denied.add('eu-central-1/ec2:DescribeInstances');
+  const sweep = ['cloud', 'sweep', '--owner', 'lab-1'];
+  expect(await here.cli([...sweep, '--timeout', '1s'], 1)).toMatch(/unknown: .*eu-central-1/);
+  // What works stays, as long as nobody says otherwise.
+  expect(aws.alive()).toHaveLength(1);
+  aws.denied.clear();
+  expect(await here.cli(sweep)).toContain('kept');
+  expect(aws.alive()).toHaveLength(1);
+  await here.cli([...sweep, '--all']);
+  expect(here.left()).toEqual([]);
 });

@@ -20,7 +20,7 @@ import { type Authority, createAuthority, type Identity } from './tls-front.ts';
 
 /** What a machine at a stand-in does. */
 export interface Machines {
-  /** It runs. `text`: for cloud-init. */
+  /** It runs. `id`: as onejob calls it. `text`: for cloud-init. */
   boot(id: string, text: string): void;
   /** The cloud ends it. */
   end(id: string): void;
@@ -66,7 +66,7 @@ export async function awsStandin(
 export async function gcpStandin(machines: Machines): Promise<CloudStandin> {
   const gcp = createGcp({
     ...{ clock: systemClock, times: { start: 200, stop: 200 } },
-    hooks: { onBoot: ({ id, userData }) => machines.boot(id, userData), onEnd: ({ id }) => machines.end(id) },
+    hooks: { onBoot: ({ name, userData }) => machines.boot(name, userData), onEnd: ({ name }) => machines.end(name) },
   });
   const served = await gcp.serve();
   return {

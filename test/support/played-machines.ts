@@ -1,4 +1,5 @@
 /** Machines of a cloud that are played here: they join, work and drain as a real one does (test/long/cloud-boot.test.ts). */
+import { createHash } from 'node:crypto';
 import { setTimeout as after } from 'node:timers/promises';
 import { parse } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
@@ -12,6 +13,7 @@ export interface Played {
   readonly run: string;
   readonly url: string;
   readonly token: string;
+  readonly package: { readonly url: string; readonly sha256: string };
   /** The config that it got. */
   config: string;
   readonly stages: StageName[];
@@ -52,9 +54,11 @@ export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }
           if (!(error instanceof Error && 'code' in error && error.code === 'E_CLOUD_UNREACHABLE')) throw error;
           await after(beat);
         }
+      return undefined;
     }
     await tell('booted', token);
     await beforeJoin?.(machine);
+    await patiently(() => fetchPackage(machine));
     const credential = newSecret();
     const answer = await patiently(() => client.join({ token, credential, version: '0.1.0' }, signal));
     machine.config = answer?.config ?? '';
@@ -65,7 +69,8 @@ export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }
       const order = await patiently(() => client.beat(said, credential, signal));
       if (order === undefined || order === 'stay' || isBusy()) continue;
       beforeDrained?.(machine);
-      return tell('drained', credential);
+      await tell('drained', credential);
+      return;
     }
   }
 
@@ -73,12 +78,29 @@ export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }
     boot(id, text) {
       alive.add(id);
       const files = (parse(text) as { write_files: { path: string; content: string }[] }).write_files;
-      const { run, url, token } = JSON.parse(files.find(({ path }) => path.endsWith('machine.json'))?.content ?? '{}');
-      const machine: Played = { id, run, url, token, config: '', stages: [] };
+      const of = (name: string) => files.find(({ path }) => path.endsWith(name))?.content ?? '';
+      const { run, url, token } = JSON.parse(of('machine.json'));
+      const setting = (name: string) => new RegExp(`^${name}='(.*)'$`, 'm').exec(of('settings'))?.[1] ?? '';
+      const archive = { url: setting('package'), sha256: setting('sum') };
+      const machine: Played = { id, run, url, token, package: archive, config: '', stages: [] };
       played.push(machine);
       play(machine).catch((error: unknown) => alive.has(id) && broken.push(error));
     },
     end: (id) => void alive.delete(id),
   };
   return { machines, played, alive, broken };
+}
+
+/** As the boot script does it. */
+async function fetchPackage({ package: { url, sha256 }, token }: Played): Promise<void> {
+  let answer: Response;
+  try {
+    answer = await fetch(url, { headers: { authorization: `Bearer ${token}` } });
+  } catch (cause) {
+    throw Object.assign(new Error(`Nothing answers at ${url}.`, { cause }), { code: 'E_CLOUD_UNREACHABLE' });
+  }
+  const found = createHash('sha256')
+    .update(Buffer.from(await answer.arrayBuffer()))
+    .digest('hex');
+  if (answer.status !== 200 || found !== sha256) throw new Error(`${url} answered ${answer.status}, with the checksum ${found}.`);
 }

@@ -1,9 +1,10 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, it } from 'vitest';
+import { openManager, testPool } from '../../../test/kit/buildkite-manager.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { OnejobError } from '../../errors.ts';
 import { LaterError, type QueueCounts } from './api.ts';
-import { createCounts, createFront } from './front.ts';
+import { createCounts } from './front.ts';
 
 const told = (
   scheduled: Record<string, number>,
@@ -43,7 +44,7 @@ function follow(every = 10_000) {
     log: { info: say, warn: say, error: say },
     random: () => 0,
   });
-  counts.follow(abort.signal);
+  void counts.follow(abort.signal);
   return counts;
 }
 
@@ -124,4 +125,26 @@ it('ends with its signal, and leaves no timer', async () => {
   await pass(0);
   abort.abort();
   expect(clock.next()).toBeNull();
+});
+
+it('tells which pools have another number of waiting jobs than before: hosts in clouds have no slots here that would ask', async () => {
+  const waiting = new Map([['gpu', 0]]);
+  let asked = (): void => {};
+  const counts = {
+    waiting: (queue: string) => waiting.get(queue) ?? null,
+    async follow(_signal: AbortSignal, tell: () => void = () => {}) {
+      asked = tell;
+    },
+  };
+  const pools = [testPool({ name: 'a', queue: 'gpu', agents: 0 }), testPool({ name: 'b', queue: 'other', agents: 0 })];
+  await using one = openManager({ pools, parts: { counts } });
+  await one.watch();
+  asked();
+  expect(one.of('waiting')).toEqual([{ kind: 'waiting', pool: 'a' }]);
+  asked();
+  waiting.set('gpu', 2);
+  asked();
+  waiting.clear();
+  asked();
+  expect(one.of('waiting')).toHaveLength(3);
 });
