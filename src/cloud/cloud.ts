@@ -146,6 +146,8 @@ export interface CloudCapabilities {
   readonly guestEnds: boolean;
   /** ms; longest time until a machine's end that the cloud accepts. */
   readonly longestLifetime: number;
+  /** Whether the cloud's own end removes a machine; otherwise it stays as `stopped`, and its disk costs on. */
+  readonly endRemoves: boolean;
 }
 
 /**

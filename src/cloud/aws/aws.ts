@@ -39,7 +39,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
   return {
     name,
     type: 'aws',
-    capabilities: { guestEnds: true, longestLifetime: 365 * 86_400_000 },
+    capabilities: { guestEnds: true, longestLifetime: 365 * 86_400_000, endRemoves: true },
     usualImage,
     skew: caller.skew,
     get credential() {

@@ -16,6 +16,7 @@ export const azure: CloudType<AzureConfig> = {
   keys: azureKeys,
   maps: { credentials: credentialKeys },
   needs: ['subscription', 'location', 'subnet'],
+  cheapType: 'Standard_NC4as_T4_v3',
   typeProblem: sizeProblem,
   resolve(name, written) {
     const found = complete(azureKeys, written);

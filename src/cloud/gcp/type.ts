@@ -36,6 +36,7 @@ export const gcp: CloudType<GcpConfig> = {
   keys: gcpKeys,
   maps: { credentials: credentialKeys },
   needs: ['project', 'region'],
+  cheapType: 'n1-standard-4/nvidia-tesla-t4',
   typeProblem,
   resolve(name, written) {
     const { project, region, zones = null, credentials, network, subnetwork, ...rest } = complete(gcpKeys, written);
