@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { runCli } from '../../src/cli.ts';
 import { systemClock } from '../../src/clock.ts';
+import { readEnvironment } from '../../src/config/environment.ts';
 import { createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
 import { testContext } from '../support/cli-context.ts';
 import { onejob } from '../support/onejob.ts';
@@ -80,7 +81,8 @@ test('without a terminal and without --yes it makes nothing', async () => {
 test.each(['no', ''])('somebody at a terminal answers "%s": it makes nothing', async (answer) => {
   await using it = await account();
   const args = ['cloud', 'acceptance', 'aws', '--config', join(it.home.dir, 'config.yml')];
-  const typed = testContext(args, it.home.dir, { variables: { AWS_SECRET: testKey.secret } });
+  const variables = { HOME: it.home.dir, ONEJOB_STATE_DIR: it.home.stateDir, AWS_SECRET: testKey.secret };
+  const typed = testContext(args, it.home.dir, { variables, environment: readEnvironment(variables) });
   Object.assign(typed.context.stdin(), { isTTY: true });
   Object.assign(typed.context.stderr, { isTTY: true });
   const code = runCli(typed.context);
