@@ -1,9 +1,9 @@
 /** `onejob cloud acceptance` as people type it, on a stand-in of AWS in real time. */
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { runCli } from '../../src/cli.ts';
 import { systemClock } from '../../src/clock.ts';
-import { readEnvironment } from '../../src/config/environment.ts';
 import { createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
 import { testContext } from '../support/cli-context.ts';
 import { onejob } from '../support/onejob.ts';
@@ -22,9 +22,10 @@ async function account() {
   await using parts = new AsyncDisposableStack();
   parts.defer(() => aws.close());
   const served = parts.use(await aws.serve());
-  const home = parts.use(
-    await onejob({
-      config: `
+  const home = parts.use(await onejob({ config: '' }));
+  const secret = join(home.dir, 'aws.secret');
+  writeFileSync(secret, testKey.secret, { mode: 0o600 });
+  home.configure(`
 clouds:
   aws:
     type: aws
@@ -32,11 +33,8 @@ clouds:
     endpoint: "${served.url}"
     scheduler_role: "${schedulerRole}"
     security_group: sg-0e00000000000000
-    credentials: { access_key_id: ${testKey.id}, secret_access_key: { env: AWS_SECRET } }
-`,
-      env: { AWS_SECRET: testKey.secret },
-    }),
-  );
+    credentials: { access_key_id: ${testKey.id}, secret_access_key: { file: "${secret}" } }
+`);
   const all = parts.move();
   return { aws, home, [Symbol.asyncDispose]: () => all.disposeAsync() };
 }
@@ -81,8 +79,7 @@ test('without a terminal and without --yes it makes nothing', async () => {
 test.each(['no', ''])('somebody at a terminal answers "%s": it makes nothing', async (answer) => {
   await using it = await account();
   const args = ['cloud', 'acceptance', 'aws', '--config', join(it.home.dir, 'config.yml')];
-  const variables = { HOME: it.home.dir, ONEJOB_STATE_DIR: it.home.stateDir, AWS_SECRET: testKey.secret };
-  const typed = testContext(args, it.home.dir, { variables, environment: readEnvironment(variables) });
+  const typed = testContext(args, it.home.dir);
   Object.assign(typed.context.stdin(), { isTTY: true });
   Object.assign(typed.context.stderr, { isTTY: true });
   const code = runCli(typed.context);
