@@ -40,13 +40,13 @@ const usualPatience = 45 * 60_000;
 const poll = 1_000;
 
 /** @throws OnejobError E_CONFIG, E_USAGE if it names no cloud */
-async function cloudConfig(session: Session): Promise<Config> {
+export async function cloudConfig(session: Session): Promise<Config> {
   const { config } = await loadConfig(configSource(session));
   if (config.clouds.length > 0) return config;
   throw wrongUsage('The config names no cloud.', 'Write one under "clouds"; see docs/cloud.md.');
 }
 
-function hostOf(config: Config, name: string) {
+export function hostOf(config: Config, name: string) {
   const found = config.hosts.find(({ host }) => host === name);
   if (found !== undefined) return found;
   const names = config.hosts.map(({ host }) => host);
@@ -54,7 +54,7 @@ function hostOf(config: Config, name: string) {
 }
 
 /** The adapters, with the owner of each, for commands that ask the clouds themselves. */
-async function adapters(session: Session, config: Config, owner: string | null) {
+export async function adapters(session: Session, config: Config, owner: string | null) {
   const { context, version } = session;
   const outbound = createOutbound(context.environment.proxies);
   const log = createLog({ json: session.output.json, stream: context.stderr });

@@ -16,6 +16,8 @@ export interface CloudType<
   readonly maps: Readonly<Record<string, Keys>>;
   /** Required keys. */
   readonly needs: readonly string[];
+  /** Its cheapest type with a GPU, for who names none. */
+  readonly cheapType: string;
   /** A sentence that says why a type of machine cannot be used, such as for hardware that drivers no longer support; null: it can. */
   typeProblem(type: string): string | null;
   /** ms; longest time until its end that the cloud can hold for a machine. */

@@ -151,6 +151,8 @@ export interface HostPlan {
 export interface CloudCapabilities {
   /** Whether a shutdown inside the machine ends it for good. */
   readonly guestEnds: boolean;
+  /** Whether the cloud's own end removes a machine; otherwise it stays as `stopped`, and its disk costs on. */
+  readonly endRemoves: boolean;
 }
 
 /**

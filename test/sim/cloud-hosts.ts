@@ -325,7 +325,7 @@ export class CloudWorld {
       new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true, isAmbiguous });
     this.#heard = false;
     return {
-      ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false } },
+      ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, endRemoves: true } },
       usualImage: { from: 'image', has: 'everything' },
       skew: () => (this.#heard ? this.#skew : null),
       zones: (type) =>

@@ -1,7 +1,8 @@
-/** `cloud` with `check`, `up`, `down`, `list`, `sweep`, `receipts` and `console`: their options and help. */
+/** `cloud` with `check`, `up`, `down`, `list`, `sweep`, `acceptance`, `receipts` and `console`: their options and help. */
 import { InvalidArgumentError } from 'commander';
 import { parseDuration } from '../../config/units.ts';
 import type { CloudFlags, SweepFlags } from '../cloud.ts';
+import type { AcceptanceFlags } from '../cloud-acceptance.ts';
 import { addMachineCommands } from './cloud-machine.ts';
 import { type Cli, collect, failed, integer, wrongOrFailed } from './options.ts';
 
@@ -81,6 +82,34 @@ Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or c
     .does(wrongOrFailed, async (session, flags: SweepFlags) => (await load()).sweepClouds(session, flags));
 
   cloud
+    .command('acceptance')
+    .local()
+    .description('try a real account: make one machine, look at it from all sides, and remove it')
+    .argument('<cloud>', 'a key of "clouds" in the config')
+    .option('--host <host>', 'take types, image, disk and spot of this key of "hosts" (default: the cheapest type with a GPU)')
+    .option('--type <type>', 'make this type of machine')
+    .option('--lifetime <time>', 'when the cloud would end the machine (default: 40m)', lifetime)
+    .option(
+      '--wait-for-end [time]',
+      'also make a machine that the cloud has to end after this time (15m), and wait for that',
+      lifetime,
+    )
+    .option('--keep-going', 'go on after a step that failed')
+    .option('-y, --yes', 'do not ask whether the costs are fine')
+    .option('--markdown', 'print a table for a page, without ids of the account')
+    .after(`
+Examples:
+  onejob cloud acceptance aws --host burst
+  onejob cloud acceptance google --type g2-standard-4 --wait-for-end --markdown
+
+It asks before anything is made, and always tries to remove what it made, also after Ctrl-C.
+The machine does not join, so nothing needs to reach this host.
+Exit codes: 0 all is well; 1 a step failed, or something may be left; 2 wrong usage; 130 nobody agreed, or interrupted.`)
+    .does(wrongOrFailed, async (session, name: string, flags: AcceptanceFlags) =>
+      (await import('../cloud-acceptance.ts')).acceptCloud(session, name, flags),
+    );
+
+  cloud
     .command('receipts')
     .local()
     .description('list machines that are gone: what was made, when lists were empty, and what it cost by estimate')
@@ -95,6 +124,13 @@ Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or c
     .does(wrongOrFailed, async (session, host: string) => (await load()).showConsole(session, host));
 
   addMachineCommands(cloud);
+}
+
+/** ms. Shorter ones are over before the console shows anything. */
+function lifetime(text: string): number {
+  const ms = duration(text);
+  if (ms < 600_000 || ms > 86_400_000) throw new InvalidArgumentError('It must be from 10m to 24h.');
+  return ms;
 }
 
 /** ms */

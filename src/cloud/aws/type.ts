@@ -24,6 +24,7 @@ export const aws: CloudType<AwsConfig> = {
   maps: { credentials: credentialKeys },
   needs: ['region'],
   longestLifetime: 365 * 24 * 3_600_000,
+  cheapType: 'g4dn.xlarge',
   typeProblem(type) {
     if (!/^[a-z][a-z0-9-]*\.[a-z0-9-]+$/.test(type)) return `"${type}" is not a type of EC2, such as g6.xlarge.`;
     const found = dead.find(([family]) => family.test(type));

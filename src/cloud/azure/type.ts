@@ -18,6 +18,7 @@ export const azure: CloudType<AzureConfig> = {
   needs: ['subscription', 'location', 'subnet'],
   // A deallocation can be scheduled 14 days ahead; creating takes a while.
   longestLifetime: (14 * 24 - 1) * 3_600_000,
+  cheapType: 'Standard_NC4as_T4_v3',
   typeProblem: sizeProblem,
   resolve(name, written) {
     const found = complete(azureKeys, written);

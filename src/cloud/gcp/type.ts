@@ -38,6 +38,7 @@ export const gcp: CloudType<GcpConfig> = {
   needs: ['project', 'region'],
   // The longest maxRunDuration.
   longestLifetime: 120 * 24 * 3_600_000,
+  cheapType: 'n1-standard-4/nvidia-tesla-t4',
   typeProblem,
   resolve(name, written) {
     const { project, region, zones = null, credentials, network, subnetwork, ...rest } = complete(gcpKeys, written);

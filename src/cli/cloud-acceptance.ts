@@ -1,0 +1,145 @@
+/** `onejob cloud acceptance`: a machine on a real account, looked at from all sides and removed, for a person who waits. */
+import { systemClock as clock } from '../clock.ts';
+import { type Acceptance, type AcceptancePlan, accept, acceptanceOwner, type Step, spoken } from '../cloud/acceptance.ts';
+import type { Cloud } from '../cloud/cloud.ts';
+import { cloudType } from '../cloud/types.ts';
+import type { Config } from '../config/config.ts';
+import { suggest } from '../config/problem.ts';
+import { adapters, cloudConfig, hostOf } from './cloud.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
+import { Interrupted, openPerson } from './init-ask.ts';
+import type { Session } from './session.ts';
+
+export interface AcceptanceFlags {
+  readonly host?: string;
+  readonly type?: string;
+  /** ms */
+  readonly lifetime?: number;
+  /** ms; true: the usual time. */
+  readonly waitForEnd?: number | true;
+  readonly keepGoing?: boolean;
+  readonly yes?: boolean;
+  readonly markdown?: boolean;
+}
+
+/** ms; long enough for all steps of the slowest cloud. */
+const usualLifetime = 40 * 60_000;
+/** ms; the shortest that `lifetime` of a host may be. */
+const shortLifetime = 15 * 60_000;
+/** GiB */
+const usualDisk = 100;
+
+export async function acceptCloud(session: Session, name: string, flags: AcceptanceFlags): Promise<number> {
+  const { output, context, version } = session;
+  const { yes = false, markdown = false } = flags;
+  if (markdown && output.json) throw wrongUsage('Choose one of --markdown and --json.');
+  const config = await cloudConfig(session);
+  const names = config.clouds.map((one) => one.name);
+  const written = config.clouds.find((one) => one.name === name);
+  if (written === undefined)
+    throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggest(name, names)}.`, 'Name a key of "clouds".');
+  const canAsk = context.stdin().isTTY === true && output.isTerminal('stderr');
+  if (!yes && !canAsk)
+    throw wrongUsage('This makes machines that cost money, and there is no terminal to ask at.', 'Add --yes to agree to that.');
+  using opened = await adapters(session, config, acceptanceOwner());
+  const cloud = opened.clouds.get(name)?.cloud;
+  if (cloud === undefined) return exitCodes.usage;
+  const plan = planOf(config, cloud, flags);
+
+  const [stop, hurry] = [new AbortController(), new AbortController()];
+  const interrupt = (): void => {
+    if (stop.signal.aborted) hurry.abort();
+    else output.say('interrupted; removing what was made. Interrupt again to leave it.');
+    stop.abort();
+  };
+  const releases = [context.process.onSignal(interrupt), context.process.onHangup(interrupt)];
+  output.say(`everything that this makes has the owner ${plan.owner}. If it is killed, run: ${sweepOf(session, plan.owner, name)}`);
+  try {
+    const result = await accept(cloud, plan, {
+      clock,
+      confirm: (text) => (yes ? Promise.resolve(true) : confirmed(session, text)),
+      async ended(step) {
+        output.progress(null);
+        if (markdown) output.say(`${step.step}: ${step.result} (${spoken(step.took)})`);
+        else await output.result({ cloud: name, owner: plan.owner, ...shown(step) }, () => [lineOf(step, output.colors)]);
+      },
+      waits: (text) => output.progress(text),
+      ...{ signal: stop.signal, hurry: hurry.signal },
+    });
+    output.progress(null);
+    if (markdown) await output.print(...markdownOf(result, { cloud, version, wall: clock.wall() }));
+    for (const what of result.left) output.say(`may be left: ${what}`);
+    if (result.left.length > 0) output.say(`remove it with: ${sweepOf(session, plan.owner, name)}`);
+    if (result.end !== 'done') return exitCodes.cancelled;
+    return result.steps.some((step) => step.result === 'failed') ? exitCodes.failed : exitCodes.ok;
+  } finally {
+    output.progress(null);
+    for (const release of releases) release();
+  }
+}
+
+function planOf(config: Config, cloud: Cloud, { host: named, type, keepGoing = false, ...flags }: AcceptanceFlags): AcceptancePlan {
+  const host = named === undefined ? null : hostOf(config, named);
+  if (host !== null && host.cloud !== cloud.name)
+    throw wrongUsage(`Host ${host.host} is in cloud ${host.cloud}, not in ${cloud.name}.`);
+  const why = type === undefined ? null : cloudType(cloud.type).typeProblem(type);
+  if (why !== null) throw wrongUsage(why);
+  const { waitForEnd } = flags;
+  return {
+    ...{ owner: acceptanceOwner(), keepGoing },
+    types: type !== undefined ? [type] : (host?.types ?? [cloudType(cloud.type).cheapType]),
+    ...{ spot: host?.spot ?? 'never', image: host?.image ?? cloud.usualImage, disk: host?.disk ?? usualDisk },
+    lifetime: flags.lifetime ?? usualLifetime,
+    waitForEnd: waitForEnd === undefined ? null : waitForEnd === true ? shortLifetime : waitForEnd,
+  };
+}
+
+async function confirmed({ context, output }: Session, text: string): Promise<boolean> {
+  output.progress(null);
+  using person = openPerson(context.stdin(), context.stderr);
+  const read = (typed: string) =>
+    /^(y|yes|n|no)$/i.test(typed) ? { value: /^y/i.test(typed) } : { again: 'Answer with yes or no.' };
+  try {
+    return await person.ask({ text: `Make it? ${text}`, usual: 'no', read });
+  } catch (error) {
+    if (error instanceof Interrupted) return false;
+    throw error;
+  }
+}
+
+/** The command that removes everything of this owner. */
+function sweepOf({ flags }: Session, owner: string, cloud: string): string {
+  const config = flags.config === undefined ? '' : ` --config ${flags.config}`;
+  return `onejob cloud sweep --owner ${owner} --cloud ${cloud} --all${config}`;
+}
+
+const shown = ({ step, result, took, evidence }: Step) => ({ step, result, seconds: Math.round(took / 1000), evidence });
+
+const marks = { ok: '✓', warning: '!', failed: '✗', skipped: '–' } as const;
+
+function lineOf({ step, result, took, evidence }: Step, colors: Session['output']['colors']): string {
+  const time = took < 1000 ? '' : ` (${spoken(took)})`;
+  return `${marks[result]} ${colors.bold(step)}${time}: ${evidence}`;
+}
+
+/** A table for the page of the cloud. It names no account: numbers, ids and addresses of people are left out. */
+export function markdownOf(
+  { steps }: Pick<Acceptance, 'steps'>,
+  { cloud, version, wall }: { readonly cloud: Pick<Cloud, 'type'>; readonly version: string; readonly wall: number },
+): string[] {
+  const cell = (text: string): string => anonymous(text).replace(/\s+/g, ' ').replace(/\|/g, '\\|');
+  return [
+    `\`onejob cloud acceptance\` of onejob ${version} at ${cloud.type}, ${new Date(wall).toISOString().slice(0, 10)}:`,
+    '',
+    '| Step | Result | Took | |',
+    '|---|---|---|---|',
+    ...steps.map(({ step, result, took, evidence }) => `| ${cell(step)} | ${result} | ${spoken(took)} | ${cell(evidence)} |`),
+  ];
+}
+
+function anonymous(text: string): string {
+  return text
+    .replace(/\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/gi, '…')
+    .replace(/\b\d{12}\b/g, '…')
+    .replace(/[\w.+-]+@[\w-]+(\.[\w-]+)+/g, '…');
+}
