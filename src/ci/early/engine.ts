@@ -7,6 +7,7 @@ import type { AgentId, JobId } from '../../core/slot.ts';
 import { hasCode, toFailure } from '../../errors.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
 import { createJobRecords } from './job-records.ts';
+import { createNamedRemoval } from './named.ts';
 import { createOfflineAgents } from './offline-agents.ts';
 import type { EarlyParts, Entry, Queue, Registry, Shown } from './port.ts';
 import { createRegistrations, createSweep, type Registrations } from './registrations.ts';
@@ -19,7 +20,8 @@ const longest = 60_000;
 const shortest = 5_000;
 
 /** All of the service except what only its adapter knows. */
-type Common = Omit<CiService, 'capabilities' | 'check'> & Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs'>>;
+type Common = Omit<CiService, 'capabilities' | 'check'> &
+  Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs' | 'removeNamed'>>;
 
 /** `connect`: makes the adapter, which may also register other entries than agents, such as placeholders. */
 export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (registrations: Registrations) => R) {
@@ -192,6 +194,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     ending: inDoubt.ending,
     waiting: (pool) => waiting.get(pool) ?? null,
     serviceJobs: () => jobs.list(),
+    removeNamed: createNamedRemoval(queues, registry, registrations),
   };
   /** Looks at a queue as soon as possible. */
   function lookNow(queue: string): void {
