@@ -62,7 +62,12 @@ function resolveHost(
 ): CloudHost | null {
   const { cloud, types, image, budget, disk, pools: _, ...rest } = complete(hostKeys, keys);
   if (cloud === undefined || types === undefined) return null;
-  const pools = [...given].map(([pool, one]) => ({ ...resolvePool(`${host}.${pool}`, one), agents: 0 }));
+  const pools = [...given].map(([pool, one]): PoolConfig => {
+    const resolved = resolvePool(`${host}.${pool}`, one);
+    // What has no queue of its own has the name that it has on its machines.
+    const queue = resolved.service === 'own' ? resolved.queue : (one.queue ?? pool);
+    return { ...resolved, queue, agents: 0, elsewhere: { host, pool } };
+  });
   const known = [...given.values()].map(({ agents = 1 }) => (agents === 'per-device' ? 1 : agents));
   const { from, has } = complete(cloudImageKeys, typeof image === 'object' ? image : {});
   return Object.freeze({

@@ -125,12 +125,12 @@ export function knowsWaiting({ mode }: Pick<GithubServiceConfig, 'mode'>, { queu
 }
 
 /** What jobs write in `runs-on`, without what devices add. */
-export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): readonly string[] {
-  return tags.length === 0 ? [name] : tags;
+export function labelsOf({ name, tags, elsewhere }: Pick<PoolConfig, 'name' | 'tags' | 'elsewhere'>): readonly string[] {
+  return tags.length === 0 ? [elsewhere?.pool ?? name] : tags;
 }
 
 /** By what GitHub tells the agents of two pools apart, without what devices add. */
-const wordsOf = (pool: Pick<PoolConfig, 'name' | 'queue' | 'tags'>): string =>
+const wordsOf = (pool: Pick<PoolConfig, 'name' | 'queue' | 'tags' | 'elsewhere'>): string =>
   [
     placeOf(pool.queue),
     ...labelsOf(pool)
