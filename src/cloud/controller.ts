@@ -207,7 +207,7 @@ export function createController(parts: ControllerParts) {
       expires: born + Math.round(host.lifetime / 1000),
       ...{ state: 'intent', since: born, made: null, end: null, why: null, isFailure: false, joinedAt: null, stage: null },
       ...{ items: [], absent: [], seenAt: null, tokenHash: hashOf(joinToken), credentialHash: null },
-      ...{ by: cloud.credential, price, console: null },
+      ...{ by: cloud.credential, price, console: null, registrations: null },
     };
     const { token, expires } = intent;
     const userData = parts.userData(host, cloud, { run, token: joinToken });
@@ -428,7 +428,7 @@ function adopted(
     ...{ born: born ?? now, expires: expires ?? now, state: 'ending', since: now, end: null, why: 'Somebody asked for it.' },
     made: machine === undefined ? null : { id: machine.id, place: machine.place, zone: null },
     ...{ isFailure: false, joinedAt: null, stage: null, items: [], absent: [], seenAt: now, tokenHash: '', credentialHash: null },
-    ...{ by: cloud.credential, price: null, console: null },
+    ...{ by: cloud.credential, price: null, console: null, registrations: null },
   };
 }
 

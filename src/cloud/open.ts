@@ -1,6 +1,7 @@
 /** The machines of a config: its clouds, the controller, and the server that machines call. */
 import { createHash } from 'node:crypto';
 import { createReadStream, readFileSync } from 'node:fs';
+import type { CiService } from '../ci/ci-service.ts';
 import type { JoinConfig } from '../config/clouds.ts';
 import type { Config } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
@@ -15,6 +16,7 @@ import type { Desk } from './join/desk.ts';
 import { createJoinServer } from './join/server.ts';
 import type { CloudParts } from './kit/caller.ts';
 import { drained, ended } from './plan.ts';
+import { createClearing } from './registrations.ts';
 import { machineService } from './service.ts';
 import { cloudType } from './types.ts';
 
@@ -28,6 +30,8 @@ export interface MachinesParts {
   readonly fetch: typeof fetch;
   readonly variables: Variables;
   readonly version: string;
+  /** Those of the hosts' pools. */
+  readonly services: readonly Pick<CiService, 'name' | 'removeNamed'>[];
 }
 
 export type Machines = Awaited<ReturnType<typeof openMachines>>;
@@ -59,8 +63,12 @@ export async function openMachines(parts: MachinesParts) {
   const { join } = config;
   const clouds = await openAdapters(config.clouds, { clock, fetch, log, variables, version }, store.owner);
   const archive = join === null ? null : await archiveOf(join);
+  const clearing = createClearing({ clock, log, store, services: parts.services });
   const controller = createController({
     ...{ clock, log, store, clouds, hosts },
+    changed(machine) {
+      if (machine.state === 'gone') clearing.gone(machine);
+    },
     userData(host, cloud, { run, token }) {
       if (join === null || archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
       const type = cloud.type as 'aws' | 'gcp' | 'azure';
@@ -82,6 +90,7 @@ export async function openMachines(parts: MachinesParts) {
       : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk: deskOf(parts, controller) });
   return {
     controller,
+    clearing,
     hosts,
     clouds,
     service: machineService(hosts, controller),
@@ -93,9 +102,11 @@ export async function openMachines(parts: MachinesParts) {
     async start(): Promise<void> {
       await server?.open();
       controller.start();
+      clearing.start();
     },
     async close(): Promise<void> {
       controller.close();
+      clearing.close();
       await server?.close();
     },
   };

@@ -318,7 +318,10 @@ export function afterList(machine: Machine, listed: Listed, things: readonly Thi
     const more = things.filter((thing) => !known.has(thingKey(thing))).map(({ kind, id, place }) => ({ kind, id, place }));
     const seen = { items: more.length === 0 ? machine.items : [...machine.items, ...more], seenAt: now, absent: [] };
     if (machine.state === 'gone')
-      return changed(machine, now, { ...seen, state: 'ending', why: 'It appeared after two lists without it.', isFailure: true });
+      return changed(machine, now, {
+        ...{ ...seen, state: 'ending', why: 'It appeared after two lists without it.', isFailure: true },
+        registrations: null,
+      });
     const found = things.find(({ kind }) => kind === 'machine');
     if (machine.state === 'intent' && !isCreating && found !== undefined) {
       const made = { id: found.id, place: found.place, zone: found.offer?.zone ?? machine.offer.zone };
