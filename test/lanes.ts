@@ -32,7 +32,7 @@ const processes = [
   'src/ci/filter/{filter,server}.test.ts',
   'src/ci/{gitea,github,gitlab}/init.test.ts',
   'src/ci/{github,gitlab}/script.test.ts',
-  'src/ci/github/{before-job,shared-files,webhook}.test.ts',
+  'src/ci/github/{before-job,elsewhere,shared-files,webhook}.test.ts',
   'src/ci/kit/{agent-program,released,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,connect,control,dashboard,devices,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
