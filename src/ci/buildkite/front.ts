@@ -90,16 +90,22 @@ export function createFront(
     observe(send, outer) {
       if (outer.aborted) return;
       emit = send;
+      const away = parts.pools.filter(({ elsewhere }) => elsewhere !== undefined);
       const stop = (): void => {
         emit = () => {};
         closing.abort();
       };
       outer.addEventListener('abort', stop, { once: true });
-      reasons.set('program', { why: 'looking for the agent', beginning: true });
+      // Only agents need it.
+      const isNeeded = away.length < parts.pools.length;
+      if (isNeeded) reasons.set('program', { why: 'looking for the agent', beginning: true });
       tell();
       void follow('token', readToken);
-      void follow('program', () => parts.program.ready(signal));
-      void parts.counts.follow(signal);
+      if (isNeeded) void follow('program', () => parts.program.ready(signal));
+      // No slot here tells of jobs for machines in a cloud.
+      void parts.counts.follow(signal, () => {
+        for (const { name: pool } of away) emit({ kind: 'waiting', pool });
+      });
       begin();
     },
     equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
@@ -198,9 +204,13 @@ export function createCounts(parts: CountsParts) {
       const { scheduled, known } = heard.counts;
       return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
     },
-    /** Asks until `signal` aborts; to be called once. */
-    async follow(signal: AbortSignal): Promise<void> {
-      while (!signal.aborted) await sleep(clock, await ask(signal), signal);
+    /** Asks until `signal` aborts; to be called once. `asked`: called after each answer or failure. */
+    async follow(signal: AbortSignal, asked: () => void = () => {}): Promise<void> {
+      while (!signal.aborted) {
+        const wait = await ask(signal);
+        if (!signal.aborted) asked();
+        await sleep(clock, wait, signal);
+      }
     },
   };
 }

@@ -67,8 +67,9 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   function follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
     const { place, waiting: found } = shown;
     // First, because what an agent has got waits no more.
+    let isNews = found !== undefined;
     for (const name of pools)
-      if (found === undefined) waiting.delete(name);
+      if (found === undefined) isNews = waiting.delete(name) || isNews;
       else waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
     const seen = { place, ours: oursOf(shown), steadySince };
     for (const [agent, { id, status, job }] of seen.ours) {
@@ -78,7 +79,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       shownBusy.add(agent);
       emit({ kind: 'jobSeen', agent, job: jobs.had(job, agent, place) });
     }
-    if (found !== undefined) for (const pool of pools) emit({ kind: 'waiting', pool });
+    if (isNews) for (const pool of pools) emit({ kind: 'waiting', pool });
     jobs.saw(shown);
     for (const [agent, { job }] of seen.ours) if (job !== null) jobs.describe(job, agent, place, signal);
     inBackground(`${place} silence`, () => inDoubt.silence(seen, emit, signal), signal);

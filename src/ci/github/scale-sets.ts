@@ -43,6 +43,8 @@ const [pollTime, again] = [75_000, 30_000];
 const adminLife = 900_000;
 /** ms between two questions for a count while they fail. */
 const longestCount = 60_000;
+/** Questions for a count that may fail before it is unknown. */
+const mostMissed = 10;
 
 const id = z.int();
 const text = z.string().nullish();
@@ -347,7 +349,8 @@ export function createScaleSets(parts: ScaleSetParts) {
         } catch (error) {
           if (signal.aborted) return;
           failures += 1;
-          waiting.delete(pool);
+          // The last number stands until many questions have failed.
+          if (failures >= mostMissed && waiting.delete(pool)) emit({ kind: 'waiting', pool });
           emit({ kind: 'hold', pool, reason: toFailure(error).message });
         }
         await sleep(clock, Math.max(every, doubling(every, longestCount, failures)), signal);
