@@ -1,4 +1,6 @@
 /** `clouds`, `hosts` and `join` of the config: what they mean, and what has to fit. */
+
+import { serviceType } from '../ci/types.ts';
 import type { HostConfig } from '../cloud/hosts.ts';
 import { budgetKeys, cloudImageKeys, hostKeys } from '../cloud/schema.ts';
 import { type CloudConfig, cloudType } from '../cloud/types.ts';
@@ -112,6 +114,9 @@ export function checkClouds({ config, written, at }: Checking): void {
       const here = [...path, 'pools', pool, 'service'];
       if (service !== 'own' && !written.services.has(service))
         at(here, `there is no such service; ${suggest(service, [...written.services.keys(), 'own'])}`);
+      const found = config.services.find((one) => one.name === service);
+      const why = found === undefined ? null : (serviceType(found.type).whyOneHost?.(found) ?? null);
+      if (max > 1 && why !== null) at([...path, 'max'], `is ${max}, but only one machine at a time can serve pool ${pool}: ${why}`);
     }
   }
   checkJoin({ config, written, at });

@@ -93,7 +93,7 @@ it('has what a machine left in its scale set removed', async () => {
   expect(github.runners.size).toBe(0);
 });
 
-it('is no reason for doctor to warn of runners that have its labels', async () => {
+it('does not make doctor warn of runners that have its labels', async () => {
   const bench = githubService({ queues: ['acme/demo'], pool: away, slots });
   endings.push(async () => bench.close());
   await bench.client.generateJitConfig(

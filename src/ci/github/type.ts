@@ -86,6 +86,8 @@ export const github: ServiceType<GithubServiceConfig> = {
       },
     };
   },
+  whyOneHost: ({ mode }) =>
+    mode === 'jit' ? null : 'with "mode: scale-set" it is a scale set; write "max: 1", or "mode: jit" into the service',
   secrets: ({ credential, webhook }) => [
     credential.kind === 'token' ? ['token', credential.token] : ['app.private_key', credential.privateKey],
     ...(webhook === null ? [] : [['webhook.secret', webhook.secret] as const]),
