@@ -344,6 +344,7 @@ async function sweepServices(
   const hosts = config.hosts.filter((host) => names.has(host.cloud)).map(({ host }) => host);
   if (hosts.length === 0) return true;
   await using opened = await openHostServices(session, config);
+  if (opened.services.every(({ removeNamed }) => removeNamed === undefined)) return true;
   /** Of every owner that may have machines of these hosts. */
   async function existing(): Promise<readonly Tagged[] | null> {
     const owned = clouds.flatMap(([, { cloud, owner: own }]) =>

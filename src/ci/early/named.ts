@@ -8,9 +8,14 @@ import type { CiService } from '../ci-service.ts';
 import type { Entry, Queue, Registry } from './port.ts';
 import { markIn, type Registrations } from './registrations.ts';
 
+/** An entry; of its job only whether there is one. */
+export type NamedEntry = Omit<Entry, 'job'> & { readonly job: unknown };
+
 export function createNamedRemoval(
   queues: readonly Queue[],
-  registry: Pick<Registry, 'list' | 'remove'>,
+  registry: Pick<Registry, 'remove'> & {
+    list(queue: Queue, signal: AbortSignal): Promise<{ readonly entries: readonly NamedEntry[] }>;
+  },
   { agentNames, names }: Pick<Registrations, 'agentNames' | 'names'>,
 ): NonNullable<CiService['removeNamed']> {
   return async (isOurs, signal, { dryRun } = { dryRun: false }) => {
@@ -30,7 +35,7 @@ export function createNamedRemoval(
     return { removed: [...removed], left: [...left].filter((name) => !removed.has(name)), unknown: [...unknown] };
 
     /** Placeholders first, since only names of agents tell whose they are. */
-    async function removeAll(agents: readonly Entry[], placeholders: readonly Entry[]): Promise<void> {
+    async function removeAll(agents: readonly NamedEntry[], placeholders: readonly NamedEntry[]): Promise<void> {
       let isAll = true;
       for (const one of placeholders) isAll = (await remove(one)) && isAll;
       for (const one of agents)
@@ -38,7 +43,7 @@ export function createNamedRemoval(
         else left.add(one.name);
     }
 
-    async function remove(entry: Entry): Promise<boolean> {
+    async function remove(entry: NamedEntry): Promise<boolean> {
       const { name } = entry;
       try {
         const isGone = isIdle(entry) && (dryRun || (await registry.remove(entry, signal)) !== 'busy');
@@ -59,10 +64,10 @@ export function createNamedRemoval(
 }
 
 /** Whether nobody is there, as far as the service says. */
-const isIdle = ({ status, job }: Entry): boolean => status === 'offline' && job === null;
+const isIdle = ({ status, job }: NamedEntry): boolean => status === 'offline' && job === null;
 
 /** Chosen agents by the installation that made them. Its placeholders are left over when all of its agents are. */
-function installations(entries: readonly Entry[], isOurs: (name: string) => boolean) {
+function installations(entries: readonly NamedEntry[], isOurs: (name: string) => boolean) {
   const named = entries.flatMap((entry) => {
     const found = markIn(entry.name);
     return found === null ? [] : [{ entry, ...found }];
