@@ -217,7 +217,8 @@ export async function downHost(
     await desk.down(name, now);
     if (!wait) return exitCodes.ok;
     const code = await follow(session, desk, name, timeout, ({ machines }) => (machines.length === 0 ? exitCodes.ok : null));
-    await desk.machines?.clearing.finish();
+    for (const left of (await desk.machines?.clearing.finish()) ?? [])
+      session.output.say(`left at a CI service until "onejob cloud sweep" removes it: ${left}`);
     if (code !== exitCodes.ok) session.output.say(`something of ${name} may live: see "onejob cloud list"`);
     return code;
   });

@@ -111,11 +111,13 @@ export function createClearing({
       add(machine);
       next();
     },
-    /** Looks now, and once; for a command that ends. */
-    async finish(): Promise<void> {
+    /** Looks now, and once, for a command that ends. What is left then: names, or why nobody knows. */
+    async finish(): Promise<readonly string[]> {
       await running;
       for (const one of pending.values()) one.dueAt = clock.now();
       if (pending.size > 0) await pass();
+      const found = [...pending.keys()].flatMap((run) => store.machines.get(run)?.registrations ?? []);
+      return [...new Set(found.flatMap(({ left, unknown }) => [...left, ...unknown]))];
     },
     close(): void {
       ending.abort();

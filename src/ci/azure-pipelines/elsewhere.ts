@@ -8,7 +8,7 @@ import type { Shown } from '../early/port.ts';
 import { markIn } from '../early/registrations.ts';
 import { sharedCapabilities, tagCapabilities } from './capabilities.ts';
 import type { createPlaceholders, PlaceholderKind } from './placeholder.ts';
-import type { AzurePool, createAgentPools } from './pools.ts';
+import type { AzurePool } from './pools.ts';
 import type { AzureParts } from './service.ts';
 
 interface Away extends AzurePool {
@@ -22,7 +22,6 @@ const remembered = 1_000;
 export function createElsewhere(
   { config, client, log, pools }: Pick<AzureParts, 'config' | 'client' | 'log' | 'pools'>,
   placeholders: ReturnType<typeof createPlaceholders>,
-  agentPools: ReturnType<typeof createAgentPools>,
   closing: AbortSignal,
 ) {
   const away = pools.filter((pool): pool is Away => pool.elsewhere !== undefined);
@@ -61,10 +60,10 @@ export function createElsewhere(
   return {
     /** After a look. What fails is tried again after the next one. */
     async follow(shown: Shown, signal: AbortSignal): Promise<void> {
+      const own = away.filter(({ queue }) => queue.toLowerCase() === shown.title.toLowerCase());
+      if (own.length === 0) return;
       try {
-        const places = await Promise.all(away.map(async ({ queue }) => String((await agentPools.find(queue, signal)).id)));
-        const own = away.filter((_, at) => places[at] === shown.place);
-        if (own.length > 0) await keep(own, shown, signal);
+        await keep(own, shown, signal);
         said = null;
       } catch (error) {
         signal.throwIfAborted();

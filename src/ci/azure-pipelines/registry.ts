@@ -26,7 +26,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
   const placeholders = createPlaceholders(parts, registrations);
   const gone = createGonePools(client, log, parts.clock);
   const agentPools = createAgentPools(client, config.url);
-  const elsewhere = createElsewhere(parts, placeholders, agentPools, closing);
+  const elsewhere = createElsewhere(parts, placeholders, closing);
   const builds = createBuilds(client);
   const kinds = new Map<AgentId, AgentKind>();
   /** Kinds whose placeholder has been updated from an online agent. */
