@@ -173,7 +173,8 @@ export async function openHost(given: HostParts) {
     const outbound = createOutbound(env.proxies);
     parts.defer(() => outbound.close());
     const { fetch = outbound.fetch, variables = process.env } = outside;
-    return openMachines({ config, store, clock, log, fetch, variables, version: given.program.version });
+    const { version } = given.program;
+    return openMachines({ ...{ config, store, clock, log, fetch, variables, version }, services: [...services.byName.values()] });
   }
   /** Tells how many jobs wait for machines of each host that has the pool; all hosts without one. */
   function countWaiting(pool: string | null = null): void {

@@ -246,6 +246,15 @@ export const machineView = z.object({
   perHour: z.number().nullable(),
   /** The end of its console, if it ended without joining. */
   console: z.string().nullable(),
+  /** What CI services kept of its agents once it was gone; null: nobody has looked. `left`: not removed yet. */
+  registrations: z
+    .object({
+      removed: z.array(z.string()),
+      left: z.array(z.string()),
+      unknown: z.array(z.string()),
+      clearedAt: z.number().nullable(),
+    })
+    .nullable(),
 });
 export type MachineView = z.infer<typeof machineView>;
 

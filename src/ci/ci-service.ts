@@ -61,6 +61,16 @@ export interface Deregistered {
   readonly ran: JobId | null | undefined;
 }
 
+/** Names of entries at a service. */
+export interface NamedRemoval {
+  /** Gone now. In a dry run: would be. */
+  readonly removed: readonly string[];
+  /** Still there: online, at work, or of a state that onejob does not know. */
+  readonly left: readonly string[];
+  /** Why there may be more, a sentence each. Empty: everything was seen. */
+  readonly unknown: readonly string[];
+}
+
 /** The package of an agent that images must have. */
 export interface AgentPackage {
   readonly type: string;
@@ -174,6 +184,17 @@ export interface CiService {
   agentPackage?(platform: string, signal: AbortSignal): Promise<AgentPackage | null>;
   /** Removes what stays when the manager ends, such as placeholders. */
   forget?(signal: AbortSignal): Promise<void>;
+  /**
+   * Removes what other onejobs have registered for the queues of this service's pools and left behind: agents whose names `isOurs`
+   * accepts and that are offline and without a job, and the placeholders of their installations. This onejob's own are not touched.
+   * Never fails: what went wrong is in the answer. Absent: the service keeps nothing of agents that are gone.
+   * @throws the reason of `signal`
+   */
+  removeNamed?(
+    isOurs: (name: string) => boolean,
+    signal: AbortSignal,
+    options?: { readonly dryRun: boolean },
+  ): Promise<NamedRemoval>;
   /** The manager ends. `leaving`: its agents keep running, and so must what they need. */
   close?(leaving: boolean): Promise<void>;
 }

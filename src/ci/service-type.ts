@@ -20,6 +20,8 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly poolKeys: readonly ServicePoolKey[];
   /** Whether this one says where jobs come from; absent: as `poolKeys` says. */
   tellsOrigin?(service: C): boolean;
+  /** Why only one onejob at a time can serve a pool, as the end of a sentence; null or absent: several can. */
+  whyOneHost?(service: C): string | null;
   readonly keys: Keys;
   /** Those that cannot change while the service has agents, because those with the old value could not be served any more. */
   readonly fixed?: readonly string[];

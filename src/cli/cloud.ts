@@ -3,8 +3,10 @@ import { setTimeout as after } from 'node:timers/promises';
 import type { CloudHostView, MachineView } from '../api/schema.ts';
 import { systemClock as clock } from '../clock.ts';
 import type { Thing } from '../cloud/cloud.ts';
+import type { OwnedCloud } from '../cloud/controller.ts';
 import { offerText } from '../cloud/offer.ts';
 import { type Machines, openAdapters, openMachines } from '../cloud/open.ts';
+import { sweepRegistrations, type Tagged } from '../cloud/registrations.ts';
 import { viewOf } from '../cloud/service.ts';
 import { sweep } from '../cloud/sweep.ts';
 import type { Config } from '../config/config.ts';
@@ -15,6 +17,7 @@ import { createOutbound } from '../http/outbound.ts';
 import { createLog } from '../log.ts';
 import { openToRead } from '../store/open-to-read.ts';
 import { openWhenFree } from '../store/store.ts';
+import { openHostServices } from './cloud-services.ts';
 import { findDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { configSource, type Session } from './session.ts';
@@ -36,6 +39,8 @@ export interface SweepFlags {
 
 /** ms to wait for a machine. */
 const usualPatience = 45 * 60_000;
+/** ms to wait until a sweep shows nothing. */
+const usualSweep = 15 * 60_000;
 /** ms between two looks. */
 const poll = 1_000;
 
@@ -106,7 +111,9 @@ async function withDesk<T>(session: Session, config: Config, only: string, work:
   // The command itself tells what happens.
   const log = { ...createLog({ json: output.json, stream: context.stderr }), info() {} };
   const { variables } = context;
-  const machines = await openMachines({ config, store, clock, log, fetch: outbound.fetch, variables, version, only });
+  const { services } = parts.use(await openHostServices(session, config));
+  const given = { config, store, clock, log, fetch: outbound.fetch, variables, version, services, only };
+  const machines = await openMachines(given);
   parts.defer(() => machines.close());
   const { service } = machines;
   const asked =
@@ -223,6 +230,8 @@ export async function downHost(
       false,
     );
     const code = unlisted.length > 0 ? exitCodes.failed : followed;
+    for (const left of (await desk.machines?.clearing.finish()) ?? [])
+      session.output.say(`left at a CI service until "onejob cloud sweep" removes it: ${left}`);
     if (code !== exitCodes.ok) session.output.say(`something of ${name} may live: see "onejob cloud list"`);
     return code;
   });
@@ -302,7 +311,7 @@ export async function listThings(session: Session, { owner }: { readonly owner?:
 
 export async function sweepClouds(session: Session, flags: SweepFlags): Promise<number> {
   const config = await cloudConfig(session);
-  const { owner, cloud: only, all = false, dryRun = false, timeout = 15 * 60_000 } = flags;
+  const { owner, cloud: only, all = false, dryRun = false, timeout = usualSweep } = flags;
   if (owner !== undefined && !/^[a-z0-9][a-z0-9_-]{0,62}$/.test(owner))
     throw wrongUsage(`${JSON.stringify(owner)} is not an owner: lower-case letters, digits, "-" and "_", at most 63.`);
   using opened = await adapters(session, config, owner ?? null);
@@ -329,11 +338,55 @@ export async function sweepClouds(session: Session, flags: SweepFlags): Promise<
         ...unknown.map((what) => `  unknown: ${what}`),
       ]);
     }
+    const chosen = [...opened.clouds].filter(([name]) => only?.includes(name) ?? true);
+    if (!(await sweepServices(session, config, chosen, flags, stop.signal))) isClean = false;
   } finally {
     output.progress(null);
     release();
   }
   return isClean ? exitCodes.ok : exitCodes.failed;
+}
+
+/** Removes what machines of the config's hosts in these clouds have left at CI services. Whether nothing is left. */
+async function sweepServices(
+  session: Session,
+  config: Config,
+  clouds: readonly (readonly [string, OwnedCloud])[],
+  { owner, dryRun = false, timeout = usualSweep }: SweepFlags,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { output } = session;
+  const names = new Set(clouds.map(([name]) => name));
+  const hosts = config.hosts.filter((host) => names.has(host.cloud)).map(({ host }) => host);
+  if (hosts.length === 0) return true;
+  await using opened = await openHostServices(session, config);
+  if (opened.services.every(({ removeNamed }) => removeNamed === undefined)) return true;
+  /** Of every owner that may have machines of these hosts. */
+  async function existing(): Promise<readonly Tagged[] | null> {
+    const owned = clouds.flatMap(([, { cloud, owner: own }]) =>
+      [...new Set([own, owner ?? own])].map((one) => [cloud, one] as const),
+    );
+    const lists = await Promise.all(
+      owned.map(([cloud, one]) => cloud.list(one, { places: [], everywhere: true }, signal).catch(() => null)),
+    );
+    const complete = lists.filter((list) => list !== null && list.unknown.length === 0);
+    return complete.length < lists.length ? null : complete.flatMap((list) => list?.things ?? []);
+  }
+  output.progress('looking for registrations of machines that are gone');
+  const found = await sweepRegistrations(opened.services, hosts, existing, { dryRun, patience: timeout }, clock, signal);
+  output.progress(null);
+  for (const { service, result } of found) {
+    const { removed, left, unknown } = result;
+    await output.result({ service, ...result }, () => [
+      `${service}: ${dryRun ? 'would remove' : 'removed'} ${plural(removed.length, 'registration')} of machines that are gone, ${left.length} left`,
+      ...removed.map((name) => `  ${dryRun ? 'would remove' : 'removed'}: ${name}`),
+      ...left.map((name) => `  left: ${name}`),
+      ...unknown.map((what) => `  unknown: ${what}`),
+    ]);
+  }
+  return found.every(
+    ({ result: { removed, left, unknown } }) => left.length + unknown.length + (dryRun ? removed.length : 0) === 0,
+  );
 }
 
 export async function listReceipts(session: Session, limit: number): Promise<number> {

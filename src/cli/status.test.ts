@@ -281,7 +281,7 @@ test('machines in clouds, and why a job waits for one', () => {
       cost: 1.5,
       perHour: 0.36,
     },
-    ...{ console: null, state: 'joined' },
+    ...{ console: null, state: 'joined', registrations: null },
   };
   const reason = 'no g5.xlarge in us-west-2a since 14:02; trying g4dn.xlarge';
   const host = { host: 'burst', cloud: 'aws', min: 0, max: 4, waiting: 3, wanted: 0, reason, machines: [machine] };

@@ -39,6 +39,8 @@ export interface ControllerParts {
   readonly userData: (host: HostConfig, cloud: Cloud, birth: { readonly run: string; readonly token: string }) => string;
   /** The only host whose number of machines it looks after; default: all. It sees to the end of all machines. */
   readonly only?: string;
+  /** Called after each change of a machine. */
+  readonly changed?: (machine: Machine) => void;
   /** Why machines cannot join, as the end of a sentence; null: they can. */
   readonly deaf?: () => string | null;
 }
@@ -137,6 +139,7 @@ export function createController(parts: ControllerParts) {
         tell(machine);
         count(machine);
       }
+      parts.changed?.(machine);
     }
     soon();
   }
@@ -246,7 +249,7 @@ export function createController(parts: ControllerParts) {
       expires: born + Math.round(host.lifetime / 1000),
       ...{ state: 'intent', since: born, made: null, end: null, why: null, isFailure: false, joinedAt: null, stage: null },
       ...{ items: [], absent: [], seenAt: null, tokenHash: hashOf(joinToken), credentialHash: null },
-      ...{ by: cloud.credential, price, console: null },
+      ...{ by: cloud.credential, price, console: null, registrations: null },
     };
     const { token, expires } = intent;
     let userData: string;
@@ -505,7 +508,7 @@ function adopted(
     ...{ born: born ?? now, expires: expires ?? now, state: 'ending', since: now, end: null, why: 'Somebody asked for it.' },
     made: machine === undefined ? null : { id: machine.id, place: machine.place, zone: null },
     ...{ isFailure: false, joinedAt: null, stage: null, items: [], absent: [], seenAt: now, tokenHash: '', credentialHash: null },
-    ...{ by: cloud.credential, price: null, console: null },
+    ...{ by: cloud.credential, price: null, console: null, registrations: null },
   };
 }
 

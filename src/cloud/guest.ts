@@ -18,7 +18,7 @@ export interface GuestParts {
 /** Folder of the machine that is only in memory. */
 const folder = '/run/onejob-cloud/secrets';
 
-/** The beginning of the names of a machine's agents, which no other machine has. */
+/** The beginning of the names of a machine's agents, which no other machine has; a `-` follows. */
 export function agentPrefix(host: string, run: string): string {
   return `${host}-${run.slice(-16, -10)}`;
 }
@@ -60,9 +60,11 @@ export async function guestOf(host: CloudHost, run: string, parts: GuestParts): 
   return { config: stringify(config, { lineWidth: 0 }), files };
 }
 
-/** Two machines must not give their agents one name. */
+/** Two machines must not give their agents one name, and it must tell whose they are once their machine is gone. */
 function ownName(name: unknown, prefix: string): string {
-  return (typeof name === 'string' ? name : '{host}-{pool}-{n}').replaceAll('{host}', prefix);
+  const template = typeof name === 'string' ? name : '{host}-{pool}-{n}';
+  const rest = template.replace(/^\{host\}-?/, '');
+  return `${prefix}-${rest.replaceAll('{host}', prefix)}`;
 }
 
 function place(map: Record<string, unknown>, path: readonly string[], value: unknown): void {

@@ -9,6 +9,20 @@ const offer = z.object({ type: z.string(), spot: z.boolean(), zone: z.string().n
 const made = z.object({ id: z.string(), place: z.string(), zone: z.string().nullable() }).readonly();
 const item = z.object({ kind: z.enum(thingKinds), id: z.string(), place: z.string() }).readonly();
 
+/** Names of agents and placeholders. */
+const registrations = z
+  .object({
+    removed: z.array(z.string()).readonly(),
+    /** Not removed yet. */
+    left: z.array(z.string()).readonly(),
+    /** Why there may be more, a sentence each. */
+    unknown: z.array(z.string()).readonly(),
+    /** When nothing was left; null: it is tried again. */
+    clearedAt: z.int().nullable(),
+  })
+  .readonly();
+export type LeftRegistrations = z.infer<typeof registrations>;
+
 export const machineSchema = z.object({
   /** Its name in every tag; `onejob-` and 16 hexadecimal digits. */
   run: z.string(),
@@ -54,6 +68,8 @@ export const machineSchema = z.object({
   price: z.object({ perHour: z.number(), asOf: z.string() }).readonly().nullable(),
   /** The end of its console, if it ended without joining. */
   console: z.string().nullable(),
+  /** What CI services kept of its agents once it was gone; null: nobody has looked. */
+  registrations: registrations.nullable().default(null),
 });
 
 export type Machine = Readonly<z.infer<typeof machineSchema>>;

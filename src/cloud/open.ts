@@ -1,6 +1,7 @@
 /** The machines of a config: its clouds, the controller, and the server that machines call. */
 import { createHash } from 'node:crypto';
 import { createReadStream, readFileSync, statSync } from 'node:fs';
+import type { CiService } from '../ci/ci-service.ts';
 import type { JoinConfig } from '../config/clouds.ts';
 import type { Config } from '../config/config.ts';
 import { type Clock, every } from '../core/clock.ts';
@@ -15,6 +16,7 @@ import type { Desk } from './join/desk.ts';
 import { createJoinServer } from './join/server.ts';
 import type { CloudParts } from './kit/caller.ts';
 import { drained, ended } from './plan.ts';
+import { createClearing } from './registrations.ts';
 import { machineService } from './service.ts';
 import { cloudType } from './types.ts';
 
@@ -30,6 +32,8 @@ export interface MachinesParts {
   readonly version: string;
   /** See `ControllerParts`. */
   readonly only?: string;
+  /** Those of the hosts' pools. */
+  readonly services: readonly Pick<CiService, 'name' | 'removeNamed'>[];
 }
 
 export type Machines = Awaited<ReturnType<typeof openMachines>>;
@@ -68,9 +72,13 @@ export async function openMachines(parts: MachinesParts) {
   const read = async (): Promise<Archive | string | null> =>
     join === null ? null : archiveOf(join).catch((error: unknown) => toFailure(error).message);
   let archive = await read();
+  const clearing = createClearing({ clock, log, store, services: parts.services });
   const controller = createController({
     ...{ clock, log, store, clouds, hosts },
     ...(parts.only !== undefined && { only: parts.only }),
+    changed(machine) {
+      if (machine.state === 'gone') clearing.gone(machine);
+    },
     deaf: () => server?.problem?.why ?? null,
     userData(host, cloud, { run, token }) {
       if (join === null || archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
@@ -96,6 +104,7 @@ export async function openMachines(parts: MachinesParts) {
   let callOff = (): void => {};
   return {
     controller,
+    clearing,
     hosts,
     clouds,
     service: machineService(hosts, controller),
@@ -127,10 +136,12 @@ export async function openMachines(parts: MachinesParts) {
         },
         (error) => log.error('failed to look at what machines need', { error }),
       );
+      clearing.start();
     },
     async close(): Promise<void> {
       callOff();
       controller.close();
+      clearing.close();
       await server?.close();
     },
   };

@@ -35,7 +35,7 @@ const machine = (more: Partial<Machine> = {}): Machine => ({
     absent: [],
     seenAt: now - 30,
   },
-  ...{ tokenHash: '', credentialHash: null, price, console: null },
+  ...{ tokenHash: '', credentialHash: null, price, console: null, registrations: null },
   ...more,
 });
 

@@ -377,7 +377,10 @@ export function afterList(
     const items = more.length === 0 ? machine.items : [...machine.items, ...more];
     const seen = isNew ? { items, seenAt: now, absent: [] as number[] } : {};
     if (machine.state === 'gone')
-      return changed(machine, now, { ...seen, state: 'ending', why: 'It appeared after two lists without it.', isFailure: true });
+      return changed(machine, now, {
+        ...{ ...seen, state: 'ending', why: 'It appeared after two lists without it.', isFailure: true },
+        registrations: null,
+      });
     const found = things.find(({ kind }) => kind === 'machine');
     if (machine.state === 'intent' && !isCreating && found !== undefined) {
       const made = { id: found.id, place: found.place, zone: found.offer?.zone ?? machine.offer.zone };

@@ -5,7 +5,7 @@ import { suggest } from '../config/problem.ts';
 import { OnejobError } from '../errors.ts';
 import type { Controller } from './controller.ts';
 import type { HostConfig } from './hosts.ts';
-import { costOf, type Machine } from './machine.ts';
+import { costOf, type LeftRegistrations, type Machine } from './machine.ts';
 import type { Report } from './plan.ts';
 
 export function machineService(hosts: readonly HostConfig[], controller: Controller): MachineService {
@@ -49,6 +49,7 @@ export function machineService(hosts: readonly HostConfig[], controller: Control
 /** `now`: seconds by the clock of its cloud. */
 export function viewOf(machine: Machine, now: number, report: Report | null): MachineView {
   const { run, host, cloud, offer, state, since, made, born, expires, joinedAt, stage, why, isFailure, end, items } = machine;
+  const { registrations } = machine;
   const cost = costOf(machine, now);
   return {
     ...{ run, host, cloud, offer, state, since: since * 1000, id: made?.id ?? null, place: made?.place ?? null },
@@ -64,5 +65,11 @@ export function viewOf(machine: Machine, now: number, report: Report | null): Ma
     ...{ end, items: [...items], absentAt: machine.absent.map((at) => at * 1000), by: machine.by },
     ...{ cost: cost === null ? null : Math.round(cost * 100) / 100, perHour: machine.price?.perHour ?? null },
     console: machine.console,
+    registrations: registrations === null ? null : shown(registrations),
   };
+}
+
+function shown({ removed, left, unknown, clearedAt }: LeftRegistrations): MachineView['registrations'] {
+  const at = clearedAt === null ? null : clearedAt * 1000;
+  return { removed: [...removed], left: [...left], unknown: [...unknown], clearedAt: at };
 }

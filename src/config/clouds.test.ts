@@ -48,7 +48,7 @@ services:
   julia: { type: buildkite, token: { env: TOKEN } }
   other: { type: buildkite, token: { env: OTHER } }
 defaults: { cpus: 2, name: "gpu-{host}-{n}" }
-${config('cloud: aws, types: [g6.xlarge], pools: { gpu: { service: julia, queue: cuda }, cpu: { name: "{host}.cpu" } }')}`;
+${config('cloud: aws, types: [g6.xlarge], pools: { gpu: { service: julia, queue: cuda }, cpu: { name: "{host}-cpu" } }')}`;
   const { config: loaded } = await folder.load(text);
   const [host] = loaded.hosts;
   if (host === undefined) throw new Error('no host');
@@ -66,13 +66,13 @@ ${config('cloud: aws, types: [g6.xlarge], pools: { gpu: { service: julia, queue:
       file: /run/onejob-cloud/secrets/julia.token
 defaults:
   cpus: 2
-  name: gpu-burst-012345-{n}
+  name: burst-012345-gpu-burst-012345-{n}
 pools:
   gpu:
     service: julia
     queue: cuda
   cpu:
-    name: burst-012345.cpu
+    name: burst-012345-cpu
 `);
   const content = Buffer.from('bkct_secret').toString('base64');
   expect(guest.files).toEqual([{ path: '/run/onejob-cloud/secrets/julia.token', mode: '0600', content }]);

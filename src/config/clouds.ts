@@ -1,4 +1,6 @@
 /** `clouds`, `hosts` and `join` of the config: what they mean, and what has to fit. */
+
+import { serviceType } from '../ci/types.ts';
 import type { HostConfig } from '../cloud/hosts.ts';
 import { budgetKeys, cloudImageKeys, hostKeys } from '../cloud/schema.ts';
 import { type CloudConfig, cloudType } from '../cloud/types.ts';
@@ -63,7 +65,12 @@ function resolveHost(
 ): CloudHost | null {
   const { cloud, types, image, budget, disk, pools: _, ...rest } = complete(hostKeys, keys);
   if (cloud === undefined || types === undefined) return null;
-  const pools = [...given].map(([pool, one]) => ({ ...resolvePool(`${host}.${pool}`, one), agents: 0 }));
+  const pools = [...given].map(([pool, one]): PoolConfig => {
+    const resolved = resolvePool(`${host}.${pool}`, one);
+    // What has no queue of its own has the name that it has on its machines.
+    const queue = resolved.service === 'own' ? resolved.queue : (one.queue ?? pool);
+    return { ...resolved, queue, agents: 0, elsewhere: { host, pool } };
+  });
   const known = [...given.values()].map(({ agents = 1 }) => (agents === 'per-device' ? 1 : agents));
   const { from, has } = complete(cloudImageKeys, typeof image === 'object' ? image : {});
   return Object.freeze({
@@ -114,6 +121,9 @@ export function checkClouds({ config, written, at }: Checking): void {
       const here = [...path, 'pools', pool, 'service'];
       if (service !== 'own' && !written.services.has(service))
         at(here, `there is no such service; ${suggest(service, [...written.services.keys(), 'own'])}`);
+      const found = config.services.find((one) => one.name === service);
+      const why = found === undefined ? null : (serviceType(found.type).whyOneHost?.(found) ?? null);
+      if (max > 1 && why !== null) at([...path, 'max'], `is ${max}, but only one machine at a time can serve pool ${pool}: ${why}`);
     }
   }
   checkJoin({ config, written, at });

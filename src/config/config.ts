@@ -40,7 +40,10 @@ export interface AgentPackageConfig {
 }
 
 export type Config = Readonly<ReturnType<typeof resolveConfig>>;
-export type PoolConfig = Readonly<ReturnType<typeof resolvePool>>;
+export type PoolConfig = Readonly<ReturnType<typeof resolvePool>> & {
+  /** Whose machines in a cloud have its slots, and its name there. Absent: its slots are here. */
+  readonly elsewhere?: { readonly host: string; readonly pool: string };
+};
 /** A job is trusted unless it is from a fork, another build triggered it, or a pattern does not name what it is from. */
 export type TrustConfig = PoolConfig['trust'];
 export type DeviceRequest = PoolConfig['devices'];

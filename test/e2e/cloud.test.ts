@@ -32,7 +32,7 @@ hosts:
     cloud: aws
     types: [g6.xlarge, g5.xlarge]
     idle: 1m
-    pools: { gpu: { service: hub, queue: acme/demo, agents: 1, devices: 1, tags: gpu } }
+    pools: { gpu: { service: hub, queue: acme/demo, agents: 1, devices: 1 } }
 join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
 pools: { local: { agents: 1, runtime: process } }
 `);
@@ -53,17 +53,42 @@ pools: { local: { agents: 1, runtime: process } }
   expect(config.pools.gpu).toMatchObject({ service: 'hub', queue: 'acme/demo', agents: 1 });
   expect(config.defaults.name).toMatch(/^burst-[0-9a-f]{6}-\{pool\}-\{n\}$/);
 
+  // What stays of its agents when it dies, and what others have.
+  const token = github.userToken();
+  const register = async (name: string) => {
+    const body = JSON.stringify({ name, runner_group_id: 1, labels: ['gpu'] });
+    const address = `${github.api}/repos/acme/demo/actions/runners/generate-jitconfig`;
+    const answer = await fetch(address, { method: 'POST', body, headers: { authorization: `Bearer ${token}` } });
+    return ((await answer.json()) as { encoded_jit_config: string }).encoded_jit_config;
+  };
+  const prefix = config.defaults.name.slice(0, 'burst-123456'.length);
+  const names = () => [...github.runners.values()].map(({ name }) => name);
+  const strangers = ['burst-000000-by-hand', 'box-1-0123abcd-a1'];
+  for (const name of [`${prefix}-gpu-1-0123abcd-a1`, ...strangers]) await register(name);
+
   // Somebody needs it no more.
   const down = await here.cli(['cloud', 'down', 'burst']).ended;
   expect(down, down.stderr).toMatchObject({ code: 0 });
   expect(machine?.stages).toEqual(['booted', 'joined', 'drained']);
   expect((await host())?.machines).toEqual([]);
+  await expect.poll(names, { timeout: 20_000 }).toEqual(strangers);
   const receipts = await here.cli(['cloud', 'receipts', '--json']).ended;
   expect(JSON.parse(receipts.stdout)).toMatchObject({
     run: machine?.run,
     host: 'burst',
     state: 'gone',
     absentAt: [expect.any(Number), expect.any(Number)],
+    registrations: { removed: [`${prefix}-gpu-1-0123abcd-a1`], left: [], unknown: [], clearedAt: expect.any(Number) },
   });
   expect(cloud.left()).toEqual([]);
+  // What no ledger knows is found by its names.
+  await register('burst-000000-gpu-1-4567abcd-b1');
+  const swept = await here.cli(['cloud', 'sweep', '--json']).ended;
+  expect(swept, swept.stderr).toMatchObject({ code: 0 });
+  const lines = swept.stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+  expect(lines.at(-1)).toEqual({ service: 'hub', removed: ['burst-000000-gpu-1-4567abcd-b1'], left: [], unknown: [] });
+  expect(names()).toEqual(strangers);
 });

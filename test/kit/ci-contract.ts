@@ -27,6 +27,8 @@ export interface EarlySubject extends CiSubject {
   readonly start: (script: string) => Promise<EarlyAgent>;
   /** Names of all agents that the service lists. */
   readonly listed: () => string[];
+  /** Another installation has registered an agent with this name. */
+  readonly other: (name: string, isOnline: boolean) => Promise<unknown> | unknown;
   /** The next entry is made, and nobody hears of it. */
   readonly loseAnswer: () => void;
   /** The service answers nobody until what this answers is called. */
@@ -239,6 +241,39 @@ export function earlyBoundContract(name: string, open: () => Promise<EarlySubjec
       watch();
       await soon(ours).toEqual([expect.stringMatching(/-a2$/)]);
       expect(subject.listed()).toHaveLength(2);
+    });
+
+    describe('what another installation has left behind', () => {
+      const gone = ['burst-3fa9c1-ci-1-0123abcd-a1', 'burst-3fa9c1-ci-2-0123abcd-b1'];
+      const isOurs = (name: string) => name.startsWith('burst-3fa9c1-');
+
+      it('is removed by its names if it is offline, and nothing else is', async () => {
+        for (const name of gone) await subject.other(name, false);
+        const kept = ['burst-3fa9c1-ci-3-0123abcd-c1', 'burst-3fa9c2-ci-1-4567abcd-a1', 'burst-3fa9c1-by-hand'];
+        for (const name of kept) await subject.other(name, name === kept[0]);
+        await register('a1');
+        const before = subject.listed();
+        const dry = await service.removeNamed?.(isOurs, never, { dryRun: true });
+        expect(subject.listed()).toEqual(before);
+        const found = await service.removeNamed?.(isOurs, never);
+        expect(found).toMatchObject({ left: [kept[0]], unknown: [] });
+        expect(found?.removed.toSorted()).toEqual(gone);
+        expect(dry).toEqual(found);
+        expect(subject.listed().toSorted()).toEqual(before.filter((name) => !gone.includes(name)).toSorted());
+        expect(await service.removeNamed?.(isOurs, never)).toMatchObject({ removed: [], left: [kept[0]] });
+      });
+
+      it('stays while the service is away, and nothing of this one is touched by any name', async () => {
+        for (const name of gone) await subject.other(name, false);
+        await register('a1');
+        const before = subject.listed();
+        const comeBack = await subject.goAway();
+        const away = await service.removeNamed?.(isOurs, never);
+        expect(away).toMatchObject({ removed: [], unknown: [expect.stringMatching(/./)] });
+        await comeBack();
+        await service.removeNamed?.(() => true, never);
+        expect(subject.listed().toSorted()).toEqual(before.filter((name) => !gone.includes(name)).toSorted());
+      });
     });
 
     it('holds its pool while the service is away, and concludes nothing', async () => {

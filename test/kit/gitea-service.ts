@@ -22,12 +22,16 @@ interface Options {
   /** Of each pool: `ci`, `ci-1` and so on. */
   readonly queues?: readonly string[];
   readonly slots?: Partial<GiteaParts['slots']>;
+  /** What pools have besides. */
+  readonly pool?: Partial<PoolConfig>;
+  readonly program?: Partial<GiteaParts['program']>;
 }
 
 /** The server in memory gives no runner a job that it began to pick earlier, so nothing has to be waited for. */
 const quick: Clock = { ...systemClock, after: (ms, then) => systemClock.after(ms === 1_000 ? 1 : ms, then) };
 
-export function giteaService({ gitea = memoryGitea(), clock = quick, tags = [], queues = ['acme'], slots = {} }: Options = {}) {
+export function giteaService(options: Options = {}) {
+  const { gitea = memoryGitea(), clock = quick, tags = [], queues = ['acme'], slots = {}, pool = {}, program = {} } = options;
   const dir = scratch();
   const store = openStore(join(dir.path, 'state'));
   const live = new Set<string>();
@@ -38,14 +42,14 @@ export function giteaService({ gitea = memoryGitea(), clock = quick, tags = [], 
     agentPackage: { version: null, from: null, sha256: null },
   };
   const pools = queues.map((queue, n) => {
-    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'forge', queue, tags, timeout: 3_600_000 };
+    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'forge', queue, tags, timeout: 3_600_000, ...pool };
   }) as unknown as PoolConfig[];
   const keyDir = join(dir.path, 'keys');
   mkdirSync(keyDir);
   const service = createGitea({
     ...{ config, pools, store, clock, random: () => 0.5, opened: new Set(['forge']) },
     client: createGiteaClient({ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' }),
-    program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' } },
+    program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' }, ...program },
     keys: createRunnerKeys(keyDir),
     exitOf: (agent) => exits.get(agent) ?? null,
     log: createLog({ json: true, stream: new PassThrough() }),

@@ -77,6 +77,10 @@ async function open(): Promise<EarlySubject> {
         },
       };
     },
+    async other(name, isOnline) {
+      const agent = await registerByHand(azure, pool, name, {});
+      if (isOnline) await agent.signIn(Date.now()).then(() => agent.open({}));
+    },
     listed: () => azure.agents(pool).flatMap(({ name }) => (name.startsWith('onejob-placeholder') ? [] : [name])),
     loseAnswer: () => void azure.faults.add({ kind: 'lost' }, { method: 'POST', route: 'agents', times: 1 }),
     async goAway() {

@@ -6,9 +6,12 @@ import { hash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { type AgentKind, type Capabilities, sharedCapabilities } from './capabilities.ts';
+import { type AgentInside, type AgentKind, type Capabilities, sharedCapabilities } from './capabilities.ts';
 import type { AzureParts } from './service.ts';
 import type { Agent } from './wire.ts';
+
+/** What a placeholder stands for. */
+export type PlaceholderKind = Pick<AgentKind, 'set' | 'shared' | 'pool'> & { readonly inside: Pick<AgentInside, 'version'> };
 
 interface Made {
   /** By the capabilities of its kind. */
@@ -27,7 +30,7 @@ export function createPlaceholders(
     `placeholder-${hash('sha256', `${config.name} ${pool} ${set}`).slice(0, 16)}`;
   const nameOf = (pool: number, set: string): string => registrations.agentNames.placeholderName(`${pool} ${set}`);
 
-  const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
+  const make = async (pool: number, kind: PlaceholderKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);
     // If the answer to an earlier POST was lost, that entry is used, so that there is always one.
     const remote = await registrations.locate(agent, signal);
@@ -53,7 +56,7 @@ export function createPlaceholders(
 
   return {
     /** Makes sure that there is one for this kind, with the kind's capabilities. @throws OnejobError E_CI_* */
-    ensure(pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> {
+    ensure(pool: number, kind: PlaceholderKind, signal: AbortSignal): Promise<void> {
       pools.set(nameOf(pool, kind.set), kind.pool);
       const agent = idOf(pool, kind.set);
       const one = made.get(agent) ?? { versions: new Map(), last: Promise.resolve() };

@@ -7,7 +7,7 @@ import type { Queue } from '../early/port.ts';
 import type { AzureClient } from './client.ts';
 import type { Pool } from './wire.ts';
 
-export type AzurePool = Pick<PoolConfig, 'name' | 'queue' | 'tags'>;
+export type AzurePool = Pick<PoolConfig, 'name' | 'queue' | 'tags' | 'elsewhere'>;
 
 /** The agent pools in use, each once, with the pools of the config; the service ignores their case. */
 export function queuesOf(pools: readonly Pick<AzurePool, 'name' | 'queue'>[]): Queue[] {

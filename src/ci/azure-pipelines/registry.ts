@@ -9,6 +9,7 @@ import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { type AgentInside, type AgentKind, kindOf } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
+import { createElsewhere } from './elsewhere.ts';
 import { createPlaceholders } from './placeholder.ts';
 import { type AzurePool, createAgentPools, createGonePools } from './pools.ts';
 import { agentFiles, configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
@@ -25,6 +26,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
   const placeholders = createPlaceholders(parts, registrations);
   const gone = createGonePools(client, log, parts.clock);
   const agentPools = createAgentPools(client, config.url);
+  const elsewhere = createElsewhere(parts, placeholders, closing);
   const builds = createBuilds(client);
   const kinds = new Map<AgentId, AgentKind>();
   /** Kinds whose placeholder has been updated from an online agent. */
@@ -160,7 +162,9 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       return begun === undefined ? null : remoteJob(begun);
     },
     /** Updates each kind's placeholder once with what an online agent says. */
-    async follow({ place, title, entries }, _, signal) {
+    async follow(shown, _, signal) {
+      const { place, title, entries } = shown;
+      await elsewhere.follow(shown, signal);
       const pool = Number(place);
       for (const { id, name, status } of entries) {
         const kind = kinds.get(agentNames.agentOf(name) ?? '');

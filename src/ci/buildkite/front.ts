@@ -101,15 +101,18 @@ export function createFront(
     observe(send, outer) {
       if (outer.aborted) return;
       emit = send;
+      const away = parts.pools.filter(({ elsewhere }) => elsewhere !== undefined);
       const stop = (): void => {
         emit = () => {};
         closing.abort();
       };
       outer.addEventListener('abort', stop, { once: true });
-      reasons.set('program', { why: 'looking for the agent', beginning: true });
+      // Only agents need it.
+      const isNeeded = away.length < parts.pools.length;
+      if (isNeeded) reasons.set('program', { why: 'looking for the agent', beginning: true });
       tell();
       void follow('token', readToken);
-      void follow('program', () => parts.program.ready(signal));
+      if (isNeeded) void follow('program', () => parts.program.ready(signal));
       void parts.counts.follow(signal, tellWaiting);
       begin();
     },

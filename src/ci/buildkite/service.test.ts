@@ -93,6 +93,30 @@ describe('a waiting job', () => {
     expect(one.stacks.jobs.get('strange')).toMatchObject({ state: 'scheduled', notes: [] });
   });
 
+  it('is counted for a pool of machines in a cloud, without a stack, a note and the agent that only these need', async () => {
+    let waiting: number | null = null;
+    let asked = () => {};
+    const counts = {
+      waiting: (queue: string) => (queue === 'default' ? waiting : null),
+      async follow(_: AbortSignal, told = () => {}) {
+        asked = told;
+      },
+    };
+    const pools = [testPool({ name: 'burst.gpu', agents: 0, elsewhere: { host: 'burst', pool: 'gpu' } })];
+    await using one = openManager({ pools, parts: { counts } });
+    one.program = new OnejobError('E_AGENT_PACKAGE', 'There is no agent here.');
+    one.stacks.add('job-1', trustedEnv);
+    await one.watch();
+    expect(one.service.waiting?.('burst.gpu')).toBeNull();
+    waiting = 1;
+    asked();
+    expect(one.service.waiting?.('burst.gpu')).toBe(1);
+    expect(one.of('waiting')).toEqual([{ kind: 'waiting', pool: 'burst.gpu' }]);
+    await one.pass(30_000);
+    expect(one.stacks.calls).toEqual([]);
+    expect([...one.held]).toEqual([]);
+  });
+
   it('is found on a later page', async () => {
     await using one = openManager();
     one.jobs.offer('ci/1', 'open');

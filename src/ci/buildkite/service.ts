@@ -126,7 +126,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     changed: wake,
     begin() {
       filter?.start(signal);
-      for (const queue of new Set(parts.pools.map((pool) => pool.queue))) follow(queue);
+      const here = parts.pools.filter(({ elsewhere }) => elsewhere === undefined);
+      for (const queue of new Set(here.map((pool) => pool.queue))) follow(queue);
     },
   });
   const shared = share(parts, front, wake);

@@ -126,6 +126,9 @@ earlyBoundContract('hatch, made up', async (): Promise<EarlySubject> => {
       };
     },
     listed: () => hatch.rows.map(({ name }) => name),
+    async other(name, isOnline) {
+      (await hatch.add(name)).isOnline = isOnline;
+    },
     loseAnswer() {
       hatch.losesAnswer = true;
     },

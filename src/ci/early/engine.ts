@@ -7,6 +7,7 @@ import type { AgentId, JobId } from '../../core/slot.ts';
 import { hasCode, toFailure } from '../../errors.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
 import { createJobRecords } from './job-records.ts';
+import { createNamedRemoval } from './named.ts';
 import { createOfflineAgents } from './offline-agents.ts';
 import type { EarlyParts, Entry, Queue, Registry, Shown } from './port.ts';
 import { createRegistrations, createSweep, type Registrations } from './registrations.ts';
@@ -19,7 +20,8 @@ const longest = 60_000;
 const shortest = 5_000;
 
 /** All of the service except what only its adapter knows. */
-type Common = Omit<CiService, 'capabilities' | 'check'> & Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs'>>;
+type Common = Omit<CiService, 'capabilities' | 'check'> &
+  Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs' | 'removeNamed'>>;
 
 /** `connect`: makes the adapter, which may also register other entries than agents, such as placeholders. */
 export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (registrations: Registrations) => R) {
@@ -65,8 +67,9 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   function follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
     const { place, waiting: found } = shown;
     // First, because what an agent has got waits no more.
+    let isNews = found !== undefined;
     for (const name of pools)
-      if (found === undefined) waiting.delete(name);
+      if (found === undefined) isNews = waiting.delete(name) || isNews;
       else waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
     const seen = { place, ours: oursOf(shown), steadySince };
     for (const [agent, { id, status, job }] of seen.ours) {
@@ -76,7 +79,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       shownBusy.add(agent);
       emit({ kind: 'jobSeen', agent, job: jobs.had(job, agent, place) });
     }
-    if (found !== undefined) for (const pool of pools) emit({ kind: 'waiting', pool });
+    if (isNews) for (const pool of pools) emit({ kind: 'waiting', pool });
     jobs.saw(shown);
     for (const [agent, { job }] of seen.ours) if (job !== null) jobs.describe(job, agent, place, signal);
     inBackground(`${place} silence`, () => inDoubt.silence(seen, emit, signal), signal);
@@ -192,6 +195,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     ending: inDoubt.ending,
     waiting: (pool) => waiting.get(pool) ?? null,
     serviceJobs: () => jobs.list(),
+    removeNamed: createNamedRemoval(queues, registry, registrations),
   };
   /** Looks at a queue as soon as possible. */
   function lookNow(queue: string): void {

@@ -28,6 +28,14 @@ export function createAgentNames(owner: string) {
   };
 }
 
+/** The mark of the installation that made an agent with this name, or a placeholder; null: it does not look like one of onejob. */
+export function markIn(name: string): { readonly mark: string; readonly isPlaceholder: boolean } | null {
+  const placeholder = /^onejob-placeholder-([0-9a-f]{8})-[0-9a-f]{8}$/.exec(name)?.[1];
+  if (placeholder !== undefined) return { mark: placeholder, isPlaceholder: true };
+  const mark = /-([0-9a-f]{8})-[0-9a-z]+$/.exec(name)?.[1];
+  return mark === undefined ? null : { mark, isPlaceholder: false };
+}
+
 export type Registrations = ReturnType<typeof createRegistrations>;
 
 export function createRegistrations(

@@ -25,6 +25,9 @@ earlyBoundContract('Gitea, in memory', async (): Promise<EarlySubject> => {
       };
     },
     listed: () => gitea.runners.map(({ name }) => name),
+    other(name, isOnline) {
+      gitea.add(name, ['ci']).isOnline = isOnline;
+    },
     loseAnswer: () => gitea.loseAnswer(),
     async goAway() {
       const back = gitea.goAway();

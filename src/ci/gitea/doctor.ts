@@ -91,7 +91,8 @@ export async function findings(
         ),
       );
     }
-    const labels = new Set(own.flatMap((pool) => [...labelsOf(pool)]));
+    // Machines in a cloud are others by nature.
+    const labels = new Set(own.flatMap((pool) => (pool.elsewhere === undefined ? labelsOf(pool) : [])));
     const others = runners.filter((one) => !ours.includes(one) && one.labels.some((label) => labels.has(label)));
     if (others.length > 0) {
       const names = others.slice(0, 5).map(({ name }) => name);

@@ -2,7 +2,7 @@
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { testPool } from '../../../test/kit/buildkite-manager.ts';
+import { patient, testPool } from '../../../test/kit/buildkite-manager.ts';
 import { type LateBench, lateGitea } from '../../../test/kit/gitea-late.ts';
 import { forkPull, type TaskSpec } from '../../../test/kit/gitea-task.ts';
 import { ageKey } from '../../../test/kit/secrets.ts';
@@ -104,6 +104,27 @@ describe('a question for a task', () => {
     const row = one.gitea.queue(['ci']);
     await one.pass(10_000);
     expect(one.jobs.next('ci', 'ci/1')?.job).toBe(`forge-task-${row.task}`);
+  });
+
+  it('has the runner named as the pool names its agents', async () => {
+    await using one = await ready({ pool: { agentName: 'burst-3fa9c1-{pool}-{n}' } });
+    await one.pass(2_000);
+    expect(one.gitea.runners).toMatchObject([{ name: 'burst-3fa9c1-ci-01234567-late' }]);
+  });
+
+  it('has runners removed that a machine has left behind, but none with a job and none of its own', async () => {
+    await using one = await ready();
+    await one.pass(2_000);
+    const [gone, busy] = ['burst-3fa9c1-gpu-89abcdef-late', 'burst-3fa9c1-big-89abcdef-late'];
+    one.gitea.add(gone, ['other']);
+    const row = one.gitea.add(busy, ['big']);
+    one.gitea.queue(['big']);
+    one.gitea.fetchTask(row);
+    row.isOnline = false;
+    const removal = one.service.removeNamed?.(() => true, patient);
+    await one.pass(2_000);
+    expect(await removal).toEqual({ removed: [gone], left: [busy], unknown: [] });
+    expect(one.gitea.runners.map(({ name }) => name)).toEqual(['box-ci-01234567-late', busy]);
   });
 
   it('leaves no runner whose key nobody has', async () => {

@@ -6,10 +6,13 @@
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { PoolConfig } from '../../config/config.ts';
+import { expandName } from '../../config/template.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { attempt, OnejobError } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { CiService } from '../ci-service.ts';
+import { createNamedRemoval, type NamedEntry } from '../early/named.ts';
+import type { Remote } from '../early/port.ts';
 import { createAgentNames } from '../early/registrations.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import { createJobFiles } from '../kit/job-files.ts';
@@ -81,6 +84,33 @@ export function createLateGitea(parts: LateGiteaParts): CiService {
     ...common,
     check: (signal) => findings(parts, ours, signal),
     equip: (recipe) => equipped(recipe, program.folder),
+    removeNamed: createNamedRemoval(
+      [...new Set(parts.pools.map(({ queue }) => queue))].map((name) => ({ name, pools: [] })),
+      runnersOf(client, ours.places),
+      { agentNames: names, names: () => new Set() },
+    ),
+  };
+}
+
+/** The runners of a place, of all hosts. */
+function runnersOf(client: GiteaClient, places: ReturnType<typeof createPlaces>) {
+  const working = async (place: string, signal: AbortSignal) =>
+    new Set((await client.jobs(place, 'in_progress', signal)).map(({ runner_id }) => runner_id));
+  return {
+    async list({ name: queue }: { readonly name: string }, signal: AbortSignal) {
+      const place = await places.find(queue, signal);
+      const [runners, busy] = await Promise.all([client.runners(place, signal), working(place, signal)]);
+      return {
+        entries: runners.map(({ id, name, status }): NamedEntry => {
+          const state = status === 'online' || status === 'offline' ? status : null;
+          return { place, id: String(id), name, status: state, job: busy.has(id) ? id : null };
+        }),
+      };
+    },
+    /** The server would remove a runner with a job, too, and let the job hang. */
+    async remove({ place, id }: Remote, signal: AbortSignal) {
+      return (await working(place, signal)).has(Number(id)) ? 'busy' : client.deleteRunner(place, id, signal);
+    },
   };
 }
 
@@ -101,7 +131,11 @@ export interface GiteaPortParts extends Pick<LateGiteaParts, 'config' | 'client'
 export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
   const { config, client, program, clock, log, pool, runners } = parts;
   const places = createPlaces(client, config.url);
-  const nameOf = ({ name }: PoolConfig): string => createAgentNames(parts.owner).agentName(`${parts.host}-${name}`, 'late');
+  /** One for all slots. */
+  const nameOf = ({ name: pool, agentName }: PoolConfig): string => {
+    const template = agentName.replaceAll(/[-._]?\{(n|\d+\.\.)\}/g, '');
+    return createAgentNames(parts.owner).agentName(expandName(template, { host: parts.host, pool, n: 1 }), 'late');
+  };
   const read = new WeakMap<Given, GivenTask>();
   /** Runners that this host has or had: all others with this name are ones whose registration nobody heard of. */
   const known = new Set<number>();

@@ -116,6 +116,17 @@ it('tells a token that may not look at organisations from a name that does not e
 });
 
 describe('jobs that wait', () => {
+  it('count for a pool of machines in a cloud by its name there, without the runner that only machines need', async () => {
+    const program = { ready: () => Promise.reject(new OnejobError('E_AGENT_PACKAGE', 'There is no runner here.')) };
+    bench = giteaService({ pool: { name: 'burst.gpu', agents: 0, elsewhere: { host: 'burst', pool: 'gpu' } }, program });
+    for (const label of ['gpu', 'gpu', 'burst.gpu']) bench.gitea.queue([label]);
+    watch();
+    await soon(() => bench.service.waiting('burst.gpu')).toBe(2);
+    await soon(() => seen).toContainEqual({ kind: 'waiting', pool: 'burst.gpu' });
+    bench.gitea.add('burst-3fa9c1-gpu-1-0123abcd-a1', ['gpu']);
+    expect((await bench.service.check(patient)).filter(({ message }) => message.includes('same labels'))).toEqual([]);
+  });
+
   it('count for the pools whose labels they name, also those behind the fiftieth', async () => {
     bench = giteaService({ tags: ['gpu', 'big'] });
     for (let n = 0; n < 120; n++) bench.gitea.queue(n % 2 === 0 ? ['gpu'] : ['other']);

@@ -58,8 +58,12 @@ export function createGitea(parts: GiteaParts) {
       const isOurs = (name: string) => registrations.agentNames.agentOf(name) !== null;
       return findings(parts, { places: registry.places, isOurs, left: registrations.open().length }, signal);
     },
-    observe: (emit, signal) =>
-      untilProgram({ ...{ program, clock }, pools: pools.map(({ name }) => name) }, common.observe, emit, signal),
+    observe(emit, signal) {
+      const here = pools.flatMap(({ name, elsewhere }) => (elsewhere === undefined ? [name] : []));
+      // Nothing here needs the runner to count jobs.
+      if (here.length === 0) common.observe(emit, signal);
+      else untilProgram({ ...{ program, clock }, pools: here }, common.observe, emit, signal);
+    },
     ending(agent, signal) {
       registry.isEnding(agent.agent, agent.why);
       return common.ending(agent, signal);

@@ -64,8 +64,8 @@ export const gitea: ServiceType<GiteaServiceConfig> = {
 export const queueForm = /^(\*|[A-Za-z0-9][\w.-]{0,99}(\/[\w.-]{1,100})?)$/;
 
 /** What jobs write in `runs-on`. */
-export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): readonly string[] {
-  return tags.length === 0 ? [name] : tags;
+export function labelsOf({ name, tags, elsewhere }: Pick<PoolConfig, 'name' | 'tags' | 'elsewhere'>): readonly string[] {
+  return tags.length === 0 ? [elsewhere?.pool ?? name] : tags;
 }
 
 function checkGiteaPool(pool: PoolConfig, { name, binding }: GiteaServiceConfig, checking: Checking): void {

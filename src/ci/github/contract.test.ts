@@ -1,4 +1,4 @@
-import { settled } from '../../../test/kit/azure.ts';
+import { patient, settled } from '../../../test/kit/azure.ts';
 import { type EarlySubject, earlyBoundContract } from '../../../test/kit/ci-contract.ts';
 import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
 
@@ -28,6 +28,10 @@ earlyBoundContract('GitHub, in memory', async (): Promise<EarlySubject> => {
           runner.finish('success');
         },
       };
+    },
+    async other(name, isOnline) {
+      const { config } = await client.generateJitConfig('orgs/acme', { name, group: 1, labels: ['ci'] }, patient);
+      if (isOnline) github.connect(config);
     },
     listed: () => [...github.runners.values()].map(({ name }) => name),
     loseAnswer: () => void github.fault(/generate-jitconfig/, { how: 'lost', after: true }),

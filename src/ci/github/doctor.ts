@@ -79,6 +79,8 @@ export async function findings(
     found.push(fine(subject, `onejob may list the runners of ${title}: ${runners.length}, ${ours.length} of them of this host.`));
     await (place.startsWith('repos/') ? ofRepository(place.slice('repos/'.length), title) : ofGroup(place, title));
     for (const pool of own) {
+      // Machines in a cloud are others by nature.
+      if (pool.elsewhere !== undefined) continue;
       const labels = new Set((registry.labels.get(pool.name) ?? labelsOf(pool)).map((label) => label.toLowerCase()));
       const others = runners.filter((one) => !ours.includes(one) && [...labels].every((label) => one.labels.includes(label)));
       if (others.length > 0)

@@ -41,6 +41,10 @@ export type SetJob = Readonly<z.output<typeof setJob>>;
 const [pollTime, again] = [75_000, 30_000];
 /** ms. The service's own token lives about 20 minutes. */
 const adminLife = 900_000;
+/** ms between two questions for a count while they fail. */
+const longestCount = 60_000;
+/** Questions for a count that may fail before it is unknown. */
+const mostMissed = 10;
 
 const id = z.int();
 const text = z.string().nullish();
@@ -55,6 +59,7 @@ const session = z.object({
   statistics: statistics.nullish(),
 });
 type Session = z.output<typeof session>;
+const counted = z.object({ statistics: statistics.nullish() });
 const message = z.object({ messageId: id, messageType: z.string(), body: z.string(), statistics: statistics.nullish() });
 const setJob = z.object({
   messageType: z.string(),
@@ -273,6 +278,18 @@ export function createScaleSets(parts: ScaleSetParts) {
     return new OnejobError('E_CI_NAME_TAKEN', message, { hint, retry: true });
   }
 
+  /** The set as it is now; it is made if it is missing. @throws OnejobError E_CI_* */
+  async function look(pool: SetPool, signal: AbortSignal) {
+    const number = await find(pool, signal);
+    const { rest } = await connectionOf(pool.place);
+    const call = { method: 'GET', ...at(`/${number}`), doing: `look at scale set ${pool.set}` } as const;
+    const answered = await rest.ask(call, signal);
+    if (answered.status === 404) known.clear();
+    const found = counted.safeParse(answered.body);
+    if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
+    return found.data;
+  }
+
   function saw(pool: SetPool, found: z.output<typeof statistics> | null | undefined): void {
     if (found == null) return;
     waiting.set(pool.name, found.totalAvailableJobs + Math.max(0, found.totalAssignedJobs - found.totalRunningJobs));
@@ -308,6 +325,35 @@ export function createScaleSets(parts: ScaleSetParts) {
           else log.warn('a session of a scale set ended', { pool, reason });
           await sleep(clock, doubling(1_000, again, failures), signal);
         }
+      }
+    },
+    /**
+     * Only counts the jobs of a pool's set, until the signal aborts: a set has one session, which another onejob needs that runs its
+     * jobs. Never fails. `every`: ms between two questions.
+     */
+    async count(
+      pool: string,
+      find: (signal: AbortSignal) => Promise<SetPool>,
+      every: number,
+      emit: (event: CiEvent) => void,
+      signal: AbortSignal,
+    ): Promise<void> {
+      for (let failures = 0; !signal.aborted; ) {
+        try {
+          const of = await find(signal);
+          const { statistics } = await look(of, signal);
+          failures = 0;
+          saw(of, statistics);
+          emit({ kind: 'hold', pool, reason: null });
+          emit({ kind: 'waiting', pool });
+        } catch (error) {
+          if (signal.aborted) return;
+          failures += 1;
+          // The last number stands until many questions have failed.
+          if (failures >= mostMissed && waiting.delete(pool)) emit({ kind: 'waiting', pool });
+          emit({ kind: 'hold', pool, reason: toFailure(error).message });
+        }
+        await sleep(clock, Math.max(every, doubling(every, longestCount, failures)), signal);
       }
     },
     /** As the REST API's. @throws OnejobError E_CI_NAME_TAKEN, E_CI_* */

@@ -134,14 +134,10 @@ export function createGithub(parts: GithubParts) {
     const either = AbortSignal.any([signal, closing.signal]);
     for (const pool of pools) {
       const place = placeOf(pool.queue);
-      const served = sets.serve(
-        pool.name,
-        (inner) => registry.setOf(pool, inner),
-        (job) => registry.told(place, job),
-        from('set'),
-        either,
-      );
-      sessions.add(served);
+      const find = (inner: AbortSignal) => registry.setOf(pool, inner);
+      // Its machines take the jobs.
+      if (pool.elsewhere !== undefined) sessions.add(sets.count(pool.name, find, config.pollEvery, from('set'), either));
+      else sessions.add(sets.serve(pool.name, find, (job) => registry.told(place, job), from('set'), either));
     }
   }
 

@@ -86,6 +86,8 @@ export const github: ServiceType<GithubServiceConfig> = {
       },
     };
   },
+  whyOneHost: ({ mode }) =>
+    mode === 'jit' ? null : 'with "mode: scale-set" it is a scale set; write "max: 1", or "mode: jit" into the service',
   secrets: ({ credential, webhook }) => [
     credential.kind === 'token' ? ['token', credential.token] : ['app.private_key', credential.privateKey],
     ...(webhook === null ? [] : [['webhook.secret', webhook.secret] as const]),
@@ -125,12 +127,12 @@ export function knowsWaiting({ mode }: Pick<GithubServiceConfig, 'mode'>, { queu
 }
 
 /** What jobs write in `runs-on`, without what devices add. */
-export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): readonly string[] {
-  return tags.length === 0 ? [name] : tags;
+export function labelsOf({ name, tags, elsewhere }: Pick<PoolConfig, 'name' | 'tags' | 'elsewhere'>): readonly string[] {
+  return tags.length === 0 ? [elsewhere?.pool ?? name] : tags;
 }
 
 /** By what GitHub tells the agents of two pools apart, without what devices add. */
-const wordsOf = (pool: Pick<PoolConfig, 'name' | 'queue' | 'tags'>): string =>
+const wordsOf = (pool: Pick<PoolConfig, 'name' | 'queue' | 'tags' | 'elsewhere'>): string =>
   [
     placeOf(pool.queue),
     ...labelsOf(pool)

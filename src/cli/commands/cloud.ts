@@ -77,7 +77,8 @@ Examples:
   onejob cloud sweep --owner acme-ci           for cron, or a scheduled pipeline
   onejob cloud sweep --dry-run
 
-It needs no daemon and no state: an owner and a credential are enough.
+It needs no daemon and no state: an owner and a credential are enough. With "hosts" in the config, it also removes what their
+machines have left at the CI services of their pools: registrations that are offline, and whose machine does not exist any more.
 Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage.`)
     .does(wrongOrFailed, async (session, flags: SweepFlags) => (await load()).sweepClouds(session, flags));
 

@@ -24,7 +24,7 @@ export function watchQueue(
   { shared, reservations, runs }: { readonly shared: Shared; readonly reservations: Reservations; readonly runs: Runs },
 ): Turns {
   const { config, entry, stacks, stack, rows, poolOf, expiry, clock, log, signal } = shared;
-  const pools = shared.pools.filter((pool) => pool.queue === queue);
+  const pools = shared.pools.filter((pool) => pool.queue === queue && pool.elsewhere === undefined);
   /** ms between two extensions of reservations. */
   const keepEvery = (expiry * 1000) / 4;
   /** The service refused a call, so it may not know the stack any more. Others go on until this is found out at the next turn. */

@@ -1,0 +1,33 @@
+import { afterAll, expect, it } from 'vitest';
+import { parse } from 'yaml';
+import { Folder } from '../../test/kit/config.ts';
+import { agentPrefix, guestOf } from './guest.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+const run = 'onejob-3fa9c10000000001';
+
+it("the names of a machine's agents begin with those of its host and itself, however they are written", async () => {
+  const { config } = await folder.load(`
+clouds: { aws: { type: aws, region: us-west-2, credentials: { profile: ci }, scheduler_role: "arn:aws:iam::123456789012:role/x" } }
+hosts:
+  burst:
+    cloud: aws
+    types: [g6.xlarge]
+    pools: { a: {}, b: { name: "gpu-{host}-{n}" }, c: { name: "{host}-{n}" }, d: { name: "{host}{n}" }, e: { name: "x-{n}" } }
+join: { listen: "127.0.0.1:7718", url: "http://127.0.0.1:7718", package: /srv/onejob.tar.gz }
+`);
+  const [host] = config.hosts;
+  if (host === undefined) throw new Error('no host');
+  const { config: text } = await guestOf(host, run, { services: config.services, secretsKey: null, variables: {} });
+  const guest = parse(text) as { defaults: { name: string }; pools: Record<string, { name?: string }> };
+  expect(agentPrefix('burst', run)).toBe('burst-3fa9c1');
+  expect([guest.defaults.name, ...Object.values(guest.pools).map(({ name }) => name)]).toEqual([
+    'burst-3fa9c1-{pool}-{n}',
+    undefined,
+    'burst-3fa9c1-gpu-burst-3fa9c1-{n}',
+    'burst-3fa9c1-{n}',
+    'burst-3fa9c1-burst-3fa9c1{n}',
+    'burst-3fa9c1-x-{n}',
+  ]);
+});
