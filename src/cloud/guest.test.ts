@@ -27,7 +27,7 @@ join: { listen: "127.0.0.1:7718", url: "http://127.0.0.1:7718", package: /srv/on
     undefined,
     'burst-3fa9c1-gpu-burst-3fa9c1-{n}',
     'burst-3fa9c1-{n}',
-    'burst-3fa9c1-burst-3fa9c1{n}',
+    'burst-3fa9c1-{n}',
     'burst-3fa9c1-x-{n}',
   ]);
 });
