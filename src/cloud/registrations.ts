@@ -71,7 +71,8 @@ export function createClearing({
     const all = await removeAll(services, (name) => runOf(name) !== null, { dryRun: false }, ending.signal);
     const found = mergeAll(all.map(({ result }) => result));
     const runOfMark = new Map([...found.removed, ...found.left].flatMap((name) => markOf(name, runOf(name))));
-    const isOf = (run: string) => (name: string) => (runOf(name) ?? runOfMark.get(markIn(name)?.mark ?? '')) === run;
+    // A placeholder without agents is of one of them.
+    const isOf = (run: string) => (name: string) => (runOf(name) ?? runOfMark.get(markIn(name)?.mark ?? '') ?? run) === run;
     for (const one of due) {
       const { run } = one.machine;
       const [removed, left] = [found.removed.filter(isOf(run)), found.left.filter(isOf(run))];
