@@ -141,6 +141,7 @@ describe('after a machine is gone', () => {
     gone(run, { state: 'ending' });
     await clearing.finish();
     expect(store.machines.get(run)).toMatchObject({ state: 'ending', registrations: null });
+    expect(names()).toEqual([one]);
   });
 
   it('two at the same time cost one look, and each receipt has its own', async () => {

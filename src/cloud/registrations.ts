@@ -64,14 +64,18 @@ export function createClearing({
   }
 
   async function look(): Promise<void> {
+    // One that has appeared again registers agents.
+    for (const run of pending.keys()) if (store.machines.get(run)?.state !== 'gone') pending.delete(run);
     const due = [...pending.values()].filter(({ dueAt }) => dueAt <= clock.now());
     if (due.length === 0) return;
     const runs = new Map(due.map(({ machine: { host, run } }) => [`${agentPrefix(host, run)}-`, run]));
     const runOf = (name: string): string | null => [...runs].find(([prefix]) => name.startsWith(prefix))?.[1] ?? null;
     const all = await removeAll(services, (name) => runOf(name) !== null, { dryRun: false }, ending.signal);
+    ending.signal.throwIfAborted();
     const found = mergeAll(all.map(({ result }) => result));
     const runOfMark = new Map([...found.removed, ...found.left].flatMap((name) => markOf(name, runOf(name))));
-    const isOf = (run: string) => (name: string) => (runOf(name) ?? runOfMark.get(markIn(name)?.mark ?? '')) === run;
+    // A placeholder without agents is of one of them.
+    const isOf = (run: string) => (name: string) => (runOf(name) ?? runOfMark.get(markIn(name)?.mark ?? '') ?? run) === run;
     for (const one of due) {
       const { run } = one.machine;
       const [removed, left] = [found.removed.filter(isOf(run)), found.left.filter(isOf(run))];
@@ -85,7 +89,7 @@ export function createClearing({
     }
   }
 
-  /** A machine may have appeared again meanwhile. */
+  /** It may have appeared again meanwhile. */
   function write(run: string, found: LeftRegistrations): void {
     const machine = store.machines.get(run);
     if (machine?.state !== 'gone') return;

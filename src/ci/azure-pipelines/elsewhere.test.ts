@@ -68,6 +68,22 @@ it('says what agents of machines say, and still does after these are gone and wh
   expect(placeholders(world)).toHaveLength(1);
 });
 
+it('has a placeholder removed whose machine died between two agents', async () => {
+  const world = await open();
+  const controller = world.manager({ pools: away });
+  const machine = world.manager({ pools: there });
+  await controller.watch();
+  await machine.register('a1', onMachine);
+  await world.pass(30_000);
+  await machine.end('a1');
+  machine.stop();
+  expect(placeholders(world)).toHaveLength(2);
+  const found = await controller.service.removeNamed(isOurs, patient);
+  expect(found).toEqual({ removed: [expect.stringMatching(/^onejob-placeholder-/)], left: [], unknown: [] });
+  expect(placeholders(world)).toHaveLength(1);
+  expect(await controller.service.removeNamed((name) => name.startsWith('box-'), patient)).toMatchObject({ removed: [] });
+});
+
 it('has its agents left when their placeholder cannot be removed, since only they tell whose it is', async () => {
   const world = await open();
   const machine = world.manager({ pools: there });

@@ -32,6 +32,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   const jobs = createJobRecords({ service, store, clock, log, registry, poolOf });
   const inDoubt = createOfflineAgents(parts, registry, registrations, jobs);
   const sweep = createSweep(parts, registry, registrations, jobs.last);
+  const named = createNamedRemoval(queues, registry, registrations);
   const waiting = new Map<string, number>();
   /** Agents that a look has shown at work. */
   const shownBusy = new Set<AgentId>();
@@ -81,6 +82,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     }
     if (isNews) for (const pool of pools) emit({ kind: 'waiting', pool });
     jobs.saw(shown);
+    named.saw(shown.entries);
     for (const [agent, { job }] of seen.ours) if (job !== null) jobs.describe(job, agent, place, signal);
     inBackground(`${place} silence`, () => inDoubt.silence(seen, emit, signal), signal);
     inBackground(`${place} outlived`, () => inDoubt.outlived(seen, emit, signal), signal);
@@ -195,7 +197,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     ending: inDoubt.ending,
     waiting: (pool) => waiting.get(pool) ?? null,
     serviceJobs: () => jobs.list(),
-    removeNamed: createNamedRemoval(queues, registry, registrations),
+    removeNamed: named.removeNamed,
   };
   /** Looks at a queue as soon as possible. */
   function lookNow(queue: string): void {

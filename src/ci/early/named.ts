@@ -11,23 +11,40 @@ import { markIn, type Registrations } from './registrations.ts';
 /** An entry; of its job only whether there is one. */
 export type NamedEntry = Omit<Entry, 'job'> & { readonly job: unknown };
 
+/** How many installations are remembered. */
+const remembered = 1_000;
+
 export function createNamedRemoval(
   queues: readonly Queue[],
   registry: Pick<Registry, 'remove'> & {
     list(queue: Queue, signal: AbortSignal): Promise<{ readonly entries: readonly NamedEntry[] }>;
   },
   { agentNames, names }: Pick<Registrations, 'agentNames' | 'names'>,
-): NonNullable<CiService['removeNamed']> {
-  return async (isOurs, signal, { dryRun } = { dryRun: false }) => {
+) {
+  /** Name of an agent of each installation, by its mark: a machine may die while only its placeholders are left. */
+  const known = new Map<string, string>();
+
+  function saw(entries: readonly Pick<Entry, 'name'>[]): void {
+    for (const { name } of entries) {
+      const found = markIn(name);
+      if (found === null || found.isPlaceholder) continue;
+      known.delete(found.mark);
+      known.set(found.mark, name);
+    }
+    for (const old of [...known.keys()].slice(0, -remembered)) known.delete(old);
+  }
+
+  const removeNamed: NonNullable<CiService['removeNamed']> = async (isOurs, signal, { dryRun } = { dryRun: false }) => {
     const [removed, left, unknown] = [new Set<string>(), new Set<string>(), new Set<string>()];
     for (const queue of queues)
       try {
         const { entries } = await registry.list(queue, signal);
+        saw(entries);
         const booked = names();
         const isOwn = (name: string): boolean =>
           booked.has(name) || agentNames.agentOf(name) !== null || agentNames.isPlaceholder(name);
         const others = entries.filter(({ name }) => !isOwn(name));
-        for (const { agents, placeholders } of installations(others, isOurs)) await removeAll(agents, placeholders);
+        for (const { agents, placeholders } of installations(others, known, isOurs)) await removeAll(agents, placeholders);
       } catch (error) {
         say(error);
       }
@@ -61,21 +78,23 @@ export function createNamedRemoval(
       unknown.add(toFailure(error).message);
     }
   };
+  return { removeNamed, saw };
 }
 
 /** Whether nobody is there, as far as the service says. */
 const isIdle = ({ status, job }: NamedEntry): boolean => status === 'offline' && job === null;
 
-/** Chosen agents by the installation that made them. Its placeholders are left over when all of its agents are. */
-function installations(entries: readonly NamedEntry[], isOurs: (name: string) => boolean) {
+/** Chosen agents by the installation that made them. Its placeholders are left over when all of its agents are. `known`: its last one. */
+function installations(entries: readonly NamedEntry[], known: ReadonlyMap<string, string>, isOurs: (name: string) => boolean) {
   const named = entries.flatMap((entry) => {
     const found = markIn(entry.name);
     return found === null ? [] : [{ entry, ...found }];
   });
-  return [...Map.groupBy(named, ({ mark }) => mark).values()].map((all) => {
+  return [...Map.groupBy(named, ({ mark }) => mark)].map(([mark, all]) => {
     const agents = all.filter(({ isPlaceholder }) => !isPlaceholder).map(({ entry }) => entry);
     const chosen = agents.filter(({ name }) => isOurs(name));
-    const isLeft = chosen.length > 0 && chosen.length === agents.length && chosen.every(isIdle);
+    const last = known.get(mark);
+    const isLeft = last !== undefined && isOurs(last) && chosen.length === agents.length && chosen.every(isIdle);
     return { agents: chosen, placeholders: isLeft ? all.filter((one) => one.isPlaceholder).map(({ entry }) => entry) : [] };
   });
 }

@@ -88,7 +88,7 @@ export function createLateGitea(parts: LateGiteaParts): CiService {
       [...new Set(parts.pools.map(({ queue }) => queue))].map((name) => ({ name, pools: [] })),
       runnersOf(client, ours.places),
       { agentNames: names, names: () => new Set() },
-    ),
+    ).removeNamed,
   };
 }
 
