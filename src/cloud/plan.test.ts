@@ -307,6 +307,15 @@ describe('after a list', () => {
     expect(found.steps).toMatchObject([{ do: 'change', machine: { state: 'ending' } }]);
   });
 
+  it('a time that a wrong clock wrote is put right', () => {
+    const odd = { ...ending, since: now + 30_000 };
+    const once = seen(odd, listed());
+    expect(once).toMatchObject({ state: 'ending', since: now - 10, absent: [] });
+    expect(seen(seen(once, listed([], { from: now, at: now + 2 })), listed([], { from: now + 8, at: now + 9 }))).toMatchObject({
+      state: 'gone',
+    });
+  });
+
   it('a machine that speaks lives, and one that was stopped ends', () => {
     const quiet = machine({ absent: [now - 40] });
     const list = listed();

@@ -369,7 +369,8 @@ export function afterList(
   { isCreating, heardAt = null }: { readonly isCreating: boolean; readonly heardAt?: number | null },
 ): Machine {
   const now = listed.at;
-  let machine = given;
+  // Written by a clock that was wrong before the cloud had told the time.
+  let machine = given.since > now ? { ...given, since: now, absent: [] } : given;
   if (things.length > 0) {
     const known = new Set(machine.items.map(thingKey));
     const more = things.filter((thing) => !known.has(thingKey(thing))).map(({ kind, id, place }) => ({ kind, id, place }));

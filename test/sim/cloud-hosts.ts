@@ -73,7 +73,8 @@ export class CloudWorld {
   readonly #busy = new Map<string, number>();
   readonly #idleSince = new Map<string, number>();
   readonly #skew: number;
-  #heard = false;
+  /** ms that the cloud's clock is ahead of virtual time, as the controller's adapter knows it. */
+  #heard: number | null = null;
   #isTroubled = true;
   readonly #play: Required<CloudPlay>;
   readonly #hosts: readonly HostConfig[];
@@ -111,9 +112,9 @@ export class CloudWorld {
     }));
     // What others have in the same account must stay.
     const now = this.#cloudNow();
-    const foreign = { run: 'onejob-foreign', host: 'burst0', born: now, expires: now - 1 };
+    const foreign = { run: 'onejob-00000000000000f0', host: 'burst0', born: now, expires: now - 1 };
     this.#exist({ kind: 'machine', id: 'foreign', tags: { ...foreign, owner: 'theirs' }, offer: null, visible: 0 });
-    const later = { ...foreign, run: 'onejob-elsewhere', expires: now + 365 * 86_400, owner: 'ours' };
+    const later = { ...foreign, run: 'onejob-00000000000000e0', expires: now + 365 * 86_400, owner: 'ours' };
     this.#exist({ kind: 'machine', id: 'elsewhere', tags: later, offer: null, visible: 0 });
     this.#exist({ kind: 'disk', id: 'elsewhere-disk', tags: later, offer: null, visible: 0 });
   }
@@ -132,7 +133,8 @@ export class CloudWorld {
   }
 
   #cloudNow(): number {
-    return Math.floor((this.time.wall + this.#skew) / 1000);
+    // Its own clock does not step with ours.
+    return Math.floor((this.time.wall - this.time.jumped + this.#skew) / 1000);
   }
 
   tell(what: string): void {
@@ -165,6 +167,7 @@ export class CloudWorld {
     });
     this.#look();
     this.#peopleCome();
+    this.#clockSteps();
     await this.time.run(() => isOver || this.#broken !== null, this.#play.span + minute);
     if (this.#broken !== null) throw this.#broken;
     this.tell('no more trouble, and no more jobs');
@@ -316,18 +319,18 @@ export class CloudWorld {
     });
     if (process.isDead) return await new Promise<never>(() => {});
     process.point('service');
-    this.#heard = true;
+    this.#heard = this.#cloudNow() * 1000 - this.time.now;
     return result;
   }
 
   #cloudOf(process: SimProcess): Cloud {
     const unreachable = (isAmbiguous: boolean) =>
       new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true, isAmbiguous });
-    this.#heard = false;
+    this.#heard = null;
     return {
       ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, endRemoves: true } },
       usualImage: { from: 'image', has: 'everything' },
-      skew: () => (this.#heard ? this.#skew : null),
+      skew: () => (this.#heard === null ? null : this.#heard + this.time.now - this.time.wall),
       zones: (type) =>
         this.#call(process, second, () => {
           if (this.#fails()) throw unreachable(false);
@@ -462,8 +465,10 @@ export class CloudWorld {
       });
     if (this.#fails()) return;
     let isDrained = false;
+    // It may crash for good, or lose its network.
+    const dies = this.#fails(0.5) ? this.time.now + this.#random() * hour : Number.POSITIVE_INFINITY;
     const beat = (): void => {
-      if (!lives()) return;
+      if (!lives() || this.time.now > dies) return;
       let row: Machine | null = null;
       const isHeard = asController((controller) => {
         row = controller.get(run);
@@ -536,6 +541,16 @@ export class CloudWorld {
         else running.controller.down(host, act === 'now');
       });
       if (this.#isTroubled) this.#peopleCome();
+    });
+  }
+
+  /** Somebody, or NTP, sets the clock of the controller's host. */
+  #clockSteps(): void {
+    this.time.after(this.#random() * 8 * hour, () => {
+      if (!this.#isTroubled) return;
+      this.time.jumped = this.#pick([0, 8 * hour, -8 * hour, 90 * second]);
+      this.tell(`the wall clock is ${this.time.jumped / 1000} s off`);
+      this.#clockSteps();
     });
   }
 

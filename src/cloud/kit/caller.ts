@@ -40,19 +40,22 @@ const most = 16 * 1024 * 1024;
 const neverSent: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH']);
 
 export function createCaller({ clock, fetch, version }: Pick<CloudParts, 'clock' | 'fetch' | 'version'>) {
-  let skew: number | null = null;
+  /** ms that the cloud's clock is ahead of `clock.now()`, which no step of the wall clock changes. */
+  let base: number | null = null;
+  const skew = (): number | null => (base === null ? null : Math.round(base + clock.now() - clock.wall()));
   return {
     /** ms that the cloud's clock is ahead of ours, by the `Date` of its latest answer, in whole seconds; null before the first one. */
-    skew: (): number | null => skew,
+    skew,
     /** ms since the epoch by the cloud's clock. */
-    now: (): number => clock.wall() + (skew ?? 0),
+    now: (): number => clock.wall() + (skew() ?? 0),
     /** Whatever status comes is an answer. @throws CloudError E_CLOUD_UNREACHABLE */
     async send(request: Outgoing, { doing, place, changes }: Sending, signal: AbortSignal): Promise<Answer> {
       const headers = { 'User-Agent': `onejob/${version}`, ...request.headers };
       try {
         const answer = await exchange({ ...request, headers }, { clock, fetch, timeout: patience, most }, signal);
         const date = Date.parse(answer.headers.get('Date') ?? '');
-        if (!Number.isNaN(date)) skew = Math.abs(date - clock.wall()) < 1000 ? 0 : date - clock.wall();
+        const wall = clock.wall();
+        if (!Number.isNaN(date)) base = (Math.abs(date - wall) < 1000 ? wall : date) - clock.now();
         return answer;
       } catch (error) {
         if (!(error instanceof NoAnswer)) throw error;
