@@ -19,8 +19,9 @@ import { awsBench, awsConfig, counted } from '../test/kit/aws.ts';
 import { azureConfig, azureWorld } from '../test/kit/azure-cloud.ts';
 import type { HandClock } from '../test/kit/core.ts';
 import { gcpConfig, gcpWorld } from '../test/kit/gcp.ts';
-import { createAws as awsStandin, schedulerRole, testKey } from '../test/standins/aws/standin.ts';
+import { type AwsStandin, createAws as awsStandin, schedulerRole, testKey } from '../test/standins/aws/standin.ts';
 import {
+  type AzureCloud,
   azureCloud,
   client,
   clientSecret,
@@ -30,7 +31,7 @@ import {
   subscription,
   tenant,
 } from '../test/standins/azure-cloud/azure-cloud.ts';
-import { createGcp } from '../test/standins/gcp/standin.ts';
+import { createGcp, type GcpStandin } from '../test/standins/gcp/standin.ts';
 import { startGitHub } from '../test/support/github-server.ts';
 import { onejob } from '../test/support/onejob.ts';
 import { rss } from './daemon.ts';
@@ -40,6 +41,18 @@ const types = { aws: 'g4dn.xlarge', gcp: 'n1-standard-4/nvidia-tesla-t4', azure:
 export type CloudName = keyof typeof types;
 const names = Object.keys(types) as CloudName[];
 const silent = { info() {}, warn() {}, error() {} };
+
+/** No quota is in the way. */
+function enough(...accounts: readonly (AwsStandin | GcpStandin | AzureCloud)[]): void {
+  const plenty = 100_000;
+  for (const one of accounts) {
+    if ('quotas' in one) for (const quota of one.quotas.values()) quota.limit = plenty;
+    else if ('account' in one && 'quotas' in one.account)
+      for (const code of Object.keys(one.account.quotas)) one.account.quotas[code] = plenty;
+    else if ('catalog' in one)
+      for (const quotas of Object.values(one.catalog.quotas)) for (const metric of Object.keys(quotas)) quotas[metric] = plenty;
+  }
+}
 
 /** All three on ports of this host. */
 async function served() {
@@ -52,7 +65,7 @@ async function served() {
   const timing = { allocate: 50, boot: 50, report: 50, removeMachine: 100, removeGroup: 100 };
   const azure = azureCloud({ timing, retryAfter: 1 });
   parts.use(await azure.serve());
-  for (const quota of azure.quotas.values()) quota.limit = 100_000;
+  enough(aws, gcp, azure);
   const all = parts.move();
   return { aws, address, gcp, azure, [Symbol.asyncDispose]: () => all.disposeAsync() };
 }
@@ -239,19 +252,19 @@ interface Idle {
 const idleWorlds: Readonly<Record<CloudName, () => Promise<Idle>>> = {
   async aws() {
     const bench = awsBench();
-    for (const code of Object.keys(bench.aws.account.quotas)) bench.aws.account.quotas[code] = 100_000;
+    enough(bench.aws);
     return { ...counted(bench.cloud), clock: bench.clock, requests: () => bench.aws.calls.length };
   },
   async gcp() {
     const { gcp, ...world } = await gcpWorld();
-    for (const quotas of Object.values(gcp.catalog.quotas)) for (const metric of Object.keys(quotas)) quotas[metric] = 100_000;
+    enough(gcp);
     return { ...world, isBusy: () => false, requests: () => gcp.requests.length };
   },
   async azure() {
     const { azure, ...world } = azureWorld();
     // As large as those of Azure itself are.
     azure.pages(1000);
-    for (const quota of azure.quotas.values()) quota.limit = 100_000;
+    enough(azure);
     return { ...world, isBusy: () => false, requests: () => azure.calls.length };
   },
 };
