@@ -325,7 +325,12 @@ export class CloudWorld {
       new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true, isAmbiguous });
     this.#heard = false;
     return {
-      ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, longestLifetime: 1e12, endRemoves: true } },
+      ...{
+        name: 'sim',
+        type: 'sim',
+        credential: 'test',
+        capabilities: { guestEnds: false, longestLifetime: 1e12, endRemoves: true },
+      },
       usualImage: { from: 'image', has: 'everything' },
       skew: () => (this.#heard ? this.#skew : 0),
       zones: (type) =>
