@@ -4,6 +4,7 @@ import { machineSocket } from '../test/support/engine-http.ts';
 import { defaultImage } from '../test/support/require.ts';
 import { azureGap, azurePolls } from './azure.ts';
 import { buildkiteIdle, buildkiteRun } from './buildkite.ts';
+import { cloudDecision, cloudIdle, cloudMemory } from './cloud.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { dashboardFigure } from './dashboard.ts';
@@ -15,7 +16,7 @@ import { historyFigures } from './history.ts';
 import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
 import { statusWall, submitMany } from './people.ts';
-import { inTurn, ratioText, stats } from './stats.ts';
+import { inTurn, ratioText, type Stats, stats } from './stats.ts';
 
 export interface Line {
   readonly figure: string;
@@ -280,6 +281,35 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
       lines: [
         line("the daemon's memory, 16 idle slots", data.rss, 140, 'MB RSS'),
         line("the daemon's CPU, 16 idle slots", data.cpu, 0.5, '% of one core'),
+      ],
+    };
+  },
+
+  cloudDecision: async ({ quick }) => {
+    const data = await cloudDecision(quick ? 3 : 30);
+    const cloudLine = (name: string, { p50 }: Stats) =>
+      line(`a job waits until the call that makes a machine is at ${name} (stand-in), cold`, p50, 1000, 'ms p50');
+    return { data, lines: [cloudLine('AWS', data.aws), cloudLine('Google Cloud', data.gcp), cloudLine('Azure', data.azure)] };
+  },
+
+  cloudIdle: async ({ quick }) => {
+    const data = await cloudIdle(quick ? 10 : 100);
+    const cloudLine = (name: string, { one, many }: { readonly one: number; readonly many: number }): Line => ({
+      figure: `requests to ${name} (stand-in) in an hour without jobs: with 1 machine; with ${quick ? 10 : 100}`,
+      measured: `${one}; ${many}`,
+      reach: 'the same',
+      reached: one === many,
+    });
+    return { data, lines: [cloudLine('AWS', data.aws), cloudLine('Google Cloud', data.gcp), cloudLine('Azure', data.azure)] };
+  },
+
+  cloudMemory: async ({ quick }) => {
+    const data = await cloudMemory(quick ? 20 : 90);
+    return {
+      data,
+      lines: [
+        line("the daemon's memory with a machine in each of the three clouds", data.with, 140, 'MB RSS'),
+        info('the same without clouds', `${data.without} MB RSS`),
       ],
     };
   },

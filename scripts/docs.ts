@@ -8,10 +8,8 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openApi } from '../src/api/openapi.ts';
 import { routes } from '../src/api/routes.ts';
-import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust } from './cloud-aws.ts';
-import { azureRole } from './docs-azure-role.ts';
+import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust, azureRole, gcpRole } from './cloud-policies.ts';
 import { configurationPage } from './docs-configuration.ts';
-import { gcpRole } from './docs-gcp-role.ts';
 import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
 

@@ -122,7 +122,7 @@ function lineOf({ step, result, took, evidence }: Step, colors: Session['output'
   return `${marks[result]} ${colors.bold(step)}${time}: ${evidence}`;
 }
 
-/** A table for the page of the cloud. It names no account: numbers, ids and addresses of people are left out. */
+/** A table for the page of the cloud. It names no account: its number or id, the id of a key, and addresses of people are left out. */
 export function markdownOf(
   { steps }: Pick<Acceptance, 'steps'>,
   { cloud, version, wall }: { readonly cloud: Pick<Cloud, 'type'>; readonly version: string; readonly wall: number },
@@ -141,5 +141,6 @@ function anonymous(text: string): string {
   return text
     .replace(/\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/gi, '…')
     .replace(/\b\d{12}\b/g, '…')
+    .replace(/\bA[KS]IA[A-Z0-9]{16}\b/g, '…')
     .replace(/[\w.+-]+@[\w-]+(\.[\w-]+)+/g, '…');
 }

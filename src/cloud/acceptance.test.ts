@@ -2,7 +2,7 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
-import { awsBench } from '../../test/kit/aws.ts';
+import { awsBench, counted } from '../../test/kit/aws.ts';
 import { azureWorld } from '../../test/kit/azure-cloud.ts';
 import type { HandClock } from '../../test/kit/core.ts';
 import { gcpWorld } from '../../test/kit/gcp.ts';
@@ -28,28 +28,6 @@ interface World {
   readonly type: string;
   /** All that costs money or holds a name. */
   leftovers(): readonly unknown[];
-}
-
-/** Counts calls: signatures of AWS are made in threads, which take time that a clock by hand does not know of. */
-function counted(cloud: Cloud) {
-  let calls = 0;
-  const over = (): void => {
-    calls -= 1;
-  };
-  const counting = new Proxy(cloud, {
-    get(target, key) {
-      const value: unknown = Reflect.get(target, key);
-      if (typeof value !== 'function') return value;
-      return (...given: unknown[]) => {
-        const result: unknown = value(...given);
-        if (!(result instanceof Promise)) return result;
-        calls += 1;
-        result.then(over, over);
-        return result;
-      };
-    },
-  });
-  return { cloud: counting, isBusy: () => calls > 0 };
 }
 
 const worlds = {

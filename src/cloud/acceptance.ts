@@ -317,15 +317,14 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
       if (unknown.length > 0) throw new Unmet(`Its list is incomplete: ${unknown.join(', ')}.`);
       return 'It sees nothing of this machine.';
     });
-    const asked = clock.now();
     const isAsked = await step('destroy', async () => {
       await cloud.destroy({ kind: 'machine', id: made.id, place: made.place }, signal);
       return 'The cloud takes the call.';
     });
     if (!isAsked) return;
     const isGone = await step('gone', async () => {
-      await twice('it is still there', patience.machine, (all) => !all.things.some(isMachine), made);
-      return `Two complete lists do not show it, the first one ${spoken(clock.now() - asked - every)} after the call.`;
+      const after = await twice('it is still there', patience.machine, (all) => !all.things.some(isMachine), made);
+      return `Two complete lists do not show it, the first one ${spoken(after)} after the call.`;
     });
     if (isGone) await step('nothing is left over', () => leftovers(made));
   }

@@ -46,7 +46,7 @@ test('it passes, and prints a table without ids of the account', { timeout: 240_
   const rows = ended.stdout.split('\n').filter((line) => line.startsWith('| '));
   expect(rows.length).toBeGreaterThan(15);
   expect(rows.filter((row) => !/ \| (?:ok|warning) \| /.test(row))).toEqual([expect.stringContaining('| Step |')]);
-  expect(ended.stdout).not.toContain(it.aws.account.id);
+  for (const id of [it.aws.account.id, testKey.id, testKey.secret]) expect(ended.stdout).not.toContain(id);
   expect(ended.stderr).toMatch(/onejob cloud sweep --owner onejob-acceptance-[0-9a-f]{8} --cloud aws --all/);
   expect(it.aws.leftovers()).toEqual([]);
 });

@@ -1,6 +1,8 @@
-/** Policies of AWS for `deploy/cloud`, from what the adapter calls. */
+/** The smallest policies of each cloud for `deploy/cloud`, made from the calls of its adapter. */
 import { aws } from '../src/cloud/aws/type.ts';
+import { allPermissions } from '../src/cloud/azure/permissions.ts';
 import { tagKeys } from '../src/cloud/cloud.ts';
+import { permissions as gcpPermissions } from '../src/cloud/gcp/permissions.ts';
 
 type Condition = Readonly<Record<string, Readonly<Record<string, string | readonly string[]>>>>;
 interface Statement {
@@ -68,5 +70,35 @@ export function awsSchedulerTrust(): string {
   return text([{ Effect: 'Allow', Principal, Action: 'sts:AssumeRole' }]);
 }
 
+/** As IAM takes it. */
 const text = (statements: readonly object[]): string =>
   `${JSON.stringify({ Version: '2012-10-17', Statement: statements }, null, 2)}\n`;
+
+/** The role that onejob needs in a project, as `gcloud iam roles create --file` reads it. */
+export function gcpRole(): string {
+  return [
+    '# Generated from the calls of onejob. docs/cloud/gcp.md says how to use it.',
+    'title: onejob',
+    'description: Makes, lists and deletes machines for CI jobs.',
+    'stage: GA',
+    'includedPermissions:',
+    ...gcpPermissions.map((one) => `  - ${one}`),
+    '',
+  ].join('\n');
+}
+
+/** As `az role definition create --role-definition` takes it, once its scope is the subscription. */
+export function azureRole(): string {
+  const role = {
+    Name: 'onejob',
+    IsCustom: true,
+    Description: 'Makes and removes GPU machines of onejob, each in a resource group of its own.',
+    Actions: allPermissions,
+    NotActions: [],
+    DataActions: [],
+    NotDataActions: [],
+    AssignableScopes: ['/subscriptions/SUBSCRIPTION'],
+  };
+  // As the formatter of this repository has it: a list of one in one line.
+  return `${JSON.stringify(role, null, 2).replace(/\[\n\s+("[^"\n]+")\n\s+\]/g, '[$1]')}\n`;
+}
