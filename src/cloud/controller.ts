@@ -14,6 +14,8 @@ import { offerText } from './offer.ts';
 import { createOffers, type Unavailable } from './offers.ts';
 import {
   afterList,
+  type Broken,
+  brokenAfter,
   type CloudView,
   drained,
   ended,
@@ -66,6 +68,7 @@ export function createController(parts: ControllerParts) {
   const wanted = store.machines.wanted();
   const waiting = new Map<string, number>();
   const reports = new Map<string, Report>();
+  const broken = new Map<string, Broken>();
   const offers = createOffers();
   const ending = new AbortController();
   const timers = new Timers(clock);
@@ -118,10 +121,20 @@ export function createController(parts: ControllerParts) {
         machines.delete(machine.run);
         reports.delete(machine.run);
       }
-      if (before?.state !== machine.state) tell(machine);
+      if (before?.state !== machine.state) {
+        count(machine);
+        tell(machine);
+      }
       parts.changed?.(machine);
     }
     soon();
+  }
+
+  /** A set-up that fails would else cost one machine after the other. */
+  function count({ host, cloud, state, made, joinedAt, isFailure, why }: Machine): void {
+    if (state === 'joined') broken.delete(host);
+    if (state !== 'ending' || made === null || joinedAt !== null || !isFailure) return;
+    broken.set(host, brokenAfter(broken.get(host), why ?? '', nowOf(cloud)));
   }
 
   function tell(machine: Machine): void {
@@ -164,7 +177,7 @@ export function createController(parts: ControllerParts) {
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
-      ...{ hosts, reports, waiting, wanted, offers },
+      ...{ hosts, reports, waiting, wanted, broken, offers },
       machines: [...machines.values()],
       goneToday: hasBudget ? store.machines.gone(today) : [],
     });
@@ -330,12 +343,13 @@ export function createController(parts: ControllerParts) {
       waiting.set(host, jobs);
       soon();
     },
-    /** Asks for a machine of the host, if none works, and ends a `down`. Offers that were unavailable are asked for at once. */
+    /** Asks for a machine of the host, if none works, and ends a `down`. What made it wait before is tried again at once. */
     up(host: string): void {
       const isThere = of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
       want(host, isThere ? Math.max(0, wanted.get(host) ?? 0) : 1);
       const found = hosts.find((one) => one.host === host);
       if (found !== undefined && !isThere) offers.forget(found);
+      broken.delete(host);
       soon();
     },
     /** How many machines people wait for. */

@@ -52,6 +52,15 @@ export interface CloudView {
   readonly notBefore: ReadonlyMap<string, number>;
 }
 
+/** Machines of a host that were made in a row and did not join. */
+export interface Broken {
+  readonly count: number;
+  /** Seconds by the cloud's clock; before that no other one is made. */
+  readonly until: number;
+  /** Of the last one, as a sentence. */
+  readonly why: string;
+}
+
 export interface View {
   readonly clouds: ReadonlyMap<string, CloudView>;
   readonly hosts: readonly HostConfig[];
@@ -64,6 +73,8 @@ export interface View {
   readonly waiting: ReadonlyMap<string, number>;
   /** Machines that people asked for, by host, and that have not joined yet; -1: they want none, whatever waits. */
   readonly wanted: ReadonlyMap<string, number>;
+  /** By host. */
+  readonly broken: ReadonlyMap<string, Broken>;
   readonly offers: Offers;
 }
 
@@ -356,6 +367,8 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   // Those that end may still be there, and are paid for.
   const room = host.max - of.filter(({ state, made, seenAt }) => state !== 'ending' || made !== null || seenAt !== null).length;
   if (room <= 0) return { ...none, reason: `it has ${of.length} of at most ${host.max} machines` };
+  const broken = view.broken.get(host.host);
+  if (broken !== undefined && here.now < broken.until) return { ...none, reason: brokenWords(broken), until: broken.until };
   const unknown = host.types.filter((type) => !here.types.has(type));
   if (unknown.length > 0) {
     const again = (type: string): number => here.notBefore.get(`learn ${type}`) ?? 0;
@@ -371,6 +384,22 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   const reason = shortage(host, next.offer, view.offers.unavailable(here.now));
   if (next.offer === null) return { ...none, reason, until: next.until };
   return { ...none, isWish: true, reason, steps: [{ do: 'create', host, offer: next.offer, price } as Step] };
+}
+
+/** Seconds until another machine is made after so many that did not join: the first one is replaced at once. */
+const brokenWaits = [0, 0, 60, 240, 960];
+const longestBroken = 3600;
+
+/** What is known of a host after one more of its machines did not join. */
+export function brokenAfter(before: Broken | undefined, why: string, now: number): Broken {
+  const count = (before?.count ?? 0) + 1;
+  return { count, until: now + (brokenWaits[count] ?? longestBroken), why };
+}
+
+function brokenWords({ count, until, why }: Broken): string {
+  const lastLine = why.trim().split('\n').at(-1)?.replace(/\.$/, '') ?? '';
+  const at = new Date(until * 1000).toISOString().slice(11, 16);
+  return `its last ${count} machines did not join (${lastLine}); trying again at ${at} UTC`;
 }
 
 /** The config's own price, else the cloud's; null: unknown. */
