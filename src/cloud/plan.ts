@@ -432,7 +432,7 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   if (failing !== undefined && here.now < failing.until) {
     const times = failing.failures === 1 ? 'its last machine' : `its last ${failing.failures} machines`;
     const again = `the next one is made at ${timeOf(failing.until)} UTC`;
-    return { ...none, until: failing.until, reason: `${times} failed: ${failing.why.replace(/\.$/, '').slice(0, 300)}; ${again}` };
+    return { ...none, until: failing.until, reason: `${times} failed: ${lastLine(failing.why)}; ${again}` };
   }
   // What cannot be learnt now keeps no other type waiting.
   const again = (type: string): number => here.notBefore.get(`learn ${type}`) ?? 0;
@@ -464,6 +464,9 @@ export function priceOf(host: HostConfig, { type, spot }: Offer, here: Pick<Clou
   const found = here.types.get(type);
   return (spot ? found?.spotPrice : found?.price) ?? null;
 }
+
+/** Of what a machine or the cloud said, without its full stop. */
+const lastLine = (text: string): string => (text.trim().split('\n').at(-1) ?? '').replace(/\.$/, '').slice(0, 300);
 
 /** As `14:02`, UTC. */
 const timeOf = (seconds: number): string => new Date(seconds * 1000).toISOString().slice(11, 16);

@@ -222,6 +222,23 @@ test('a machine that never joins is replaced', { timeout: 180_000 }, async () =>
   await here.down();
 });
 
+test('machines that cannot be set up are not made one after the other', { timeout: 120_000 }, async () => {
+  let isBroken = true;
+  await using here = await bench({ play: { fails: () => (isBroken ? 'apt says much\ncannot install Docker\n' : null) } });
+  await here.home.up();
+  await here.home.api.machineUp('burst');
+  const why = /its last 2 machines failed: cannot install Docker; the next one is made at \d\d:\d\d UTC/;
+  await expect.poll(async () => (await here.view())?.reason, soon).toMatch(why);
+  expect(await here.cli(['status'])).toMatch(why);
+  await expect.poll(here.left, soon).toEqual([]);
+  expect(here.created()).toBe(2);
+  isBroken = false;
+  await here.cli(['cloud', 'up', 'burst']);
+  expect(here.created()).toBe(3);
+  expect((await here.view())?.reason).toBeNull();
+  await here.down();
+});
+
 test('up and down work without a daemon, and down finds the machine by its tags', { timeout: 120_000 }, async () => {
   await using here = await bench();
   await here.cli(['cloud', 'up', 'burst']);

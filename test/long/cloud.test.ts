@@ -10,7 +10,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { startBuildkite } from '../standins/buildkite/standin.ts';
 import { theAgent } from '../support/buildkite-days.ts';
 import { type CloudMachine, cloudMachine, type Package, packThisClone } from '../support/cloud-machine.ts';
-import { awsStandin, azureStandin, type CloudStandin, gcpStandin, joinOverTls, type Machines } from '../support/cloud-standins.ts';
+import { awsStandin, azureStandin, type CloudStandin, gcpStandin, type Machines } from '../support/cloud-standins.ts';
 import { freePort } from '../support/free-port.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
@@ -79,9 +79,7 @@ describe.skipIf(lacks('nspawn', 'openssl', 'buildkiteAgent'))('from zero to zero
     await using real = realMachines();
     await using cloud = await open(real.machines);
     const port = await freePort();
-    const isTls = 'authority' in cloud;
     await using here: Home = await onejob({ config: '', env: { ...cloud.env, BK_TOKEN: buildkite.token } });
-    const tls = isTls ? joinOverTls(here.dir, ...tlsOf(cloud)) : '';
     here.configure(`
 services:
   bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { env: BK_TOKEN }, poll: 2s, agent: { from: image } }
@@ -95,7 +93,7 @@ hosts:
     prices: { ${cloud.types.map((type) => `${type}: 0.80`).join(', ')} }
     setup: ["curl -sSf -o /usr/local/bin/buildkite-agent ${agents.url}", "chmod 755 /usr/local/bin/buildkite-agent"]
     pools: { ci: { service: bk, queue: default, agents: 1, runtime: process, isolation: none } }
-join: { listen: "127.0.0.1:${port}", url: "http${isTls ? 's' : ''}://127.0.0.1:${port}", package: "${archive.path}", ${tls} }
+join: { listen: "127.0.0.1:${port}", url: "${cloud.scheme}://127.0.0.1:${port}", package: "${archive.path}", ${cloud.join(here.dir)} }
 pools: { local: { agents: 1, runtime: process } }
 `);
     await here.up();
@@ -119,7 +117,7 @@ pools: { local: { agents: 1, runtime: process } }
     if (end === 'down') {
       const down = await here.cli(['cloud', 'down', 'burst']).ended;
       expect(down, down.stderr).toMatchObject({ code: 0 });
-    } else await expect.poll(machinesOf, { timeout: 180_000 }).toEqual([]);
+    } else await expect.poll(machinesOf, { timeout: 240_000 }).toEqual([]);
     const receipts = await here.cli(['cloud', 'receipts', '--json']).ended;
     expect(JSON.parse(receipts.stdout)).toMatchObject({
       ...{ run: machine?.run, host: 'burst', state: 'gone', stage: 'drained', isFailure: false, cost: expect.any(Number) },
@@ -134,8 +132,3 @@ pools: { local: { agents: 1, runtime: process } }
     expect(buildkite.census()).toEqual({ agents: [], jobs: [] });
   });
 });
-
-function tlsOf(cloud: CloudStandin): Parameters<typeof joinOverTls> extends [string, ...infer Rest] ? Rest : never {
-  const { identity, authority } = cloud as Awaited<ReturnType<typeof azureStandin>>;
-  return [identity, authority];
-}

@@ -16,7 +16,7 @@ import {
 } from '../standins/azure-cloud/azure-cloud.ts';
 import { createGcp } from '../standins/gcp/standin.ts';
 import { scratch } from './scratch.ts';
-import { type Authority, createAuthority, type Identity } from './tls-front.ts';
+import { createAuthority } from './tls-front.ts';
 
 /** What a machine at a stand-in does. */
 export interface Machines {
@@ -31,6 +31,9 @@ export interface CloudStandin extends AsyncDisposable {
   readonly keys: string;
   /** For the controller. */
   readonly env: Readonly<Record<string, string>>;
+  /** How machines reach the controller, and the keys of `join` for that; its files go into the folder. */
+  readonly scheme: 'http' | 'https';
+  join(dir: string): string;
   /** What a host's `types` may name. */
   readonly types: readonly string[];
   /** Ids of all that exists and costs money or holds a name. */
@@ -54,7 +57,7 @@ export async function awsStandin(
     aws,
     keys: `type: aws, region: us-west-2, endpoint: "${served.url}", scheduler_role: "${schedulerRole}", security_group: sg-0e00000000000000, credentials: { access_key_id: ${testKey.id}, secret_access_key: { env: AWS_SECRET } }`,
     env: { AWS_SECRET: testKey.secret },
-    types: ['g6.xlarge', 'g5.xlarge'],
+    ...{ scheme: 'http', join: () => '', types: ['g6.xlarge', 'g5.xlarge'] },
     left: aws.leftovers,
     async [Symbol.asyncDispose]() {
       aws.close();
@@ -72,16 +75,14 @@ export async function gcpStandin(machines: Machines): Promise<CloudStandin> {
   return {
     keys: `type: gcp, project: ${gcp.project}, region: us-central1, endpoint: "${gcp.origin}", credentials: { file: { env: GCP_KEY } }`,
     env: { GCP_KEY: gcp.keyFile() },
-    types: ['g2-standard-4'],
+    ...{ scheme: 'http', join: () => '', types: ['g2-standard-4'] },
     left: () => [...gcp.machines(), ...gcp.disks(), ...gcp.addresses()].map(({ name }) => name),
     [Symbol.asyncDispose]: () => served[Symbol.asyncDispose](),
   };
 }
 
-/** With TLS, by an authority of its own that the controller is told of. Needs `openssl`. */
-export async function azureStandin(
-  machines: Machines,
-): Promise<CloudStandin & { readonly authority: Authority; readonly identity: Identity }> {
+/** With TLS, by an authority of its own that the controller and its machines are told of. Needs `openssl`. */
+export async function azureStandin(machines: Machines): Promise<CloudStandin> {
   await using stack = new AsyncDisposableStack();
   const authority = createAuthority(stack.use(scratch()).path);
   const identity = authority.issue('127.0.0.1');
@@ -93,18 +94,15 @@ export async function azureStandin(
   const { groups, resources } = azure.world;
   const all = stack.move();
   return {
-    ...{ authority, identity },
     keys: `type: azure, subscription: ${subscription}, location: ${location}, subnet: "${subnet}", security_group: "${securityGroup}", endpoint: "${azure.url}", login_endpoint: "${azure.url}", credentials: { tenant: ${tenant}, client: ${client}, secret: { env: AZURE_SECRET } }`,
     env: { AZURE_SECRET: clientSecret, NODE_EXTRA_CA_CERTS: authority.file },
-    types: ['Standard_NC4as_T4_v3'],
+    ...{ scheme: 'https', types: ['Standard_NC4as_T4_v3'] },
+    join(dir) {
+      writeFileSync(join(dir, 'join.key'), identity.key, { mode: 0o600 });
+      writeFileSync(join(dir, 'join.pem'), identity.cert);
+      return `tls_cert: "${join(dir, 'join.pem')}", tls_key: "${join(dir, 'join.key')}", ca: "${authority.file}"`;
+    },
     left: () => [...groups.keys(), ...resources.keys()],
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   };
-}
-
-/** Writes the files of an identity, for `join`, and returns the keys. */
-export function joinOverTls(dir: string, { key, cert }: Identity, { file }: Authority): string {
-  writeFileSync(join(dir, 'join.key'), key, { mode: 0o600 });
-  writeFileSync(join(dir, 'join.pem'), cert);
-  return `tls_cert: "${join(dir, 'join.pem')}", tls_key: "${join(dir, 'join.key')}", ca: "${file}"`;
 }

@@ -22,6 +22,8 @@ export interface Played {
 export interface Play {
   /** Whether its jobs run. */
   readonly isBusy?: () => boolean;
+  /** Why its set-up fails; null: it does not. */
+  readonly fails?: () => string | null;
   /** What it waits for when it has told `booted`, or instead of joining. */
   readonly beforeJoin?: (machine: Played) => Promise<void>;
   /** What happens before it tells `drained`. */
@@ -31,7 +33,7 @@ export interface Play {
 /** ms between two reports. */
 const beat = 50;
 
-export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }: Play = {}) {
+export function playMachines({ isBusy = () => false, fails = () => null, beforeJoin, beforeDrained }: Play = {}) {
   const played: Played[] = [];
   /** What was wrong with machines that the cloud had not ended. */
   const broken: unknown[] = [];
@@ -41,8 +43,8 @@ export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }
     const { id, run, url, token } = machine;
     const signal = AbortSignal.timeout(240_000);
     const client = createJoinClient({ url, run, clock: systemClock, fetch });
-    const tell = async (stage: StageName, secret: string) => {
-      await patiently(() => client.stage(stage, '', secret, signal));
+    const tell = async (stage: StageName, secret: string, text = '') => {
+      await patiently(() => client.stage(stage, text, secret, signal));
       machine.stages.push(stage);
     };
     /** As a machine does while its controller is away. */
@@ -57,6 +59,8 @@ export function playMachines({ isBusy = () => false, beforeJoin, beforeDrained }
       return undefined;
     }
     await tell('booted', token);
+    const why = fails();
+    if (why !== null) return tell('failed', token, why);
     await beforeJoin?.(machine);
     await patiently(() => fetchPackage(machine));
     const credential = newSecret();
