@@ -96,7 +96,6 @@ RuntimeDirectory=onejob
 RuntimeDirectoryMode=0755
 RuntimeDirectoryPreserve=yes
 ProtectSystem=full
-ProtectHostname=yes
 RestrictRealtime=yes
 LockPersonality=yes
 CapabilityBoundingSet=~CAP_SYS_BOOT CAP_SYS_TIME CAP_SYS_MODULE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_WAKE_ALARM CAP_LINUX_IMMUTABLE CAP_SYS_PACCT CAP_BLOCK_SUSPEND`;
