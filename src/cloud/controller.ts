@@ -56,7 +56,7 @@ export type Controller = ReturnType<typeof createController>;
 /** Seconds for which facts about a type hold. */
 const factsHold = 86_400;
 /** Seconds until a failed call of each kind is made again. */
-const failedAgain = 30;
+const failedAgain = 20;
 /** Characters of a console that a receipt keeps. */
 const consoleKept = 4_000;
 /** Seconds until another machine is made for a host whose second one failed, and the longest such time. */
@@ -220,7 +220,7 @@ export function createController(parts: ControllerParts) {
     try {
       if (step.do === 'list') await list(name, owned, memory);
       else if (step.do === 'learn') await learn(step.type, owned.cloud, memory, nowOf(name));
-      else if (step.do === 'setEnd') await setEnd(step.machine, step.made, owned.cloud, memory);
+      else if (step.do === 'setEnd') await setEnd(step.machine, step.made, owned.cloud);
       else await destroy(step.thing, owned.cloud, memory, nowOf(name));
       memory.notBefore.delete(key);
     } catch (error) {
@@ -289,7 +289,8 @@ export function createController(parts: ControllerParts) {
     commit({ ...current, since: now, absent: [] });
   }
 
-  async function setEnd({ run }: Machine, made: Made, cloud: Cloud, memory: Memory): Promise<void> {
+  /** @throws CloudError if it is worth another try */
+  async function setEnd({ run }: Machine, made: Made, cloud: Cloud): Promise<void> {
     const machine = machines.get(run);
     if (machine === undefined) return;
     const result = await settled(cloud.setEnd(machine, made, ending.signal));
@@ -302,13 +303,9 @@ export function createController(parts: ControllerParts) {
       return;
     }
     const { error } = result;
-    if (error instanceof CloudError && error.retry && error.code !== 'E_CLOUD_END') {
-      memory.notBefore.set(`end ${run}`, now + 10);
-      log.warn('failed to set the end of a machine', { machine: run, error });
-    } else {
-      offers.failed(cloud.name, current.offer, error, now);
-      commit(ended(current, now, messageOf(error), true));
-    }
+    if (error instanceof CloudError && error.retry && error.code !== 'E_CLOUD_END') throw error;
+    offers.failed(cloud.name, current.offer, error, now);
+    commit(ended(current, now, messageOf(error), true));
   }
 
   async function list(name: string, { cloud, owner }: OwnedCloud, memory: Memory): Promise<void> {

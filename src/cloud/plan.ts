@@ -329,7 +329,8 @@ function mayAsk(thing: Pick<Thing, 'kind' | 'id' | 'place' | 'state'>, { now, as
 }
 
 function removal(cloud: string, machine: Machine, things: readonly Thing[], here: CloudView): Step[] {
-  const isListed = here.listed !== null && here.listed.from >= machine.since;
+  // Of one second, either may have come first.
+  const isListed = here.listed !== null && here.listed.from > machine.since;
   if (machine.made !== null && !things.some(({ kind }) => holders.has(kind))) {
     // The first request does not wait for a list.
     const thing = { kind: 'machine', id: machine.made.id, place: machine.made.place, state: 'running' } as const;
@@ -396,7 +397,7 @@ export function afterList(
   // What speaks lives, whatever a list says.
   if (heardAt !== null && heardAt >= listed.from) return machine.absent.length === 0 ? machine : { ...machine, absent: [] };
   if (isCreating || listed.failed !== null || listed.unknown.length > 0) return machine;
-  if (listed.from < machine.since || machine.state === 'gone') return machine;
+  if (listed.from <= machine.since || machine.state === 'gone') return machine;
   // What was created may not be in lists yet.
   if (machine.made !== null && machine.seenAt === null && listed.from < machine.since + appearsWithin) return machine;
   const last = machine.absent.at(-1);
