@@ -53,7 +53,7 @@ async function bench(tls: { cert: string; key: string } | null = null) {
   return { ...world, server, said, url, token, client, post, bearer, stage, take };
 }
 
-const beat = { busy: 1, agents: 2, waiting: null, idleFor: 0, problem: null };
+const beat = { busy: 1, agents: 2, slots: 3, waiting: null, idleFor: 0, problem: null };
 
 describe('a machine', () => {
   it('tells its stages with the token, joins once, and beats with its own credential', async () => {
