@@ -2,23 +2,23 @@
  * Keeps the machines of `hosts`: makes them when jobs wait or people ask, and removes them for certain. It plans (`plan.ts`), writes
  * down what it is about to do, and calls the clouds. No job passes through it: each machine runs its own onejob.
  */
-import { createHash, randomBytes, randomUUID } from 'node:crypto';
+import { randomBytes, randomUUID } from 'node:crypto';
 import { type Clock, doubling, Timers } from '../core/clock.ts';
 import { hasCode, messageOf, OnejobError } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { Store } from '../store/store.ts';
 import { type Cloud, CloudError, type Made, type Offer, type Order, ownThings, type Price, type Thing } from './cloud.ts';
 import type { HostConfig } from './hosts.ts';
+import { hashOf, newSecret } from './join/protocol.ts';
 import { isWanted, type Machine, mayLive, thingKey } from './machine.ts';
 import { offerText } from './offer.ts';
-import { createOffers, type Unavailable } from './offers.ts';
+import { createOffers } from './offers.ts';
 import {
   afterList,
   type CloudView,
   drained,
   ended,
   type Failing,
-  isLeftOver,
   type Listed,
   orphansAfter,
   plan,
@@ -64,8 +64,6 @@ const [failingFirst, failingLongest] = [300, 7200];
 /** Seconds for which receipts are kept. */
 const receiptsKept = 400 * 86_400;
 
-export const hashOf = (secret: string): string => createHash('sha256').update(secret).digest('hex');
-
 export function createController(parts: ControllerParts) {
   const { clock, log, store, clouds, hosts } = parts;
   const machines = new Map<string, Machine>(store.machines.live().map((machine) => [machine.run, machine]));
@@ -77,7 +75,6 @@ export function createController(parts: ControllerParts) {
   const failing = new Map<string, Failing>();
   const ending = new AbortController();
   const timers = new Timers(clock);
-  const listeners = new Set<() => void>();
   let reasons: ReadonlyMap<string, string> = new Map();
   let isStarted = false;
   let isPlanned = false;
@@ -152,7 +149,6 @@ export function createController(parts: ControllerParts) {
   }
 
   function soon(): void {
-    for (const listener of listeners) listener();
     if (!isStarted || isPlanned) return;
     isPlanned = true;
     queueMicrotask(() => {
@@ -242,7 +238,7 @@ export function createController(parts: ControllerParts) {
   async function create(host: HostConfig, offer: Offer, price: Price | null, { cloud, owner }: OwnedCloud): Promise<void> {
     const born = nowOf(cloud.name);
     const run = `onejob-${randomBytes(8).toString('hex')}`;
-    const joinToken = randomBytes(32).toString('base64url');
+    const joinToken = newSecret();
     const image = host.image ?? cloud.usualImage;
     const intent: Machine = {
       ...{ run, owner, cloud: cloud.name, host: host.host, offer, token: randomUUID(), born },
@@ -461,22 +457,11 @@ export function createController(parts: ControllerParts) {
     receipts: (limit: number): readonly Machine[] => store.machines.newest(limit),
     /** Why the host has fewer machines than its jobs need, as the end of a sentence, or null. */
     reason: (host: string): string | null => reasons.get(host) ?? null,
-    unavailable: (cloud: string): readonly Unavailable[] => offers.unavailable(nowOf(cloud)).filter((one) => one.cloud === cloud),
-    /** What the latest list of the cloud could not see, and things that are in no ledger. */
-    seen(cloud: string) {
-      const { listed, orphans } = memoryOf(cloud);
-      const strange = (listed?.things ?? []).filter(({ run }) => run === null || !machines.has(run));
-      const now = nowOf(cloud);
-      return { listed, strange: strange.map((thing) => ({ thing, isLeftOver: isLeftOver(thing, orphans, now) })) };
-    },
+    /** The latest list of the cloud; null: there was none. */
+    listed: (cloud: string): Listed | null => memoryOf(cloud).listed,
     /** Why things of the cloud could not be asked to go, one sentence each. */
     refused: (cloud: string): readonly string[] => [...memoryOf(cloud).refused.values()],
     nowOf,
-    /** Calls `listener` after each change. */
-    onChange(listener: () => void): () => void {
-      listeners.add(listener);
-      return () => listeners.delete(listener);
-    },
     /** Ends its own work. Machines stay, and end at their end of life at the latest. */
     close(): void {
       ending.abort(new OnejobError('E_DAEMON_STOPPING', 'onejob is stopping.'));
