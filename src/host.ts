@@ -4,8 +4,11 @@
  */
 import { createChanges } from './api/changes.ts';
 import { createCiServices } from './ci/index.ts';
+import type { Job } from './ci/own-queue/job.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { CiParts, ThisOnejob } from './ci/parts.ts';
+import { placeOf } from './cloud/machine.ts';
+import type { Machines } from './cloud/open.ts';
 import { weakenedFindings } from './config/findings.ts';
 import type { Finding } from './finding.ts';
 import type { ToolRunner } from './gpu/run.ts';
@@ -51,7 +54,8 @@ export async function openHost(given: HostParts) {
   const { temporary } = store;
   const { runner, ...outside } = given.outside ?? {};
   await using parts = new AsyncDisposableStack();
-  const reasonFor = (pool: string): string | null => waitingReason(loop.reconciler, pool, loop.observer.problems);
+  const reasonFor = (pool: string): string | null =>
+    machines?.waitsFor(pool) ?? waitingReason(loop.reconciler, pool, loop.observer.problems);
   // It reads what is made below.
   const metrics = createMetrics({
     ...{ clock, store, version: given.program.version, serviceNames: config.services.map(({ name }) => name) },
@@ -70,6 +74,7 @@ export async function openHost(given: HostParts) {
     called: metrics.called,
   });
   const queue = services.own;
+  let machines: Machines | null = null;
   parts.defer(() => queue.close());
 
   const changes = createChanges();
@@ -99,9 +104,10 @@ export async function openHost(given: HostParts) {
   parts.defer(() => house.close());
   const notices = tellPeople();
   parts.defer(() => notices?.close());
-  // Machines of hosts that the config no longer has still end.
-  const hasMachines = config.hosts.length > 0 || store.machines.live().length > 0;
-  const machines = hasMachines && !temporary ? await openCloudHosts() : null;
+  // Machines of hosts that the config no longer has still end, and so do their jobs.
+  const isOnMachine = ({ progress: { agent } }: Job): boolean => agent !== null && placeOf(agent) !== null;
+  const hasMachines = config.hosts.length > 0 || store.machines.live().length > 0 || queue.elsewhere.open().some(isOnMachine);
+  machines = hasMachines && !temporary ? await openCloudHosts() : null;
   parts.defer(() => machines?.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = createShutdown({
@@ -174,7 +180,11 @@ export async function openHost(given: HostParts) {
     parts.defer(() => outbound.close());
     const { fetch = outbound.fetch, variables = process.env } = outside;
     const { version } = given.program;
-    return openMachines({ ...{ config, store, clock, log, fetch, variables, version }, services: [...services.byName.values()] });
+    const own = { queue, logs: loop.followers, history: store.history };
+    return openMachines({
+      ...{ config, store, clock, log, fetch, variables, version, own },
+      services: [...services.byName.values()],
+    });
   }
   /** Tells how many jobs wait for machines of each host that has the pool; all hosts without one. */
   function countWaiting(pool: string | null = null): void {
@@ -199,6 +209,8 @@ export async function openHost(given: HostParts) {
     async start(): Promise<void> {
       const demanded = (pool: string) => {
         deviceManager?.registry.demanded(pool);
+        // A job that a machine takes now waits no more.
+        machines?.jobs?.look();
         countWaiting(pool);
       };
       followServices(

@@ -17,9 +17,14 @@ const mount = z.strictObject({
 /** A line of at most `most` characters. */
 const label = (most: number) => optional(z.string().regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u')));
 
+const jobId = z.string().regex(/^[0-9a-f]{12}$/);
+
+/** The array that a job is part of, and its place in it. */
+export const arrayPlace = z.object({ id: z.string(), index: z.int() });
+
 export const jobRequest = z.strictObject({
   /** Chosen by the client, so that submitting again after a lost connection gives the same job. 12 hex digits. */
-  id: optional(z.string().regex(/^[0-9a-f]{12}$/)),
+  id: optional(jobId),
   command: z.array(z.string()).min(1),
   /** null: the pool named `default`, the only one, or the first without devices; with `devices` the first that has as many. */
   pool: z.string().nullable().default(null),
@@ -45,6 +50,11 @@ export const jobRequest = z.strictObject({
   needs: z.array(z.string()).max(1_000).default([]),
   /** Whether clients may run programs in its sandbox while it runs, as `POST /v1/jobs/ID/shell` does. */
   attended: z.boolean().default(false),
+  /** The job of another onejob that this one is an attempt of, which it takes itself for (`ONEJOB_JOB_ID` and so on). */
+  attemptOf: z
+    .strictObject({ job: jobId, attempt: z.int().min(1), array: z.strictObject(arrayPlace.shape).nullable() })
+    .nullable()
+    .default(null),
 });
 export type JobRequest = z.infer<typeof jobRequest>;
 
@@ -61,9 +71,6 @@ export const arrayRequest = z.strictObject({
     .refine((all) => new Set(all).size === all.length, 'an index is given twice'),
 });
 export type ArrayRequest = z.infer<typeof arrayRequest>;
-
-/** The array that a job is part of, and its place in it. */
-export const arrayPlace = z.object({ id: z.string(), index: z.int() });
 
 export const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() });
 

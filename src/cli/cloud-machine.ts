@@ -20,7 +20,8 @@ async function machineCommand({ context, output, version, place }: Session, file
   const [outbound, direct] = [createOutbound(context.environment.proxies), createOutbound(noProxies)];
   try {
     const { socket } = await place();
-    const parts = { file, socket, clock: systemClock, fetch: outbound.fetch, metadata: direct.fetch, log, version };
+    const { fetch, upgrade } = outbound;
+    const parts = { file, socket, clock: systemClock, fetch, upgrade, metadata: direct.fetch, log, version };
     await work(parts, stop.signal);
   } catch (error) {
     if (!stop.signal.aborted) throw error;

@@ -112,7 +112,7 @@ async function withDesk<T>(session: Session, config: Config, only: string, work:
   const log = { ...createLog({ json: output.json, stream: context.stderr }), info() {} };
   const { variables } = context;
   const { services } = parts.use(await openHostServices(session, config));
-  const given = { config, store, clock, log, fetch: outbound.fetch, variables, version, services, only };
+  const given = { config, store, clock, log, fetch: outbound.fetch, variables, version, services, only, own: null };
   const machines = await openMachines(given);
   parts.defer(() => machines.close());
   const { service } = machines;

@@ -4,10 +4,10 @@
  */
 import { Duplex } from 'node:stream';
 import { toErrorView } from '../api/http-errors.ts';
+import { greetingLine, serveTunnel } from '../api/tunnel.ts';
 import { daemonSocket } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { greetingLine, serveTunnel } from './tunnel.ts';
 
 /** Ends with its standard input. 1 when there is no daemon. */
 export async function relay(session: Session): Promise<number> {
@@ -21,6 +21,6 @@ export async function relay(session: Session): Promise<number> {
     return exitCodes.failed;
   }
   stdout.write(greetingLine(version, null));
-  await serveTunnel(Duplex.from({ readable: context.stdin(), writable: stdout }), () => daemonSocket(session));
+  await serveTunnel(Duplex.from({ readable: context.stdin(), writable: stdout }), () => daemonSocket(session)).ended;
   return exitCodes.ok;
 }

@@ -20,7 +20,7 @@ export function createRemote({ host, variables, interactive, progress, patience 
   let open: { dial(): Duplex; readonly isOver: boolean; close(): Promise<void> } | null = null;
 
   async function connect(outer: AbortSignal) {
-    const [{ startSsh }, { openTunnel, readGreeting }] = await Promise.all([import('./ssh.ts'), import('./tunnel.ts')]);
+    const [{ startSsh }, { openTunnel, readGreeting }] = await Promise.all([import('./ssh.ts'), import('../api/tunnel.ts')]);
     const limit = AbortSignal.timeout(patience);
     const ssh = startSsh(host, { variables, interactive });
     try {

@@ -92,3 +92,12 @@ export function costOf(machine: Machine, now: number, from = 0): number | null {
   const until = state === 'gone' ? since : now;
   return (Math.max(0, until - Math.max(born, from)) / 3600) * price.perHour;
 }
+
+/** The agent of a job of the own queue that a machine has: the machine, and the job's id there. */
+export const agentOf = (run: string, remote: string): string => `${run}-${remote}`;
+
+/** The reverse; null: an agent of this host. */
+export function placeOf(agent: string): { readonly run: string; readonly remote: string } | null {
+  const [, run, remote] = /^(onejob-[0-9a-f]{16})-([0-9a-f]{12})$/.exec(agent) ?? [];
+  return run === undefined || remote === undefined ? null : { run, remote };
+}

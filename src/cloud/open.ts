@@ -12,9 +12,11 @@ import type { Store } from '../store/store.ts';
 import { cloudInit } from './boot/cloud-init.ts';
 import { type Controller, createController, type OwnedCloud } from './controller.ts';
 import { guestOf } from './guest.ts';
+import { createMachineJobs, type MachineJobs, type MachineJobsParts } from './jobs.ts';
 import type { Desk } from './join/desk.ts';
 import { createJoinServer } from './join/server.ts';
 import type { CloudParts } from './kit/caller.ts';
+import { isWanted } from './machine.ts';
 import { drained, ended } from './plan.ts';
 import { createClearing } from './registrations.ts';
 import { machineService } from './service.ts';
@@ -34,6 +36,8 @@ export interface MachinesParts {
   readonly only?: string;
   /** Those of the hosts' pools. */
   readonly services: readonly Pick<CiService, 'name' | 'removeNamed'>[];
+  /** The own queue, and where its jobs have their logs; null: a command without a daemon, which has no jobs. */
+  readonly own: Pick<MachineJobsParts, 'queue' | 'logs' | 'history'> | null;
 }
 
 export type Machines = Awaited<ReturnType<typeof openMachines>>;
@@ -77,7 +81,12 @@ export async function openMachines(parts: MachinesParts) {
     ...{ clock, log, store, clouds, hosts },
     ...(parts.only !== undefined && { only: parts.only }),
     changed(machine) {
-      if (machine.state === 'gone') clearing.gone(machine);
+      if (machine.state === 'gone') {
+        clearing.gone(machine);
+        jobs?.gone(machine);
+      }
+      // One that has joined takes jobs.
+      if (machine.state === 'joined') queueMicrotask(() => jobs?.look());
     },
     deaf: () => server?.problem?.why ?? null,
     userData(host, cloud, { run, token }) {
@@ -97,10 +106,26 @@ export async function openMachines(parts: MachinesParts) {
       });
     },
   });
-  const server =
-    join === null
+  const jobs =
+    parts.own === null
       ? null
-      : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk: deskOf(parts, controller) });
+      : createMachineJobs({
+          ...{
+            ...parts.own,
+            clock,
+            log,
+            version,
+            pools: hosts.flatMap(({ pools }) => pools.filter(({ service }) => service === 'own')),
+          },
+          machine: controller.get,
+          counted(run, busy) {
+            const report = controller.reports().get(run);
+            if (report !== undefined) controller.report(run, { ...report, busy, idleFor: 0 });
+          },
+        });
+  const desk = deskOf(parts, controller, jobs);
+  const server =
+    join === null ? null : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk });
   let callOff = (): void => {};
   return {
     controller,
@@ -108,6 +133,17 @@ export async function openMachines(parts: MachinesParts) {
     hosts,
     clouds,
     service: machineService(hosts, controller),
+    /** Jobs of the own queue on machines. */
+    jobs,
+    /** Why jobs of the pool wait, as the end of a sentence; null: its machines are busy, or it has none. */
+    waitsFor(pool: string): string | null {
+      const host = hosts.find(({ pools }) => pools.some(({ name }) => name === pool))?.host;
+      if (host === undefined) return null;
+      const coming = controller
+        .machines()
+        .find((machine) => machine.host === host && isWanted(machine) && machine.state !== 'joined');
+      return controller.reason(host) ?? (coming === undefined ? null : `machine ${coming.run} starts`);
+    },
     /** What needs a person, one sentence each. */
     problems(): string[] {
       const unheard = server?.problem == null ? [] : [`Machines cannot join: ${server.problem.why}. ${server.problem.hint}`];
@@ -125,6 +161,7 @@ export async function openMachines(parts: MachinesParts) {
       ];
     },
     async start(): Promise<void> {
+      jobs?.start();
       await server?.open();
       controller.start();
       callOff = every(
@@ -142,6 +179,7 @@ export async function openMachines(parts: MachinesParts) {
       callOff();
       controller.close();
       clearing.close();
+      await jobs?.close();
       await server?.close();
     },
   };
@@ -187,7 +225,7 @@ async function archiveOf({ package: place, sha256 }: JoinConfig): Promise<Archiv
 }
 
 /** What machines tell becomes events of the controller. */
-function deskOf({ config, variables }: MachinesParts, controller: Controller): Desk {
+function deskOf({ config, variables }: MachinesParts, controller: Controller, jobs: MachineJobs | null): Desk {
   const { join, hosts, services, secretsKey } = config;
   return {
     secretsOf(run) {
@@ -222,7 +260,8 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller): D
       const name = controller.get(run)?.host;
       const host = hosts.find((one) => one.host === name);
       if (host === undefined) throw new OnejobError('E_CONFIG', `The config has no host ${name} any more.`);
-      return { ...(await guestOf(host, run, { services, secretsKey, variables })), beat };
+      const tunnel = jobs !== null && host.pools.some(({ service }) => service === 'own');
+      return { ...(await guestOf(host, run, { services, secretsKey, variables })), beat, tunnel };
     },
     stolen(run, from) {
       controller.change(run, (machine, now) => ended(machine, now, `Its join token was used twice, also from ${from}.`, true));
@@ -231,9 +270,14 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller): D
       const machine = controller.get(run);
       // The machine says it, and its jobs may have its credential.
       const room = Math.min(slots ?? agents, mostJobs);
-      controller.report(run, { busy: Math.min(busy, room), agents: room, idleFor: idleFor / 1000, problem });
+      const own = jobs?.on(run) ?? 0;
+      const report = { busy: Math.max(own, Math.min(busy, room)), agents: room, problem };
+      controller.report(run, { ...report, idleFor: own > 0 ? 0 : idleFor / 1000 });
       if (machine === null || machine.state === 'ending') return 'end';
       return machine.state === 'draining' ? 'drain' : 'stay';
+    },
+    tunnel(run, pipe) {
+      return jobs?.connected(run, pipe) ?? false;
     },
     package: join === null || join.package.startsWith('https:') ? null : join.package,
   };

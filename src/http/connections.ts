@@ -5,6 +5,7 @@
  */
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 
 const connectionLimits = {
   /** Per address, without a token. */
@@ -72,13 +73,13 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
         else if (sizeOf(unknown) > limits.unknownInAll) close(oldest(unknown));
       });
     },
-    /** The connection makes a call as this caller. May close it, or another of the caller. */
-    known(of: Socket, caller: string, response: ServerResponse): void {
+    /** The connection makes a call as this caller, until `answer` closes. May close it, or another of the caller. */
+    known(of: Socket, caller: string, answer: ServerResponse | Duplex): void {
       const socket = raw(of);
       const entry = entries.get(socket);
       if (entry === undefined) return;
       entry.calls += 1;
-      response.once('close', () => {
+      answer.once('close', () => {
         entry.calls -= 1;
       });
       if (!entry.groups.includes(unknown)) return;

@@ -1,4 +1,5 @@
 /** HTTP to services: undici, with the proxies of the environment, and kept connections. Callers bound time and size. */
+import type { Duplex } from 'node:stream';
 import { Agent, type Dispatcher, ProxyAgent, type RequestInit, fetch as undiciFetch } from 'undici';
 import { type Proxies, type ProxyServer, proxyFor } from '../config/proxies.ts';
 
@@ -7,6 +8,8 @@ export interface Outbound {
   readonly fetch: typeof fetch;
   /** The same for streams. */
   dispatcherFor(url: URL): Dispatcher;
+  /** A connection of its own, for which the other end gives up HTTP; without a limit on silence. Rejects if it answers anything else. */
+  upgrade(url: URL, protocol: string, headers: Readonly<Record<string, string>>, signal: AbortSignal): Promise<Duplex>;
   /** Ends every connection and its requests. */
   close(): void;
 }
@@ -33,6 +36,11 @@ export function createOutbound(proxies: Proxies): Outbound {
     dispatcherFor,
     fetch: ((input: string | URL, init?: RequestInit) =>
       undiciFetch(input, { ...init, dispatcher: dispatcherFor(new URL(input)) })) as unknown as typeof fetch,
+    async upgrade(url, protocol, headers, signal) {
+      const { origin, pathname, search } = url;
+      const path = `${pathname}${search}`;
+      return (await dispatcherFor(url).upgrade({ origin, path, method: 'GET', protocol, headers, signal } as never)).socket;
+    },
     close() {
       for (const one of dispatchers.values()) void one.destroy();
       dispatchers.clear();

@@ -25,6 +25,8 @@ interface LogFollowersOptions {
 export class LogFollowers {
   readonly #options: LogFollowersOptions;
   readonly #followers = new Map<AgentId, LogFollower>();
+  /** Logs whose output comes from other hosts. */
+  readonly #fed = new Map<AgentId, LogFile>();
   /** By agent: resolves once all kept lines were passed to the listener. */
   readonly #told = new Map<AgentId, Promise<void>>();
 
@@ -34,7 +36,24 @@ export class LogFollowers {
 
   /** What is kept of an agent's output. With `follow`, also what comes while its sandbox is followed. */
   read(agent: AgentId, options: ReadOptions = {}): AsyncIterable<LogPiece> {
-    return this.#followers.get(agent)?.file.read(options) ?? this.#options.logs.read(agent);
+    const file = this.#followers.get(agent)?.file ?? this.#fed.get(agent);
+    return file?.read(options) ?? this.#options.logs.read(agent);
+  }
+
+  /**
+   * The log of an agent on another host, for the caller to append to. Readers follow it until `unfeed`.
+   * @throws OnejobError E_STATE_FULL, E_STATE_DIR
+   */
+  feed(agent: AgentId): LogFile {
+    const file = this.#fed.get(agent) ?? this.#options.logs.open(agent);
+    this.#fed.set(agent, file);
+    return file;
+  }
+
+  /** Nothing more comes. Idempotent. */
+  unfeed(agent: AgentId): void {
+    this.#fed.get(agent)?.close();
+    this.#fed.delete(agent);
   }
 
   /** Follows the output of a sandbox. A second call for an agent returns the same follower. */
@@ -108,6 +127,7 @@ export class LogFollowers {
   }
 
   async close(): Promise<void> {
+    for (const agent of this.#fed.keys()) this.unfeed(agent);
     const followers = [...this.#followers.values()];
     this.#followers.clear();
     await Promise.all(followers.map((follower) => follower.stop()));

@@ -29,6 +29,7 @@ async function attended(home: Home, { order = 'stay', notice }: { order?: Order;
         beat: async () => order,
       },
       daemon: localDaemon(client, { clock: systemClock, log: quiet }),
+      tunnel: null,
       notices:
         notice === undefined ? null : { every: 1_000, look: async () => (stages.includes('joined') ? Date.now() + notice : null) },
       memory: {

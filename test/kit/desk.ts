@@ -1,4 +1,5 @@
 /** A controller's desk in memory. */
+import type { Duplex } from 'node:stream';
 import type { Desk } from '../../src/cloud/join/desk.ts';
 import { type BeatCall, hashOf, type JoinAnswer, newSecret, type Order, type StageCall } from '../../src/cloud/join/protocol.ts';
 
@@ -17,6 +18,7 @@ export function memoryDesk(heard: () => void = () => {}) {
   const runs = new Map<string, Entry>();
   const stages: StageCall[] = [];
   const beats: BeatCall[] = [];
+  const pipes: { run: string; pipe: Duplex }[] = [];
   const thefts: { run: string; from: string }[] = [];
   let file: string | null = null;
   let fails: Error | null = null;
@@ -51,12 +53,17 @@ export function memoryDesk(heard: () => void = () => {}) {
       heard();
       return entry(said.run).order;
     },
+    tunnel(run, pipe) {
+      pipes.push({ run, pipe });
+      heard();
+      return true;
+    },
     get package() {
       return file;
     },
   };
   return {
-    ...{ desk, stages, beats, thefts },
+    ...{ desk, stages, beats, thefts, pipes },
     /** Expects a machine. Returns its token. */
     expect(run: string, belongings: JoinAnswer = { config: 'pools: {}\n', files: [], beat: 30 }): string {
       const token = newSecret();

@@ -364,7 +364,7 @@ export function requestOf(act: Act, request: Partial<JobRequest> = {}): JobReque
   const whole = {
     ...{ name: null, user: null, memory: null, cpus: null, id: null, pool: null, env: {}, image: null, volumes: [] },
     ...{ devices: null, priority: 0, timeout: null, retries: 0, artifacts: [], workspace: null, needs: [] },
-    attended: false,
+    ...{ attended: false, attemptOf: null },
   };
   return { ...whole, ...request, command: ['sim', JSON.stringify(act)] };
 }

@@ -26,6 +26,7 @@ import {
   hasFailed,
   hasPassed,
   type Job,
+  type JobChange,
   newJob,
   viewOf,
   waitsSince,
@@ -158,6 +159,13 @@ export function createOwnQueue(options: OwnQueueOptions) {
       // The next start tries it again.
       if (!hasCode(error, 'E_STATE_FULL')) throw error;
     }
+  }
+
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN */
+  function checkWorkspaceOf({ id }: Job, workspace: string): void {
+    if (spool.hasWorkspace(workspace)) return;
+    const hint = 'Submit the job again.';
+    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${id}: its workspace ${workspace} is gone.`, { hint });
   }
 
   function annotate(id: string, notes: readonly string[]): void {
@@ -295,10 +303,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       if (job === null) throw new OnejobError('E_BUG', `Agent ${context.agent} should get job ${context.job}, which is not open.`);
       const { request } = job;
       const { workspace } = request;
-      if (workspace !== null && !spool.hasWorkspace(workspace)) {
-        const hint = 'Submit the job again.';
-        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, { hint });
-      }
+      if (workspace !== null) checkWorkspaceOf(job, workspace);
       const script = jobScript(context.workspace, { env: jobEnvironment(job, context), command: request.command });
       return { id: null, script, files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
     },
@@ -409,6 +414,29 @@ export function createOwnQueue(options: OwnQueueOptions) {
       });
       for (const { id: each, progress } of open) if (progress.state === 'settling') giveUpOf(each).abort(cancelledSettling);
       return open.map((job) => view(known(job.id)));
+    },
+    /** For jobs of pools that other hosts have: their agents are not in slots of this host. */
+    elsewhere: {
+      /** Jobs that are not over. */
+      open: (): Job[] => index.all(),
+      get: (id: string): Job | null => index.get(id),
+      /** The job of the pool that starts next. */
+      head: (pool: string): Job | null => index.head(pool),
+      /** Commits a change of a job's agent, with `also` in the same commit. It is on disk when this returns. @throws OnejobError E_STATE_FULL */
+      record(change: JobChange, also: () => void): void {
+        commitNow(() => {
+          also();
+          const job = index.get(change.job);
+          const after = job === null ? null : applyChange(job, change, clock.wall());
+          if (after !== null && after !== job) save(after);
+        });
+      },
+      /** @throws OnejobError E_WORKSPACE_UNKNOWN */
+      openWorkspace(job: Job, workspace: string): Readable {
+        checkWorkspaceOf(job, workspace);
+        return spool.openWorkspace(workspace);
+      },
+      annotate,
     },
     /** Calls the listener after every change of a job; returns a function that stops it. */
     onChange: teller.follow,

@@ -11,7 +11,7 @@ import type { AgentContext } from '../ci-service.ts';
 import { checkGlobs } from './globs.ts';
 import type { Job } from './job.ts';
 
-export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices' | 'standby'>;
+export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices' | 'standby' | 'elsewhere'>;
 
 /** Why a job may not have this volume, as a clause, or null. */
 export type MountProblem = (mount: Mount) => string | null;
@@ -28,7 +28,12 @@ export function checkRequest(
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
   checkGlobs(request.artifacts);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
-  checkMounts(volumes, pool.recipe, mountProblem);
+  // What this host may show to jobs says nothing about the machines that have the pool; they look themselves.
+  checkMounts(volumes, pool.recipe, pool.elsewhere === undefined ? mountProblem : mountPathProblem);
+  if (request.attended && pool.elsewhere !== undefined)
+    throw new OnejobError('E_JOB_REQUEST', `Cannot run programs in a job of pool "${pool.name}": it runs on machines of a cloud.`, {
+      hint: 'Choose a pool of this host with --pool.',
+    });
   checkLimits(request, pool);
   checkDevices(request, pool, pools);
   return { ...request, volumes, pool: pool.name, array: null };
@@ -149,16 +154,17 @@ function checkVariable(name: string): void {
 
 /** Every job's environment; the request may only override `CI`. */
 export function jobEnvironment({ id, request, progress }: Job, context: AgentContext): Record<string, string> {
+  const { job, attempt, array } = request.attemptOf ?? { job: id, attempt: progress.attempt, array: request.array };
   return {
     CI: 'true',
     ...request.env,
     ONEJOB: 'true',
-    ONEJOB_JOB_ID: id,
-    ...(request.array !== null && { ONEJOB_ARRAY_ID: request.array.id, ONEJOB_ARRAY_INDEX: String(request.array.index) }),
+    ONEJOB_JOB_ID: job,
+    ...(array !== null && { ONEJOB_ARRAY_ID: array.id, ONEJOB_ARRAY_INDEX: String(array.index) }),
     ONEJOB_POOL: context.pool,
     ONEJOB_SLOT: context.slot,
     ONEJOB_AGENT: context.name,
-    ONEJOB_ATTEMPT: String(progress.attempt),
+    ONEJOB_ATTEMPT: String(attempt),
     ONEJOB_WORKSPACE: context.workspace,
   };
 }

@@ -19,9 +19,11 @@ interface Given {
   readonly machine?: Partial<AttendParts['machine']>;
   /** ms from one look for notices to the next; none: the cloud gives none. */
   readonly noticesEvery?: number;
+  /** Whether the controller asks something about its jobs. */
+  readonly isAsked?: () => boolean;
 }
 
-function world({ machine = {}, noticesEvery }: Given = {}) {
+function world({ machine = {}, noticesEvery, isAsked }: Given = {}) {
   const clock = handClock();
   const said: { stage: StageName; text: string; at: number }[] = [];
   const beats: (Omit<BeatCall, 'run'> & { at: number })[] = [];
@@ -71,6 +73,7 @@ function world({ machine = {}, noticesEvery }: Given = {}) {
       },
     },
     notices: noticesEvery === undefined ? null : { every: noticesEvery, look: async () => state.notice },
+    tunnel: isAsked === undefined ? null : { isBusy: isAsked, run: async () => {} },
     memory: {
       read: () => state.memory,
       write(memory) {
@@ -170,6 +173,24 @@ describe('an order to drain', () => {
     await pass(hour);
     expect(state.poweredOff).toBe(0);
     expect(stages()).toEqual(['joined', 'drained']);
+  });
+
+  it('waits until the controller has fetched what its jobs made, but not for ever', async () => {
+    let isAsked = true;
+    for (const isForgotten of [false, true]) {
+      const { start, stages, told, pass, change, state } = world({ isAsked: () => isAsked });
+      isAsked = true;
+      change({ busy: 1 });
+      await start();
+      state.order = 'drain';
+      await pass(minute);
+      change({ busy: 0, agents: 0 });
+      await pass(9 * minute);
+      expect([told, stages()]).toEqual([['drain'], ['joined']]);
+      isAsked = isForgotten;
+      await pass(isForgotten ? 2 * minute : 5 * second);
+      expect(stages()).toEqual(['joined', 'drained']);
+    }
   });
 
   it('is kept over a restart of its own, and of the daemon', async () => {

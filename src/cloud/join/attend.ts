@@ -12,6 +12,7 @@ import type { Log } from '../../log.ts';
 import type { JoinClient } from './client.ts';
 import type { Notices } from './notices.ts';
 import type { BeatCall, MachineFile, Order, StageName } from './protocol.ts';
+import type { Tunnel } from './tunnel.ts';
 
 /** What the machine's daemon has. */
 export interface Look extends Pick<BeatCall, 'busy' | 'agents' | 'slots' | 'waiting' | 'problem'> {
@@ -48,6 +49,8 @@ export interface AttendParts {
   readonly daemon: LocalDaemon;
   /** null: the cloud gives none. */
   readonly notices: Notices | null;
+  /** null: the controller has no jobs of its own queue for this machine. */
+  readonly tunnel: Tunnel | null;
   readonly memory: { read(): Memory | null; write(memory: Memory): void };
   /** Ends the machine. Only called where that ends it for good. */
   readonly powerOff: () => Promise<void>;
@@ -63,7 +66,7 @@ const margin = 12_000;
 const lastGrace = 5_000;
 /** ms until the daemon is told to end once more. */
 const tellAgain = 30_000;
-/** ms that a drained machine waits for its end before it ends itself. */
+/** ms that a drained machine waits for its end before it ends itself, and before that for the controller to fetch what its jobs made. */
 const linger = 600_000;
 /** ms until a stage is told again: the first try, and the longest wait. */
 const [firstWait, longestWait] = [1_000, 30_000];
@@ -87,6 +90,8 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
   let drainedAt: number | null = null;
   let endsAt: number | null = null;
   let told: { readonly goal: Order; readonly at: number } | null = null;
+  /** Since when no agent is left; null: there is one. */
+  let emptySince: number | null = null;
   const sayings: (readonly [StageName, string])[] = [];
   const bells = { turn: createBell(clock), beat: createBell(clock), say: createBell(clock) };
 
@@ -147,7 +152,10 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
       bells.turn.ring();
       return;
     }
-    if (goal === 'drain' && look.agents > 0) return;
+    emptySince = look.agents > 0 ? null : (emptySince ?? clock.now());
+    if (goal === 'drain' && emptySince === null) return;
+    const isFetched = parts.tunnel?.isBusy() !== true || clock.now() - (emptySince ?? 0) >= linger;
+    if (goal === 'drain' && !isFetched) return;
     if (told?.goal === goal && clock.now() - told.at < tellAgain) return;
     isDown = true;
     remember();
@@ -251,7 +259,7 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
     heed(notice);
   }
 
-  await Promise.all([turns(), beats(), says(), ...(notices === null ? [] : [watch(notices)])]);
+  await Promise.all([turns(), beats(), says(), parts.tunnel?.run(until), ...(notices === null ? [] : [watch(notices)])]);
 }
 
 /**

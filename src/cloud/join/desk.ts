@@ -1,4 +1,5 @@
 /** What stands behind the server of machines: the ledger, and the controller that acts on what machines tell. */
+import type { Duplex } from 'node:stream';
 import type { BeatCall, JoinAnswer, Order, StageCall } from './protocol.ts';
 
 /** What is stored of a machine's secrets: hashes (`hashOf`). */
@@ -29,6 +30,8 @@ export interface Desk {
   /** A used token came with another credential: either a machine or a thief has the config that was given out first. */
   stolen(run: string, from: string): void | Promise<void>;
   beat(said: BeatCall): Order | Promise<Order>;
+  /** The machine offers connections to its onejob. False: nobody wants them. */
+  tunnel(run: string, pipe: Duplex): boolean;
   /** The package that machines install, a file; null: it is served elsewhere. */
   readonly package: string | null;
 }

@@ -119,7 +119,8 @@ describe('the join of a machine', () => {
 
 it('a machine that has not joined, or was started again, has nothing to attend to', async () => {
   const { parts } = await bench();
-  await expect(attendMachine({ ...parts, socket: '/nonexistent/s.sock', metadata: fetch }, never)).rejects.toMatchObject({
+  const upgrade = async () => Promise.reject(new Error('nothing listens'));
+  await expect(attendMachine({ ...parts, socket: '/nonexistent/s.sock', metadata: fetch, upgrade }, never)).rejects.toMatchObject({
     code: 'E_USAGE',
     hint: expect.stringContaining('After a reboot'),
   });

@@ -16,6 +16,7 @@ import { type AttendParts, attend, depart, localDaemon, type Memory } from './at
 import { createJoinClient } from './client.ts';
 import { noticesOf } from './notices.ts';
 import { type JoinAnswer, type JoinFile, joinAnswer, type MachineFile, machineFile, newSecret, secretText } from './protocol.ts';
+import { createTunnel, type TunnelParts } from './tunnel.ts';
 
 export interface MachineParts {
   /** Path of `machine.json`. */
@@ -53,12 +54,14 @@ export function readMachine(file: string): MachineFile {
 }
 
 /** What the machine needs to talk to its controller after the join; null before it. */
-export function readJoined(root = '/'): { readonly credential: string; readonly beat: number } | null {
+export function readJoined(root = '/'): { readonly credential: string; readonly beat: number; readonly tunnel: boolean } | null {
   const credential = attempt(() => readFileSync(join(root, memory, 'credential'), 'utf8').trim()) ?? '';
   const beat = joinAnswer
-    .pick({ beat: true })
+    .pick({ beat: true, tunnel: true })
     .safeParse(jsonOf(attempt(() => readFileSync(join(root, memory, 'joined.json'), 'utf8')) ?? ''));
-  return beat.success && secretText.safeParse(credential).success ? { credential, beat: beat.data.beat * 1000 } : null;
+  return beat.success && secretText.safeParse(credential).success
+    ? { ...beat.data, credential, beat: beat.data.beat * 1000 }
+    : null;
 }
 
 /**
@@ -82,7 +85,7 @@ export async function joinController(parts: MachineParts, signal: AbortSignal): 
   const answer = await persistently(() => client.join({ token, credential, version }, signal), parts, signal);
   for (const one of answer.files) await putFile(one, root);
   await put(join(folder, 'config.yml'), answer.config, 0o600);
-  await put(join(folder, 'joined.json'), `${JSON.stringify({ beat: answer.beat })}\n`, 0o600);
+  await put(join(folder, 'joined.json'), `${JSON.stringify({ beat: answer.beat, tunnel: answer.tunnel })}\n`, 0o600);
   // From now on the boot script calls as this machine.
   await put(join(folder, 'auth'), `authorization: Bearer ${credential}\n`, 0o600);
 }
@@ -98,6 +101,7 @@ export interface AttendMachineParts extends MachineParts {
   readonly socket: string;
   /** For the metadata service, which no proxy reaches. */
   readonly metadata: typeof fetch;
+  readonly upgrade: TunnelParts['upgrade'];
 }
 
 /**
@@ -105,7 +109,7 @@ export interface AttendMachineParts extends MachineParts {
  * @throws OnejobError E_USAGE
  */
 export async function attendMachine(parts: AttendMachineParts, signal: AbortSignal): Promise<void> {
-  const { file, clock, fetch, log, version, socket, metadata, root = '/' } = parts;
+  const { file, clock, fetch, log, version, socket, metadata, upgrade, root = '/' } = parts;
   const machine = readMachine(file);
   const joined = readJoined(root);
   if (joined === null) {
@@ -116,6 +120,7 @@ export async function attendMachine(parts: AttendMachineParts, signal: AbortSign
   const path = join(root, memory, 'attend.json');
   const all: AttendParts = {
     ...{ machine, ...joined, clock, log },
+    tunnel: joined.tunnel ? createTunnel({ machine, credential: joined.credential, socket, upgrade, clock, log }) : null,
     client: createJoinClient({ url: machine.url, run: machine.run, clock, fetch }),
     daemon: localDaemon(daemon, { clock, log }),
     notices: noticesOf(machine.cloud, { clock, fetch: metadata }),

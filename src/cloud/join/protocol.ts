@@ -6,12 +6,16 @@
  *     POST /cloud/join             in the body                  Join               -> JoinAnswer
  *     POST /cloud/beat             Bearer credential            Beat               -> BeatAnswer
  *     GET  /cloud/onejob.tgz?run=  Bearer token or credential                      -> the package
+ *     GET  /cloud/tunnel?run=      Bearer credential            Upgrade            -> connections to the machine's onejob
  *
  * 403: the run is unknown or given up, or the secret is not its own; never says which. 503: try again.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { z } from 'zod';
 import { isLoopback } from '../../config/check-api.ts';
+
+/** What a machine upgrades a connection to, for connections of the controller to the machine's onejob (`createMux`). */
+export const tunnelProtocol = 'onejob-tunnel';
 
 /** Longest text of a stage, in characters; longer ones lose their beginning. */
 export const stageText = 16 * 1024;
@@ -49,8 +53,10 @@ export const joinAnswer = z.object({
   files: z.array(joinFile),
   /** Seconds from one beat to the next. */
   beat: z.number().min(1).max(3600),
+  /** Whether the controller has jobs of its own queue for the machine, which then opens a tunnel for them. */
+  tunnel: z.boolean().default(false),
 });
-export type JoinAnswer = z.output<typeof joinAnswer>;
+export type JoinAnswer = z.input<typeof joinAnswer>;
 
 const count = z.int().min(0).max(100_000);
 export const beatCall = z.object({

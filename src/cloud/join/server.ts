@@ -9,6 +9,7 @@ import { open as openFile } from 'node:fs/promises';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import type https from 'node:https';
 import type { AddressInfo } from 'node:net';
+import type { Duplex } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import type { Listen } from '../../config/check-api.ts';
@@ -20,7 +21,7 @@ import { ended, listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Desk } from './desk.ts';
-import { beatCall, early, hashOf, joinCall, runName, stageCall } from './protocol.ts';
+import { beatCall, early, hashOf, joinCall, runName, stageCall, tunnelProtocol } from './protocol.ts';
 
 export interface JoinServerParts {
   readonly listen: Listen;
@@ -75,12 +76,12 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
     return isToken ? 'token' : null;
   }
 
-  /** Calls with a secret in the header. */
-  async function admit(request: IncomingMessage, response: ServerResponse, run: string) {
+  /** Calls with a secret in the header. `answer` ends with the call. */
+  async function admit(request: IncomingMessage, answer: ServerResponse | Duplex, run: string) {
     const [, secret = ''] = /^Bearer ([A-Za-z0-9_-]{43})$/.exec(request.headers.authorization ?? '') ?? [];
     const found = await whose(run, secret);
     if (found === null) complain('a call of a machine was refused', { run, reason: 'the run or its secret is not known' });
-    else connections.known(request.socket, run, response);
+    else connections.known(request.socket, run, answer);
     return found;
   }
 
@@ -129,6 +130,25 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
     const run = runName.safeParse(query.get('run'));
     if (!run.success || (await admit(request, response, run.data)) === null) return refused;
     return desk.package === null ? notFound : { status: 200, body: desk.package };
+  }
+
+  /** Never fails. A refusal closes the connection. */
+  async function tunnel(request: IncomingMessage, pipe: Duplex, head: Buffer): Promise<void> {
+    // An error leads to 'close'.
+    pipe.on('error', () => {});
+    try {
+      const url = URL.parse(request.url ?? '', 'http://machine');
+      const run = runName.safeParse(url?.searchParams.get('run'));
+      const isMeant = url?.pathname === '/cloud/tunnel' && request.headers.upgrade === tunnelProtocol && run.success;
+      if (isMeant && (await admit(request, pipe, run.data)) === 'credential') {
+        pipe.write(`HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${tunnelProtocol}\r\n\r\n`);
+        pipe.unshift(head);
+        if (desk.tunnel(run.data, pipe)) return;
+      }
+    } catch (error) {
+      complain('a tunnel of a machine was not opened', { reason: messageOf(error) });
+    }
+    pipe.destroy();
   }
 
   const routes: Readonly<
@@ -190,6 +210,7 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
           ? http.createServer(options, handle)
           : (await import('node:https')).createServer({ ...options, handshakeTimeout: 10_000, ...readTls(tls) }, handle);
       connections.watch(made);
+      made.on('upgrade', (request: IncomingMessage, pipe: Duplex, head: Buffer) => void tunnel(request, pipe, head));
       await once(made.listen({ ...listen }), 'listening');
       server = made;
       problem = null;

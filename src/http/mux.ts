@@ -19,6 +19,8 @@ const [window, piece] = [1 << 20, 1 << 16];
 /** One end of the pipe. */
 export interface Mux {
   readonly isOver: boolean;
+  /** How many there are. */
+  readonly streams: number;
   open(): Duplex;
   /** Ends all streams. The pipe is the caller's. */
   close(): void;
@@ -109,6 +111,9 @@ export function createMux(pipe: Duplex, opened: ((stream: Duplex) => void) | nul
   return {
     get isOver() {
       return isOver;
+    },
+    get streams() {
+      return streams.size;
     },
     open() {
       const id = ++last;

@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { duplexPair, PassThrough } from 'node:stream';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { createClient } from '../api/client.ts';
-import { createRemote } from './remote.ts';
-import { parseSshUrl } from './ssh.ts';
+import { createRemote } from '../cli/remote.ts';
+import { parseSshUrl } from '../cli/ssh.ts';
+import { createClient } from './client.ts';
 import { greetingLine, openTunnel, readGreeting, serveTunnel } from './tunnel.ts';
 
 const never = new AbortController().signal;
@@ -24,7 +24,7 @@ async function tunnelled(listener: http.RequestListener, path = join(dir.path, '
   const server = http.createServer(listener).listen(path);
   await once(server, 'listening');
   const [near, far] = duplexPair();
-  const served = serveTunnel(far, async () => path);
+  const served = serveTunnel(far, async () => path).ended;
   const tunnel = openTunnel(near);
   const agent = Object.assign(new http.Agent({ keepAlive: false }), { createConnection: tunnel.dial });
   const ask = (body: Buffer) =>

@@ -2,11 +2,11 @@
 import { connect } from 'node:net';
 import { type Duplex, pipeline, type Readable } from 'node:stream';
 import { z } from 'zod';
-import { errorView } from '../api/schema.ts';
-import { checkSocketOwner } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
+import { createMux } from '../http/mux.ts';
 import { jsonOf } from '../system/json.ts';
-import { createMux } from './mux.ts';
+import { errorView } from './schema.ts';
+import { checkSocketOwner } from './sockets.ts';
 
 /** Begins the line of the greeting. What a login shell prints before it is skipped. */
 const mark = 'onejob-relay ';
@@ -82,9 +82,9 @@ export function openTunnel(pipe: Duplex) {
   };
 }
 
-/** The far end: passes connections on to the socket that `find` names, if it is this user's or root's. Resolves when the near end has gone. */
-export function serveTunnel(pipe: Duplex, find: () => Promise<string>): Promise<void> {
-  return createMux(pipe, (stream) => void forward(stream, find)).ended;
+/** The far end: passes connections on to the socket that `find` names, if it is this user's or root's. `ended`: the near end has gone. */
+export function serveTunnel(pipe: Duplex, find: () => Promise<string>) {
+  return createMux(pipe, (stream) => void forward(stream, find));
 }
 
 async function forward(stream: Duplex, find: () => Promise<string>): Promise<void> {

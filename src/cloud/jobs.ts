@@ -1,0 +1,461 @@
+/**
+ * Jobs of the own queue on machines. Each goes to a machine that has joined and has a free slot, through the API of the machine's own
+ * onejob, as `onejob run` would use it: send the workspace, submit, keep the output as it comes, fetch the artifacts. The machine
+ * dials, see `join/tunnel.ts`, and this side alone asks, so a machine learns of no job but its own.
+ *
+ * The store has where each job is before the machine hears of it. After a restart of either side everything continues: a job that the
+ * machine knows is followed from where its log ends. Only a job that the machine never had, or never began, goes back to the queue;
+ * one whose machine is gone is lost.
+ */
+import { createHash } from 'node:crypto';
+import { type Duplex, Readable } from 'node:stream';
+import { Waiters } from '../abortable.ts';
+import { type Client, createClient } from '../api/client.ts';
+import type { JobView } from '../api/schema.ts';
+import { openTunnel } from '../api/tunnel.ts';
+import type { Job, JobChange } from '../ci/own-queue/job.ts';
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { PoolConfig } from '../config/config.ts';
+import { type Clock, doubling, sleep } from '../core/clock.ts';
+import { type JobResult, takenWithJob } from '../core/slot.ts';
+import { hasCode, messageOf, OnejobError, toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import type { LogFollowers } from '../logs/followers.ts';
+import { streams } from '../logs/gap.ts';
+import type { LogFile } from '../logs/log-file.ts';
+import type { HistoryTable } from '../store/history.ts';
+import { agentOf, type Machine, placeOf } from './machine.ts';
+
+export interface MachineJobsParts {
+  readonly clock: Clock;
+  readonly log: Pick<Log, 'info' | 'warn'>;
+  readonly version: string;
+  readonly queue: Pick<OwnQueue, 'elsewhere' | 'settle' | 'onChange'>;
+  readonly logs: Pick<LogFollowers, 'feed' | 'unfeed'>;
+  readonly history: Pick<HistoryTable, 'made' | 'released' | 'ended'>;
+  /** Those of the own queue that machines have. */
+  readonly pools: readonly Pick<PoolConfig, 'name' | 'elsewhere'>[];
+  /** null: no such machine may live. */
+  readonly machine: (run: string) => Machine | null;
+  /** How many jobs of the own queue a machine has now. */
+  readonly counted: (run: string, jobs: number) => void;
+}
+
+export type MachineJobs = ReturnType<typeof createMachineJobs>;
+
+/** ms between two looks at a machine, and after which an answer is given up. */
+const [lookEvery, patience] = [20_000, 30_000];
+/** ms until the next look at one that takes no job now. */
+const lookSoon = 5_000;
+/** ms until a failed call is made again, and until a machine that refused a job gets another one. */
+const [breath, longBreath] = [1_000, 30_000];
+/** ms between two looks at a job that has not begun: the first, and the longest. */
+const [firstLook, longestLook] = [100, 2_000];
+/** Bytes of an answer of a machine, which is not trusted. */
+const mostAnswer = 4 * 2 ** 20;
+/** Slots of one pool of one machine that count, whatever it says. */
+const mostSlots = 512;
+/** Notes in the log of one attempt, and characters of any text of a machine, that are kept. */
+const [mostNotes, mostText] = [100, 1_000];
+/** Failures in a row of which the log tells. */
+const complainAfter = 5;
+/** Errors of a call that the machine did not answer, or not in a way that says what became of it. */
+const unanswered = /^E_(DAEMON_|SOCKET_|API_)/;
+
+/** What an attempt asks of its machine; null: the machine does not answer now. */
+export type MachineClient = Pick<
+  Client,
+  'status' | 'job' | 'putWorkspace' | 'submit' | 'hold' | 'logs' | 'settled' | 'artifacts' | 'cancel'
+>;
+
+interface Link {
+  readonly run: string;
+  readonly client: MachineClient;
+  /** By the machine's name of the pool: how many jobs it takes at a time. Empty while it does not answer. */
+  slots: ReadonlyMap<string, number>;
+  /** Whether it begins nothing new. */
+  isDraining: boolean;
+  /** It gets no other job before this; as `clock.now()`. */
+  notBefore: number;
+  close(): void;
+}
+
+/** One try to run a job, on one machine. */
+interface Attempt {
+  readonly job: string;
+  readonly run: string;
+  readonly pool: string;
+  readonly agent: string;
+  /** The job's id on the machine. */
+  readonly remote: string;
+  /** Aborted with a `Gone` once the machine is gone. */
+  readonly gone: AbortController;
+  /** Whether the machine may have been told to begin it. */
+  mayHaveBegun: boolean;
+  isCancelled: boolean;
+}
+
+/** `failure`: why the machine refused the job; null: that says nothing about it. */
+class NotBegun extends Error {
+  readonly failure: unknown;
+  constructor(failure: unknown = null) {
+    super('the job has not begun');
+    this.failure = failure;
+  }
+}
+
+class Gone extends Error {
+  /** As the end of a sentence. */
+  override toString(): string {
+    return this.message;
+  }
+}
+
+export function createMachineJobs(parts: MachineJobsParts) {
+  const { clock, log, version, queue, logs, history } = parts;
+  const { elsewhere } = queue;
+  const pools = parts.pools.flatMap(({ name, elsewhere: at }) => (at === undefined ? [] : [{ name, ...at }]));
+  const links = new Map<string, Link>();
+  const attempts = new Map<string, Attempt>();
+  const running = new Set<Promise<void>>();
+  const linked = new Waiters();
+  const closing = new AbortController();
+  let stopListening = (): void => {};
+
+  const countOf = (run: string, pool: string | null = null): number =>
+    [...attempts.values()].filter((one) => one.run === run && (pool === null || one.pool === pool)).length;
+  /** Whether the machine may begin a job that it has. */
+  const mayBegin = (run: string): boolean => parts.machine(run)?.state === 'joined' && links.get(run)?.isDraining !== true;
+
+  /** Gives waiting jobs to machines with a free slot. */
+  function look(): void {
+    if (closing.signal.aborted) return;
+    for (const { name, host, pool } of pools) {
+      const hasRoom = ({ run, slots, notBefore }: Link): boolean =>
+        parts.machine(run)?.host === host &&
+        mayBegin(run) &&
+        clock.now() >= notBefore &&
+        countOf(run, name) < (slots.get(pool) ?? 0);
+      for (let job = elsewhere.head(name); job !== null; job = elsewhere.head(name)) {
+        const run = [...links.values()].find(hasRoom)?.run;
+        if (run === undefined) break;
+        const next = job.progress.attempt + 1;
+        const remote = next === 1 ? job.id : createHash('sha256').update(`${job.id}:${next}`).digest('hex').slice(0, 12);
+        const attempt = attemptOf(job, run, remote, false);
+        const { agent } = attempt;
+        record(attempt, { change: 'assigned' }, () =>
+          history.made({ agent, pool: name, slot: `${name}/${run}`, name: run, madeAt: clock.wall() }),
+        );
+        begin(attempt);
+      }
+    }
+  }
+
+  function attemptOf({ id, request }: Job, run: string, remote: string, mayHaveBegun: boolean): Attempt {
+    const agent = agentOf(run, remote);
+    return {
+      ...{ job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), mayHaveBegun },
+      isCancelled: false,
+    };
+  }
+
+  function record({ job, agent }: Attempt, said: ChangeOf<JobChange>, also = (): void => {}): void {
+    elsewhere.record({ ...said, job, agent } as JobChange, also);
+  }
+
+  function begin(attempt: Attempt): void {
+    const { job, run } = attempt;
+    attempts.set(job, attempt);
+    parts.counted(run, countOf(run));
+    const over = see(attempt)
+      .catch((error: unknown) => {
+        if (closing.signal.aborted) return;
+        log.warn('failed to look after a job on a machine', { job, machine: run, reason: messageOf(error) });
+      })
+      .finally(() => {
+        running.delete(over);
+        if (attempts.get(job) === attempt) attempts.delete(job);
+        parts.counted(run, countOf(run));
+        look();
+      });
+    running.add(over);
+  }
+
+  /** One attempt, to its end. Only a stop of this onejob leaves it, for the next one. */
+  async function see(attempt: Attempt): Promise<void> {
+    const { job, run, agent, gone } = attempt;
+    if (elsewhere.get(job)?.progress.state !== 'settling') {
+      const ended = (result: JobResult) => () =>
+        record(attempt, { change: 'ended', result }, () => history.ended(agent, null, clock.wall()));
+      let outcome: () => void;
+      try {
+        const done = await carry(attempt, AbortSignal.any([gone.signal, closing.signal]));
+        outcome = ended(resultOf(done));
+        if (done.reason !== null) elsewhere.annotate(job, [plain(done.reason)]);
+      } catch (error) {
+        if (closing.signal.aborted) return;
+        if (error instanceof NotBegun || (error instanceof Gone && !attempt.mayHaveBegun)) {
+          const failure = error instanceof NotBegun && error.failure !== null ? toFailure(error.failure) : null;
+          const link = links.get(run);
+          if (failure !== null && link !== undefined) {
+            link.notBefore = clock.now() + longBreath;
+            log.warn('a machine refused a job', { job, machine: run, reason: failure.message });
+          }
+          outcome = () =>
+            record(attempt, {
+              change: 'returned',
+              failure: failure === null ? null : { ...failure, message: plain(failure.message) },
+            });
+        } else outcome = ended({ kind: 'lost', reason: plain(error instanceof Gone ? `${error}` : messageOf(error)) });
+      } finally {
+        logs.unfeed(agent);
+      }
+      await persist(outcome);
+    }
+    await settle(attempt);
+  }
+
+  /** Submits the job, unless the machine has it already, and follows it to its end. */
+  async function carry(attempt: Attempt, signal: AbortSignal): Promise<JobView> {
+    const { job, run, agent, remote } = attempt;
+    const file = logs.feed(agent);
+    let view = await withMachine(run, signal, (client) => submitted(attempt, client));
+    // So that a machine that drains waits until everything was fetched.
+    const held = await withMachine(run, signal, (client) => client.hold());
+    try {
+      cancelled(attempt);
+      for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
+        if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
+        await sleep(clock, wait, signal);
+        signal.throwIfAborted();
+        view = await withMachine(run, signal, (client) => client.job(remote));
+      }
+      if (view.startedAt !== null)
+        await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
+      await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
+      const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
+      // Nobody asked for that, so it was taken back from a machine that begins nothing new.
+      if (done.result?.kind === 'cancelled' && done.startedAt === null && !attempt.isCancelled) throw new NotBegun();
+      return done;
+    } finally {
+      held.release();
+    }
+  }
+
+  /** The job on the machine. @throws NotBegun */
+  async function submitted(attempt: Attempt, client: MachineClient): Promise<JobView> {
+    const { job: id, run, remote } = attempt;
+    const known = await client.job(remote).catch((error: unknown) => {
+      if (hasCode(error, 'E_JOB_UNKNOWN')) return null;
+      throw error;
+    });
+    if (known !== null) return known;
+    const job = elsewhere.get(id);
+    if (job?.progress.state !== 'assigned') throw new Gone('its machine has forgotten it');
+    if (job.progress.cancelling || !mayBegin(run)) throw new NotBegun();
+    const { workspace, array, pool: name, ...request } = job.request;
+    try {
+      const files = workspace === null ? null : elsewhere.openWorkspace(job, workspace);
+      const sent = files === null ? null : await client.putWorkspace(files);
+      attempt.mayHaveBegun = true;
+      return await client.submit({
+        ...{ ...request, id: remote, workspace: sent, pool: pools.find((one) => one.name === name)?.pool ?? name },
+        ...{ needs: [], retries: 0, attemptOf: { job: id, attempt: job.progress.attempt, array } },
+      });
+    } catch (error) {
+      if (error instanceof OnejobError && unanswered.test(error.code)) throw error;
+      throw new NotBegun(error);
+    }
+  }
+
+  /** Appends what comes to the log, from where that ends. */
+  async function keepOutput(client: MachineClient, { remote }: Attempt, file: LogFile, signal: AbortSignal): Promise<void> {
+    const { stdout, stderr } = file.position;
+    const nothing = new Uint8Array(0);
+    let notes = 0;
+    for await (const piece of client.logs({ job: remote }, { follow: true, from: { stdout, stderr }, signal })) {
+      const time = BigInt(clock.wall()) * 1_000_000n;
+      const { stream, bytes, gap } = piece;
+      if (stream !== 'note') file.append({ stream, time, bytes }, bytes);
+      else if (++notes > mostNotes) continue;
+      else if (gap === undefined) file.note(plain(Buffer.from(bytes).toString()));
+      else
+        for (const one of streams)
+          if (gap.missing[one] > 0) file.append({ stream: one, time, bytes: nothing, missing: gap.missing[one] }, nothing);
+    }
+  }
+
+  /** Its artifacts are the last that is wanted of the machine. */
+  async function settle(attempt: Attempt): Promise<void> {
+    const { job, run, pool, agent, remote, gone } = attempt;
+    const { signal } = closing;
+    const context = { job, agent, pool, slot: `${pool}/${run}`, name: run, workspace: '' };
+    const all = (within: AbortSignal): Promise<Readable> =>
+      withMachine(run, within, async (client) => (await client.artifacts(remote)) ?? Readable.from([emptyTar]));
+    for (let failures = 1; !signal.aborted && elsewhere.get(job)?.progress.state === 'settling'; failures++) {
+      try {
+        await queue.settle(context, { all, folder: async () => null }, signal, gone.signal);
+        await persist(() => record(attempt, { change: 'settled' }));
+      } catch (error) {
+        if (signal.aborted) return;
+        log.warn('failed to fetch artifacts from a machine; trying again', { job, machine: run, reason: messageOf(error) });
+        await sleep(clock, doubling(breath, longBreath, failures), signal);
+      }
+    }
+  }
+
+  /** Until it is on disk: nothing else may happen to the job before. */
+  async function persist(write: () => void): Promise<void> {
+    for (let failures = 1; !closing.signal.aborted; failures++) {
+      try {
+        return write();
+      } catch (error) {
+        log.warn('failed to write down what became of a job; trying again', { reason: messageOf(error) });
+        await sleep(clock, doubling(breath, longBreath, failures), closing.signal);
+      }
+    }
+    throw closing.signal.reason;
+  }
+
+  /**
+   * Repeats what may be done twice until the machine has answered, or is gone: while it says nothing, nobody knows what became of the
+   * job.
+   */
+  async function withMachine<T>(run: string, signal: AbortSignal, work: (client: MachineClient) => Promise<T>): Promise<T> {
+    for (let failures = 1; ; failures++) {
+      signal.throwIfAborted();
+      const link = links.get(run);
+      if (link === undefined) {
+        await linked.next(signal);
+        continue;
+      }
+      try {
+        return await work(link.client);
+      } catch (error) {
+        signal.throwIfAborted();
+        if (error instanceof NotBegun || error instanceof Gone) throw error;
+        if (hasCode(error, 'E_JOB_UNKNOWN')) throw new Gone('its machine has forgotten it');
+        if (failures === complainAfter)
+          log.warn('a machine does not say what became of its job; asking again', { machine: run, reason: messageOf(error) });
+        await sleep(clock, doubling(breath, longBreath, failures), signal);
+      }
+    }
+  }
+
+  /** Passes on that somebody cancelled the job. */
+  function cancelled(attempt: Attempt): void {
+    const { job, run, remote, gone } = attempt;
+    if (attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
+    attempt.isCancelled = true;
+    const signal = AbortSignal.any([gone.signal, closing.signal]);
+    withMachine(run, signal, (client) => client.cancel(remote)).catch(() => {});
+  }
+
+  /** Looks at the machine from time to time: a broken connection says nothing for long. */
+  async function watch(link: Link, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        const view = await link.client.status();
+        const works = view.pools.filter(({ paused, backoff }) => paused.length === 0 && backoff === null);
+        link.slots = new Map(works.map(({ name, slots }) => [name, Math.min(slots.length, mostSlots)]));
+        link.isDraining = view.pools.length > 0 && view.pools.every(({ draining, leaving }) => draining || leaving);
+        look();
+      } catch (error) {
+        link.slots = new Map();
+        if (hasCode(error, 'E_DAEMON_SILENT')) link.close();
+      }
+      await sleep(clock, link.slots.size === 0 ? lookSoon : lookEvery, signal);
+    }
+  }
+
+  /** The machine has its onejob behind this client until `close` is called, or another one comes. `end` ends the connection. */
+  function attach(run: string, client: MachineClient, end: () => void): () => void {
+    links.get(run)?.close();
+    const over = new AbortController();
+    const close = (): void => {
+      if (over.signal.aborted) return;
+      over.abort();
+      if (links.get(run) === link) links.delete(run);
+      end();
+    };
+    const link: Link = { run, client, slots: new Map(), isDraining: false, notBefore: 0, close };
+    links.set(run, link);
+    linked.wake();
+    void watch(link, over.signal);
+    return close;
+  }
+
+  return {
+    /** Continues with the jobs that machines had, and gives them others. */
+    start(): void {
+      stopListening = queue.onChange(({ id }) => {
+        const attempt = attempts.get(id);
+        if (attempt !== undefined) cancelled(attempt);
+      });
+      for (const job of elsewhere.open()) {
+        const place = job.progress.agent === null ? null : placeOf(job.progress.agent);
+        if (place === null) continue;
+        const attempt = attemptOf(job, place.run, place.remote, job.progress.state !== 'assigned');
+        if (parts.machine(place.run) === null) attempt.gone.abort(new Gone('its machine is gone'));
+        begin(attempt);
+      }
+      look();
+    },
+    /** Jobs wait, or a machine takes jobs again. */
+    look,
+    attach,
+    /** A machine has opened a connection to its onejob. False: nobody wants it. */
+    connected(run: string, pipe: Duplex): boolean {
+      if (closing.signal.aborted || parts.machine(run) === null) return false;
+      const tunnel = openTunnel(pipe);
+      const client = createClient({ socket: `machine ${run}`, dial: tunnel.dial, version, patience, mostAnswer });
+      const close = attach(run, client, () => {
+        tunnel.close();
+        client.close();
+        pipe.destroy();
+      });
+      pipe.on('error', () => {}).once('close', close);
+      return true;
+    },
+    /** No machine of that run exists any more. */
+    gone({ run, stage, why }: Pick<Machine, 'run' | 'stage' | 'why'>): void {
+      links.get(run)?.close();
+      const reason =
+        stage === 'preempted' ? takenWithJob : `its machine is gone${why === null ? '' : `: ${why.replace(/\.$/, '')}`}`;
+      for (const attempt of attempts.values()) if (attempt.run === run) attempt.gone.abort(new Gone(reason));
+    },
+    /** Jobs that it has of this queue. */
+    on: (run: string): number => countOf(run),
+    /** Leaves all jobs where they are. */
+    async close(): Promise<void> {
+      closing.abort(new OnejobError('E_DAEMON_STOPPING', 'onejob is stopping.'));
+      stopListening();
+      for (const link of [...links.values()]) link.close();
+      await Promise.all(running);
+    },
+  };
+}
+
+type ChangeOf<One> = One extends JobChange ? Omit<One, 'job' | 'agent'> : never;
+
+const hasNotBegun = ({ state }: JobView): boolean => state === 'queued' || state === 'reserved' || state === 'assigned';
+
+/** Its end: two empty blocks. */
+const emptyTar = Buffer.alloc(1024);
+
+/** A text of a machine, in one line. */
+function plain(text: string): string {
+  return text
+    .replace(/\p{Cc}+/gu, ' ')
+    .trim()
+    .slice(0, mostText);
+}
+
+function resultOf({ result }: JobView): JobResult {
+  if (result === null || result.kind === 'reported') return { kind: 'lost', reason: 'its machine does not say how it ended' };
+  if (result.kind === 'lost') return { kind: 'lost', reason: plain(result.reason) };
+  if (result.kind === 'signal') return { kind: 'signal', signal: plain(result.signal) };
+  if (result.kind === 'unstartable')
+    return { kind: 'unstartable', failure: { ...result.failure, message: plain(result.failure.message) } };
+  return result;
+}

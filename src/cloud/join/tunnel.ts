@@ -1,0 +1,87 @@
+/**
+ * The connection over which the controller asks this machine's onejob about its jobs. The machine dials, since nothing reaches it from
+ * outside, and dials again whenever the connection ends.
+ */
+import { serveTunnel } from '../../api/tunnel.ts';
+import { type Clock, doubling, sleep } from '../../core/clock.ts';
+import { messageOf } from '../../errors.ts';
+import type { Outbound } from '../../http/outbound.ts';
+import type { Log } from '../../log.ts';
+import { type MachineFile, tunnelProtocol } from './protocol.ts';
+
+export interface TunnelParts {
+  readonly machine: Pick<MachineFile, 'url' | 'run'>;
+  readonly credential: string;
+  /** Of this machine's daemon. */
+  readonly socket: string;
+  readonly upgrade: Outbound['upgrade'];
+  readonly clock: Clock;
+  readonly log: Pick<Log, 'info' | 'warn'>;
+}
+
+/** Used by attend.ts. */
+export interface Tunnel {
+  /** Whether the controller asks something, or did just now. */
+  isBusy(): boolean;
+  /** Until `signal` aborts. Never fails. */
+  run(signal: AbortSignal): Promise<void>;
+}
+
+/** ms until it dials again: the first time, and the longest. */
+const [firstWait, longestWait] = [1_000, 30_000];
+/** ms to wait for the controller's answer, and without a byte from it: it looks every 20 s. */
+const [patience, silence] = [30_000, 75_000];
+/** ms for which one call may follow another. */
+const between = 5_000;
+
+export function createTunnel({ machine, credential, socket, upgrade, clock, log }: TunnelParts): Tunnel {
+  const url = new URL(`${machine.url.replace(/\/+$/, '')}/cloud/tunnel?run=${machine.run}`);
+  let open: ReturnType<typeof serveTunnel> | null = null;
+  let busyAt: number | null = null;
+
+  async function once(signal: AbortSignal): Promise<void> {
+    const dialling = AbortSignal.any([signal, AbortSignal.timeout(patience)]);
+    const pipe = await upgrade(url, tunnelProtocol, { authorization: `Bearer ${credential}` }, dialling);
+    const close = (): void => void pipe.destroy();
+    pipe.on('error', () => {});
+    signal.addEventListener('abort', close, { once: true });
+    let callOff = clock.after(silence, close);
+    pipe.on('data', () => {
+      callOff();
+      callOff = clock.after(silence, close);
+    });
+    try {
+      open = serveTunnel(pipe, async () => socket);
+      if (signal.aborted) close();
+      await open.ended;
+    } finally {
+      callOff();
+      signal.removeEventListener('abort', close);
+      close();
+      open = null;
+    }
+  }
+
+  return {
+    isBusy() {
+      if ((open?.streams ?? 0) > 0) busyAt = clock.now();
+      return busyAt !== null && clock.now() - busyAt < between;
+    },
+    async run(signal) {
+      for (let failures = 0; !signal.aborted; ) {
+        const began = clock.now();
+        try {
+          await once(signal);
+          failures = 0;
+        } catch (error) {
+          if (signal.aborted) return;
+          failures += 1;
+          if (failures === 1) log.warn('cannot open the tunnel to the controller; trying again', { reason: messageOf(error) });
+        }
+        // A controller that closes it at once must not be dialled in a loop.
+        if (clock.now() - began < firstWait || failures > 0)
+          await sleep(clock, doubling(firstWait, longestWait, Math.max(1, failures)), signal);
+      }
+    },
+  };
+}

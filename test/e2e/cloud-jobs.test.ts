@@ -1,0 +1,122 @@
+/** Jobs of the own queue on machines of a cloud: the real onejob on a stand-in of AWS, and a second real onejob as each machine. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { awsStandin } from '../support/cloud-standins.ts';
+import { freePort } from '../support/free-port.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+import { secondOnejobs } from '../support/second-onejob.ts';
+
+async function world(agents = 1) {
+  const parts = new AsyncDisposableStack();
+  const second = parts.use(secondOnejobs());
+  const cloud = parts.use(await awsStandin(second.machines));
+  const port = await freePort();
+  const here: Home = parts.use(await onejob({ config: '', env: cloud.env }));
+  const archive = join(here.dir, 'onejob.tgz');
+  writeFileSync(archive, 'a package');
+  here.configure(`
+clouds:
+  aws: { ${cloud.keys} }
+hosts:
+  burst:
+    cloud: aws
+    types: [g6.xlarge]
+    idle: 1m
+    pools: { cpu: { agents: ${agents}, runtime: process } }
+join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
+`);
+  const daemon = await here.up();
+  return { here, cloud, second, daemon, [Symbol.asyncDispose]: () => parts.disposeAsync() };
+}
+
+const jobs = async (home: Home) =>
+  (await home.api.jobs({ all: true })).map(({ state, result, attempt, verdict }) => ({
+    state,
+    result,
+    attempt,
+    kind: verdict?.kind,
+  }));
+
+describe.skipIf(lacks('bubblewrap'))('a job of the own queue', { timeout: 120_000 }, () => {
+  test('makes a machine, runs there with its workspace, and brings back output, artifacts and exit code', async () => {
+    await using all = await world();
+    const { here, cloud, second } = all;
+    writeFileSync(join(here.cwd, 'input'), 'from here\n');
+    const command = 'cat input; echo $ONEJOB_ATTEMPT >&2; echo made > out.txt; exit 7';
+    const done = await here.run('--pool', 'burst.cpu', '--artifact', 'out.txt', '--', 'sh', '-c', command).ended;
+    expect(second.broken).toEqual([]);
+    expect(done, done.stderr).toMatchObject({ code: 7, stdout: 'from here\n' });
+    expect(done.stderr).toMatch(/^1$/m);
+    expect(readFileSync(join(here.cwd, 'out.txt'), 'utf8')).toBe('made\n');
+    const [job] = await here.api.jobs({ all: true });
+    const [machine] = await second.all();
+    expect(job?.agent).toContain(machine?.run);
+    // It is the same job for people, here and there.
+    expect((await here.cli(['logs', job?.id ?? '']).ended).stdout).toBe('from here\n');
+    const down = await here.cli(['cloud', 'down', 'burst']).ended;
+    expect(down, down.stderr).toMatchObject({ code: 0 });
+    expect(cloud.left()).toEqual([]);
+    expect(await machine?.daemon.child.ended).toMatchObject({ code: 0 });
+    const receipts = await here.cli(['cloud', 'receipts', '--json']).ended;
+    expect(JSON.parse(receipts.stdout)).toMatchObject({ run: machine?.run, state: 'gone', isFailure: false });
+  });
+
+  test('survives the end of either side, can be cancelled, and is lost with its machine', async () => {
+    await using all = await world(2);
+    const { here, second } = all;
+    const until = (flag: string) => `until [ -e /tmp/$ONEJOB_JOB_ID.${flag} ]; do sleep 0.05; done`;
+    const long = here.run(
+      '--no-workspace',
+      '--',
+      'sh',
+      '-c',
+      `echo one; ${until('a')}; echo two; ${until('b')}; echo three; exit 3`,
+    );
+    await long.says(/one/);
+    const [machine] = await second.all();
+    if (machine === undefined) throw new Error('there is no machine');
+    const [job] = await here.api.jobs({ all: false });
+    const flag = (name: string) => writeFileSync(`/tmp/${job?.id}.${name}`, '');
+    const ended = await here.run('--detach', '--no-workspace', '--', 'sleep', '600').ended;
+    const id = ended.stdout.trim();
+    await expect.poll(async () => (await here.api.job(id)).state, { timeout: 30_000 }).toBe('running');
+
+    await machine.unattended();
+    flag('a');
+    await all.daemon.kill();
+    machine.attend();
+    const again = await here.up();
+    await long.says(/two/);
+    expect((await here.cli(['cancel', id]).ended).code).toBe(0);
+    await expect.poll(async () => (await here.api.job(id)).result, { timeout: 30_000 }).toEqual({ kind: 'cancelled' });
+    flag('b');
+    expect(await long.ended).toMatchObject({ code: 3, stdout: 'one\ntwo\nthree\n' });
+
+    const lost = here.run(
+      '--no-workspace',
+      '--retries',
+      '1',
+      '--',
+      'sh',
+      '-c',
+      'echo attempt $ONEJOB_ATTEMPT; [ $ONEJOB_ATTEMPT = 2 ] || sleep 600',
+    );
+    await lost.says(/attempt 1/);
+    await machine.die();
+    expect((await here.cli(['cloud', 'down', 'burst', '--now', '--no-wait']).ended).code).toBe(0);
+    await expect.poll(async () => (await here.api.machines())[0]?.machines.length, { timeout: 60_000 }).toBe(0);
+    expect((await here.cli(['cloud', 'up', 'burst', '--no-wait']).ended).code).toBe(0);
+    const done = await lost.ended;
+    expect(done, done.stderr).toMatchObject({ code: 0, stdout: 'attempt 1\nattempt 2\n' });
+    expect(await jobs(here)).toMatchObject([
+      { attempt: 1 },
+      { kind: expect.any(String) },
+      { attempt: 2, result: { kind: 'code', code: 0 } },
+    ]);
+    await here.cli(['cloud', 'down', 'burst']).ended;
+    await again.stop();
+    expect(second.broken).toEqual([]);
+  });
+});
