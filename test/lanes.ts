@@ -24,7 +24,7 @@ const agents = 'test/standins/*/agent/**/*.test.ts';
 /** Of what sits beside: the files that start processes or servers, and so depend on how busy the machine is. */
 const processes = [
   'scripts/{ci-count,install,launcher,link-bin,promtool}.test.ts',
-  'src/api/{api,devices,events,secrets,shell,sockets,web,web-limits}.test.ts',
+  'src/api/{api,devices,events,secrets,shell,sockets,tunnel,web,web-limits}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,contract,doctor,drop-in,elsewhere,exchange,init,job-records,look,look-inside}.test.ts',
   'src/ci/azure-pipelines/{drain-agent,outlived,placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/{api,init}.test.ts',
@@ -63,7 +63,7 @@ const processes = [
 const slow = ['web/test/dashboard.test.ts', 'test/e2e/{hold,hosts}.test.ts'];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts'];
+const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,cloud-jobs,gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,

@@ -24,7 +24,7 @@ hosts:
     cloud: aws
     types: [g6.xlarge]
     idle: 1m
-    pools: { cpu: { agents: ${agents}, runtime: process } }
+    pools: { cpu: { agents: ${agents}, runtime: process, volumes: ["${here.cwd}:/flags"] } }
 join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
 `);
   const daemon = await here.up();
@@ -32,7 +32,7 @@ join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "
 }
 
 const jobs = async (home: Home) =>
-  (await home.api.jobs({ all: true })).map(({ state, result, attempt, verdict }) => ({
+  (await home.api.jobs({ all: true, pool: null })).map(({ state, result, attempt, verdict }) => ({
     state,
     result,
     attempt,
@@ -50,7 +50,7 @@ describe.skipIf(lacks('bubblewrap'))('a job of the own queue', { timeout: 120_00
     expect(done, done.stderr).toMatchObject({ code: 7, stdout: 'from here\n' });
     expect(done.stderr).toMatch(/^1$/m);
     expect(readFileSync(join(here.cwd, 'out.txt'), 'utf8')).toBe('made\n');
-    const [job] = await here.api.jobs({ all: true });
+    const [job] = await here.api.jobs({ all: true, pool: null });
     const [machine] = await second.all();
     expect(job?.agent).toContain(machine?.run);
     // It is the same job for people, here and there.
@@ -66,20 +66,21 @@ describe.skipIf(lacks('bubblewrap'))('a job of the own queue', { timeout: 120_00
   test('survives the end of either side, can be cancelled, and is lost with its machine', async () => {
     await using all = await world(2);
     const { here, second } = all;
-    const until = (flag: string) => `until [ -e /tmp/$ONEJOB_JOB_ID.${flag} ]; do sleep 0.05; done`;
+    const until = (flag: string) => `until [ -e /flags/${flag} ]; do sleep 0.05; done`;
     const long = here.run(
+      '--pool',
+      'burst.cpu',
       '--no-workspace',
       '--',
       'sh',
       '-c',
-      `echo one; ${until('a')}; echo two; ${until('b')}; echo three; exit 3`,
+      `echo first; ${until('a')}; echo second; ${until('b')}; echo third; exit 3`,
     );
-    await long.says(/one/);
+    await long.says(/^first$/m);
     const [machine] = await second.all();
     if (machine === undefined) throw new Error('there is no machine');
-    const [job] = await here.api.jobs({ all: false });
-    const flag = (name: string) => writeFileSync(`/tmp/${job?.id}.${name}`, '');
-    const ended = await here.run('--detach', '--no-workspace', '--', 'sleep', '600').ended;
+    const flag = (name: string) => writeFileSync(join(here.cwd, name), '');
+    const ended = await here.run('--pool', 'burst.cpu', '--detach', '--no-workspace', '--', 'sleep', '600').ended;
     const id = ended.stdout.trim();
     await expect.poll(async () => (await here.api.job(id)).state, { timeout: 30_000 }).toBe('running');
 
@@ -88,13 +89,15 @@ describe.skipIf(lacks('bubblewrap'))('a job of the own queue', { timeout: 120_00
     await all.daemon.kill();
     machine.attend();
     const again = await here.up();
-    await long.says(/two/);
+    await long.says(/^second$/m);
     expect((await here.cli(['cancel', id]).ended).code).toBe(0);
     await expect.poll(async () => (await here.api.job(id)).result, { timeout: 30_000 }).toEqual({ kind: 'cancelled' });
     flag('b');
-    expect(await long.ended).toMatchObject({ code: 3, stdout: 'one\ntwo\nthree\n' });
+    expect(await long.ended).toMatchObject({ code: 3, stdout: 'first\nsecond\nthird\n' });
 
     const lost = here.run(
+      '--pool',
+      'burst.cpu',
       '--no-workspace',
       '--retries',
       '1',
@@ -103,7 +106,7 @@ describe.skipIf(lacks('bubblewrap'))('a job of the own queue', { timeout: 120_00
       '-c',
       'echo attempt $ONEJOB_ATTEMPT; [ $ONEJOB_ATTEMPT = 2 ] || sleep 600',
     );
-    await lost.says(/attempt 1/);
+    await lost.says(/^attempt 1$/m);
     await machine.die();
     expect((await here.cli(['cloud', 'down', 'burst', '--now', '--no-wait']).ended).code).toBe(0);
     await expect.poll(async () => (await here.api.machines())[0]?.machines.length, { timeout: 60_000 }).toBe(0);
