@@ -63,7 +63,9 @@ const processes = [
 const slow = ['web/test/dashboard.test.ts', 'test/e2e/{hold,hosts}.test.ts'];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,cloud-jobs,gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts'];
+const real = [
+  'test/long/{cloud-aws,cloud-azure,cloud-gcp,cloud-jobs,gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts',
+];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,
