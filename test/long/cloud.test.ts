@@ -92,7 +92,9 @@ hosts:
     idle: 1m
     prices: { ${cloud.types.map((type) => `${type}: 0.80`).join(', ')} }
     setup: ["curl -sSf -o /usr/local/bin/buildkite-agent ${agents.url}", "chmod 755 /usr/local/bin/buildkite-agent"]
-    pools: { ci: { service: bk, queue: default, agents: 1, runtime: process, isolation: none } }
+    pools:
+      ci: { service: bk, queue: default, agents: 1, runtime: process, isolation: none }
+      own: { agents: 1, runtime: process, isolation: none }
 join: { listen: "127.0.0.1:${port}", url: "${cloud.scheme}://127.0.0.1:${port}", package: "${archive.path}", ${cloud.join(here.dir)} }
 pools: { local: { agents: 1, runtime: process } }
 `);
@@ -110,6 +112,9 @@ pools: { local: { agents: 1, runtime: process } }
     // Its daemon may be faster than what tells the controller.
     const joined = { host: 'burst', state: 'joined', end: expect.any(String) };
     await expect.poll(machinesOf, { timeout: 20_000 }).toEqual([expect.objectContaining(joined)]);
+    // So do jobs of the own queue, through the machine's own connection.
+    const own = await here.run('--pool', 'burst.own', '--no-workspace', '--', 'sh', '-c', 'cat /etc/hostname; exit 3').ended;
+    expect(own, own.stderr).toMatchObject({ code: 3, stdout: expect.stringMatching(/^machine/) });
     const [machine] = await machinesOf();
     const [at] = real.booted.keys();
     expect(real.booted.size).toBe(1);
