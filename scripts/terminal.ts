@@ -26,7 +26,8 @@ export interface Terminal extends Disposable {
 export async function openTerminal({ dir, cwd = dir, columns, rows, env = process.env }: TerminalOptions): Promise<Terminal> {
   const tmux = (...args: string[]) => execFileSync('tmux', ['-S', join(dir, 'tmux'), ...args], { env, encoding: 'utf8' });
   const lines = () => tmux('capture-pane', '-J', '-p').trimEnd().split('\n');
-  const prompt = () => until(async () => lines().at(-1)?.trim() === '$');
+  // A command may wait for a machine.
+  const prompt = () => until(async () => lines().at(-1)?.trim() === '$', 120_000);
   const terminal: Terminal = {
     async type(command) {
       tmux('send-keys', '-l', command);
@@ -55,8 +56,8 @@ export async function openTerminal({ dir, cwd = dir, columns, rows, env = proces
 }
 
 /** Neither a terminal nor a daemon tells when it shows something else, so this asks again and again. */
-export async function until(seen: () => Promise<boolean>): Promise<void> {
-  const deadline = Date.now() + 30_000;
+export async function until(seen: () => Promise<boolean>, patience = 30_000): Promise<void> {
+  const deadline = Date.now() + patience;
   while (!(await seen())) {
     if (Date.now() > deadline) throw new Error('what the picture shows did not come about');
     await new Promise((resolve) => setTimeout(resolve, 100));

@@ -129,8 +129,10 @@ async function needNamed(client: Client, id: string): Promise<string> {
   return /^[0-9a-f]{12}$/.test(id) ? id : ((await findJob(client, id))?.id ?? id);
 }
 
-function sayOf({ output }: Session, status: StatusView, { detach }: RunOptions): void {
-  const said = [status.runtimeReason, status.weaker].filter((each) => each !== null);
+function sayOf({ output }: Session, status: StatusView, { detach, request: { pool } }: RunOptions): void {
+  // Of this host; the pool may be one of machines.
+  const isHere = pool == null || status.pools.some(({ name }) => name === pool);
+  const said = isHere ? [status.runtimeReason, status.weaker].filter((each) => each !== null) : [];
   if (!detach && said.length > 0) output.say(said.join('. ').replace('.. ', '. '));
   for (const problem of status.problems) output.say(problem);
 }
