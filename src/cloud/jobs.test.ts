@@ -971,7 +971,7 @@ describe('after a restart of the controller', () => {
 
   it.each([
     ['unsubmitted', 'queued', null],
-    // RED ['submitted', 'done', { kind: 'lost', reason: 'its machine is gone' }],
+    ['submitted', 'done', { kind: 'lost', reason: 'its machine is gone' }],
     ['running', 'queued', null],
     ['settling', 'done', code(0)],
   ] as const)('with its machine gone meanwhile a job that was %s is %s', async (state, then, result) => {

@@ -90,8 +90,6 @@ interface Attempt {
   readonly remote: string;
   /** Aborted with a `Gone` once the machine is gone. */
   readonly gone: AbortController;
-  /** Whether the machine may have been told to begin it. */
-  mayHaveBegun: boolean;
   isCancelled: boolean;
 }
 
@@ -141,9 +139,9 @@ export function createMachineJobs(parts: MachineJobsParts) {
         if (run === undefined) break;
         const next = job.progress.attempt + 1;
         const remote = next === 1 ? job.id : createHash('sha256').update(`${job.id}:${next}`).digest('hex').slice(0, 12);
-        const attempt = attemptOf(job, run, remote, false);
+        const attempt = attemptOf(job, run, remote);
         const { agent } = attempt;
-        record(attempt, { change: 'assigned' }, () =>
+        record(attempt, { change: 'reserved' }, () =>
           history.made({ agent, pool: name, slot: `${name}/${run}`, name: run, madeAt: clock.wall() }),
         );
         begin(attempt);
@@ -151,12 +149,9 @@ export function createMachineJobs(parts: MachineJobsParts) {
     }
   }
 
-  function attemptOf({ id, request }: Job, run: string, remote: string, mayHaveBegun: boolean): Attempt {
+  function attemptOf({ id, request }: Job, run: string, remote: string): Attempt {
     const agent = agentOf(run, remote);
-    return {
-      ...{ job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), mayHaveBegun },
-      isCancelled: false,
-    };
+    return { job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), isCancelled: false };
   }
 
   function record({ job, agent }: Attempt, said: ChangeOf<JobChange>, also = (): void => {}): void {
@@ -194,7 +189,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
         if (done.reason !== null) elsewhere.annotate(job, [plain(done.reason)]);
       } catch (error) {
         if (closing.signal.aborted) return;
-        if (error instanceof NotBegun || (error instanceof Gone && !attempt.mayHaveBegun)) {
+        if (error instanceof NotBegun || (error instanceof Gone && elsewhere.get(job)?.progress.state === 'reserved')) {
           const failure = error instanceof NotBegun && error.failure !== null ? toFailure(error.failure) : null;
           const link = links.get(run);
           if (failure !== null && link !== undefined) {
@@ -251,13 +246,15 @@ export function createMachineJobs(parts: MachineJobsParts) {
     });
     if (known !== null) return known;
     const job = elsewhere.get(id);
-    if (job?.progress.state !== 'assigned') throw new Gone('its machine has forgotten it');
+    const { state } = job?.progress ?? {};
+    if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine has forgotten it');
     if (job.progress.cancelling || !mayBegin(run)) throw new NotBegun();
     const { workspace, array, pool: name, ...request } = job.request;
     try {
       const files = workspace === null ? null : elsewhere.openWorkspace(job, workspace);
       const sent = files === null ? null : await client.putWorkspace(files);
-      attempt.mayHaveBegun = true;
+      // From now on the machine may begin it, whatever happens to this onejob.
+      await persist(() => record(attempt, { change: 'assigned' }));
       return await client.submit({
         ...{ ...request, id: remote, workspace: sent, pool: pools.find((one) => one.name === name)?.pool ?? name },
         ...{ needs: [], retries: 0, attemptOf: { job: id, attempt: job.progress.attempt, array } },
@@ -395,7 +392,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       for (const job of elsewhere.open()) {
         const place = job.progress.agent === null ? null : placeOf(job.progress.agent);
         if (place === null) continue;
-        const attempt = attemptOf(job, place.run, place.remote, job.progress.state !== 'assigned');
+        const attempt = attemptOf(job, place.run, place.remote);
         if (parts.machine(place.run) === null) attempt.gone.abort(new Gone('its machine is gone'));
         begin(attempt);
       }
