@@ -640,7 +640,7 @@ describe('a cancelled job', () => {
     expect(machine.jobs.size).toBe(0);
   });
 
-  it.fails('never starts while its workspace is sent', async () => {
+  it('never starts while its workspace is sent', async () => {
     const all = await world();
     all.start();
     const machine = await all.connect();

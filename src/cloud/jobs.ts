@@ -90,6 +90,8 @@ interface Attempt {
   readonly remote: string;
   /** Aborted with a `Gone` once the machine is gone. */
   readonly gone: AbortController;
+  /** Whether the machine has it, as far as is known. */
+  isThere: boolean;
   isCancelled: boolean;
 }
 
@@ -151,7 +153,8 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   function attemptOf({ id, request }: Job, run: string, remote: string): Attempt {
     const agent = agentOf(run, remote);
-    return { job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), isCancelled: false };
+    const is = { isThere: false, isCancelled: false };
+    return { job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), ...is };
   }
 
   function record({ job, agent }: Attempt, said: ChangeOf<JobChange>, also = (): void => {}): void {
@@ -215,10 +218,11 @@ export function createMachineJobs(parts: MachineJobsParts) {
     const { job, run, agent, remote } = attempt;
     const file = logs.feed(agent);
     let view = await withMachine(run, signal, (client) => submitted(attempt, client));
+    attempt.isThere = true;
+    cancelled(attempt);
     // So that a machine that drains waits until everything was fetched.
     const held = await withMachine(run, signal, (client) => client.hold());
     try {
-      cancelled(attempt);
       for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
         if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
         await sleep(clock, wait, signal);
@@ -248,20 +252,25 @@ export function createMachineJobs(parts: MachineJobsParts) {
     const job = elsewhere.get(id);
     const { state } = job?.progress ?? {};
     if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine has forgotten it');
-    if (job.progress.cancelling || !mayBegin(run)) throw new NotBegun();
+    const check = (): void => {
+      if (elsewhere.get(id)?.progress.cancelling === true || !mayBegin(run)) throw new NotBegun();
+    };
+    check();
     const { workspace, array, pool: name, ...request } = job.request;
     try {
       const files = workspace === null ? null : elsewhere.openWorkspace(job, workspace);
       const sent = files === null ? null : await client.putWorkspace(files);
       // From now on the machine may begin it, whatever happens to this onejob.
       await persist(() => record(attempt, { change: 'assigned' }));
+      // Sending may have taken long.
+      check();
       return await client.submit({
         ...{ ...request, id: remote, workspace: sent, pool: pools.find((one) => one.name === name)?.pool ?? name },
         ...{ needs: [], retries: 0, attemptOf: { job: id, attempt: job.progress.attempt, array } },
       });
     } catch (error) {
-      if (error instanceof OnejobError && unanswered.test(error.code)) throw error;
-      throw new NotBegun(error);
+      const saysNothing = error instanceof OnejobError && unanswered.test(error.code);
+      throw saysNothing || error instanceof NotBegun ? error : new NotBegun(error);
     }
   }
 
@@ -342,7 +351,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   /** Passes on that somebody cancelled the job. */
   function cancelled(attempt: Attempt): void {
     const { job, run, remote, gone } = attempt;
-    if (attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
+    if (!attempt.isThere || attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
     attempt.isCancelled = true;
     const signal = AbortSignal.any([gone.signal, closing.signal]);
     withMachine(run, signal, (client) => client.cancel(remote)).catch(() => {});
