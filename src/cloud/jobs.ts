@@ -233,8 +233,9 @@ export function createMachineJobs(parts: MachineJobsParts) {
         await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
       await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
       const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
-      // Nobody asked for that, so it was taken back from a machine that begins nothing new.
-      if (done.result?.kind === 'cancelled' && done.startedAt === null && !attempt.isCancelled) throw new NotBegun();
+      // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before.
+      if (done.result?.kind === 'cancelled' && !attempt.isCancelled)
+        throw done.startedAt === null ? new NotBegun() : new Gone('its machine has cancelled it');
       return done;
     } finally {
       held.release();
