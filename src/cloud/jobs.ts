@@ -127,9 +127,18 @@ export function createMachineJobs(parts: MachineJobsParts) {
   /** Whether the machine may begin a job that it has. */
   const mayBegin = (run: string): boolean => parts.machine(run)?.state === 'joined' && links.get(run)?.isDraining !== true;
 
-  /** Gives waiting jobs to machines with a free slot. */
+  /** Gives waiting jobs to machines with a free slot. Never fails. */
   function look(): void {
     if (closing.signal.aborted) return;
+    try {
+      give();
+    } catch (error) {
+      // The next look at a machine tries it again.
+      log.warn('failed to write down which machine has a job; trying again', { reason: messageOf(error) });
+    }
+  }
+
+  function give(): void {
     for (const { name, host, pool } of pools) {
       const hasRoom = ({ run, slots, notBefore }: Link): boolean =>
         parts.machine(run)?.host === host &&
@@ -189,7 +198,8 @@ export function createMachineJobs(parts: MachineJobsParts) {
       try {
         const done = await carry(attempt, AbortSignal.any([gone.signal, closing.signal]));
         outcome = ended(resultOf(done));
-        if (done.reason !== null) elsewhere.annotate(job, [plain(done.reason)]);
+        const notes = done.reason === null ? [] : [plain(done.reason)];
+        await persist(() => elsewhere.annotate(job, notes));
       } catch (error) {
         if (closing.signal.aborted) return;
         if (error instanceof NotBegun || (error instanceof Gone && elsewhere.get(job)?.progress.state === 'reserved')) {
@@ -216,7 +226,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   /** Submits the job, unless the machine has it already, and follows it to its end. */
   async function carry(attempt: Attempt, signal: AbortSignal): Promise<JobView> {
     const { job, run, agent, remote } = attempt;
-    const file = logs.feed(agent);
+    const file = await persist(() => logs.feed(agent));
     let view = await withMachine(run, signal, (client) => submitted(attempt, client));
     attempt.isThere = true;
     cancelled(attempt);
@@ -312,7 +322,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   }
 
   /** Until it is on disk: nothing else may happen to the job before. */
-  async function persist(write: () => void): Promise<void> {
+  async function persist<T>(write: () => T): Promise<T> {
     for (let failures = 1; !closing.signal.aborted; failures++) {
       try {
         return write();
