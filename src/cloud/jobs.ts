@@ -174,12 +174,15 @@ export function createMachineJobs(parts: MachineJobsParts) {
     const { job, run } = attempt;
     attempts.set(job, attempt);
     parts.counted(run, countOf(run));
+    const looked = new AbortController();
+    void hold(run, AbortSignal.any([attempt.gone.signal, closing.signal, looked.signal]));
     const over = see(attempt)
       .catch((error: unknown) => {
         if (closing.signal.aborted) return;
         log.warn('failed to look after a job on a machine', { job, machine: run, reason: messageOf(error) });
       })
       .finally(() => {
+        looked.abort();
         running.delete(over);
         if (attempts.get(job) === attempt) attempts.delete(job);
         parts.counted(run, countOf(run));
@@ -230,25 +233,32 @@ export function createMachineJobs(parts: MachineJobsParts) {
     let view = await withMachine(run, signal, (client) => submitted(attempt, client));
     attempt.isThere = true;
     cancelled(attempt);
-    // So that a machine that drains waits until everything was fetched.
-    const held = await withMachine(run, signal, (client) => client.hold());
+    for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
+      if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
+      await sleep(clock, wait, signal);
+      signal.throwIfAborted();
+      view = await withMachine(run, signal, (client) => client.job(remote));
+    }
+    if (view.startedAt !== null)
+      await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
+    await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
+    const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
+    // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before.
+    if (done.result?.kind === 'cancelled' && !attempt.isCancelled)
+      throw done.startedAt === null ? new NotBegun() : new Gone('its machine has cancelled it');
+    return done;
+  }
+
+  /** So that a machine that drains waits until everything was fetched. Never fails. */
+  async function hold(run: string, signal: AbortSignal): Promise<void> {
     try {
-      for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
-        if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
-        await sleep(clock, wait, signal);
-        signal.throwIfAborted();
-        view = await withMachine(run, signal, (client) => client.job(remote));
+      while (!signal.aborted) {
+        const { ended } = await withMachine(run, signal, (client) => client.hold(signal));
+        await ended;
+        await sleep(clock, breath, signal);
       }
-      if (view.startedAt !== null)
-        await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
-      await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
-      const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
-      // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before.
-      if (done.result?.kind === 'cancelled' && !attempt.isCancelled)
-        throw done.startedAt === null ? new NotBegun() : new Gone('its machine has cancelled it');
-      return done;
-    } finally {
-      held.release();
+    } catch {
+      // The job is over, or this onejob ends.
     }
   }
 
