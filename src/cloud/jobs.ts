@@ -212,11 +212,11 @@ export function createMachineJobs(parts: MachineJobsParts) {
             link.notBefore = clock.now() + longBreath;
             log.warn('a machine refused a job', { job, machine: run, reason: failure.message });
           }
-          outcome = () =>
-            record(attempt, {
-              change: 'returned',
-              failure: failure === null ? null : { ...failure, message: plain(failure.message) },
-            });
+          const said: ChangeOf<JobChange> = {
+            change: 'returned',
+            failure: failure === null ? null : { ...failure, message: plain(failure.message) },
+          };
+          outcome = () => record(attempt, said, () => history.ended(agent, null, clock.wall()));
         } else outcome = ended({ kind: 'lost', reason: plain(error instanceof Gone ? `${error}` : messageOf(error)) });
       } finally {
         logs.unfeed(agent);
