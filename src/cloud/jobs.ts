@@ -18,7 +18,7 @@ import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { type Clock, doubling, sleep } from '../core/clock.ts';
 import { type JobResult, takenWithJob } from '../core/slot.ts';
-import { hasCode, messageOf, OnejobError, toFailure } from '../errors.ts';
+import { hasCode, isJobsOwn, messageOf, OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { LogFollowers } from '../logs/followers.ts';
 import { streams } from '../logs/gap.ts';
@@ -75,8 +75,6 @@ interface Link {
   slots: ReadonlyMap<string, number>;
   /** Whether it begins nothing new. */
   isDraining: boolean;
-  /** It gets no other job before this; as `clock.now()`. */
-  notBefore: number;
   close(): void;
 }
 
@@ -117,6 +115,8 @@ export function createMachineJobs(parts: MachineJobsParts) {
   const pools = parts.pools.flatMap(({ name, elsewhere: at }) => (at === undefined ? [] : [{ name, ...at }]));
   const links = new Map<string, Link>();
   const attempts = new Map<string, Attempt>();
+  /** A machine that did not begin a job gets no other one before this; as `clock.now()`. */
+  const notBefore = new Map<string, number>();
   const running = new Set<Promise<void>>();
   const linked = new Waiters();
   const closing = new AbortController();
@@ -140,10 +140,10 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   function give(): void {
     for (const { name, host, pool } of pools) {
-      const hasRoom = ({ run, slots, notBefore }: Link): boolean =>
+      const hasRoom = ({ run, slots }: Link): boolean =>
         parts.machine(run)?.host === host &&
         mayBegin(run) &&
-        clock.now() >= notBefore &&
+        clock.now() >= (notBefore.get(run) ?? 0) &&
         countOf(run, name) < (slots.get(pool) ?? 0);
       for (let job = elsewhere.head(name); job !== null; job = elsewhere.head(name)) {
         const run = [...links.values()].find(hasRoom)?.run;
@@ -207,11 +207,9 @@ export function createMachineJobs(parts: MachineJobsParts) {
         if (closing.signal.aborted) return;
         if (error instanceof NotBegun || (error instanceof Gone && elsewhere.get(job)?.progress.state === 'reserved')) {
           const failure = error instanceof NotBegun && error.failure !== null ? toFailure(error.failure) : null;
-          const link = links.get(run);
-          if (failure !== null && link !== undefined) {
-            link.notBefore = clock.now() + longBreath;
-            log.warn('a machine refused a job', { job, machine: run, reason: failure.message });
-          }
+          const isJobs = failure === null ? elsewhere.get(job)?.progress.cancelling === true : isJobsOwn(failure);
+          if (!isJobs) notBefore.set(run, clock.now() + longBreath);
+          if (failure !== null) log.warn('a job cannot start on a machine', { job, machine: run, reason: failure.message });
           const said: ChangeOf<JobChange> = {
             change: 'returned',
             failure: failure === null ? null : { ...failure, message: plain(failure.message) },
@@ -405,7 +403,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       if (links.get(run) === link) links.delete(run);
       end();
     };
-    const link: Link = { run, client, slots: new Map(), isDraining: false, notBefore: 0, close };
+    const link: Link = { run, client, slots: new Map(), isDraining: false, close };
     links.set(run, link);
     linked.wake();
     void watch(link, over.signal);
@@ -447,6 +445,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     /** No machine of that run exists any more. */
     gone({ run, stage, why }: Pick<Machine, 'run' | 'stage' | 'why'>): void {
       links.get(run)?.close();
+      notBefore.delete(run);
       const reason =
         stage === 'preempted' ? takenWithJob : `its machine is gone${why === null ? '' : `: ${why.replace(/\.$/, '')}`}`;
       for (const attempt of attempts.values()) if (attempt.run === run) attempt.gone.abort(new Gone(reason));
