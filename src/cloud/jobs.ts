@@ -17,7 +17,7 @@ import type { Job, JobChange } from '../ci/own-queue/job.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { type Clock, doubling, sleep } from '../core/clock.ts';
-import { type JobResult, takenWithJob } from '../core/slot.ts';
+import { type Failure, type JobResult, takenWithJob } from '../core/slot.ts';
 import { hasCode, isJobsOwn, messageOf, OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { LogFollowers } from '../logs/followers.ts';
@@ -91,6 +91,8 @@ interface Attempt {
   /** Whether the machine has it, as far as is known. */
   isThere: boolean;
   isCancelled: boolean;
+  /** Notes of the machine that are in its log. */
+  notes: number;
 }
 
 /** `failure`: why the machine refused the job; null: that says nothing about it. */
@@ -162,7 +164,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   function attemptOf({ id, request }: Job, run: string, remote: string): Attempt {
     const agent = agentOf(run, remote);
-    const is = { isThere: false, isCancelled: false };
+    const is = { isThere: false, isCancelled: false, notes: 0 };
     return { job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), ...is };
   }
 
@@ -212,7 +214,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
           if (failure !== null) log.warn('a job cannot start on a machine', { job, machine: run, reason: failure.message });
           const said: ChangeOf<JobChange> = {
             change: 'returned',
-            failure: failure === null ? null : { ...failure, message: plain(failure.message) },
+            failure: failure === null ? null : plainFailure(failure),
           };
           outcome = () => record(attempt, said, () => history.ended(agent, null, clock.wall()));
         } else outcome = ended({ kind: 'lost', reason: plain(error instanceof Gone ? `${error}` : messageOf(error)) });
@@ -294,15 +296,14 @@ export function createMachineJobs(parts: MachineJobsParts) {
   }
 
   /** Appends what comes to the log, from where that ends. */
-  async function keepOutput(client: MachineClient, { remote }: Attempt, file: LogFile, signal: AbortSignal): Promise<void> {
+  async function keepOutput(client: MachineClient, attempt: Attempt, file: LogFile, signal: AbortSignal): Promise<void> {
     const { stdout, stderr } = file.position;
     const nothing = new Uint8Array(0);
-    let notes = 0;
-    for await (const piece of client.logs({ job: remote }, { follow: true, from: { stdout, stderr }, signal })) {
+    for await (const piece of client.logs({ job: attempt.remote }, { follow: true, from: { stdout, stderr }, signal })) {
       const time = BigInt(clock.wall()) * 1_000_000n;
       const { stream, bytes, gap } = piece;
       if (stream !== 'note') file.append({ stream, time, bytes }, bytes);
-      else if (++notes > mostNotes) continue;
+      else if (++attempt.notes > mostNotes) continue;
       else if (gap === undefined) file.note(plain(Buffer.from(bytes).toString()));
       else
         for (const one of streams)
@@ -477,11 +478,16 @@ function plain(text: string): string {
     .slice(0, mostText);
 }
 
+const plainFailure = (failure: Failure): Failure => ({
+  ...failure,
+  code: plain(failure.code),
+  message: plain(failure.message),
+});
+
 function resultOf({ result }: JobView): JobResult {
   if (result === null || result.kind === 'reported') return { kind: 'lost', reason: 'its machine does not say how it ended' };
   if (result.kind === 'lost') return { kind: 'lost', reason: plain(result.reason) };
   if (result.kind === 'signal') return { kind: 'signal', signal: plain(result.signal) };
-  if (result.kind === 'unstartable')
-    return { kind: 'unstartable', failure: { ...result.failure, message: plain(result.failure.message) } };
+  if (result.kind === 'unstartable') return { kind: 'unstartable', failure: plainFailure(result.failure) };
   return result;
 }
