@@ -17,8 +17,8 @@ import type { Job, JobChange } from '../ci/own-queue/job.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { PoolConfig } from '../config/config.ts';
 import { type Clock, doubling, sleep } from '../core/clock.ts';
-import { type JobResult, takenWithJob } from '../core/slot.ts';
-import { hasCode, messageOf, OnejobError, toFailure } from '../errors.ts';
+import { type Failure, type JobResult, takenWithJob } from '../core/slot.ts';
+import { hasCode, isJobsOwn, messageOf, OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
 import type { LogFollowers } from '../logs/followers.ts';
 import { streams } from '../logs/gap.ts';
@@ -75,8 +75,6 @@ interface Link {
   slots: ReadonlyMap<string, number>;
   /** Whether it begins nothing new. */
   isDraining: boolean;
-  /** It gets no other job before this; as `clock.now()`. */
-  notBefore: number;
   close(): void;
 }
 
@@ -90,9 +88,11 @@ interface Attempt {
   readonly remote: string;
   /** Aborted with a `Gone` once the machine is gone. */
   readonly gone: AbortController;
-  /** Whether the machine may have been told to begin it. */
-  mayHaveBegun: boolean;
+  /** Whether the machine has it, as far as is known. */
+  isThere: boolean;
   isCancelled: boolean;
+  /** Notes of the machine that are in its log. */
+  notes: number;
 }
 
 /** `failure`: why the machine refused the job; null: that says nothing about it. */
@@ -117,6 +117,8 @@ export function createMachineJobs(parts: MachineJobsParts) {
   const pools = parts.pools.flatMap(({ name, elsewhere: at }) => (at === undefined ? [] : [{ name, ...at }]));
   const links = new Map<string, Link>();
   const attempts = new Map<string, Attempt>();
+  /** A machine that did not begin a job gets no other one before this; as `clock.now()`. */
+  const notBefore = new Map<string, number>();
   const running = new Set<Promise<void>>();
   const linked = new Waiters();
   const closing = new AbortController();
@@ -127,23 +129,32 @@ export function createMachineJobs(parts: MachineJobsParts) {
   /** Whether the machine may begin a job that it has. */
   const mayBegin = (run: string): boolean => parts.machine(run)?.state === 'joined' && links.get(run)?.isDraining !== true;
 
-  /** Gives waiting jobs to machines with a free slot. */
+  /** Gives waiting jobs to machines with a free slot. Never fails. */
   function look(): void {
     if (closing.signal.aborted) return;
+    try {
+      give();
+    } catch (error) {
+      // The next look at a machine tries it again.
+      log.warn('failed to write down which machine has a job; trying again', { reason: messageOf(error) });
+    }
+  }
+
+  function give(): void {
     for (const { name, host, pool } of pools) {
-      const hasRoom = ({ run, slots, notBefore }: Link): boolean =>
+      const hasRoom = ({ run, slots }: Link): boolean =>
         parts.machine(run)?.host === host &&
         mayBegin(run) &&
-        clock.now() >= notBefore &&
+        clock.now() >= (notBefore.get(run) ?? 0) &&
         countOf(run, name) < (slots.get(pool) ?? 0);
       for (let job = elsewhere.head(name); job !== null; job = elsewhere.head(name)) {
         const run = [...links.values()].find(hasRoom)?.run;
         if (run === undefined) break;
         const next = job.progress.attempt + 1;
         const remote = next === 1 ? job.id : createHash('sha256').update(`${job.id}:${next}`).digest('hex').slice(0, 12);
-        const attempt = attemptOf(job, run, remote, false);
+        const attempt = attemptOf(job, run, remote);
         const { agent } = attempt;
-        record(attempt, { change: 'assigned' }, () =>
+        record(attempt, { change: 'reserved' }, () =>
           history.made({ agent, pool: name, slot: `${name}/${run}`, name: run, madeAt: clock.wall() }),
         );
         begin(attempt);
@@ -151,12 +162,10 @@ export function createMachineJobs(parts: MachineJobsParts) {
     }
   }
 
-  function attemptOf({ id, request }: Job, run: string, remote: string, mayHaveBegun: boolean): Attempt {
+  function attemptOf({ id, request }: Job, run: string, remote: string): Attempt {
     const agent = agentOf(run, remote);
-    return {
-      ...{ job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), mayHaveBegun },
-      isCancelled: false,
-    };
+    const is = { isThere: false, isCancelled: false, notes: 0 };
+    return { job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), ...is };
   }
 
   function record({ job, agent }: Attempt, said: ChangeOf<JobChange>, also = (): void => {}): void {
@@ -167,12 +176,15 @@ export function createMachineJobs(parts: MachineJobsParts) {
     const { job, run } = attempt;
     attempts.set(job, attempt);
     parts.counted(run, countOf(run));
+    const looked = new AbortController();
+    void hold(run, AbortSignal.any([attempt.gone.signal, closing.signal, looked.signal]));
     const over = see(attempt)
       .catch((error: unknown) => {
         if (closing.signal.aborted) return;
         log.warn('failed to look after a job on a machine', { job, machine: run, reason: messageOf(error) });
       })
       .finally(() => {
+        looked.abort();
         running.delete(over);
         if (attempts.get(job) === attempt) attempts.delete(job);
         parts.counted(run, countOf(run));
@@ -191,21 +203,20 @@ export function createMachineJobs(parts: MachineJobsParts) {
       try {
         const done = await carry(attempt, AbortSignal.any([gone.signal, closing.signal]));
         outcome = ended(resultOf(done));
-        if (done.reason !== null) elsewhere.annotate(job, [plain(done.reason)]);
+        const notes = done.reason === null ? [] : [plain(done.reason)];
+        await persist(() => elsewhere.annotate(job, notes));
       } catch (error) {
         if (closing.signal.aborted) return;
-        if (error instanceof NotBegun || (error instanceof Gone && !attempt.mayHaveBegun)) {
+        if (error instanceof NotBegun || (error instanceof Gone && elsewhere.get(job)?.progress.state === 'reserved')) {
           const failure = error instanceof NotBegun && error.failure !== null ? toFailure(error.failure) : null;
-          const link = links.get(run);
-          if (failure !== null && link !== undefined) {
-            link.notBefore = clock.now() + longBreath;
-            log.warn('a machine refused a job', { job, machine: run, reason: failure.message });
-          }
-          outcome = () =>
-            record(attempt, {
-              change: 'returned',
-              failure: failure === null ? null : { ...failure, message: plain(failure.message) },
-            });
+          const isJobs = failure === null ? elsewhere.get(job)?.progress.cancelling === true : isJobsOwn(failure);
+          if (!isJobs) notBefore.set(run, clock.now() + longBreath);
+          if (failure !== null) log.warn('a job cannot start on a machine', { job, machine: run, reason: failure.message });
+          const said: ChangeOf<JobChange> = {
+            change: 'returned',
+            failure: failure === null ? null : plainFailure(failure),
+          };
+          outcome = () => record(attempt, said, () => history.ended(agent, null, clock.wall()));
         } else outcome = ended({ kind: 'lost', reason: plain(error instanceof Gone ? `${error}` : messageOf(error)) });
       } finally {
         logs.unfeed(agent);
@@ -218,27 +229,36 @@ export function createMachineJobs(parts: MachineJobsParts) {
   /** Submits the job, unless the machine has it already, and follows it to its end. */
   async function carry(attempt: Attempt, signal: AbortSignal): Promise<JobView> {
     const { job, run, agent, remote } = attempt;
-    const file = logs.feed(agent);
+    const file = await persist(() => logs.feed(agent));
     let view = await withMachine(run, signal, (client) => submitted(attempt, client));
-    // So that a machine that drains waits until everything was fetched.
-    const held = await withMachine(run, signal, (client) => client.hold());
+    attempt.isThere = true;
+    cancelled(attempt);
+    for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
+      if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
+      await sleep(clock, wait, signal);
+      signal.throwIfAborted();
+      view = await withMachine(run, signal, (client) => client.job(remote));
+    }
+    if (view.startedAt !== null)
+      await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
+    await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
+    const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
+    // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before.
+    if (done.result?.kind === 'cancelled' && !attempt.isCancelled)
+      throw done.startedAt === null ? new NotBegun() : new Gone('its machine has cancelled it');
+    return done;
+  }
+
+  /** So that a machine that drains waits until everything was fetched. Never fails. */
+  async function hold(run: string, signal: AbortSignal): Promise<void> {
     try {
-      cancelled(attempt);
-      for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
-        if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
-        await sleep(clock, wait, signal);
-        signal.throwIfAborted();
-        view = await withMachine(run, signal, (client) => client.job(remote));
+      while (!signal.aborted) {
+        const { ended } = await withMachine(run, signal, (client) => client.hold(signal));
+        await ended;
+        await sleep(clock, breath, signal);
       }
-      if (view.startedAt !== null)
-        await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
-      await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
-      const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
-      // Nobody asked for that, so it was taken back from a machine that begins nothing new.
-      if (done.result?.kind === 'cancelled' && done.startedAt === null && !attempt.isCancelled) throw new NotBegun();
-      return done;
-    } finally {
-      held.release();
+    } catch {
+      // The job is over, or this onejob ends.
     }
   }
 
@@ -251,33 +271,39 @@ export function createMachineJobs(parts: MachineJobsParts) {
     });
     if (known !== null) return known;
     const job = elsewhere.get(id);
-    if (job?.progress.state !== 'assigned') throw new Gone('its machine has forgotten it');
-    if (job.progress.cancelling || !mayBegin(run)) throw new NotBegun();
+    const { state } = job?.progress ?? {};
+    if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine has forgotten it');
+    const check = (): void => {
+      if (elsewhere.get(id)?.progress.cancelling === true || !mayBegin(run)) throw new NotBegun();
+    };
+    check();
     const { workspace, array, pool: name, ...request } = job.request;
     try {
       const files = workspace === null ? null : elsewhere.openWorkspace(job, workspace);
       const sent = files === null ? null : await client.putWorkspace(files);
-      attempt.mayHaveBegun = true;
+      // From now on the machine may begin it, whatever happens to this onejob.
+      await persist(() => record(attempt, { change: 'assigned' }));
+      // Sending may have taken long.
+      check();
       return await client.submit({
         ...{ ...request, id: remote, workspace: sent, pool: pools.find((one) => one.name === name)?.pool ?? name },
         ...{ needs: [], retries: 0, attemptOf: { job: id, attempt: job.progress.attempt, array } },
       });
     } catch (error) {
-      if (error instanceof OnejobError && unanswered.test(error.code)) throw error;
-      throw new NotBegun(error);
+      const saysNothing = error instanceof OnejobError && unanswered.test(error.code);
+      throw saysNothing || error instanceof NotBegun ? error : new NotBegun(error);
     }
   }
 
   /** Appends what comes to the log, from where that ends. */
-  async function keepOutput(client: MachineClient, { remote }: Attempt, file: LogFile, signal: AbortSignal): Promise<void> {
+  async function keepOutput(client: MachineClient, attempt: Attempt, file: LogFile, signal: AbortSignal): Promise<void> {
     const { stdout, stderr } = file.position;
     const nothing = new Uint8Array(0);
-    let notes = 0;
-    for await (const piece of client.logs({ job: remote }, { follow: true, from: { stdout, stderr }, signal })) {
+    for await (const piece of client.logs({ job: attempt.remote }, { follow: true, from: { stdout, stderr }, signal })) {
       const time = BigInt(clock.wall()) * 1_000_000n;
       const { stream, bytes, gap } = piece;
       if (stream !== 'note') file.append({ stream, time, bytes }, bytes);
-      else if (++notes > mostNotes) continue;
+      else if (++attempt.notes > mostNotes) continue;
       else if (gap === undefined) file.note(plain(Buffer.from(bytes).toString()));
       else
         for (const one of streams)
@@ -305,7 +331,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   }
 
   /** Until it is on disk: nothing else may happen to the job before. */
-  async function persist(write: () => void): Promise<void> {
+  async function persist<T>(write: () => T): Promise<T> {
     for (let failures = 1; !closing.signal.aborted; failures++) {
       try {
         return write();
@@ -345,7 +371,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   /** Passes on that somebody cancelled the job. */
   function cancelled(attempt: Attempt): void {
     const { job, run, remote, gone } = attempt;
-    if (attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
+    if (!attempt.isThere || attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
     attempt.isCancelled = true;
     const signal = AbortSignal.any([gone.signal, closing.signal]);
     withMachine(run, signal, (client) => client.cancel(remote)).catch(() => {});
@@ -378,7 +404,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       if (links.get(run) === link) links.delete(run);
       end();
     };
-    const link: Link = { run, client, slots: new Map(), isDraining: false, notBefore: 0, close };
+    const link: Link = { run, client, slots: new Map(), isDraining: false, close };
     links.set(run, link);
     linked.wake();
     void watch(link, over.signal);
@@ -395,7 +421,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       for (const job of elsewhere.open()) {
         const place = job.progress.agent === null ? null : placeOf(job.progress.agent);
         if (place === null) continue;
-        const attempt = attemptOf(job, place.run, place.remote, job.progress.state !== 'assigned');
+        const attempt = attemptOf(job, place.run, place.remote);
         if (parts.machine(place.run) === null) attempt.gone.abort(new Gone('its machine is gone'));
         begin(attempt);
       }
@@ -420,6 +446,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     /** No machine of that run exists any more. */
     gone({ run, stage, why }: Pick<Machine, 'run' | 'stage' | 'why'>): void {
       links.get(run)?.close();
+      notBefore.delete(run);
       const reason =
         stage === 'preempted' ? takenWithJob : `its machine is gone${why === null ? '' : `: ${why.replace(/\.$/, '')}`}`;
       for (const attempt of attempts.values()) if (attempt.run === run) attempt.gone.abort(new Gone(reason));
@@ -451,11 +478,16 @@ function plain(text: string): string {
     .slice(0, mostText);
 }
 
+const plainFailure = (failure: Failure): Failure => ({
+  ...failure,
+  code: plain(failure.code),
+  message: plain(failure.message),
+});
+
 function resultOf({ result }: JobView): JobResult {
   if (result === null || result.kind === 'reported') return { kind: 'lost', reason: 'its machine does not say how it ended' };
   if (result.kind === 'lost') return { kind: 'lost', reason: plain(result.reason) };
   if (result.kind === 'signal') return { kind: 'signal', signal: plain(result.signal) };
-  if (result.kind === 'unstartable')
-    return { kind: 'unstartable', failure: { ...result.failure, message: plain(result.failure.message) } };
+  if (result.kind === 'unstartable') return { kind: 'unstartable', failure: plainFailure(result.failure) };
   return result;
 }
