@@ -176,7 +176,8 @@ export function createController(parts: ControllerParts) {
   }
 
   function tick(): void {
-    const today = Math.floor(clock.wall() / 86_400_000) * 86_400;
+    const earliest = Math.min(...[...clouds.keys()].map(nowOf));
+    const today = Math.floor(earliest / 86_400) * 86_400;
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),

@@ -164,6 +164,13 @@ describe('a budget', () => {
     expect(created(view(more))).toHaveLength(0);
   });
 
+  it('counts what a failed create call has made all the same', () => {
+    const denied = (kind: 'machine' | 'group') => ({ ...gone(5), made: null, items: [{ kind, id: 'x', place: 'here' }] });
+    const given = (kind: 'machine' | 'group') => view({ hosts, goneToday: [denied(kind)], waiting: waiting(1) });
+    expect(created(given('machine'))).toHaveLength(0);
+    expect(created(given('group'))).toHaveLength(1);
+  });
+
   it('allows no machine whose price nobody knows', () => {
     const types = new Map([['big', { zones: ['a'], price: null, spotPrice: null }]]);
     const given = view({ hosts: [{ ...host, types: ['big'], budget: 5 }], here: cloud({ types }), waiting: waiting(1) });
