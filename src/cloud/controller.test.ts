@@ -67,7 +67,7 @@ function play(more: Partial<Cloud> = {}, { rules = {}, had = [] }: { rules?: Par
   controller.start();
   const counted = (name: string) => calls.filter((one) => one === name).length;
   return {
-    ...{ controller, rows: all, counted },
+    ...{ clock, controller, rows: all, counted },
     async pass(seconds: number): Promise<void> {
       for (let second = 0; second < seconds; second += 1) {
         await new Promise((resolve) => setImmediate(resolve));
@@ -136,4 +136,39 @@ it('counts what the day has cost by the clock of the cloud, also when ours shows
   await pass(60);
   expect(counted('create')).toBe(0);
   expect(controller.reason('burst')).toContain('its budget of 5 USD a day allows no other machine (5.00 USD');
+});
+
+it('lists on time although the wall clock was set back before the cloud had told the time', async () => {
+  const { controller, clock, pass, counted } = play({
+    skew: () => null,
+    async list() {
+      throw new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true });
+    },
+  });
+  const { wall } = clock;
+  await pass(30);
+  clock.wall = () => wall() - 3_600_000;
+  const before = controller.listed('sim')?.at ?? 0;
+  await pass(120);
+  expect(counted('create')).toBe(0);
+  expect(controller.listed('sim')?.at).toBeGreaterThanOrEqual(before + 60);
+});
+
+it('what a machine said before the cloud had told the time keeps nothing alive', async () => {
+  let isKnown = false;
+  const { controller, rows, pass } = play(
+    {
+      skew: () => (isKnown ? -28_800_000 : null),
+      async list() {
+        if (isKnown) return { things: [], unknown: [] };
+        throw new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true });
+      },
+    },
+    { had: [{ ...old, state: 'ending', why: 'Somebody asked for it.', since: midnight - 30_000 }] },
+  );
+  await pass(1);
+  controller.report(old.run, { busy: 0, agents: 1, idleFor: 0, problem: null });
+  isKnown = true;
+  await pass(120);
+  expect(rows()).toMatchObject([{ state: 'gone' }]);
 });

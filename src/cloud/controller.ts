@@ -87,8 +87,8 @@ export function createController(parts: ControllerParts) {
     readonly notBefore: Map<string, number>;
     orphans: ReadonlyMap<string, number>;
     since: number | null;
-    /** ms that the cloud's clock is ahead of `clock.now()`, which no step of the wall clock changes; null: not known. */
-    base: number | null;
+    /** ms that the cloud's clock, or ours until it is known, is ahead of `clock.now()`: no step of the wall clock changes it. */
+    base: number;
     /** Why things could not be asked to go, by `thingKey`. */
     readonly refused: Map<string, string>;
   }
@@ -103,15 +103,15 @@ export function createController(parts: ControllerParts) {
         notBefore: new Map(),
         orphans: new Map(),
         since: null,
-        base: null,
+        base: clock.wall() - clock.now(),
         refused: new Map(),
       },
     ]),
   );
 
   const nowOf = (cloud: string): number => {
-    const base = memories.get(cloud)?.base ?? null;
-    return Math.floor((base === null ? clock.wall() : base + clock.now()) / 1000);
+    const base = memories.get(cloud)?.base ?? clock.wall() - clock.now();
+    return Math.floor((base + clock.now()) / 1000);
   };
   const memoryOf = (cloud: string): Memory => {
     const found = memories.get(cloud);
@@ -317,6 +317,8 @@ export function createController(parts: ControllerParts) {
     const skew = cloud.skew();
     if (skew !== null) {
       memory.base = clock.wall() + skew - clock.now();
+      // What was said before has the time of another clock.
+      if (memory.since === null) for (const { run } of here) reports.delete(run);
       memory.since ??= nowOf(name);
     }
     const at = nowOf(name);

@@ -354,9 +354,10 @@ export function isLeftOver(thing: Thing, orphans: ReadonlyMap<string, number>, n
   return thing.born !== null && now >= thing.born + orphanAfter && (orphans.get(thingKey(thing)) ?? 0) >= 2;
 }
 
-/** Counts again after a list. An incomplete one says nothing about what it does not show. */
+/** Counts again after a list. An incomplete one says nothing about what it does not show, so the next one counts as the first. */
 export function orphansAfter(before: ReadonlyMap<string, number>, listed: Listed): ReadonlyMap<string, number> {
-  if (listed.failed !== null || listed.unknown.length > 0) return before;
+  if (listed.failed !== null) return before;
+  if (listed.unknown.length > 0) return new Map();
   const withMachine = new Set(listed.things.flatMap(({ kind, run }) => (kind === 'machine' ? [run] : [])));
   const orphans = listed.things.filter(({ run }) => run !== null && !withMachine.has(run)).map(thingKey);
   return new Map(orphans.map((key) => [key, (before.get(key) ?? 0) + 1]));

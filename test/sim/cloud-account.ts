@@ -79,8 +79,8 @@ export class Account {
   /** Whether the cloud keeps what it confirmed about the end of machines. */
   readonly #isTrue: boolean;
   #orders = 0;
-  /** What the latest list of each caller left out. */
-  readonly #lagged = new Map<string, string | null>();
+  /** What lists of each caller have left out. */
+  readonly #lagged = new Set<string>();
   #timeouts: number;
 
   constructor(parts: AccountParts) {
@@ -302,9 +302,10 @@ export class Account {
     const all = [...this.things.values()].filter(({ tags, visible }) => tags.owner === owner && visible <= day.time.now);
     const isHalf = day.lasts('half lists');
     const isPartial = isHalf || day.fails();
-    // A list may lag behind once, but not twice in a row.
-    const lag = !isPartial && (this.#lagged.get(caller) ?? null) === null && day.fails() ? (day.pick(all)?.tags.run ?? null) : null;
-    if (!isPartial) this.#lagged.set(caller, lag);
+    // A list may lag behind, but not twice for one machine: the answer in between may have got lost.
+    const late = !isPartial && day.fails() ? day.pick(all)?.tags.run : undefined;
+    const lag = late === undefined || this.#lagged.has(`${caller} ${late}`) ? null : late;
+    if (lag !== null) this.#lagged.add(`${caller} ${lag}`);
     const isShown = ({ zone, tags }: Existing): boolean => {
       if (isHalf) return zone !== 'b';
       return isPartial ? day.chance(0.5) : tags.run !== lag;

@@ -43,7 +43,7 @@ export interface CloudPlay {
 interface Manager {
   readonly name: string;
   readonly hosts: readonly HostConfig[];
-  readonly rows: Map<string, string>;
+  readonly rows: Map<string, Machine>;
   readonly wants: Map<string, number>;
   owner: string;
   /** Jobs that wait, and what it was told of them. */
@@ -53,6 +53,8 @@ interface Manager {
   toKill: number;
   /** ms of virtual time since when it has run without a break. */
   runsSince: number;
+  /** It never comes back. */
+  isOver: boolean;
 }
 
 const second = 1000;
@@ -71,7 +73,7 @@ export class CloudWorld {
   /** What was made, listed and removed. */
   readonly counts = { gone: 0, kills: 0, jobs: 0, sweeps: 0, late: 0, cleared: 0 };
   readonly #play: Required<Omit<CloudPlay, 'trouble' | 'faults'>>;
-  readonly #managers: readonly Manager[];
+  readonly managers: readonly Manager[];
   /** Jobs that run, by machine. */
   readonly #busy = new Map<string, number>();
   readonly #idleSince = new Map<string, number>();
@@ -104,9 +106,9 @@ export class CloudWorld {
       vanished: (thing) => this.#vanished(thing),
     });
     const names = day.faults.has('two managers') ? ['first', 'second'] : ['first'];
-    this.#managers = names.map((name) => ({
+    this.managers = names.map((name) => ({
       ...{ name, rows: new Map(), wants: new Map(), owner: 'ours', waiting: 0, running: null },
-      ...{ toKill: Number.POSITIVE_INFINITY, runsSince: Number.POSITIVE_INFINITY },
+      ...{ toKill: Number.POSITIVE_INFINITY, runsSince: Number.POSITIVE_INFINITY, isOver: false },
       hosts: this.#hostsOf(name === 'first' || day.chance(0.5) ? 'burst' : 'other'),
     }));
     if (this.#play.killAt > 0) this.#first.toKill = this.#play.killAt;
@@ -127,7 +129,7 @@ export class CloudWorld {
   }
 
   get #first(): Manager {
-    return this.#managers[0] as Manager;
+    return this.managers[0] as Manager;
   }
 
   #hostsOf(name: string): readonly HostConfig[] {
@@ -136,7 +138,7 @@ export class CloudWorld {
       ...{ host: `${name}${at}`, cloud: 'sim', types: ['big', 'small'], spot: day.pick(['never', 'prefer', 'only'] as const) },
       ...{ image: null, disk: 50, min: day.pick([0, 0, 0, 1]), max: 1 + Math.floor(day.random() * 3) },
       ...{ idle: 10 * minute, lifetime: day.pick([1, 2, 6]) * hour, boot: 20 * minute, prices: {} },
-      ...{ budget: day.faults.has('budget') ? day.pick([2, 5, 10]) : null },
+      ...{ budget: day.faults.has('budget') ? day.pick([3, 5, 10]) : null },
       ...{ opengl: 'none', setup: [], agents: day.pick([1, 1, 2, 4]) },
       ...this.#play.rules,
     }));
@@ -167,7 +169,7 @@ export class CloudWorld {
   async play(): Promise<void> {
     const { day } = this;
     this.tell(`faults: ${[...day.faults].join(', ')}; trouble ${day.trouble}; things ${this.account.endRemoves ? 'end' : 'stop'}`);
-    for (const manager of this.#managers) {
+    for (const manager of this.managers) {
       this.#start(manager);
       if (this.#play.isCalm) continue;
       this.#jobsCome(manager);
@@ -184,7 +186,7 @@ export class CloudWorld {
     this.tell('no more trouble');
     const isLeft = day.has('never back');
     day.end();
-    for (const manager of this.#managers) {
+    for (const manager of this.managers) {
       if (this.#play.killAt === 0) manager.toKill = Number.POSITIVE_INFINITY;
       if (isLeft) this.#kill(manager, false);
       else this.#start(manager);
@@ -195,38 +197,38 @@ export class CloudWorld {
       await this.#everythingEnds();
     }
     for (const id of this.#strange) if (!this.account.things.has(id)) this.broken(`${id}, which belongs to others, was removed`);
-    for (const manager of this.#managers) this.#kill(manager, false);
+    for (const manager of this.managers) this.#kill(manager, false);
   }
 
   get #longest(): number {
-    return Math.max(...this.#managers.flatMap(({ hosts }) => hosts.map(({ lifetime }) => lifetime)));
+    return Math.max(...this.managers.flatMap(({ hosts }) => hosts.map(({ lifetime }) => lifetime)));
   }
 
   /** After all that has happened, machines come for jobs, and the jobs run. */
   async #jobsGetMachines(): Promise<void> {
-    for (const manager of this.#managers) {
+    for (const manager of this.managers) {
       manager.waiting = Math.min(5, manager.waiting + 1 + Math.floor(this.day.random() * 3));
       this.#tellWaiting(manager);
       for (const { host } of manager.hosts)
         if ((manager.wants.get(host) ?? 0) < 0) manager.running?.process.run(() => manager.running?.controller.up(host));
     }
-    const isDone = () => this.#managers.every(({ waiting }) => waiting === 0) && this.#busy.size === 0;
-    // A machine that lies may stay for its lifetime; one that fails is made again after two hours, by a budget on the next day.
-    const most = this.#longest + 5 * hour + (this.day.faults.has('budget') ? 25 * hour : 0);
+    const isDone = () => this.managers.every(({ waiting }) => waiting === 0) && this.#busy.size === 0;
+    // A machine that lies may stay for its lifetime; one that fails is made again after two hours, by a budget on a later day.
+    const most = this.#longest + 5 * hour + (this.day.faults.has('budget') ? 50 * hour : 0);
     await this.#until('waiting jobs get machines', isDone, most);
   }
 
   /** Without jobs nothing lives but what `min` asks for, and every attempt has a receipt. */
   async #everythingEnds(): Promise<void> {
     this.tell('no more jobs');
-    for (const manager of this.#managers) {
+    for (const manager of this.managers) {
       manager.waiting = 0;
       this.#tellWaiting(manager);
     }
     const isQuiet = () => {
-      if (this.#managers.some(({ running }) => running === null)) return false;
+      if (this.managers.some(({ running }) => running === null)) return false;
       const live = new Set<string>();
-      for (const { hosts, running } of this.#managers) {
+      for (const { hosts, running } of this.managers) {
         const rows = running?.controller.machines() ?? [];
         if (rows.length > hosts.reduce((sum, { min }) => sum + min, 0)) return false;
         for (const { run } of rows) live.add(run);
@@ -234,9 +236,7 @@ export class CloudWorld {
       return this.account.ours().every(({ tags }) => live.has(tags.run));
     };
     await this.#until('everything ends', isQuiet, this.#longest + hour);
-    const rows = new Map(
-      this.#managers.flatMap((manager) => [...manager.rows.keys()].map((run) => [run, this.#row(manager, run)])),
-    );
+    const rows = new Map(this.managers.flatMap((manager) => [...manager.rows.keys()].map((run) => [run, this.#row(manager, run)])));
     for (const { tags, isShown, id } of this.account.machines) {
       const row = rows.get(tags.run);
       if (row == null) this.broken(`${id} has no receipt`);
@@ -248,7 +248,7 @@ export class CloudWorld {
 
   /** Lets `ms` pass. */
   async calm(ms: number): Promise<void> {
-    for (const manager of this.#managers) this.#start(manager);
+    for (const manager of this.managers) this.#start(manager);
     let isOver = false;
     this.time.after(ms, () => {
       isOver = true;
@@ -257,12 +257,11 @@ export class CloudWorld {
   }
 
   #row({ rows }: Manager, run: string): Machine | null {
-    const body = rows.get(run);
-    return body === undefined ? null : (JSON.parse(body) as Machine);
+    return rows.get(run) ?? null;
   }
 
   #start(manager: Manager): void {
-    if (manager.running !== null) return;
+    if (manager.running !== null || manager.isOver) return;
     if (this.day.has('new owner', 0.3)) manager.owner = this.day.pick(owners);
     const process = new SimProcess(this.time, () => {
       this.effects += 1;
@@ -297,6 +296,7 @@ export class CloudWorld {
 
   #kill(manager: Manager, comesBack = true): void {
     manager.toKill = Number.POSITIVE_INFINITY;
+    manager.isOver = !comesBack;
     manager.runsSince = Number.POSITIVE_INFINITY;
     const { process } = manager.running ?? {};
     if (process === undefined) return;
@@ -320,7 +320,7 @@ export class CloudWorld {
 
   #storeOf(manager: Manager, process: SimProcess): { machines: MachineTable; transaction: never } {
     let pending: (() => void)[] = [];
-    const rows = () => [...manager.rows.values()].map((body) => JSON.parse(body) as Machine);
+    const rows = () => [...manager.rows.keys()].flatMap((run) => this.#row(manager, run) ?? []);
     const machines: MachineTable = {
       put: (machine) => void pending.push(() => this.#put(manager, machine)),
       live: () => rows().filter(({ state }) => state !== 'gone'),
@@ -348,7 +348,7 @@ export class CloudWorld {
   #put(manager: Manager, machine: Machine): void {
     const { run, state, why, owner } = machine;
     const before = this.#row(manager, run);
-    manager.rows.set(run, JSON.stringify(machine));
+    manager.rows.set(run, machine);
     if (before?.state === state) return;
     this.tell(`${run} ${state}${why === null ? '' : ` (${why})`}`);
     if (state === 'ending') this.#endsSince.set(run, this.time.now);
@@ -365,7 +365,7 @@ export class CloudWorld {
 
   /** Everything that a create call must not do. */
   #ordered({ token, run, host }: Order, by: string): void {
-    const manager = this.#managers.find(({ name }) => name === by) as Manager;
+    const manager = this.managers.find(({ name }) => name === by) as Manager;
     if (this.#tokens.has(token)) this.broken(`token ${token} was used twice`);
     if (this.#tokens.has(run)) this.broken(`${run} is created twice`);
     this.#tokens.add(token).add(run);
@@ -398,7 +398,7 @@ export class CloudWorld {
     const { tags, id, maker, kind } = thing;
     if (maker === null) this.broken(`${id} of others was asked to go`);
     const isOver = this.account.now >= tags.expires;
-    const manager = this.#managers.find(({ name }) => name === by);
+    const manager = this.managers.find(({ name }) => name === by);
     const row = manager === undefined ? null : this.#row(manager, tags.run);
     if (row === null) {
       if (isOver) return;
@@ -415,7 +415,7 @@ export class CloudWorld {
     if (thing.kind !== 'machine') return;
     const { run } = thing.tags;
     const jobs = this.#busy.get(run) ?? 0;
-    const manager = this.#managers.find(({ name }) => name === thing.maker);
+    const manager = this.managers.find(({ name }) => name === thing.maker);
     if (jobs > 0 && manager !== undefined && (this.day.faults.has('requeues') || !this.day.isTroubled)) {
       manager.waiting += jobs;
       asWorld(() => this.#tellWaiting(manager));
@@ -441,7 +441,7 @@ export class CloudWorld {
   #boot(machine: Existing): void {
     const { day } = this;
     const { run, host } = machine.tags;
-    const manager = this.#managers.find(({ name }) => name === machine.maker) as Manager;
+    const manager = this.managers.find(({ name }) => name === machine.maker) as Manager;
     const rules = manager.hosts.find((one) => one.host === host);
     const lives = () => machine.vanishedAt === null && machine.state === 'running';
     const end = (why: string, isFailure: boolean) =>
@@ -574,7 +574,7 @@ export class CloudWorld {
     for (const thing of this.account.ours()) {
       const over = (this.account.now - thing.tags.expires) * 1000;
       if (over <= slack) continue;
-      const runs = this.#managers.find(({ name }) => name === thing.maker)?.runsSince ?? Number.POSITIVE_INFINITY;
+      const runs = this.managers.find(({ name }) => name === thing.maker)?.runsSince ?? Number.POSITIVE_INFINITY;
       if (now - Math.max(runs, thing.visible, this.day.clearFrom) > slack)
         this.broken(`${thing.kind} ${thing.id} lives ${over / 1000} s after its end`);
     }
@@ -597,7 +597,7 @@ export class CloudWorld {
   #peopleCome(): void {
     this.time.after(this.day.random() * 3 * hour, () => {
       if (!this.day.isTroubled) return;
-      const { running, hosts, name } = this.day.pick(this.#managers);
+      const { running, hosts, name } = this.day.pick(this.managers);
       const { host } = this.day.pick(hosts);
       const act = this.day.pick(['up', 'up', 'up', 'down', 'now']);
       this.tell(`somebody asks the ${name} manager for ${act} of ${host}`);
