@@ -172,3 +172,23 @@ it('what a machine said before the cloud had told the time keeps nothing alive',
   await pass(120);
   expect(rows()).toMatchObject([{ state: 'gone' }]);
 });
+
+it('looks for what an earlier owner made, also when it seems to be gone', async () => {
+  const asked: string[] = [];
+  const { pass } = play(
+    {
+      async list(owner) {
+        asked.push(owner);
+        return { things: [], unknown: [] };
+      },
+    },
+    {
+      had: [
+        { ...old, owner: 'former', state: 'gone', since: midnight - 600 },
+        { ...old, run: 'onejob-00000000000000bb', owner: 'ancient', state: 'gone', since: midnight - 100_000 },
+      ],
+    },
+  );
+  await pass(1);
+  expect(asked).toEqual(['ours', 'former']);
+});

@@ -61,12 +61,16 @@ const failedAgain = 20;
 const consoleKept = 4_000;
 /** Seconds until another machine is made for a host whose second one failed, and the longest such time. */
 const [failingFirst, failingLongest] = [300, 7200];
+/** Seconds before its start from which a controller knows owners. */
+const lateFor = 86_400;
 /** Seconds for which receipts are kept. */
 const receiptsKept = 400 * 86_400;
 
 export function createController(parts: ControllerParts) {
   const { clock, log, store, clouds, hosts } = parts;
   const machines = new Map<string, Machine>(store.machines.live().map((machine) => [machine.run, machine]));
+  // What an earlier owner made may appear after it was called gone.
+  const late = store.machines.gone(Math.floor(clock.wall() / 1000) - lateFor);
   const idleOf = new Map(hosts.map(({ host, idle }) => [host, idle]));
   const wanted = store.machines.wanted();
   const waiting = new Map<string, number>();
@@ -309,7 +313,7 @@ export function createController(parts: ControllerParts) {
     const here = [...machines.values()].filter((one) => one.cloud === name);
     const places = [...new Set(here.flatMap(({ made }) => made?.place ?? []))];
     // Machines that were made for an earlier owner are still ours.
-    const owners = new Set([owner, ...here.map((one) => one.owner)]);
+    const owners = new Set([owner, ...[...here, ...late].flatMap((one) => (one.cloud === name ? [one.owner] : []))]);
     const began = clock.now();
     const scope = { places, everywhere: false };
     const result = await settled(Promise.all([...owners].map((one) => cloud.list(one, scope, ending.signal))));

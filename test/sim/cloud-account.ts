@@ -35,8 +35,8 @@ export interface Existing {
   askedAt: number | null;
   /** ms of virtual time; null: it exists. */
   vanishedAt: number | null;
-  /** Whether its maker has got a list with it. */
-  isShown: boolean;
+  /** How many lists with it its maker has got; some were lost, because another list failed. */
+  shown: number;
 }
 
 /** What a machine comes with, and what its end at the cloud does. */
@@ -106,7 +106,7 @@ export class Account {
   exist(thing: Pick<Existing, 'kind' | 'id' | 'tags' | 'maker'> & Partial<Existing>): Existing {
     const made: Existing = {
       ...{ offer: null, zone: 'a', visible: 0, createdAt: this.#day.time.now, state: 'running' },
-      ...{ isEndSet: false, isDenied: false, askedAt: null, vanishedAt: null, isShown: false },
+      ...{ isEndSet: false, isDenied: false, askedAt: null, vanishedAt: null, shown: 0 },
       ...thing,
     };
     this.things.set(made.id, made);
@@ -207,7 +207,7 @@ export class Account {
         return call(3 * second, effect, ({ things, unknown }) => {
           for (const { id } of things) {
             const thing = this.things.get(id);
-            if (thing?.maker === by) thing.isShown = true;
+            if (thing?.maker === by) thing.shown += 1;
           }
           if (unknown.length > 0) return;
           const list = { at, runs: new Set(things.flatMap(({ run }) => run ?? [])) };

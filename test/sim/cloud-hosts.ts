@@ -61,6 +61,8 @@ const second = 1000;
 const minute = 60 * second;
 const hour = 60 * minute;
 const usualSpan = 10 * hour;
+/** Lists with a machine after which its manager knows it. */
+const enough = 5;
 const owners = ['ours', 'ours-2'] as const;
 
 export class CloudWorld {
@@ -237,10 +239,10 @@ export class CloudWorld {
     };
     await this.#until('everything ends', isQuiet, this.#longest + hour);
     const rows = new Map(this.managers.flatMap((manager) => [...manager.rows.keys()].map((run) => [run, this.#row(manager, run)])));
-    for (const { tags, isShown, id } of this.account.machines) {
+    for (const { tags, shown, id } of this.account.machines) {
       const row = rows.get(tags.run);
       if (row == null) this.broken(`${id} has no receipt`);
-      if (isShown && costOf(row, this.account.now) === 0) this.broken(`the receipt of ${id} says that it cost nothing`);
+      if (shown >= enough && costOf(row, this.account.now) === 0) this.broken(`the receipt of ${id} says that it cost nothing`);
     }
     const left = () => [...this.#agents.values()].some(({ run }) => rows.get(run)?.state === 'gone');
     await this.#until('agents of machines that are gone are removed', () => !left(), 2 * hour);
@@ -355,12 +357,12 @@ export class CloudWorld {
     if (state !== 'gone') return;
     this.counts.gone += 1;
     const { things, complete } = this.account;
-    for (const thing of things.values())
-      if (thing.tags.run === run && thing.visible <= this.time.now - 30 * second)
-        this.broken(`${run} is called gone, and ${thing.kind} ${thing.id} lives`);
     const from = this.#endsSince.get(run) ?? 0;
     const lists = (complete.get(`${manager.name} ${owner}`) ?? []).filter(({ at, runs }) => at > from && !runs.has(run));
-    if (lists.length < 2) this.broken(`${run} is called gone by ${lists.length} complete lists`);
+    const first = lists.at(-2) ?? this.broken(`${run} is called gone by ${lists.length} complete lists`);
+    for (const thing of things.values())
+      if (thing.tags.run === run && thing.visible <= first.at)
+        this.broken(`${run} is called gone, and ${thing.kind} ${thing.id} lives`);
   }
 
   /** Everything that a create call must not do. */
@@ -389,7 +391,7 @@ export class CloudWorld {
     const today = now - (this.account.now % 86_400) * 1000;
     let ms = 0;
     for (const one of this.account.machines)
-      if (one.maker === by && one.tags.host === host && (one.isShown || !one.isDenied))
+      if (one.maker === by && one.tags.host === host && (one.shown >= enough || !one.isDenied))
         ms += Math.max(0, (one.vanishedAt ?? now) - Math.max(today, one.createdAt));
     return ms / hour;
   }
