@@ -128,6 +128,15 @@ describe('a machine is created', () => {
     expect(plan(given).reasons.get('burst')).toContain('"onejob cloud up burst" lets it work again');
   });
 
+  it('not in place of one that no complete list could disprove until its lifetime was over', () => {
+    const lost = { state: 'ending', made: null, seenAt: null, joinedAt: null } as const;
+    const given = (expires: number) =>
+      view({ hosts: [{ ...host, max: 1 }], machines: [machine({ ...lost, expires })], waiting: waiting(1) });
+    expect(created(given(now - 1))).toHaveLength(0);
+    // Its create call was refused.
+    expect(created(given(now + 3600))).toHaveLength(1);
+  });
+
   it('only by a list that is fresh, and not while none comes', () => {
     const old = cloud({ listed: listed([], { at: now - 500, from: now - 502 }) });
     expect(plan(view({ here: old, waiting: waiting(1) })).steps).toEqual([{ do: 'list', cloud: 'sim' }]);
