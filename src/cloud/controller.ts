@@ -69,8 +69,6 @@ const receiptsKept = 400 * 86_400;
 export function createController(parts: ControllerParts) {
   const { clock, log, store, clouds, hosts } = parts;
   const machines = new Map<string, Machine>(store.machines.live().map((machine) => [machine.run, machine]));
-  // What an earlier owner made may appear after it was called gone.
-  const late = store.machines.gone(Math.floor(clock.wall() / 1000) - lateFor);
   const idleOf = new Map(hosts.map(({ host, idle }) => [host, idle]));
   const wanted = store.machines.wanted();
   const waiting = new Map<string, number>();
@@ -93,9 +91,12 @@ export function createController(parts: ControllerParts) {
     since: number | null;
     /** ms that the cloud's clock, or ours until it is known, is ahead of `clock.now()`: no step of the wall clock changes it. */
     base: number;
+    /** Owners of what was called gone lately: it may appear after all. */
+    readonly late: ReadonlySet<string>;
     /** Why things could not be asked to go, by `thingKey`. */
     readonly refused: Map<string, string>;
   }
+  const late = Map.groupBy(store.machines.gone(Math.floor(clock.wall() / 1000) - lateFor), ({ cloud }) => cloud);
   const memories = new Map<string, Memory>(
     [...clouds.keys()].map((name) => [
       name,
@@ -108,6 +109,7 @@ export function createController(parts: ControllerParts) {
         orphans: new Map(),
         since: null,
         base: clock.wall() - clock.now(),
+        late: new Set(late.get(name)?.map(({ owner }) => owner)),
         refused: new Map(),
       },
     ]),
@@ -313,7 +315,7 @@ export function createController(parts: ControllerParts) {
     const here = [...machines.values()].filter((one) => one.cloud === name);
     const places = [...new Set(here.flatMap(({ made }) => made?.place ?? []))];
     // Machines that were made for an earlier owner are still ours.
-    const owners = new Set([owner, ...[...here, ...late].flatMap((one) => (one.cloud === name ? [one.owner] : []))]);
+    const owners = new Set([owner, ...here.map((one) => one.owner), ...memory.late]);
     const began = clock.now();
     const scope = { places, everywhere: false };
     const result = await settled(Promise.all([...owners].map((one) => cloud.list(one, scope, ending.signal))));
