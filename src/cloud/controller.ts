@@ -61,6 +61,8 @@ const failedAgain = 20;
 const consoleKept = 4_000;
 /** Seconds until another machine is made for a host whose second one failed, and the longest such time. */
 const [failingFirst, failingLongest] = [300, 7200];
+/** Seconds before its start from which a controller knows owners. */
+const lateFor = 86_400;
 /** Seconds for which receipts are kept. */
 const receiptsKept = 400 * 86_400;
 
@@ -87,11 +89,14 @@ export function createController(parts: ControllerParts) {
     readonly notBefore: Map<string, number>;
     orphans: ReadonlyMap<string, number>;
     since: number | null;
-    /** ms that the cloud's clock is ahead of `clock.now()`, which no step of the wall clock changes; null: not known. */
-    base: number | null;
+    /** ms that the cloud's clock, or ours until it is known, is ahead of `clock.now()`: no step of the wall clock changes it. */
+    base: number;
+    /** Owners of what was called gone lately: it may appear after all. */
+    readonly late: ReadonlySet<string>;
     /** Why things could not be asked to go, by `thingKey`. */
     readonly refused: Map<string, string>;
   }
+  const late = Map.groupBy(store.machines.gone(Math.floor(clock.wall() / 1000) - lateFor), ({ cloud }) => cloud);
   const memories = new Map<string, Memory>(
     [...clouds.keys()].map((name) => [
       name,
@@ -103,15 +108,16 @@ export function createController(parts: ControllerParts) {
         notBefore: new Map(),
         orphans: new Map(),
         since: null,
-        base: null,
+        base: clock.wall() - clock.now(),
+        late: new Set(late.get(name)?.map(({ owner }) => owner)),
         refused: new Map(),
       },
     ]),
   );
 
   const nowOf = (cloud: string): number => {
-    const base = memories.get(cloud)?.base ?? null;
-    return Math.floor((base === null ? clock.wall() : base + clock.now()) / 1000);
+    const base = memories.get(cloud)?.base ?? clock.wall() - clock.now();
+    return Math.floor((base + clock.now()) / 1000);
   };
   const memoryOf = (cloud: string): Memory => {
     const found = memories.get(cloud);
@@ -176,7 +182,8 @@ export function createController(parts: ControllerParts) {
   }
 
   function tick(): void {
-    const today = Math.floor(clock.wall() / 86_400_000) * 86_400;
+    const earliest = Math.min(...[...clouds.keys()].map(nowOf));
+    const today = Math.floor(earliest / 86_400) * 86_400;
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
@@ -308,7 +315,7 @@ export function createController(parts: ControllerParts) {
     const here = [...machines.values()].filter((one) => one.cloud === name);
     const places = [...new Set(here.flatMap(({ made }) => made?.place ?? []))];
     // Machines that were made for an earlier owner are still ours.
-    const owners = new Set([owner, ...here.map((one) => one.owner)]);
+    const owners = new Set([owner, ...here.map((one) => one.owner), ...memory.late]);
     const began = clock.now();
     const scope = { places, everywhere: false };
     const result = await settled(Promise.all([...owners].map((one) => cloud.list(one, scope, ending.signal))));
@@ -316,6 +323,8 @@ export function createController(parts: ControllerParts) {
     const skew = cloud.skew();
     if (skew !== null) {
       memory.base = clock.wall() + skew - clock.now();
+      // What was said before has the time of another clock.
+      if (memory.since === null) for (const { run } of here) reports.delete(run);
       memory.since ??= nowOf(name);
     }
     const at = nowOf(name);

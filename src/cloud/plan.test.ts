@@ -128,6 +128,15 @@ describe('a machine is created', () => {
     expect(plan(given).reasons.get('burst')).toContain('"onejob cloud up burst" lets it work again');
   });
 
+  it('not in place of one that no complete list could disprove until its lifetime was over', () => {
+    const lost = { state: 'ending', made: null, seenAt: null, joinedAt: null } as const;
+    const given = (expires: number) =>
+      view({ hosts: [{ ...host, max: 1 }], machines: [machine({ ...lost, expires })], waiting: waiting(1) });
+    expect(created(given(now - 1))).toHaveLength(0);
+    // Its create call was refused.
+    expect(created(given(now + 3600))).toHaveLength(1);
+  });
+
   it('only by a list that is fresh, and not while none comes', () => {
     const old = cloud({ listed: listed([], { at: now - 500, from: now - 502 }) });
     expect(plan(view({ here: old, waiting: waiting(1) })).steps).toEqual([{ do: 'list', cloud: 'sim' }]);
@@ -162,6 +171,13 @@ describe('a budget', () => {
     const living = machine({ born: now, state: 'booting', joinedAt: null });
     const more = { hosts: [{ ...host, budget: 1.5, max: 4 }], machines: [living], waiting: waiting(3) };
     expect(created(view(more))).toHaveLength(0);
+  });
+
+  it('counts what a failed create call has made all the same', () => {
+    const denied = (kind: 'machine' | 'group') => ({ ...gone(5), made: null, items: [{ kind, id: 'x', place: 'here' }] });
+    const given = (kind: 'machine' | 'group') => view({ hosts, goneToday: [denied(kind)], waiting: waiting(1) });
+    expect(created(given('machine'))).toHaveLength(0);
+    expect(created(given('group'))).toHaveLength(1);
   });
 
   it('allows no machine whose price nobody knows', () => {
@@ -359,7 +375,10 @@ describe('what no ledger knows', () => {
     expect(isLeftOver(disk, one, now)).toBe(false);
     const incomplete = orphansAfter(one, listed([disk], { unknown: ['zone b'] }));
     expect(isLeftOver(disk, incomplete, now)).toBe(false);
-    expect(isLeftOver(disk, orphansAfter(one, listed([disk])), now)).toBe(true);
+    const two = orphansAfter(one, listed([disk]));
+    expect(isLeftOver(disk, two, now)).toBe(true);
+    // Its machine appeared late, and may be in the part that is missing now.
+    expect(isLeftOver(disk, orphansAfter(two, listed([disk], { unknown: ['zone b'] })), now)).toBe(false);
     expect(orphansAfter(one, listed([disk, thing()])).size).toBe(0);
   });
 

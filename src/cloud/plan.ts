@@ -354,9 +354,10 @@ export function isLeftOver(thing: Thing, orphans: ReadonlyMap<string, number>, n
   return thing.born !== null && now >= thing.born + orphanAfter && (orphans.get(thingKey(thing)) ?? 0) >= 2;
 }
 
-/** Counts again after a list. An incomplete one says nothing about what it does not show. */
+/** Counts again after a list. An incomplete one says nothing about what it does not show, so the next one counts as the first. */
 export function orphansAfter(before: ReadonlyMap<string, number>, listed: Listed): ReadonlyMap<string, number> {
-  if (listed.failed !== null || listed.unknown.length > 0) return before;
+  if (listed.failed !== null) return before;
+  if (listed.unknown.length > 0) return new Map();
   const withMachine = new Set(listed.things.flatMap(({ kind, run }) => (kind === 'machine' ? [run] : [])));
   const orphans = listed.things.filter(({ run }) => run !== null && !withMachine.has(run)).map(thingKey);
   return new Map(orphans.map((key) => [key, (before.get(key) ?? 0) + 1]));
@@ -425,8 +426,10 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   const forJobs = Math.ceil(Math.max(0, (view.waiting.get(host.host) ?? 0) - free) / each);
   const need = Math.max(forJobs, view.wanted.get(host.host) ?? 0, host.min - (working.length - starting)) - starting;
   if (need <= 0) return none;
-  // Those that end may still be there, and are paid for.
-  const room = host.max - of.filter(({ state, made, seenAt }) => state !== 'ending' || made !== null || seenAt !== null).length;
+  // Those that end may still be there, and are paid for; so may those that no complete list has disproved for a lifetime.
+  const mayBe = ({ state, made, seenAt, expires }: Machine): boolean =>
+    state !== 'ending' || made !== null || seenAt !== null || here.now >= expires;
+  const room = host.max - of.filter(mayBe).length;
   if (room <= 0) return { ...none, reason: `it has ${of.length} of at most ${host.max} machines` };
   if (view.deaf !== null) return { ...none, reason: `machines cannot join this daemon: ${view.deaf}` };
   const failing = view.failing.get(host.host);

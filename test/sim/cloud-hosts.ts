@@ -1,23 +1,21 @@
 /**
- * A cloud and its controller in virtual time: machines that boot late or never, lists that are incomplete, calls whose answers get lost,
- * a cloud that says "done" about what lives, and a controller that is killed between any two effects. The promises: nothing outlives its
- * end of life, nothing is created twice, what is called gone is gone, and what belongs to others is never touched.
+ * Managers of machines and their account at a cloud in virtual time: machines that boot late or never, lists that are incomplete, calls
+ * whose answers get lost, a cloud that says "done" about what lives, and managers that are killed between any two effects. The promises:
+ * nothing outlives its end of life, nothing is created twice, what is called gone is gone and two complete lists have said so, no budget
+ * is overdrawn, what belongs to others is never touched, jobs that wait get machines once the faults are over, and without jobs
+ * everything ends with a receipt.
  */
-import {
-  type Cloud,
-  CloudError,
-  type Listing,
-  type Made,
-  type Offer,
-  type Order,
-  type Thing,
-  type ThingKind,
-} from '../../src/cloud/cloud.ts';
+import type { Order } from '../../src/cloud/cloud.ts';
 import { type Controller, createController } from '../../src/cloud/controller.ts';
+import { agentPrefix } from '../../src/cloud/guest.ts';
 import type { HostConfig } from '../../src/cloud/hosts.ts';
-import type { Machine } from '../../src/cloud/machine.ts';
+import { costOf, type Machine } from '../../src/cloud/machine.ts';
 import { drained, ended } from '../../src/cloud/plan.ts';
+import { type Clearing, createClearing } from '../../src/cloud/registrations.ts';
+import { sweep } from '../../src/cloud/sweep.ts';
 import type { MachineTable } from '../../src/store/machines.ts';
+import { Account, type Existing } from './cloud-account.ts';
+import { BadDay, type Fault } from './cloud-faults.ts';
 import { asWorld, SimProcess } from './process.ts';
 import { SimTime, seeded } from './time.ts';
 
@@ -25,116 +23,127 @@ export interface CloudPlay {
   readonly hosts?: number;
   /** ms of virtual time in which faults and jobs come. */
   readonly span?: number;
-  /** How often calls fail, 0 to 1. */
+  /** How often calls fail, 0 to 1; default: drawn. */
   readonly trouble?: number;
+  /** Default: drawn. */
+  readonly faults?: readonly Fault[];
   /** Changes the rules of a host. */
   readonly rules?: Partial<HostConfig>;
-  /** Whether the manager is killed now and then. */
+  /** Whether managers are killed now and then. */
   readonly kills?: boolean;
-  /** No jobs, no people, and a cloud with capacity. */
+  /** The first manager is killed at its effect of this number, counted from 1; 0: at none. */
+  readonly killAt?: number;
+  /** How many create calls time out at first. */
+  readonly timeouts?: number;
+  /** No jobs, no people, and a cloud with capacity, until the day is over. */
   readonly isCalm?: boolean;
 }
 
-/** What exists at the cloud. */
-interface Existing {
-  readonly kind: ThingKind;
-  readonly id: string;
-  readonly tags: Pick<Order, 'owner' | 'run' | 'host' | 'born' | 'expires'>;
-  readonly offer: Offer | null;
-  /** ms of virtual time: lists show it from then on. */
-  readonly visible: number;
-  state: Thing['state'];
-  /** Whether the cloud itself ends it at its end. */
-  isEndSet: boolean;
-  /** Whether somebody asked for its end. */
-  isAsked: boolean;
-  readonly createdAt: number;
-  /** The call that made it said that it had not. */
-  isDenied: boolean;
+/** An installation with its ledger, which outlives its processes. */
+interface Manager {
+  readonly name: string;
+  readonly hosts: readonly HostConfig[];
+  readonly rows: Map<string, Machine>;
+  readonly wants: Map<string, number>;
+  owner: string;
+  /** Jobs that wait, and what it was told of them. */
+  waiting: number;
+  running: { readonly process: SimProcess; readonly controller: Controller; readonly clearing: Clearing } | null;
+  /** Effects until it is killed. */
+  toKill: number;
+  /** ms of virtual time since when it has run without a break. */
+  runsSince: number;
+  /** It never comes back. */
+  isOver: boolean;
 }
 
 const second = 1000;
 const minute = 60 * second;
 const hour = 60 * minute;
-export const usualSpan = 10 * hour;
+const usualSpan = 10 * hour;
+/** Lists with a machine after which its manager knows it. */
+const enough = 5;
+const owners = ['ours', 'ours-2'] as const;
 
 export class CloudWorld {
   readonly time: SimTime;
-  readonly #random: () => number;
-  readonly #existing = new Map<string, Existing>();
-  readonly #rows = new Map<string, string>();
-  readonly #wants = new Map<string, number>();
-  readonly #tokens = new Set<string>();
+  readonly day: BadDay;
+  readonly account: Account;
   readonly story: string[] = [];
+  /** Effects of managers so far. */
+  effects = 0;
   /** What was made, listed and removed. */
-  readonly counts = { created: 0, lists: 0, destroys: 0, kills: 0, jobs: 0, gone: 0, calls: 0 };
-  /** Jobs that wait, and machines that run one. */
-  #waiting = 0;
+  readonly counts = { gone: 0, kills: 0, jobs: 0, sweeps: 0, late: 0, cleared: 0 };
+  readonly #play: Required<Omit<CloudPlay, 'trouble' | 'faults'>>;
+  readonly managers: readonly Manager[];
+  /** Jobs that run, by machine. */
   readonly #busy = new Map<string, number>();
   readonly #idleSince = new Map<string, number>();
-  readonly #skew: number;
-  /** ms that the cloud's clock is ahead of virtual time, as the controller's adapter knows it. */
-  #heard: number | null = null;
-  #isTroubled = true;
-  readonly #play: Required<CloudPlay>;
-  readonly #hosts: readonly HostConfig[];
-  #running: { process: SimProcess; controller: Controller } | null = null;
-  #toKill = Number.POSITIVE_INFINITY;
+  readonly #tokens = new Set<string>();
+  /** ms of virtual time since when each machine ends. */
+  readonly #endsSince = new Map<string, number>();
+  /** Agents of machines at the CI service, with whether they are online. */
+  readonly #agents = new Map<string, { readonly run: string; isOnline: boolean }>();
+  readonly #strange: readonly string[];
   #broken: Error | null = null;
-  /** What the latest list left out. */
-  #lagged: string | null = null;
-  /** ms of virtual time since when a controller has run without a break. */
-  #runsSince = Number.POSITIVE_INFINITY;
-  /** Whether the cloud keeps what it confirmed about the end of machines. */
-  readonly #isCloudTrue: boolean;
 
-  constructor(seed: number, play: CloudPlay = {}) {
-    this.#random = seeded(seed);
-    this.time = new SimTime(this.#random);
+  constructor(seed: number, { trouble, faults, ...play }: CloudPlay = {}) {
+    const random = seeded(seed);
+    this.time = new SimTime(random);
     this.#play = {
-      hosts: 1,
-      span: usualSpan,
-      trouble: this.#pick([0, 0.02, 0.1, 0.3]),
-      rules: {},
-      kills: true,
-      isCalm: false,
+      ...{ hosts: 1, span: usualSpan, rules: {}, kills: true, killAt: 0, timeouts: 0, isCalm: false },
       ...play,
     };
-    this.#isTroubled = !this.#play.isCalm;
-    this.#skew = this.#pick([0, 0, 600, -600]) * second;
-    this.#isCloudTrue = this.#chance(0.7);
-    this.#hosts = Array.from({ length: this.#play.hosts }, (_, at) => ({
-      ...{ host: `burst${at}`, cloud: 'sim', types: ['big', 'small'], spot: this.#pick(['never', 'prefer', 'only'] as const) },
-      ...{ image: null, disk: 50, min: this.#pick([0, 0, 0, 1]), max: 1 + Math.floor(this.#random() * 3) },
-      ...{ idle: 10 * minute, lifetime: this.#pick([1, 2, 6]) * hour, boot: 20 * minute, budget: null, prices: {} },
-      ...{ opengl: 'none', setup: [], agents: 1 },
+    this.day = new BadDay(this.time, random, {
+      ...(trouble !== undefined && { trouble }),
+      ...(faults !== undefined && { faults }),
+    });
+    const { day } = this;
+    if (this.#play.isCalm) day.end();
+    this.account = new Account({
+      ...{ day, skew: day.pick([0, 0, 600, -600]) * second, timeouts: this.#play.timeouts },
+      ordered: (order, by) => this.#ordered(order, by),
+      asked: (thing, by) => this.#mayDestroy(thing, by),
+      booted: (machine) => this.#boot(machine),
+      vanished: (thing) => this.#vanished(thing),
+    });
+    const names = day.faults.has('two managers') ? ['first', 'second'] : ['first'];
+    this.managers = names.map((name) => ({
+      ...{ name, rows: new Map(), wants: new Map(), owner: 'ours', waiting: 0, running: null },
+      ...{ toKill: Number.POSITIVE_INFINITY, runsSince: Number.POSITIVE_INFINITY, isOver: false },
+      hosts: this.#hostsOf(name === 'first' || day.chance(0.5) ? 'burst' : 'other'),
+    }));
+    if (this.#play.killAt > 0) this.#first.toKill = this.#play.killAt;
+    // What others have in the same account must stay.
+    const { now } = this.account;
+    const foreign = { run: 'onejob-00000000000000f0', host: 'burst0', born: now, expires: now - 1 };
+    const later = { ...foreign, run: 'onejob-00000000000000e0', expires: now + 365 * 86_400, owner: 'ours' };
+    const strange = [
+      { kind: 'machine', id: 'foreign', tags: { ...foreign, owner: 'theirs' } },
+      { kind: 'machine', id: 'similar', tags: { ...foreign, owner: 'ours-20' } },
+      { kind: 'machine', id: 'unnamed', tags: { ...foreign, owner: 'ours', run: 'onejob-web' } },
+      { kind: 'disk', id: 'unnamed-disk', tags: { ...foreign, owner: 'ours', run: 'onejob-web-disk' } },
+      { kind: 'machine', id: 'elsewhere', tags: later },
+      { kind: 'disk', id: 'elsewhere-disk', tags: later },
+    ] as const;
+    for (const one of strange) this.account.exist({ ...one, maker: null });
+    this.#strange = strange.map(({ id }) => id);
+  }
+
+  get #first(): Manager {
+    return this.managers[0] as Manager;
+  }
+
+  #hostsOf(name: string): readonly HostConfig[] {
+    const { day } = this;
+    return Array.from({ length: this.#play.hosts }, (_, at) => ({
+      ...{ host: `${name}${at}`, cloud: 'sim', types: ['big', 'small'], spot: day.pick(['never', 'prefer', 'only'] as const) },
+      ...{ image: null, disk: 50, min: day.pick([0, 0, 0, 1]), max: 1 + Math.floor(day.random() * 3) },
+      ...{ idle: 10 * minute, lifetime: day.pick([1, 2, 6]) * hour, boot: 20 * minute, prices: {} },
+      ...{ budget: day.faults.has('budget') ? day.pick([3, 5, 10]) : null },
+      ...{ opengl: 'none', setup: [], agents: day.pick([1, 1, 2, 4]) },
       ...this.#play.rules,
     }));
-    // What others have in the same account must stay.
-    const now = this.#cloudNow();
-    const foreign = { run: 'onejob-00000000000000f0', host: 'burst0', born: now, expires: now - 1 };
-    this.#exist({ kind: 'machine', id: 'foreign', tags: { ...foreign, owner: 'theirs' }, offer: null, visible: 0 });
-    const later = { ...foreign, run: 'onejob-00000000000000e0', expires: now + 365 * 86_400, owner: 'ours' };
-    this.#exist({ kind: 'machine', id: 'elsewhere', tags: later, offer: null, visible: 0 });
-    this.#exist({ kind: 'disk', id: 'elsewhere-disk', tags: later, offer: null, visible: 0 });
-  }
-
-  #pick<T>(of: readonly T[]): T {
-    return of[Math.floor(this.#random() * of.length)] as T;
-  }
-
-  #chance(share: number): boolean {
-    return this.#random() < share;
-  }
-
-  /** Whether something goes wrong now. */
-  #fails(share = 1): boolean {
-    return this.#isTroubled && this.#chance(this.#play.trouble * share);
-  }
-
-  #cloudNow(): number {
-    // Its own clock does not step with ours.
-    return Math.floor((this.time.wall - this.time.jumped + this.#skew) / 1000);
   }
 
   tell(what: string): void {
@@ -148,133 +157,184 @@ export class CloudWorld {
     throw this.#broken;
   }
 
-  #exist(thing: Pick<Existing, 'kind' | 'id' | 'tags' | 'offer' | 'visible'>): Existing {
-    const made: Existing = {
-      ...{ ...thing, state: 'running', isEndSet: false, isAsked: false, createdAt: this.time.now, isDenied: false },
-    };
-    this.#existing.set(thing.id, made);
-    return made;
+  /** Lets time pass until `isDone`. @throws what broke, or Error if it is not done within `limit` ms */
+  async #until(what: string, isDone: () => boolean, limit: number): Promise<void> {
+    try {
+      await this.time.run(() => this.#broken !== null || isDone(), limit);
+    } catch (error) {
+      throw this.#broken ?? new Error(`${what}: ${error instanceof Error ? error.message : error}`);
+    }
+    if (this.#broken !== null) throw this.#broken;
   }
 
   /** Plays to the end and checks every promise. */
   async play(): Promise<void> {
-    this.#start();
-    this.#jobsCome();
-    if (this.#play.kills) this.#killsCome();
-    let isOver = false;
-    this.time.after(this.#play.span, () => {
-      isOver = true;
-    });
+    const { day } = this;
+    this.tell(`faults: ${[...day.faults].join(', ')}; trouble ${day.trouble}; things ${this.account.endRemoves ? 'end' : 'stop'}`);
+    for (const manager of this.managers) {
+      this.#start(manager);
+      if (this.#play.isCalm) continue;
+      this.#jobsCome(manager);
+      if (this.#play.kills) this.#killsCome(manager);
+    }
+    if (!this.#play.isCalm) {
+      this.#peopleCome();
+      this.#clockSteps();
+      day.spellsCome((what) => this.tell(what));
+    }
+    if (day.faults.has('sweeps') || day.faults.has('never back')) this.#sweepsCome();
     this.#look();
-    this.#peopleCome();
-    this.#clockSteps();
-    await this.time.run(() => isOver || this.#broken !== null, this.#play.span + minute);
-    if (this.#broken !== null) throw this.#broken;
-    this.tell('no more trouble, and no more jobs');
-    this.#isTroubled = false;
-    this.#waiting = 0;
-    this.#toKill = Number.POSITIVE_INFINITY;
-    if (this.#running === null) this.#start();
-    const controller = () => this.#running?.controller ?? this.broken('no controller runs');
-    for (const { host } of this.#hosts) controller().setWaiting(host, 0);
-    const most = Math.max(...this.#hosts.map(({ lifetime }) => lifetime)) + hour;
+    await this.calm(this.#play.span);
+    this.tell('no more trouble');
+    const isLeft = day.has('never back');
+    day.end();
+    for (const manager of this.managers) {
+      if (this.#play.killAt === 0) manager.toKill = Number.POSITIVE_INFINITY;
+      if (isLeft) this.#kill(manager, false);
+      else this.#start(manager);
+    }
+    if (isLeft) await this.#until('the sweep alone ends everything', () => this.account.ours().length === 0, 10 * hour);
+    else {
+      await this.#jobsGetMachines();
+      await this.#everythingEnds();
+    }
+    for (const id of this.#strange) if (!this.account.things.has(id)) this.broken(`${id}, which belongs to others, was removed`);
+    for (const manager of this.managers) this.#kill(manager, false);
+  }
+
+  get #longest(): number {
+    return Math.max(...this.managers.flatMap(({ hosts }) => hosts.map(({ lifetime }) => lifetime)));
+  }
+
+  /** After all that has happened, machines come for jobs, and the jobs run. */
+  async #jobsGetMachines(): Promise<void> {
+    for (const manager of this.managers) {
+      manager.waiting = Math.min(5, manager.waiting + 1 + Math.floor(this.day.random() * 3));
+      this.#tellWaiting(manager);
+      for (const { host } of manager.hosts)
+        if ((manager.wants.get(host) ?? 0) < 0) manager.running?.process.run(() => manager.running?.controller.up(host));
+    }
+    const isDone = () => this.managers.every(({ waiting }) => waiting === 0) && this.#busy.size === 0;
+    // A machine that lies may stay for its lifetime; one that fails is made again after two hours, by a budget on a later day.
+    const most = this.#longest + 5 * hour + (this.day.faults.has('budget') ? 50 * hour : 0);
+    await this.#until('waiting jobs get machines', isDone, most);
+  }
+
+  /** Without jobs nothing lives but what `min` asks for, and every attempt has a receipt. */
+  async #everythingEnds(): Promise<void> {
+    this.tell('no more jobs');
+    for (const manager of this.managers) {
+      manager.waiting = 0;
+      this.#tellWaiting(manager);
+    }
     const isQuiet = () => {
-      if (this.#broken !== null) return true;
-      if (this.#running === null) return false;
-      const kept = this.#hosts.reduce((sum, { min }) => sum + min, 0);
-      const rows = this.#running.controller.machines();
-      return rows.length <= kept && this.#ours().every(({ tags }) => rows.some(({ run }) => run === tags.run));
+      if (this.managers.some(({ running }) => running === null)) return false;
+      const live = new Set<string>();
+      for (const { hosts, running } of this.managers) {
+        const rows = running?.controller.machines() ?? [];
+        if (rows.length > hosts.reduce((sum, { min }) => sum + min, 0)) return false;
+        for (const { run } of rows) live.add(run);
+      }
+      return this.account.ours().every(({ tags }) => live.has(tags.run));
     };
-    await this.time.run(isQuiet, most);
-    if (this.#broken !== null) throw this.#broken;
-    this.#othersLive();
-    this.#running?.controller.close();
-    this.#running?.process.kill();
+    await this.#until('everything ends', isQuiet, this.#longest + hour);
+    const rows = new Map(this.managers.flatMap((manager) => [...manager.rows.keys()].map((run) => [run, this.#row(manager, run)])));
+    for (const { tags, shown, id } of this.account.machines) {
+      const row = rows.get(tags.run);
+      if (row == null) this.broken(`${id} has no receipt`);
+      if (shown >= enough && costOf(row, this.account.now) === 0) this.broken(`the receipt of ${id} says that it cost nothing`);
+    }
+    const left = () => [...this.#agents.values()].some(({ run }) => rows.get(run)?.state === 'gone');
+    await this.#until('agents of machines that are gone are removed', () => !left(), 2 * hour);
   }
 
   /** Lets `ms` pass. */
   async calm(ms: number): Promise<void> {
-    if (this.#running === null) this.#start();
+    for (const manager of this.managers) this.#start(manager);
     let isOver = false;
     this.time.after(ms, () => {
       isOver = true;
     });
-    await this.time.run(() => isOver, ms + minute);
+    await this.#until('time passes', () => isOver, ms + minute);
   }
 
-  #ours(): Existing[] {
-    return [...this.#existing.values()].filter(({ tags, id }) => tags.owner === 'ours' && !id.startsWith('elsewhere'));
+  #row({ rows }: Manager, run: string): Machine | null {
+    return rows.get(run) ?? null;
   }
 
-  #othersLive(): void {
-    for (const id of ['foreign', 'elsewhere', 'elsewhere-disk'])
-      if (!this.#existing.has(id)) this.broken(`${id}, which belongs to others, was removed`);
-  }
-
-  #start(): void {
-    if (this.#running !== null) return;
+  #start(manager: Manager): void {
+    if (manager.running !== null || manager.isOver) return;
+    if (this.day.has('new owner', 0.3)) manager.owner = this.day.pick(owners);
     const process = new SimProcess(this.time, () => {
-      this.#toKill -= 1;
-      if (this.#toKill <= 0) this.#kill();
+      this.effects += 1;
+      manager.toKill -= 1;
+      if (manager.toKill <= 0) this.#kill(manager);
     });
-    let controller: Controller | null = null;
+    let running: Manager['running'] = null;
     process.run(() => {
-      controller = createController({
-        ...{ clock: process, log: { info() {}, warn() {}, error() {} }, hosts: this.#hosts },
-        clouds: new Map([['sim', { cloud: this.#cloudOf(process), owner: 'ours' }]]),
-        store: this.#storeOf(process),
-        userData: () => 'text',
+      const log = { info() {}, warn() {}, error() {} };
+      const store = this.#storeOf(manager, process);
+      const clearing = createClearing({ ...{ clock: process, log, store }, services: [this.#service(process)] });
+      const controller = createController({
+        ...{ clock: process, log, store, hosts: manager.hosts, userData: () => 'text' },
+        clouds: new Map([['sim', { cloud: this.account.cloudFor(process, manager.name), owner: manager.owner }]]),
+        deaf: () => (this.day.lasts('deaf') ? 'its address is in use' : null),
+        changed(machine) {
+          if (machine.state === 'gone') clearing.gone(machine);
+        },
       });
+      running = { process, controller, clearing };
+      manager.running = running;
       controller.start();
-      for (const { host } of this.#hosts) controller.setWaiting(host, this.#waiting);
+      for (const { host } of manager.hosts) controller.setWaiting(host, manager.waiting);
+      clearing.start();
     });
-    if (controller !== null && !process.isDead) {
-      this.#running = { process, controller };
-      this.#runsSince = this.time.now;
-    } else this.time.after(minute, () => this.#start());
+    if (running !== null && !process.isDead) manager.runsSince = this.time.now;
+    else if (manager.running === running) {
+      manager.running = null;
+      this.time.after(minute, () => this.#start(manager));
+    }
   }
 
-  #kill(): void {
-    const { process } = this.#running ?? {};
-    this.#toKill = Number.POSITIVE_INFINITY;
+  #kill(manager: Manager, comesBack = true): void {
+    manager.toKill = Number.POSITIVE_INFINITY;
+    manager.isOver = !comesBack;
+    manager.runsSince = Number.POSITIVE_INFINITY;
+    const { process } = manager.running ?? {};
     if (process === undefined) return;
-    this.counts.kills += 1;
-    this.tell('the controller is killed');
-    this.#running = null;
-    this.#runsSince = Number.POSITIVE_INFINITY;
+    manager.running = null;
     process.kill();
-    asWorld(() => this.time.after(this.#random() * this.#pick([second, minute, 30 * minute]), () => this.#start()));
+    if (!comesBack) return;
+    this.counts.kills += 1;
+    this.tell(`the ${manager.name} manager is killed`);
+    asWorld(() => {
+      this.time.after(this.day.random() * this.day.pick([second, minute, 30 * minute]), () => this.#start(manager));
+    });
   }
 
-  #killsCome(): void {
-    const next = (): void => {
-      this.time.after(this.#random() * 2 * hour, () => {
-        if (!this.#isTroubled) return;
-        this.#toKill = 1 + Math.floor(this.#random() * 30);
-        next();
-      });
-    };
-    next();
+  #killsCome(manager: Manager): void {
+    this.time.after(this.day.random() * 2 * hour, () => {
+      if (!this.day.isTroubled) return;
+      manager.toKill = 1 + Math.floor(this.day.random() * 30);
+      this.#killsCome(manager);
+    });
   }
 
-  #storeOf(process: SimProcess): { machines: MachineTable; transaction: never } {
+  #storeOf(manager: Manager, process: SimProcess): { machines: MachineTable; transaction: never } {
     let pending: (() => void)[] = [];
-    const rows = () => [...this.#rows.values()].map((body) => JSON.parse(body) as Machine);
+    const rows = () => [...manager.rows.keys()].flatMap((run) => this.#row(manager, run) ?? []);
     const machines: MachineTable = {
-      put: (machine) => void pending.push(() => this.#put(machine)),
+      put: (machine) => void pending.push(() => this.#put(manager, machine)),
       live: () => rows().filter(({ state }) => state !== 'gone'),
       gone: (since) => rows().filter((one) => one.state === 'gone' && one.since >= since),
       newest: (limit) =>
         rows()
           .filter(({ state }) => state === 'gone')
           .slice(-limit),
-      get: (run) => {
-        const body = this.#rows.get(run);
-        return body === undefined ? null : (JSON.parse(body) as Machine);
-      },
+      get: (run) => this.#row(manager, run),
       prune: () => {},
-      wanted: () => new Map(this.#wants),
-      want: (host, count) => void pending.push(() => void this.#wants.set(host, count)),
+      wanted: () => new Map(manager.wants),
+      want: (host, count) => void pending.push(() => void manager.wants.set(host, count)),
     };
     const transaction = (_: unknown, fn: () => unknown): unknown => {
       process.point('commit');
@@ -287,282 +347,286 @@ export class CloudWorld {
     return { machines, transaction: transaction as never };
   }
 
-  #put(machine: Machine): void {
-    const { run, state, why } = machine;
-    const before = this.#rows.get(run);
-    this.#rows.set(run, JSON.stringify(machine));
-    if (before !== undefined && (JSON.parse(before) as Machine).state === state) return;
+  #put(manager: Manager, machine: Machine): void {
+    const { run, state, why, owner } = machine;
+    const before = this.#row(manager, run);
+    manager.rows.set(run, machine);
+    if (before?.state === state) return;
     this.tell(`${run} ${state}${why === null ? '' : ` (${why})`}`);
+    if (state === 'ending') this.#endsSince.set(run, this.time.now);
     if (state !== 'gone') return;
     this.counts.gone += 1;
-    const left = this.#ours().find((thing) => thing.tags.run === run && thing.visible <= this.time.now - 30 * second);
-    if (left !== undefined) this.broken(`${run} is called gone, and ${left.kind} ${left.id} lives`);
+    const { things, complete } = this.account;
+    const from = this.#endsSince.get(run) ?? 0;
+    const lists = (complete.get(`${manager.name} ${owner}`) ?? []).filter(({ at, runs }) => at > from && !runs.has(run));
+    const first = lists.at(-2) ?? this.broken(`${run} is called gone by ${lists.length} complete lists`);
+    for (const thing of things.values())
+      if (thing.tags.run === run && thing.visible <= first.at)
+        this.broken(`${run} is called gone, and ${thing.kind} ${thing.id} lives`);
   }
 
-  /** A call of the cloud: a kill before it, while it is under way, or after it. */
-  async #call<T>(process: SimProcess, longest: number, effect: () => T): Promise<T> {
-    this.counts.calls += 1;
-    process.point('service');
-    const [before, after] = [this.#random() * longest, this.#random() * longest];
-    const result = await new Promise<T>((resolve, reject) => {
-      // The cloud does it even if nobody waits for the answer.
-      asWorld(() =>
-        this.time.after(before, () => {
-          try {
-            const value = effect();
-            this.time.after(after, () => process.run(() => resolve(value)));
-          } catch (error) {
-            this.time.after(after, () => process.run(() => reject(error)));
-          }
-        }),
-      );
-    });
-    if (process.isDead) return await new Promise<never>(() => {});
-    process.point('service');
-    this.#heard = this.#cloudNow() * 1000 - this.time.now;
-    return result;
+  /** Everything that a create call must not do. */
+  #ordered({ token, run, host }: Order, by: string): void {
+    const manager = this.managers.find(({ name }) => name === by) as Manager;
+    if (this.#tokens.has(token)) this.broken(`token ${token} was used twice`);
+    if (this.#tokens.has(run)) this.broken(`${run} is created twice`);
+    this.#tokens.add(token).add(run);
+    if (!manager.rows.has(run)) this.broken(`${run} is created, and no row knows it`);
+    const rules = manager.hosts.find((one) => one.host === host);
+    if (rules === undefined) return;
+    const there = this.account.machines.filter(
+      (one) => one.maker === by && one.tags.host === host && one.vanishedAt === null && one.askedAt === null,
+    );
+    const known = there.filter((one) => one.state !== 'ending' && !one.isDenied && one.visible <= one.createdAt + minute);
+    if (known.length >= rules.max) this.broken(`a machine is created for ${host}, which has ${known.length} of ${rules.max}`);
+    if (rules.budget === null) return;
+    const spent = this.#spent(by, host);
+    // One that was denied was not seen yet.
+    if (spent > rules.budget) this.broken(`a machine is created for ${host}, which has spent ${spent} of ${rules.budget} USD`);
   }
 
-  #cloudOf(process: SimProcess): Cloud {
-    const unreachable = (isAmbiguous: boolean) =>
-      new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true, isAmbiguous });
-    this.#heard = null;
-    return {
-      ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, endRemoves: true } },
-      usualImage: { from: 'image', has: 'everything' },
-      skew: () => (this.#heard === null ? null : this.#heard + this.time.now - this.time.wall),
-      zones: (type) =>
-        this.#call(process, second, () => {
-          if (this.#fails()) throw unreachable(false);
-          return type === 'big' ? ['a', 'b'] : [null];
-        }),
-      price: async () => ({ perHour: 1, asOf: '2020-01-01' }),
-      preflight: async () => [],
-      console: () => this.#call(process, second, () => ''),
-      create: (order) => this.#call(process, 20 * second, () => this.#create(order, unreachable)),
-      setEnd: (_, made: Made) =>
-        this.#call(process, 2 * second, () => {
-          if (this.#fails()) throw unreachable(true);
-          if (this.#fails()) throw new CloudError('E_CLOUD_END', 'The cloud does not confirm the end.');
-          const found = this.#existing.get(made.id);
-          if (found === undefined) throw new CloudError('E_CLOUD_REQUEST', 'There is no such machine.');
-          if (!found.isEndSet && this.#isCloudTrue) this.#endLater(found);
-          found.isEndSet = true;
-          return 'timer';
-        }),
-      list: (owner, scope) => this.#call(process, 3 * second, () => this.#list(owner, scope.places)),
-      destroy: (thing) =>
-        this.#call(process, 5 * second, () => {
-          this.counts.destroys += 1;
-          if (this.#fails()) throw unreachable(true);
-          const found = this.#existing.get(thing.id);
-          if (found === undefined) return;
-          this.#mayDestroy(found);
-          found.isAsked = true;
-          if (this.#fails()) return;
-          if (this.#fails()) throw unreachable(true);
-          this.#vanish(found, this.#random() * this.#pick([10 * second, 2 * minute, 6 * minute]));
-        }),
-    };
+  /** USD that machines of the host have cost on this day of the cloud's clock. */
+  #spent(by: string, host: string): number {
+    const { now } = this.time;
+    const today = now - (this.account.now % 86_400) * 1000;
+    let ms = 0;
+    for (const one of this.account.machines)
+      if (one.maker === by && one.tags.host === host && (one.shown >= enough || !one.isDenied))
+        ms += Math.max(0, (one.vanishedAt ?? now) - Math.max(today, one.createdAt));
+    return ms / hour;
   }
 
-  /** ms of virtual time at which the cloud's clock shows `seconds`. */
-  #when(seconds: number): number {
-    return Math.max(0, (seconds - this.#cloudNow()) * 1000);
-  }
-
-  #endLater(found: Existing): void {
-    this.time.after(this.#when(found.tags.expires) + this.#random() * 30 * second, () => this.#vanish(found, 0));
-  }
-
-  #vanish(found: Existing, ms: number): void {
-    if (!this.#existing.has(found.id)) return;
-    found.state = 'ending';
-    this.time.after(ms, () => {
-      this.#existing.delete(found.id);
-      if (found.kind !== 'machine') return;
-      this.#busy.delete(found.tags.run);
-      const disk = this.#existing.get(`${found.id}-disk`);
-      // A disk may survive its machine.
-      if (disk !== undefined && !this.#fails()) this.#existing.delete(disk.id);
-    });
-  }
-
-  #mayDestroy({ tags, id }: Existing): void {
-    if (tags.owner !== 'ours' || id.startsWith('elsewhere')) this.broken(`${id} of others was asked to go`);
-    const body = this.#rows.get(tags.run);
-    const row = body === undefined ? null : (JSON.parse(body) as Machine);
+  #mayDestroy(thing: Existing, by: string): void {
+    const { tags, id, maker, kind } = thing;
+    if (maker === null) this.broken(`${id} of others was asked to go`);
+    const isOver = this.account.now >= tags.expires;
+    const manager = this.managers.find(({ name }) => name === by);
+    const row = manager === undefined ? null : this.#row(manager, tags.run);
     if (row === null) {
-      if (this.#cloudNow() < tags.expires) this.broken(`${id} was asked to go, and no row says why`);
+      if (isOver) return;
+      const hasMachine = this.account.ours().some((one) => one.tags.run === tags.run && one.kind === 'machine');
+      if (kind === 'machine' || hasMachine) this.broken(`${id} was asked to go by ${by}, and nothing says why`);
       return;
     }
     if (row.state !== 'ending') this.broken(`${id} was asked to go while its row is ${row.state}`);
-    const isForced = row.isFailure || row.why === 'Somebody asked for it.' || this.#cloudNow() >= tags.expires;
+    const isForced = row.isFailure || row.why === 'Somebody asked for it.' || isOver;
     if (this.#busy.has(tags.run) && !isForced) this.broken(`${tags.run} was asked to go (${row.why}) while a job ran on it`);
   }
 
-  #create(order: Order, unreachable: (isAmbiguous: boolean) => CloudError): Made {
-    const { token, offer, owner, run, host, born, expires } = order;
-    if (this.#tokens.has(token)) this.broken(`token ${token} was used twice`);
-    this.#tokens.add(token);
-    if (!this.#rows.has(run)) this.broken(`${run} is created, and no row knows it`);
-    const rules = this.#hosts.find((one) => one.host === host);
-    const there = this.#ours().filter((one) => one.kind === 'machine' && one.tags.host === host && !one.isAsked);
-    const known = there.filter((one) => one.state !== 'ending' && !one.isDenied && one.visible <= one.createdAt + minute);
-    if (rules !== undefined && known.length >= rules.max)
-      this.broken(`a machine is created for ${host}, which has ${known.length} of ${rules.max}`);
-    if (this.#isTroubled && this.#chance(0.2)) {
-      const zones = offer.type === 'big' && this.#chance(0.5) ? ['b'] : [];
-      throw new CloudError('E_CLOUD_CAPACITY', 'No capacity.', { zones, retry: true });
+  #vanished(thing: Existing): void {
+    if (thing.kind !== 'machine') return;
+    const { run } = thing.tags;
+    const jobs = this.#busy.get(run) ?? 0;
+    const manager = this.managers.find(({ name }) => name === thing.maker);
+    if (jobs > 0 && manager !== undefined && (this.day.faults.has('requeues') || !this.day.isTroubled)) {
+      manager.waiting += jobs;
+      asWorld(() => this.#tellWaiting(manager));
     }
-    if (this.#fails(0.3)) throw new CloudError('E_CLOUD_QUOTA', 'The quota is 0.');
-    if (this.#fails()) throw unreachable(true);
-    this.counts.created += 1;
-    const id = `i-${this.counts.created}`;
-    const tags = { owner, run, host, born, expires };
-    const visible = this.time.now + (this.#fails() ? this.#random() * this.#pick([minute, 10 * minute]) : this.#random() * second);
-    const found = this.#exist({ kind: 'machine', id, tags, offer, visible });
-    this.#exist({ kind: 'disk', id: `${id}-disk`, tags, offer: null, visible });
-    this.#boot(found);
-    if (this.#fails()) throw unreachable(true);
-    // Reported as failed, and created all the same.
-    found.isDenied = this.#fails(0.5);
-    if (found.isDenied) throw new CloudError('E_CLOUD_CAPACITY', 'No capacity.', { retry: true });
-    return { id, place: 'here', zone: offer.zone };
+    this.#busy.delete(run);
+    // A service needs a while to notice.
+    for (const agent of this.#agents.values())
+      if (agent.run === run)
+        this.time.after(this.day.random() * 15 * minute, () => {
+          agent.isOnline = false;
+        });
   }
 
-  #list(owner: string, _places: readonly string[]): Listing {
-    this.counts.lists += 1;
-    if (this.#fails()) throw new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true });
-    const all = [...this.#existing.values()].filter(({ tags, visible }) => tags.owner === owner && visible <= this.time.now);
-    const isPartial = this.#fails();
-    // A list may lag behind once, but not twice in a row.
-    const lag = !isPartial && this.#lagged === null && this.#fails() ? (this.#pick(all)?.tags.run ?? null) : null;
-    if (!isPartial) this.#lagged = lag;
-    const things = (isPartial ? all.filter(() => this.#chance(0.5)) : all.filter(({ tags }) => tags.run !== lag)).map(
-      ({ kind, id, tags, state, offer }) => ({
-        ...{ kind, id, place: 'here', run: tags.run, host: tags.host, born: tags.born, expires: tags.expires, state, offer },
-      }),
-    );
-    return { things, unknown: isPartial ? ['zone b (unreachable)'] : [] };
+  /** Runs `fn` as the manager, if it can be reached. */
+  #reach(manager: Manager, fn: (controller: Controller) => void): boolean {
+    const { running } = manager;
+    if (running === null || this.day.lasts('deaf') || this.day.lasts('cut')) return false;
+    running.process.run(() => fn(running.controller));
+    return !running.process.isDead;
   }
 
   /** What runs on the machine: it joins, takes jobs, and reports. */
   #boot(machine: Existing): void {
-    const { run } = machine.tags;
-    const lives = () => this.#existing.get(machine.id) === machine && machine.state !== 'ending';
-    const asController = (fn: (controller: Controller) => void): boolean => {
-      const running = this.#running;
-      if (running === null) return false;
-      running.process.run(() => fn(running.controller));
-      return !running.process.isDead;
-    };
-    if (machine.offer?.spot && this.#fails(2))
-      this.time.after(this.#random() * 2 * hour, () => {
+    const { day } = this;
+    const { run, host } = machine.tags;
+    const manager = this.managers.find(({ name }) => name === machine.maker) as Manager;
+    const rules = manager.hosts.find((one) => one.host === host);
+    const lives = () => machine.vanishedAt === null && machine.state === 'running';
+    const end = (why: string, isFailure: boolean) =>
+      this.#reach(manager, (controller) => controller.change(run, (one, now) => ended(one, now, why, isFailure)));
+    if (machine.offer?.spot && day.fails(2))
+      this.time.after(day.random() * 2 * hour, () => {
         if (!lives()) return;
-        asController((controller) => controller.change(run, (one, now) => drained(one, now, 'The cloud takes it back.', true)));
-        this.time.after(2 * minute, () => this.#vanish(machine, 0));
+        this.#reach(manager, (controller) =>
+          controller.change(run, (one, now) => drained(one, now, 'The cloud takes it back.', true)),
+        );
+        this.time.after(2 * minute, () => this.account.vanish(machine, 0));
       });
-    if (this.#fails()) return;
+    if (day.has('theft', 0.1))
+      this.time.after(day.random() * 30 * minute, () => {
+        if (lives()) end('Its join token was used twice.', true);
+      });
+    if (day.fails() || day.lasts('dead boots')) {
+      if (day.chance(0.5))
+        this.time.after(day.random() * 15 * minute, () => void (lives() && end('It could not be set up.', true)));
+      return;
+    }
+    const lie = day.has('lies', 0.4) ? day.pick(['busy', 'idle', 'none', 'many', 'problem', 'silent', 'stale'] as const) : null;
+    const agents = lie !== null || day.fails() ? 1 + Math.floor(day.random() * 3) : (rules?.agents ?? 1);
+    const agent = `${agentPrefix(host, run)}-gpu-1`;
     let isDrained = false;
+    let heardAt = this.time.now;
     // It may crash for good, or lose its network.
-    const dies = this.#fails(0.5) ? this.time.now + this.#random() * hour : Number.POSITIVE_INFINITY;
+    const dies = day.fails(0.5) ? this.time.now + day.random() * hour : Number.POSITIVE_INFINITY;
+    const said = () => {
+      const busy = this.#busy.get(run) ?? 0;
+      const idleFor = busy > 0 ? 0 : (this.time.now - (this.#idleSince.get(run) ?? this.time.now)) / 1000;
+      return { busy, agents, idleFor, problem: null as string | null };
+    };
+    let last = said();
     const beat = (): void => {
       if (!lives() || this.time.now > dies) return;
-      let row: Machine | null = null;
-      const isHeard = asController((controller) => {
-        row = controller.get(run);
-        const busy = this.#busy.has(run) ? 1 : 0;
-        const idleFor = busy === 1 ? 0 : (this.time.now - (this.#idleSince.get(run) ?? this.time.now)) / 1000;
-        controller.report(run, { busy, agents: 1, idleFor, problem: null });
+      if (lie !== 'stale' || day.chance(0.01)) last = said();
+      const lies = {
+        ...{ busy: { busy: agents, idleFor: 0 }, idle: { busy: 0, idleFor: 100_000 }, none: { agents: 0, busy: 0 } },
+        ...{ many: { agents: 512 }, problem: { problem: 'It cannot see its GPUs.' }, silent: {}, stale: {} },
+      };
+      let state: Machine['state'] | null = null;
+      const isHeard = this.#reach(manager, (controller) => {
+        if (lie !== 'silent') controller.report(run, { ...last, ...(lie !== null && lies[lie]) });
+        state = controller.get(run)?.state ?? 'ending';
       });
-      const state = (row as Machine | null)?.state;
+      if (isHeard) heardAt = this.time.now;
       if (isHeard && (state === 'draining' || state === 'ending')) isDrained = true;
+      // Without a controller and a job it ends itself.
+      if (!this.#busy.has(run) && this.time.now - heardAt > 30 * minute) isDrained = true;
       if (isDrained && !this.#busy.has(run)) {
-        asController((controller) => controller.change(run, (one, now) => ended(one, now, 'It has drained.', false)));
-      } else if (!isDrained && this.#waiting > 0 && !this.#busy.has(run)) this.#takeJob(machine);
+        this.#agents.delete(agent);
+        end('It has drained.', false);
+      } else if (!isDrained) this.#takeJobs(manager, machine, agents);
       this.time.after(15 * second, beat);
     };
     const join = (): void => {
       if (!lives()) return;
       let isIn = false;
-      asController((controller) => {
+      this.#reach(manager, (controller) => {
         const row = controller.get(run);
-        if (row === null || row.state === 'ending') return;
+        if (row === null) return;
         controller.joined(run);
-        isIn = true;
+        controller.change(run, (one) => (one.credentialHash === null ? { ...one, credentialHash: 'known' } : one));
+        if (row.state === 'ending') this.counts.late += 1;
+        isIn = row.state !== 'ending';
       });
       if (!isIn) return void this.time.after(10 * second, join);
+      heardAt = this.time.now;
       this.#idleSince.set(run, this.time.now);
+      this.#agents.set(agent, { run, isOnline: true });
       beat();
     };
-    this.time.after(minute + this.#random() * 5 * minute, join);
+    this.time.after(minute + day.random() * (day.has('late joins', 0.3) ? 90 : 5) * minute, join);
   }
 
-  #takeJob(machine: Existing): void {
-    const { run } = machine.tags;
-    this.#waiting -= 1;
-    this.counts.jobs += 1;
-    this.#tellWaiting();
-    this.#busy.set(run, this.time.now);
-    this.time.after(minute + this.#random() * 20 * minute, () => {
-      this.#busy.delete(run);
-      this.#idleSince.set(run, this.time.now);
-    });
+  #takeJobs(manager: Manager, { tags: { run } }: Existing, agents: number): void {
+    while (manager.waiting > 0 && (this.#busy.get(run) ?? 0) < agents) {
+      manager.waiting -= 1;
+      this.counts.jobs += 1;
+      this.#tellWaiting(manager);
+      this.#busy.set(run, (this.#busy.get(run) ?? 0) + 1);
+      this.time.after(minute + this.day.random() * 20 * minute, () => {
+        const jobs = (this.#busy.get(run) ?? 0) - 1;
+        if (jobs > 0) this.#busy.set(run, jobs);
+        else this.#busy.delete(run);
+        this.#idleSince.set(run, this.time.now);
+      });
+    }
   }
 
-  #tellWaiting(): void {
-    const running = this.#running;
-    running?.process.run(() => {
-      for (const { host } of this.#hosts) running.controller.setWaiting(host, this.#waiting);
-    });
+  #tellWaiting(manager: Manager): void {
+    const tell = (): void => {
+      const { running } = manager;
+      const jobs = this.day.lasts('no count') ? 0 : manager.waiting;
+      running?.process.run(() => {
+        for (const { host } of manager.hosts) running.controller.setWaiting(host, jobs);
+      });
+    };
+    if (this.day.has('late counts')) this.time.after(this.day.random() * 5 * minute, tell);
+    else tell();
+  }
+
+  /** Agents at the CI service, as a manager sees them. */
+  #service(process: SimProcess) {
+    return {
+      name: 'ci',
+      removeNamed: async (isOurs: (name: string) => boolean) => {
+        process.point('service');
+        await new Promise<void>((resolve) => {
+          asWorld(() => this.time.after(this.day.random() * 5 * second, () => process.run(resolve)));
+        });
+        if (process.isDead) return await new Promise<never>(() => {});
+        if (this.day.fails()) return { removed: [], left: [], unknown: ['the service gave no answer'] };
+        const found = [...this.#agents].filter(([name]) => isOurs(name));
+        const removed = found.flatMap(([name, { isOnline }]) => (isOnline ? [] : [name]));
+        for (const name of removed) this.#agents.delete(name);
+        this.counts.cleared += removed.length;
+        process.point('service');
+        return { removed, left: found.flatMap(([name, { isOnline }]) => (isOnline ? [name] : [])), unknown: [] };
+      },
+    };
   }
 
   /** Looks every minute at what outlives its end of life. */
   #look(): void {
-    for (const thing of this.#ours()) {
-      const over = this.#cloudNow() - thing.tags.expires;
-      const isSeen = this.time.now - Math.max(this.#runsSince, thing.visible) > 30 * minute;
-      // Calls that fail again and again are what takes that long.
-      if (over > 1800 && isSeen && !thing.isAsked && this.#play.trouble < 0.3)
-        this.broken(`${thing.kind} ${thing.id} lives ${over} s after its end`);
+    const { now } = this.time;
+    // Calls that fail again and again are what takes that long.
+    const slack = (this.day.trouble < 0.3 ? 30 : 120) * minute;
+    for (const thing of this.account.ours()) {
+      const over = (this.account.now - thing.tags.expires) * 1000;
+      if (over <= slack) continue;
+      const runs = this.managers.find(({ name }) => name === thing.maker)?.runsSince ?? Number.POSITIVE_INFINITY;
+      if (now - Math.max(runs, thing.visible, this.day.clearFrom) > slack)
+        this.broken(`${thing.kind} ${thing.id} lives ${over / 1000} s after its end`);
     }
     this.time.after(minute, () => this.#look());
   }
 
+  /** Somebody's cron job removes what is over, without any ledger. */
+  #sweepsCome(): void {
+    for (const owner of owners) {
+      const process = new SimProcess(this.time);
+      this.counts.sweeps += 1;
+      const order = { owner, all: false, dryRun: false, patience: 10 * minute };
+      const signal = new AbortController().signal;
+      void process.begin(() => sweep(this.account.cloudFor(process, 'sweep'), order, process, signal));
+      if (this.day.fails()) this.time.after(this.day.random() * minute, () => process.kill());
+    }
+    this.time.after(hour, () => this.#sweepsCome());
+  }
+
   #peopleCome(): void {
-    this.time.after(this.#random() * 3 * hour, () => {
-      const running = this.#running;
-      const { host } = this.#pick(this.#hosts);
-      const act = this.#pick(['up', 'up', 'up', 'down', 'now']);
-      this.tell(`somebody asks for ${act} of ${host}`);
+    this.time.after(this.day.random() * 3 * hour, () => {
+      if (!this.day.isTroubled) return;
+      const { running, hosts, name } = this.day.pick(this.managers);
+      const { host } = this.day.pick(hosts);
+      const act = this.day.pick(['up', 'up', 'up', 'down', 'now']);
+      this.tell(`somebody asks the ${name} manager for ${act} of ${host}`);
       running?.process.run(() => {
         if (act === 'up') running.controller.up(host);
         else running.controller.down(host, act === 'now');
       });
-      if (this.#isTroubled) this.#peopleCome();
+      this.#peopleCome();
     });
   }
 
-  /** Somebody, or NTP, sets the clock of the controller's host. */
+  /** Somebody, or NTP, sets the clock of the managers' host. */
   #clockSteps(): void {
-    this.time.after(this.#random() * 8 * hour, () => {
-      if (!this.#isTroubled) return;
-      this.time.jumped = this.#pick([0, 8 * hour, -8 * hour, 90 * second]);
+    this.time.after(this.day.random() * 8 * hour, () => {
+      if (!this.day.isTroubled) return;
+      this.time.jumped = this.day.pick([0, 8 * hour, -8 * hour, 90 * second, 10 * minute, -10 * minute]);
       this.tell(`the wall clock is ${this.time.jumped / 1000} s off`);
       this.#clockSteps();
     });
   }
 
-  #jobsCome(): void {
-    const next = (): void => {
-      this.time.after(this.#random() * this.#pick([minute, 10 * minute, 2 * hour]), () => {
-        if (!this.#isTroubled) return;
-        this.#waiting += 1 + Math.floor(this.#random() * 3);
-        this.#tellWaiting();
-        next();
-      });
-    };
-    next();
+  #jobsCome(manager: Manager): void {
+    this.time.after(this.day.random() * this.day.pick([minute, 10 * minute, 2 * hour]), () => {
+      if (!this.day.isTroubled) return;
+      manager.waiting += 1 + Math.floor(this.day.random() * 3);
+      this.#tellWaiting(manager);
+      this.#jobsCome(manager);
+    });
   }
 }
