@@ -99,6 +99,7 @@ export async function openHost(given: HostParts) {
   parts.defer(() => house.close());
   const notices = tellPeople();
   parts.defer(() => notices?.close());
+  const away = new Map(config.hosts.flatMap(({ pools }) => pools.map(({ name }) => [name, null as string | null] as const)));
   // Machines of hosts that the config no longer has still end.
   const hasMachines = config.hosts.length > 0 || store.machines.live().length > 0;
   const machines = hasMachines && !temporary ? await openCloudHosts() : null;
@@ -174,7 +175,10 @@ export async function openHost(given: HostParts) {
     parts.defer(() => outbound.close());
     const { fetch = outbound.fetch, variables = process.env } = outside;
     const { version } = given.program;
-    return openMachines({ ...{ config, store, clock, log, fetch, variables, version }, services: [...services.byName.values()] });
+    return openMachines({
+      ...{ config, store, clock, log, fetch, variables, version, away },
+      services: [...services.byName.values()],
+    });
   }
   /** Tells how many jobs wait for machines of each host that has the pool; all hosts without one. */
   function countWaiting(pool: string | null = null): void {
@@ -203,7 +207,7 @@ export async function openHost(given: HostParts) {
       };
       followServices(
         new Set(services.byName.values()),
-        { reconciler, clock, log, demanded, outputTail: (agent) => outputTail(loop.followers.read(agent)) },
+        { reconciler, clock, log, demanded, away, outputTail: (agent) => outputTail(loop.followers.read(agent)) },
         watching.signal,
       );
       // The queue drops a job right after it has reported its end.

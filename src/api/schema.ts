@@ -270,6 +270,8 @@ export const cloudHostView = z.object({
   wanted: z.number(),
   /** Why it has fewer machines than its jobs need. */
   reason: z.string().nullable(),
+  /** Why CI services tell nothing about its jobs, one sentence for each of its pools that is concerned. */
+  held: z.array(z.string()),
   machines: z.array(machineView),
 });
 export type CloudHostView = z.infer<typeof cloudHostView>;

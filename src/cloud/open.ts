@@ -32,6 +32,8 @@ export interface MachinesParts {
   readonly version: string;
   /** See `ControllerParts`. */
   readonly only?: string;
+  /** Why services cannot serve pools of hosts; null: they can, or nobody asks them. Read again and again. */
+  readonly away?: ReadonlyMap<string, string | null>;
   /** Those of the hosts' pools. */
   readonly services: readonly Pick<CiService, 'name' | 'removeNamed'>[];
 }
@@ -107,7 +109,7 @@ export async function openMachines(parts: MachinesParts) {
     clearing,
     hosts,
     clouds,
-    service: machineService(hosts, controller),
+    service: machineService(hosts, controller, parts.away ?? new Map()),
     /** What needs a person, one sentence each. */
     problems(): string[] {
       const unheard = server?.problem == null ? [] : [`Machines cannot join: ${server.problem.why}. ${server.problem.hint}`];
