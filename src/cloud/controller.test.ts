@@ -22,7 +22,13 @@ function play(more: Partial<Cloud> = {}) {
       return answer();
     };
   const cloud: Cloud = {
-    ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, endRemoves: true }, skew: () => 0 },
+    ...{
+      name: 'sim',
+      type: 'sim',
+      credential: 'test',
+      capabilities: { holdsEnd: true, guestEnds: false, endRemoves: true },
+      skew: () => 0,
+    },
     usualImage: { from: 'image', has: 'everything' },
     zones: called('zones', () => ['a']),
     create: called('create', () => ({ id: 'i-1', place: 'here', zone: 'a' })),

@@ -328,7 +328,7 @@ export class CloudWorld {
       new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true, isAmbiguous });
     this.#heard = null;
     return {
-      ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, endRemoves: true } },
+      ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { holdsEnd: true, guestEnds: false, endRemoves: true } },
       usualImage: { from: 'image', has: 'everything' },
       skew: () => (this.#heard === null ? null : this.#heard + this.time.now - this.time.wall),
       zones: (type) =>
