@@ -275,6 +275,14 @@ export const cloudHostView = z.object({
   machines: z.array(machineView),
 });
 export type CloudHostView = z.infer<typeof cloudHostView>;
+export const makeMachineRequest = z.strictObject({
+  /** ms until nobody waits for the machine any more, so that none is made. */
+  wait: z
+    .int()
+    .min(1)
+    .max(24 * 3_600_000)
+    .default(45 * 60_000),
+});
 export const endMachinesRequest = z.strictObject({ now: z.boolean().default(false) });
 
 export const statusView = z.object({

@@ -3,7 +3,7 @@ import { handClock } from '../../test/kit/core.ts';
 import { type Cloud, CloudError } from './cloud.ts';
 import { createController } from './controller.ts';
 import type { HostConfig } from './hosts.ts';
-import type { Machine } from './machine.ts';
+import type { Machine, Wish } from './machine.ts';
 
 const host: HostConfig = {
   ...{ host: 'burst', cloud: 'sim', types: ['big'], spot: 'never', image: null, disk: 50, min: 0, max: 1, agents: 1 },
@@ -11,8 +11,7 @@ const host: HostConfig = {
 };
 
 /** A controller of a cloud that does what it is asked, except for `more`. */
-function play(more: Partial<Cloud> = {}) {
-  const clock = handClock();
+function play(more: Partial<Cloud> = {}, { clock = handClock(), wishes = new Map<string, Wish>(), max = 1 } = {}) {
   const rows = new Map<string, Machine>();
   const calls: string[] = [];
   const called =
@@ -41,9 +40,8 @@ function play(more: Partial<Cloud> = {}) {
     ...more,
   };
   const all = () => [...rows.values()];
-  const wanted = new Map<string, number>();
   const controller = createController({
-    ...{ clock, log: { info() {}, warn() {}, error() {} }, hosts: [host], userData: () => 'text' },
+    ...{ clock, log: { info() {}, warn() {}, error() {} }, hosts: [{ ...host, max }], userData: () => 'text' },
     clouds: new Map([['sim', { cloud, owner: 'ours' }]]),
     store: {
       machines: {
@@ -53,8 +51,8 @@ function play(more: Partial<Cloud> = {}) {
         newest: () => [],
         get: (run) => rows.get(run) ?? null,
         prune() {},
-        wanted: () => wanted,
-        want: (name, machines) => void wanted.set(name, machines),
+        wanted: () => new Map(wishes),
+        want: (name, wish) => void wishes.set(name, wish),
       },
       transaction: ((_: unknown, act: () => unknown) => act()) as never,
     },
@@ -119,4 +117,41 @@ it('a type that the cloud does not have is asked for now and then, and said', as
   expect(asked).toBeLessThanOrEqual(7);
   expect(counted('create')).toBe(0);
   expect(controller.reason('burst')).toContain('tells nothing about big');
+});
+
+it('a wish for a machine ends at its time, also for the controller after this one', async () => {
+  const clock = handClock();
+  const wishes = new Map<string, Wish>();
+  const denied = async () => {
+    throw new CloudError('E_CLOUD_CAPACITY', 'There is none.');
+  };
+  const first = play({ create: denied }, { clock, wishes });
+  first.controller.up('burst', 600_000);
+  await first.pass(300);
+  expect(first.controller.wanted('burst')).toBe(1);
+  first.controller.close();
+  const { controller, pass } = play({ create: denied }, { clock, wishes });
+  await pass(290);
+  expect(controller.wanted('burst')).toBe(1);
+  await pass(20);
+  expect([controller.wanted('burst'), controller.reason('burst')]).toEqual([0, null]);
+  expect(wishes.get('burst')).toEqual({ machines: 0, until: null });
+});
+
+it('a wish that is called off ends machines that have not joined, and only those', async () => {
+  const { controller, rows, pass, counted } = play({}, { max: 2 });
+  controller.up('burst', 600_000);
+  await pass(10);
+  const [first] = rows();
+  controller.joined(first?.run ?? '');
+  controller.setWaiting('burst', 2);
+  await pass(10);
+  controller.setWaiting('burst', 0);
+  controller.callOff('burst');
+  await pass(10);
+  expect(rows()).toMatchObject([
+    { state: 'joined', why: null },
+    { state: 'ending', why: 'Nobody waits for it any more.' },
+  ]);
+  expect([counted('destroy') > 0, controller.wanted('burst')]).toEqual([true, 0]);
 });

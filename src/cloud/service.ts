@@ -41,9 +41,9 @@ export function machineService(
   });
   return {
     hosts: () => hosts.map(view),
-    up(name) {
+    up(name, wait) {
       const host = known(name);
-      controller.up(name);
+      controller.up(name, wait);
       return view(host);
     },
     down(name, now) {

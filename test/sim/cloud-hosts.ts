@@ -15,7 +15,7 @@ import {
 } from '../../src/cloud/cloud.ts';
 import { type Controller, createController } from '../../src/cloud/controller.ts';
 import type { HostConfig } from '../../src/cloud/hosts.ts';
-import type { Machine } from '../../src/cloud/machine.ts';
+import type { Machine, Wish } from '../../src/cloud/machine.ts';
 import { drained, ended } from '../../src/cloud/plan.ts';
 import type { MachineTable } from '../../src/store/machines.ts';
 import { asWorld, SimProcess } from './process.ts';
@@ -63,7 +63,7 @@ export class CloudWorld {
   readonly #random: () => number;
   readonly #existing = new Map<string, Existing>();
   readonly #rows = new Map<string, string>();
-  readonly #wants = new Map<string, number>();
+  readonly #wants = new Map<string, Wish>();
   readonly #tokens = new Set<string>();
   readonly story: string[] = [];
   /** What was made, listed and removed. */
@@ -274,7 +274,7 @@ export class CloudWorld {
       },
       prune: () => {},
       wanted: () => new Map(this.#wants),
-      want: (host, count) => void pending.push(() => void this.#wants.set(host, count)),
+      want: (host, wish) => void pending.push(() => void this.#wants.set(host, wish)),
     };
     const transaction = (_: unknown, fn: () => unknown): unknown => {
       process.point('commit');
@@ -537,7 +537,7 @@ export class CloudWorld {
       const act = this.#pick(['up', 'up', 'up', 'down', 'now']);
       this.tell(`somebody asks for ${act} of ${host}`);
       running?.process.run(() => {
-        if (act === 'up') running.controller.up(host);
+        if (act === 'up') running.controller.up(host, 45 * minute);
         else running.controller.down(host, act === 'now');
       });
       if (this.#isTroubled) this.#peopleCome();
