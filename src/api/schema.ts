@@ -231,8 +231,8 @@ export const machineView = z.object({
   /** Why it drains, ends or has ended. */
   why: z.string().nullable(),
   isFailure: z.boolean(),
-  /** What it reported last; null: nothing to this daemon. */
-  report: z.object({ busy: z.number(), agents: z.number(), idleFor: z.number() }).nullable(),
+  /** What it reported last; null: nothing to this daemon. `problem`: why it cannot work; null: it can. */
+  report: z.object({ busy: z.number(), agents: z.number(), idleFor: z.number(), problem: z.string().nullable() }).nullable(),
   /** What holds its end at the cloud; null: nothing. */
   end: z.string().nullable(),
   /** Everything that lists have shown of it. */

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import { type Cloud, CloudError } from './cloud.ts';
+import { type Cloud, CloudError, type Thing } from './cloud.ts';
 import { createController } from './controller.ts';
 import type { HostConfig } from './hosts.ts';
 import type { Machine, Wish } from './machine.ts';
@@ -154,4 +154,37 @@ it('a wish that is called off ends machines that have not joined, and only those
     { state: 'ending', why: 'Nobody waits for it any more.' },
   ]);
   expect([counted('destroy') > 0, controller.wanted('burst')]).toEqual([true, 0]);
+});
+
+it('machines that join and cannot work are replaced less and less often, until one works', async () => {
+  let things: readonly Thing[] = [];
+  const { controller, rows, pass, counted } = play({ list: async () => ({ things, unknown: [] }) });
+  controller.setWaiting('burst', 1);
+  const problem = 'pool gpu: HTTP 401 from github.com';
+  let says: string | null = problem;
+  const live = async (seconds: number): Promise<void> => {
+    for (let second = 0; second < seconds; second += 10) {
+      things = rows()
+        .filter(({ made, state }) => made !== null && state !== 'ending' && state !== 'gone')
+        .map(({ run, born, expires, offer }) => ({
+          ...{ kind: 'machine', id: 'i-1', place: 'here', run, host: 'burst', born, expires, state: 'running', offer },
+        }));
+      for (const { run, state } of rows()) {
+        if (state === 'booting') controller.joined(run);
+        if (state === 'joined') controller.report(run, { busy: 0, agents: 1, idleFor: 0, problem: says });
+      }
+      await pass(10);
+    }
+  };
+  await live(3600);
+  // One at once, one after 5 minutes.
+  expect(counted('create')).toBe(3);
+  const [first] = rows();
+  expect(first).toMatchObject({ isFailure: true, why: `It could not work for 20 minutes: ${problem}` });
+  await live(600);
+  expect(controller.reason('burst')).toMatch(/its last 3 machines failed: It could not work .*; the next one is made at/);
+  says = null;
+  await live(2400);
+  expect(rows().at(-1)).toMatchObject({ state: 'joined' });
+  expect(controller.reason('burst')).toBeNull();
 });

@@ -61,6 +61,8 @@ const failedAgain = 20;
 const consoleKept = 4_000;
 /** Seconds until another machine is made for a host whose second one failed, and the longest such time. */
 const [failingFirst, failingLongest] = [300, 7200];
+/** Seconds after which a machine that has joined and has no problem proves that machines of its host can work. */
+const provenAfter = 300;
 /** ms; a wall clock that was wrong makes no wish longer. */
 const wishLongest = 86_400_000;
 /** Seconds for which receipts are kept. */
@@ -206,11 +208,10 @@ export function createController(parts: ControllerParts) {
     timers.arm('look', Math.min(clock.now() + found.lookAgain * 1000, ...wishEnds.values()), soon);
   }
 
-  /** Machines that fail before they join are made ever more slowly. */
+  /** Machines that fail before they join, or cannot work then, are made ever more slowly. */
   function count(machine: Machine): void {
-    const { host, cloud, state, isFailure, joinedAt, made, why } = machine;
-    if (state === 'joined') failing.delete(host);
-    if (state !== 'ending' || !isFailure || joinedAt !== null || made === null) return;
+    const { host, cloud, state, isFailure, joinedAt, stage, made, why } = machine;
+    if (state !== 'ending' || !isFailure || made === null || (joinedAt !== null && stage !== 'failed')) return;
     const failures = (failing.get(host)?.failures ?? 0) + 1;
     const wait = failures === 1 ? 0 : doubling(failingFirst, failingLongest, failures - 1);
     failing.set(host, { failures, until: nowOf(cloud) + wait, why: why ?? '' });
@@ -460,15 +461,20 @@ export function createController(parts: ControllerParts) {
         return { ...machine, state, since: state === machine.state ? machine.since : now, joinedAt: now, stage: 'joined' };
       });
     },
-    report(run: string, report: Omit<Report, 'at'>): void {
+    report(run: string, report: Omit<Report, 'at' | 'workedAt'>): void {
       const machine = machines.get(run);
       if (machine === undefined) return;
       const before = reports.get(run);
-      reports.set(run, { ...report, at: nowOf(machine.cloud) });
+      const at = nowOf(machine.cloud);
+      const works = report.busy > 0 || report.problem === null;
+      reports.set(run, { ...report, at, workedAt: works ? at : (before?.workedAt ?? null) });
+      // One that has just joined may not know its problem yet.
+      if (report.busy > 0 || (works && machine.joinedAt !== null && at >= machine.joinedAt + provenAfter))
+        failing.delete(machine.host);
       const idle = (idleOf.get(machine.host) ?? 0) / 1000;
       // Most reports say what the last one said.
       const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;
-      if (isIdle || before?.busy !== report.busy || before.agents !== report.agents) soon();
+      if (isIdle || before?.busy !== report.busy || before.agents !== report.agents || before.problem !== report.problem) soon();
     },
     /** Changes a machine by what it said. */
     change,

@@ -70,7 +70,7 @@ export function viewOf(machine: Machine, now: number, report: Report | null): Ma
       why,
       isFailure,
     },
-    report: report === null ? null : { busy: report.busy, agents: report.agents, idleFor: report.idleFor },
+    report: report === null ? null : { busy: report.busy, agents: report.agents, idleFor: report.idleFor, problem: report.problem },
     ...{ end, items: [...items], absentAt: machine.absent.map((at) => at * 1000), by: machine.by },
     ...{ cost: cost === null ? null : Math.round(cost * 100) / 100, perHour: machine.price?.perHour ?? null },
     console: machine.console,
