@@ -39,7 +39,7 @@ export interface SweepFlags {
 
 /** ms to wait for a machine. */
 const usualPatience = 45 * 60_000;
-/** ms for which a daemon goes on at most. */
+/** ms for which a daemon continues at most. */
 const longestWish = 24 * 3_600_000;
 /** ms to wait until a sweep shows nothing. */
 const usualSweep = 15 * 60_000;
@@ -234,7 +234,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     else if (end === 'interrupted') {
       const left = formatAge(Math.max(0, timeout - (performance.now() - began)));
       output.say(
-        `interrupted; the daemon goes on for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
+        `interrupted; the daemon continues for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
       );
     } else if (end === 'gave up')
       output.say(

@@ -254,7 +254,7 @@ describe('a machine that works', () => {
     expect(changesOf({ at: now - 61 })).toEqual([]);
   });
 
-  it('that could never work yet is waited for as for one that boots, and named beside `max`', () => {
+  it('that could never work yet is waited for as for one that boots, and named next to `max`', () => {
     const problem = 'pool gpu: HTTP 401 from github.com';
     const given = (more: object, max = 2) =>
       view({ hosts: [{ ...host, max }], machines: [machine()], reports: report({ problem, ...more }), waiting: waiting(1) });

@@ -4,7 +4,7 @@ import { hostPlan } from '../manager/status.ts';
 import type { Controller } from './controller.ts';
 import { machineService } from './service.ts';
 
-it('a host says which pools its services cannot serve, beside why it has no machine', () => {
+it('a host says which pools its services cannot serve, next to why it has no machine', () => {
   const host = { host: 'burst', cloud: 'aws', min: 0, max: 2, pools: [{ name: 'burst.gpu' }, { name: 'burst.cpu' }] };
   const controller = { waiting: () => 0, wanted: () => 0, reason: () => 'no g6.xlarge since 14:02', machines: () => [] };
   const held = new Map([

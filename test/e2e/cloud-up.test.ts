@@ -56,7 +56,7 @@ test('without a daemon, somebody who cannot wait is told what may live and how t
   expect(down, down.stderr).toMatchObject({ code: 0 });
 });
 
-test('with a daemon it says that that goes on, and how to take it back', { timeout: 120_000 }, async () => {
+test('with a daemon it says that the daemon continues, and how to take it back', { timeout: 120_000 }, async () => {
   await using set = await world();
   const { cloud, here } = set;
   await here.up();
@@ -65,7 +65,7 @@ test('with a daemon it says that that goes on, and how to take it back', { timeo
   up.signal('SIGINT');
   const ended = await up.ended;
   expect(ended, ended.stderr).toMatchObject({ code: 130 });
-  expect(ended.stderr).toMatch(/the daemon goes on for at most (10|9)m.*onejob cloud down burst/);
+  expect(ended.stderr).toMatch(/the daemon continues for at most (10|9)m.*onejob cloud down burst/);
   expect((await here.api.machines())[0]).toMatchObject({ wanted: 1, machines: [{ state: 'booting' }] });
   const down = await here.cli(['cloud', 'down', 'burst']).ended;
   expect(down, down.stderr).toMatchObject({ code: 0 });

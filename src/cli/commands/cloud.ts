@@ -34,7 +34,7 @@ See docs/cloud.md.`);
     .local()
     .description('make a machine of a host, if none works, and wait until it has joined')
     .argument('<host>', 'a key of "hosts" in the config')
-    .option('--timeout <time>', 'how long to wait, and how long the daemon goes on (default: 45m)', duration)
+    .option('--timeout <time>', 'how long to wait, and how long the daemon continues (default: 45m)', duration)
     .option('--no-wait', 'only ask the daemon for it')
     .after(`
 Examples:
@@ -42,7 +42,7 @@ Examples:
   onejob cloud up burst --timeout 20m --json     prints the host with its machines at the end
 
 Without a daemon it makes the machine itself, and serves "join.listen" until that has joined. Broken off, it removes that machine.
-A daemon goes on when this command is broken off, until --timeout is over; "onejob cloud down" takes that back.
+A daemon continues when this command is broken off, until --timeout is over; "onejob cloud down" takes that back.
 Exit codes: 0 it has joined; 1 it has not; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).upHost(session, host, flags));
 
