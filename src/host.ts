@@ -104,6 +104,7 @@ export async function openHost(given: HostParts) {
   parts.defer(() => house.close());
   const notices = tellPeople();
   parts.defer(() => notices?.close());
+  const away = new Map(config.hosts.flatMap(({ pools }) => pools.map(({ name }) => [name, null as string | null] as const)));
   // Machines of hosts that the config no longer has still end, and so do their jobs.
   const isOnMachine = ({ progress: { agent } }: Job): boolean => agent !== null && placeOf(agent) !== null;
   const hasMachines = config.hosts.length > 0 || store.machines.live().length > 0 || queue.elsewhere.open().some(isOnMachine);
@@ -182,7 +183,7 @@ export async function openHost(given: HostParts) {
     const { version } = given.program;
     const own = { queue, logs: loop.followers, history: store.history };
     return openMachines({
-      ...{ config, store, clock, log, fetch, variables, version, own },
+      ...{ config, store, clock, log, fetch, variables, version, own, away },
       services: [...services.byName.values()],
     });
   }
@@ -215,7 +216,7 @@ export async function openHost(given: HostParts) {
       };
       followServices(
         new Set(services.byName.values()),
-        { reconciler, clock, log, demanded, outputTail: (agent) => outputTail(loop.followers.read(agent)) },
+        { reconciler, clock, log, demanded, away, outputTail: (agent) => outputTail(loop.followers.read(agent)) },
         watching.signal,
       );
       // The queue drops a job right after it has reported its end.

@@ -232,7 +232,9 @@ export function createClient(options: ClientOptions) {
       ask((schemas) => schemas.proofView.array(), get(`/v1/proofs?${queryOf(filter)}`)),
     machines: () => ask((schemas) => schemas.cloudHostView.array(), get('/v1/machines')),
     receipts: (limit: number) => ask((schemas) => schemas.machineView.array(), get(`/v1/receipts?limit=${limit}`)),
-    machineUp: (host: string) => ask((schemas) => schemas.cloudHostView, post(`/v1/machines/${encodeURIComponent(host)}/up`)),
+    /** `wait`: ms. */
+    machineUp: (host: string, wait?: number) =>
+      ask((schemas) => schemas.cloudHostView, post(`/v1/machines/${encodeURIComponent(host)}/up`, { wait })),
     machineDown: (host: string, now: boolean) =>
       ask((schemas) => schemas.cloudHostView, post(`/v1/machines/${encodeURIComponent(host)}/down`, { now })),
     pause: (pool: string | null, reason: string) => tell(post(`${poolPath(pool)}/pause`, { reason })),

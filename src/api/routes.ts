@@ -431,8 +431,9 @@ const machineRoutes: Routes = {
     summary: 'Asks for a machine of the host, if none works',
     role: 'operator',
     params: byHost,
+    body: schemas.makeMachineRequest,
     answer: schemas.cloudHostView,
-    handle: ({ params }, { machines }) => given(machines).up(params.host),
+    handle: ({ params, body }, { machines }) => given(machines).up(params.host, body.wait),
   }),
   'POST /v1/machines/:host/down': route({
     summary: 'Ends all machines of the host; those that work drain first',

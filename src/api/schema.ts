@@ -231,8 +231,8 @@ export const machineView = z.object({
   /** Why it drains, ends or has ended. */
   why: z.string().nullable(),
   isFailure: z.boolean(),
-  /** What it reported last; null: nothing to this daemon. */
-  report: z.object({ busy: z.number(), agents: z.number(), idleFor: z.number() }).nullable(),
+  /** What it reported last; null: nothing to this daemon. `problem`: why it cannot work; null: it can. */
+  report: z.object({ busy: z.number(), agents: z.number(), idleFor: z.number(), problem: z.string().nullable() }).nullable(),
   /** What holds its end at the cloud; null: nothing. */
   end: z.string().nullable(),
   /** Everything that lists have shown of it. */
@@ -270,9 +270,19 @@ export const cloudHostView = z.object({
   wanted: z.number(),
   /** Why it has fewer machines than its jobs need. */
   reason: z.string().nullable(),
+  /** Why CI services tell nothing about its jobs, one sentence for each of its pools that is concerned. */
+  held: z.array(z.string()),
   machines: z.array(machineView),
 });
 export type CloudHostView = z.infer<typeof cloudHostView>;
+export const makeMachineRequest = z.strictObject({
+  /** ms until nobody waits for the machine any more, so that none is made. */
+  wait: z
+    .int()
+    .min(1)
+    .max(24 * 3_600_000)
+    .default(45 * 60_000),
+});
 export const endMachinesRequest = z.strictObject({ now: z.boolean().default(false) });
 
 export const statusView = z.object({

@@ -41,6 +41,8 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   resolve(name: string, keys: WrittenKeys): C | null;
   /** Its secrets, each with its key. */
   secrets(service: C): readonly (readonly [key: string, secret: SecretReference])[];
+  /** Keys of no use to machines in clouds, which therefore do not get them: only the daemon that makes machines uses them. */
+  readonly notOnMachines?: readonly string[];
   check(service: C, checking: Checking): void;
   checkPool(pool: PoolConfig, service: C, checking: Checking): void;
 }

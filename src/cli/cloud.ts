@@ -39,6 +39,8 @@ export interface SweepFlags {
 
 /** ms to wait for a machine. */
 const usualPatience = 45 * 60_000;
+/** ms for which a daemon continues at most. */
+const longestWish = 24 * 3_600_000;
 /** ms to wait until a sweep shows nothing. */
 const usualSweep = 15 * 60_000;
 /** ms between two looks. */
@@ -85,7 +87,7 @@ async function ownerOf(config: Config): Promise<string> {
 /** What a daemon and this command can both do. */
 interface Desk {
   hosts(): Promise<CloudHostView[]>;
-  up(host: string): Promise<CloudHostView>;
+  up(host: string, wait: number): Promise<CloudHostView>;
   down(host: string, now: boolean): Promise<CloudHostView>;
   receipts(limit: number): Promise<MachineView[]>;
   /** null: a daemon has them. */
@@ -125,24 +127,24 @@ async function withDesk<T>(session: Session, config: Config, only: string, work:
   return await work({ ...desk, receipts: asked(service.receipts), machines });
 }
 
-/** Follows the machines of a host until `isOver` says how it ended. */
+/** `gave up`: it took longer than `patience` ms. */
+type FollowEnd = number | 'interrupted' | 'gave up';
+
+/** Follows the machines of a host until `isOver` says how it ended, or `signal` aborts. */
 async function follow(
-  { context, output }: Session,
+  { output }: Session,
   desk: Desk,
   name: string,
-  patience: number,
+  { patience, signal }: { readonly patience: number; readonly signal: AbortSignal },
   isOver: (view: CloudHostView) => number | null,
   saysReason = true,
-): Promise<number> {
-  const stop = new AbortController();
-  const release = context.process.onSignal(() => stop.abort());
+): Promise<FollowEnd> {
   const began = performance.now();
   const told = new Map<string, string>();
   let reason: string | null = null;
   try {
     for (;;) {
-      const view = (await desk.hosts()).find(({ host }) => host === name);
-      if (view === undefined) throw new OnejobError('E_USAGE', `The daemon has no host ${name}.`);
+      const view = await hostView(desk, name);
       for (const machine of view.machines) {
         if (told.get(machine.run) === machine.state) continue;
         told.set(machine.run, machine.state);
@@ -158,18 +160,36 @@ async function follow(
       const code = isOver(view);
       if (code !== null) return code;
       const waited = performance.now() - began;
-      if (waited > patience || stop.signal.aborted) {
-        output.say(stop.signal.aborted ? 'interrupted' : `gave up after ${formatAge(patience)}`);
-        return exitCodes.failed;
-      }
+      if (signal.aborted) return 'interrupted';
+      if (waited > patience) return 'gave up';
       output.progress(`${name}: ${view.machines.map(({ state }) => state).join(', ') || 'no machine'}, ${formatAge(waited)}`);
-      await after(poll, undefined, { signal: stop.signal }).catch(() => {});
+      await after(poll, undefined, { signal }).catch(() => {});
     }
   } finally {
     output.progress(null);
-    release();
   }
 }
+
+/** @throws OnejobError E_USAGE if the daemon's config has no such host */
+async function hostView(desk: Desk, name: string): Promise<CloudHostView> {
+  const found = (await desk.hosts()).find(({ host }) => host === name);
+  if (found !== undefined) return found;
+  throw wrongUsage(`The daemon has no host ${name}.`, 'It runs with another config than this one; see "onejob config apply".');
+}
+
+/** Signals of the terminal or of a CI service, in turn: the first one aborts `stop`, the next one `hurry`. */
+function interrupts({ context }: Session) {
+  const [stop, hurry] = [new AbortController(), new AbortController()];
+  const interrupt = (): void => (stop.signal.aborted ? hurry.abort() : stop.abort());
+  const releases = [context.process.onSignal(interrupt), context.process.onHangup(interrupt)];
+  const release = (): void => {
+    for (const each of releases) each();
+  };
+  return { stop: stop.signal, hurry: hurry.signal, [Symbol.dispose]: release };
+}
+
+/** What a command to type ends with, so that it uses the same config. */
+const sameConfig = ({ flags }: Session): string => (flags.config === undefined ? '' : ` --config ${flags.config}`);
 
 function machineWords({ run, offer, state, why, id, place, console: text }: MachineView): string {
   const what = `machine ${run} (${offerText(offer)})`;
@@ -192,19 +212,61 @@ function machineWords({ run, offer, state, why, id, place, console: text }: Mach
 export async function upHost(session: Session, name: string, { timeout = usualPatience, wait }: CloudFlags): Promise<number> {
   const config = await cloudConfig(session);
   hostOf(config, name);
+  const { output } = session;
+  const down = `"onejob cloud down ${name}${sameConfig(session)}"`;
   return withDesk(session, config, name, async (desk) => {
     if (!wait && desk.machines !== null)
       throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
-    const asked = await desk.up(name);
-    if (!wait) return exitCodes.ok;
-    const before = new Set(asked.machines.flatMap(({ run, state }) => (state === 'ending' ? [run] : [])));
-    return follow(session, desk, name, timeout, ({ machines, wanted }) => {
+    using asked = interrupts(session);
+    const began = performance.now();
+    const first = await desk.up(name, Math.min(timeout, longestWish));
+    const before = new Set(first.machines.flatMap(({ run, state }) => (state === 'ending' ? [run] : [])));
+    const isUp = ({ machines, wanted }: CloudHostView): number | null => {
       if (machines.some(({ state }) => state === 'joined')) return exitCodes.ok;
       // A machine that came and failed is replaced, as long as somebody wants one.
       return wanted === 0 && machines.every(({ run }) => before.has(run)) ? exitCodes.failed : null;
-    });
+    };
+    let end: FollowEnd = exitCodes.ok;
+    if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
+    else end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isUp);
+    if (end === exitCodes.failed) output.say(`nobody waits for a machine of ${name} any more: it was ended, or its time is over`);
+    if (typeof end === 'string' && desk.machines !== null) await takeBack(session, desk, name, end, asked.hurry);
+    else if (end === 'interrupted') {
+      const left = formatAge(Math.max(0, timeout - (performance.now() - began)));
+      output.say(
+        `interrupted; the daemon continues for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
+      );
+    } else if (end === 'gave up')
+      output.say(
+        `gave up after ${formatAge(timeout)}. The daemon asks for no other machine because of this command; one that still boots may join. To end all machines of ${name}: ${down}`,
+      );
+    const view = await hostView(desk, name);
+    await output.result(view, () => []);
+    if (typeof end === 'number') return end;
+    return end === 'interrupted' ? exitCodes.cancelled : exitCodes.failed;
   });
 }
+
+/** ms to see a machine go that nobody waits for. */
+const takeBackPatience = 5 * 60_000;
+
+/** Removes what `up` has made without a daemon: nobody would be there for it to join. Says what may live. */
+async function takeBack(session: Session, desk: Desk, name: string, why: string, hurry: AbortSignal): Promise<void> {
+  const { output } = session;
+  output.say(`${why}; removing machines of ${name} that have not joined. Interrupt again to leave them.`);
+  desk.machines?.controller.callOff(name);
+  const limits = { patience: takeBackPatience, signal: hurry };
+  await follow(session, desk, name, limits, ({ machines }) => (machines.every(hasJoined) ? exitCodes.ok : null), false);
+  const left = (await hostView(desk, name)).machines.filter((machine) => !hasJoined(machine));
+  for (const { run, id, place, expiresAt, end } of left) {
+    const what = id === null ? run : `${run} (${id} in ${place})`;
+    const held = end === null ? 'its end was not set yet' : `what ends it then: ${end}`;
+    output.say(`machine ${what} may live until ${iso(expiresAt)} UTC; ${held}`);
+  }
+  if (left.length > 0) output.say(`remove it with "onejob cloud down ${name}${sameConfig(session)}"`);
+}
+
+const hasJoined = ({ joinedAt }: MachineView): boolean => joinedAt !== null;
 
 export async function downHost(
   session: Session,
@@ -213,27 +275,28 @@ export async function downHost(
 ): Promise<number> {
   const config = await cloudConfig(session);
   hostOf(config, name);
+  const { output } = session;
   return withDesk(session, config, name, async (desk) => {
     if (!wait && desk.machines !== null)
       throw wrongUsage('No daemon is running, so "down" must wait until the machines are gone: leave out --no-wait.');
+    using asked = interrupts(session);
     // First, so that no other machine is made meanwhile.
     await desk.down(name, now);
     const unlisted = (await desk.machines?.controller.adopt(name)) ?? [];
-    if (!wait) return exitCodes.ok;
-    for (const what of unlisted) session.output.say(`could not list ${what}`);
-    const followed = await follow(
-      session,
-      desk,
-      name,
-      timeout,
-      ({ machines }) => (machines.length === 0 ? exitCodes.ok : null),
-      false,
-    );
-    const code = unlisted.length > 0 ? exitCodes.failed : followed;
-    for (const left of (await desk.machines?.clearing.finish()) ?? [])
-      session.output.say(`left at a CI service until "onejob cloud sweep" removes it: ${left}`);
-    if (code !== exitCodes.ok) session.output.say(`something of ${name} may live: see "onejob cloud list"`);
-    return code;
+    for (const what of unlisted) output.say(`could not list ${what}`);
+    let end: FollowEnd = exitCodes.ok;
+    const isDown = ({ machines }: CloudHostView): number | null => (machines.length === 0 ? exitCodes.ok : null);
+    if (wait) end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isDown, false);
+    for (const left of (wait ? await desk.machines?.clearing.finish() : null) ?? [])
+      output.say(`left at a CI service until "onejob cloud sweep" removes it: ${left}`);
+    if (end === 'interrupted') output.say('interrupted');
+    if (end === 'gave up') output.say(`gave up after ${formatAge(timeout)}`);
+    const isSure = end === exitCodes.ok && unlisted.length === 0;
+    if (!isSure) output.say(`something of ${name} may live: see "onejob cloud list"`);
+    output.say(`${name} gets no other machine until "onejob cloud up ${name}${sameConfig(session)}"`);
+    await output.result(await hostView(desk, name), () => []);
+    if (end === 'interrupted') return exitCodes.cancelled;
+    return isSure ? exitCodes.ok : exitCodes.failed;
   });
 }
 

@@ -273,7 +273,7 @@ test('machines in clouds, and why a job waits for one', () => {
       isFailure: false,
     },
     ...{
-      report: { busy: 1, agents: 2, idleFor: 0 },
+      report: { busy: 1, agents: 2, idleFor: 0, problem: null },
       end: 'x',
       items: [],
       absentAt: [],
@@ -284,14 +284,18 @@ test('machines in clouds, and why a job waits for one', () => {
     ...{ console: null, state: 'joined', registrations: null },
   };
   const reason = 'no g5.xlarge in us-west-2a since 14:02; trying g4dn.xlarge';
-  const host = { host: 'burst', cloud: 'aws', min: 0, max: 4, waiting: 3, wanted: 0, reason, machines: [machine] };
-  const lines = page({ hosts: [host, { ...host, host: 'idle', waiting: 0, reason: null, machines: [], max: 1 }] }, 100);
-  expect(lines.slice(-6)).toEqual([
+  const host = { host: 'burst', cloud: 'aws', min: 0, max: 4, waiting: 3, wanted: 0, reason, held: [], machines: [machine] };
+  const broken = { ...machine, report: { busy: 0, agents: 2, idleFor: 0, problem: 'pool gpu: no such image' } };
+  const held = ['jobs of idle.gpu are not known: HTTP 401 from github.com'];
+  const lines = page({ hosts: [host, { ...host, host: 'idle', waiting: 0, reason: null, held, machines: [broken], max: 1 }] }, 100);
+  expect(lines.slice(-8)).toEqual([
     '',
     'burst in aws: 1 of at most 4 machines, 3 jobs waiting',
     `! ${reason}`,
     '  onejob-0123456789abcdef  g6.xlarge (spot) in us-west-2a  i-1  joined  1 of 2 busy  $1.50',
     '',
-    'idle in aws: 0 of at most 1 machine',
+    'idle in aws: 1 of at most 1 machine',
+    `! ${held[0]}`,
+    expect.stringMatching(/^ {2}onejob-0123456789abcdef .* joined {2}pool gpu: no such image /),
   ]);
 });

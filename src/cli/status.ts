@@ -53,13 +53,15 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
 }
 
 /** Machines of a host in a cloud. */
-function hostLines({ host, cloud, machines, max, waiting, reason }: CloudHostView, colors: Colors, width: number | null): string[] {
+function hostLines(view: CloudHostView, colors: Colors, width: number | null): string[] {
+  const { host, cloud, machines, max, waiting, reason, held } = view;
   const jobs = waiting === 0 ? '' : `, ${plural(waiting, 'job')} waiting`;
   const lines = [`${colors.bold(host)} in ${cloud}: ${machines.length} of at most ${plural(max, 'machine')}${jobs}`];
-  if (reason !== null) lines.push(...hang('! ', printable(reason), width).map(colors.yellow));
+  for (const why of [...(reason === null ? [] : [reason]), ...held])
+    lines.push(...hang('! ', printable(why), width).map(colors.yellow));
   const rows = machines.map(({ run, offer, id, state, report, why, cost }) => {
     const work = report === null ? '' : `${report.busy} of ${report.agents} busy`;
-    return [run, offerText(offer), id ?? '', state, why ?? work, cost === null ? '' : `$${cost.toFixed(2)}`];
+    return [run, offerText(offer), id ?? '', state, why ?? report?.problem ?? work, cost === null ? '' : `$${cost.toFixed(2)}`];
   });
   return [...lines, ...table(rows, width, '  ')];
 }

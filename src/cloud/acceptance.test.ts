@@ -31,9 +31,10 @@ interface World {
 }
 
 const worlds = {
-  async aws() {
+  async aws(deathDate: 'cloud' | 'manager-only' = 'cloud') {
     let speaks = true;
     const bench = awsBench({
+      config: { deathDate },
       times: { visible: 8_000 },
       hooks: {
         onBoot: (machine) => {
@@ -46,20 +47,23 @@ const worlds = {
     };
     return { ...bench, ...counted(bench.cloud), type: 'g4dn.xlarge', mute, leftovers: () => bench.aws.leftovers() };
   },
-  async gcp() {
-    const world = await gcpWorld({
-      hooks: {
-        onBoot: (machine) => {
-          machine.console += printed(machine.userData);
+  async gcp(deathDate: 'cloud' | 'manager-only' = 'cloud') {
+    const world = await gcpWorld(
+      {
+        hooks: {
+          onBoot: (machine) => {
+            machine.console += printed(machine.userData);
+          },
         },
       },
-    });
+      { deathDate },
+    );
     const { gcp } = world;
     const leftovers = () => [...gcp.machines(), ...gcp.disks(), ...gcp.addresses()];
     return { ...world, type: 'n1-standard-4/nvidia-tesla-t4', leftovers };
   },
-  async azure() {
-    const world = azureWorld();
+  async azure(deathDate: 'cloud' | 'manager-only' = 'cloud') {
+    const world = azureWorld({ config: { deathDate } });
     world.world.hooks.onBoot = ({ name, userData }) => void world.azure.consoles.set(name, printed(userData));
     return {
       ...world,
@@ -143,6 +147,20 @@ describe.each(['aws', 'gcp', 'azure'] as const)('%s', (name) => {
     const how = name === 'azure' ? /^It is stopped, and its disk costs on/ : /^It is gone \d+ s after its end\.$/;
     expect(evidence(result, 'the cloud ends it by itself')).toMatch(how);
     expect([result.left, world.leftovers()]).toEqual([[], []]);
+  });
+
+  test('with "death_date: manager-only" it says that the end at the cloud is not examined, and waits for none', async () => {
+    const world = await worlds[name]('manager-only');
+    const result = await accepted(world, { plan: { waitForEnd: 15 * minute } });
+    expect(result.steps.filter(({ step }) => /read back|by itself/.test(step) && !step.includes('tags'))).toMatchObject([
+      {
+        step: 'end of life, read back',
+        result: 'warning',
+        evidence: expect.stringMatching(/is not examined.*"death_date: cloud"/),
+      },
+      { step: 'the cloud ends it by itself', result: 'skipped', evidence: expect.stringMatching(/manager-only/) },
+    ]);
+    expect([failed(result), result.left, world.leftovers()]).toEqual([[], [], []]);
   });
 
   test('nothing is made before somebody agrees to the costs', async () => {

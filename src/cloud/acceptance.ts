@@ -105,6 +105,8 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
   const { owner, keepGoing } = plan;
   const { clock, signal, hurry, waits } = parts;
   const steps: Step[] = [];
+  const { holdsEnd } = cloud.capabilities;
+  const unexamined = 'The cloud\'s end of a machine is not examined, because of "death_date: manager-only".';
   let hasAsked = false;
   /** Time of the clock until which a machine may still appear. */
   let unsureUntil = 0;
@@ -209,7 +211,7 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
     const ways = { never: [false], prefer: [true, false], only: [true] }[plan.spot];
     await step('costs', async () => {
       const prices = await Promise.all(ways.map((spot) => cloud.price({ type, spot }, signal).catch(() => null)));
-      const text = costText(prices, plan.lifetime + (plan.waitForEnd ?? 0));
+      const text = costText(prices, plan.lifetime + ((holdsEnd ? plan.waitForEnd : null) ?? 0));
       if (await parts.confirm(`${type} costs ${text}`)) return [text.includes('unknown') ? 'warning' : 'ok', `${type}: ${text}.`];
       end = 'declined';
       await done({ step: 'costs', result: 'skipped', took: 0, evidence: `${type}: ${text}. Somebody said no.` });
@@ -264,7 +266,9 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
   /** Everything about one machine, until it has gone. */
   async function lookAt(order: Order, made: Made, at: number): Promise<void> {
     const { run } = order;
-    await step('end of life, read back', () => cloud.setEnd(order, made, signal));
+    await step('end of life, read back', async () =>
+      holdsEnd ? await cloud.setEnd(order, made, signal) : ['warning', `${unexamined} Write "death_date: cloud" to examine it.`],
+    );
     const isMachine = (thing: Thing): boolean => thing.kind === 'machine' && thing.run === run;
     let things: readonly Thing[] = [];
     await step('in the list', async () => {
@@ -373,6 +377,10 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
   }
 
   async function waitForEnd(type: string, lifetime: number): Promise<void> {
+    if (!holdsEnd) {
+      await step('the cloud ends it by itself', async () => ['skipped', unexamined]);
+      return;
+    }
     const second = await make('create a second machine', type, lifetime);
     if (second === null) return;
     const { order, made } = second;

@@ -149,6 +149,8 @@ export interface HostPlan {
 }
 
 export interface CloudCapabilities {
+  /** Whether the cloud itself holds the end of a machine; false: `death_date: manager-only`. */
+  readonly holdsEnd: boolean;
   /** Whether a shutdown inside the machine ends it for good. */
   readonly guestEnds: boolean;
   /** Whether the cloud's own end removes a machine; otherwise it stays as `stopped`, and its disk costs on. */

@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest';
-import { handClock } from '../../test/kit/core.ts';
-import { type Cloud, CloudError } from './cloud.ts';
+import { type HandClock, handClock } from '../../test/kit/core.ts';
+import { type Cloud, CloudError, type Thing } from './cloud.ts';
 import { createController } from './controller.ts';
 import type { HostConfig } from './hosts.ts';
-import type { Machine } from './machine.ts';
+import type { Machine, Wish } from './machine.ts';
 
 const host: HostConfig = {
   ...{ host: 'burst', cloud: 'sim', types: ['big'], spot: 'never', image: null, disk: 50, min: 0, max: 1, agents: 1 },
@@ -22,8 +22,15 @@ const old: Machine = {
 };
 
 /** A controller of a cloud that does what it is asked, except for `more`. */
-function play(more: Partial<Cloud> = {}, { rules = {}, had = [] }: { rules?: Partial<HostConfig>; had?: readonly Machine[] } = {}) {
-  const clock = handClock();
+function play(
+  more: Partial<Cloud> = {},
+  {
+    clock = handClock(),
+    wishes = new Map<string, Wish>(),
+    rules = {},
+    had = [],
+  }: { clock?: HandClock; wishes?: Map<string, Wish>; rules?: Partial<HostConfig>; had?: readonly Machine[] } = {},
+) {
   const rows = new Map<string, Machine>(had.map((machine) => [machine.run, machine]));
   const calls: string[] = [];
   const called =
@@ -33,7 +40,13 @@ function play(more: Partial<Cloud> = {}, { rules = {}, had = [] }: { rules?: Par
       return answer();
     };
   const cloud: Cloud = {
-    ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, endRemoves: true }, skew: () => 0 },
+    ...{
+      name: 'sim',
+      type: 'sim',
+      credential: 'test',
+      capabilities: { holdsEnd: true, guestEnds: false, endRemoves: true },
+      skew: () => 0,
+    },
     usualImage: { from: 'image', has: 'everything' },
     zones: called('zones', () => ['a']),
     create: called('create', () => ({ id: 'i-1', place: 'here', zone: 'a' })),
@@ -46,7 +59,6 @@ function play(more: Partial<Cloud> = {}, { rules = {}, had = [] }: { rules?: Par
     ...more,
   };
   const all = () => [...rows.values()];
-  const wanted = new Map<string, number>();
   const controller = createController({
     ...{ clock, log: { info() {}, warn() {}, error() {} }, hosts: [{ ...host, ...rules }], userData: () => 'text' },
     clouds: new Map([['sim', { cloud, owner: 'ours' }]]),
@@ -58,8 +70,8 @@ function play(more: Partial<Cloud> = {}, { rules = {}, had = [] }: { rules?: Par
         newest: () => [],
         get: (run) => rows.get(run) ?? null,
         prune() {},
-        wanted: () => wanted,
-        want: (name, machines) => void wanted.set(name, machines),
+        wanted: () => new Map(wishes),
+        want: (name, wish) => void wishes.set(name, wish),
       },
       transaction: ((_: unknown, act: () => unknown) => act()) as never,
     },
@@ -191,4 +203,74 @@ it('looks for what an earlier owner made, also when it seems to be gone', async 
   );
   await pass(1);
   expect(asked).toEqual(['ours', 'former']);
+});
+
+it('a wish for a machine ends at its time, also for the controller after this one', async () => {
+  const clock = handClock();
+  const wishes = new Map<string, Wish>();
+  const denied = async () => {
+    throw new CloudError('E_CLOUD_CAPACITY', 'There is none.');
+  };
+  const first = play({ create: denied }, { clock, wishes });
+  first.controller.up('burst', 600_000);
+  await first.pass(300);
+  expect(first.controller.wanted('burst')).toBe(1);
+  first.controller.close();
+  const { controller, pass } = play({ create: denied }, { clock, wishes });
+  await pass(290);
+  expect(controller.wanted('burst')).toBe(1);
+  await pass(20);
+  expect([controller.wanted('burst'), controller.reason('burst')]).toEqual([0, null]);
+  expect(wishes.get('burst')).toEqual({ machines: 0, until: null });
+});
+
+it('a wish that is called off ends machines that have not joined, and only those', async () => {
+  const { controller, rows, pass, counted } = play({}, { rules: { max: 2 } });
+  controller.up('burst', 600_000);
+  await pass(10);
+  const [first] = rows();
+  controller.joined(first?.run ?? '');
+  controller.setWaiting('burst', 2);
+  await pass(10);
+  controller.setWaiting('burst', 0);
+  controller.callOff('burst');
+  await pass(10);
+  expect(rows()).toMatchObject([
+    { state: 'joined', why: null },
+    { state: 'ending', why: 'Nobody waits for it any more.' },
+  ]);
+  expect([counted('destroy') > 0, controller.wanted('burst')]).toEqual([true, 0]);
+});
+
+it('machines that join and cannot work are replaced less and less often, until one works', async () => {
+  let things: readonly Thing[] = [];
+  const { controller, rows, pass, counted } = play({ list: async () => ({ things, unknown: [] }) });
+  controller.setWaiting('burst', 1);
+  const problem = 'pool gpu: HTTP 401 from github.com';
+  let says: string | null = problem;
+  const live = async (seconds: number): Promise<void> => {
+    for (let second = 0; second < seconds; second += 10) {
+      things = rows()
+        .filter(({ made, state }) => made !== null && state !== 'ending' && state !== 'gone')
+        .map(({ run, born, expires, offer }) => ({
+          ...{ kind: 'machine', id: 'i-1', place: 'here', run, host: 'burst', born, expires, state: 'running', offer },
+        }));
+      for (const { run, state } of rows()) {
+        if (state === 'booting') controller.joined(run);
+        if (state === 'joined') controller.report(run, { busy: 0, agents: 1, idleFor: 0, problem: says });
+      }
+      await pass(10);
+    }
+  };
+  await live(3600);
+  // One at once, one after 5 minutes.
+  expect(counted('create')).toBe(3);
+  const [first] = rows();
+  expect(first).toMatchObject({ isFailure: true, why: `It could not work for 20 minutes: ${problem}` });
+  await live(600);
+  expect(controller.reason('burst')).toMatch(/its last 3 machines failed: It could not work .*; the next one is made at/);
+  says = null;
+  await live(2400);
+  expect(rows().at(-1)).toMatchObject({ state: 'joined' });
+  expect(controller.reason('burst')).toBeNull();
 });

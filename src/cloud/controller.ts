@@ -63,6 +63,10 @@ const consoleKept = 4_000;
 const [failingFirst, failingLongest] = [300, 7200];
 /** Seconds before its start from which a controller knows owners. */
 const lateFor = 86_400;
+/** Seconds after which a machine that has joined and has no problem proves that machines of its host can work. */
+const provenAfter = 300;
+/** ms; a wall clock that was wrong makes no wish longer. */
+const wishLongest = 86_400_000;
 /** Seconds for which receipts are kept. */
 const receiptsKept = 400 * 86_400;
 
@@ -70,7 +74,14 @@ export function createController(parts: ControllerParts) {
   const { clock, log, store, clouds, hosts } = parts;
   const machines = new Map<string, Machine>(store.machines.live().map((machine) => [machine.run, machine]));
   const idleOf = new Map(hosts.map(({ host, idle }) => [host, idle]));
-  const wanted = store.machines.wanted();
+  const wishes = store.machines.wanted();
+  const wishOf = (host: string): number => wishes.get(host)?.machines ?? 0;
+  /** When wishes are over, by `clock.now()`, which no step of the wall clock changes. */
+  const wishEnds = new Map(
+    [...wishes].flatMap(([host, { until }]) =>
+      until === null ? [] : [[host, clock.now() + Math.min(until - clock.wall(), wishLongest)] as const],
+    ),
+  );
   const waiting = new Map<string, number>();
   const reports = new Map<string, Report>();
   const offers = createOffers();
@@ -182,12 +193,14 @@ export function createController(parts: ControllerParts) {
   }
 
   function tick(): void {
+    for (const [host, end] of wishEnds) if (clock.now() >= end) want(host, 0);
     const earliest = Math.min(...[...clouds.keys()].map(nowOf));
     const today = Math.floor(earliest / 86_400) * 86_400;
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
-      ...{ hosts, reports, waiting, wanted, offers, failing, only: parts.only ?? null, deaf: parts.deaf?.() ?? null },
+      wanted: new Map([...wishes].map(([host, { machines }]) => [host, machines])),
+      ...{ hosts, reports, waiting, offers, failing, only: parts.only ?? null, deaf: parts.deaf?.() ?? null },
       machines: [...machines.values()],
       goneToday: hasBudget ? store.machines.gone(today) : [],
     });
@@ -199,14 +212,13 @@ export function createController(parts: ControllerParts) {
       troubled(error);
     }
     for (const step of found.steps) if (step.do !== 'change') act(step).catch(troubled);
-    timers.arm('look', clock.now() + found.lookAgain * 1000, soon);
+    timers.arm('look', Math.min(clock.now() + found.lookAgain * 1000, ...wishEnds.values()), soon);
   }
 
-  /** Machines that fail before they join are made ever more slowly. */
+  /** Machines that fail before they join, or cannot work then, are made ever more slowly. */
   function count(machine: Machine): void {
-    const { host, cloud, state, isFailure, joinedAt, made, why } = machine;
-    if (state === 'joined') failing.delete(host);
-    if (state !== 'ending' || !isFailure || joinedAt !== null || made === null) return;
+    const { host, cloud, state, isFailure, joinedAt, stage, made, why } = machine;
+    if (state !== 'ending' || !isFailure || made === null || (joinedAt !== null && stage !== 'failed')) return;
     const failures = (failing.get(host)?.failures ?? 0) + 1;
     const wait = failures === 1 ? 0 : doubling(failingFirst, failingLongest, failures - 1);
     failing.set(host, { failures, until: nowOf(cloud) + wait, why: why ?? '' });
@@ -397,17 +409,21 @@ export function createController(parts: ControllerParts) {
       waiting.set(host, jobs);
       soon();
     },
-    /** Asks for a machine of the host, if none works, and ends a `down`. Offers that were unavailable are asked for at once. */
-    up(host: string): void {
+    /**
+     * Asks for a machine of the host, if none works, and ends a `down`. Offers that were unavailable are asked for at once. The wish
+     * is over after `wait` ms.
+     */
+    up(host: string, wait: number): void {
       failing.delete(host);
       const isThere = of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
-      want(host, isThere ? Math.max(0, wanted.get(host) ?? 0) : 1);
+      if (isThere) want(host, 0);
+      else want(host, 1, wait);
       const found = hosts.find((one) => one.host === host);
       if (found !== undefined && !isThere) offers.forget(found);
       soon();
     },
     /** How many machines people wait for. */
-    wanted: (host: string): number => Math.max(0, wanted.get(host) ?? 0),
+    wanted: (host: string): number => Math.max(0, wishOf(host)),
     waiting: (host: string): number => waiting.get(host) ?? 0,
     /**
      * Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them.
@@ -439,24 +455,35 @@ export function createController(parts: ControllerParts) {
           return machine.state === 'joined' && !now ? drained(machine, time, why) : endedNow(machine, time, why, now);
         });
     },
+    /** Takes back an `up`: ends the machines of the host that have not joined, and makes no other for it. */
+    callOff(host: string): void {
+      if (wishOf(host) > 0) want(host, 0);
+      for (const { run, joinedAt } of of(host))
+        if (joinedAt === null) change(run, (machine, time) => endedNow(machine, time, 'Nobody waits for it any more.', true));
+    },
     /** The machine reports that it was set up. */
     joined(run: string): void {
       change(run, (machine, now) => {
         if (machine.joinedAt !== null || !isWanted(machine)) return machine;
-        if ((wanted.get(machine.host) ?? 0) > 0) want(machine.host, 0);
+        if (wishOf(machine.host) > 0) want(machine.host, 0);
         const state = machine.state === 'booting' ? 'joined' : machine.state;
         return { ...machine, state, since: state === machine.state ? machine.since : now, joinedAt: now, stage: 'joined' };
       });
     },
-    report(run: string, report: Omit<Report, 'at'>): void {
+    report(run: string, report: Omit<Report, 'at' | 'workedAt'>): void {
       const machine = machines.get(run);
       if (machine === undefined) return;
       const before = reports.get(run);
-      reports.set(run, { ...report, at: nowOf(machine.cloud) });
+      const at = nowOf(machine.cloud);
+      const works = report.busy > 0 || report.problem === null;
+      reports.set(run, { ...report, at, workedAt: works ? at : (before?.workedAt ?? null) });
+      // One that has just joined may not know its problem yet.
+      if (report.busy > 0 || (works && machine.joinedAt !== null && at >= machine.joinedAt + provenAfter))
+        failing.delete(machine.host);
       const idle = (idleOf.get(machine.host) ?? 0) / 1000;
       // Most reports say what the last one said.
       const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;
-      if (isIdle || before?.busy !== report.busy || before.agents !== report.agents) soon();
+      if (isIdle || before?.busy !== report.busy || before.agents !== report.agents || before.problem !== report.problem) soon();
     },
     /** Changes a machine by what it said. */
     change,
@@ -479,10 +506,14 @@ export function createController(parts: ControllerParts) {
     },
   };
 
-  function want(host: string, count: number): void {
-    if ((wanted.get(host) ?? 0) === count) return;
-    store.transaction({ durable: true }, () => store.machines.want(host, count));
-    wanted.set(host, count);
+  /** `wait`: ms until it is over; null: it is not. */
+  function want(host: string, count: number, wait: number | null = null): void {
+    if (wait === null && wishOf(host) === count) return;
+    const wish = { machines: count, until: wait === null ? null : Math.round(clock.wall() + wait) };
+    store.transaction({ durable: true }, () => store.machines.want(host, wish));
+    wishes.set(host, wish);
+    if (wait === null) wishEnds.delete(host);
+    else wishEnds.set(host, clock.now() + wait);
   }
 }
 

@@ -31,3 +31,31 @@ join: { listen: "127.0.0.1:7718", url: "http://127.0.0.1:7718", package: /srv/on
     'burst-3fa9c1-x-{n}',
   ]);
 });
+
+it('a machine gets no secret that only the daemon uses which makes it', async () => {
+  const { config } = await folder.load(`
+services:
+  hub:
+    type: github
+    token: { env: TOKEN }
+    webhook: { listen: "127.0.0.1:8787", secret: { env: HOOK } }
+  kite: { type: buildkite, token: { env: TOKEN }, metrics_token: { env: COUNTS } }
+clouds: { aws: { type: aws, region: us-west-2, credentials: { profile: ci }, scheduler_role: "arn:aws:iam::123456789012:role/x" } }
+hosts:
+  burst: { cloud: aws, types: [g6.xlarge], pools: { a: { service: hub, queue: acme }, b: { service: kite } } }
+join: { listen: "127.0.0.1:7718", url: "http://127.0.0.1:7718", package: /srv/onejob.tar.gz }
+`);
+  const [host] = config.hosts;
+  if (host === undefined) throw new Error('no host');
+  const variables = { TOKEN: 'token', HOOK: 'hook', COUNTS: 'counts' };
+  const { config: text, files } = await guestOf(host, run, { services: config.services, secretsKey: null, variables });
+  const secret = (name: string) => `/run/onejob-cloud/secrets/${name}`;
+  expect(parse(text)).toMatchObject({
+    services: {
+      hub: { type: 'github', token: { file: secret('hub.token') } },
+      kite: { type: 'buildkite', token: { file: secret('kite.token') } },
+    },
+  });
+  expect(text).not.toMatch(/webhook|metrics_token|HOOK|COUNTS/);
+  expect(files.map(({ path }) => path)).toEqual([secret('hub.token'), secret('kite.token')]);
+});

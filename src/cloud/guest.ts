@@ -1,6 +1,6 @@
 /**
- * What a machine gets when it joins: the config of its onejob, and the secrets of the services that its pools name. They travel once,
- * encrypted, to a machine that has proved itself with its token, and stay in its memory.
+ * What a machine gets when it joins: the config of its onejob, and the secrets that its agents need of the services of its pools. They
+ * travel once, encrypted, to a machine that has proved itself with its token, and stay in its memory.
  */
 import { stringify } from 'yaml';
 import { serviceType, tellingOrigin } from '../ci/types.ts';
@@ -38,8 +38,12 @@ export async function guestOf(host: CloudHost, run: string, parts: GuestParts): 
   for (const service of services) {
     if (!used.has(service.name)) continue;
     const keys = structuredClone(guest.services[service.name]) as Record<string, unknown>;
-    for (const [key, secret] of serviceType(service.type).secrets(service))
-      place(keys, key.split('.'), await keep(`${service.name}.${key}`, secret));
+    const { secrets, notOnMachines = [] } = serviceType(service.type);
+    for (const key of notOnMachines) delete keys[key];
+    for (const [key, secret] of secrets(service)) {
+      const path = key.split('.');
+      if (path[0] !== undefined && path[0] in keys) place(keys, path, await keep(`${service.name}.${key}`, secret));
+    }
     written[service.name] = keys;
   }
   const hasSecrets = tellingOrigin(services.filter(({ name }) => used.has(name))).size > 0;

@@ -75,6 +75,14 @@ export const machineSchema = z.object({
 export type Machine = Readonly<z.infer<typeof machineSchema>>;
 export type MachineState = Machine['state'];
 
+/** What people asked for a host. */
+export interface Wish {
+  /** Machines that have not joined yet; -1: none, whatever waits. */
+  readonly machines: number;
+  /** When it is over, in ms by this host's clock; null: never. */
+  readonly until: number | null;
+}
+
 /** Whether a machine may exist at the cloud. */
 export const mayLive = ({ state }: Machine): boolean => state !== 'gone';
 

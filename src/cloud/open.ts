@@ -34,6 +34,8 @@ export interface MachinesParts {
   readonly version: string;
   /** See `ControllerParts`. */
   readonly only?: string;
+  /** Why services cannot serve pools of hosts; null: they can, or nobody asks them. Read again and again. */
+  readonly away?: ReadonlyMap<string, string | null>;
   /** Those of the hosts' pools. */
   readonly services: readonly Pick<CiService, 'name' | 'removeNamed'>[];
   /** The own queue, and where its jobs have their logs; null: a command without a daemon, which has no jobs. */
@@ -132,7 +134,7 @@ export async function openMachines(parts: MachinesParts) {
     clearing,
     hosts,
     clouds,
-    service: machineService(hosts, controller),
+    service: machineService(hosts, controller, parts.away ?? new Map()),
     /** Jobs of the own queue on machines. */
     jobs,
     /** Why jobs of the pool wait, as the end of a sentence; null: its machines are busy, or it has none. */

@@ -63,7 +63,8 @@ const view = ({ here = cloud(), ...more }: Partial<View> & { readonly here?: Clo
 });
 
 const created = (given: View): readonly Offer[] => plan(given).steps.flatMap((step) => (step.do === 'create' ? [step.offer] : []));
-const report = (more: object = {}) => new Map([[run, { at: now - 5, busy: 0, agents: 1, idleFor: 0, problem: null, ...more }]]);
+const report = (more: object = {}) =>
+  new Map([[run, { at: now - 5, busy: 0, agents: 1, idleFor: 0, problem: null, workedAt: now - 5, ...more }]]);
 const waiting = (jobs: number) => new Map([['burst', jobs]]);
 
 describe('a machine is created', () => {
@@ -209,7 +210,10 @@ describe('a machine that works', () => {
 
   it('of two idle ones only one drains where one must stay', () => {
     const other = 'onejob-00000000000000bb';
-    const reports = new Map([...report({ idleFor: 900 }), [other, { at: now, busy: 0, agents: 1, idleFor: 900, problem: null }]]);
+    const reports = new Map([
+      ...report({ idleFor: 900 }),
+      [other, { at: now, busy: 0, agents: 1, idleFor: 900, problem: null, workedAt: now }],
+    ]);
     const given = view({ hosts: [{ ...host, min: 1 }], machines: [machine(), machine({ run: other })], reports });
     expect(changes(given)).toHaveLength(1);
   });
@@ -250,6 +254,34 @@ describe('a machine that works', () => {
     expect(given(draining)).toMatchObject([{ state: 'ending' }]);
     expect(given(draining, { reports: report() })).toEqual([]);
     expect(given(machine({ state: 'draining' }))).toEqual([]);
+  });
+
+  it('that cannot work counts as failed after as long as one that does not join, unless a job runs', () => {
+    const problem = 'pool gpu: HTTP 401 from github.com';
+    const changesOf = (more: object, one = machine({ joinedAt: now - 1300 })) =>
+      changes(view({ machines: [one], reports: report({ problem, workedAt: null, ...more }) }));
+    expect(changesOf({})).toMatchObject([
+      { state: 'ending', isFailure: true, stage: 'failed', why: `It could not work for 20 minutes: ${problem}` },
+    ]);
+    expect(changesOf({ busy: 1 })).toEqual([]);
+    expect(changesOf({ workedAt: now - 1199 })).toEqual([]);
+    expect(changesOf({ workedAt: now - 1200 })).toHaveLength(1);
+    expect(changesOf({}, machine({ joinedAt: now - 1199 }))).toEqual([]);
+    expect(changesOf({ at: now - 61 })).toEqual([]);
+  });
+
+  it('that could never work yet is waited for as for one that boots, and named next to `max`', () => {
+    const problem = 'pool gpu: HTTP 401 from github.com';
+    const given = (more: object, max = 2) =>
+      view({ hosts: [{ ...host, max }], machines: [machine()], reports: report({ problem, ...more }), waiting: waiting(1) });
+    expect(created(given({ workedAt: null }))).toEqual([]);
+    expect(created(given({ workedAt: now - 60 }))).toHaveLength(1);
+    expect(plan(given({ workedAt: now - 60 }, 1)).reasons.get('burst')).toBe(
+      `it has 1 of at most 1 machines; ${run} cannot work: ${problem}`,
+    );
+    expect(plan(given({ workedAt: null })).reasons.get('burst')).toBe(`${run} cannot work: ${problem}`);
+    const unheard = (joinedAt: number) => created(view({ machines: [machine({ joinedAt })], waiting: waiting(1) }));
+    expect([unheard(now - 59), unheard(now - 60)].map(({ length }) => length)).toEqual([0, 1]);
   });
 
   it('that does not join in time is a failure', () => {

@@ -18,6 +18,8 @@ export interface Report {
   readonly idleFor: number;
   /** Why it cannot work, or does not know what runs on it; null: it works. */
   readonly problem: string | null;
+  /** When it last had a job, or no problem, as its reports say; seconds by the cloud's clock; null: not since we listen. */
+  readonly workedAt: number | null;
 }
 
 /** A list and when it was asked for and answered; seconds by the cloud's clock. */
@@ -272,6 +274,13 @@ function byTime(
       const before = Math.min(900, Math.round(host.lifetime / 10_000));
       if (now >= machine.expires - before) return drained(machine, now, 'Its lifetime is almost over.');
       if (isSilent(machine, report, view.deaf, since, now)) return ended(machine, now, 'It was silent for too long.', true);
+      if (isFresh(report, now) && report.problem !== null && report.busy === 0 && now >= worksBy(machine, host, report, since))
+        return ended(
+          { ...machine, stage: 'failed' },
+          now,
+          `It could not work for ${Math.round(host.boot / 60_000)} minutes: ${report.problem}`,
+          true,
+        );
       if (!isFresh(report, now) || report.problem !== null || report.idleFor * 1000 < host.idle) return null;
       // Jobs that wait although it is free may wait for something else, but not all of them.
       const needed = Math.ceil((view.waiting.get(host.host) ?? 0) / Math.max(1, report.agents));
@@ -287,6 +296,17 @@ function byTime(
     default:
       return null;
   }
+}
+
+/** Seconds until which a joined machine must be able to work; as much time as for its boot. */
+const worksBy = ({ joinedAt }: Machine, { boot }: HostConfig, { workedAt }: Report, since: number | null): number =>
+  Math.max(workedAt ?? joinedAt ?? 0, since ?? 0) + Math.round(boot / 1000);
+
+/** Whether it has joined, and will be able to work as far as anybody knows: it has not spoken yet, or never could until now. */
+function isSettling(machine: Machine, host: HostConfig, report: Report | undefined, { now, since }: CloudView): boolean {
+  if (machine.state !== 'joined' || machine.joinedAt === null) return false;
+  if (report === undefined) return now < Math.max(machine.joinedAt, since ?? 0) + reportHolds;
+  return isFresh(report, now) && report.workedAt === null && now < worksBy(machine, host, report, since);
 }
 
 const isFresh = (report: Report | undefined, now: number): report is Report =>
@@ -416,7 +436,9 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   if ((view.wanted.get(host.host) ?? 0) < 0)
     return { ...none, reason: `somebody ended it with "onejob cloud down"; "onejob cloud up ${host.host}" lets it work again` };
   const working = of.filter(isWanted);
-  const starting = working.filter(({ state }) => state !== 'joined').length;
+  const isStarting = (machine: Machine): boolean =>
+    machine.state !== 'joined' || isSettling(machine, host, view.reports.get(machine.run), here);
+  const starting = working.filter(isStarting).length;
   const reports = working.flatMap(({ run, state }) => {
     const report = view.reports.get(run);
     return state === 'joined' && isFresh(report, here.now) && report.problem === null ? [report] : [];
@@ -425,12 +447,17 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   const each = Math.max(1, ...(reports.length > 0 ? reports.map(({ agents }) => agents) : [host.agents]));
   const forJobs = Math.ceil(Math.max(0, (view.waiting.get(host.host) ?? 0) - free) / each);
   const need = Math.max(forJobs, view.wanted.get(host.host) ?? 0, host.min - (working.length - starting)) - starting;
-  if (need <= 0) return none;
+  const unable = working.flatMap(({ run }) => {
+    const problem = view.reports.get(run)?.problem ?? null;
+    return problem === null ? [] : [`${run} cannot work: ${lastLine(problem)}`];
+  });
+  if (need <= 0) return { ...none, reason: forJobs > 0 ? (unable[0] ?? null) : null };
   // Those that end may still be there, and are paid for; so may those that no complete list has disproved for a lifetime.
   const mayBe = ({ state, made, seenAt, expires }: Machine): boolean =>
     state !== 'ending' || made !== null || seenAt !== null || here.now >= expires;
   const room = host.max - of.filter(mayBe).length;
-  if (room <= 0) return { ...none, reason: `it has ${of.length} of at most ${host.max} machines` };
+  if (room <= 0)
+    return { ...none, reason: [`it has ${of.length} of at most ${host.max} machines`, ...unable.slice(0, 1)].join('; ') };
   if (view.deaf !== null) return { ...none, reason: `machines cannot join this daemon: ${view.deaf}` };
   const failing = view.failing.get(host.host);
   if (failing !== undefined && here.now < failing.until) {

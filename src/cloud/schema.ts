@@ -27,7 +27,8 @@ export const hostKeys = {
     example: '6h',
   }),
   boot: key((v) => v.duration(60_000, '1m'), 1_200_000, {
-    description: 'How long a machine may take until it has joined. After that another one replaces it.',
+    description:
+      'How long a machine may take until it has joined, and how long it may then be unable to work without a job. After that another one replaces it.',
     example: '20m',
   }),
   budget: key((v) => v.strict(budgetKeys), undefined, {

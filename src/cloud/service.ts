@@ -1,21 +1,26 @@
 /** What the API, and a command without a daemon, show and ask of machines in clouds. */
 import type { MachineService } from '../api/manager.ts';
 import type { CloudHostView, MachineView } from '../api/schema.ts';
+import type { CloudHost } from '../config/clouds.ts';
 import { suggest } from '../config/problem.ts';
 import { OnejobError } from '../errors.ts';
 import type { Controller } from './controller.ts';
-import type { HostConfig } from './hosts.ts';
 import { costOf, type LeftRegistrations, type Machine } from './machine.ts';
 import type { Report } from './plan.ts';
 
-export function machineService(hosts: readonly HostConfig[], controller: Controller): MachineService {
-  const known = (name: string): HostConfig => {
+/** `away`: why services cannot serve pools of hosts. */
+export function machineService(
+  hosts: readonly CloudHost[],
+  controller: Controller,
+  away: ReadonlyMap<string, string | null>,
+): MachineService {
+  const known = (name: string): CloudHost => {
     const found = hosts.find(({ host }) => host === name);
     if (found !== undefined) return found;
     const names = hosts.map(({ host }) => host);
     throw new OnejobError('E_USAGE', `The config has no host ${JSON.stringify(name)}; ${suggest(name, names)}.`);
   };
-  const view = ({ host, cloud, min, max }: HostConfig): CloudHostView => ({
+  const view = ({ host, cloud, min, max, pools }: CloudHost): CloudHostView => ({
     ...{
       host,
       cloud,
@@ -25,6 +30,10 @@ export function machineService(hosts: readonly HostConfig[], controller: Control
       wanted: controller.wanted(host),
       reason: controller.reason(host),
     },
+    held: pools.flatMap(({ name }) => {
+      const why = away.get(name) ?? null;
+      return why === null ? [] : [`jobs of ${name} are not known: ${why.replace(/\.$/, '')}`];
+    }),
     machines: controller
       .machines()
       .filter((machine) => machine.host === host)
@@ -32,9 +41,9 @@ export function machineService(hosts: readonly HostConfig[], controller: Control
   });
   return {
     hosts: () => hosts.map(view),
-    up(name) {
+    up(name, wait) {
       const host = known(name);
-      controller.up(name);
+      controller.up(name, wait);
       return view(host);
     },
     down(name, now) {
@@ -61,7 +70,7 @@ export function viewOf(machine: Machine, now: number, report: Report | null): Ma
       why,
       isFailure,
     },
-    report: report === null ? null : { busy: report.busy, agents: report.agents, idleFor: report.idleFor },
+    report: report === null ? null : { busy: report.busy, agents: report.agents, idleFor: report.idleFor, problem: report.problem },
     ...{ end, items: [...items], absentAt: machine.absent.map((at) => at * 1000), by: machine.by },
     ...{ cost: cost === null ? null : Math.round(cost * 100) / 100, perHour: machine.price?.perHour ?? null },
     console: machine.console,

@@ -49,17 +49,16 @@ export function checkAcross(
   starting = false,
 ): Problem[] {
   const problems: Problem[] = [];
-  const checking: Checking = {
-    config,
-    written,
-    host,
+  const isBroken = (path: Path): boolean => written.broken.has(formatPath(path));
+  /** `root`: where pools are written. */
+  const checkingOf = (given: Pick<Checking, 'config' | 'written' | 'host'>, root: Path): Checking => ({
+    ...given,
     starting,
     whyHidden: (path) => hostPathProblem({ host: path }, config),
-    sound: (pool, ...keys) =>
-      !keys.some((key) => written.broken.has(`pools.${pool.name}.${key}`) || written.broken.has(`defaults.${key}`)),
-    own: (pool, key) => writing.has(['pools', pool.name, key]),
+    sound: (pool, ...keys) => !keys.some((key) => isBroken([...root, pool.name, key]) || isBroken(['defaults', key])),
+    own: (pool, key) => writing.has([...root, pool.name, key]),
     inPool(pool, path, message, level = 'error') {
-      const own = ['pools', pool.name, ...path];
+      const own = [...root, pool.name, ...path];
       const shared = ['defaults', ...path];
       const place = !writing.has(own) && writing.has(shared) ? writing.locate(shared) : writing.locate(own);
       problems.push({ ...place, level, key: formatPath(own), message });
@@ -67,7 +66,8 @@ export function checkAcross(
     at(path, message, level = 'error') {
       problems.push({ ...writing.locate(path, 'key'), level, key: formatPath(path), message });
     },
-  };
+  });
+  const checking = checkingOf({ config, written, host }, ['pools']);
   if (written.pools?.size === 0) checking.at(['pools'], 'is empty: onejob would run nothing; write a pool, or remove the key');
   for (const pool of config.pools) {
     checkPoolService(pool, checking);
@@ -75,6 +75,16 @@ export function checkAcross(
     checkRecipe(pool, checking);
     checkImage(pool, checking);
     checkMounts(pool, checking);
+  }
+  for (const guest of guestsOf(checking)) {
+    const there = checkingOf({ ...guest, host: null }, ['hosts', guest.name, 'pools']);
+    for (const pool of there.config.pools) {
+      checkPoolService(pool, there);
+      checkDevices(pool, there);
+      checkRecipe(pool, there);
+      checkMounts(pool, there);
+    }
+    checkNames(there);
   }
   checkServices(checking);
   checkApi(checking);
@@ -85,6 +95,19 @@ export function checkAcross(
   checkSums(checking);
   checkNotify(checking);
   return problems;
+}
+
+/** The config of the machines of each host, as far as it decides about their pools. */
+function guestsOf({ config, written }: Checking) {
+  return config.hosts.map(({ host: name, pools }) => {
+    const own = written.hosts.get(name)?.pools ?? null;
+    const there = pools.map(({ elsewhere, ...pool }): PoolConfig => {
+      const named = elsewhere?.pool ?? pool.name;
+      return { ...pool, name: named, agents: own?.get(named)?.agents ?? 1 };
+    });
+    // As long as the name of a machine.
+    return { name, config: { ...config, host: `${name}-000000`, pools: there }, written: { ...written, pools: own } };
+  });
 }
 
 /** Names of variables that usually hold a secret. */

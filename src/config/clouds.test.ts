@@ -8,6 +8,10 @@ afterAll(() => folder[Symbol.dispose]());
 const join = 'join: { listen: "127.0.0.1:7718", url: "https://ci.example.org", package: /srv/onejob.tgz }';
 const clouds = 'clouds: { aws: { type: aws, region: us-west-2, scheduler_role: "arn:aws:iam::123456789012:role/onejob" } }';
 const config = (host: string, more = join): string => `${clouds}\nhosts: { burst: { ${host} } }\n${more}\n`;
+const services = `services:
+  hub: { type: github, token: { file: /keys/pat } }
+  lab: { type: gitlab, url: "https://gitlab.example.org", token: { file: /keys/runner } }
+`;
 const usual = 'cloud: aws, types: [g6.xlarge], pools: { gpu: {} }';
 
 it.each([
@@ -18,7 +22,7 @@ it.each([
   [`${usual}, lifetime: 20m`, /hosts\.burst\.boot: is not shorter than "lifetime"/],
   [
     'cloud: aws, types: [g6.xlarge], pools: { gpu: { service: nosuch } }',
-    /hosts\.burst\.pools\.gpu\.service: there is no such service/,
+    /hosts\.burst\.pools\.gpu\.service: "services" has no "nosuch"/,
   ],
   [
     'cloud: aws, types: [g6.xlarge], pools: { gpu: { agnets: 1 } }',
@@ -40,6 +44,27 @@ it.each([
   ],
 ])('%s is refused with the place', async (more, said) => {
   expect((await folder.check(config(usual, more))).join('\n')).toMatch(said);
+});
+
+it.each([
+  ['hub', 'a: { service: hub }', /hosts\.burst\.pools\.a\.queue: is missing: "service" is hub/],
+  ['hub', 'a: { service: hub, queue: acme/app, tags: ["a b"] }', /:\d+: hosts\.burst\.pools\.a\.tags: contain "a b"/],
+  [
+    'lab',
+    'a: { service: lab }, b: { service: lab }',
+    /hosts\.burst\.pools\.b\.service: is lab, which pool a uses already: a service of type gitlab is one runner/,
+  ],
+  ['none', 'a: { agents: per-device }', /hosts\.burst\.pools\.a\.agents: is per-device, but "devices" is 0/],
+  ['none', 'a: { agents: 2, name: gpu }', /hosts\.burst\.pools\.a\.name: "gpu" gives all slots of the pool the same name/],
+  ['none', 'a: { shm_size: 2GiB, memory: 1GiB }', /hosts\.burst\.pools\.a\.shm_size: is 2GiB, more than "memory"/],
+])('a pool of machines is checked as that of a daemon is: service %s, %s', async (_, pools, said) => {
+  expect((await folder.check(services + config(`cloud: aws, types: [g6.xlarge], pools: { ${pools} }`))).join('\n')).toMatch(said);
+});
+
+it('a pool of machines may take the jobs of a pool of this host', async () => {
+  const pool = '{ service: hub, queue: acme/app, tags: [gpu] }';
+  const text = `${services}${config(`cloud: aws, types: [g6.xlarge], pools: { gpu: ${pool}, b: { service: lab } }`)}pools: { local: ${pool}, c: { service: lab } }\n`;
+  expect(await folder.check(text)).toEqual([]);
 });
 
 it('a machine gets its pools, the services that they name, and their secrets as files in memory', async () => {

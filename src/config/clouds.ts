@@ -118,9 +118,6 @@ export function checkClouds({ config, written, at }: Checking): void {
       );
     if (pools.size === 0 && keys.pools !== undefined) at([...path, 'pools'], 'is empty: its machines would run nothing');
     for (const [pool, { service = 'own' }] of pools) {
-      const here = [...path, 'pools', pool, 'service'];
-      if (service !== 'own' && !written.services.has(service))
-        at(here, `there is no such service; ${suggest(service, [...written.services.keys(), 'own'])}`);
       const found = config.services.find((one) => one.name === service);
       const why = found === undefined ? null : (serviceType(found.type).whyOneHost?.(found) ?? null);
       if (max > 1 && why !== null) at([...path, 'max'], `is ${max}, but only one machine at a time can serve pool ${pool}: ${why}`);

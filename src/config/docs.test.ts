@@ -132,7 +132,8 @@ describe.each([...cloudSections, ...Object.entries(hostSections)])('%s', (sectio
   });
 });
 
-const alone = /warning|does not exist|nothing to build on|"cpus" is not set|has only one of|needs "join"|there is no such/;
+const alone =
+  /warning|does not exist|nothing to build on|"cpus" is not set|has only one of|needs "join"|there is no such|"services" has no/;
 
 describe.each(Object.entries(sections).filter(([, schema]) => Object.keys(schema.shape).length > 0))('%s', (section, schema) => {
   it.each(Object.keys(schema.shape))('%s has a meaning and an example that is right', async (key) => {

@@ -68,8 +68,8 @@ function updateOf({ rollout: { update } }: Pool, now: number): Pick<PoolView, 'u
 
 /** Machines that begin or end, and why a host has fewer than its jobs need. */
 export function hostPlan(hosts: readonly CloudHostView[]): PlanLine[] {
-  return hosts.flatMap(({ host, machines, reason }) => [
-    ...(reason === null ? [] : [{ slot: host, intent: 'nothing yet', because: reason }]),
+  return hosts.flatMap(({ host, machines, reason, held }) => [
+    ...[...(reason === null ? [] : [reason]), ...held].map((because) => ({ slot: host, intent: 'nothing yet', because })),
     ...machines.flatMap(({ run, state, why }) => {
       const intent = state === 'ending' ? 'remove a machine' : state === 'draining' ? 'drain a machine' : 'wait for a machine';
       return state === 'joined' ? [] : [{ slot: `${host}/${run}`, intent, because: why ?? `it is ${state}` }];

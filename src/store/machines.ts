@@ -1,6 +1,6 @@
 /** Machines in clouds: the ledger. A machine is written before its create call, and stays as its receipt after it is gone. */
 import { z } from 'zod';
-import { type Machine, machineSchema } from '../cloud/machine.ts';
+import { type Machine, machineSchema, type Wish } from '../cloud/machine.ts';
 import { query, type Reader, understand } from './db.ts';
 
 const row = z.object({ run: z.string(), body: z.string() });
@@ -17,9 +17,11 @@ export function machineTable(db: Reader) {
   const newest = query(db, row, 'SELECT run, body FROM machines WHERE gone = 1 ORDER BY since DESC, rowid DESC LIMIT ?');
   const one = query(db, row, 'SELECT run, body FROM machines WHERE run = ?');
   const prune = db.prepare('DELETE FROM machines WHERE gone = 1 AND since < ?');
-  const wanted = query(db, z.object({ host: z.string(), machines: z.int() }), 'SELECT host, machines FROM machines_wanted');
+  const wish = z.object({ host: z.string(), machines: z.int(), until: z.int().nullable() });
+  const wanted = query(db, wish, 'SELECT host, machines, until FROM machines_wanted');
   const want = db.prepare(
-    'INSERT INTO machines_wanted (host, machines) VALUES (?, ?) ON CONFLICT (host) DO UPDATE SET machines = excluded.machines',
+    `INSERT INTO machines_wanted (host, machines, until) VALUES (?, ?, ?)
+    ON CONFLICT (host) DO UPDATE SET machines = excluded.machines, until = excluded.until`,
   );
   const parse = ({ run, body }: z.infer<typeof row>): Machine =>
     understand(db, `machine ${run}`, () => machineSchema.parse(JSON.parse(body)));
@@ -38,8 +40,8 @@ export function machineTable(db: Reader) {
     },
     /** Forgets those that were gone before `time`, in seconds. */
     prune: (time: number): void => void prune.run(time),
-    /** Machines that people asked for, by host. */
-    wanted: (): Map<string, number> => new Map(wanted.all().map(({ host, machines }) => [host, machines])),
-    want: (host: string, machines: number): void => void want.run(host, machines),
+    /** What people asked for, by host. */
+    wanted: (): Map<string, Wish> => new Map(wanted.all().map(({ host, ...wish }) => [host, wish])),
+    want: (host: string, { machines, until }: Wish): void => void want.run(host, machines, until),
   };
 }

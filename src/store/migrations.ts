@@ -234,6 +234,9 @@ const machines: readonly string[] = [
   'CREATE TABLE machines_wanted (host TEXT PRIMARY KEY, machines INTEGER NOT NULL) STRICT, WITHOUT ROWID',
 ];
 
+/** When a wish for machines is over. */
+const wishEnds: readonly string[] = ['ALTER TABLE machines_wanted ADD COLUMN until INTEGER'];
+
 export const migrations: readonly (readonly string[])[] = [
   ...[
     first,
@@ -249,5 +252,6 @@ export const migrations: readonly (readonly string[])[] = [
     provedImages,
     outcomesOfImage,
     machines,
+    wishEnds,
   ],
 ];

@@ -184,7 +184,12 @@ export class Account {
       return result;
     };
     return {
-      ...{ name: 'sim', type: 'sim', credential: 'test', capabilities: { guestEnds: false, endRemoves: this.#layout.endRemoves } },
+      ...{
+        name: 'sim',
+        type: 'sim',
+        credential: 'test',
+        capabilities: { holdsEnd: true, guestEnds: false, endRemoves: this.#layout.endRemoves },
+      },
       usualImage: { from: 'image', has: 'everything' },
       skew: () => (heard === null ? null : heard + day.time.now - day.time.wall),
       zones: (type) =>

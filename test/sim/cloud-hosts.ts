@@ -9,7 +9,7 @@ import type { Order } from '../../src/cloud/cloud.ts';
 import { type Controller, createController } from '../../src/cloud/controller.ts';
 import { agentPrefix } from '../../src/cloud/guest.ts';
 import type { HostConfig } from '../../src/cloud/hosts.ts';
-import { costOf, type Machine } from '../../src/cloud/machine.ts';
+import { costOf, type Machine, type Wish } from '../../src/cloud/machine.ts';
 import { drained, ended } from '../../src/cloud/plan.ts';
 import { type Clearing, createClearing } from '../../src/cloud/registrations.ts';
 import { sweep } from '../../src/cloud/sweep.ts';
@@ -44,7 +44,7 @@ interface Manager {
   readonly name: string;
   readonly hosts: readonly HostConfig[];
   readonly rows: Map<string, Machine>;
-  readonly wants: Map<string, number>;
+  readonly wants: Map<string, Wish>;
   owner: string;
   /** Jobs that wait, and what it was told of them. */
   waiting: number;
@@ -212,7 +212,8 @@ export class CloudWorld {
       manager.waiting = Math.min(5, manager.waiting + 1 + Math.floor(this.day.random() * 3));
       this.#tellWaiting(manager);
       for (const { host } of manager.hosts)
-        if ((manager.wants.get(host) ?? 0) < 0) manager.running?.process.run(() => manager.running?.controller.up(host));
+        if ((manager.wants.get(host)?.machines ?? 0) < 0)
+          manager.running?.process.run(() => manager.running?.controller.up(host, 45 * minute));
     }
     const isDone = () => this.managers.every(({ waiting }) => waiting === 0) && this.#busy.size === 0;
     // A machine that lies may stay for its lifetime; one that fails is made again after two hours, by a budget on a later day.
@@ -334,7 +335,7 @@ export class CloudWorld {
       get: (run) => this.#row(manager, run),
       prune: () => {},
       wanted: () => new Map(manager.wants),
-      want: (host, count) => void pending.push(() => void manager.wants.set(host, count)),
+      want: (host, wish) => void pending.push(() => void manager.wants.set(host, wish)),
     };
     const transaction = (_: unknown, fn: () => unknown): unknown => {
       process.point('commit');
@@ -604,7 +605,7 @@ export class CloudWorld {
       const act = this.day.pick(['up', 'up', 'up', 'down', 'now']);
       this.tell(`somebody asks the ${name} manager for ${act} of ${host}`);
       running?.process.run(() => {
-        if (act === 'up') running.controller.up(host);
+        if (act === 'up') running.controller.up(host, 45 * minute);
         else running.controller.down(host, act === 'now');
       });
       this.#peopleCome();

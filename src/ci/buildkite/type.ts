@@ -74,6 +74,8 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
     ['token', token],
     ...(metricsToken === null ? [] : [['metrics_token', metricsToken] as const]),
   ],
+  // Their agents do without counts.
+  notOnMachines: ['metrics_token'],
   check: checkBuildkite,
   checkPool: checkBuildkitePool,
 };

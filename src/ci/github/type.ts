@@ -92,6 +92,7 @@ export const github: ServiceType<GithubServiceConfig> = {
     credential.kind === 'token' ? ['token', credential.token] : ['app.private_key', credential.privateKey],
     ...(webhook === null ? [] : [['webhook.secret', webhook.secret] as const]),
   ],
+  notOnMachines: ['webhook'],
   check: checkGithub,
   checkPool: checkGithubPool,
 };

@@ -34,11 +34,16 @@ See docs/cloud.md.`);
     .local()
     .description('make a machine of a host, if none works, and wait until it has joined')
     .argument('<host>', 'a key of "hosts" in the config')
-    .option('--timeout <time>', 'how long to wait (default: 45m)', duration)
+    .option('--timeout <time>', 'how long to wait, and how long the daemon continues (default: 45m)', duration)
     .option('--no-wait', 'only ask the daemon for it')
     .after(`
-Without a daemon it makes the machine itself, and serves "join.listen" until that has joined.
-Exit codes: 0 it has joined; 1 it has not; 2 wrong usage.`)
+Examples:
+  onejob cloud up burst
+  onejob cloud up burst --timeout 20m --json     prints the host with its machines at the end
+
+Without a daemon it makes the machine itself, and serves "join.listen" until that has joined. Broken off, it removes that machine.
+A daemon continues when this command is broken off, until --timeout is over; "onejob cloud down" takes that back.
+Exit codes: 0 it has joined; 1 it has not; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).upHost(session, host, flags));
 
   cloud
@@ -50,9 +55,13 @@ Exit codes: 0 it has joined; 1 it has not; 2 wrong usage.`)
     .option('--timeout <time>', 'how long to wait (default: 45m)', duration)
     .option('--no-wait', 'only ask the daemon for it')
     .after(`
+Examples:
+  onejob cloud down burst             lets running jobs end
+  onejob cloud down burst --now
+
 The daemon makes no others for it until "onejob cloud up", whatever waits.
 Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another machine.
-Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage.`)
+Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
 
   cloud

@@ -39,7 +39,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
   return {
     name,
     type: 'aws',
-    capabilities: { guestEnds: true, endRemoves: true },
+    capabilities: { holdsEnd: config.deathDate === 'cloud', guestEnds: true, endRemoves: true },
     usualImage,
     skew: caller.skew,
     get credential() {

@@ -115,7 +115,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     name: config.name,
     type: config.type,
     // A machine that shuts itself down is billed as before, until it is deallocated.
-    capabilities: { guestEnds: false, endRemoves: false },
+    capabilities: { holdsEnd: config.deathDate === 'cloud', guestEnds: false, endRemoves: false },
     skew: caller.skew,
     credential: credential.title,
     // A pin breaks where a size is offered in some zones only, so Azure chooses.

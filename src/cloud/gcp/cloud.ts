@@ -117,7 +117,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
   return {
     ...{ name: config.name, type: config.type, usualImage },
     // Stopping from within clears the time at which Google deletes it, and its disk stays.
-    capabilities: { guestEnds: false, endRemoves: true },
+    capabilities: { holdsEnd: config.deathDate === 'cloud', guestEnds: false, endRemoves: true },
     skew: calls.skew,
     get credential() {
       return access.name;

@@ -1,9 +1,10 @@
 /** A machine that has joined, in virtual time: its daemon, its controller and its cloud are acted out. */
 import { afterEach, describe, expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
+import type { Client } from '../../api/client.ts';
 import { turn } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type AttendParts, attend, depart, type Look, type Memory } from './attend.ts';
+import { type AttendParts, attend, depart, type Look, localDaemon, type Memory } from './attend.ts';
 import { type BeatCall, newSecret, type Order, type StageName } from './protocol.ts';
 
 const [second, minute, hour] = [1_000, 60_000, 3_600_000];
@@ -402,5 +403,43 @@ describe('a shutdown of the system', () => {
     expect(done).toEqual([]);
     await pass(2 * second);
     expect(done).toEqual(['over']);
+  });
+});
+
+describe('the daemon of a machine cannot work', () => {
+  const backoff = { failures: 3, retryIn: 5, reason: 'HTTP 401 from github.com', waitsFor: null };
+  const slot = { agent: { agent: null, job: null, state: 'free', online: null }, standby: { agent: null }, leaving: [] };
+  const usual = { name: 'gpu', waiting: null, paused: [], backoff: null, draining: false, leaving: false, slots: [slot] };
+  const problemOf = async (pools: readonly object[], problems: readonly string[] = []): Promise<string | null> => {
+    const client = { status: async () => ({ pools, problems, missing: [] }), endedJobs: async () => [] };
+    const clock = handClock();
+    const quiet = { info() {}, warn() {}, error() {} };
+    return (await localDaemon(client as unknown as Client, { clock, log: quiet }).look()).problem;
+  };
+  const online = { ...slot, agent: { ...slot.agent, agent: 'a1', state: 'idle', online: true } };
+
+  it.each([
+    ['a problem of the host', [usual], ['The Engine does not answer.'], 'The Engine does not answer.'],
+    ['all its pools back off', [{ ...usual, backoff }], [], 'pool gpu: HTTP 401 from github.com'],
+    ['its services hold all its pools', [{ ...usual, paused: ['Token refused.'] }], [], 'pool gpu: Token refused.'],
+    ['it has no slot', [{ ...usual, slots: [] }], [], 'pool gpu: it has no agents, since no device fits'],
+  ])('with %s', async (_, pools, problems, said) => {
+    expect(await problemOf(pools, problems)).toBe(said);
+  });
+
+  it.each([
+    ['nothing is wrong', [usual]],
+    [
+      'one of its pools works',
+      [
+        { ...usual, backoff },
+        { ...usual, name: 'cpu' },
+      ],
+    ],
+    ['an agent of the pool that backs off waits for jobs', [{ ...usual, backoff, slots: [slot, online] }]],
+    ['somebody has paused it', [{ ...usual, paused: ['by alice'], backoff }]],
+    ['it drains', [{ ...usual, draining: true, backoff }]],
+  ])('but not while %s', async (_, pools) => {
+    expect(await problemOf(pools)).toBeNull();
   });
 });

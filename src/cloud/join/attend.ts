@@ -6,6 +6,7 @@
  * drains itself. It never concludes from a daemon that does not answer that nothing runs.
  */
 import type { Client } from '../../api/client.ts';
+import type { PoolView } from '../../api/schema.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import { hasCode, messageOf, OnejobError } from '../../errors.ts';
 import type { Log } from '../../log.ts';
@@ -317,6 +318,17 @@ function createBell(clock: Clock) {
 /** ms that services may take to forget what is registered there. */
 const forgetting = 90_000;
 
+/** Why none of the pools can start an agent; null: one can, or a person keeps them from it. */
+function whyStuck(pools: readonly PoolView[]): string | null {
+  const whys = pools.map(({ name, paused, backoff, draining, leaving, slots }) => {
+    const isMeant = draining || leaving || paused.some((held) => held.startsWith('by '));
+    if (isMeant || slots.some(({ agent }) => agent.online === true || agent.job !== null)) return null;
+    const why = paused[0] ?? backoff?.reason ?? (slots.length === 0 ? 'it has no agents, since no device fits' : null);
+    return why === null ? null : `pool ${name}: ${why}`;
+  });
+  return whys.includes(null) ? null : (whys[0] ?? null);
+}
+
 /** The daemon behind a socket. */
 export function localDaemon(
   client: Pick<Client, 'status' | 'endedJobs' | 'drain' | 'down' | 'forgotten'>,
@@ -334,7 +346,7 @@ export function localDaemon(
         agents: agents.filter((one) => one !== null).length,
         slots: slots.length,
         waiting: known.length === 0 ? null : known.reduce((sum, one) => sum + one, 0),
-        problem: problems[0] ?? null,
+        problem: problems[0] ?? whyStuck(pools),
         isDraining: pools.every(({ draining, leaving }) => draining || leaving),
         lastEnd: last?.endedAt ?? null,
       };

@@ -37,9 +37,10 @@ function open(words: () => Promise<string> = async () => '') {
   const log = { info: (text: string) => void lines.push(text), warn: (text: string) => void lines.push(text), error: () => {} };
   const demanded = (name: string) => void done.push(`demanded ${name}`);
   const clock = { now: () => 0, wall: () => 0, after: () => () => {} };
-  followServices([service, other], { reconciler, clock, log, demanded, outputTail: words }, new AbortController().signal);
+  const away = new Map<string, string | null>([['burst.gpu', null]]);
+  followServices([service, other], { reconciler, clock, log, demanded, away, outputTail: words }, new AbortController().signal);
   const [emit = () => {}, emitOther = () => {}] = emitters;
-  return { emit, emitOther, posted, lines, done, pool, reconciler };
+  return { emit, emitOther, posted, lines, done, pool, reconciler, away };
 }
 const failure = { code: 'E_AGENT_SILENT' as const, message: 'It kept silent.', retry: true };
 
@@ -94,6 +95,16 @@ it('holds a pool with one reason at a time, logs each once, and then tries faile
   emit({ kind: 'hold', pool: 'of nobody', reason: 'refused' });
   expect([pool.pause.any, pool.backoff, lines.at(-1)]).toEqual([false, null, 'CI service is back']);
   expect(done).toEqual(['replan', 'replan']);
+});
+
+it('keeps why a service cannot serve a pool of machines, and logs it once', () => {
+  const { emit, lines, done, away } = open();
+  emit({ kind: 'hold', pool: 'burst.gpu', reason: 'refused' });
+  emit({ kind: 'hold', pool: 'burst.gpu', reason: 'refused' });
+  expect([[...away], lines]).toEqual([[['burst.gpu', 'refused']], ['pool waits for its CI service']]);
+  emit({ kind: 'hold', pool: 'burst.gpu', reason: null });
+  emit({ kind: 'hold', pool: 'of nobody', reason: 'refused' });
+  expect([[...away], lines.slice(1), done]).toEqual([[['burst.gpu', null]], ['CI service is back'], []]);
 });
 
 it('holds a pool at once while its service is starting, without a warning', () => {

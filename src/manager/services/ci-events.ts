@@ -13,6 +13,8 @@ export interface CiEventParts {
   readonly log: Log;
   /** A job waits for a pool that leases devices per job. */
   readonly demanded: (pool: string) => void;
+  /** Pools of machines in clouds, and why their services cannot serve them; null: they can. It is kept up to date. */
+  readonly away: Map<string, string | null>;
   /** The end of an agent's output. */
   readonly outputTail: (agent: AgentId) => Promise<string>;
 }
@@ -27,7 +29,7 @@ export function serviceHold({ pause }: Pick<Pool, 'pause'>): string | null {
 
 /** Follows the services until `signal` aborts. */
 export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {
-  const { reconciler, clock, log, demanded, outputTail } = parts;
+  const { reconciler, clock, log, demanded, away, outputTail } = parts;
   const holdLog = createHoldLog(clock, log);
 
   const handle = (service: CiService, event: CiEvent): void => {
@@ -78,6 +80,12 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
   };
 
   const hold = ({ pool: name, reason, beginning = false }: Extract<CiEvent, { kind: 'hold' }>): void => {
+    const known = away.get(name);
+    if (known !== undefined) {
+      away.set(name, reason);
+      if (known !== reason) holdLog.tell(name, reason, beginning);
+      return;
+    }
     const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined) return;
     const changed = reason === null ? pool.pause.release(holder) : pool.pause.hold(holder, reason);

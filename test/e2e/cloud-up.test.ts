@@ -1,0 +1,74 @@
+/** `onejob cloud up` that somebody breaks off, without and with a daemon: the real onejob on a stand-in of AWS. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { awsStandin } from '../support/cloud-standins.ts';
+import { freePort } from '../support/free-port.ts';
+import { onejob } from '../support/onejob.ts';
+import { playMachines } from '../support/played-machines.ts';
+
+/** Machines boot, and never join. */
+async function world() {
+  await using parts = new AsyncDisposableStack();
+  const { machines } = playMachines({ beforeJoin: () => new Promise(() => {}) });
+  const cloud = parts.use(await awsStandin(machines));
+  const port = await freePort();
+  const here = parts.use(await onejob({ config: '', env: cloud.env }));
+  const archive = join(here.dir, 'onejob.tgz');
+  writeFileSync(archive, 'a package');
+  here.configure(`
+clouds: { aws: { ${cloud.keys} } }
+hosts: { burst: { cloud: aws, types: [g6.xlarge], pools: { gpu: { agents: 1 } } } }
+join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
+pools: { local: { agents: 1, runtime: process } }
+`);
+  const owned = parts.move();
+  return { cloud, here, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+test('without a daemon it removes what it has asked for', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { cloud, here } = set;
+  const up = here.cli(['cloud', 'up', 'burst', '--json']);
+  await up.says(/boots/);
+  up.signal('SIGINT');
+  const ended = await up.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/interrupted.*removing.*again/);
+  expect(ended.stderr).toMatch(/machine onejob-[0-9a-f]{16} is gone/);
+  expect(cloud.left()).toEqual([]);
+  expect(JSON.parse(ended.stdout)).toMatchObject({ host: 'burst', wanted: 0, machines: [] });
+});
+
+test('without a daemon, somebody who cannot wait is told what may live and how to remove it', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { here } = set;
+  const up = here.cli(['cloud', 'up', 'burst']);
+  await up.says(/boots/);
+  up.signal('SIGINT');
+  await up.says(/interrupted/);
+  up.signal('SIGINT');
+  const ended = await up.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/machine onejob-\w+ \(i-\w+ in us-west-2\) may live until 20\d\d-.* UTC/);
+  expect(ended.stderr).toMatch(/onejob cloud down burst/);
+  const down = await here.cli(['cloud', 'down', 'burst']).ended;
+  expect(down, down.stderr).toMatchObject({ code: 0 });
+});
+
+test('with a daemon it says that the daemon continues, and how to take it back', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { cloud, here } = set;
+  await here.up();
+  const up = here.cli(['cloud', 'up', 'burst', '--timeout', '10m']);
+  await up.says(/boots/);
+  up.signal('SIGINT');
+  const ended = await up.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/the daemon continues for at most (10|9)m.*onejob cloud down burst/);
+  expect((await here.api.machines())[0]).toMatchObject({ wanted: 1, machines: [{ state: 'booting' }] });
+  const down = await here.cli(['cloud', 'down', 'burst']).ended;
+  expect(down, down.stderr).toMatchObject({ code: 0 });
+  expect(down.stderr).toMatch(/burst gets no other machine until "onejob cloud up burst"/);
+  expect(cloud.left()).toEqual([]);
+});
