@@ -28,6 +28,9 @@ export const tagKeys = {
 /** A valid owner, and name of a host: what every cloud takes as value of a tag. */
 export const tagValue = /^[a-z0-9][a-z0-9_-]{0,62}$/;
 
+/** Names of machines: see `Birth`. */
+export const runName = /^onejob-[0-9a-f]{16}$/;
+
 /** What is tagged. */
 export interface Birth {
   readonly owner: string;
@@ -117,8 +120,6 @@ export interface Listing {
 export function ownThings({ things, unknown }: Listing): Listing {
   return { things: things.map((thing) => (runName.test(thing.run ?? '') ? thing : { ...thing, run: null })), unknown };
 }
-
-const runName = /^onejob-[0-9a-f]{16}$/;
 
 /** Which parts of a cloud are listed. */
 export interface ListScope {

@@ -1,8 +1,8 @@
 /** An adapter of AWS at its stand-in, in virtual time. */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { createAws as createAdapter } from '../../src/cloud/aws/aws.ts';
-import type { AwsConfig } from '../../src/cloud/aws/config.ts';
 import { usualImage } from '../../src/cloud/aws/image.ts';
+import type { AwsConfig } from '../../src/cloud/aws/type.ts';
 import { type Cloud, CloudError, type Order } from '../../src/cloud/cloud.ts';
 import type { CloudParts } from '../../src/cloud/kit/caller.ts';
 import { type AwsOptions, createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';

@@ -1,21 +1,23 @@
 /** AWS: machines of EC2, each with a schedule of EventBridge Scheduler that ends it. */
 import { type Cloud, CloudError, type Offer, type Price } from '../cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
-import { type Call, createCalls } from './calls.ts';
-import type { AwsConfig } from './config.ts';
+import { createHeld } from '../kit/held.ts';
+import { createCalls } from './calls.ts';
 import { createMachine } from './create.ts';
 import { createCredentials } from './credentials.ts';
-import { destroyThing } from './destroy.ts';
 import { createImages, usualImage } from './image.ts';
-import { listThings } from './list.ts';
 import { createNetwork } from './network.ts';
 import { preflight } from './preflight.ts';
-import { createPrices } from './price.ts';
 import { setSchedule } from './schedule.ts';
+import { listPrice } from './sizes.ts';
+import { destroyThing, listThings } from './things.ts';
+import type { AwsConfig } from './type.ts';
 import { textAt } from './xml.ts';
 
 /** Bytes of console output that EC2 keeps. */
 const mostConsole = 64 * 1024;
+/** ms for which a price, or the lack of one, counts. */
+const day = 86_400_000;
 
 export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
   const { name, region } = config;
@@ -24,16 +26,37 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
   const calls = createCalls(config, caller, credentials);
   const images = createImages(calls, region, caller.now);
   const network = createNetwork(calls, config);
-  const prices = createPrices(calls, region, caller.now);
+  const prices = createHeld<Price | null>(caller.now);
   /** Of the account, once known. */
   let arn: string | null = null;
   let isAsking = false;
 
   /** Needs no permission. @throws CloudError */
   async function identity(signal: AbortSignal): Promise<string> {
-    const call: Call = { doing: 'sign in', region, changes: false, permissions: [] };
+    const call = { doing: 'sign in', region, permissions: [] };
     arn = textAt(await calls.sts('GetCallerIdentity', call, signal), 'GetCallerIdentityResult/Arn') ?? 'an unnamed identity';
     return arn;
+  }
+
+  /** The highest of the region's zones, since nobody knows yet which it will be; null: EC2 does not say. */
+  async function spotPrice(type: string, signal: AbortSignal): Promise<Price | null> {
+    // From now on: the price that holds.
+    const StartTime = new Date(caller.now()).toISOString().replace(/\.\d+/, '');
+    const params = { InstanceType: [type], ProductDescription: ['Linux/UNIX'], StartTime };
+    const call = { doing: `look at the spot price of ${type}`, region };
+    const found = await calls.ec2List('DescribeSpotPriceHistory', 'spotPriceHistorySet', params, call, signal).catch((error) => {
+      if (error instanceof CloudError) return [];
+      throw error;
+    });
+    const all = found.map((one) => Number(textAt(one, 'spotPrice'))).filter((price) => price > 0);
+    return all.length === 0 ? null : { perHour: Math.max(...all), asOf: StartTime.slice(0, 10) };
+  }
+
+  /** Spot falls back to the price on demand, which it does not exceed. */
+  async function price({ type, spot }: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null> {
+    if (!spot) return listPrice(type);
+    const ask = async (shared: AbortSignal) => ({ value: await spotPrice(type, shared), until: caller.now() + day });
+    return (await prices.get(type, ask, signal)) ?? listPrice(type);
   }
 
   return {
@@ -52,7 +75,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
           hint: 'docs/cloud/aws.md says how to make one; "death_date: manager-only" does without.',
         });
       }
-      const ami = await images.resolve(order.image, signal);
+      const ami = await images(order.image, signal);
       const subnet = await network.subnetIn(order.offer.zone, signal);
       return createMachine(calls, config, order, { ami, subnet }, signal);
     },
@@ -64,26 +87,23 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
       // For receipts. No list waits for it: STS may be out of reach where EC2 is not.
       if (arn === null && !isAsking) {
         isAsking = true;
-        void identity(signal)
-          .catch(() => {})
-          .finally(() => {
-            isAsking = false;
-          });
+        const asked = (): void => {
+          isAsking = false;
+        };
+        identity(signal).then(asked, asked);
       }
       return listThings(calls, config, owner, scope, signal);
     },
     destroy: (thing, signal) => destroyThing(calls, thing, signal),
     async console({ id, place }, signal) {
-      const call: Call = {
-        ...{ doing: `read the console of machine ${id}`, region: place, changes: false, permissions: ['ec2:GetConsoleOutput'] },
-      };
+      const call = { doing: `read the console of machine ${id}`, region: place };
       const found = await calls.ec2('GetConsoleOutput', { InstanceId: id, Latest: true }, call, signal);
       return Buffer.from(textAt(found, 'output') ?? '', 'base64')
         .subarray(-mostConsole)
         .toString();
     },
-    price: (offer: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null> => prices.price(offer, signal),
+    price,
     preflight: (plan, signal) =>
-      preflight({ config, calls, images, network, prices, identity, credential: credentials.name }, plan, signal),
+      preflight({ config, calls, images, network, price, identity, credential: credentials.name }, plan, signal),
   };
 }

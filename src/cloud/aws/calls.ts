@@ -3,11 +3,10 @@ import { AwsV4Signer } from 'aws4fetch';
 import { z } from 'zod';
 import type { Answer, Outgoing } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
-import type { CloudError } from '../cloud.ts';
 import type { Caller } from '../kit/caller.ts';
-import type { AwsConfig } from './config.ts';
 import type { Credentials } from './credentials.ts';
 import { type Asked, type AwsProblem, isAboutTime, toCloudError } from './errors.ts';
+import type { AwsConfig } from './type.ts';
 import { itemsAt, readXml, textAt, type Xml } from './xml.ts';
 
 const titles = { ec2: 'EC2', ssm: 'SSM', scheduler: 'EventBridge Scheduler', sts: 'STS', servicequotas: 'Service Quotas' } as const;
@@ -16,8 +15,8 @@ type Service = keyof typeof titles;
 /** Values of a query, nested as the API reference writes them: `{ Tag: [{ Key: 'a' }] }` is `Tag.1.Key=a`. undefined: left out. */
 export type Params = { readonly [name: string]: string | number | boolean | undefined | Params | readonly (string | Params)[] };
 
-/** What a call says of itself. `region` is that of the endpoint. */
-export type Call = Omit<Asked, 'place'> & { readonly region: string };
+/** What a call says of itself. `region`: that of the endpoint. `permissions`: by default the one named after the action. */
+export type Call = Pick<Asked, 'doing' | 'region' | 'offer'> & Partial<Pick<Asked, 'changes' | 'permissions'>>;
 
 export type Calls = ReturnType<typeof createCalls>;
 
@@ -39,11 +38,21 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
     return { ...request, url: signer.url, headers: Object.fromEntries(all) };
   }
 
-  async function send(service: Service, request: Outgoing, call: Call, signal: AbortSignal): Promise<Answer> {
-    const { doing, changes, region } = call;
-    const asked = { ...call, place: `${titles[service]} in ${region}` };
+  /** `read`: what a body says; null or undefined: it cannot be read. @throws CloudError */
+  async function send<T>(
+    service: Service,
+    action: string,
+    { path = '/', ...request }: Omit<Outgoing, 'url'> & { readonly path?: string },
+    call: Call,
+    read: (text: string) => T | null | undefined,
+    signal: AbortSignal,
+  ): Promise<T> {
+    const { region } = call;
+    const place = `${titles[service]} in ${region}`;
+    const asked: Asked = { changes: false, permissions: [`${service}:${action}`], ...call, place };
+    const whole = { ...request, url: `${baseOf(service, region)}${path}` };
     const before = caller.skew();
-    const once = async () => caller.send(await signed(request, service, region, signal), asked, signal);
+    const once = async () => caller.send(await signed(whole, service, region, signal), asked, signal);
     let answer = await once();
     let problem = problemOf(answer);
     // AWS did nothing, and its answer says what time it is there.
@@ -51,26 +60,21 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
       answer = await once();
       problem = problemOf(answer);
     }
-    if (problem === null) return answer;
-    const error = toCloudError(problem, { ...asked, doing, changes });
+    const found = problem === null ? read(answer.text) : null;
+    if (found !== null && found !== undefined) return found;
+    const error = toCloudError(problem ?? { status: answer.status, code: '', message: 'its answer could not be read' }, asked);
     if (error.code === 'E_CLOUD_CREDENTIAL') credentials.forget();
     throw error;
   }
 
-  const unreadable = (service: Service, { status }: Answer, call: Call): CloudError =>
-    toCloudError(
-      { status, code: '', message: 'its answer could not be read' },
-      { ...call, place: `${titles[service]} in ${call.region}` },
-    );
-
-  async function query(service: 'ec2' | 'sts', version: string, action: string, params: Params, call: Call, signal: AbortSignal) {
+  function query(service: 'ec2' | 'sts', version: string, action: string, params: Params, call: Call, signal: AbortSignal) {
     const body = new URLSearchParams({ Action: action, Version: version, ...flat(params) }).toString();
     const headers = { 'Content-Type': 'application/x-www-form-urlencoded; charset=utf-8' };
-    const request = { method: 'POST', url: `${baseOf(service, call.region)}/`, headers, body } as const;
-    const answer = await send(service, request, call, signal);
-    const xml = readXml(answer.text);
-    if (xml?.name === `${action}Response`) return xml;
-    throw unreadable(service, answer, call);
+    const read = (text: string): Xml | null => {
+      const xml = readXml(text);
+      return xml?.name === `${action}Response` ? xml : null;
+    };
+    return send(service, action, { method: 'POST', headers, body }, call, read, signal);
   }
 
   const calls = {
@@ -92,37 +96,22 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
     sts: (action: string, call: Call, signal: AbortSignal): Promise<Xml> => query('sts', '2011-06-15', action, {}, call, signal),
 
     /** SSM and Service Quotas. `target`: with its prefix. */
-    async json(
-      service: 'ssm' | 'servicequotas',
-      target: string,
-      input: unknown,
-      call: Call,
-      signal: AbortSignal,
-    ): Promise<unknown> {
+    json(service: 'ssm' | 'servicequotas', target: string, input: unknown, call: Call, signal: AbortSignal): Promise<unknown> {
       const headers = { 'Content-Type': 'application/x-amz-json-1.1', 'X-Amz-Target': target };
-      const request = { method: 'POST', url: `${baseOf(service, call.region)}/`, headers, body: JSON.stringify(input) } as const;
-      const answer = await send(service, request, call, signal);
-      const found = jsonOf(answer.text);
-      if (found !== undefined) return found;
-      throw unreadable(service, answer, call);
+      const action = target.split('.')[1] ?? '';
+      return send(service, action, { method: 'POST', headers, body: JSON.stringify(input) }, call, jsonOf, signal);
     },
 
     /** `path`: with its query. */
-    async scheduler(
-      method: 'GET' | 'POST' | 'DELETE',
-      path: string,
+    scheduler(
+      [action, method, path]: readonly [action: string, method: 'GET' | 'POST' | 'DELETE', path: string],
       input: unknown,
       call: Call,
       signal: AbortSignal,
     ): Promise<unknown> {
-      const body = input === undefined ? {} : { body: JSON.stringify(input) };
-      const headers = input === undefined ? {} : { 'Content-Type': 'application/json' };
-      const request = { method, url: `${baseOf('scheduler', call.region)}${path}`, headers, ...body };
-      const answer = await send('scheduler', request, call, signal);
-      if (method === 'DELETE') return null;
-      const found = jsonOf(answer.text);
-      if (found !== undefined) return found;
-      throw unreadable('scheduler', answer, call);
+      const json = input !== undefined && { headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(input) };
+      const read = method === 'DELETE' ? () => true : jsonOf;
+      return send('scheduler', action, { method, path, headers: {}, ...json }, call, read, signal);
     },
   };
   return calls;

@@ -1,10 +1,10 @@
 /** The call that makes one machine, with everything that belongs to it. */
 import { gzipSync } from 'node:zlib';
 import { CloudError, type Made, type Order } from '../cloud.ts';
+import { tagsOf } from '../kit/things.ts';
 import type { Call, Calls, Params } from './calls.ts';
-import type { AwsConfig } from './config.ts';
 import type { Ami } from './image.ts';
-import { tagsOf } from './tags.ts';
+import type { AwsConfig } from './type.ts';
 import { itemsAt, textAt } from './xml.ts';
 
 /** Bytes of user data, before base64 (EC2 user guide, "Run commands at launch"). */
@@ -28,6 +28,8 @@ export function runParams(
   { ami, subnet, group }: { readonly ami: Ami; readonly subnet: string | null; readonly group: string | null },
 ): Params {
   const { offer, disk, userData } = order;
+  // `Name` is for people who look at the console.
+  const tags = Object.entries({ Name: order.run, ...tagsOf(order) }).map(([Key, Value]) => ({ Key, Value }));
   const kinds = ['instance', 'volume', 'network-interface', ...(offer.spot ? ['spot-instances-request'] : [])];
   return {
     ...{ ImageId: ami.id, InstanceType: offer.type, MinCount: 1, MaxCount: 1 },
@@ -42,7 +44,7 @@ export function runParams(
         Ebs: { VolumeSize: Math.max(disk, ami.disk), VolumeType: 'gp3', Encrypted: true, DeleteOnTermination: true },
       },
     ],
-    TagSpecification: kinds.map((kind) => ({ ResourceType: kind, Tag: tagsOf(order) })),
+    TagSpecification: kinds.map((kind) => ({ ResourceType: kind, Tag: tags })),
     ...(offer.spot && {
       InstanceMarketOptions: {
         MarketType: 'spot',
@@ -67,7 +69,7 @@ export async function createMachine(
   const where = offer.zone ?? region;
   const call: Call = {
     doing: `create ${offer.spot ? 'spot machine' : 'machine'} ${run} (${offer.type} in ${where})`,
-    ...{ region, changes: true, permissions: createPermissions, offer: { ...offer, region } },
+    ...{ region, changes: true, permissions: createPermissions, offer },
   };
   const params = { ...runParams(order, { ...on, group: securityGroup }), ClientToken: token };
   const [made] = itemsAt(await calls.ec2('RunInstances', params, call, signal), 'instancesSet');

@@ -5,8 +5,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { awsBench } from '../../../test/kit/aws.ts';
 import { testKey } from '../../../test/standins/aws/standin.ts';
 import type { Ended } from '../../system/run.ts';
-import type { AwsCredentialSource } from './config.ts';
 import { wordsOf } from './profile.ts';
+import type { AwsCredentialSource } from './type.ts';
 
 let folder: string;
 beforeEach(() => {
@@ -176,9 +176,9 @@ it('a call that is aborted does not fail another that waits for the same credent
     keys: [temporary],
     config: { credentials: { kind: 'command', command: ['sign-in'] } },
     parts: {
-      run: async (_program, _args, { signal } = {}) => {
+      run: async () => {
         runs += 1;
-        if (runs === 1) await new Promise((resolve) => signal?.addEventListener('abort', resolve, { once: true }));
+        await held.promise;
         return { code: 0, error: null, stdout: Buffer.from(printed()), stderr: '' };
       },
     },
@@ -189,6 +189,7 @@ it('a call that is aborted does not fail another that waits for the same credent
   held.resolve();
   await expect(one).rejects.toThrow('no longer needed');
   expect(await two).toContain('us-west-2a');
+  expect(runs).toBe(1);
 });
 
 it.each([

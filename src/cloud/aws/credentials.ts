@@ -3,24 +3,20 @@
  * until AWS refuses it; all others are read each time, so that a renewed file or secret counts at once.
  */
 import { z } from 'zod';
-import { OnejobError } from '../../errors.ts';
+import type { ErrorOptions } from '../../errors.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError } from '../cloud.ts';
-import { askProgramJson, type Caller, type CloudParts } from '../kit/caller.ts';
-import type { AwsCredentialSource } from './config.ts';
+import { askProgram, type Caller, type CloudParts } from '../kit/caller.ts';
+import { createHeld, type Lease } from '../kit/held.ts';
 import { profileOf, wordsOf } from './profile.ts';
+import type { AwsCredentialSource } from './type.ts';
 
 export interface Credential {
   readonly id: string;
   readonly secret: string;
   /** null: it is for good. */
   readonly session: string | null;
-}
-
-interface Found extends Credential {
-  /** Until when it may be kept, ms since the epoch; null: it is not kept. */
-  readonly until: number | null;
 }
 
 /** ms before its end from which a credential is not used any more. */
@@ -41,44 +37,47 @@ export type Credentials = ReturnType<typeof createCredentials>;
 
 export function createCredentials(source: AwsCredentialSource, parts: Pick<CloudParts, 'variables' | 'run'>, caller: Caller) {
   const { variables } = parts;
-  let kept: Found | null = null;
+  const held = createHeld<Credential>(caller.now);
 
-  async function fromProgram(command: readonly string[], signal: AbortSignal): Promise<Found> {
-    const found = printed.safeParse(await askProgramJson(command, parts, signal));
-    if (!found.success) {
-      throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot sign in to AWS: "${command[0]}" printed no credential.`, {
+  const read = (id: string, secret: string, session: string | null): Lease<Credential> => ({
+    value: { id, secret, session },
+    until: 0,
+  });
+  const until = (end: string): number => Date.parse(end) - margin || 0;
+
+  async function fromProgram(command: readonly string[], signal: AbortSignal): Promise<Lease<Credential>> {
+    const found = printed.safeParse(jsonOf(await askProgram(command, parts, signal)));
+    if (!found.success)
+      throw refuse(`"${command[0]}" printed no credential`, {
         hint: 'It must print what credential_process of the AWS CLI prints: Version, AccessKeyId, SecretAccessKey.',
         retry: true,
       });
-    }
     const { AccessKeyId: id, SecretAccessKey: secret, SessionToken: session = null, Expiration: end = null } = found.data;
-    return { id, secret, session, until: end === null ? Number.POSITIVE_INFINITY : untilOf(end) };
+    return { value: { id, secret, session }, until: end === null ? Number.POSITIVE_INFINITY : until(end) };
   }
 
-  async function fromProfile(name: string, signal: AbortSignal): Promise<Found> {
+  async function fromProfile(name: string, signal: AbortSignal): Promise<Lease<Credential>> {
     const profile = await profileOf(name, variables);
-    if (profile === null) {
-      throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot sign in to AWS: there is no profile "${name}".`, {
+    if (profile === null)
+      throw refuse(`there is no profile "${name}"`, {
         hint: `Run "aws configure --profile ${name}" as the user that onejob runs as, or change "credentials" of this cloud.`,
       });
-    }
     const { aws_access_key_id: id = '', aws_secret_access_key: secret = '', aws_session_token: session = null } = profile;
-    const isStatic = id !== '' && secret !== '' && profile.role_arn === undefined;
-    if (isStatic) return { id, secret, session, until: null };
-    if (profile.credential_process !== undefined && profile.role_arn === undefined)
-      return fromProgram(wordsOf(profile.credential_process), signal);
+    if (profile.role_arn === undefined) {
+      if (id !== '' && secret !== '') return read(id, secret, session);
+      if (profile.credential_process !== undefined) return fromProgram(wordsOf(profile.credential_process), signal);
+    }
     return fromProgram(['aws', 'configure', 'export-credentials', '--profile', name, '--format', 'process'], signal);
   }
 
   /** Of the machine that onejob runs on, by IMDSv2. */
-  async function fromMetadata(signal: AbortSignal): Promise<Found> {
+  async function fromMetadata(signal: AbortSignal): Promise<Lease<Credential>> {
     const base = 'http://169.254.169.254/latest';
     const sending = { doing: 'sign in to AWS', place: 'the metadata service of this machine', changes: false };
     const ask = async (method: 'GET' | 'PUT', path: string, headers: Readonly<Record<string, string>>): Promise<string> => {
       const { status, text } = await caller.send({ method, url: `${base}${path}`, headers }, sending, signal);
       if (status === 200) return text.trim();
-      const why = status === 404 ? 'this machine has no role' : `the metadata service answered ${status}`;
-      throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot sign in to AWS: ${why}.`, {
+      throw refuse(status === 404 ? 'this machine has no role' : `the metadata service answered ${status}`, {
         hint: 'Give the EC2 instance that onejob runs on an instance profile with deploy/cloud/aws-policy.json.',
         retry: true,
       });
@@ -87,33 +86,23 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
     const roles = '/meta-data/iam/security-credentials/';
     const [role = ''] = (await ask('GET', roles, token)).split('\n');
     const found = ofRole.safeParse(jsonOf(await ask('GET', `${roles}${encodeURIComponent(role)}`, token)));
-    if (found.success) {
-      const { AccessKeyId: id, SecretAccessKey: secret, Token: session, Expiration: end } = found.data;
-      return { id, secret, session, until: untilOf(end) };
-    }
-    throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot sign in to AWS: role "${role}" of this machine has no credential.`, {
-      retry: true,
-    });
+    if (!found.success) throw refuse(`role "${role}" of this machine has no credential`, { retry: true });
+    const { AccessKeyId: id, SecretAccessKey: secret, Token: session, Expiration: end } = found.data;
+    return { value: { id, secret, session }, until: until(end) };
   }
 
-  function untilOf(end: string): number | null {
-    const at = Date.parse(end);
-    return Number.isNaN(at) ? null : at - margin;
-  }
-
-  async function find(signal: AbortSignal): Promise<Found> {
+  async function find(signal: AbortSignal): Promise<Lease<Credential>> {
     switch (source.kind) {
       case 'usual': {
         const { AWS_ACCESS_KEY_ID: id = '', AWS_SECRET_ACCESS_KEY: secret = '', AWS_SESSION_TOKEN: session = '' } = variables;
-        if (id !== '' && secret !== '') return { id, secret, session: session === '' ? null : session, until: null };
+        if (id !== '' && secret !== '') return read(id, secret, session === '' ? null : session);
         return fromProfile(variables.AWS_PROFILE || 'default', signal);
       }
       case 'profile':
         return fromProfile(source.profile, signal);
       case 'keys': {
         const secret = await readSecret(source.secret, variables);
-        const session = source.session === null ? null : await readSecret(source.session, variables);
-        return { id: source.id, secret, session, until: null };
+        return read(source.id, secret, source.session === null ? null : await readSecret(source.session, variables));
       }
       case 'command':
         return fromProgram(source.command, signal);
@@ -122,34 +111,18 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
     }
   }
 
-  let asking: Promise<Found> | null = null;
   return {
     /** @throws CloudError E_CLOUD_CREDENTIAL, E_SECRET */
-    async get(signal: AbortSignal): Promise<Credential> {
-      for (;;) {
-        if (kept?.until != null && kept.until > caller.now()) return kept;
-        // Many calls at once ask a person's identity provider once.
-        asking ??= find(signal).finally(() => {
-          asking = null;
-        });
-        try {
-          kept = await asking;
-          return kept;
-        } catch (error) {
-          signal.throwIfAborted();
-          // Else the caller that asked was aborted, and this one asks by itself.
-          if (error instanceof OnejobError) throw error;
-        }
-      }
-    },
+    get: (signal: AbortSignal): Promise<Credential> => held.get('', find, signal),
     /** AWS refused it. */
-    forget(): void {
-      kept = null;
-    },
+    forget: (): void => held.forget(),
     /** How people call it. */
     name: nameOf(source),
   };
 }
+
+const refuse = (why: string, options: ErrorOptions): CloudError =>
+  new CloudError('E_CLOUD_CREDENTIAL', `Cannot sign in to AWS: ${why}.`, options);
 
 function nameOf(source: AwsCredentialSource): string {
   switch (source.kind) {

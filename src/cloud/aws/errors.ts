@@ -4,7 +4,8 @@
  */
 import { brief } from '../../http/exchange.ts';
 import { CloudError, type CloudErrorCode } from '../cloud.ts';
-import { quotaOf } from './quotas.ts';
+import { sentence } from '../kit/caller.ts';
+import { quotaOf } from './sizes.ts';
 
 /** An error as a service of AWS sent it. */
 export interface AwsProblem {
@@ -20,11 +21,12 @@ export interface Asked {
   readonly doing: string;
   /** `EC2 in us-west-2`. */
   readonly place: string;
+  readonly region: string;
   readonly changes: boolean;
   /** Actions that the caller must be allowed. */
   readonly permissions: readonly string[];
   /** For a machine that was asked for. */
-  readonly offer?: { readonly type: string; readonly spot: boolean; readonly region: string };
+  readonly offer?: { readonly type: string; readonly spot: boolean };
 }
 
 const kinds: readonly (readonly [CloudErrorCode, RegExp])[] = [
@@ -94,71 +96,57 @@ export function toCloudError(problem: AwsProblem, asked: Asked): CloudError {
   // A refusal may come with a long encoded text, which says nothing to a person.
   const said = brief(message.replace(/\s*Encoded authorization failure message:.*$/s, ''));
   const what = code === '' ? `HTTP ${status}` : `${code} (HTTP ${status})`;
-  const { text = '', hint = null } = explained(kind, problem, asked);
-  const shown = [`Cannot ${doing}: ${place} answered ${what}${said === '' ? '' : `: ${said}`}`, text]
-    .filter((part) => part !== '')
-    .map((part) => (/[.!?…]$/.test(part) ? part : `${part}.`))
-    .join(' ');
+  const { text = '', hint } = kind === 'E_CLOUD_QUOTA' ? quotaOfError(problem, asked) : { hint: hintOf(kind, problem, asked) };
   // The token belongs to an earlier call with other values: that one may have made a machine.
   const isSecond = code === 'IdempotentParameterMismatch';
-  return new CloudError(kind, shown, {
+  return new CloudError(kind, `Cannot ${doing}: ${sentence(`${place} answered ${what}${said === '' ? '' : `: ${said}`}`)}${text}`, {
     ...{ hint, reason: code === '' ? null : code, retry: passes.has(kind) || code === 'PendingVerification' || isInUse(problem) },
     isAmbiguous: isSecond || (changes && (kind === 'E_CLOUD_UNREACHABLE' || kind === 'E_CLOUD_ANSWER')),
     zones: kind === 'E_CLOUD_CAPACITY' ? zonesIn(message) : [],
   });
 }
 
-function explained(kind: CloudErrorCode, { code, message }: AwsProblem, asked: Asked): { text?: string; hint?: string | null } {
-  const { offer, permissions } = asked;
+/** Which quota a machine counts against, and what it needs of it. */
+function quotaOfError({ code, message }: AwsProblem, { offer, region }: Asked): { readonly text?: string; readonly hint: string } {
+  const quota = offer !== undefined && /Vcpu|MaxSpot|InstanceLimit/.test(code) ? quotaOf(offer.type, offer.spot) : null;
+  if (quota === null) return { hint: `Ask for more in Service Quotas of the AWS console, in ${region}.` };
+  const limit = /limit of (\d+)/.exec(message)?.[1];
+  const needs = quota.vcpus === null ? 'vCPUs' : `${quota.vcpus} vCPUs`;
+  const now = limit === undefined ? '' : `; its limit is ${limit}`;
+  return {
+    text: ` ${offer?.type} needs ${needs} of quota "${quota.name}" (${quota.code}) in ${region}${now}.`,
+    hint: `Ask for more of ${quota.code} in Service Quotas of the AWS console, in ${region}. It often takes a day.`,
+  };
+}
+
+function hintOf(kind: CloudErrorCode, { code, message }: AwsProblem, { permissions }: Asked): string | null {
   switch (kind) {
-    case 'E_CLOUD_QUOTA': {
-      if (offer === undefined) return { hint: 'Ask for more in Service Quotas of the AWS console, in that region.' };
-      const quota = quotaOf(offer.type, offer.spot);
-      if (quota === null || !/Vcpu|MaxSpot|InstanceLimit/.test(code)) {
-        return { hint: `Ask for more in Service Quotas of the AWS console, in ${offer.region}.` };
-      }
-      const limit = /limit of (\d+)/.exec(message)?.[1];
-      const needs = quota.vcpus === null ? 'vCPUs' : `${quota.vcpus} vCPUs`;
-      const now = limit === undefined ? '' : `; its limit is ${limit}`;
-      return {
-        text: `${offer.type} needs ${needs} of quota "${quota.name}" (${quota.code}) in ${offer.region}${now}`,
-        hint: `Ask for more of ${quota.code} in Service Quotas of the AWS console, in ${offer.region}. It often takes a day.`,
-      };
-    }
     case 'E_CLOUD_DENIED':
       if (code.startsWith('AuthFailure.'))
-        return { hint: 'Run "aws iam create-service-linked-role --aws-service-name spot.amazonaws.com" once in this account.' };
-      return {
-        hint: `Allow ${permissions.join(', ')}: deploy/cloud/aws-policy.json has all that onejob needs.`,
-      };
+        return 'Run "aws iam create-service-linked-role --aws-service-name spot.amazonaws.com" once in this account.';
+      return `Allow ${permissions.join(', ')}: deploy/cloud/aws-policy.json has all that onejob needs.`;
     case 'E_CLOUD_CREDENTIAL':
-      if (/^(RequestExpired|RequestTimeTooSkewed)$/.test(code))
-        return { hint: 'Sign in again if the credential expires; else set the clock of this host.' };
-      return {
-        hint: /^Expired/.test(code)
-          ? 'Sign in again, or look at what renews the credential.'
-          : 'Look at "credentials" of this cloud, and whether the key is still active.',
-      };
+      if (code === 'RequestExpired') return 'Sign in again if the credential expires; else set the clock of this host.';
+      if (code.startsWith('Expired')) return 'Sign in again, or look at what renews the credential.';
+      return 'Look at "credentials" of this cloud, and whether the key is still active.';
     case 'E_CLOUD_ACCOUNT':
-      return code === 'PendingVerification'
-        ? { hint: 'AWS examines a new account in this region, which takes minutes to 4 hours; nothing was made.' }
-        : { hint: 'Look at the AWS console, and turn the region or service on there.' };
+      if (code === 'PendingVerification')
+        return 'AWS examines a new account in this region, which takes minutes to 4 hours; nothing was made.';
+      return 'Look at the AWS console, and turn the region or service on there.';
     case 'E_CLOUD_CAPACITY':
-      return { hint: 'onejob tries the next zone or type; another region may have it too.' };
+      return 'onejob tries the next zone or type; another region may have it too.';
     case 'E_CLOUD_REQUEST':
-      return { hint: hintOf(code, message) };
+      if (code === 'ValidationException' && /role/i.test(message))
+        return 'Look at "scheduler_role" of this cloud, and at the trust policy of that role: docs/cloud/aws.md.';
+      return requestHints.find(([codes]) => codes.test(code))?.[1] ?? null;
     default:
-      return {};
+      return null;
   }
 }
 
-function hintOf(code: string, message: string): string | null {
-  if (code === 'ValidationException' && /role/i.test(message))
-    return 'Look at "scheduler_role" of this cloud, and at the trust policy of that role: docs/cloud/aws.md.';
-  if (/AMI|Image|Parameter(NotFound|VersionNotFound)/.test(code))
-    return 'Look at "image" of the host: its "from" must exist in this region.';
-  if (/InstanceType/.test(code)) return 'Look at "types" of the host.';
-  if (/Subnet|Group|Vpc|VPC/.test(code)) return 'Look at "subnets" and "security_group" of this cloud: they must be in its region.';
-  if (/BlockDevice|Volume/.test(code)) return 'Look at "disk" and "image" of the host.';
-  return null;
-}
+const requestHints: readonly (readonly [codes: RegExp, hint: string])[] = [
+  [/AMI|Image|Parameter(NotFound|VersionNotFound)/, 'Look at "image" of the host: its "from" must exist in this region.'],
+  [/InstanceType/, 'Look at "types" of the host.'],
+  [/Subnet|Group|Vpc|VPC/, 'Look at "subnets" and "security_group" of this cloud: they must be in its region.'],
+  [/BlockDevice|Volume/, 'Look at "disk" and "image" of the host.'],
+];

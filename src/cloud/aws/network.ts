@@ -1,7 +1,7 @@
 /** Zones that offer a type of machine, and the subnet for each. */
 import { CloudError } from '../cloud.ts';
 import type { Calls } from './calls.ts';
-import type { AwsConfig } from './config.ts';
+import type { AwsConfig } from './type.ts';
 import { itemsAt, textAt } from './xml.ts';
 
 interface Subnet {
@@ -16,7 +16,7 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
 
   /** Those of the config, the emptiest of each zone first. */
   async function look(ids: readonly string[], signal: AbortSignal): Promise<readonly Subnet[]> {
-    const call = { doing: `look at subnets ${ids.join(', ')}`, region, changes: false, permissions: ['ec2:DescribeSubnets'] };
+    const call = { doing: `look at subnets ${ids.join(', ')}`, region };
     const found = itemsAt(await calls.ec2('DescribeSubnets', { SubnetId: ids }, call, signal), 'subnetSet').flatMap((one) => {
       const [id, zone] = [textAt(one, 'subnetId'), textAt(one, 'availabilityZone')];
       return id === null || zone === null ? [] : [{ id, zone, free: Number(textAt(one, 'availableIpAddressCount') ?? 0) }];
@@ -33,7 +33,7 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
   return {
     /** The cloud's own choice comes first, unless the config names subnets: then a zone is one of theirs. */
     async zones(type: string, signal: AbortSignal): Promise<readonly (string | null)[]> {
-      const call = { doing: `find zones with ${type}`, region, changes: false, permissions: ['ec2:DescribeInstanceTypeOfferings'] };
+      const call = { doing: `find zones with ${type}`, region };
       const filter = { LocationType: 'availability-zone', Filter: [{ Name: 'instance-type', Value: [type] }] };
       const offered = (await calls.ec2List('DescribeInstanceTypeOfferings', 'instanceTypeOfferingSet', filter, call, signal))
         .flatMap((one) => textAt(one, 'location') ?? [])
@@ -46,13 +46,8 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
       if (subnets === null) return [null, ...offered];
       const own = (await look(subnets, signal)).map(({ zone }) => zone).filter((zone) => offered.includes(zone));
       if (own.length > 0) return own;
-      throw new CloudError(
-        'E_CLOUD_REQUEST',
-        `Cannot use ${type}: EC2 offers it only in ${offered.join(', ')}, and "subnets" are elsewhere.`,
-        {
-          hint: 'Add a subnet in one of these zones to "subnets" of this cloud.',
-        },
-      );
+      const message = `Cannot use ${type}: EC2 offers it only in ${offered.join(', ')}, and "subnets" are elsewhere.`;
+      throw new CloudError('E_CLOUD_REQUEST', message, { hint: 'Add a subnet in one of these zones to "subnets" of this cloud.' });
     },
 
     /** Where a machine in that zone goes; null: the zone alone decides. */

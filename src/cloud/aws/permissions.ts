@@ -2,14 +2,13 @@
  * Asks AWS about each permission without making anything: lists of an owner that nobody has, `DryRun`, and removals of ids that
  * nothing has. There is no way to ask about scheduler:CreateSchedule and iam:PassRole.
  */
-import { CloudError, type HostPlan, type ThingKind } from '../cloud.ts';
-import type { Call, Calls } from './calls.ts';
-import type { AwsConfig } from './config.ts';
+import { CloudError, type HostPlan } from '../cloud.ts';
+import type { Call, Calls, Params } from './calls.ts';
 import { createPermissions, runParams } from './create.ts';
-import { absent, removalOf } from './destroy.ts';
 import type { Ami } from './image.ts';
-import { ec2Lists } from './list.ts';
-import { listSchedules } from './schedule.ts';
+import { listSchedules, schedulePath } from './schedule.ts';
+import { absent, harmless } from './things.ts';
+import type { AwsConfig } from './type.ts';
 
 /** What AWS says of the right to a call. `unclear`: it failed for another reason, which `why` is. */
 export interface Right {
@@ -19,11 +18,8 @@ export interface Right {
 }
 
 const nobody = 'onejob-preflight';
-const noThings = {
-  ...{ machine: 'i-00000000000000000', 'spot-request': 'sir-00000000', disk: 'vol-00000000000000000' },
-  ...{ interface: 'eni-00000000000000000', address: 'eipalloc-00000000000000000' },
-} as const satisfies Partial<Record<ThingKind, string>>;
-const noSchedule = `/schedules/${nobody}?groupName=default`;
+const noMachine = 'i-00000000000000000';
+const noSchedule = schedulePath(nobody);
 
 /** Permissions of things by their tags: AWS may refuse them for an id before it says that there is no such thing. */
 export const isByTag = (permission: string): boolean => /^ec2:(Terminate|Delete|Cancel|Release|GetConsole)/.test(permission);
@@ -36,9 +32,8 @@ export async function askPermissions(
   signal: AbortSignal,
 ): Promise<Right[]> {
   const ask = async (permission: string, act: (call: Call) => Promise<unknown>): Promise<Right> => {
-    const call = { doing: `ask about ${permission}`, region, changes: false, permissions: [permission] };
     try {
-      await act(call);
+      await act({ doing: `ask about ${permission}`, region, permissions: [permission] });
       return { permission, is: 'allowed', why: '' };
     } catch (error) {
       if (!(error instanceof CloudError)) throw error;
@@ -58,17 +53,16 @@ export async function askPermissions(
       return calls.ec2('RunInstances', { ...params, DryRun: true }, call, signal);
     });
   });
-  const removals = Object.entries(noThings).flatMap(([kind, id]) => removalOf(kind as ThingKind, id) ?? []);
-  const dry = [...removals, { action: 'GetConsoleOutput', params: { InstanceId: noThings.machine } }];
+  const ec2 = (action: string, params: Params) => ask(`ec2:${action}`, (call) => calls.ec2(action, params, call, signal));
+  const scheduler = (action: string, method: 'GET' | 'DELETE') =>
+    ask(`scheduler:${action}`, (call) => calls.scheduler([action, method, noSchedule], undefined, call, signal));
   return Promise.all([
     ...runs,
-    ...ec2Lists(nobody).map(({ action, params }) => ask(`ec2:${action}`, (call) => calls.ec2(action, params, call, signal))),
-    ...dry.map(({ action, params }) =>
-      ask(`ec2:${action}`, (call) => calls.ec2(action, { ...params, DryRun: true }, call, signal)),
-    ),
-    ask('ec2:DescribeRegions', (call) => calls.ec2('DescribeRegions', {}, call, signal)),
+    ...harmless(nobody).map(({ action, params }) => ec2(action, params)),
+    ec2('GetConsoleOutput', { InstanceId: noMachine, DryRun: true }),
+    ec2('DescribeRegions', {}),
     ask('scheduler:ListSchedules', (call) => listSchedules(calls, nobody, call, signal)),
-    ask('scheduler:GetSchedule', (call) => calls.scheduler('GET', noSchedule, undefined, call, signal)),
-    ask('scheduler:DeleteSchedule', (call) => calls.scheduler('DELETE', noSchedule, undefined, call, signal)),
+    scheduler('GetSchedule', 'GET'),
+    scheduler('DeleteSchedule', 'DELETE'),
   ]);
 }

@@ -7,21 +7,16 @@ import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { type Birth, CloudError, type Made, type Thing } from '../cloud.ts';
 import type { Call, Calls } from './calls.ts';
-import type { AwsConfig } from './config.ts';
+import type { AwsConfig } from './type.ts';
 
 const group = 'default';
-const groupQuery = `groupName=${group}`;
+/** Of one schedule. */
+export const schedulePath = (name: string): string => `/schedules/${encodeURIComponent(name)}?groupName=${group}`;
 
 const prefixOf = (owner: string): string => `onejob-${createHash('sha256').update(owner).digest('hex').slice(0, 16)}-`;
 const nameOf = ({ owner, run, expires }: Birth): string => `${prefixOf(owner)}${run.slice('onejob-'.length)}-${expires}`;
 const partitionOf = (region: string): string =>
   region.startsWith('cn-') ? 'aws-cn' : region.startsWith('us-gov-') ? 'aws-us-gov' : 'aws';
-
-/** The Target's `Arn` and `Input` for one machine. Scheduler calls EC2 by itself. */
-const targetOf = ({ id, place }: Pick<Made, 'id' | 'place'>) => ({
-  Arn: `arn:${partitionOf(place)}:scheduler:::aws-sdk:ec2:terminateInstances`,
-  Input: JSON.stringify({ InstanceIds: [id] }),
-});
 
 /** What must be read back, by the names of the API. */
 const schedule = z.object({
@@ -43,7 +38,6 @@ export async function setSchedule(
 ): Promise<string> {
   const name = nameOf(birth);
   const region = made.place;
-  const { Arn, Input } = targetOf(made);
   const wanted = {
     State: 'ENABLED',
     // Without an offset: the time zone stands beside it.
@@ -51,31 +45,21 @@ export async function setSchedule(
     ScheduleExpressionTimezone: 'UTC',
     ActionAfterCompletion: 'DELETE',
     FlexibleTimeWindow: { Mode: 'OFF' },
-    Target: { Arn, RoleArn: role, Input },
+    // Scheduler calls EC2 by itself.
+    Target: {
+      ...{ Arn: `arn:${partitionOf(region)}:scheduler:::aws-sdk:ec2:terminateInstances`, RoleArn: role },
+      Input: JSON.stringify({ InstanceIds: [made.id] }),
+    },
   };
-  const call = (what: string, changes: boolean, permissions: readonly string[]): Call => ({
-    ...{ region, changes, permissions },
-    doing: `${what} the end of life of machine ${made.id}`,
-  });
-  const input = {
-    ...wanted,
-    GroupName: group,
-    Description: `Ends ${birth.run} of onejob (owner ${birth.owner}, host ${birth.host}).`,
-  };
-  try {
-    await calls.scheduler(
-      'POST',
-      `/schedules/${name}`,
-      input,
-      call('set', true, ['scheduler:CreateSchedule', 'iam:PassRole']),
-      signal,
-    );
-  } catch (error) {
-    // It was set by an earlier call, whose answer was lost: what counts is what can be read.
-    if (!(error instanceof CloudError) || error.reason !== 'ConflictException') throw error;
-  }
-  const read = call('read back', false, ['scheduler:GetSchedule']);
-  const found = await orAbsent(calls.scheduler('GET', `/schedules/${name}?${groupQuery}`, undefined, read, signal));
+  const doing = (what: string): string => `${what} the end of life of machine ${made.id}`;
+  const set: Call = { doing: doing('set'), region, changes: true, permissions: ['scheduler:CreateSchedule', 'iam:PassRole'] };
+  const Description = `Ends ${birth.run} of onejob (owner ${birth.owner}, host ${birth.host}).`;
+  const input = { ...wanted, GroupName: group, Description };
+  // It may have been set by an earlier call, whose answer was lost: what counts is what can be read.
+  await unless('ConflictException', calls.scheduler(['CreateSchedule', 'POST', `/schedules/${name}`], input, set, signal));
+  const read: Call = { doing: doing('read back'), region };
+  const get = calls.scheduler(['GetSchedule', 'GET', schedulePath(name)], undefined, read, signal);
+  const found = await unless('ResourceNotFoundException', get);
   const whole = schedule.safeParse(found);
   const differs = whole.success ? differenceOf(whole.data, wanted) : found === null ? 'it is not there' : 'a part of it is missing';
   if (differs === null) return `schedule ${name} in ${region}`;
@@ -85,12 +69,12 @@ export async function setSchedule(
   });
 }
 
-/** null: there is no such schedule. */
-async function orAbsent(answer: Promise<unknown>): Promise<unknown> {
+/** null: AWS refuses it for that reason. */
+async function unless(reason: string, answer: Promise<unknown>): Promise<unknown> {
   try {
     return await answer;
   } catch (error) {
-    if (error instanceof CloudError && error.reason === 'ResourceNotFoundException') return null;
+    if (error instanceof CloudError && error.reason === reason) return null;
     throw error;
   }
 }
@@ -120,11 +104,11 @@ export async function listSchedules(calls: Calls, owner: string, call: Call, sig
   do {
     const query = new URLSearchParams({ MaxResults: '100', NamePrefix: prefix, ScheduleGroup: group });
     if (token != null) query.set('NextToken', token);
-    const found = page.safeParse(await calls.scheduler('GET', `/schedules?${query}`, undefined, call, signal));
+    const answer = await calls.scheduler(['ListSchedules', 'GET', `/schedules?${query}`], undefined, call, signal);
+    const found = page.safeParse(answer);
     if (!found.success) {
-      throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: EventBridge Scheduler sent an unexpected list.`, {
-        retry: true,
-      });
+      const message = `Cannot ${call.doing}: EventBridge Scheduler sent an unexpected list.`;
+      throw new CloudError('E_CLOUD_ANSWER', message, { retry: true });
     }
     for (const { Name: name, CreationDate: born } of found.data.Schedules) {
       const [, run, expires] = /^-?([0-9a-f]{16})-(\d{1,12})$/.exec(name.slice(prefix.length)) ?? [];
@@ -140,5 +124,5 @@ export async function listSchedules(calls: Calls, owner: string, call: Call, sig
 }
 
 export async function deleteSchedule(calls: Calls, name: string, call: Call, signal: AbortSignal): Promise<void> {
-  await calls.scheduler('DELETE', `/schedules/${encodeURIComponent(name)}?${groupQuery}`, undefined, call, signal);
+  await calls.scheduler(['DeleteSchedule', 'DELETE', schedulePath(name)], undefined, call, signal);
 }

@@ -1,7 +1,7 @@
 /** How a cloud of type `aws` is written. */
 import { key, token } from '../../config/key.ts';
 import type * as Kinds from '../../config/kinds.ts';
-import { clearTextHost } from '../../config/service-keys.ts';
+import { address, credentials, deathDate, metadata } from '../kit/keys.ts';
 
 export const credentialKeys = {
   profile: key((v) => v.text('the name of a profile', /^[^\s[\]\p{Cc}]{1,128}$/u), undefined, 'name', {
@@ -19,32 +19,15 @@ export const credentialKeys = {
     description: 'Program that prints a credential as `credential_process` of the AWS CLI does.',
     example: '[ /usr/local/bin/aws-credential, --role, ci ]',
   }),
-  metadata: key((v) => v.yesNo, undefined, {
-    description: 'Whether to use the role of the EC2 instance that onejob runs on.',
-    example: 'true',
-    shown: '`false`',
-  }),
+  metadata: metadata('Whether to use the role of the EC2 instance that onejob runs on.'),
 };
 
 /** Each of the ways to sign in, by the key that chooses it. */
-const ways = ['profile', 'access_key_id', 'command', 'metadata'] as const;
-
-const credentials = (v: typeof Kinds) =>
-  v.strict(credentialKeys).transform((found, context) => {
-    const fail = (message: string): never => {
-      context.addIssue({ code: 'custom', message });
-      return v.z.NEVER;
-    };
-    const chosen = ways.filter((way) => found[way] !== undefined && found[way] !== false);
-    if (chosen.length !== 1)
-      return fail(`write one of ${ways.join(', ')}${chosen.length > 1 ? `, not both ${chosen.slice(0, 2).join(' and ')}` : ''}`);
-    const hasSecret = found.secret_access_key !== undefined || found.session_token !== undefined;
-    if (chosen[0] === 'access_key_id' && found.secret_access_key === undefined)
-      return fail('has "access_key_id" without "secret_access_key"');
-    if (chosen[0] !== 'access_key_id' && hasSecret)
-      return fail(`has a secret beside "${chosen[0]}", which does not use it; remove one of them`);
-    return found;
-  });
+const source = credentials(credentialKeys, ['profile', 'access_key_id', 'command', 'metadata'], (way, has) => {
+  if (way !== 'access_key_id' && (has('secret_access_key') || has('session_token')))
+    return `has a secret beside "${way}", which does not use it; remove one of them`;
+  return way === 'access_key_id' && !has('secret_access_key') ? 'has "access_key_id" without "secret_access_key"' : null;
+});
 
 const ids = (what: string, prefix: string) => (v: typeof Kinds) =>
   v.text(`the id of ${what} such as "${prefix}-0a1b2c3d4e5f67890"`, new RegExp(`^${prefix}-[0-9a-f]{8,17}$`));
@@ -59,7 +42,7 @@ export const awsKeys = {
     example: '[ us-west-2, us-east-1 ]',
     shown: 'all that are turned on in the account',
   }),
-  credentials: key(credentials, undefined, 'map', {
+  credentials: key(source, undefined, 'map', {
     description: 'What onejob signs in with.',
     example: '{ profile: ci }',
     shown:
@@ -85,25 +68,12 @@ export const awsKeys = {
       example: 'arn:aws:iam::123456789012:role/onejob-scheduler',
     },
   ),
-  death_date: key((v) => v.oneOf(['cloud', 'manager-only']), 'cloud', {
-    description:
-      '`cloud`: AWS itself ends each machine at the end of its `lifetime`, and a machine for which it does not confirm that is removed again. `manager-only`: only the machine and onejob end it.',
-    example: 'manager-only',
-  }),
-  endpoint: key(
-    (v) =>
-      v.value((found) => {
-        const good = typeof found === 'string' && /^https?:\/\/[^\s/?#@]+\/?$/.test(found) && URL.canParse(found);
-        if (!good) return v.no('expected an address such as "https://aws.example.org"');
-        if (clearTextHost(found) !== null) return v.no('must begin with https: credentials would leave this host in clear text');
-        return v.yes(found.replace(/\/$/, ''));
-      }),
-    undefined,
-    'address',
-    {
-      description: 'Address of all services of AWS, for tests and private endpoints.',
-      example: 'https://aws.example.org',
-      shown: "AWS's own",
-    },
+  death_date: deathDate(
+    '`cloud`: AWS itself ends each machine at the end of its `lifetime`, and a machine for which it does not confirm that is removed again. `manager-only`: only the machine and onejob end it.',
   ),
+  endpoint: key(address('https://aws.example.org'), undefined, 'address', {
+    description: 'Address of all services of AWS, for tests and private endpoints.',
+    example: 'https://aws.example.org',
+    shown: "AWS's own",
+  }),
 };

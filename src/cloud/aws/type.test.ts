@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { strict } from '../../config/kinds.ts';
-import { quotaOf } from './quotas.ts';
 import { awsKeys } from './schema.ts';
+import { quotaOf } from './sizes.ts';
 import { aws } from './type.ts';
 
 const parsed = (keys: object) => strict(awsKeys).safeParse(keys);

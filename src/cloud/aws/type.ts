@@ -1,8 +1,35 @@
 /** AWS as a type of cloud: what config holds of one. How it is written is `schema.ts`. */
 import type { Written } from '../../config/key.ts';
+import type { SecretReference } from '../../secrets/reference.ts';
 import type { CloudType } from '../cloud-type.ts';
-import type { AwsConfig, AwsCredentialSource } from './config.ts';
 import { awsKeys, credentialKeys } from './schema.ts';
+
+export type AwsCredentialSource =
+  /** The usual variables, else the profile that `AWS_PROFILE` names, else `default`. */
+  | { readonly kind: 'usual' }
+  | { readonly kind: 'profile'; readonly profile: string }
+  | { readonly kind: 'keys'; readonly id: string; readonly secret: SecretReference; readonly session: SecretReference | null }
+  | { readonly kind: 'command'; readonly command: readonly string[] }
+  /** The role of the machine that onejob runs on. */
+  | { readonly kind: 'metadata' };
+
+export interface AwsConfig {
+  readonly name: string;
+  readonly type: 'aws';
+  readonly region: string;
+  /** Where to look when everything is looked at, beside `region`; null: in all that are turned on. */
+  readonly regions: readonly string[] | null;
+  readonly credentials: AwsCredentialSource;
+  /** null: those of the default network. */
+  readonly subnets: readonly string[] | null;
+  /** null: the default one of the network. */
+  readonly securityGroup: string | null;
+  /** null only with `manager-only`, or in a config that a check refuses. */
+  readonly schedulerRole: string | null;
+  readonly deathDate: 'cloud' | 'manager-only';
+  /** Without a slash at its end; null: AWS's own. */
+  readonly endpoint: string | null;
+}
 
 /** Families whose GPUs current drivers do not support, with the GPU. Open kernel modules of NVIDIA begin with Turing. */
 const dead: readonly (readonly [family: RegExp, gpu: string])[] = [
@@ -46,40 +73,19 @@ export const aws: CloudType<AwsConfig> = {
     ...(deathDate === 'cloud' && schedulerRole === null ? [[['scheduler_role'], needsRole] as const] : []),
     ...(subnets !== null && securityGroup === null ? [[['subnets'], needsGroup] as const] : []),
   ],
-  secrets: ({ credentials }) =>
-    credentials.kind !== 'keys'
-      ? []
-      : [
-          ['credentials.secret_access_key', credentials.secret],
-          ...(credentials.session === null ? [] : [['credentials.session_token', credentials.session] as const]),
-        ],
+  secrets({ credentials: source }) {
+    if (source.kind !== 'keys') return [];
+    const session = source.session === null ? [] : [['credentials.session_token', source.session] as const];
+    return [['credentials.secret_access_key', source.secret], ...session];
+  },
   permissions: [
-    'ec2:CancelSpotInstanceRequests',
-    'ec2:CreateTags',
-    'ec2:DeleteNetworkInterface',
-    'ec2:DeleteVolume',
-    'ec2:DescribeAddresses',
-    'ec2:DescribeImages',
-    'ec2:DescribeInstanceTypeOfferings',
-    'ec2:DescribeInstances',
-    'ec2:DescribeNetworkInterfaces',
-    'ec2:DescribeRegions',
-    'ec2:DescribeSecurityGroups',
-    'ec2:DescribeSpotInstanceRequests',
-    'ec2:DescribeSpotPriceHistory',
-    'ec2:DescribeSubnets',
-    'ec2:DescribeVolumes',
-    'ec2:GetConsoleOutput',
-    'ec2:ReleaseAddress',
-    'ec2:RunInstances',
-    'ec2:TerminateInstances',
-    'iam:PassRole',
-    'scheduler:CreateSchedule',
-    'scheduler:DeleteSchedule',
-    'scheduler:GetSchedule',
-    'scheduler:ListSchedules',
-    'servicequotas:GetServiceQuota',
-    'ssm:GetParameter',
+    ...['ec2:CancelSpotInstanceRequests', 'ec2:CreateTags', 'ec2:DeleteNetworkInterface', 'ec2:DeleteVolume'],
+    ...['ec2:DescribeAddresses', 'ec2:DescribeImages', 'ec2:DescribeInstanceTypeOfferings', 'ec2:DescribeInstances'],
+    ...['ec2:DescribeNetworkInterfaces', 'ec2:DescribeRegions', 'ec2:DescribeSecurityGroups', 'ec2:DescribeSpotInstanceRequests'],
+    ...['ec2:DescribeSpotPriceHistory', 'ec2:DescribeSubnets', 'ec2:DescribeVolumes', 'ec2:GetConsoleOutput'],
+    ...['ec2:ReleaseAddress', 'ec2:RunInstances', 'ec2:TerminateInstances', 'iam:PassRole'],
+    ...['scheduler:CreateSchedule', 'scheduler:DeleteSchedule', 'scheduler:GetSchedule', 'scheduler:ListSchedules'],
+    ...['servicequotas:GetServiceQuota', 'ssm:GetParameter'],
   ],
   open: async (cloud, parts) => (await import('./aws.ts')).createAws(cloud, parts),
 };

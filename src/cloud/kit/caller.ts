@@ -3,7 +3,6 @@ import type { Clock } from '../../core/clock.ts';
 import { type Answer, exchange, NoAnswer, type Outgoing } from '../../http/exchange.ts';
 import type { Log } from '../../log.ts';
 import type { Variables } from '../../secrets/reference.ts';
-import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
 import { CloudError } from '../cloud.ts';
 
@@ -90,13 +89,5 @@ export async function askProgram(command: readonly string[], parts: Pick<CloudPa
   });
 }
 
-/** The same, as JSON. @throws CloudError E_CLOUD_CREDENTIAL */
-export async function askProgramJson(
-  command: readonly string[],
-  parts: Pick<CloudParts, 'run'>,
-  signal: AbortSignal,
-): Promise<unknown> {
-  const found = jsonOf(await askProgram(command, parts, signal));
-  if (found !== undefined) return found;
-  throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot get a credential from "${command[0]}": it printed no JSON.`, { retry: true });
-}
+/** With its full stop. */
+export const sentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `${text}.`);

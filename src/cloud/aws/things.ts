@@ -1,0 +1,172 @@
+/** Things of EC2 by kind: how everything of one owner is listed, region by region, and how one of them is removed. */
+import { CloudError, type Listing, type ListScope, type Offer, type Thing, type ThingKind, tagKeys } from '../cloud.ts';
+import { told } from '../kit/things.ts';
+import type { Call, Calls, Params } from './calls.ts';
+import { deleteSchedule, listSchedules } from './schedule.ts';
+import type { AwsConfig } from './type.ts';
+import { itemsAt, textAt, type Xml } from './xml.ts';
+
+type State = Thing['state'];
+
+/** One kind of thing. Each has its own list: a leftover may be all that is left of a machine. */
+interface Kind {
+  readonly kind: ThingKind;
+  readonly action: string;
+  /** Its list in the answer, and the most that one page has; null: the call knows no pages. */
+  readonly set: string;
+  readonly page: number | null;
+  readonly title: string;
+  readonly id: string;
+  /** null: it is gone, and only remembered. */
+  stateOf(xml: Xml): State | null;
+  offerOf?(xml: Xml): Offer | null;
+  /** What removes it. */
+  readonly remove: string;
+  params(id: string): Params;
+  /** An id that nothing has. */
+  readonly none: string;
+}
+
+const machineStates: Readonly<Record<string, State | null>> = {
+  ...{ pending: 'starting', running: 'running', 'shutting-down': 'ending', stopping: 'running', stopped: 'stopped' },
+  terminated: null,
+};
+
+const kinds: readonly Kind[] = [
+  {
+    ...{ kind: 'machine', action: 'DescribeInstances', set: 'reservationSet', page: 1000, title: 'instances', id: 'instanceId' },
+    // A state that EC2 may invent is alive.
+    stateOf: (xml) => {
+      const state = machineStates[textAt(xml, 'instanceState/name') ?? ''];
+      return state === undefined ? 'running' : state;
+    },
+    offerOf(xml) {
+      const type = textAt(xml, 'instanceType');
+      if (type === null) return null;
+      return { type, spot: textAt(xml, 'instanceLifecycle') === 'spot', zone: textAt(xml, 'placement/availabilityZone') };
+    },
+    ...{ remove: 'TerminateInstances', params: (id) => ({ InstanceId: [id] }), none: 'i-00000000000000000' },
+  },
+  {
+    ...{ kind: 'spot-request', action: 'DescribeSpotInstanceRequests', set: 'spotInstanceRequestSet', page: 1000 },
+    ...{ title: 'spot requests', id: 'spotInstanceRequestId' },
+    stateOf(xml) {
+      const state = textAt(xml, 'state') ?? '';
+      if (['closed', 'cancelled', 'failed'].includes(state)) return null;
+      return state === 'open' ? 'starting' : 'running';
+    },
+    ...{ remove: 'CancelSpotInstanceRequests', params: (id) => ({ SpotInstanceRequestId: [id] }), none: 'sir-00000000' },
+  },
+  {
+    ...{ kind: 'disk', action: 'DescribeVolumes', set: 'volumeSet', page: 500, title: 'volumes', id: 'volumeId' },
+    stateOf(xml) {
+      const state = textAt(xml, 'status');
+      if (state === 'deleted') return null;
+      return state === 'deleting' ? 'ending' : 'running';
+    },
+    ...{ remove: 'DeleteVolume', params: (id) => ({ VolumeId: id }), none: 'vol-00000000000000000' },
+  },
+  {
+    ...{ kind: 'interface', action: 'DescribeNetworkInterfaces', set: 'networkInterfaceSet', page: 1000 },
+    ...{ title: 'network interfaces', id: 'networkInterfaceId' },
+    stateOf: (xml) => (textAt(xml, 'status') === 'detaching' ? 'ending' : 'running'),
+    ...{ remove: 'DeleteNetworkInterface', params: (id) => ({ NetworkInterfaceId: id }), none: 'eni-00000000000000000' },
+  },
+  {
+    ...{ kind: 'address', action: 'DescribeAddresses', set: 'addressesSet', page: null, title: 'addresses', id: 'allocationId' },
+    stateOf: () => 'running',
+    ...{ remove: 'ReleaseAddress', params: (id) => ({ AllocationId: id }), none: 'eipalloc-00000000000000000' },
+  },
+];
+
+const paramsOf = (owner: string, page: number | null): Params => ({
+  Filter: [{ Name: `tag:${tagKeys.owner}`, Value: [owner] }],
+  ...(page !== null && { MaxResults: page }),
+});
+
+/** Calls that show what a credential may do with each kind, and do nothing for an owner that nobody has. */
+export const harmless = (owner: string): { readonly action: string; readonly params: Params }[] =>
+  kinds.flatMap(({ action, page, remove, params, none }) => [
+    { action, params: paramsOf(owner, page) },
+    { action: remove, params: { ...params(none), DryRun: true } },
+  ]);
+
+async function listKind(calls: Calls, owner: string, region: string, kind: Kind, signal: AbortSignal): Promise<Thing[]> {
+  const call: Call = { doing: `list ${kind.title}`, region };
+  const items = await calls.ec2List(kind.action, kind.set, paramsOf(owner, kind.page), call, signal);
+  const things = kind.kind === 'machine' ? items.flatMap((one) => itemsAt(one, 'instancesSet')) : items;
+  return things.flatMap((xml) => {
+    const state = kind.stateOf(xml);
+    if (state === null) return [];
+    const id = textAt(xml, kind.id);
+    if (id === null) throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: one of them has no id.`, { retry: true });
+    const tags = itemsAt(xml, 'tagSet').map((tag) => [textAt(tag, 'key'), textAt(tag, 'value') ?? undefined]);
+    return [{ kind: kind.kind, id, place: region, state, offer: kind.offerOf?.(xml) ?? null, ...told(Object.fromEntries(tags)) }];
+  });
+}
+
+/** Regions of the account that are turned on. @throws CloudError */
+async function regionsOf(calls: Calls, region: string, signal: AbortSignal): Promise<string[]> {
+  const found = itemsAt(await calls.ec2('DescribeRegions', {}, { doing: 'list regions', region }, signal), 'regionInfo');
+  return found.flatMap((one) => textAt(one, 'regionName') ?? []);
+}
+
+export async function listThings(
+  calls: Calls,
+  { region, regions: named }: Pick<AwsConfig, 'region' | 'regions'>,
+  owner: string,
+  { places, everywhere }: ListScope,
+  signal: AbortSignal,
+): Promise<Listing> {
+  const things: Thing[] = [];
+  const unknown: string[] = [];
+  /** What failed is unknown, never empty. */
+  const attempt = async <T>(what: string, list: () => Promise<readonly T[]>): Promise<readonly T[]> => {
+    try {
+      return await list();
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!(error instanceof CloudError)) throw error;
+      unknown.push(`${what} (${error.reason ?? (error.code === 'E_CLOUD_UNREACHABLE' ? 'no answer' : error.code)})`);
+      return [];
+    }
+  };
+  const others = everywhere ? await attempt('other regions', async () => named ?? (await regionsOf(calls, region, signal))) : [];
+  const ofRegion = async (one: string): Promise<void> => {
+    const found = await Promise.all([
+      ...kinds.map((kind) => attempt(`${kind.title} in ${one}`, () => listKind(calls, owner, one, kind, signal))),
+      attempt(`schedules in ${one}`, () => listSchedules(calls, owner, { doing: 'list schedules', region: one }, signal)),
+    ]);
+    things.push(...found.flat());
+  };
+  // A few regions at a time: EC2 limits requests.
+  const waiting = [...new Set([region, ...places, ...others])];
+  const workers = Array.from({ length: 4 }, async () => {
+    for (let one = waiting.shift(); one !== undefined; one = waiting.shift()) await ofRegion(one);
+  });
+  await Promise.all(workers);
+  return { things, unknown };
+}
+
+/** Codes that say that there is no such thing. */
+export const absent = /NotFound$|^InvalidSpotInstanceRequestID|^ResourceNotFoundException$/;
+
+/**
+ * Removes one thing at a time: one bad id in a call would save all others in it.
+ * @throws CloudError, also if something still uses the thing: then it goes later
+ */
+export async function destroyThing(
+  calls: Calls,
+  { kind, id, place }: Pick<Thing, 'kind' | 'id' | 'place'>,
+  signal: AbortSignal,
+): Promise<void> {
+  const call: Call = { doing: `remove ${kind} ${id}`, region: place, changes: true };
+  try {
+    if (kind === 'schedule') return await deleteSchedule(calls, id, call, signal);
+    const found = kinds.find((one) => one.kind === kind);
+    if (found === undefined) throw new CloudError('E_CLOUD_REQUEST', `Cannot ${call.doing}: AWS has no such kind.`);
+    await calls.ec2(found.remove, found.params(id), call, signal);
+  } catch (error) {
+    if (!(error instanceof CloudError) || error.reason === null || !absent.test(error.reason)) throw error;
+  }
+}

@@ -1,0 +1,46 @@
+/** What the preflights of all clouds share: how questions are asked, and what they say of prices and of the end of life. */
+import { messageOf, OnejobError } from '../../errors.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
+import type { Cloud, HostPlan } from '../cloud.ts';
+
+/** One question, and what its findings are about. */
+export type Question = readonly [subject: string, ask: (subject: string) => Promise<readonly Finding[]> | readonly Finding[]];
+
+/** What it finds; an error is a finding, too. */
+export async function examine([subject, ask]: Question): Promise<readonly Finding[]> {
+  try {
+    return await ask(subject);
+  } catch (error) {
+    return [problem(subject, messageOf(error), error instanceof OnejobError ? error.hint : null)];
+  }
+}
+
+/** All at once. The findings are in the order of the questions. */
+export async function examineAll(questions: readonly Question[]): Promise<Finding[]> {
+  return (await Promise.all(questions.map(examine))).flat();
+}
+
+/** Whether machines are asked for as spot, in the order in which they are. */
+export const spotsOf = ({ spot }: Pick<HostPlan, 'spot'>): readonly boolean[] =>
+  ({ never: [false], prefer: [true, false], only: [true] })[spot];
+
+/** For each type what budgets count. `subjectOf`: of a type. */
+export async function priceFindings(
+  plan: HostPlan,
+  price: Cloud['price'],
+  subjectOf: (type: string) => string,
+  signal: AbortSignal,
+): Promise<Finding[]> {
+  const offers = plan.types.flatMap((type) => spotsOf(plan).map((spot) => ({ type, spot })));
+  const found = offers.map(async ({ type, spot }) => {
+    const [subject, what] = [subjectOf(type), `${type}${spot ? ' (spot)' : ''}`];
+    const known = await price({ type, spot }, signal);
+    if (known !== null) return fine(subject, `${what} costs about ${known.perHour} USD per hour (estimate, as of ${known.asOf}).`);
+    return warning(subject, `onejob knows no price of ${what}.`, 'A budget allows no such machine; write it under "prices".');
+  });
+  return Promise.all(found);
+}
+
+/** That nothing but onejob ends machines. `instead`: what makes the cloud end them. */
+export const managerOnly = (subject: string, instead = 'Remove it, so that the cloud ends them, too.'): Finding =>
+  warning(subject, 'Only onejob ends its machines, because of "death_date: manager-only".', instead);
