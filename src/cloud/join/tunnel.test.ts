@@ -50,6 +50,7 @@ async function bench(answer: () => Duplex) {
     ...{ tunnel, dials, warnings, clock, stop, ended },
     times: () => dials.map(({ at }) => at),
     async pass(ms: number) {
+      await turn();
       for (let left = ms; left > 0; ) {
         const step = Math.min(left, Math.max(1, clock.next() ?? left));
         clock.advance(step);
@@ -94,7 +95,7 @@ it('dials the controller as this machine, and again with growing waits, and tell
   expect(warnings).toEqual(['cannot open the tunnel to the controller; trying again']);
 });
 
-it.fails('dials a controller that accepts and closes at once, or soon, ever more slowly', async () => {
+it('dials a controller that accepts and closes at once, or soon, ever more slowly', async () => {
   for (const after of [0, 1_500]) {
     const { accept, last } = controller();
     const { times, pass, clock } = await bench(() => {
@@ -137,7 +138,7 @@ it('ends a connection that speaks something else', async () => {
   const { times, pass } = await bench(accept);
   last().write(Buffer.alloc(9, 0xff));
   await pass(2 * second);
-  expect(times().length).toBe(2);
+  expect(times()).toEqual([0, 1]);
 });
 
 it('is busy while the controller asks something, and a moment longer', async () => {
@@ -174,7 +175,8 @@ it.each(['breaks', 'is closed in order'] as const)(
     isThere = false;
     if (how === 'is closed in order') asked.destroy();
     near.close();
-    last().destroy();
+    if (how === 'breaks') last().destroy();
+    else last().end();
     await pass(2 * minute);
     expect(tunnel.isBusy()).toBe(true);
     isThere = true;

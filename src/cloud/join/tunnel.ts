@@ -85,15 +85,14 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
         const began = clock.now();
         try {
           await once(signal);
-          failures = 0;
+          // A controller that accepts and closes must not be dialled in a loop.
+          failures = clock.now() - began < longestWait ? failures + 1 : 0;
         } catch (error) {
           if (signal.aborted) return;
           failures += 1;
           if (failures === 1) log.warn('cannot open the tunnel to the controller; trying again', { reason: messageOf(error) });
         }
-        // A controller that closes it at once must not be dialled in a loop.
-        if (clock.now() - began < firstWait || failures > 0)
-          await sleep(clock, doubling(firstWait, longestWait, Math.max(1, failures)), signal);
+        if (failures > 0) await sleep(clock, doubling(firstWait, longestWait, failures), signal);
       }
     },
   };
