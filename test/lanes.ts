@@ -38,7 +38,7 @@ const processes = [
   'src/cli/{cli,connect,control,dashboard,devices,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/{jobs,logs,program,secret-pins,service,service-jobs,status-all}.test.ts',
   'src/cloud/boot/boot.test.ts',
-  'src/cloud/join/{machine,server}.test.ts',
+  'src/cloud/join/{machine,server,tunnel}.test.ts',
   'src/config/{host-places,load}.test.ts',
   'src/engine/{call,image}.test.ts',
   'src/http/connections.test.ts',

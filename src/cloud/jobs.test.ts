@@ -1,7 +1,7 @@
 /** Jobs of the own queue on machines in memory, in virtual time. The queue, its store and the logs are real. */
 import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { Readable } from 'node:stream';
+import { type Duplex, duplexPair, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { pack } from 'tar-stream';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -1199,5 +1199,41 @@ describe('a hostile machine', () => {
     other.end(id, code(1));
     expect(await all.done(id)).toMatchObject({ id, command: ['true'], pool: 'burst.gpu', result: code(1) });
     expect(machine.jobs.size).toBe(0);
+  });
+});
+
+describe('the connection of a machine', () => {
+  it('replaces an earlier one, and is refused to a machine that nobody knows', async () => {
+    const all = await world();
+    const pipes = [duplexPair(), duplexPair(), duplexPair()].map(([near]) => near);
+    const [earlier, later, strange] = pipes as [Duplex, Duplex, Duplex];
+    expect([all.jobs.connected(first, earlier), all.jobs.connected(first, later), all.jobs.connected(second, strange)]).toEqual([
+      true,
+      true,
+      false,
+    ]);
+    expect([earlier.destroyed, later.destroyed]).toEqual([true, false]);
+    all.gone();
+    expect(later.destroyed).toBe(true);
+  });
+
+  it('is over once the machine has ended its side', async () => {
+    const all = await world();
+    const [near, far] = duplexPair();
+    all.jobs.connected(first, near);
+    far.end();
+    await all.turn();
+    expect(near.destroyed).toBe(true);
+  });
+
+  it('that has broken before anybody saw it replaces none', async () => {
+    const all = await world();
+    const [near] = duplexPair();
+    const [broken] = duplexPair();
+    all.jobs.connected(first, near);
+    broken.destroy();
+    await all.turn();
+    expect(all.jobs.connected(first, broken)).toBe(false);
+    expect(near.destroyed).toBe(false);
   });
 });

@@ -432,7 +432,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     attach,
     /** A machine has opened a connection to its onejob. False: nobody wants it. */
     connected(run: string, pipe: Duplex): boolean {
-      if (closing.signal.aborted || parts.machine(run) === null) return false;
+      if (closing.signal.aborted || pipe.destroyed || parts.machine(run) === null) return false;
       const tunnel = openTunnel(pipe);
       const client = createClient({ socket: `machine ${run}`, dial: tunnel.dial, version, patience, mostAnswer });
       const close = attach(run, client, () => {
@@ -440,7 +440,11 @@ export function createMachineJobs(parts: MachineJobsParts) {
         client.close();
         pipe.destroy();
       });
-      pipe.on('error', () => {}).once('close', close);
+      // One that has only ended would stay half open.
+      pipe
+        .on('error', () => {})
+        .once('end', close)
+        .once('close', close);
       return true;
     },
     /** No machine of that run exists any more. */

@@ -98,3 +98,31 @@ test('a later manager gets all of it again', async () => {
   await expect.poll(() => lines).toEqual(['first']);
   await give(null);
 });
+
+test('what comes from another host is followed until its end, kept, and continued after a restart', async () => {
+  const clock = handClock();
+  const open = () => new LogFollowers({ clock, logs: createLogFolder(dir.path), state: () => {}, failed: () => {} });
+  const followers = open();
+  const file = followers.feed(agent);
+  expect(followers.feed(agent)).toBe(file);
+  const read = async (from: LogFollowers, follow: boolean) => {
+    let text = '';
+    for await (const { bytes } of from.read(agent, { follow })) text += Buffer.from(bytes).toString();
+    return text;
+  };
+  const append = (to: typeof file, text: string) =>
+    to.append({ stream: 'stdout', time: 1n, bytes: Buffer.from(text) }, Buffer.from(text));
+  const followed = read(followers, true);
+  append(file, 'one ');
+  append(file, 'two');
+  followers.unfeed(agent);
+  followers.unfeed(agent);
+  expect(await followed).toBe('one two');
+  const later = open();
+  const again = later.feed(agent);
+  expect(again.position).toMatchObject({ stdout: 7, stderr: 0 });
+  append(again, ' three');
+  const [rest] = [read(later, true)];
+  await later.close();
+  expect([await rest, again.closed, await read(later, false)]).toEqual(['one two three', true, 'one two three']);
+});

@@ -874,6 +874,15 @@ describe('an array', () => {
     expect(script).toContain("ONEJOB_ARRAY_INDEX='5'");
   });
 
+  it('is what a job takes itself for that is an attempt of another one', async () => {
+    const of = { job: '0123456789ab', attempt: 3, array: { id: '00000000000b', index: 7 } };
+    const { id } = submit({ attemptOf: of });
+    commit({ change: 'assigned', job: id, agent: 'a1' });
+    const { script } = await queue.register(context(id, 'a1'), never);
+    const told = { JOB_ID: of.job, ATTEMPT: '3', ARRAY_ID: of.array.id, ARRAY_INDEX: '7' };
+    for (const [name, value] of Object.entries(told)) expect(script).toContain(`export ONEJOB_${name}='${value}'`);
+  });
+
   it('is needed as a whole by its id, also with more jobs than may be named', () => {
     const jobs = array(Array.from({ length: 1_500 }, (_, at) => at));
     const { id, needs } = submit({ needs: ['00000000000a', jobs[0]?.id ?? ''] });

@@ -38,6 +38,25 @@ describe('the volumes of a job', () => {
   });
 });
 
+describe('a job of a pool that other hosts have', () => {
+  const far = { ...pool, name: 'burst.gpu', elsewhere: { host: 'burst', pool: 'gpu' } };
+  const ask = (more: Partial<JobRequest>) =>
+    checkRequest(jobRequest.parse({ command: ['true'], ...more }), new Map([['burst.gpu', far]]), () => 'it holds secrets');
+
+  it('may name folders that this host shows to nobody, but no impossible ones', () => {
+    expect(ask({ volumes: [{ ...data, container: '/other' }] }).volumes).toHaveLength(1);
+    expect(() => ask({ volumes: [{ ...data, host: '/data/../etc', container: '/other' }] })).toThrow(
+      expect.objectContaining({ code: 'E_JOB_REQUEST' }),
+    );
+  });
+
+  it('cannot have clients that run programs in it', () => {
+    expect(() => ask({ attended: true })).toThrow(
+      expect.objectContaining({ code: 'E_JOB_REQUEST', message: expect.stringContaining('burst.gpu') }),
+    );
+  });
+});
+
 describe('the limits of a job', () => {
   const limited = { ...pool, recipe: { ...pool.recipe, memory: 2 ** 30, cpus: 2 } };
   const ask = (more: { memory?: number; cpus?: number }) =>

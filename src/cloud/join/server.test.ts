@@ -1,8 +1,10 @@
 /** Machines and their controller over HTTP: the real client and the real server, with a desk in memory. */
 import { writeFileSync } from 'node:fs';
+import http from 'node:http';
 import https from 'node:https';
 import { connect } from 'node:net';
 import { join } from 'node:path';
+import type { Duplex } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
 import { afterEach, describe, expect, it } from 'vitest';
 import { memoryDesk } from '../../../test/kit/desk.ts';
@@ -22,7 +24,7 @@ const [run, other] = ['onejob-0123456789abcdef', 'onejob-fedcba9876543210'];
 const never = new AbortController().signal;
 
 /** The controller, listening, with a machine that it waits for. */
-async function bench(tls: { cert: string; key: string } | null = null) {
+async function bench(tls: { cert: string; key: string } | null = null, tunnel: (pipe: Duplex) => unknown = () => true) {
   const world = memoryDesk();
   const said: string[] = [];
   const line = (event: string, fields: object = {}) => void said.push(`${event} ${JSON.stringify(fields)}`);
@@ -30,7 +32,16 @@ async function bench(tls: { cert: string; key: string } | null = null) {
     listen: { host: '127.0.0.1', port: 0 },
     tls,
     key: 'cloud.listen',
-    desk: world.desk,
+    desk: {
+      ...world.desk,
+      get package() {
+        return world.desk.package;
+      },
+      tunnel(of, pipe) {
+        pipe.resume().once('end', () => pipe.destroy());
+        return tunnel(pipe) !== false && world.desk.tunnel(of, pipe);
+      },
+    },
     clock: systemClock,
     log: { info: line, warn: line, error: line },
   });
@@ -50,7 +61,13 @@ async function bench(tls: { cert: string; key: string } | null = null) {
   const bearer = (secret: string) => ({ authorization: `Bearer ${secret}` });
   const stage = (name: StageName, secret: string, text = '') => post('/cloud/stage', { run, stage: name, text }, bearer(secret));
   const take = (credential: string, with_ = token) => client().join({ token: with_, credential, version: '1' }, never);
-  return { ...world, server, said, url, token, client, post, bearer, stage, take };
+  /** Binds the machine to a credential. */
+  const bind = (): string => {
+    const credential = newSecret();
+    void world.desk.bind(run, hashOf(credential), '1');
+    return credential;
+  };
+  return { ...world, server, said, url, token, client, post, bearer, stage, take, bind };
 }
 
 const beat = { busy: 1, agents: 2, slots: 3, waiting: null, idleFor: 0, problem: null };
@@ -197,6 +214,86 @@ describe('the package', () => {
     const { url, token, bearer, serve } = await bench();
     serve('/nonexistent/onejob.tgz');
     expect((await fetch(`${url}/cloud/onejob.tgz?run=${run}`, { headers: bearer(token) })).status).toBe(503);
+  });
+});
+
+/** Asks for a tunnel: the answer's first line, or `closed`. The connection is kept, and closed with the test. */
+function ask(url: string, path: string, headers: Readonly<Record<string, string>>, ca?: string): Promise<string> {
+  return new Promise((resolve) => {
+    const options = { headers: { connection: 'Upgrade', ...headers }, agent: false, ...(ca !== undefined && { ca }) };
+    const request = (ca === undefined ? http : https).request(`${url}${path}`, options);
+    request.on('upgrade', (response, socket, head) => {
+      endings.push(async () => socket.destroy());
+      // The server may close it right after its answer.
+      const closed = () => resolve('closed');
+      socket.on('error', () => {}).once('close', closed);
+      socket.once('data', (data) => resolve(`${response.statusCode} ${data}`));
+      socket.unshift(head);
+      socket.resume();
+    });
+    request.on('response', (response) => resolve(`answered ${response.statusCode}`));
+    request.on('error', () => resolve('closed')).end();
+  });
+}
+
+describe('a tunnel', () => {
+  const upgrade = 'onejob-tunnel';
+  const path = `/cloud/tunnel?run=${run}`;
+  const kept = (pipes: readonly { pipe: Duplex }[]) => pipes.filter(({ pipe }) => !pipe.destroyed).length;
+
+  it.each(['http', 'https'] as const)('is opened over %s for who has the credential', async (scheme) => {
+    using folder = scratch();
+    const authority = createAuthority(folder.path);
+    authority.issue('127.0.0.1');
+    const tls = { cert: join(folder.path, 'cert.pem'), key: join(folder.path, 'key.pem') };
+    const { url, bearer, bind, pipes } = await bench(scheme === 'http' ? null : tls, (pipe) => void pipe.write('hello'));
+    const secret = bind();
+    const ca = scheme === 'http' ? undefined : authority.certificate;
+    expect(await ask(url, path, { upgrade, ...bearer(secret) }, ca)).toBe('101 hello');
+    expect([pipes.map((one) => one.run), kept(pipes)]).toEqual([[run], 1]);
+  });
+
+  it('is closed to everybody else, and to what is none, without a word', async () => {
+    const { url, bearer, bind, token, pipes, expect: expectRun, forget, said } = await bench();
+    const secret = bind();
+    const others = expectRun(other);
+    const tries: [string, Record<string, string>][] = [
+      [path, {}],
+      [path, bearer(token)],
+      [path, bearer(newSecret())],
+      [path, bearer(others)],
+      [`/cloud/tunnel?run=${other}`, bearer(secret)],
+      ['/cloud/tunnel?run=onejob-0000000000000000', bearer(secret)],
+      ['/cloud/tunnel?run=../../etc', bearer(secret)],
+      ['/cloud/tunnel', bearer(secret)],
+      ['/cloud/beat', bearer(secret)],
+      ['//', bearer(secret)],
+      [path, { ...bearer(secret), upgrade: 'websocket' }],
+      [path, { ...bearer(secret), upgrade: 'onejob-tunnel, websocket' }],
+    ];
+    for (const [to, headers] of tries)
+      expect(await ask(url, to, { upgrade, ...headers }), JSON.stringify([to, headers])).toBe('closed');
+    expect((await fetch(`${url}${path}`, { headers: bearer(secret) })).status).toBe(404);
+    forget(run);
+    expect(await ask(url, path, { upgrade, ...bearer(secret) })).toBe('closed');
+    expect(pipes).toEqual([]);
+    expect(said.join()).not.toContain(secret);
+  });
+
+  it('that nobody wants, or for which the desk fails, is closed', async () => {
+    const { url, bearer, bind, failWith } = await bench(null, () => false);
+    const secret = bind();
+    expect(await ask(url, path, { upgrade, ...bearer(secret) })).toBe('closed');
+    failWith(new Error('the disk is full'));
+    expect(await ask(url, path, { upgrade, ...bearer(secret) })).toBe('closed');
+  });
+
+  it('counts as a connection of its machine, which can have a few hundred', async () => {
+    const { url, bearer, bind, pipes } = await bench(null, (pipe) => void pipe.write('hello'));
+    const secret = bind();
+    for (let at = 0; at < 384; at++) expect(await ask(url, path, { upgrade, ...bearer(secret) })).toBe('101 hello');
+    expect(await ask(url, path, { upgrade, ...bearer(secret) })).toBe('closed');
+    expect(kept(pipes)).toBe(384);
   });
 });
 

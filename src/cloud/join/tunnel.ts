@@ -21,7 +21,7 @@ export interface TunnelParts {
 
 /** Used by attend.ts. */
 export interface Tunnel {
-  /** Whether the controller asks something, or did just now. */
+  /** Whether the controller asks something, did just now, or could not any more because the connection broke. */
   isBusy(): boolean;
   /** Until `signal` aborts. Never fails. */
   run(signal: AbortSignal): Promise<void>;
@@ -38,15 +38,30 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
   const url = new URL(`${machine.url.replace(/\/+$/, '')}/cloud/tunnel?run=${machine.run}`);
   let open: ReturnType<typeof serveTunnel> | null = null;
   let busyAt: number | null = null;
+  /** Whether the connection broke while the controller asked something: it will ask again. */
+  let isOwed = false;
+
+  function isBusy(): boolean {
+    if ((open?.streams ?? 0) > 0) busyAt = clock.now();
+    return isOwed || (busyAt !== null && clock.now() - busyAt < between);
+  }
 
   async function once(signal: AbortSignal): Promise<void> {
     const dialling = AbortSignal.any([signal, AbortSignal.timeout(patience)]);
     const pipe = await upgrade(url, tunnelProtocol, { authorization: `Bearer ${credential}` }, dialling);
     const close = (): void => void pipe.destroy();
+    if (isOwed) busyAt = clock.now();
+    isOwed = false;
+    // Before what listens below forgets what was asked.
+    const broken = (): void => {
+      isOwed = isBusy();
+    };
+    for (const event of ['end', 'close', 'error'] as const) pipe.once(event, broken);
     pipe.on('error', () => {});
     signal.addEventListener('abort', close, { once: true });
     let callOff = clock.after(silence, close);
     pipe.on('data', () => {
+      isBusy();
       callOff();
       callOff = clock.after(silence, close);
     });
@@ -55,6 +70,7 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
       if (signal.aborted) close();
       await open.ended;
     } finally {
+      for (const event of ['end', 'close', 'error'] as const) pipe.off(event, broken);
       callOff();
       signal.removeEventListener('abort', close);
       close();
@@ -63,24 +79,20 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
   }
 
   return {
-    isBusy() {
-      if ((open?.streams ?? 0) > 0) busyAt = clock.now();
-      return busyAt !== null && clock.now() - busyAt < between;
-    },
+    isBusy,
     async run(signal) {
       for (let failures = 0; !signal.aborted; ) {
         const began = clock.now();
         try {
           await once(signal);
-          failures = 0;
+          // A controller that accepts and closes must not be dialled in a loop.
+          failures = clock.now() - began < longestWait ? failures + 1 : 0;
         } catch (error) {
           if (signal.aborted) return;
           failures += 1;
           if (failures === 1) log.warn('cannot open the tunnel to the controller; trying again', { reason: messageOf(error) });
         }
-        // A controller that closes it at once must not be dialled in a loop.
-        if (clock.now() - began < firstWait || failures > 0)
-          await sleep(clock, doubling(firstWait, longestWait, Math.max(1, failures)), signal);
+        if (failures > 0) await sleep(clock, doubling(firstWait, longestWait, failures), signal);
       }
     },
   };
