@@ -89,6 +89,7 @@ export function createController(parts: ControllerParts) {
     readonly notBefore: Map<string, number>;
     orphans: ReadonlyMap<string, number>;
     since: number | null;
+    deafAt: number;
     /** ms that the cloud's clock, or ours until it is known, is ahead of `clock.now()`: no step of the wall clock changes it. */
     base: number;
     /** Owners of what was called gone lately: it may appear after all. */
@@ -108,6 +109,7 @@ export function createController(parts: ControllerParts) {
         notBefore: new Map(),
         orphans: new Map(),
         since: null,
+        deafAt: 0,
         base: clock.wall() - clock.now(),
         late: new Set(late.get(name)?.map(({ owner }) => owner)),
         refused: new Map(),
@@ -184,10 +186,12 @@ export function createController(parts: ControllerParts) {
   function tick(): void {
     const earliest = Math.min(...[...clouds.keys()].map(nowOf));
     const today = Math.floor(earliest / 86_400) * 86_400;
+    const deaf = parts.deaf?.() ?? null;
+    if (deaf !== null) for (const [name, memory] of memories) if (memory.since !== null) memory.deafAt = nowOf(name);
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
-      ...{ hosts, reports, waiting, wanted, offers, failing, only: parts.only ?? null, deaf: parts.deaf?.() ?? null },
+      ...{ hosts, reports, waiting, wanted, offers, failing, only: parts.only ?? null, deaf },
       machines: [...machines.values()],
       goneToday: hasBudget ? store.machines.gone(today) : [],
     });
