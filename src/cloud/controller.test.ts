@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import { type Cloud, CloudError } from './cloud.ts';
+import { type Cloud, CloudError, type Listing, type Made } from './cloud.ts';
 import { createController } from './controller.ts';
 import type { HostConfig } from './hosts.ts';
 import type { Machine } from './machine.ts';
@@ -191,4 +191,27 @@ it('looks for what an earlier owner made, also when it seems to be gone', async 
   );
   await pass(1);
   expect(asked).toEqual(['ours', 'former']);
+});
+
+it('a list that was asked for before the create call failed proves nothing, although the cloud tells whole seconds', async () => {
+  let skew = 0;
+  let lists = 0;
+  const create = Promise.withResolvers<Made>();
+  const second = Promise.withResolvers<Listing>();
+  const { controller, rows, pass } = play({
+    skew: () => skew,
+    create: () => create.promise,
+    async list() {
+      lists += 1;
+      return lists === 2 ? second.promise : { things: [], unknown: [] };
+    },
+  });
+  controller.setWaiting('burst', 1);
+  while (lists < 2) await pass(1);
+  create.reject(new CloudError('E_CLOUD_CAPACITY', 'No capacity.'));
+  await pass(1);
+  skew = 1000;
+  second.resolve({ things: [], unknown: [] });
+  await pass(1);
+  expect(rows()).toMatchObject([{ state: 'ending', absent: [] }]);
 });

@@ -332,7 +332,8 @@ export function createController(parts: ControllerParts) {
       memory.since ??= nowOf(name);
     }
     const at = nowOf(name);
-    const from = at - Math.ceil((clock.now() - began) / 1000);
+    // The cloud tells whole seconds, so its time may have moved by one meanwhile.
+    const from = at - Math.ceil((clock.now() - began) / 1000) - 1;
     if (!result.ok) {
       memory.listed = { things: memory.listed?.things ?? [], unknown: [], from, at, failed: messageOf(result.error) };
       log.warn(`cloud ${name}: failed to list`, { error: result.error });

@@ -416,13 +416,13 @@ export class CloudWorld {
     const jobs = Math.max(0, ...told.filter((_, at) => now - (told[at + 1]?.at ?? now) < minute).map((one) => one.jobs));
     const most = Math.max(jobs, now - askedAt < hour || (wants.get(host) ?? 0) > 0 ? 1 : 0, min);
     if (starting.length >= most) this.broken(`a machine is created for ${host}, where ${starting.length} start for ${most}`);
-    if (now - Math.max(askedAt, runsSince) < hour) return;
+    if (now - Math.max(askedAt, runsSince) < 2 * hour) return;
     const made = this.account.machines.filter(
-      (one) => one.maker === name && one.tags.host === host && now - one.createdAt < hour && !one.isDenied,
+      (one) => one.maker === name && one.tags.host === host && now - one.createdAt < 2 * hour && !one.isDenied,
     );
     const isNews = made.some(({ tags }) => this.#spokeAt.has(tags.run));
     if (!isNews && made.length > 3 * max + 3)
-      this.broken(`${made.length} machines were created for ${host} in an hour, and none joined`);
+      this.broken(`${made.length} machines were created for ${host} in two hours, and none joined`);
   }
 
   /** USD that machines of the host have cost on this day of the cloud's clock. */
