@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { type HandClock, handClock } from '../../test/kit/core.ts';
-import { type Cloud, CloudError, type Thing } from './cloud.ts';
+import { type Cloud, CloudError, type Listing, type Made, type Thing } from './cloud.ts';
 import { createController } from './controller.ts';
 import type { HostConfig } from './hosts.ts';
 import type { Machine, Wish } from './machine.ts';
@@ -273,4 +273,27 @@ it('machines that join and cannot work are replaced less and less often, until o
   await live(2400);
   expect(rows().at(-1)).toMatchObject({ state: 'joined' });
   expect(controller.reason('burst')).toBeNull();
+});
+
+it('a list that was asked for before the create call failed proves nothing, although the cloud tells whole seconds', async () => {
+  let skew = 0;
+  let lists = 0;
+  const create = Promise.withResolvers<Made>();
+  const second = Promise.withResolvers<Listing>();
+  const { controller, rows, pass } = play({
+    skew: () => skew,
+    create: () => create.promise,
+    async list() {
+      lists += 1;
+      return lists === 2 ? second.promise : { things: [], unknown: [] };
+    },
+  });
+  controller.setWaiting('burst', 1);
+  while (lists < 2) await pass(1);
+  create.reject(new CloudError('E_CLOUD_CAPACITY', 'No capacity.'));
+  await pass(1);
+  skew = 1000;
+  second.resolve({ things: [], unknown: [] });
+  await pass(1);
+  expect(rows()).toMatchObject([{ state: 'ending', absent: [] }]);
 });

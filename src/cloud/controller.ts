@@ -100,6 +100,7 @@ export function createController(parts: ControllerParts) {
     readonly notBefore: Map<string, number>;
     orphans: ReadonlyMap<string, number>;
     since: number | null;
+    deafAt: number;
     /** ms that the cloud's clock, or ours until it is known, is ahead of `clock.now()`: no step of the wall clock changes it. */
     base: number;
     /** Owners of what was called gone lately: it may appear after all. */
@@ -119,6 +120,7 @@ export function createController(parts: ControllerParts) {
         notBefore: new Map(),
         orphans: new Map(),
         since: null,
+        deafAt: 0,
         base: clock.wall() - clock.now(),
         late: new Set(late.get(name)?.map(({ owner }) => owner)),
         refused: new Map(),
@@ -196,11 +198,13 @@ export function createController(parts: ControllerParts) {
     for (const [host, end] of wishEnds) if (clock.now() >= end) want(host, 0);
     const earliest = Math.min(...[...clouds.keys()].map(nowOf));
     const today = Math.floor(earliest / 86_400) * 86_400;
+    const deaf = parts.deaf?.() ?? null;
+    if (deaf !== null) for (const [name, memory] of memories) if (memory.since !== null) memory.deafAt = nowOf(name);
     const hasBudget = hosts.some(({ budget }) => budget !== null);
     const found = plan({
       clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
       wanted: new Map([...wishes].map(([host, { machines }]) => [host, machines])),
-      ...{ hosts, reports, waiting, offers, failing, only: parts.only ?? null, deaf: parts.deaf?.() ?? null },
+      ...{ hosts, reports, waiting, offers, failing, only: parts.only ?? null, deaf },
       machines: [...machines.values()],
       goneToday: hasBudget ? store.machines.gone(today) : [],
     });
@@ -340,7 +344,8 @@ export function createController(parts: ControllerParts) {
       memory.since ??= nowOf(name);
     }
     const at = nowOf(name);
-    const from = at - Math.ceil((clock.now() - began) / 1000);
+    // The cloud tells whole seconds, so its time may have moved by one meanwhile.
+    const from = at - Math.ceil((clock.now() - began) / 1000) - 1;
     if (!result.ok) {
       memory.listed = { things: memory.listed?.things ?? [], unknown: [], from, at, failed: messageOf(result.error) };
       log.warn(`cloud ${name}: failed to list`, { error: result.error });

@@ -51,7 +51,16 @@ const listed = (things: readonly Thing[] = [], more: Partial<Listed> = {}): List
 });
 
 const cloud = (more: Partial<CloudView> = {}): CloudView => ({
-  ...{ now, since: now - 86_400, listed: listed(), calling: new Set(), asked: new Map(), orphans: new Map(), notBefore: new Map() },
+  ...{
+    now,
+    since: now - 86_400,
+    deafAt: 0,
+    listed: listed(),
+    calling: new Set(),
+    asked: new Map(),
+    orphans: new Map(),
+    notBefore: new Map(),
+  },
   types: new Map(['big', 'small'].map((type) => [type, { zones: ['a', 'b'], price, spotPrice: price }])),
   ...more,
 });
@@ -238,6 +247,8 @@ describe('a machine that works', () => {
     expect(changes(view(silent(7200, 1)))).toHaveLength(1);
     expect(changes(view({ ...silent(90_000, 0), deaf: 'another program listens there' }))).toEqual([]);
     expect(changes(view({ ...silent(90_000, 0), here: cloud({ since: now - 60 }) }))).toEqual([]);
+    // It had no time to speak since it could not be heard.
+    expect(changes(view({ ...silent(90_000, 0), here: cloud({ deafAt: now - 60 }) }))).toEqual([]);
   });
 
   it('has no free agent if it says that something is wrong, or said nothing lately', () => {

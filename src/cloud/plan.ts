@@ -43,6 +43,8 @@ export interface CloudView {
   readonly now: number;
   /** Since when the cloud's time is known; null: it is not, and nothing is late. What happened before, nobody heard. */
   readonly since: number | null;
+  /** When machines could not be heard for the last time; 0: they always could. */
+  readonly deafAt: number;
   readonly listed: Listed | null;
   /** By type; a missing one was not asked for yet. */
   readonly types: ReadonlyMap<string, TypeFacts>;
@@ -248,11 +250,12 @@ function byTime(
   host: HostConfig | undefined,
   working: number,
   view: View,
-  { now, calling, since }: CloudView,
+  { now, calling, since, deafAt }: CloudView,
 ): Machine | null {
   if (machine.state === 'ending' || machine.state === 'gone') return null;
   if (now >= machine.expires) return resolved(machine, now, 'Its lifetime is over.', false);
   const report = view.reports.get(machine.run);
+  const listens = view.deaf !== null || since === null ? null : Math.max(since, deafAt);
   switch (machine.state) {
     case 'intent': {
       if (calling.has(`create ${machine.run}`) || now < machine.since + appearsWithin || machine.absent.length < 2) return null;
@@ -273,7 +276,7 @@ function byTime(
       if (view.only !== null && view.only !== host.host) return null;
       const before = Math.min(900, Math.round(host.lifetime / 10_000));
       if (now >= machine.expires - before) return drained(machine, now, 'Its lifetime is almost over.');
-      if (isSilent(machine, report, view.deaf, since, now)) return ended(machine, now, 'It was silent for too long.', true);
+      if (isSilent(machine, report, listens, now)) return ended(machine, now, 'It was silent for too long.', true);
       if (isFresh(report, now) && report.problem !== null && report.busy === 0 && now >= worksBy(machine, host, report, since))
         return ended(
           { ...machine, stage: 'failed' },
@@ -289,7 +292,7 @@ function byTime(
     }
     case 'draining': {
       // Without "hosts" and "join" in the config nobody can tell it to drain.
-      if (isSilent(machine, report, host === undefined ? null : view.deaf, since, now))
+      if (isSilent(machine, report, host === undefined ? since : listens, now))
         return ended(machine, now, 'It drained, and was silent for too long.', true);
       return null;
     }
@@ -314,12 +317,12 @@ const isFresh = (report: Report | undefined, now: number): report is Report =>
 
 /**
  * Whether nothing was heard of it for so long that it counts as lost. One that was busy gets more time, and a controller that cannot
- * hear concludes nothing. `since`: when the controller began to listen.
+ * hear concludes nothing. `listens`: since when it listens; null: it does not.
  */
-function isSilent(machine: Machine, report: Report | undefined, deaf: string | null, since: number | null, now: number): boolean {
-  if (deaf !== null || since === null) return false;
+function isSilent(machine: Machine, report: Report | undefined, listens: number | null, now: number): boolean {
+  if (listens === null) return false;
   const patience = report !== undefined && report.busy === 0 ? silentAfter : silentBusyAfter;
-  return now >= Math.max(machine.joinedAt ?? machine.since, report?.at ?? 0, since) + patience;
+  return now >= Math.max(machine.joinedAt ?? machine.since, report?.at ?? 0, listens) + patience;
 }
 
 /** A machine that works already drains first. */

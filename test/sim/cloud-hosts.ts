@@ -46,8 +46,11 @@ interface Manager {
   readonly rows: Map<string, Machine>;
   readonly wants: Map<string, Wish>;
   owner: string;
-  /** Jobs that wait, and what it was told of them. */
   waiting: number;
+  /** What it was told of waiting jobs, and when; the newest last. */
+  told: readonly { readonly at: number; readonly jobs: number }[];
+  /** ms of virtual time when somebody last asked for a machine. */
+  askedAt: number;
   running: { readonly process: SimProcess; readonly controller: Controller; readonly clearing: Clearing } | null;
   /** Effects until it is killed. */
   toKill: number;
@@ -80,8 +83,11 @@ export class CloudWorld {
   readonly #busy = new Map<string, number>();
   readonly #idleSince = new Map<string, number>();
   readonly #tokens = new Set<string>();
-  /** ms of virtual time since when each machine ends. */
-  readonly #endsSince = new Map<string, number>();
+  /** ms of virtual time since when each machine is in its state, and when it last spoke to its manager. */
+  readonly #stateSince = new Map<string, number>();
+  readonly #spokeAt = new Map<string, number>();
+  /** Machines that say what is not true, or nothing more. */
+  readonly #odd = new Set<string>();
   /** Agents of machines at the CI service, with whether they are online. */
   readonly #agents = new Map<string, { readonly run: string; isOnline: boolean }>();
   readonly #strange: readonly string[];
@@ -91,7 +97,7 @@ export class CloudWorld {
     const random = seeded(seed);
     this.time = new SimTime(random);
     this.#play = {
-      ...{ hosts: 1, span: usualSpan, rules: {}, kills: true, killAt: 0, timeouts: 0, isCalm: false },
+      ...{ hosts: 1, span: usualSpan, rules: {}, kills: random() < 0.75, killAt: 0, timeouts: 0, isCalm: false },
       ...play,
     };
     this.day = new BadDay(this.time, random, {
@@ -109,7 +115,7 @@ export class CloudWorld {
     });
     const names = day.faults.has('two managers') ? ['first', 'second'] : ['first'];
     this.managers = names.map((name) => ({
-      ...{ name, rows: new Map(), wants: new Map(), owner: 'ours', waiting: 0, running: null },
+      ...{ name, rows: new Map(), wants: new Map(), owner: 'ours', waiting: 0, told: [], askedAt: 0, running: null },
       ...{ toKill: Number.POSITIVE_INFINITY, runsSince: Number.POSITIVE_INFINITY, isOver: false },
       hosts: this.#hostsOf(name === 'first' || day.chance(0.5) ? 'burst' : 'other'),
     }));
@@ -212,8 +218,10 @@ export class CloudWorld {
       manager.waiting = Math.min(5, manager.waiting + 1 + Math.floor(this.day.random() * 3));
       this.#tellWaiting(manager);
       for (const { host } of manager.hosts)
-        if ((manager.wants.get(host)?.machines ?? 0) < 0)
+        if ((manager.wants.get(host)?.machines ?? 0) < 0) {
+          manager.askedAt = this.time.now;
           manager.running?.process.run(() => manager.running?.controller.up(host, 45 * minute));
+        }
     }
     const isDone = () => this.managers.every(({ waiting }) => waiting === 0) && this.#busy.size === 0;
     // A machine that lies may stay for its lifetime; one that fails is made again after two hours, by a budget on a later day.
@@ -287,9 +295,9 @@ export class CloudWorld {
       running = { process, controller, clearing };
       manager.running = running;
       controller.start();
-      for (const { host } of manager.hosts) controller.setWaiting(host, manager.waiting);
       clearing.start();
     });
+    this.#tellWaiting(manager);
     if (running !== null && !process.isDead) manager.runsSince = this.time.now;
     else if (manager.running === running) {
       manager.running = null;
@@ -354,16 +362,28 @@ export class CloudWorld {
     manager.rows.set(run, machine);
     if (before?.state === state) return;
     this.tell(`${run} ${state}${why === null ? '' : ` (${why})`}`);
-    if (state === 'ending') this.#endsSince.set(run, this.time.now);
+    const from = this.#stateSince.get(run) ?? 0;
+    this.#stateSince.set(run, this.time.now);
+    if (state === 'draining' || state === 'ending') this.#mayEnd(manager, machine);
     if (state !== 'gone') return;
     this.counts.gone += 1;
     const { things, complete } = this.account;
-    const from = this.#endsSince.get(run) ?? 0;
     const lists = (complete.get(`${manager.name} ${owner}`) ?? []).filter(({ at, runs }) => at > from && !runs.has(run));
     const first = lists.at(-2) ?? this.broken(`${run} is called gone by ${lists.length} complete lists`);
     for (const thing of things.values())
       if (thing.tags.run === run && thing.visible <= first.at)
         this.broken(`${run} is called gone, and ${thing.kind} ${thing.id} lives`);
+  }
+
+  /** Machines that say what is true end for their time, and are heard. */
+  #mayEnd({ hosts }: Manager, { run, host, why, state }: Machine): void {
+    if (this.#odd.has(run)) return;
+    const isBusy = this.#busy.has(run);
+    const idle = this.time.now - (this.#idleSince.get(run) ?? 0);
+    const rules = hosts.find((one) => one.host === host);
+    if (state === 'draining' && why?.startsWith('It had no job') && !isBusy && idle < (rules?.idle ?? 0) - minute)
+      this.broken(`${run} ends after ${idle / minute} minutes without a job`);
+    if (why?.includes('silent') && isBusy && !this.day.faults.has('cut')) this.broken(`${run} runs a job and ends: ${why}`);
   }
 
   /** Everything that a create call must not do. */
@@ -375,6 +395,7 @@ export class CloudWorld {
     if (!manager.rows.has(run)) this.broken(`${run} is created, and no row knows it`);
     const rules = manager.hosts.find((one) => one.host === host);
     if (rules === undefined) return;
+    this.#isNeeded(manager, rules, run);
     const there = this.account.machines.filter(
       (one) => one.maker === by && one.tags.host === host && one.vanishedAt === null && one.askedAt === null,
     );
@@ -384,6 +405,24 @@ export class CloudWorld {
     const spent = this.#spent(by, host);
     // One that was denied was not seen yet.
     if (spent > rules.budget) this.broken(`a machine is created for ${host}, which has spent ${spent} of ${rules.budget} USD`);
+  }
+
+  /** Those that start are enough, and those that fail are made more slowly. */
+  #isNeeded({ name, rows, wants, told, askedAt, runsSince }: Manager, { host, min, max }: HostConfig, run: string): void {
+    const { now } = this.time;
+    const starting = [...rows.values()].filter(
+      (one) => one.host === host && one.run !== run && one.why === null && ['intent', 'made', 'booting'].includes(one.state),
+    );
+    const jobs = Math.max(0, ...told.filter((_, at) => now - (told[at + 1]?.at ?? now) < minute).map((one) => one.jobs));
+    const most = Math.max(jobs, now - askedAt < hour || (wants.get(host)?.machines ?? 0) > 0 ? 1 : 0, min);
+    if (starting.length >= most) this.broken(`a machine is created for ${host}, where ${starting.length} start for ${most}`);
+    if (now - Math.max(askedAt, runsSince) < 2 * hour) return;
+    const made = this.account.machines.filter(
+      (one) => one.maker === name && one.tags.host === host && now - one.createdAt < 2 * hour && !one.isDenied,
+    );
+    const isNews = made.some(({ tags }) => this.#spokeAt.has(tags.run));
+    if (!isNews && made.length > 3 * max + 3)
+      this.broken(`${made.length} machines were created for ${host} in two hours, and none joined`);
   }
 
   /** USD that machines of the host have cost on this day of the cloud's clock. */
@@ -467,12 +506,14 @@ export class CloudWorld {
       return;
     }
     const lie = day.has('lies', 0.4) ? day.pick(['busy', 'idle', 'none', 'many', 'problem', 'silent', 'stale'] as const) : null;
+    if (lie !== null) this.#odd.add(run);
     const agents = lie !== null || day.fails() ? 1 + Math.floor(day.random() * 3) : (rules?.agents ?? 1);
     const agent = `${agentPrefix(host, run)}-gpu-1`;
     let isDrained = false;
     let heardAt = this.time.now;
     // It may crash for good, or lose its network.
     const dies = day.fails(0.5) ? this.time.now + day.random() * hour : Number.POSITIVE_INFINITY;
+    if (Number.isFinite(dies)) this.#odd.add(run);
     const said = () => {
       const busy = this.#busy.get(run) ?? 0;
       const idleFor = busy > 0 ? 0 : (this.time.now - (this.#idleSince.get(run) ?? this.time.now)) / 1000;
@@ -488,6 +529,7 @@ export class CloudWorld {
       };
       let state: Machine['state'] | null = null;
       const isHeard = this.#reach(manager, (controller) => {
+        if (lie !== 'silent') this.#spokeAt.set(run, this.time.now);
         if (lie !== 'silent') controller.report(run, { ...last, ...(lie !== null && lies[lie]) });
         state = controller.get(run)?.state ?? 'ending';
       });
@@ -510,6 +552,7 @@ export class CloudWorld {
         controller.joined(run);
         controller.change(run, (one) => (one.credentialHash === null ? { ...one, credentialHash: 'known' } : one));
         if (row.state === 'ending') this.counts.late += 1;
+        else this.#spokeAt.set(run, this.time.now);
         isIn = row.state !== 'ending';
       });
       if (!isIn) return void this.time.after(10 * second, join);
@@ -540,6 +583,7 @@ export class CloudWorld {
     const tell = (): void => {
       const { running } = manager;
       const jobs = this.day.lasts('no count') ? 0 : manager.waiting;
+      manager.told = [...manager.told.slice(-50), { at: this.time.now, jobs }];
       running?.process.run(() => {
         for (const { host } of manager.hosts) running.controller.setWaiting(host, jobs);
       });
@@ -581,7 +625,23 @@ export class CloudWorld {
       if (now - Math.max(runs, thing.visible, this.day.clearFrom) > slack)
         this.broken(`${thing.kind} ${thing.id} lives ${over / 1000} s after its end`);
     }
+    for (const what of this.#stuck(slack)) this.broken(what);
     this.time.after(minute, () => this.#look());
+  }
+
+  /** Machines that should have gone on, as sentences. */
+  #stuck(slack: number): string[] {
+    const { now } = this.time;
+    return this.managers.flatMap(({ rows, hosts, runsSince }) =>
+      [...rows.values()].flatMap(({ run, host, state }) => {
+        const rules = hosts.find((one) => one.host === host);
+        const from = Math.max(runsSince, this.day.clearFrom, this.#stateSince.get(run) ?? 0);
+        if (state === 'booting' && now - from > (rules?.boot ?? 0) + slack) return `${run} does not join, and is waited for`;
+        const silent = now - Math.max(from, this.#spokeAt.get(run) ?? 0);
+        if (state === 'joined' && silent > 2 * hour + slack) return `${run} was silent for ${silent / minute} minutes, and is kept`;
+        return [];
+      }),
+    );
   }
 
   /** Somebody's cron job removes what is over, without any ledger. */
@@ -600,11 +660,13 @@ export class CloudWorld {
   #peopleCome(): void {
     this.time.after(this.day.random() * 3 * hour, () => {
       if (!this.day.isTroubled) return;
-      const { running, hosts, name } = this.day.pick(this.managers);
+      const manager = this.day.pick(this.managers);
+      const { running, hosts, name } = manager;
       const { host } = this.day.pick(hosts);
       const act = this.day.pick(['up', 'up', 'up', 'down', 'now']);
       this.tell(`somebody asks the ${name} manager for ${act} of ${host}`);
       running?.process.run(() => {
+        if (act === 'up') manager.askedAt = this.time.now;
         if (act === 'up') running.controller.up(host, 45 * minute);
         else running.controller.down(host, act === 'now');
       });
