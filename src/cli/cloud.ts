@@ -4,6 +4,7 @@ import type { CloudHostView, MachineView } from '../api/schema.ts';
 import { systemClock as clock } from '../clock.ts';
 import type { Thing } from '../cloud/cloud.ts';
 import type { OwnedCloud } from '../cloud/controller.ts';
+import { unpriced } from '../cloud/hosts.ts';
 import { offerText } from '../cloud/offer.ts';
 import { type Machines, openAdapters, openMachines } from '../cloud/open.ts';
 import { sweepRegistrations, type Tagged } from '../cloud/registrations.ts';
@@ -313,10 +314,9 @@ export async function checkHosts(session: Session, names: readonly string[]): Pr
     const { types, spot, disk, max, lifetime } = host;
     output.progress(`checking ${host.host} at ${host.cloud}`);
     const image = host.image ?? cloud.usualImage;
-    const findings = await cloud.preflight(
-      { host: host.host, types, spot, image, disk, max, lifetime },
-      new AbortController().signal,
-    );
+    const { signal } = new AbortController();
+    const plan = { host: host.host, types, spot, image, disk, max, lifetime };
+    const findings = [...(await cloud.preflight(plan, signal)), ...(await unpriced(host, cloud, signal).catch(() => []))];
     output.progress(null);
     if (findings.some(({ level }) => level === 'error')) isGood = false;
     const marks = { ok: '✓', warning: '!', error: '✗' } as const;

@@ -69,7 +69,7 @@ describe('preflight', () => {
         'aws: types: Cannot use g9.xlarge: EC2 does not offer it in us-west-2.',
         'aws: quota: Quota "Running On-Demand G and VT instances" (L-DB2E81BA) in us-west-2 is 0 vCPUs, but one g9.xlarge needs 4.',
         'aws: network: Machines get the default security group of their network, in which they reach each other.',
-        'aws: price: onejob knows no price of g9.xlarge, so that budgets do not count it.',
+        'aws: price: onejob knows no price of g9.xlarge.',
         'aws: end of life: "scheduler_role" is missing, so that onejob makes no machine.',
       ]),
     );

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { messageOf, OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
-import type { HostPlan } from '../cloud.ts';
+import { type HostPlan, needsPrice } from '../cloud.ts';
 import type { Call, Calls } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 import type { Ami, Images } from './image.ts';
@@ -180,7 +180,7 @@ async function prices(subject: string, { prices: of }: Parts, { types, spot }: H
   for (const type of types) {
     const isSpot = spot !== 'never';
     const price = await of.price({ type, spot: isSpot }, signal);
-    if (price === null) found.push(warning(subject, `onejob knows no price of ${type}, so that budgets do not count it.`));
+    if (price === null) found.push(warning(subject, `onejob knows no price of ${type}.`, needsPrice));
     else found.push(fine(subject, `${type}${isSpot ? ' as spot' : ''} costs about ${price.perHour} USD per hour (${price.asOf}).`));
   }
   return found;
