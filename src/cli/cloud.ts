@@ -283,8 +283,12 @@ export async function downHost(
     using asked = interrupts(session);
     // First, so that no other machine is made meanwhile.
     await desk.down(name, now);
-    const unlisted = (await desk.machines?.controller.adopt(name)) ?? [];
+    const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name)) ?? { runs: [], unknown: [] };
     for (const what of unlisted) output.say(`could not list ${what}`);
+    for (const run of runs)
+      output.say(`machine ${run} was made by another host: it is removed without a drain, so jobs that run there are lost`);
+    if (runs.length > 0)
+      output.say(`if a daemon there still has it, run "onejob cloud down ${name}" there, or it makes another one for waiting jobs`);
     let end: FollowEnd = exitCodes.ok;
     const isDown = ({ machines }: CloudHostView): number | null => (machines.length === 0 ? exitCodes.ok : null);
     if (wait) end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isDown, false);

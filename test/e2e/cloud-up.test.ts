@@ -4,26 +4,32 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { awsStandin } from '../support/cloud-standins.ts';
 import { freePort } from '../support/free-port.ts';
-import { onejob } from '../support/onejob.ts';
+import { type Home, onejob } from '../support/onejob.ts';
 import { playMachines } from '../support/played-machines.ts';
 
-/** Machines boot, and never join. */
-async function world() {
+/** Machines boot, and join only if `joins`. `homes`: of so many installations with one owner. */
+async function world({ joins = false, homes = 1 } = {}) {
   await using parts = new AsyncDisposableStack();
-  const { machines } = playMachines({ beforeJoin: () => new Promise(() => {}) });
+  const { machines, played } = playMachines(joins ? {} : { beforeJoin: () => new Promise(() => {}) });
   const cloud = parts.use(await awsStandin(machines));
   const port = await freePort();
-  const here = parts.use(await onejob({ config: '', env: cloud.env }));
-  const archive = join(here.dir, 'onejob.tgz');
-  writeFileSync(archive, 'a package');
-  here.configure(`
-clouds: { aws: { ${cloud.keys} } }
+  const made: Home[] = [];
+  for (let n = 0; n < homes; n += 1) {
+    const home = parts.use(await onejob({ config: '', env: cloud.env }));
+    const archive = join(home.dir, 'onejob.tgz');
+    writeFileSync(archive, 'a package');
+    home.configure(`
+clouds: { aws: { ${cloud.keys}, owner: acme-ci } }
 hosts: { burst: { cloud: aws, types: [g6.xlarge], pools: { gpu: { agents: 1 } } } }
 join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
 pools: { local: { agents: 1, runtime: process } }
 `);
+    made.push(home);
+  }
+  const [here, there = here] = made;
+  if (here === undefined || there === undefined) throw new Error('no home');
   const owned = parts.move();
-  return { cloud, here, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { cloud, here, there, played, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
 test('without a daemon it removes what it has asked for', { timeout: 120_000 }, async () => {
@@ -70,5 +76,21 @@ test('with a daemon it says that the daemon continues, and how to take it back',
   const down = await here.cli(['cloud', 'down', 'burst']).ended;
   expect(down, down.stderr).toMatchObject({ code: 0 });
   expect(down.stderr).toMatch(/burst gets no other machine until "onejob cloud up burst"/);
+  expect(cloud.left()).toEqual([]);
+});
+
+test('down says of machines that another host has made that they do not drain', { timeout: 120_000 }, async () => {
+  await using set = await world({ joins: true, homes: 2 });
+  const { cloud, here, there, played } = set;
+  const up = await here.cli(['cloud', 'up', 'burst']).ended;
+  expect(up, up.stderr).toMatchObject({ code: 0 });
+  const down = await there.cli(['cloud', 'down', 'burst']).ended;
+  expect(down, down.stderr).toMatchObject({ code: 0 });
+  const said = down.stderr.replace(/\s+/g, ' ');
+  expect(said).toMatch(
+    /machine onejob-[0-9a-f]{16} was made by another host: it is removed without a drain, so jobs that run there are lost/,
+  );
+  expect(said).toMatch(/if a daemon there still has it, run "onejob cloud down burst" there/);
+  expect(played[0]?.stages).toEqual(['booted', 'joined']);
   expect(cloud.left()).toEqual([]);
 });
