@@ -89,7 +89,7 @@ Examples:
 
 It needs no daemon and no state: an owner and a credential are enough. With "hosts" in the config, it also removes what their
 machines have left at the CI services of their pools: registrations that are offline, and whose machine does not exist any more.
-Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage.`)
+Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, flags: SweepFlags) => (await load()).sweepClouds(session, flags));
 
   cloud

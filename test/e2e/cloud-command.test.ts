@@ -1,4 +1,4 @@
-/** `onejob cloud up` that somebody breaks off, without and with a daemon: the real onejob on a stand-in of AWS. */
+/** `onejob cloud` on bad days: broken off, on another host, with a cloud that does not answer. The real onejob on a stand-in of AWS. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -7,8 +7,8 @@ import { freePort } from '../support/free-port.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { playMachines } from '../support/played-machines.ts';
 
-/** Machines boot, and join only if `joins`. `homes`: of so many installations with one owner. */
-async function world({ joins = false, homes = 1 } = {}) {
+/** Machines boot, and join only if `joins`. `homes`: of so many installations with one owner. `more`: clouds. */
+async function world({ joins = false, homes = 1, more = '' } = {}) {
   await using parts = new AsyncDisposableStack();
   const { machines, played } = playMachines(joins ? {} : { beforeJoin: () => new Promise(() => {}) });
   const cloud = parts.use(await awsStandin(machines));
@@ -19,7 +19,7 @@ async function world({ joins = false, homes = 1 } = {}) {
     const archive = join(home.dir, 'onejob.tgz');
     writeFileSync(archive, 'a package');
     home.configure(`
-clouds: { aws: { ${cloud.keys}, owner: acme-ci } }
+clouds: { aws: { ${cloud.keys}, owner: acme-ci }${more} }
 hosts: { burst: { cloud: aws, types: [g6.xlarge], pools: { gpu: { agents: 1 } } } }
 join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
 pools: { local: { agents: 1, runtime: process } }
@@ -93,4 +93,34 @@ test('down says of machines that another host has made that they do not drain', 
   expect(said).toMatch(/if a daemon there still has it, run "onejob cloud down burst" there/);
   expect(played[0]?.stages).toEqual(['booted', 'joined']);
   expect(cloud.left()).toEqual([]);
+});
+
+test('what cannot be listed keeps no other cloud from being listed, and is not called nothing', { timeout: 120_000 }, async () => {
+  const port = await freePort();
+  const dead = `, dead: { type: aws, region: us-west-2, endpoint: "http://127.0.0.1:${port}", death_date: manager-only, owner: acme-ci, credentials: { access_key_id: AKIAIOSFODNN7EXAMPLE, secret_access_key: { env: AWS_SECRET } } }`;
+  await using set = await world({ more: dead });
+  const { here } = set;
+  const empty = await here.cli(['cloud', 'list']).ended;
+  expect(empty).toMatchObject({ code: 1, stdout: 'Nothing else is known to exist.\n' });
+  expect(empty.stderr.replace(/\s+/g, ' ')).toMatch(
+    /could not list all of cloud dead: .*instances in us-west-2 \(no answer\).*cloud check/,
+  );
+  const console = await here.cli(['cloud', 'console', 'burst']).ended;
+  expect(console).toMatchObject({ code: 1 });
+  expect(console.stderr.replace(/\s+/g, ' ')).toMatch(
+    /could not list all of cloud dead: .*Nobody knows whether a machine of burst exists/,
+  );
+});
+
+test('a sweep that is interrupted says that something may live', { timeout: 120_000 }, async () => {
+  await using set = await world({ joins: true });
+  const { here } = set;
+  expect((await here.cli(['cloud', 'up', 'burst']).ended).code).toBe(0);
+  const sweep = here.cli(['cloud', 'sweep', '--all']);
+  await sweep.says(/removing machine/);
+  sweep.signal('SIGINT');
+  const ended = await sweep.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/interrupted; something of aws may live. Run it again, or see "onejob cloud list"/);
+  expect(ended.stderr).not.toMatch(/bug/);
 });
