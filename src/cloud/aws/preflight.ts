@@ -42,7 +42,7 @@ export async function preflight(parts: Parts, plan: HostPlan, signal: AbortSigna
     [`${name}: permissions`, (of) => permissions(of, parts, plan, signal)],
     [`${name}: quota`, (of) => quotas(of, parts, plan, signal)],
     [`${name}: network`, (of) => network(of, parts, signal)],
-    [`${name}: price`, (of) => priceFindings(plan, parts.price, () => of, signal)],
+    [`${name}: price`, (of) => priceFindings(of, plan, parts.price, signal)],
   ]);
   return [...credential, ...findings, end];
 }

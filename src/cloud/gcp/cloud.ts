@@ -8,10 +8,10 @@ import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { createAccess } from './access.ts';
 import { createCalls } from './calls.ts';
 import { usualImage } from './image.ts';
-import { parseType, typeProblem } from './machine-type.ts';
+import { usableType } from './machine-type.ts';
 import { instanceOf } from './order.ts';
 import { needs } from './permissions.ts';
-import { createPreflight } from './preflight.ts';
+import { preflight } from './preflight.ts';
 import { listPrice } from './prices.ts';
 import { fieldsOf, type Listed, thingsOf } from './things.ts';
 import type { GcpConfig } from './type.ts';
@@ -114,6 +114,8 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     }
   }
 
+  const price: Cloud['price'] = async ({ type, spot }) => listPrice(type, spot);
+
   return {
     ...{ name: config.name, type: config.type, usualImage },
     // Stopping from within clears the time at which Google deletes it, and its disk stays.
@@ -122,12 +124,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     get credential() {
       return access.name;
     },
-    async zones(type, signal) {
-      const why = typeProblem(type);
-      const parsed = parseType(type);
-      if (why !== null || parsed === null) throw new CloudError('E_CLOUD_REQUEST', `Cannot find zones: ${why}`);
-      return zones(parsed, signal);
-    },
+    zones: async (type, signal) => zones(usableType(type, 'find zones'), signal),
     create,
     setEnd,
     list: (owner, _, signal) => list(owner, signal),
@@ -138,8 +135,8 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
       const found = await calls.call({ ...call, doing: `read the console of ${id}`, needs: needs.console }, serialPort, signal);
       return found.contents.slice(-consoleEnd);
     },
-    price: async ({ type, spot }) => listPrice(type, spot),
-    preflight: createPreflight(config, calls, access, zones),
+    price,
+    preflight: (plan, signal) => preflight({ config, calls, access, zones, price }, plan, signal),
   };
 }
 

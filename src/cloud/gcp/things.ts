@@ -1,22 +1,14 @@
 /** What a list over all zones contains, as things of the owner. */
 import { type Offer, type Thing, type ThingKind, tagKeys } from '../cloud.ts';
+import { told } from '../kit/things.ts';
 import { typeText } from './machine-type.ts';
 import { type Instance, instance, type Leftover, lastOf, leftover, type Page } from './wire.ts';
 
 /** Instances in a life that has no end of its own are not `ending`, so that they are destroyed again. */
 const states: Readonly<Record<string, Thing['state']>> = {
-  PENDING: 'starting',
-  PROVISIONING: 'starting',
-  STAGING: 'starting',
-  RUNNING: 'running',
-  REPAIRING: 'running',
-  PENDING_STOP: 'running',
-  STOPPING: 'ending',
-  DEPROVISIONING: 'ending',
-  SUSPENDING: 'stopped',
-  SUSPENDED: 'stopped',
-  STOPPED: 'stopped',
-  TERMINATED: 'stopped',
+  ...{ PENDING: 'starting', PROVISIONING: 'starting', STAGING: 'starting', RUNNING: 'running', REPAIRING: 'running' },
+  ...{ PENDING_STOP: 'running', STOPPING: 'ending', DEPROVISIONING: 'ending' },
+  ...{ SUSPENDING: 'stopped', SUSPENDED: 'stopped', STOPPED: 'stopped', TERMINATED: 'stopped' },
 };
 
 const leftoverStates: Readonly<Record<string, Thing['state']>> = {
@@ -56,18 +48,10 @@ export function thingsOf(what: Listed, scope: string, part: Page['items'][string
 function thingOf(kind: ThingKind, place: string, found: Instance | Leftover): Thing {
   const { name, labels, status } = found;
   return {
-    ...{ kind, id: name, place },
-    run: labels[tagKeys.run] ?? null,
-    host: labels[tagKeys.host] ?? null,
-    born: secondsOf(labels[tagKeys.born]),
-    expires: secondsOf(labels[tagKeys.expires]),
+    ...{ kind, id: name, place, ...told(labels) },
     state: (kind === 'machine' ? states : leftoverStates)[status] ?? 'running',
     offer: 'scheduling' in found ? offerOf(found, place) : null,
   };
-}
-
-function secondsOf(text: string | undefined): number | null {
-  return text !== undefined && /^\d{1,12}$/.test(text) ? Number(text) : null;
 }
 
 function offerOf({ machineType: machine, guestAccelerators: [first], scheduling }: Instance, zone: string): Offer | null {

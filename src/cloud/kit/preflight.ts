@@ -24,16 +24,16 @@ export async function examineAll(questions: readonly Question[]): Promise<Findin
 export const spotsOf = ({ spot }: Pick<HostPlan, 'spot'>): readonly boolean[] =>
   ({ never: [false], prefer: [true, false], only: [true] })[spot];
 
-/** For each type what budgets count. `subjectOf`: of a type. */
+/** For each type what budgets count. */
 export async function priceFindings(
+  subject: string,
   plan: HostPlan,
   price: Cloud['price'],
-  subjectOf: (type: string) => string,
   signal: AbortSignal,
 ): Promise<Finding[]> {
   const offers = plan.types.flatMap((type) => spotsOf(plan).map((spot) => ({ type, spot })));
   const found = offers.map(async ({ type, spot }) => {
-    const [subject, what] = [subjectOf(type), `${type}${spot ? ' (spot)' : ''}`];
+    const what = `${type}${spot ? ' (spot)' : ''}`;
     const known = await price({ type, spot }, signal);
     if (known !== null) return fine(subject, `${what} costs about ${known.perHour} USD per hour (estimate, as of ${known.asOf}).`);
     return warning(subject, `onejob knows no price of ${what}.`, 'A budget allows no such machine; write it under "prices".');
