@@ -121,10 +121,15 @@ export function createArm(
   }
 
   /** A success. @throws CloudError */
-  async function read<T extends z.ZodType>(schema: T, call: Call, signal: AbortSignal): Promise<z.output<T>> {
+  async function carryOut(call: Call, signal: AbortSignal): Promise<Answered> {
     const answer = await ask(call, signal);
     if (!answer.ok) throw refuse(call, answer);
-    return bodyAs(schema, call, answer);
+    return answer;
+  }
+
+  /** What a success says. @throws CloudError */
+  async function read<T extends z.ZodType>(schema: T, call: Call, signal: AbortSignal): Promise<z.output<T>> {
+    return bodyAs(schema, call, await carryOut(call, signal));
   }
 
   /** All pages, each told as it comes: what came before an error is not lost. @throws CloudError */
@@ -142,7 +147,7 @@ export function createArm(
   }
 
   return {
-    ...{ ask, refuse, bodyAs, read, pages },
+    ...{ ask, refuse, bodyAs, carryOut, read, pages },
     /** The items of all pages. @throws CloudError */
     async all<T extends z.ZodType>(item: T, call: Call, signal: AbortSignal): Promise<z.output<T>[]> {
       const found: z.output<T>[] = [];

@@ -135,16 +135,14 @@ export async function createMachine({ config, arm, clock, sshKey }: Making, orde
     body: { location, tags: tagsOf(order) },
     doing: `make resource group ${run} in ${location}`,
   };
-  const answer = await arm.ask(group, signal);
-  if (!answer.ok) throw arm.refuse(group, answer);
+  await arm.carryOut(group, signal);
 
   const id = resourcePath({ kind: 'machine', subscription, group: run, name: run });
   const call: Call = {
     ...{ method: 'PUT', path: id, version: 'compute', needs: 'makeMachine', body, makesMachine: true },
     doing: `create a ${offer.spot ? 'spot ' : ''}${offer.type} in ${location}${offer.zone === null ? '' : `, zone ${offer.zone}`}`,
   };
-  const accepted = await arm.ask(call, signal);
-  if (!accepted.ok) throw arm.refuse(call, accepted);
+  const accepted = await arm.carryOut(call, signal);
 
   const follow: Call = {
     ...{ method: 'GET', needs: 'followMachine', doing: call.doing, makesMachine: true },
@@ -177,8 +175,7 @@ export async function createMachine({ config, arm, clock, sshKey }: Making, orde
 /** One look at an operation. */
 async function lookAt(arm: Arm, call: Call, signal: AbortSignal) {
   try {
-    const answer = await arm.ask(call, signal);
-    if (!answer.ok) return { error: arm.refuse(call, answer) };
+    const answer = await arm.carryOut(call, signal);
     const { status, properties, error } = arm.bodyAs(progress, call, answer);
     return { state: (status ?? properties?.provisioningState ?? '').toLowerCase(), said: saidOf(error, null), wait: answer.wait };
   } catch (error) {

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import type { Cloud, HostPlan } from '../cloud.ts';
-import { examine, examineAll, managerOnly, priceFindings } from '../kit/preflight.ts';
+import { examineAfter, managerOnly, priceFindings } from '../kit/preflight.ts';
 import { type Arm, get } from './arm.ts';
 import type { AzureConfig } from './config.ts';
 import type { ArmCredential } from './credential.ts';
@@ -19,58 +19,46 @@ interface Parts {
   readonly price: Cloud['price'];
 }
 
-const subscriptionShape = z.object({ displayName: z.string().nullish(), state: z.string().nullish() });
+const text = z.string().nullish();
+const subscriptionShape = z.object({ displayName: text, state: text });
 const texts = z.array(z.string()).catch([]);
 const role = z.object({ actions: texts, notActions: texts });
 const providerShape = z.object({ registrationState: z.string() });
 const sku = z.object({
-  name: z.string(),
-  resourceType: z.string(),
-  family: z.string().nullish(),
+  ...{ name: z.string(), resourceType: z.string(), family: text },
   capabilities: z.array(z.object({ name: z.string(), value: z.string() })).nullish(),
-  restrictions: z.array(z.object({ type: z.string().nullish(), reasonCode: z.string().nullish() })).nullish(),
+  restrictions: z.array(z.object({ type: text, reasonCode: text })).nullish(),
 });
 const usage = z.object({
-  limit: z.number(),
-  currentValue: z.number(),
-  name: z.object({ value: z.string(), localizedValue: z.string().nullish() }),
+  ...{ limit: z.number(), currentValue: z.number(), name: z.object({ value: z.string(), localizedValue: text }) },
 });
 const imageVersions = z.array(z.object({ name: z.string() }));
-const ownImage = z.object({ location: z.string().nullish() });
+const ownImage = z.object({ location: text });
 const subnetShape = z.object({ natGateway: z.unknown().optional(), networkSecurityGroup: z.unknown().optional() }).nullish();
 const networkShape = z.object({
   location: z.string(),
   properties: z.object({ subnets: z.array(z.object({ name: z.string(), properties: subnetShape })) }),
 });
 const ruleShape = z.object({ direction: z.string(), access: z.string() }).nullish();
-const rules = z.array(z.object({ name: z.string().nullish(), properties: ruleShape })).nullish();
+const rules = z.array(z.object({ name: text, properties: ruleShape })).nullish();
 const groupShape = z.object({ location: z.string(), properties: z.object({ securityRules: rules }).nullish() });
 
-export async function preflight(parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
-  let isSignedIn = false;
-  const signedIn = await examine([
-    'credential',
-    async (of) => {
-      const found = await credentialFinding(of, parts, signal);
-      isSignedIn = true;
-      return [found];
-    },
-  ]);
-  // Without a credential every other answer would be the same.
-  if (!isSignedIn) return [...signedIn];
-  const others = await examineAll([
-    ['permission', (of) => allowed(of, parts, plan, signal)],
-    ['provider', (of) => providers(of, parts, signal)],
-    ['size', (of) => sizes(of, parts, plan, signal)],
-    ['image', async (of) => [await image(of, parts, plan, signal)]],
-    ['network', (of) => network(of, parts, signal)],
-    ['end of life', (of) => [endOfLife(of, parts, plan)]],
-    ['price', (of) => priceFindings(of, plan, parts.price, signal)],
-  ]);
-  return [...signedIn, ...others];
+export function preflight(parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
+  return examineAfter(
+    ['credential', async (of) => [await signedIn(of, parts, signal)]],
+    [
+      ['permission', (of) => allowed(of, parts, plan, signal)],
+      ['provider', (of) => providers(of, parts, signal)],
+      ['size', (of) => sizes(of, parts, plan, signal)],
+      ['image', async (of) => [await image(of, parts, plan, signal)]],
+      ['network', (of) => network(of, parts, signal)],
+      ['end of life', (of) => [endOfLife(of, parts, plan)]],
+      ['price', (of) => priceFindings(of, plan, parts.price, signal)],
+    ],
+  );
 }
 
-async function credentialFinding(subject: string, { config, arm, credential }: Parts, signal: AbortSignal): Promise<Finding> {
+async function signedIn(subject: string, { config, arm, credential }: Parts, signal: AbortSignal): Promise<Finding> {
   const { subscription } = config;
   const call = get('subscriptions', 'self', `/subscriptions/${subscription}`, `look at subscription ${subscription}`);
   const { displayName, state } = await arm.read(subscriptionShape, call, signal);
@@ -118,10 +106,10 @@ async function sizes(subject: string, { config, arm }: Parts, plan: HostPlan, si
     const one = usages.find(({ name: its }) => its.value.toLowerCase() === name.toLowerCase());
     if (one === undefined || Number.isNaN(cores)) return [];
     const free = one.limit - one.currentValue;
-    const text = `${one.name.localizedValue ?? title} in ${location}: ${one.limit}, of which ${one.currentValue} are used; ${max} of ${type} need ${max * cores}.`;
+    const message = `${one.name.localizedValue ?? title} in ${location}: ${one.limit}, of which ${one.currentValue} are used; ${max} of ${type} need ${max * cores}.`;
     const hint = `Ask for at least ${one.currentValue + max * cores} in the Azure portal under Quotas.`;
-    if (free >= max * cores) return [fine('quota', text)];
-    return [free >= cores ? warning('quota', text, hint) : problem('quota', text, hint)];
+    if (free >= max * cores) return [fine('quota', message)];
+    return [free >= cores ? warning('quota', message, hint) : problem('quota', message, hint)];
   };
 
   return types.flatMap((type): Finding[] => {

@@ -13,9 +13,9 @@ import { instanceOf } from './order.ts';
 import { needs } from './permissions.ts';
 import { preflight } from './preflight.ts';
 import { listPrice } from './prices.ts';
-import { fieldsOf, type Listed, thingsOf } from './things.ts';
+import { instanceFields, lists, thingsOf } from './things.ts';
 import type { GcpConfig } from './type.ts';
-import { instance, operation, serialPort } from './wire.ts';
+import { instance, operation, type Page, serialPort } from './wire.ts';
 import { createZones } from './zones.ts';
 
 /** Seconds by which an end may be later than asked for: it counts from when the machine runs. */
@@ -54,7 +54,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
   async function setEnd({ run, expires }: Birth, { id, place }: Made, signal: AbortSignal): Promise<string> {
     if (config.deathDate === 'manager-only') return 'onejob alone ("death_date: manager-only")';
     const until = clock.now() + endTime;
-    const call = { path: `zones/${place}/instances/${id}`, query: { fields: fieldsOf.instances }, needs: needs.instance };
+    const call = { path: `zones/${place}/instances/${id}`, query: { fields: instanceFields }, needs: needs.instance };
     for (;;) {
       const found = await calls.call({ ...call, doing: `read the end of ${run}` }, instance, signal);
       const text = found.resourceStatus?.scheduling?.terminationTimestamp;
@@ -74,28 +74,18 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     await access.token(signal);
     const things: Thing[] = [];
     const unknown: string[] = [];
-    const all: readonly (readonly [Listed, readonly string[]])[] = [
-      ['instances', needs.instances],
-      ['disks', needs.disks],
-      ['addresses', needs.addresses],
-    ];
-    await Promise.all(
-      all.map(([what, permissions]) =>
-        calls.pages(
-          {
-            ...{ kind: what, fields: fieldsOf[what], path: `aggregated/${what}`, doing: `list ${what}`, needs: permissions },
-            // Quoted, because a word of digits would be compared as a number.
-            query: { filter: `labels.onejob-owner="${owner}"` },
-          },
-          (scope, part) => {
-            // A global address belongs to a load balancer, never to a machine.
-            if (scope !== 'global') things.push(...thingsOf(what, scope, part, owner, unknown));
-          },
-          unknown,
-          signal,
-        ),
-      ),
-    );
+    // Quoted, because a word of digits would be compared as a number.
+    const query = { filter: `labels.onejob-owner="${owner}"` };
+    const listed = lists.map((list) => {
+      const { what, fields, needs: permissions } = list;
+      const call = { kind: what, fields, path: `aggregated/${what}`, doing: `list ${what}`, needs: permissions, query };
+      const each = (scope: string, part: Page['items'][string]): void => {
+        // A global address belongs to a load balancer, never to a machine.
+        if (scope !== 'global') things.push(...thingsOf(list, scope, part, owner, unknown));
+      };
+      return calls.pages(call, each, unknown, signal);
+    });
+    await Promise.all(listed);
     return { things, unknown };
   }
 

@@ -2,7 +2,7 @@
 import { OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import type { Cloud, HostPlan } from '../cloud.ts';
-import { examine, examineAll, managerOnly, priceFindings, spotsOf } from '../kit/preflight.ts';
+import { examineAfter, examineAll, managerOnly, priceFindings, spotsOf } from '../kit/preflight.ts';
 import type { Access } from './access.ts';
 import type { Call, Calls } from './calls.ts';
 import { imageOf, imagePath } from './image.ts';
@@ -23,29 +23,28 @@ interface Parts {
   readonly price: Cloud['price'];
 }
 
-export async function preflight(parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
+export function preflight(parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
   const { config, access } = parts;
   const { name } = config;
   const { host } = plan;
-  const signedIn = await examine([
-    `${name}: credential`,
-    async (of) => {
-      await access.token(signal);
-      return [fine(of, `Signs in as ${access.name}.`)];
-    },
-  ]);
-  // Without a credential every other answer would be the same.
-  const others = signedIn.some(({ level }) => level === 'error')
-    ? []
-    : await examineAll([
-        [`${name}: permissions`, (of) => allowed(of, parts, signal)],
-        [`${name}: network`, (of) => network(of, parts, signal)],
-        [`${host}: types`, () => typesOf(parts, plan, signal)],
-        [`${host}: quota`, () => quotas(parts, plan, signal)],
-        [`${host}: image`, (of) => image(of, parts, plan, signal)],
-      ]);
-  const prices = await priceFindings(`${host}: price`, plan, parts.price, signal);
-  return [...signedIn, ...others, endOfLife(`${host}: end of life`, config, plan), ...prices];
+  const credential = async (subject: string): Promise<Finding[]> => {
+    await access.token(signal);
+    return [fine(subject, `Signs in as ${access.name}.`)];
+  };
+  return examineAfter(
+    [`${name}: credential`, credential],
+    [
+      [`${name}: permissions`, (of) => allowed(of, parts, signal)],
+      [`${name}: network`, (of) => network(of, parts, signal)],
+      [`${host}: types`, () => typesOf(parts, plan, signal)],
+      [`${host}: quota`, () => quotas(parts, plan, signal)],
+      [`${host}: image`, (of) => image(of, parts, plan, signal)],
+    ],
+    [
+      [`${host}: end of life`, (of) => [endOfLife(of, config, plan)]],
+      [`${host}: price`, (of) => priceFindings(of, plan, parts.price, signal)],
+    ],
+  );
 }
 
 /** Compute Engine cannot say what somebody may do in a project; the Resource Manager can. */

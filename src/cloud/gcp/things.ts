@@ -2,6 +2,7 @@
 import { type Offer, type Thing, type ThingKind, tagKeys } from '../cloud.ts';
 import { told } from '../kit/things.ts';
 import { typeText } from './machine-type.ts';
+import { needs } from './permissions.ts';
 import { type Instance, instance, type Leftover, lastOf, leftover, type Page } from './wire.ts';
 
 /** Instances in a life that has no end of its own are not `ending`, so that they are destroyed again. */
@@ -17,31 +18,40 @@ const leftoverStates: Readonly<Record<string, Thing['state']>> = {
   DELETING: 'ending',
 };
 
-/** What is in lists: at which key of a scope, and as what kind. */
-export type Listed = 'instances' | 'disks' | 'addresses';
-/** What is read of them. */
-export const fieldsOf: Readonly<Record<Listed, string>> = {
-  instances:
-    'name,status,labels,machineType,guestAccelerators,scheduling(provisioningModel,instanceTerminationAction),resourceStatus/scheduling',
-  disks: 'name,status,labels',
-  addresses: 'name,status,labels',
-};
-const kinds: Readonly<Record<Listed, ThingKind>> = { instances: 'machine', disks: 'disk', addresses: 'address' };
+/** What is listed: at which key of a scope, as what kind, and what is read of it. */
+export const lists = [
+  {
+    what: 'instances',
+    kind: 'machine',
+    needs: needs.instances,
+    fields:
+      'name,status,labels,machineType,guestAccelerators,scheduling(provisioningModel,instanceTerminationAction),resourceStatus/scheduling',
+  },
+  { what: 'disks', kind: 'disk', needs: needs.disks, fields: 'name,status,labels' },
+  { what: 'addresses', kind: 'address', needs: needs.addresses, fields: 'name,status,labels' },
+] as const;
+export const instanceFields = lists[0].fields;
 
 /**
  * Things of one scope with the owner's label. Whatever the filter of the list did, others are left out. An entry that cannot be read
  * goes to `unknown`, since it may be ours.
  */
-export function thingsOf(what: Listed, scope: string, part: Page['items'][string], owner: string, unknown: string[]): Thing[] {
+export function thingsOf(
+  { what, kind }: (typeof lists)[number],
+  scope: string,
+  part: Page['items'][string],
+  owner: string,
+  unknown: string[],
+): Thing[] {
   const entries = part[what];
   if (!Array.isArray(entries)) return [];
   return entries.flatMap((entry: unknown): Thing[] => {
-    const found = (what === 'instances' ? instance : leftover).safeParse(entry);
+    const found = (kind === 'machine' ? instance : leftover).safeParse(entry);
     if (!found.success) {
       unknown.push(`${what} in ${lastOf(scope)} (an entry that cannot be read)`);
       return [];
     }
-    return found.data.labels[tagKeys.owner] === owner ? [thingOf(kinds[what], lastOf(scope), found.data)] : [];
+    return found.data.labels[tagKeys.owner] === owner ? [thingOf(kind, lastOf(scope), found.data)] : [];
   });
 }
 

@@ -7,7 +7,7 @@ import type { Cloud, HostPlan } from '../cloud.ts';
 export type Question = readonly [subject: string, ask: (subject: string) => Promise<readonly Finding[]> | readonly Finding[]];
 
 /** What it finds; an error is a finding, too. */
-export async function examine([subject, ask]: Question): Promise<readonly Finding[]> {
+async function examine([subject, ask]: Question): Promise<readonly Finding[]> {
   try {
     return await ask(subject);
   } catch (error) {
@@ -18,6 +18,17 @@ export async function examine([subject, ask]: Question): Promise<readonly Findin
 /** All at once. The findings are in the order of the questions. */
 export async function examineAll(questions: readonly Question[]): Promise<Finding[]> {
   return (await Promise.all(questions.map(examine))).flat();
+}
+
+/** First who signs in; without a credential every other answer would be the same, so only `always` is asked then. */
+export async function examineAfter(
+  signIn: Question,
+  others: readonly Question[],
+  always: readonly Question[] = [],
+): Promise<Finding[]> {
+  const signedIn = await examine(signIn);
+  const isIn = signedIn.every(({ level }) => level !== 'error');
+  return [...signedIn, ...(await examineAll(isIn ? [...others, ...always] : always))];
 }
 
 /** Whether machines are asked for as spot, in the order in which they are. */
