@@ -1,13 +1,14 @@
 /** The cloud of type `azure`: a subscription, spoken to over Azure Resource Manager. */
 import { z } from 'zod';
 import { brief, shown } from '../../http/exchange.ts';
-import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, type Thing } from '../cloud.ts';
+import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, runName, type Thing } from '../cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
+import { createHeld } from '../kit/held.ts';
 import { type Answered, type Call, createArm } from './arm.ts';
 import { type AzureConfig, isAzureItself } from './config.ts';
 import { createArmCredential } from './credential.ts';
 import { setMachineEnd } from './end.ts';
-import { parseGroup, parseResource, runName } from './id.ts';
+import { parseGroup, parseResource } from './id.ts';
 import { listThings } from './list.ts';
 import { createMachine, throwAwayKey } from './machine.ts';
 import type { Doing } from './permissions.ts';
@@ -35,7 +36,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     key ??= makeKey();
     return key;
   };
-  const prices = new Map<string, { readonly price: Price | null; readonly until: number }>();
+  const prices = createHeld<Price | null>(clock.now);
 
   /** null: it goes, or has gone. */
   async function remove(call: Call, signal: AbortSignal): Promise<Answered | null> {
@@ -99,19 +100,17 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     return log.text.slice(-consoleEnd);
   }
 
-  async function priceOf(offer: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null> {
-    const name = `${offer.type} ${offer.spot}`;
-    const known = prices.get(name);
-    if (known !== undefined && clock.now() < known.until) return known.price;
-    const live = isAzureItself(config)
-      ? await livePrice({ caller: elsewhere, location: config.location, wall: clock.wall() }, offer, signal)
-      : null;
-    const price = live ?? listPrice(offer);
-    prices.set(name, { price, until: clock.now() + priceLife });
-    return price;
+  async function price(offer: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null> {
+    if (!isAzureItself(config)) return listPrice(offer);
+    const asked = { caller: elsewhere, location: config.location, wall: clock.wall() };
+    const ask = async (shared: AbortSignal) => ({
+      value: await livePrice(asked, offer, shared),
+      until: clock.now() + priceLife,
+    });
+    return (await prices.get(`${offer.type} ${offer.spot}`, ask, signal)) ?? listPrice(offer);
   }
 
-  const cloud: Cloud = {
+  return {
     name: config.name,
     type: config.type,
     // A machine that shuts itself down is billed as before, until it is deallocated.
@@ -123,11 +122,10 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     usualImage,
     create: (order: Order, signal) => createMachine({ config, arm, clock, sshKey }, order, signal),
     setEnd: (birth, made, signal) => setMachineEnd({ config, arm, now: caller.now }, birth, made, signal),
-    list: (owner, _scope, signal) => listThings({ subscription: config.subscription, arm }, owner, signal),
+    list: (owner, _scope, signal) => listThings(arm, config.subscription, owner, signal),
     destroy,
     console: consoleOf,
-    price: priceOf,
-    preflight: (plan, signal) => preflight({ config, arm, credential, price: priceOf }, plan, signal),
+    price,
+    preflight: (plan, signal) => preflight({ config, arm, credential, price }, plan, signal),
   };
-  return cloud;
 }

@@ -1,8 +1,5 @@
 /** Resource ids. Azure compares them without regard to case, and spells them differently from list to list. */
 
-/** `onejob-` and 16 hexadecimal digits. */
-export const runName = /^onejob-[0-9a-f]{16}$/;
-
 const provider = String.raw`^/subscriptions/[0-9a-f-]{36}/resourceGroups/[^/\s?#]+/providers/`;
 export const subnetId = new RegExp(String.raw`${provider}Microsoft\.Network/virtualNetworks/[\w.-]+/subnets/[\w.-]+$`, 'i');
 export const securityGroupId = new RegExp(String.raw`${provider}Microsoft\.Network/networkSecurityGroups/[\w.-]+$`, 'i');

@@ -5,13 +5,13 @@ import { OnejobError } from '../../errors.ts';
 import { brief } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError } from '../cloud.ts';
-import type { Caller, CloudParts } from '../kit/caller.ts';
+import type { Asked, Caller, CloudParts } from '../kit/caller.ts';
 import type { Access } from './access.ts';
-import { type Attempt, failedOperation, refusedCall } from './errors.ts';
+import { failedOperation, refusedCall } from './errors.ts';
 import type { GcpConfig } from './type.ts';
 import { type Operation, operation as operationAnswer, type Page, page } from './wire.ts';
 
-export interface Call extends Omit<Attempt, 'place' | 'changes'> {
+export interface Call extends Omit<Asked, 'place' | 'changes'> {
   readonly method?: 'GET' | 'POST' | 'DELETE';
   /** Below `projects/{project}/`, if it does not begin with `projects/`. */
   readonly path: string;
@@ -44,7 +44,7 @@ export function createCalls(
   { clock }: Pick<CloudParts, 'clock'>,
 ) {
   const place = `Compute Engine in ${project}`;
-  const attemptOf = ({ doing, method = 'GET', onlyAsks = false, needs, offer }: Call): Attempt => ({
+  const attemptOf = ({ doing, method = 'GET', onlyAsks = false, needs, offer }: Call): Asked => ({
     ...{ doing, place, needs, changes: method !== 'GET' && !onlyAsks },
     ...(offer === undefined ? {} : { offer }),
   });

@@ -16,31 +16,18 @@ export const usualImage: CloudImage = {
   has: 'driver',
 };
 
-const project = '((?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,62})';
-const name = '([a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)';
-const family = new RegExp(`^(?:projects/${project}/global/images/family/${name}|${project}/${name})$`);
-const image = new RegExp(`^projects/${project}/global/images/${name}$`);
-
-/** null: not written as an image is. */
-export function parseImage(from: string): ImageName | null {
-  const [, long, ofLong, short, ofShort] = family.exec(from) ?? [];
-  const [ofProject, ofFamily] = [long ?? short, ofLong ?? ofShort];
-  if (ofProject !== undefined && ofFamily !== undefined) return { project: ofProject, kind: 'family', name: ofFamily };
-  const [, owner, one] = image.exec(from) ?? [];
-  return owner === undefined || one === undefined ? null : { project: owner, kind: 'image', name: one };
-}
+const form =
+  /^(?:projects\/(?<owner>(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,62})\/global\/images\/(?<family>family\/)?|(?<short>(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,62})\/)(?<name>[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)$/;
 
 /** @throws CloudError E_CLOUD_REQUEST */
 export function imageOf({ from }: CloudImage): ImageName {
-  const found = parseImage(from);
-  if (found !== null) return found;
-  throw new CloudError(
-    'E_CLOUD_REQUEST',
-    `Cannot use image ${JSON.stringify(from)}: it is not written as an image of Google Cloud.`,
-    {
-      hint: 'Write PROJECT/FAMILY, projects/PROJECT/global/images/family/FAMILY, or projects/PROJECT/global/images/IMAGE.',
-    },
-  );
+  const { owner, family, short, name = '' } = form.exec(from)?.groups ?? {};
+  const project = owner ?? short;
+  if (project !== undefined) return { project, kind: (family ?? short) === undefined ? 'image' : 'family', name };
+  const message = `Cannot use image ${JSON.stringify(from)}: it is not written as an image of Google Cloud.`;
+  throw new CloudError('E_CLOUD_REQUEST', message, {
+    hint: 'Write PROJECT/FAMILY, projects/PROJECT/global/images/family/FAMILY, or projects/PROJECT/global/images/IMAGE.',
+  });
 }
 
 /** Its address below a version of the API. */

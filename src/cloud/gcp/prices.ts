@@ -9,28 +9,11 @@ const asOf = '2026-11-01';
 
 /** Machines, those with GPUs built in included. */
 const machines: Readonly<Record<string, number>> = {
-  'g2-standard-4': 0.71,
-  'g2-standard-8': 0.85,
-  'g2-standard-12': 1.0,
-  'g2-standard-16': 1.15,
-  'g2-standard-24': 2.0,
-  'g2-standard-32': 1.73,
-  'g2-standard-48': 4.0,
-  'g2-standard-96': 8.01,
-  'a2-highgpu-1g': 3.67,
-  'a2-highgpu-2g': 7.35,
-  'a2-highgpu-4g': 14.69,
-  'a2-highgpu-8g': 29.39,
-  'a2-megagpu-16g': 55.74,
-  'a2-ultragpu-1g': 5.07,
-  'a2-ultragpu-2g': 10.14,
-  'a2-ultragpu-4g': 20.28,
-  'a2-ultragpu-8g': 40.55,
-  'a3-highgpu-1g': 11.06,
-  'a3-highgpu-2g': 22.12,
-  'a3-highgpu-4g': 44.25,
-  'a3-highgpu-8g': 88.49,
-  'a3-megagpu-8g': 93.4,
+  ...{ 'g2-standard-4': 0.71, 'g2-standard-8': 0.85, 'g2-standard-12': 1.0, 'g2-standard-16': 1.15, 'g2-standard-24': 2.0 },
+  ...{ 'g2-standard-32': 1.73, 'g2-standard-48': 4.0, 'g2-standard-96': 8.01 },
+  ...{ 'a2-highgpu-1g': 3.67, 'a2-highgpu-2g': 7.35, 'a2-highgpu-4g': 14.69, 'a2-highgpu-8g': 29.39, 'a2-megagpu-16g': 55.74 },
+  ...{ 'a2-ultragpu-1g': 5.07, 'a2-ultragpu-2g': 10.14, 'a2-ultragpu-4g': 20.28, 'a2-ultragpu-8g': 40.55 },
+  ...{ 'a3-highgpu-1g': 11.06, 'a3-highgpu-2g': 22.12, 'a3-highgpu-4g': 44.25, 'a3-highgpu-8g': 88.49, 'a3-megagpu-8g': 93.4 },
 };
 
 /** Per vCPU of a series to which GPUs are attached. */

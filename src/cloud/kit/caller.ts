@@ -4,7 +4,7 @@ import { type Answer, exchange, NoAnswer, type Outgoing } from '../../http/excha
 import type { Log } from '../../log.ts';
 import type { Variables } from '../../secrets/reference.ts';
 import { run } from '../../system/run.ts';
-import { CloudError } from '../cloud.ts';
+import { CloudError, type Offer } from '../cloud.ts';
 
 /** What adapters are made from. */
 export interface CloudParts {
@@ -26,6 +26,14 @@ export interface Sending {
   readonly place: string;
   /** Whether the call changes something, so that its fate is unknown when no answer comes. */
   readonly changes: boolean;
+}
+
+/** A call that a cloud may refuse. */
+export interface Asked extends Sending {
+  /** Permissions that it needs, in the cloud's words. */
+  readonly needs: readonly string[];
+  /** For one that makes a machine: which. */
+  readonly offer?: Offer;
 }
 
 export type Caller = ReturnType<typeof createCaller>;

@@ -28,9 +28,9 @@ export function createHeld<T>(now: () => number) {
       known.set(key, found);
       return found.value;
     },
-    /** The cloud refuses `value`, by default whatever is known. A newer one stays. */
-    forget(value?: T): void {
-      for (const [key, lease] of known) if (value === undefined || lease.value === value) known.delete(key);
+    /** The cloud refuses it. A newer one stays. */
+    forget(value: T): void {
+      for (const [key, lease] of known) if (lease.value === value) known.delete(key);
     },
   };
 }
