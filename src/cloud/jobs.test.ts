@@ -806,7 +806,7 @@ describe('a connection that breaks', () => {
     expect(machine.calls.filter((call) => call === 'hold').length).toBeLessThan(70);
   });
 
-  it('keeps the job however long it takes, and whoever else is free', async () => {
+  it('keeps the job however long it takes, although another machine is free', async () => {
     const all = await world({ runs: [first, second] });
     all.start();
     const machine = await all.connect();
