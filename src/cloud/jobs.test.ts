@@ -3,6 +3,7 @@ import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Duplex, duplexPair, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
+import fc from 'fast-check';
 import { pack } from 'tar-stream';
 import { afterEach, describe, expect, it } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
@@ -54,6 +55,8 @@ class FakeMachine {
   readonly jobs = new Map<string, RemoteJob>();
   /** Ids whose script has begun, in order. */
   readonly begun: string[] = [];
+  /** By id: the job that it is an attempt of. */
+  readonly scripts = new Map<string, string>();
   readonly calls: string[] = [];
   /** By call: what happens before it does anything, and once it has done it. */
   readonly before = new Map<Call, () => unknown>();
@@ -165,6 +168,7 @@ class FakeMachine {
           const id = request.id ?? '';
           if (!this.jobs.has(id)) {
             this.jobs.set(id, { view: viewOf(id), request, output: [] });
+            this.scripts.set(id, request.attemptOf?.job ?? id);
             if (this.starts) this.begin(id);
           }
           return this.job(id).view;
@@ -802,7 +806,7 @@ describe('a connection that breaks', () => {
     expect(machine.calls.filter((call) => call === 'hold').length).toBeLessThan(70);
   });
 
-  it('keeps the job however long it takes, whatever other machine is free', async () => {
+  it('keeps the job however long it takes, although another machine is free', async () => {
     const all = await world({ runs: [first, second] });
     all.start();
     const machine = await all.connect();
@@ -1237,3 +1241,94 @@ describe('the connection of a machine', () => {
     expect(near.destroyed).toBe(false);
   });
 });
+
+it('runs no script twice and gives each job one result, whatever happens in whichever order (S7)', async () => {
+  const weights = {
+    connect: 4,
+    cut: 2,
+    gone: 1,
+    vanish: 2,
+    drain: 1,
+    begin: 5,
+    end: 2,
+    print: 1,
+    submit: 5,
+    cancel: 1,
+    restart: 1,
+    full: 1,
+    room: 1,
+  };
+  const often = { ...weights, turn: 6, pass: 2 };
+  const act = fc.record({
+    do: fc.constantFrom(...Object.entries(often).flatMap(([name, weight]) => Array<string>(weight).fill(name))),
+    run: fc.nat(5),
+  });
+  await fc.assert(
+    fc.asyncProperty(fc.array(act, { minLength: 30, maxLength: 80, size: 'max' }), async (acts) => {
+      const runs = [first, second, `${first.slice(0, -1)}c`];
+      const all = await world({ runs });
+      all.start();
+      const machines = runs.map((run) => Object.assign(new FakeMachine(run), { starts: false, slots: 2 }));
+      for (const machine of machines) machine.attach(all.jobs);
+      const results = new Map<string, string>();
+      const ids: string[] = [];
+      const look = () => {
+        for (const id of ids) {
+          const { state, result } = all.at(id);
+          if (state !== 'done' && state !== 'settling') continue;
+          expect(results.get(id) ?? JSON.stringify(result)).toBe(JSON.stringify(result));
+          results.set(id, JSON.stringify(result));
+        }
+        const begun = machines.flatMap((machine) => machine.begun.map((id) => machine.scripts.get(id) ?? ''));
+        expect(new Set(begun).size).toBe(begun.length);
+      };
+      for (const { do: what, run } of acts) {
+        const machine = machines[run % 3] as FakeMachine;
+        const open = [...machine.jobs.values()].filter(({ view }) => view.state !== 'done').map(({ view }) => view);
+        const [one] = open;
+        if (what === 'connect' && all.states.has(machine.run)) machine.attach(all.jobs);
+        else if (what === 'cut') machine.cut();
+        else if (what === 'gone') {
+          machine.cut();
+          all.gone(machine.run);
+        } else if (what === 'vanish') {
+          // While no controller runs.
+          all.states.delete(machine.run);
+          await all.restart();
+          all.start();
+          for (const one of machines) if (all.states.has(one.run)) one.attach(all.jobs);
+        } else if (what === 'drain' && all.states.has(machine.run))
+          all.states.set(machine.run, { run: machine.run, host: 'burst', state: 'draining' });
+        else if (what === 'begin') for (const { id, state } of open) if (state === 'queued') machine.begin(id);
+        if (what === 'end' && one?.state === 'running') machine.end(one.id, code(run));
+        if (what === 'print' && one?.state === 'running') machine.print(one.id, 'x');
+        if (what === 'submit') {
+          all.refuse(null);
+          ids.push(all.submit());
+        }
+        if (what === 'cancel' && ids[run] !== undefined) all.queue.cancel(ids[run]);
+        if (what === 'restart') {
+          await all.restart();
+          all.start();
+        }
+        if (what === 'full')
+          all.refuse(() => {
+            throw full();
+          });
+        if (what === 'room') all.refuse(null);
+        if (what === 'pass') await all.pass(run * 1_000);
+        if (what === 'turn') await all.turn(run);
+        look();
+      }
+      // In the end all machines are gone, and no job is left anywhere.
+      all.refuse(null);
+      for (const { run } of machines) all.gone(run);
+      await all.pass(120_000);
+      look();
+      for (const id of ids) expect(['queued', 'done']).toContain(all.at(id).state);
+      expect(runs.map(all.jobs.on)).toEqual([0, 0, 0]);
+      for (const end of endings.splice(0).reverse()) await end();
+    }),
+    { numRuns: 6 },
+  );
+}, 60_000);
