@@ -252,6 +252,7 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
   const states = new Map<string, Partial<Machine>>(runs.map((run) => [run, { run, host: 'burst', state: 'joined' }]));
   const warnings: string[] = [];
   const counts: string[] = [];
+  const paused = new Set<string>();
   let refuse: ((what: 'commit' | 'append') => void) | null = null;
   let store: Store;
   let queue: OwnQueue;
@@ -284,7 +285,8 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
       log: { info() {}, warn: (text, fields) => void warnings.push(`${text} ${JSON.stringify(fields)}`) },
       pools: pools.map(({ name, elsewhere: at }) => ({ name, ...(at !== undefined && { elsewhere: at }) })),
       machine: (run) => (states.get(run) as Machine | undefined) ?? null,
-      counted: (run, count) => void counts.push(`${run.slice(-1)} ${count}`),
+      counted: (run, change) => void counts.push(`${run.slice(-1)} ${change}`),
+      mayStart: () => !paused.has('all'),
       queue: {
         settle: queue.settle,
         onChange: queue.onChange,
@@ -347,7 +349,7 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
   };
 
   return {
-    ...{ clock, states, warnings, counts, turn, pass, until, at, dir },
+    ...{ clock, states, warnings, counts, paused, turn, pass, until, at, dir },
     get queue() {
       return queue;
     },
@@ -431,7 +433,25 @@ describe('a job', () => {
       attemptOf: { job: id, attempt: 1, array: null },
     });
     expect(await all.output(id)).toBe('hello\n');
-    expect([all.jobs.on(first), machine.holds, all.counts]).toEqual([0, 0, ['a 1', 'a 0']]);
+    expect([all.jobs.on(first), machine.holds, all.counts]).toEqual([0, 0, ['a 1', 'a -1']]);
+  });
+
+  it('waits while everything is paused, and what runs goes on', async () => {
+    const all = await world();
+    all.start();
+    const machine = await all.connect(first, { slots: 2 });
+    const one = all.submit();
+    await all.until(() => machine.begun.length === 1);
+    all.paused.add('all');
+    const two = all.submit();
+    await all.pass(60_000);
+    expect(all.at(two).state).toBe('queued');
+    machine.end(one);
+    await all.done(one);
+    all.paused.clear();
+    await all.until(() => machine.begun.length === 2);
+    machine.end(two);
+    await all.done(two);
   });
 
   it('waits for a free slot', async () => {
@@ -599,6 +619,19 @@ describe('a machine that refuses a job', () => {
     expect(machine.only).not.toBe(id);
     machine.end(machine.only);
     await all.done(id);
+  });
+
+  it('because it is another version and cannot read the request does not keep it', async () => {
+    const all = await world({ runs: [first, second] });
+    all.start();
+    const machines = [await all.connect(first), await all.connect(second)];
+    machines[0]?.before.set('submit', () => {
+      throw new OnejobError('E_API_VERSION', 'Cannot understand the daemon. The daemon is onejob 0.9, this is 1.');
+    });
+    const id = all.submit();
+    await all.until(() => machines[1]?.begun.length === 1);
+    expect(machines[0]?.calls.filter((call) => call === 'submit')).toHaveLength(1);
+    expect(all.at(id).attempt).toBe(2);
   });
 
   it('for a lasting reason three times makes it unstartable', async () => {
@@ -1184,7 +1217,10 @@ describe('a hostile machine', () => {
       indices: Array.from({ length: 600 }, (_, at) => at),
     };
     all.queue.submitArray(request);
-    await all.turn(5);
+    // A few at a time, so that others get a turn.
+    expect(all.jobs.on(first)).toBeLessThan(100);
+    await all.until(() => all.jobs.on(first) === 512);
+    await all.pass(1_000);
     expect(all.jobs.on(first)).toBe(512);
     expect(machine.run).toBe(first);
   }, 30_000);
