@@ -304,8 +304,10 @@ export class Account {
     const isPartial = isHalf || day.fails();
     // A list may lag behind, but not twice for one machine, and not for one that came late.
     const late = !isPartial && day.fails() ? day.pick(all) : undefined;
-    const isOdd = late === undefined || late.visible > late.createdAt + second || this.#lagged.has(`${caller} ${late.tags.run}`);
-    const lag = isOdd ? null : late.tags.run;
+    const cameLate = ({ tags, visible, createdAt }: Existing): boolean =>
+      tags.run === late?.tags.run && visible > createdAt + second;
+    const isOdd = [...this.things.values()].some(cameLate) || this.#lagged.has(`${caller} ${late?.tags.run}`);
+    const lag = late === undefined || isOdd ? null : late.tags.run;
     if (lag !== null) this.#lagged.add(`${caller} ${lag}`);
     const isShown = ({ zone, tags }: Existing): boolean => {
       if (isHalf) return zone !== 'b';
