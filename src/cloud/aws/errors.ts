@@ -52,7 +52,7 @@ function kindOf({ status, code }: AwsProblem): CloudErrorCode {
 }
 
 /** Zones that an error names as having capacity: `… or choosing eu-central-1a, eu-central-1c`. */
-export function zonesIn(message: string): string[] {
+function zonesIn(message: string): string[] {
   const named = /\bchoosing ([^.]+)/.exec(message)?.[1] ?? '';
   return named.match(/\b[a-z]{2,3}(?:-[a-z]+)+-\d+[a-z](?:-\w+)*/g) ?? [];
 }

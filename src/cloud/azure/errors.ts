@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { brief } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError, type CloudErrorCode } from '../cloud.ts';
-import { sentence } from '../kit/caller.ts';
+import { type Asked, sentence } from '../kit/caller.ts';
 
 /** `code`: as Azure writes it, or `HTTP 500` without one. */
 export interface Said {
@@ -84,16 +84,12 @@ const neverRan: readonly CloudErrorCode[] = ['E_CLOUD_CAPACITY', 'E_CLOUD_QUOTA'
 /** Another try would fail, too. */
 const lasting: readonly CloudErrorCode[] = ['E_CLOUD_REQUEST', 'E_CLOUD_DENIED', 'E_CLOUD_QUOTA'];
 
-export interface Refused {
-  /** In words: `Cannot <doing>: …`. */
-  readonly doing: string;
+export interface Refused extends Pick<Asked, 'doing' | 'needs'> {
   readonly said: Said;
   /** Of the answer; null: an operation that was accepted failed later. */
   readonly status: number | null;
   /** Whether a machine may be the result of the call. */
   readonly makesMachine: boolean;
-  /** Actions of which the role may lack one. */
-  readonly needs: readonly string[];
 }
 
 export function refusal({ doing, said: { code, message }, status, makesMachine, needs }: Refused): CloudError {

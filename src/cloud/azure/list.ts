@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { CloudError, type Listing, runName, type Thing, tagKeys } from '../cloud.ts';
 import { type Tags, told } from '../kit/things.ts';
 import { type Arm, get } from './arm.ts';
-import { groupPath, parseResource, type ResourceKind, resourcePath } from './id.ts';
+import { groupPath, parseResource, type ResourceKind, resourcePath, resources } from './id.ts';
 
 const tags = z.record(z.string(), z.string()).nullish();
 const state = z.object({ provisioningState: z.string().nullish() }).nullish();
@@ -136,17 +136,10 @@ export async function listThings(arm: Arm, subscription: string, owner: string, 
   return { things, unknown };
 }
 
-const reading = {
-  machine: ['compute', 'listMachines'],
-  disk: ['disks', 'readDisk'],
-  interface: ['network', 'readInterface'],
-  address: ['network', 'readAddress'],
-} as const;
-
 /** null: it does not exist any more, or has no tags. */
 async function tagsAt(arm: Arm, id: string, kind: ResourceKind, signal: AbortSignal): Promise<Tags | null> {
-  const [version, needs] = reading[kind];
-  const call = get(version, needs, id, `read the tags of ${id}`);
+  const { version, read } = resources[kind];
+  const call = get(version, read, id, `read the tags of ${id}`);
   const answer = await arm.ask(call, signal);
   if (answer.status === 404 && /^Resource(Group)?NotFound$/.test(answer.said.code)) return null;
   if (!answer.ok) throw arm.refuse(call, answer);

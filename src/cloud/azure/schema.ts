@@ -5,7 +5,7 @@ import { address, credentials, deathDate, metadata } from '../kit/keys.ts';
 import { publicEndpoint } from './config.ts';
 import { securityGroupId, subnetId } from './id.ts';
 
-/** A secret written here by mistake must not appear in a message. */
+/** Never shows what was found, which may be a secret that was written here by mistake. */
 const hidden = (what: string, good: RegExp) => (v: typeof Kinds) =>
   v.value((found) => (typeof found === 'string' && good.test(found) ? v.yes(found) : v.no(`expected ${what}`)));
 const guid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
@@ -39,12 +39,8 @@ const source = credentials(
   { tenant: 'secret' },
 );
 
-const id = (what: string, example: string, good: RegExp) => (v: typeof Kinds) =>
-  v.value((found) =>
-    typeof found === 'string' && good.test(found)
-      ? v.yes(found)
-      : v.no(`expected the resource id of ${what} such as "/subscriptions/…/resourceGroups/…/providers/${example}"`),
-  );
+const id = (what: string, example: string, good: RegExp) =>
+  hidden(`the resource id of ${what} such as "/subscriptions/…/resourceGroups/…/providers/${example}"`, good);
 
 export const azureKeys = {
   subscription: key((v) => v.text('the id of a subscription, with 36 characters', guid), undefined, 'id', {

@@ -15,13 +15,7 @@ import { createHeld, type Lease } from '../kit/held.ts';
 import type { GcpCredential } from './type.ts';
 import { token as tokenAnswer } from './wire.ts';
 
-export interface Access {
-  /** For people; never a secret. */
-  readonly name: string;
-  token(signal: AbortSignal): Promise<string>;
-  /** The cloud refused this token, so it is not used again. */
-  refused(token: string): void;
-}
+export type Access = ReturnType<typeof createAccess>;
 
 /** The role of the credential limits what a token can do, not its scope. */
 const scope = 'https://www.googleapis.com/auth/cloud-platform';
@@ -47,7 +41,7 @@ type KeyFile = z.infer<typeof keyFile>;
 /** A file that may contain something else. */
 const anyFile = z.object({ type: z.string() });
 
-export function createAccess(credential: GcpCredential, caller: Caller, parts: CloudParts): Access {
+export function createAccess(credential: GcpCredential, caller: Caller, parts: CloudParts) {
   const { clock, variables } = parts;
   const held = createHeld<string>(clock.now);
   let name = nameOf(credential, variables);
@@ -119,10 +113,12 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
   }
 
   return {
-    get name() {
+    /** For people; never a secret. */
+    get name(): string {
       return name;
     },
-    token: (signal) => held.get('', make, signal),
+    token: (signal: AbortSignal): Promise<string> => held.get('', make, signal),
+    /** The cloud refused this token, so it is not used again. */
     refused: held.forget,
   };
 }

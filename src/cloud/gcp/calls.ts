@@ -46,7 +46,7 @@ export function createCalls(
   const place = `Compute Engine in ${project}`;
   const attemptOf = ({ doing, method = 'GET', onlyAsks = false, needs, offer }: Call): Asked => ({
     ...{ doing, place, needs, changes: method !== 'GET' && !onlyAsks },
-    ...(offer === undefined ? {} : { offer }),
+    ...(offer !== undefined && { offer }),
   });
 
   /** @throws CloudError */
@@ -60,10 +60,10 @@ export function createCalls(
       const token = await access.token(signal);
       const headers = {
         ...{ Authorization: `Bearer ${token}`, Accept: 'application/json' },
-        ...(base === undefined ? { 'X-Goog-Api-Version': apiVersion } : {}),
-        ...(body === undefined ? {} : { 'Content-Type': 'application/json' }),
+        ...(base === undefined && { 'X-Goog-Api-Version': apiVersion }),
+        ...(body !== undefined && { 'Content-Type': 'application/json' }),
       };
-      const request = { method, url, headers, ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
+      const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
       const answer = await caller.send(request, attempt, signal);
       if (answer.status === 401) access.refused(token);
       if (answer.status === 401 && tries === 1) continue;
@@ -78,10 +78,6 @@ export function createCalls(
 
   return {
     call,
-    /** ms since the epoch by the cloud's clock. */
-    now: () => caller.now(),
-    skew: () => caller.skew(),
-
     /**
      * A call that begins an operation in a zone, and its end. Answers with 200 hide most failures, so only the end of the operation
      * tells. A look that fails changes nothing: the operation goes on.

@@ -8,11 +8,10 @@ import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { createAccess } from './access.ts';
 import { createCalls } from './calls.ts';
 import { usualImage } from './image.ts';
-import { usableType } from './machine-type.ts';
+import { listPrice, usableType } from './machine-type.ts';
 import { instanceOf } from './order.ts';
 import { needs } from './permissions.ts';
 import { preflight } from './preflight.ts';
-import { listPrice } from './prices.ts';
 import { instanceFields, lists, thingsOf } from './things.ts';
 import type { GcpConfig } from './type.ts';
 import { instance, operation, type Page, serialPort } from './wire.ts';
@@ -37,7 +36,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     const { zone } = order.offer;
     if (zone === null)
       throw new CloudError('E_CLOUD_REQUEST', `Cannot create ${order.run}: Compute Engine needs a zone, and the offer has none.`);
-    const body = instanceOf(order, zone, config, calls.now() / 1000);
+    const body = instanceOf(order, zone, config, caller.now() / 1000);
     await calls.carryOut(
       {
         ...{ method: 'POST', path: `zones/${zone}/instances`, query: { requestId: order.token }, body },
@@ -91,14 +90,12 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
 
   async function destroy({ kind, id, place }: Pick<Thing, 'kind' | 'id' | 'place'>, signal: AbortSignal): Promise<void> {
     const where = /^[a-z]+-[a-z]+\d+$/.test(place) ? `regions/${place}` : `zones/${place}`;
-    const ways = {
-      machine: { path: `${where}/instances/${id}`, query: { noGracefulShutdown: 'true' }, needs: needs.deleteInstance },
-      disk: { path: `${where}/disks/${id}`, needs: needs.deleteDisk },
-      address: { path: `${where}/addresses/${id}`, needs: needs.deleteAddress },
-    };
-    if (kind !== 'machine' && kind !== 'disk' && kind !== 'address') return;
+    const list = lists.find((one) => one.kind === kind);
+    if (list === undefined) return;
+    const call = { path: `${where}/${list.what}/${id}`, doing: `delete ${kind} ${id} in ${place}`, needs: list.remove };
+    const query = kind === 'machine' ? { noGracefulShutdown: 'true' } : {};
     try {
-      await calls.call({ ...ways[kind], method: 'DELETE', doing: `delete ${kind} ${id} in ${place}` }, operation, signal);
+      await calls.call({ ...call, method: 'DELETE', query }, operation, signal);
     } catch (error) {
       if (!(error instanceof CloudError) || error.reason !== 'notFound') throw error;
     }
@@ -110,7 +107,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     ...{ name: config.name, type: config.type, usualImage },
     // Stopping from within clears the time at which Google deletes it, and its disk stays.
     capabilities: { holdsEnd: config.deathDate === 'cloud', guestEnds: false, endRemoves: true },
-    skew: calls.skew,
+    skew: caller.skew,
     get credential() {
       return access.name;
     },

@@ -1,7 +1,7 @@
 /** The body of `instances.insert`: one machine, all of it with our labels. Numbers of 64 bits are text (discovery document). */
 import { CloudError, type Order } from '../cloud.ts';
 import { tagsOf } from '../kit/things.ts';
-import { imageOf, imagePath } from './image.ts';
+import { imageOf } from './image.ts';
 import { diskTypeOf, usableType } from './machine-type.ts';
 import type { GcpConfig } from './type.ts';
 
@@ -26,7 +26,7 @@ export function instanceOf(order: Order, zone: string, config: GcpConfig, now: n
         boot: true,
         autoDelete: true,
         initializeParams: {
-          sourceImage: imagePath(imageOf(image)),
+          sourceImage: imageOf(image).path,
           diskSizeGb: String(disk),
           diskType: `${below}/diskTypes/${diskTypeOf(type)}`,
           labels,

@@ -5,7 +5,7 @@ import type { Cloud, HostPlan } from '../cloud.ts';
 import { examineAfter, examineAll, managerOnly, priceFindings, spotsOf } from '../kit/preflight.ts';
 import type { Access } from './access.ts';
 import type { Call, Calls } from './calls.ts';
-import { imageOf, imagePath } from './image.ts';
+import { imageOf } from './image.ts';
 import { gpusOf, type MachineType, parseType, typeProblem } from './machine-type.ts';
 import { longestLife, shortestLife } from './order.ts';
 import { needs, permissions } from './permissions.ts';
@@ -104,9 +104,8 @@ async function image(
   { image: wanted, disk }: HostPlan,
   signal: AbortSignal,
 ): Promise<Finding[]> {
-  const parsed = imageOf(wanted);
-  const isFamily = parsed.kind === 'family';
-  const call = { path: imagePath(parsed), doing: `find image ${wanted.from}`, needs: isFamily ? needs.family : needs.image };
+  const { path, isFamily } = imageOf(wanted);
+  const call = { path, doing: `find image ${wanted.from}`, needs: isFamily ? needs.family : needs.image };
   const { name, diskSizeGb, deprecated, architecture } = await calls.call(call, imageAnswer, signal);
   const size = Number(diskSizeGb ?? 0);
   const state = deprecated?.state ?? '';

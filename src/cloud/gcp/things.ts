@@ -18,17 +18,18 @@ const leftoverStates: Readonly<Record<string, Thing['state']>> = {
   DELETING: 'ending',
 };
 
-/** What is listed: at which key of a scope, as what kind, and what is read of it. */
+/** What is listed: at which key of a scope, as what kind, what is read of it, and what listing and removing it needs. */
 export const lists = [
   {
     what: 'instances',
     kind: 'machine',
     needs: needs.instances,
+    remove: needs.deleteInstance,
     fields:
       'name,status,labels,machineType,guestAccelerators,scheduling(provisioningModel,instanceTerminationAction),resourceStatus/scheduling',
   },
-  { what: 'disks', kind: 'disk', needs: needs.disks, fields: 'name,status,labels' },
-  { what: 'addresses', kind: 'address', needs: needs.addresses, fields: 'name,status,labels' },
+  { what: 'disks', kind: 'disk', needs: needs.disks, remove: needs.deleteDisk, fields: 'name,status,labels' },
+  { what: 'addresses', kind: 'address', needs: needs.addresses, remove: needs.deleteAddress, fields: 'name,status,labels' },
 ] as const;
 export const instanceFields = lists[0].fields;
 

@@ -19,7 +19,7 @@ export interface CloudParts {
   readonly run?: typeof run;
 }
 
-export interface Sending {
+interface Sending {
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
   /** The cloud and where, for messages: `EC2 in us-west-2`. */
