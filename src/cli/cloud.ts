@@ -218,17 +218,23 @@ export async function downHost(
       throw wrongUsage('No daemon is running, so "down" must wait until the machines are gone: leave out --no-wait.');
     // First, so that no other machine is made meanwhile.
     await desk.down(name, now);
-    const unlisted = (await desk.machines?.controller.adopt(name)) ?? [];
+    const drains = !now && config.join?.url === null;
+    const unlisted = (await desk.machines?.controller.adopt(name, drains)) ?? [];
     if (!wait) return exitCodes.ok;
     for (const what of unlisted) session.output.say(`could not list ${what}`);
-    const followed = await follow(
-      session,
-      desk,
-      name,
-      timeout,
-      ({ machines }) => (machines.length === 0 ? exitCodes.ok : null),
-      false,
-    );
+    // Nobody else removes them: what does not drain in half of the time is ended, so that the rest is enough to see it gone.
+    const limit = performance.now() + timeout / 2;
+    let isForced = now || desk.machines === null || config.join?.url !== null;
+    const isOver = ({ machines }: CloudHostView): number | null => {
+      if (machines.length === 0) return exitCodes.ok;
+      if (!isForced && performance.now() > limit) {
+        isForced = true;
+        session.output.say(`${name} has not drained within ${formatAge(timeout / 2)}: ending its jobs`);
+        void desk.down(name, true);
+      }
+      return null;
+    };
+    const followed = await follow(session, desk, name, timeout, isOver, false);
     const code = unlisted.length > 0 ? exitCodes.failed : followed;
     for (const left of (await desk.machines?.clearing.finish()) ?? [])
       session.output.say(`left at a CI service until "onejob cloud sweep" removes it: ${left}`);

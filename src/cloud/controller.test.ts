@@ -30,6 +30,7 @@ function play(more: Partial<Cloud> = {}) {
     list: called('list', () => ({ things: [], unknown: [] })),
     destroy: called('destroy', () => undefined),
     console: async () => '',
+    deliver: async () => {},
     price: async () => null,
     preflight: async () => [],
     ...more,

@@ -13,8 +13,10 @@ import { cloudInit } from './boot/cloud-init.ts';
 import { type Controller, createController, type OwnedCloud } from './controller.ts';
 import { guestOf } from './guest.ts';
 import type { Desk } from './join/desk.ts';
+import { createPost } from './join/post.ts';
 import { createJoinServer } from './join/server.ts';
 import type { CloudParts } from './kit/caller.ts';
+import type { Machine } from './machine.ts';
 import { drained, ended } from './plan.ts';
 import { createClearing } from './registrations.ts';
 import { machineService } from './service.ts';
@@ -97,10 +99,13 @@ export async function openMachines(parts: MachinesParts) {
       });
     },
   });
+  const desk = deskOf(parts, controller);
   const server =
-    join === null
+    join === null || join.listen === null
       ? null
-      : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk: deskOf(parts, controller) });
+      : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk });
+  const cloudOf = (machine: Machine) => clouds.get(machine.cloud)?.cloud ?? null;
+  const post = join?.url === null ? createPost({ clock, log, desk, machines: controller.machines, cloudOf }) : null;
   let callOff = (): void => {};
   return {
     controller,
@@ -126,6 +131,7 @@ export async function openMachines(parts: MachinesParts) {
     },
     async start(): Promise<void> {
       await server?.open();
+      post?.start();
       controller.start();
       callOff = every(
         clock,
@@ -140,6 +146,7 @@ export async function openMachines(parts: MachinesParts) {
     },
     async close(): Promise<void> {
       callOff();
+      post?.close();
       controller.close();
       clearing.close();
       await server?.close();

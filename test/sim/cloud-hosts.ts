@@ -338,6 +338,7 @@ export class CloudWorld {
         }),
       price: async () => ({ perHour: 1, asOf: '2020-01-01' }),
       preflight: async () => [],
+      deliver: async () => {},
       console: () => this.#call(process, second, () => ''),
       create: (order) => this.#call(process, 20 * second, () => this.#create(order, unreachable)),
       setEnd: (_, made: Made) =>

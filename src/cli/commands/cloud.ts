@@ -37,7 +37,8 @@ See docs/cloud.md.`);
     .option('--timeout <time>', 'how long to wait (default: 45m)', duration)
     .option('--no-wait', 'only ask the daemon for it')
     .after(`
-Without a daemon it makes the machine itself, and serves "join.listen" until that has joined.
+Without a daemon it makes the machine itself, and serves "join.listen" until that has joined; with "join.through", nothing has to
+reach it.
 Exit codes: 0 it has joined; 1 it has not; 2 wrong usage.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).upHost(session, host, flags));
 
@@ -51,7 +52,8 @@ Exit codes: 0 it has joined; 1 it has not; 2 wrong usage.`)
     .option('--no-wait', 'only ask the daemon for it')
     .after(`
 The daemon makes no others for it until "onejob cloud up", whatever waits.
-Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another machine.
+Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another machine. It then
+ends them at once; with "join.through", what has not drained in half of the time.
 Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
 

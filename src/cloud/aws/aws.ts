@@ -5,6 +5,7 @@ import { type Call, createCalls } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 import { createMachine } from './create.ts';
 import { createCredentials } from './credentials.ts';
+import { deliverByTags } from './deliver.ts';
 import { destroyThing } from './destroy.ts';
 import { createImages, usualImage } from './image.ts';
 import { listThings } from './list.ts';
@@ -82,6 +83,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
         .subarray(-mostConsole)
         .toString();
     },
+    deliver: (made, text, signal) => deliverByTags(calls, made, text, signal),
     price: (offer: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null> => prices.price(offer, signal),
     preflight: (plan, signal) =>
       preflight({ config, calls, images, network, prices, identity, credential: credentials.name }, plan, signal),

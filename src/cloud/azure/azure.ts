@@ -6,6 +6,7 @@ import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { type Answered, type Call, createArm } from './arm.ts';
 import { type AzureConfig, isAzureItself } from './config.ts';
 import { createArmCredential } from './credential.ts';
+import { deliverByUserData } from './deliver.ts';
 import { setMachineEnd } from './end.ts';
 import { parseGroup, parseResource, runName } from './id.ts';
 import { listThings } from './list.ts';
@@ -126,6 +127,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     list: (owner, _scope, signal) => listThings({ subscription: config.subscription, arm }, owner, signal),
     destroy,
     console: consoleOf,
+    deliver: (made, text, signal) => deliverByUserData(arm, made, text, signal),
     price: priceOf,
     preflight: (plan, signal) => preflight({ config, arm, credential, price: priceOf }, plan, signal),
   };

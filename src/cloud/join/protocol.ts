@@ -97,8 +97,11 @@ export function addressProblem(url: string): string | null {
 /** What a machine boots with, `machine.json`. */
 export const machineFile = z.object({
   run: runName,
-  /** Of the controller. */
-  url: z.string().refine((url) => addressProblem(url) === null, 'must be https, without user, query and fragment'),
+  /** Of the controller; null: it is told and heard through the cloud, see line.ts and mail.ts. */
+  url: z
+    .string()
+    .refine((url) => addressProblem(url) === null, 'must be https, without user, query and fragment')
+    .nullable(),
   /** Of no use after the join. */
   token: secretText,
   /** `none`: a machine of a test, without a metadata service. */
