@@ -2,6 +2,8 @@
  * A pipeline on agents that nothing can reach: `cloud up` in one stage, a job on the machine, and `cloud down` on another host without
  * any state. The machine and the two commands only call the stand-in of the cloud.
  */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { awsStandin, azureStandin, type CloudStandin, gcpStandin, type Machines } from '../support/cloud-standins.ts';
 import { mailMachines } from '../support/mail-machine.ts';
@@ -48,16 +50,17 @@ hosts:
   burst:
     cloud: lab
     types: [${cloud.types.join(', ')}]
-    pools: { gpu: { agents: 1, runtime: process }, other: { service: hub, agents: 1, runtime: process } }
+    pools: { gpu: { agents: 1, runtime: process }, other: { service: hub, queue: acme/demo, agents: 1, runtime: process } }
 join: { through: cloud, package: "https://example.org/onejob.tgz", sha256: "${'a'.repeat(64)}" }
 `;
     const env = { ...cloud.env, HUB: secret };
     await using here = await onejob({ config, env });
     const up = here.cli(['cloud', 'up', 'burst', '--timeout', '3m']);
-    const { home, file } = await played.joined;
+    const { home, root } = await played.joined;
     const upped = await up.ended;
     expect(upped, upped.stdout + upped.stderr).toMatchObject({ code: 0 });
-    expect(JSON.parse(file)).toMatchObject({ url: null });
+    expect(JSON.parse(readFileSync(join(root, 'machine.json'), 'utf8'))).toMatchObject({ url: null });
+    expect(readFileSync(join(root, 'run/onejob-cloud/secrets/hub.token'), 'utf8')).toBe(secret);
 
     const job = await home.run('--no-workspace', '--', 'echo', 'hello').ended;
     expect(job, job.stderr).toMatchObject({ code: 0, stdout: 'hello\n' });

@@ -2,9 +2,9 @@
  * A machine that cannot reach its controller, with all of onejob that is on a real one, but without cloud-init and systemd: it joins
  * with `onejob cloud join`, has a daemon with the config that it got, and attends to it.
  */
-import { closeSync, mkdirSync, openSync, readSync, writeFileSync } from 'node:fs';
+import { closeSync, mkdirSync, openSync, readFileSync, readSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parse } from 'yaml';
+import { parse, stringify } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
 import { lineOf } from '../../src/cloud/join/line.ts';
 import { attendMachine, joinController } from '../../src/cloud/join/machine.ts';
@@ -15,8 +15,8 @@ import { type Scratch, scratch } from './scratch.ts';
 /** What a machine has that runs. */
 export interface MailMachine {
   readonly home: Home;
-  /** `machine.json` as it booted with. */
-  readonly file: string;
+  /** Stands for its `/`. */
+  readonly root: string;
 }
 
 const quiet = { info() {}, warn() {}, error() {} };
@@ -40,10 +40,13 @@ export function mailMachines(cloud: () => CloudStandin) {
       guest.print(`[    1.0] Linux version 6.8.0\r\n${lineOf(JSON.parse(machine).run, 'booted', '6.8.0')}\r\n`);
       const parts = { file, clock: systemClock, fetch: unreachable, log: quiet, version: '0.1.0', root: folder };
       await joinController({ ...parts, metadata: guest.metadata }, ending.signal);
-      const home = await onejob({ env: { ONEJOB_CONFIG: join(folder, 'run/onejob-cloud/config.yml') } });
+      // Its services are only names here.
+      const { defaults, pools } = parse(readFileSync(join(folder, 'run/onejob-cloud/config.yml'), 'utf8'));
+      for (const [name, { service }] of Object.entries<{ service?: string }>(pools)) if (service !== undefined) delete pools[name];
+      const home = await onejob({ config: stringify({ defaults, pools }) });
       try {
         await home.up();
-        joined.resolve({ home, file: machine });
+        joined.resolve({ home, root: folder });
         await attendMachine({ ...parts, metadata: guest.metadata, socket: home.socket }, ending.signal);
       } finally {
         await home.close();
