@@ -88,7 +88,16 @@ function resolveHost(
 }
 
 function resolveJoin(given: Written['top']['join']): JoinConfig | null {
-  const { through, listen: written = '', url, tls_cert: cert, tls_key: key, ca = null, package: archive, sha256 = null } = given ?? {};
+  const {
+    through,
+    listen: written = '',
+    url,
+    tls_cert: cert,
+    tls_key: key,
+    ca = null,
+    package: archive,
+    sha256 = null,
+  } = given ?? {};
   if (archive === undefined) return null;
   if (through === 'cloud') return Object.freeze({ listen: null, url: null, tls: null, ca: null, package: archive, sha256 });
   const listen = parseListen(written);

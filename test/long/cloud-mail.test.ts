@@ -72,7 +72,11 @@ join: { through: cloud, package: "https://example.org/onejob.tgz", sha256: "${'a
     expect(consoles.join('')).toMatch(/^onejob: onejob-[0-9a-f]{16} drained /m);
     expect(consoles.join('')).not.toContain(secret);
     const receipts = await there.cli(['cloud', 'receipts', '--json']).ended;
-    expect(JSON.parse(receipts.stdout)).toMatchObject({ host: 'burst', state: 'gone', absentAt: [expect.any(Number), expect.any(Number)] });
+    expect(JSON.parse(receipts.stdout)).toMatchObject({
+      host: 'burst',
+      state: 'gone',
+      absentAt: [expect.any(Number), expect.any(Number)],
+    });
     expect(cloud.left()).toEqual([]);
   });
 });

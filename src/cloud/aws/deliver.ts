@@ -21,7 +21,9 @@ export async function deliverByTags(
   const pieces = text.match(new RegExp(`.{1,${longestValue}}`, 'gs')) ?? [];
   if (pieces.length > mostPieces) {
     const message = `Cannot send machine ${id} its config: it has ${text.length} characters, and tags take ${mostPieces * longestValue}.`;
-    throw new CloudError('E_CLOUD_REQUEST', message, { hint: 'Name fewer services in the pools of the host, or use "join.listen".' });
+    throw new CloudError('E_CLOUD_REQUEST', message, {
+      hint: 'Name fewer services in the pools of the host, or use "join.listen".',
+    });
   }
   const sum = createHash('sha256').update(text).digest('hex');
   const tags = [{ Key: 'onejob-mail', Value: `${pieces.length} ${sum}` }];

@@ -92,8 +92,7 @@ export function createPost({ clock, log, desk, machines, cloudOf }: PostParts) {
     const order: Order = state === 'draining' ? 'drain' : 'stay';
     const what = isNew ? `box for ${known.recipient}` : order;
     if (known.sent?.what === what && clock.now() - known.sent.at < (isNew ? boxAgain : mailAgain)) return;
-    const box =
-      isNew && known.recipient !== null ? await packBox(await desk.belongings(run), known.recipient, tokenHash) : null;
+    const box = isNew && known.recipient !== null ? await packBox(await desk.belongings(run), known.recipient, tokenHash) : null;
     await cloud.deliver(made, mailText({ do: order, at: Math.floor(clock.wall() / 1000), box }), signal);
     known.sent = { what, at: clock.now() };
   }

@@ -186,7 +186,18 @@ export function createWorld(
       : null;
     if (spot !== null) spots.set(spot.id, spot);
     const machine: Machine = {
-      ...{ ...rest, id, region, zone, subnet, groups, tags: tags.instance, shownTags: tags.instance, spot: spot?.id ?? null, launched: now() },
+      ...{
+        ...rest,
+        id,
+        region,
+        zone,
+        subnet,
+        groups,
+        tags: tags.instance,
+        shownTags: tags.instance,
+        spot: spot?.id ?? null,
+        launched: now(),
+      },
       ...{ state: 'pending', visible: clock.now() + times.visible, reason: null, console: '' },
     };
     machines.set(id, machine);

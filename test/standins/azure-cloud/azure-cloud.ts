@@ -143,7 +143,8 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   function machineMetadata({ method, url, headers }: Request, name: string): Reply {
     const machine = world.machines().find((one) => one.name === name);
     if (machine === undefined || method !== 'GET') return { status: 404, text: '' };
-    if (headers.get('Metadata') !== 'true') return { status: 400, json: { error: 'Bad request. Required metadata header not specified' } };
+    if (headers.get('Metadata') !== 'true')
+      return { status: 400, json: { error: 'Bad request. Required metadata header not specified' } };
     if (url.searchParams.get('api-version') !== '2021-01-01' || url.searchParams.get('format') !== 'text')
       return { status: 400, json: { error: 'Bad request' } };
     return { status: 200, text: machine.shown };

@@ -245,7 +245,14 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
       const common = { group, location: body.location, madeAt: clock.now() };
       const machine: Machine = add({
         ...{ ...common, id, kind: 'machine', name, tags, goesWith: null, size: properties.hardwareProfile.vmSize },
-        ...{ spot: properties.priority === 'Spot', zone: zones?.[0] ?? null, body, provisioning: 'Creating', power: null, shown: '' },
+        ...{
+          spot: properties.priority === 'Spot',
+          zone: zones?.[0] ?? null,
+          body,
+          provisioning: 'Creating',
+          power: null,
+          shown: '',
+        },
         userData: Buffer.from(properties.osProfile.customData, 'base64').toString(),
       });
       const beside = (kind: Kind, its: string, tagged: Tags, option: string | undefined): void => {
