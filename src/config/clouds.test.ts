@@ -38,8 +38,22 @@ it.each([
     'join: { listen: "0.0.0.0:7718", url: "https://ci.example.org", package: "https://x/y.tgz" }',
     /join\.package: .*needs "sha256"/,
   ],
+  [
+    'join: { through: cloud, listen: "0.0.0.0:7718", package: /srv/x }',
+    /join\.listen: has no meaning with "through: cloud"[^]*join\.package: is a file, but with "through: cloud"/,
+  ],
+  ['join: { through: cloud, package: "https://x/y.tgz" }', /join\.package: .*needs "sha256"/],
+  ['join: { through: cloud }', /join: "package" is missing$/],
+  ['join: { through: could, package: "https://x/y.tgz" }', /join\.through: /],
 ])('%s is refused with the place', async (more, said) => {
   expect((await folder.check(config(usual, more))).join('\n')).toMatch(said);
+});
+
+it('machines may join through the cloud', async () => {
+  const more = `join: { through: cloud, package: "https://example.org/onejob.tgz", sha256: "${'a'.repeat(64)}" }`;
+  expect(await folder.check(config(usual, more))).toEqual([]);
+  const { config: loaded } = await folder.load(config(usual, more));
+  expect(loaded.join).toMatchObject({ listen: null, url: null, tls: null, package: 'https://example.org/onejob.tgz' });
 });
 
 it('a machine gets its pools, the services that they name, and their secrets as files in memory', async () => {

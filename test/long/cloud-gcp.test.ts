@@ -71,6 +71,7 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
       const made = await done(cloud.create(wanted, never));
       await done(cloud.setEnd(wanted, made, never));
       await done(cloud.console(made, never));
+      await done(cloud.deliver(made, 'stay 1 -', never));
     }
     gcp.faults.stockout = { zones: ['us-central1-c'], available: ['us-central1-a'] };
     const offer = { type: 'g2-standard-4', spot: false, zone: 'us-central1-c' };

@@ -37,9 +37,9 @@ tell() { # tell STAGE: standard input is its text
   [ "$1" = failed ] || say "$1"
   # Without an address the controller reads the console: see join/line.ts.
   if [ -z "$url" ]; then
-    line="$run $1 $(tail -c 2000 | base64 -w 0)"
-    { printf '\nonejob: %s %s\n' "$line" "$(printf %s "$line" | sha256sum | cut -c 1-16)" >/dev/console; } 2>/dev/null || :
-    return 0
+    set -- "$run $1 $(tail -c 2k | base64 -w0)"
+    say "$1 $(printf %s "$1" | sha256sum | cut -c-16)"
+    return
   fi
   printf '{"run":"%s","stage":"%s","text":"%s"}' "$run" "$1" "$(json)" >"$state/told"
   for wait in 2 5 10 20 30 0; do
