@@ -189,8 +189,8 @@ export interface Cloud {
   /** The end of the machine's console output; empty if the cloud has none yet. */
   console(made: Pick<Made, 'id' | 'place'>, signal: AbortSignal): Promise<string>;
   /**
-   * Puts one line of ASCII where the machine reads it at its metadata service (`join/mail.ts`), in place of the earlier one. Whoever may
-   * read the machine's entry in the account can read it. Returns once the cloud has taken it; the machine may see it later.
+   * Puts one line of ASCII where the machine reads it at its metadata service (`join/mail.ts`), in place of the earlier one. Anyone who
+   * may read the machine's entry in the account can read it. Returns once the cloud has taken it; the machine may see it later.
    */
   deliver(made: Pick<Made, 'id' | 'place'>, text: string, signal: AbortSignal): Promise<void>;
   /** null: unknown. Asks the cloud at most once a day per offer. */

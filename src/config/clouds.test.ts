@@ -40,7 +40,7 @@ it.each([
   ],
   [
     'join: { through: cloud, listen: "0.0.0.0:7718", package: /srv/x }',
-    /join\.listen: has no meaning with "through: cloud"[^]*join\.package: is a file, but with "through: cloud"/,
+    /join\.listen: has no meaning with "through: cloud"[\s\S]*join\.package: is a file, but with "through: cloud"/,
   ],
   ['join: { through: cloud, package: "https://x/y.tgz" }', /join\.package: .*needs "sha256"/],
   ['join: { through: cloud }', /join: "package" is missing$/],

@@ -24,7 +24,7 @@ it('a machine has no mail, then the newest, whether it is longer or shorter', as
   expect(aws.world.machines.get(made.id)?.tags).toMatchObject({ 'onejob-owner': 'box-1', 'onejob-mail-2': expect.any(String) });
 });
 
-it('mail whose tags have not all arrived is none', async () => {
+it('mail whose tags have not all arrived does not count', async () => {
   const { aws, clock, read, deliver } = await bench();
   await deliver(mail(3000));
   aws.world.flaws.tornTags = 2_000;

@@ -26,7 +26,8 @@ const noThings = {
 const noSchedule = `/schedules/${nobody}?groupName=default`;
 
 /** Permissions of things by their tags: AWS may refuse them for an id before it says that there is no such thing. */
-export const isByTag = (permission: string): boolean => /^ec2:(Terminate|Delete|Cancel|Release|GetConsole)/.test(permission);
+export const isByTag = (permission: string): boolean =>
+  /^ec2:(Terminate|Delete|Cancel|Release|GetConsole|CreateTags)/.test(permission);
 
 export async function askPermissions(
   calls: Calls,
@@ -59,7 +60,11 @@ export async function askPermissions(
     });
   });
   const removals = Object.entries(noThings).flatMap(([kind, id]) => removalOf(kind as ThingKind, id) ?? []);
-  const dry = [...removals, { action: 'GetConsoleOutput', params: { InstanceId: noThings.machine } }];
+  const dry = [
+    ...removals,
+    { action: 'GetConsoleOutput', params: { InstanceId: noThings.machine } },
+    { action: 'CreateTags', params: { ResourceId: [noThings.machine], Tag: [{ Key: 'onejob-mail', Value: '' }] } },
+  ];
   return Promise.all([
     ...runs,
     ...ec2Lists(nobody).map(({ action, params }) => ask(`ec2:${action}`, (call) => calls.ec2(action, params, call, signal))),

@@ -32,7 +32,7 @@ it.each(['sh', 'bash', 'dash'].filter((shell) => has(shell)))('without an addres
   const run = 'onejob-0123456789abcdef';
   const [path, console] = [join(folder.path, 'tell.sh'), join(folder.path, 'console')];
   const parts = ['say', 'tell'].map((name) =>
-    new RegExp(`^${name}\\(\\)[^]*?^}$`, 'm').exec(bootScript())?.[0].replace('/dev/console', console),
+    new RegExp(`^${name}\\(\\)[\\s\\S]*?^}$`, 'm').exec(bootScript())?.[0].replace('/dev/console', console),
   );
   writeFileSync(path, `run=${run} url=''\n${parts.join('\n')}\nprintf 'one\\ntwo\\033' | tell failed\n`);
   const { status, stderr } = spawnSync(shell, ['-eu', path], { encoding: 'utf8' });

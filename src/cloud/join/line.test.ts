@@ -22,7 +22,7 @@ describe('lines of a machine on its console', () => {
     ]);
   });
 
-  it('that are torn, changed or of unknown words are none', () => {
+  it('that are torn, changed or of unknown words do not count', () => {
     const line = lineOf(run, 'driver-ok', 'NVIDIA L4, 580.95.05, 23034 MiB');
     const wrong = [
       line.slice(0, -1),

@@ -1,7 +1,7 @@
 /**
  * What a machine tells where it cannot call its controller: lines on its console, which only root of the machine can write, and the
  * account can read. A line is `onejob: RUN WORD TEXT SUM`, with the text in base64. The sum only finds lines that were torn by others.
- * Nothing secret may be in a line, and whoever reads one trusts it as much as the machine.
+ * Nothing secret may be in a line, and a reader trusts it as much as the machine.
  */
 import { hashOf, type StageName, stageNames } from './protocol.ts';
 

@@ -25,7 +25,7 @@ describe('mail', () => {
   });
 
   it.each(['', 'stay', 'stay 1', 'leave 1 -', 'stay one -', 'drain 1 - ', 'end 1 -\nend 2 -', '#cloud-config\n{}'])(
-    'that is %j is none',
+    'that is %j does not count',
     (text) => {
       expect(parseMail(text)).toEqual(text === 'drain 1 - ' ? { do: 'drain', at: 1, box: null } : null);
     },

@@ -38,7 +38,7 @@ export function mailText({ do: order, at, box }: Mail): string {
   return `${order} ${at} ${box === null ? '-' : box.toString('base64')}`;
 }
 
-/** null: it is none. */
+/** null: it is not mail. */
 export function parseMail(text: string): Mail | null {
   const [, order, at, box = ''] = /^(stay|drain|end) (\d{1,12}) (-|[A-Za-z0-9+/]+={0,2})$/.exec(text.trim()) ?? [];
   return order === undefined ? null : { do: order as Order, at: Number(at), box: box === '-' ? null : Buffer.from(box, 'base64') };

@@ -66,7 +66,11 @@ function world({ state = 'booting', lag = 0 }: { state?: Machine['state']; lag?:
     endings.push(post.close);
     return post;
   };
-  const write = (line: string) => void clock.after(lag, () => void (cloud.console += `${line}\r\n`));
+  const write = (line: string): void => {
+    clock.after(lag, () => {
+      cloud.console += `${line}\r\n`;
+    });
+  };
   const client = createMailClient({ ...{ machine: { run, token }, write, clock }, mail: async () => parseMail(cloud.mail) });
   return {
     ...{ ...desk, clock, row, cloud, warned, start, client, write, token },
