@@ -104,6 +104,7 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
       ...['compute.addresses.aggregatedList', 'compute.addresses.delete', 'compute.disks.aggregatedList', 'compute.disks.delete'],
       ...['compute.images.get', 'compute.images.getFromFamily', 'compute.instances.aggregatedList', 'compute.instances.delete'],
       ...['compute.instances.get', 'compute.instances.getSerialPortOutput', 'compute.instances.insert'],
+      'compute.instances.setMetadata',
       ...['compute.machineTypes.aggregatedList', 'compute.projects.get', 'compute.regions.get', 'compute.subnetworks.get'],
       'compute.zoneOperations.get',
     ]);

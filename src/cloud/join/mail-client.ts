@@ -20,7 +20,7 @@ const [patience, lookEvery] = [90_000, 5_000];
 /** ms from one beat on the console to the next while nothing changes. */
 const beatEvery = 60_000;
 /** ms without other mail after which there is no controller: one that is there writes each ten minutes. */
-const lost = 25 * 60_000;
+const lost = 15 * 60_000;
 
 /** Methods throw as those of a `JoinClient` do, but without E_CLOUD_DENIED: nobody can refuse. */
 export function createMailClient({ machine, write, mail, clock }: MailClientParts): JoinClient {

@@ -126,7 +126,7 @@ describe('through the cloud', () => {
     expect(cloud.mail).toMatch(/^stay \d+ -$/);
     expect(await client.beat({ ...idle, busy: 1, problem: 'p'.repeat(5_000) }, '', never)).toBe('stay');
     await pass(lag + minute);
-    expect(beats).toMatchObject([{ run, busy: 1, agents: 1, problem: 'p'.repeat(300) }]);
+    expect(beats[0]).toMatchObject({ run, busy: 1, agents: 1, problem: 'p'.repeat(300) });
     expect(thefts).toEqual([]);
     row.state = 'draining';
     await pass(15 * second);
@@ -188,7 +188,7 @@ describe('through the cloud', () => {
     expect(works.cloud.mails).toEqual([expect.stringMatching(/^drain \d+ -$/)]);
   });
 
-  it('a machine is visited each 10 s while it boots and each minute while it works, and hears each 10 minutes', async () => {
+  it('a machine is visited each 10 s while it boots and each 50 s while it works, and hears each 10 minutes', async () => {
     const { pass, start, cloud, row } = world();
     start();
     await pass(59 * second);
@@ -196,12 +196,27 @@ describe('through the cloud', () => {
     row.state = 'joined';
     row.joinedAt = 1;
     await pass(30 * minute);
-    expect(cloud.reads).toBeLessThanOrEqual(6 + 31);
+    expect(cloud.reads).toBeLessThanOrEqual(6 + 37);
     expect(cloud.mails.length).toBe(3);
     row.state = 'gone';
     const before = cloud.reads;
     await pass(10 * minute);
     expect(cloud.reads).toBe(before);
+  });
+
+  it('the newest beat holds until the next one is due, and no longer', async () => {
+    const { pass, start, write, beats, row } = world({ state: 'joined' });
+    row.joinedAt = 1;
+    write(lineOf(run, 'beat', JSON.stringify({ at: 1, ...idle, idleFor: 1_000 })));
+    start();
+    await pass(10 * minute);
+    expect(beats.map(({ idleFor }) => idleFor)).toEqual([1_000, 51_000, 101_000, 151_000]);
+    write(lineOf(run, 'beat', JSON.stringify({ at: 2, ...idle, busy: 1 })));
+    await pass(100 * second);
+    expect(beats.slice(4).map(({ busy, idleFor }) => [busy, idleFor])).toEqual([
+      [1, 0],
+      [1, 0],
+    ]);
   });
 
   it('a machine tells at most one beat a minute unless its work changes, and misses a controller that writes no more', async () => {

@@ -11,7 +11,7 @@ import type { Machine } from '../machine.ts';
 import type { Desk } from './desk.ts';
 import { type Line, linesOf } from './line.ts';
 import { joinLine, mailText, packBox } from './mail.ts';
-import { beatCall, hashOf, type Order } from './protocol.ts';
+import { type BeatCall, beatCall, hashOf, type Order } from './protocol.ts';
 
 export interface PostParts {
   readonly clock: Clock;
@@ -21,8 +21,10 @@ export interface PostParts {
   readonly cloudOf: (machine: Machine) => Pick<Cloud, 'console' | 'deliver'> | null;
 }
 
-/** ms between two visits to a machine that begins or ends, and to one that works. */
-const [visitSoon, visitUsual] = [10_000, 60_000];
+/** ms between two visits to a machine that begins or ends, and to one that works: less than a report holds, see plan.ts. */
+const [visitSoon, visitUsual] = [10_000, 50_000];
+/** ms for which a beat counts as the newest. A machine writes one a minute. */
+const beatHolds = 150_000;
 /** ms after which a mail is written again: one with a box that was not taken, and another, so that the machine knows of us. */
 const [boxAgain, mailAgain] = [120_000, 600_000];
 /** Visits without a word of a machine that drains, after which it has never joined. */
@@ -36,6 +38,7 @@ interface Known {
   seen: ReadonlySet<string>;
   recipient: string | null;
   hasWorked: boolean;
+  beat: { readonly said: BeatCall; readonly at: number } | null;
   visits: number;
   sent: { readonly what: string; readonly at: number } | null;
   next: number;
@@ -68,7 +71,12 @@ export function createPost({ clock, log, desk, machines, cloudOf }: PostParts) {
     }
     const beat = fresh.findLast(({ word }) => word === 'beat');
     const said = beatCall.safeParse({ ...(jsonOf(beat?.text ?? '') as object | undefined), run });
-    if (said.success) await desk.beat(said.data);
+    if (said.success) known.beat = { said: said.data, at: clock.now() };
+    if (known.beat !== null && clock.now() - known.beat.at <= beatHolds) {
+      const { said: newest, at } = known.beat;
+      // It would have told of a job at once.
+      await desk.beat({ ...newest, idleFor: newest.busy > 0 ? 0 : newest.idleFor + clock.now() - at });
+    }
     known.seen = new Set(lines.map(({ raw }) => raw));
   }
 
@@ -124,7 +132,7 @@ export function createPost({ clock, log, desk, machines, cloudOf }: PostParts) {
     const runs = new Set(current.map(({ run }) => run));
     for (const run of all.keys()) if (!runs.has(run)) all.delete(run);
     for (const machine of current) {
-      const fresh = { seen: new Set<string>(), recipient: null, hasWorked: false, visits: 0, sent: null, next: 0 };
+      const fresh = { seen: new Set<string>(), recipient: null, hasWorked: false, beat: null, visits: 0, sent: null, next: 0 };
       const known: Known = all.get(machine.run) ?? { ...fresh, isVisited: false, trouble: null, refusals: 0 };
       all.set(machine.run, known);
       // A machine that was told to drain is told at once.
