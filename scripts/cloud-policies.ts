@@ -29,6 +29,10 @@ const narrow: readonly Statement[] = [
     Condition: { StringEquals: { 'ec2:CreateAction': 'RunInstances' } },
   },
   {
+    ...{ Sid: 'MailToOwn', Effect: 'Allow', Action: 'ec2:CreateTags', Resource: ec2('instance') },
+    Condition: { ...ownerTag('Resource'), 'ForAllValues:StringLike': { 'aws:TagKeys': 'onejob-mail*' } },
+  },
+  {
     ...{ Sid: 'RemoveOwn', Effect: 'Allow' },
     Action: [
       ...['ec2:CancelSpotInstanceRequests', 'ec2:DeleteNetworkInterface', 'ec2:DeleteVolume'],

@@ -286,14 +286,27 @@ export async function downHost(
     using asked = interrupts(session);
     // First, so that no other machine is made meanwhile.
     await desk.down(name, now);
-    const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name)) ?? { runs: [], unknown: [] };
+    const drains = !now && config.join?.url === null;
+    const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name, drains)) ?? { runs: [], unknown: [] };
     for (const what of unlisted) output.say(`could not list ${what}`);
-    for (const run of runs)
-      output.say(`machine ${run} was made by another host: it is removed without a drain, so jobs that run there are lost`);
+    if (!drains)
+      for (const run of runs)
+        output.say(`machine ${run} was made by another host: it is removed without a drain, so jobs that run there are lost`);
     if (runs.length > 0)
       output.say(`if a daemon there still has it, run "onejob cloud down ${name}" there, or it makes another one for waiting jobs`);
     let end: FollowEnd = exitCodes.ok;
-    const isDown = ({ machines }: CloudHostView): number | null => (machines.length === 0 ? exitCodes.ok : null);
+    // Nobody else removes them: what does not drain in half of the time is ended, so that the rest is enough to see it gone.
+    const limit = performance.now() + timeout / 2;
+    let isForced = now || desk.machines === null || config.join?.url !== null;
+    const isDown = ({ machines }: CloudHostView): number | null => {
+      if (machines.length === 0) return exitCodes.ok;
+      if (!isForced && performance.now() > limit) {
+        isForced = true;
+        output.say(`${name} has not drained within ${formatAge(timeout / 2)}: ending its jobs`);
+        void desk.down(name, true);
+      }
+      return null;
+    };
     if (wait) end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isDown, false);
     for (const left of (wait ? await desk.machines?.clearing.finish() : null) ?? [])
       output.say(`left at a CI service until "onejob cloud sweep" removes it: ${left}`);

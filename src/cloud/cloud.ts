@@ -194,6 +194,11 @@ export interface Cloud {
   destroy(thing: Pick<Thing, 'kind' | 'id' | 'place'>, signal: AbortSignal): Promise<void>;
   /** The end of the machine's console output; empty if the cloud has none yet. */
   console(made: Pick<Made, 'id' | 'place'>, signal: AbortSignal): Promise<string>;
+  /**
+   * Puts one line of ASCII where the machine reads it at its metadata service (`join/mail.ts`), in place of the earlier one. Anyone who
+   * may read the machine's entry in the account can read it. Returns once the cloud has taken it; the machine may see it later.
+   */
+  deliver(made: Pick<Made, 'id' | 'place'>, text: string, signal: AbortSignal): Promise<void>;
   /** null: unknown. Asks the cloud at most once a day per offer. */
   price(offer: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null>;
   /** Credentials, permissions one by one, quota, image, network and end of life. Creates nothing. Never throws. */

@@ -54,6 +54,7 @@ function play(
     list: called('list', () => ({ things: [], unknown: [] })),
     destroy: called('destroy', () => undefined),
     console: async () => '',
+    deliver: async () => {},
     price: async () => null,
     preflight: async () => [],
     ...more,

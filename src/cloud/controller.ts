@@ -432,9 +432,10 @@ export function createController(parts: ControllerParts) {
     waiting: (host: string): number => waiting.get(host) ?? 0,
     /**
      * Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them.
-     * They cannot drain, since only the onejob that made them knows their secrets. Returns their runs, and what could not be listed.
+     * Only the onejob that made them knows their secrets, so without `drains` they end at once; with it, those that run are told to drain
+     * first. Returns their runs, and what could not be listed.
      */
-    async adopt(host: string): Promise<{ readonly runs: readonly string[]; readonly unknown: readonly string[] }> {
+    async adopt(host: string, drains = false): Promise<{ readonly runs: readonly string[]; readonly unknown: readonly string[] }> {
       const runs: string[] = [];
       const unknown: string[] = [];
       for (const [name, { cloud, owner }] of clouds) {
@@ -449,7 +450,7 @@ export function createController(parts: ControllerParts) {
         const strange = listed.things.filter((thing) => thing.host === host && thing.run !== null && !machines.has(thing.run));
         for (const [run, things] of Map.groupBy(strange, (thing) => thing.run ?? ''))
           if (store.machines.get(run) === null) {
-            commit(adopted(run, things, { cloud, owner, host, now: nowOf(name) }));
+            commit(adopted(run, things, { cloud, owner, host, now: nowOf(name), drains }));
             runs.push(run);
           }
       }
@@ -537,13 +538,14 @@ export function createController(parts: ControllerParts) {
 function adopted(
   run: string,
   things: readonly Thing[],
-  { cloud, owner, host, now }: OwnedCloud & { readonly host: string; readonly now: number },
+  { cloud, owner, host, now, drains }: OwnedCloud & { readonly host: string; readonly now: number; readonly drains: boolean },
 ): Machine {
   const machine = things.find(({ kind }) => kind === 'machine');
+  const state = drains && machine?.state === 'running' ? 'draining' : 'ending';
   const [{ born, expires } = { born: null, expires: null }] = things;
   return {
     ...{ run, owner, cloud: cloud.name, host, offer: machine?.offer ?? { type: 'unknown', spot: false, zone: null }, token: '' },
-    ...{ born: born ?? now, expires: expires ?? now, state: 'ending', since: now, end: null, why: 'Somebody asked for it.' },
+    ...{ born: born ?? now, expires: expires ?? now, state, since: now, end: null, why: 'Somebody asked for it.' },
     made: machine === undefined ? null : { id: machine.id, place: machine.place, zone: null },
     ...{ isFailure: false, joinedAt: null, stage: null, items: [], absent: [], seenAt: now, tokenHash: '', credentialHash: null },
     ...{ by: cloud.credential, price: null, console: null, registrations: null },

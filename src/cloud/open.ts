@@ -14,9 +14,10 @@ import { type Controller, createController, type OwnedCloud } from './controller
 import { guestOf } from './guest.ts';
 import { createMachineJobs, type MachineJobs, type MachineJobsParts } from './jobs.ts';
 import type { Desk } from './join/desk.ts';
+import { createPost } from './join/post.ts';
 import { createJoinServer } from './join/server.ts';
 import type { CloudParts } from './kit/caller.ts';
-import { isWanted } from './machine.ts';
+import { isWanted, type Machine } from './machine.ts';
 import { drained, ended } from './plan.ts';
 import { createClearing } from './registrations.ts';
 import { machineService } from './service.ts';
@@ -124,7 +125,11 @@ export async function openMachines(parts: MachinesParts) {
         });
   const desk = deskOf(parts, controller, jobs);
   const server =
-    join === null ? null : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk });
+    join === null || join.listen === null
+      ? null
+      : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk });
+  const cloudOf = (machine: Machine) => clouds.get(machine.cloud)?.cloud ?? null;
+  const post = join?.url === null ? createPost({ clock, log, desk, machines: controller.machines, cloudOf }) : null;
   let callOff = (): void => {};
   return {
     controller,
@@ -162,6 +167,7 @@ export async function openMachines(parts: MachinesParts) {
     async start(): Promise<void> {
       jobs?.start();
       await server?.open();
+      post?.start();
       controller.start();
       callOff = every(
         clock,
@@ -176,6 +182,7 @@ export async function openMachines(parts: MachinesParts) {
     },
     async close(): Promise<void> {
       callOff();
+      post?.close();
       controller.close();
       clearing.close();
       await jobs?.close();

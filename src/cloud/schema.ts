@@ -90,6 +90,11 @@ export const cloudKeys = {
 };
 
 export const joinKeys = {
+  through: key((v) => v.oneOf(['cloud']), undefined, {
+    description:
+      'Instead of `listen` and `url`: how machines join where they cannot reach this daemon. `cloud`: they write on their console, and read what the cloud keeps for them. `package` must be an address then.',
+    example: 'cloud',
+  }),
   listen: key((v) => v.listen, undefined, '`ADDRESS:PORT`', {
     description: 'Where machines in clouds reach this daemon, see `url`. They only call; nothing calls them.',
     example: '"0.0.0.0:7718"',

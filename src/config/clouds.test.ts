@@ -43,6 +43,13 @@ it.each([
     'join: { listen: "0.0.0.0:7718", url: "https://ci.example.org", package: "https://x/y.tgz" }',
     /join\.package: .*needs "sha256"/,
   ],
+  [
+    'join: { through: cloud, listen: "0.0.0.0:7718", package: /srv/x }',
+    /join\.listen: has no meaning with "through: cloud"[\s\S]*join\.package: is a file, but with "through: cloud"/,
+  ],
+  ['join: { through: cloud, package: "https://x/y.tgz" }', /join\.package: .*needs "sha256"/],
+  ['join: { through: cloud }', /join: "package" is missing$/],
+  ['join: { through: could, package: "https://x/y.tgz" }', /join\.through: /],
 ])('%s is refused with the place', async (more, said) => {
   expect((await folder.check(config(usual, more))).join('\n')).toMatch(said);
 });
@@ -66,6 +73,17 @@ it('a pool of machines may take the jobs of a pool of this host', async () => {
   const pool = '{ service: hub, queue: acme/app, tags: [gpu] }';
   const text = `${services}${config(`cloud: aws, types: [g6.xlarge], pools: { gpu: ${pool}, b: { service: lab } }`)}pools: { local: ${pool}, c: { service: lab } }\n`;
   expect(await folder.check(text)).toEqual([]);
+});
+
+it('machines may join through the cloud', async () => {
+  const more = `join: { through: cloud, package: "https://example.org/onejob.tgz", sha256: "${'a'.repeat(64)}" }`;
+  const serving = services + config('cloud: aws, types: [g6.xlarge], pools: { gpu: { service: lab } }', more);
+  expect(await folder.check(serving)).toEqual([]);
+  expect((await folder.check(config(usual, more))).join('\n')).toMatch(
+    /hosts\.burst\.pools\.gpu\.service: is own, but .* need "join\.listen"/,
+  );
+  const { config: loaded } = await folder.load(serving);
+  expect(loaded.join).toMatchObject({ listen: null, url: null, tls: null, package: 'https://example.org/onejob.tgz' });
 });
 
 it('a machine gets its pools, the services that they name, and their secrets as files in memory', async () => {

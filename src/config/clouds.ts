@@ -36,9 +36,10 @@ export interface CloudHost extends HostConfig {
 }
 
 export interface JoinConfig {
-  readonly listen: Listen;
-  /** Without a slash at its end. */
-  readonly url: string;
+  /** null: machines join through the cloud. */
+  readonly listen: Listen | null;
+  /** Without a slash at its end; null: as `listen`. */
+  readonly url: string | null;
   readonly tls: { readonly cert: string; readonly key: string } | null;
   /** Path of a certificate that machines accept; null: those of public authorities. */
   readonly ca: string | null;
@@ -87,9 +88,20 @@ function resolveHost(
 }
 
 function resolveJoin(given: Written['top']['join']): JoinConfig | null {
-  const { listen: written = '', url, tls_cert: cert, tls_key: key, ca = null, package: archive, sha256 = null } = given ?? {};
+  const {
+    through,
+    listen: written = '',
+    url,
+    tls_cert: cert,
+    tls_key: key,
+    ca = null,
+    package: archive,
+    sha256 = null,
+  } = given ?? {};
+  if (archive === undefined) return null;
+  if (through === 'cloud') return Object.freeze({ listen: null, url: null, tls: null, ca: null, package: archive, sha256 });
   const listen = parseListen(written);
-  if (listen === null || url === undefined || archive === undefined) return null;
+  if (listen === null || url === undefined) return null;
   const tls = cert === undefined || key === undefined ? null : { cert, key };
   return Object.freeze({ listen, url: url.replace(/\/+$/, ''), tls, ca, package: archive, sha256 });
 }
@@ -120,6 +132,11 @@ export function checkClouds({ config, written, at }: Checking): void {
       );
     if (pools.size === 0 && keys.pools !== undefined) at([...path, 'pools'], 'is empty: its machines would run nothing');
     for (const [pool, { service = 'own' }] of pools) {
+      if (service === 'own' && written.top.join?.through === 'cloud')
+        at(
+          [...path, 'pools', pool, 'service'],
+          'is own, but jobs of the own queue need "join.listen": with "through: cloud" nothing brings them to machines',
+        );
       const found = config.services.find((one) => one.name === service);
       const why = found === undefined ? null : (serviceType(found.type).whyOneHost?.(found) ?? null);
       if (max > 1 && why !== null) at([...path, 'max'], `is ${max}, but only one machine at a time can serve pool ${pool}: ${why}`);
@@ -136,13 +153,21 @@ function checkJoin({ config, written, at }: Pick<Checking, 'config' | 'written' 
       at(['hosts'], 'needs "join" at the top level: machines must reach this daemon, to get their config and to say how they are');
     return;
   }
-  for (const needed of ['listen', 'url', 'package'] as const)
+  const isThroughCloud = keys.through === 'cloud';
+  for (const needed of ['listen', 'url', 'package'] as const) {
+    if (isThroughCloud && needed !== 'package') continue;
     if (keys[needed] === undefined) at(['join'], `"${needed}" is missing`);
+  }
+  for (const other of ['listen', 'url', 'tls_cert', 'tls_key', 'ca'] as const)
+    if (isThroughCloud && keys[other] !== undefined)
+      at(['join', other], 'has no meaning with "through: cloud": machines do not call this daemon then');
+  if (isThroughCloud && keys.package?.startsWith('/'))
+    at(['join', 'package'], 'is a file, but with "through: cloud" machines cannot get it from here: write an https address');
   if ((keys.tls_cert === undefined) !== (keys.tls_key === undefined))
     at(['join'], 'has only one of "tls_cert" and "tls_key": TLS takes a certificate and its key');
   const { join } = config;
   if (join === null) return;
-  const { protocol, hostname } = new URL(join.url);
+  const { protocol, hostname } = new URL(join.url ?? 'https://localhost');
   if (protocol !== 'https:' && !isLoopback(hostname.replace(/^\[|\]$/g, '')))
     at(['join', 'url'], 'is not https: credentials of services would travel unencrypted');
   if (join.package.startsWith('https:') && join.sha256 === null)

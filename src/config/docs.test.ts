@@ -27,7 +27,8 @@ const inside: Record<string, (key: string) => string> = {
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
   api: (key) => `api: { ${key} }`,
   join: (key) => {
-    const rest = ['listen: "127.0.0.1:7718"', 'url: "https://a"', 'package: /srv/onejob.tgz'];
+    const away = ['package: "https://a/onejob.tgz"', `sha256: "${'a'.repeat(64)}"`];
+    const rest = key.startsWith('through') ? away : ['listen: "127.0.0.1:7718"', 'url: "https://a"', 'package: /srv/onejob.tgz'];
     return `join: { ${[...rest.filter((one) => one.split(':')[0] !== key.split(':')[0]), key].join(', ')} }`;
   },
   disk: (key) => `disk: { ${key} }`,

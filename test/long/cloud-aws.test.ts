@@ -173,6 +173,7 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
       const made = await cloud.create(wanted, signal);
       await cloud.setEnd(wanted, made, signal);
       await cloud.console(made, signal);
+      await cloud.deliver(made, 'stay 1 -', signal);
     }
     aws.pagesOf(1);
     for (const thing of (await bench.everywhere()).things) await cloud.destroy(thing, signal).catch(() => {});

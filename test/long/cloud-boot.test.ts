@@ -4,11 +4,15 @@
  */
 
 import { execFileSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { once } from 'node:events';
+import { createReadStream, existsSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/clock.ts';
 import { type BootParts, cloudInit } from '../../src/cloud/boot/cloud-init.ts';
+import { linesOf } from '../../src/cloud/join/line.ts';
 import type { StageName } from '../../src/cloud/join/protocol.ts';
 import { createJoinServer } from '../../src/cloud/join/server.ts';
 import { memoryDesk } from '../kit/desk.ts';
@@ -160,6 +164,31 @@ describe.skipIf(lacks('nspawn', 'openssl'))('a new machine', () => {
     // Nothing of the daemon or its agents is left.
     expect(await sh('pgrep -f "onejob (up|filter)" || echo none')).toBe('none\n');
     expect(thefts).toEqual([]);
+  }, 400_000);
+
+  test('that has no way to its controller tells on its console how far it is, and who it is', async () => {
+    await using here = await controller();
+    const server = createServer((_, response) => createReadStream(archive.path).pipe(response)).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    try {
+      const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/onejob.tgz`;
+      const text = cloudInit(here.parts({ url: null, gpu: false, package: { url, sha256: archive.sha256 } }));
+      // Nobody can read the console of systemd-nspawn. A file keeps only what the script wrote last.
+      const file = text.replace('\nruncmd:\n', '\nruncmd:\n  - [ln, -sf, /var/log/console, /dev/console]\n');
+      await using machine = await cloudMachine(file);
+      const path = join(machine.root, 'var/log/console');
+      const lines = () => linesOf(existsSync(path) ? readFileSync(path, 'utf8') : '', run);
+      await expect.poll(() => lines().map(({ word }) => word), { timeout: 120_000 }).toEqual(['docker-ok', 'join']);
+      const [stage, said] = lines();
+      expect(stage?.text).toBe('29.8.0\n');
+      expect(JSON.parse(said?.text ?? '')).toEqual({ recipient: expect.stringMatching(/^age1/), version: expect.any(String) });
+      expect(readFileSync(path, 'utf8') + machine.log()).not.toContain(here.token);
+      expect(await machine.sh('ls /etc/onejob-cloud/auth 2>&1', { code: 2 })).toContain('No such file');
+      expect([here.stages, here.beats]).toEqual([[], []]);
+    } finally {
+      server.closeAllConnections();
+      server.close();
+    }
   }, 400_000);
 
   test('that is shut down while a job runs counts that job as lost to the infrastructure', async () => {

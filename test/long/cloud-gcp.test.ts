@@ -71,6 +71,7 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
       const made = await done(cloud.create(wanted, never));
       await done(cloud.setEnd(wanted, made, never));
       await done(cloud.console(made, never));
+      await done(cloud.deliver(made, 'stay 1 -', never));
     }
     gcp.faults.stockout = { zones: ['us-central1-c'], available: ['us-central1-a'] };
     const offer = { type: 'g2-standard-4', spot: false, zone: 'us-central1-c' };
@@ -103,6 +104,7 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
       ...['compute.addresses.aggregatedList', 'compute.addresses.delete', 'compute.disks.aggregatedList', 'compute.disks.delete'],
       ...['compute.images.get', 'compute.images.getFromFamily', 'compute.instances.aggregatedList', 'compute.instances.delete'],
       ...['compute.instances.get', 'compute.instances.getSerialPortOutput', 'compute.instances.insert'],
+      'compute.instances.setMetadata',
       ...['compute.machineTypes.aggregatedList', 'compute.projects.get', 'compute.regions.get', 'compute.subnetworks.get'],
       'compute.zoneOperations.get',
     ]);

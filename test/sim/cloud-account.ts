@@ -199,6 +199,7 @@ export class Account {
         }),
       price: async () => ({ perHour: 1, asOf: '2020-01-01' }),
       preflight: async () => [],
+      deliver: async () => {},
       console: () => call(second, () => ''),
       create: (order) => call(20 * second, () => this.#create(order, by)),
       setEnd: (_, made) => call(2 * second, () => this.#setEnd(made)),

@@ -26,6 +26,13 @@ export interface Machines {
   end(id: string): void;
 }
 
+export interface Guest {
+  /** Its metadata service, at the address that all clouds have. */
+  readonly metadata: typeof fetch;
+  /** Writes on its console. */
+  print(text: string): void;
+}
+
 export interface CloudStandin extends AsyncDisposable {
   /** Keys of its entry in `clouds`, without the owner. */
   readonly keys: string;
@@ -36,9 +43,17 @@ export interface CloudStandin extends AsyncDisposable {
   join(dir: string): string;
   /** What a host's `types` may name. */
   readonly types: readonly string[];
+  /** What the machine of that id has of the cloud. */
+  guest(id: string): Guest;
   /** Ids of all that exists and costs money or holds a name. */
   left(): string[];
 }
+
+/** What a machine reads at its metadata service, which a stand-in has at an address for each. */
+export const metadataAt =
+  (standin: typeof fetch, id: string): typeof fetch =>
+  (input, init) =>
+    standin(String(input).replace('http://169.254.169.254/', `http://standin/machines/${id}/`), init);
 
 /** As cloud-init reads it. */
 const unpacked = (userData: Buffer): string => (userData[0] === 0x1f ? gunzipSync(userData) : userData).toString();
@@ -59,6 +74,13 @@ export async function awsStandin(
     env: { AWS_SECRET: testKey.secret },
     ...{ scheme: 'http', join: () => '', types: ['g6.xlarge', 'g5.xlarge'] },
     left: aws.leftovers,
+    guest: (id) => ({
+      metadata: metadataAt(aws.fetch, id),
+      print(text) {
+        const machine = aws.world.machines.get(id);
+        if (machine !== undefined) aws.world.print(machine, text);
+      },
+    }),
     async [Symbol.asyncDispose]() {
       aws.close();
       await served[Symbol.asyncDispose]();
@@ -76,6 +98,12 @@ export async function gcpStandin(machines: Machines): Promise<CloudStandin> {
     keys: `type: gcp, project: ${gcp.project}, region: us-central1, endpoint: "${gcp.origin}", credentials: { file: { env: GCP_KEY } }`,
     env: { GCP_KEY: gcp.keyFile() },
     ...{ scheme: 'http', join: () => '', types: ['g2-standard-4'] },
+    guest: (id) => ({
+      metadata: metadataAt(gcp.fetch, id),
+      print(text) {
+        for (const machine of gcp.machines()) if (machine.name === id) machine.console += text;
+      },
+    }),
     left: () => [...gcp.machines(), ...gcp.disks(), ...gcp.addresses()].map(({ name }) => name),
     [Symbol.asyncDispose]: () => served[Symbol.asyncDispose](),
   };
@@ -101,6 +129,11 @@ export async function azureStandin(machines: Machines): Promise<CloudStandin> {
       writeFileSync(join(dir, 'join.key'), identity.key, { mode: 0o600 });
       writeFileSync(join(dir, 'join.pem'), identity.cert);
       return `tls_cert: "${join(dir, 'join.pem')}", tls_key: "${join(dir, 'join.key')}", ca: "${authority.file}"`;
+    },
+    guest(id) {
+      const name = id.slice(id.lastIndexOf('/') + 1);
+      const print = (text: string) => void azure.consoles.set(name, (azure.consoles.get(name) ?? '') + text);
+      return { metadata: metadataAt(azure.fetch, name), print };
     },
     left: () => [...groups.keys(), ...resources.keys()],
     [Symbol.asyncDispose]: () => all.disposeAsync(),

@@ -36,7 +36,8 @@ export function secondOnejobs(env: Readonly<Record<string, string>> = {}) {
     const file = join(root, 'machine.json');
     const given = JSON.parse(files.find(({ path }) => path.endsWith('machine.json'))?.content ?? '');
     writeFileSync(file, JSON.stringify({ ...given, cloud: 'none' }));
-    const parts = { file, clock: systemClock, fetch: outbound.fetch, log: quiet, version: '0.1.0', root };
+    const { fetch } = outbound;
+    const parts = { file, clock: systemClock, fetch, metadata: fetch, log: quiet, version: '0.1.0', root };
     await joinController(parts, AbortSignal.timeout(60_000));
     const home = await onejob({ config: readFileSync(join(root, memory, 'config.yml'), 'utf8'), env });
     const daemon = await home.up();
@@ -50,7 +51,7 @@ export function secondOnejobs(env: Readonly<Record<string, string>> = {}) {
       ...{ id, run: given.run, home, daemon, unattended },
       attend() {
         over = new AbortController();
-        const more = { socket: home.socket, metadata: outbound.fetch, upgrade: outbound.upgrade };
+        const more = { socket: home.socket, upgrade: outbound.upgrade };
         attending = attendMachine({ ...parts, ...more }, over.signal).catch((error: unknown) => void broken.push(error));
       },
       async die() {

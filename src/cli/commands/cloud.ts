@@ -41,7 +41,8 @@ Examples:
   onejob cloud up burst
   onejob cloud up burst --timeout 20m --json     prints the host with its machines at the end
 
-Without a daemon it makes the machine itself, and serves "join.listen" until that has joined. Broken off, it removes that machine.
+Without a daemon it makes the machine itself, and serves "join.listen" until that has joined; with "join.through", nothing has to
+reach it. Broken off, it removes that machine.
 A daemon continues when this command is broken off, until --timeout is over; "onejob cloud down" takes that back.
 Exit codes: 0 it has joined; 1 it has not; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).upHost(session, host, flags));
@@ -61,7 +62,7 @@ Examples:
 
 The daemon makes no others for it until "onejob cloud up", whatever waits.
 Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another host. Those have
-no drain: their jobs are lost. Run it on the host that made them to let jobs end.
+no drain: their jobs are lost, so run it on the host that made them. With "join.through" they drain, for half of the time.
 Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
 

@@ -20,7 +20,7 @@ describe('create', () => {
       shutdown: 'terminate',
       token: wanted.token,
     });
-    expect(machine?.metadata).toEqual({ tokens: 'required', hops: 1 });
+    expect(machine?.metadata).toEqual({ tokens: 'required', hops: 1, tags: 'enabled' });
     expect(machine?.userData.toString()).toBe(wanted.userData);
     const tags = {
       ...{ [tagKeys.owner]: owner, [tagKeys.run]: wanted.run, [tagKeys.host]: 'burst' },

@@ -5,6 +5,7 @@ import { createHeld } from '../kit/held.ts';
 import { createCalls } from './calls.ts';
 import { createMachine } from './create.ts';
 import { createCredentials } from './credentials.ts';
+import { deliverByTags } from './deliver.ts';
 import { createImages, usualImage } from './image.ts';
 import { createNetwork } from './network.ts';
 import { preflight } from './preflight.ts';
@@ -100,6 +101,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
         .subarray(-mostConsole)
         .toString();
     },
+    deliver: (made, text, signal) => deliverByTags(calls, made, text, signal),
     price,
     preflight: (plan, signal) =>
       preflight({ config, calls, images, network, price, identity, credential: credentials.name }, plan, signal),

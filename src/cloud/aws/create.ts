@@ -37,7 +37,11 @@ export function runParams(
     // A shutdown inside the machine ends it for good.
     InstanceInitiatedShutdownBehavior: 'terminate',
     // Containers on a bridge cannot reach the metadata.
-    MetadataOptions: { HttpTokens: 'required', HttpPutResponseHopLimit: 1, HttpEndpoint: 'enabled' },
+    MetadataOptions: {
+      ...{ HttpTokens: 'required', HttpPutResponseHopLimit: 1, HttpEndpoint: 'enabled' },
+      // For mail, see deliver.ts.
+      InstanceMetadataTags: 'enabled',
+    },
     BlockDeviceMapping: [
       {
         DeviceName: ami.device,

@@ -112,6 +112,7 @@ it('every call that the adapter makes is in its list of permissions, and no othe
   const made = await cloud.create(wanted, never);
   await cloud.setEnd(wanted, made, never);
   await cloud.console(made, never);
+  await cloud.deliver(made, 'stay 1 -', never);
   await cloud.price(offer, never);
   aws.world.flaws.stayingDisks = 1;
   aws.world.addresses.set('eipalloc-01', {

@@ -69,7 +69,7 @@ interface Right {
 const nobody = 'onejob-preflight';
 
 /** Permissions of things by their tags: AWS may refuse them for an id before it says that there is no such thing. */
-const isByTag = (permission: string): boolean => /^ec2:(Terminate|Delete|Cancel|Release|GetConsole)/.test(permission);
+const isByTag = (permission: string): boolean => /^ec2:(Terminate|Delete|Cancel|Release|GetConsole|CreateTags)/.test(permission);
 
 /**
  * Asks about each permission without making anything: lists of an owner that nobody has, `DryRun`, and removals of ids that nothing
@@ -113,6 +113,7 @@ async function rights({ calls, config, images, network: subnets }: Parts, plan: 
     ...runs,
     ...harmless(nobody).map(({ action, params }) => ec2(action, params)),
     ec2('GetConsoleOutput', { InstanceId: 'i-00000000000000000', DryRun: true }),
+    ec2('CreateTags', { ResourceId: ['i-00000000000000000'], Tag: [{ Key: 'onejob-mail', Value: '' }], DryRun: true }),
     ec2('DescribeRegions', {}),
     ask('scheduler:ListSchedules', (call) => listSchedules(calls, nobody, call, signal)),
     scheduler('GetSchedule', 'GET'),

@@ -7,6 +7,7 @@ import { createHeld } from '../kit/held.ts';
 import { type Answered, type Call, createArm } from './arm.ts';
 import { type AzureConfig, isAzureItself } from './config.ts';
 import { createArmCredential } from './credential.ts';
+import { deliverByUserData } from './deliver.ts';
 import { setMachineEnd } from './end.ts';
 import { parseGroup, parseResource, resources } from './id.ts';
 import { listThings } from './list.ts';
@@ -112,6 +113,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     list: (owner, _scope, signal) => listThings(arm, config.subscription, owner, signal),
     destroy,
     console: consoleOf,
+    deliver: (made, text, signal) => deliverByUserData(arm, made, text, signal),
     price,
     preflight: (plan, signal) => preflight({ config, arm, credential, price }, plan, signal),
   };

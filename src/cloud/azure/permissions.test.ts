@@ -23,6 +23,7 @@ async function everything({ cloud, azure: standin, world, settled, order }: Retu
   await settled(cloud.setEnd(order(), made, patient));
   standin.consoles.set(run, 'hello');
   await settled(cloud.console(made, patient));
+  await settled(cloud.deliver(made, 'stay 1 -', patient));
   for (const kind of ['disk', 'interface', 'address'] as const) world.place(kind, 'elsewhere', run, tags);
   const { things, unknown } = await settled(cloud.list(owner, scope, patient));
   expect(unknown).toEqual([]);

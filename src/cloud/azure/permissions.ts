@@ -44,6 +44,7 @@ export const permissions = {
   ],
   readEnd: ['Microsoft.ComputeSchedule/locations/virtualMachinesGetOperationStatus/action'],
   console: ['Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action'],
+  deliver: ['Microsoft.Compute/virtualMachines/write'],
   sizes: ['Microsoft.Compute/skus/read'],
   quotas: ['Microsoft.Compute/locations/usages/read'],
   publicImage: ['Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read'],

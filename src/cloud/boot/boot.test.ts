@@ -1,9 +1,10 @@
 /** The script and the text, as programs that others wrote see them. */
 import { spawnSync } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
+import { linesOf } from '../join/line.ts';
 import { newSecret } from '../join/protocol.ts';
 import { bootScript, cloudInit } from './cloud-init.ts';
 
@@ -24,6 +25,19 @@ function check(program: string, args: readonly string[], name: string, text: str
 
 it.each(['sh', 'bash', 'dash'].filter((shell) => has(shell)))('the script is one for %s', (shell) => {
   expect(check(shell, ['-n'], 'boot.sh', bootScript())).toBe('');
+});
+
+it.each(['sh', 'bash', 'dash'].filter((shell) => has(shell)))('without an address, %s tells a stage on the console', (shell) => {
+  using folder = scratch();
+  const run = 'onejob-0123456789abcdef';
+  const [path, console] = [join(folder.path, 'tell.sh'), join(folder.path, 'console')];
+  const parts = ['say', 'tell'].map((name) =>
+    new RegExp(`^${name}\\(\\)[\\s\\S]*?^}$`, 'm').exec(bootScript())?.[0].replace('/dev/console', console),
+  );
+  writeFileSync(path, `run=${run} url=''\n${parts.join('\n')}\nprintf 'one\\ntwo\\033' | tell failed\n`);
+  const { status, stderr } = spawnSync(shell, ['-eu', path], { encoding: 'utf8' });
+  expect([status, stderr]).toEqual([0, '']);
+  expect(linesOf(readFileSync(console, 'utf8'), run)).toMatchObject([{ word: 'failed', text: 'one\ntwo ' }]);
 });
 
 it.skipIf(lacking('shellcheck'))('shellcheck finds nothing in the script', () => {

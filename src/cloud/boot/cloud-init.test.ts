@@ -63,6 +63,15 @@ describe('the text for cloud-init', () => {
     expect(JSON.stringify(config.runcmd)).not.toContain(token);
   });
 
+  it('without an address has nothing to call with, and its token only where the machine proves the mail', () => {
+    const text = cloudInit(parts({ url: null }));
+    const files = (parse(text) as { write_files: { path: string; content: string }[] }).write_files;
+    const of = (name: string) => files.find(({ path }) => path === `/etc/onejob-cloud/${name}`)?.content;
+    expect(of('auth')).toBeUndefined();
+    expect(of('settings')).toContain("url=''\n");
+    expect(JSON.parse(of('machine.json') ?? '')).toMatchObject({ url: null, token: expect.any(String) });
+  });
+
   it('ends the machine from inside only where that ends it for good', () => {
     for (const guestEnds of [true, false]) {
       const { file, config } = read({ guestEnds, cloud: guestEnds ? 'aws' : 'gcp' });

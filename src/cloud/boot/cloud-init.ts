@@ -56,7 +56,7 @@ export function cloudInit(parts: BootParts): string {
   const { run, url, token, cloud, ca, guestEnds, lifetime, away, setup = '' } = parts;
   check('run', run, runName.safeParse(run).success);
   check('token', 'a secret', secretText.safeParse(token).success);
-  check('url', url, addressProblem(url) === null && /^[\x21-\x7e]+$/.test(url));
+  check('url', url ?? '', url === null || (addressProblem(url) === null && /^[\x21-\x7e]+$/.test(url)));
   check(
     'package',
     parts.package.url,
@@ -65,7 +65,7 @@ export function cloudInit(parts: BootParts): string {
   check('sha256', parts.package.sha256, /^[0-9a-f]{64}$/.test(parts.package.sha256));
   check('lifetime', String(lifetime), Number.isInteger(lifetime) && lifetime > 0);
   const settings = {
-    ...{ run, url: url.replace(/\/+$/, ''), cloud, gpu: parts.gpu ? 'yes' : 'no', has: parts.has, opengl: parts.opengl },
+    ...{ run, url: url?.replace(/\/+$/, '') ?? '', cloud, gpu: parts.gpu ? 'yes' : 'no', has: parts.has, opengl: parts.opengl },
     ...{ driver: parts.driver ?? usualDriver, probe: parts.probe ?? usualProbe },
     ...{
       package: parts.package.url,
@@ -74,7 +74,7 @@ export function cloudInit(parts: BootParts): string {
       ends: guestEnds ? 'yes' : 'no',
     },
   };
-  const machine: MachineFile = { run, url: settings.url, token, cloud, guestEnds, away };
+  const machine: MachineFile = { run, url: url === null ? null : settings.url, token, cloud, guestEnds, away };
   const file = (path: string, content: string, permissions = '0600') => ({ path, permissions, content });
   const units = {
     'onejob-boot.service': bootUnit,
@@ -90,7 +90,7 @@ export function cloudInit(parts: BootParts): string {
         file(`${here}/boot.sh`, bootScript()),
         file(`${here}/settings`, lines(Object.entries(settings).map(([name, value]) => `${name}=${quoted(value)}`))),
         file(`${here}/machine.json`, `${JSON.stringify(machine)}\n`),
-        file(`${here}/auth`, `authorization: Bearer ${token}\n`),
+        ...(url === null ? [] : [file(`${here}/auth`, `authorization: Bearer ${token}\n`)]),
         ...(ca === null ? [] : [file(`${here}/ca.pem`, ca, '0644')]),
         ...(setup.trim() === '' ? [] : [file(`${here}/extra.sh`, setup.endsWith('\n') ? setup : `${setup}\n`)]),
         ...Object.entries(units).map(([name, text]) => file(`/etc/systemd/system/${name}`, text, '0644')),

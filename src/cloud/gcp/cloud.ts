@@ -7,6 +7,7 @@ import { type Birth, type Cloud, CloudError, type Listing, type Made, type Order
 import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { createAccess } from './access.ts';
 import { createCalls } from './calls.ts';
+import { deliverByMetadata } from './deliver.ts';
 import { usualImage } from './image.ts';
 import { listPrice, usableType } from './machine-type.ts';
 import { instanceOf } from './order.ts';
@@ -122,6 +123,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
       const found = await calls.call({ ...call, doing: `read the console of ${id}`, needs: needs.console }, serialPort, signal);
       return found.contents.slice(-consoleEnd);
     },
+    deliver: (made, text, signal) => deliverByMetadata(calls, made, text, signal),
     price,
     preflight: (plan, signal) => preflight({ config, calls, access, zones, price }, plan, signal),
   };

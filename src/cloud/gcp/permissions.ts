@@ -11,6 +11,7 @@ export const needs = {
   externalAddress: ['compute.subnetworks.useExternalIp'],
   operation: ['compute.zoneOperations.get'],
   instance: ['compute.instances.get'],
+  setMetadata: ['compute.instances.setMetadata'],
   instances: ['compute.instances.list'],
   disks: ['compute.disks.list'],
   addresses: ['compute.addresses.list'],

@@ -121,6 +121,7 @@ test('its permissions are exactly those that its calls need', async () => {
   const made = await done(cloud.create(wanted, never));
   await done(cloud.setEnd(wanted, made, never));
   await done(cloud.console(made, never));
+  await done(cloud.deliver(made, 'stay 1 -', never));
   google.faults.diskSurvives = true;
   google.keepAddress('us-central1', 'kept', { 'onejob-owner': 'lab-7' });
   await done(cloud.destroy({ kind: 'machine', id: made.id, place: made.place }, never));

@@ -56,6 +56,9 @@ export const instance = z.object({
 });
 export type Instance = z.infer<typeof instance>;
 
+const items = z.array(z.object({ key: z.string(), value: z.string().default('') })).default([]);
+export const withMetadata = z.object({ metadata: z.object({ fingerprint: z.string(), items }) });
+
 export const leftover = z.object({ name: z.string(), status: z.string().default(''), labels });
 export type Leftover = z.infer<typeof leftover>;
 

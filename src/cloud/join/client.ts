@@ -4,7 +4,16 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { exchange, NoAnswer, shown } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
-import { type BeatCall, beatAnswer, type JoinCall, joinAnswer, type Order, type StageName, stageText } from './protocol.ts';
+import {
+  type BeatCall,
+  beatAnswer,
+  type JoinAnswer,
+  type JoinCall,
+  joinAnswer,
+  type Order,
+  type StageName,
+  stageText,
+} from './protocol.ts';
 
 export interface JoinClientParts {
   /** Of the controller, such as `https://ci.example.org:7718`. */
@@ -64,7 +73,7 @@ export function createJoinClient({ url, run, clock, fetch }: JoinClientParts) {
     async stage(stage: StageName, text: string, secret: string, signal: AbortSignal): Promise<void> {
       await call('stage', { stage, text: text.slice(-stageText) }, secret, signal);
     },
-    async join(said: Omit<JoinCall, 'run'>, signal: AbortSignal): Promise<z.output<typeof joinAnswer>> {
+    async join(said: Omit<JoinCall, 'run'>, signal: AbortSignal): Promise<JoinAnswer> {
       return understand(joinAnswer, 'join', await call('join', said, null, signal));
     },
     async beat(

@@ -36,7 +36,7 @@ async function bench(belongings: Partial<JoinAnswer> = {}) {
   };
   write();
   const clock = handClock();
-  const parts = { file, clock, fetch, log: quiet, version: '1', root };
+  const parts = { file, clock, fetch, metadata: fetch, log: quiet, version: '1', root };
   const read = (path: string) => readFileSync(join(root, path), 'utf8');
   const mode = (path: string) => (statSync(join(root, path)).mode & 0o777).toString(8);
   return { ...world, server, root, write, clock, parts, read, mode, take: () => joinController(parts, never) };
@@ -120,7 +120,7 @@ describe('the join of a machine', () => {
 it('a machine that has not joined, or was started again, has nothing to attend to', async () => {
   const { parts } = await bench();
   const upgrade = async () => Promise.reject(new Error('nothing listens'));
-  await expect(attendMachine({ ...parts, socket: '/nonexistent/s.sock', metadata: fetch, upgrade }, never)).rejects.toMatchObject({
+  await expect(attendMachine({ ...parts, socket: '/nonexistent/s.sock', upgrade }, never)).rejects.toMatchObject({
     code: 'E_USAGE',
     hint: expect.stringContaining('After a reboot'),
   });

@@ -2,7 +2,7 @@
  * The two commands of a machine: `onejob cloud join` exchanges the token for the machine's config and secrets, once, and puts them in
  * memory; `onejob cloud attend` then does what the controller asks, see attend.ts.
  */
-import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { mkdir, rename, statfs, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { z } from 'zod';
@@ -13,7 +13,9 @@ import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run as runProgram } from '../../system/run.ts';
 import { type AttendParts, attend, depart, localDaemon, type Memory } from './attend.ts';
-import { createJoinClient } from './client.ts';
+import { createJoinClient, type JoinClient } from './client.ts';
+import { readMail } from './mail.ts';
+import { createMailClient } from './mail-client.ts';
 import { noticesOf } from './notices.ts';
 import { type JoinAnswer, type JoinFile, joinAnswer, type MachineFile, machineFile, newSecret, secretText } from './protocol.ts';
 import { createTunnel, type TunnelParts } from './tunnel.ts';
@@ -23,6 +25,8 @@ export interface MachineParts {
   readonly file: string;
   readonly clock: Clock;
   readonly fetch: typeof fetch;
+  /** For the metadata service, which no proxy reaches. */
+  readonly metadata: typeof fetch;
   readonly log: Pick<Log, 'info' | 'warn' | 'error'>;
   /** Of this onejob. */
   readonly version: string;
@@ -54,7 +58,9 @@ export function readMachine(file: string): MachineFile {
 }
 
 /** What the machine needs to talk to its controller after the join; null before it. */
-export function readJoined(root = '/'): { readonly credential: string; readonly beat: number; readonly tunnel: boolean } | null {
+export function readJoined(
+  root = '/',
+): { readonly credential: string; readonly beat: number; readonly tunnel?: boolean | undefined } | null {
   const credential = attempt(() => readFileSync(join(root, memory, 'credential'), 'utf8').trim()) ?? '';
   const beat = joinAnswer
     .pick({ beat: true, tunnel: true })
@@ -70,8 +76,9 @@ export function readJoined(root = '/'): { readonly credential: string; readonly 
  * @throws OnejobError E_CLOUD_DENIED if the controller does not expect it, E_CLOUD_UNREACHABLE, E_CLOUD_ANSWER, E_FILES, E_USAGE
  */
 export async function joinController(parts: MachineParts, signal: AbortSignal): Promise<void> {
-  const { file, clock, fetch, version, root = '/' } = parts;
-  const { run, url, token } = readMachine(file);
+  const { file, version, root = '/' } = parts;
+  const machine = readMachine(file);
+  const { token } = machine;
   const folder = join(root, memory);
   await mkdir(folder, { recursive: true, mode: 0o700 });
   // Secrets must not get onto a disk, which somebody may copy.
@@ -81,7 +88,7 @@ export async function joinController(parts: MachineParts, signal: AbortSignal): 
     });
   const credential = readCredential(folder) ?? newSecret();
   await put(join(folder, 'credential'), `${credential}\n`, 0o600);
-  const client = createJoinClient({ url, run, clock, fetch });
+  const client = clientOf(machine, parts);
   const answer = await persistently(() => client.join({ token, credential, version }, signal), parts, signal);
   for (const one of answer.files) await putFile(one, root);
   await put(join(folder, 'config.yml'), answer.config, 0o600);
@@ -99,8 +106,6 @@ const memoryFile = z.object({
 export interface AttendMachineParts extends MachineParts {
   /** Of this machine's daemon. */
   readonly socket: string;
-  /** For the metadata service, which no proxy reaches. */
-  readonly metadata: typeof fetch;
   readonly upgrade: TunnelParts['upgrade'];
 }
 
@@ -109,7 +114,7 @@ export interface AttendMachineParts extends MachineParts {
  * @throws OnejobError E_USAGE
  */
 export async function attendMachine(parts: AttendMachineParts, signal: AbortSignal): Promise<void> {
-  const { file, clock, fetch, log, version, socket, metadata, upgrade, root = '/' } = parts;
+  const { file, clock, log, version, socket, metadata, upgrade, root = '/' } = parts;
   const machine = readMachine(file);
   const joined = readJoined(root);
   if (joined === null) {
@@ -120,8 +125,11 @@ export async function attendMachine(parts: AttendMachineParts, signal: AbortSign
   const path = join(root, memory, 'attend.json');
   const all: AttendParts = {
     ...{ machine, ...joined, clock, log },
-    tunnel: joined.tunnel ? createTunnel({ machine, credential: joined.credential, socket, upgrade, clock, log }) : null,
-    client: createJoinClient({ url: machine.url, run: machine.run, clock, fetch }),
+    tunnel:
+      joined.tunnel && machine.url !== null
+        ? createTunnel({ machine: { ...machine, url: machine.url }, credential: joined.credential, socket, upgrade, clock, log })
+        : null,
+    client: clientOf(machine, parts),
     daemon: localDaemon(daemon, { clock, log }),
     notices: noticesOf(machine.cloud, { clock, fetch: metadata }),
     memory: {
@@ -144,6 +152,16 @@ export async function attendMachine(parts: AttendMachineParts, signal: AbortSign
   } finally {
     daemon.close();
   }
+}
+
+/** How the machine speaks with its controller. */
+function clientOf(machine: MachineFile, { clock, fetch, metadata, root = '/' }: MachineParts): JoinClient {
+  const { run, url, cloud } = machine;
+  if (url !== null) return createJoinClient({ url, run, clock, fetch });
+  return createMailClient({
+    ...{ machine, clock, mail: (signal) => readMail(cloud, { clock, fetch: metadata }, signal) },
+    write: (line) => appendFileSync(join(root, 'dev/console'), `\n${line}\n`),
+  });
 }
 
 function readCredential(folder: string): string | null {

@@ -54,9 +54,9 @@ export const joinAnswer = z.object({
   /** Seconds from one beat to the next. */
   beat: z.number().min(1).max(3600),
   /** Whether the controller has jobs of its own queue for the machine, which then opens a tunnel for them. */
-  tunnel: z.boolean().default(false),
+  tunnel: z.boolean().optional(),
 });
-export type JoinAnswer = z.input<typeof joinAnswer>;
+export type JoinAnswer = z.output<typeof joinAnswer>;
 
 const count = z.int().min(0).max(100_000);
 export const beatCall = z.object({
@@ -103,8 +103,11 @@ export function addressProblem(url: string): string | null {
 /** What a machine boots with, `machine.json`. */
 export const machineFile = z.object({
   run: runName,
-  /** Of the controller. */
-  url: z.string().refine((url) => addressProblem(url) === null, 'must be https, without user, query and fragment'),
+  /** Of the controller; null: it is told and heard through the cloud, see line.ts and mail.ts. */
+  url: z
+    .string()
+    .refine((url) => addressProblem(url) === null, 'must be https, without user, query and fragment')
+    .nullable(),
   /** Of no use after the join. */
   token: secretText,
   /** `none`: a machine of a test, without a metadata service. */

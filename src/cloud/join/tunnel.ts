@@ -10,7 +10,8 @@ import type { Log } from '../../log.ts';
 import { type MachineFile, tunnelProtocol } from './protocol.ts';
 
 export interface TunnelParts {
-  readonly machine: Pick<MachineFile, 'url' | 'run'>;
+  /** `url`: of the controller. */
+  readonly machine: Pick<MachineFile, 'run'> & { readonly url: string };
   readonly credential: string;
   /** Of this machine's daemon. */
   readonly socket: string;

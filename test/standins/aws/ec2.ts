@@ -118,6 +118,7 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
         httpTokens: machine.metadata.tokens,
         httpPutResponseHopLimit: machine.metadata.hops,
         httpEndpoint: 'enabled',
+        instanceMetadataTags: machine.metadata.tags,
       },
       blockDeviceMapping: disks.map((one) => ({
         deviceName: one.device,
@@ -235,6 +236,7 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       metadata: {
         tokens: input.MetadataOptions.HttpTokens ?? 'optional',
         hops: input.MetadataOptions.HttpPutResponseHopLimit ?? 1,
+        tags: input.MetadataOptions.InstanceMetadataTags ?? 'disabled',
       },
       // One device may be in both: what was sent counts.
       disks: [...new Map(mappings.map((one) => [one.DeviceName, one.Ebs]))].map(
@@ -478,6 +480,19 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
           return { instanceId: machine.id, currentState: now, previousState: { code: codes[before], name: before } };
         }),
       };
+    },
+    CreateTags({ ResourceId: ids, Tag: given, DryRun: isDry }, region) {
+      const found = ids.map((id) => machineOf(id, region));
+      const tags = Object.fromEntries(given.map(({ Key, Value }) => [Key, Value]));
+      for (const { metadata, tags: before } of found) {
+        if (Object.keys({ ...before, ...tags }).length > 50) throw new Refused(400, 'TagLimitExceeded', 'More than 50 tags');
+        const bad = Object.keys(tags).find((key) => !/^(?!\.{1,2}$|_index$)[A-Za-z0-9+=.,_:@-]+$/.test(key));
+        if (metadata.tags === 'enabled' && bad !== undefined)
+          throw new Refused(400, 'InvalidParameterValue', `'${bad}' is not a valid tag key while tags are in the metadata.`);
+      }
+      dryIf(isDry);
+      for (const machine of found) world.setTags(machine, tags);
+      return { return: true };
     },
     GetConsoleOutput({ InstanceId: id, DryRun: isDry }, region) {
       const machine = machineOf(id, region);

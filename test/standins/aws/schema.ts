@@ -107,6 +107,7 @@ export const ec2Calls = {
     SkipOsShutdown: yesNo.optional(),
     Force: yesNo.optional(),
   }),
+  CreateTags: z.strictObject({ ...dry, ResourceId: z.array(text).min(1), Tag: z.array(tag).min(1).max(50) }),
   GetConsoleOutput: z.strictObject({ ...dry, InstanceId: id('i'), Latest: yesNo.default(false) }),
   DeleteVolume: z.strictObject({ ...dry, VolumeId: id('vol') }),
   DeleteNetworkInterface: z.strictObject({ ...dry, NetworkInterfaceId: id('eni') }),

@@ -7,6 +7,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { Clock } from '../../../src/core/clock.ts';
 import { type Account, createEc2 } from './ec2.ts';
+import { createMetadata } from './metadata.ts';
 import { createSchedule, parse } from './schema.ts';
 import { type Asked, checkSignature, errorOf, type Key, Refused, type Said, type Signed, scopeOf, treeOf, xmlOf } from './wire.ts';
 import { createWorld, type Hooks, newId, type Tags, type Times } from './world.ts';
@@ -127,6 +128,7 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
   const state = { hasSpotRole: true };
   const ec2 = createEc2(world, account, () => state.hasSpotRole);
   ec2.clockNow = () => clock.now();
+  const metadata = createMetadata((id) => world.machines.get(id), world.now);
   const faults: Fault[] = [];
   /** Actions of IAM that the credential may not use, in all regions or `region/action`. */
   const denied = new Set<string>();
@@ -287,6 +289,8 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
 
   /** `cut`: the connection ends; `silence`: nothing comes. */
   function handle(asked: Asked): Said | 'cut' | 'silence' {
+    const ofMachine = metadata(asked);
+    if (ofMachine !== null) return ofMachine;
     const service = scopeOf(asked.headers)?.service ?? 'ec2';
     const call: Call = { service, region: scopeOf(asked.headers)?.region ?? '', action: '', body: '', permissions: [], status: 0 };
     calls.push(call);

@@ -21,8 +21,10 @@ export interface Machine {
   /** As cloud-init reads it: not in base64, but maybe packed. */
   readonly userData: Buffer;
   readonly shutdown: 'stop' | 'terminate';
-  readonly metadata: { readonly tokens: string; readonly hops: number };
-  readonly tags: Tags;
+  readonly metadata: { readonly tokens: string; readonly hops: number; readonly tags: string };
+  tags: Tags;
+  /** As its metadata service shows them. */
+  shownTags: Tags;
   /** Its spot request. */
   readonly spot: string | null;
   /** ms since the epoch. */
@@ -102,7 +104,7 @@ export interface Order {
   readonly token: string | null;
   readonly userData: Buffer;
   readonly shutdown: 'stop' | 'terminate';
-  readonly metadata: { readonly tokens: string; readonly hops: number };
+  readonly metadata: { readonly tokens: string; readonly hops: number; readonly tags: string };
   readonly disks: readonly Pick<Volume, 'size' | 'kind' | 'encrypted' | 'device' | 'goes'>[];
   readonly isSpot: boolean;
   readonly tags: Readonly<Record<'instance' | 'volume' | 'network-interface' | 'spot-instances-request', Tags>>;
@@ -139,6 +141,10 @@ export interface Flaws {
   stayingDisks: number;
   /** What happens to schedules: they are lost, or stay off. */
   schedules: 'lost' | 'off' | null;
+  /** ms for which a machine sees only the first half of tags that were set. */
+  tornTags: number;
+  /** ms until the account sees what a machine wrote on its console. */
+  consoleLag: number;
 }
 
 const hex = (bytes: number): string => randomBytes(bytes).toString('hex');
@@ -158,7 +164,7 @@ export function createWorld(
   const spots = new Map<string, SpotRequest>();
   const addresses = new Map<string, Address>();
   const schedules = new Map<string, Schedule>();
-  const flaws: Flaws = { undead: 0, stayingDisks: 0, schedules: null };
+  const flaws: Flaws = { undead: 0, stayingDisks: 0, schedules: null, tornTags: 0, consoleLag: 0 };
   /** ms that the cloud's clock is ahead. */
   let skew = 0;
   const now = (): number => clock.wall() + skew;
@@ -180,7 +186,18 @@ export function createWorld(
       : null;
     if (spot !== null) spots.set(spot.id, spot);
     const machine: Machine = {
-      ...{ ...rest, id, region, zone, subnet, groups, tags: tags.instance, spot: spot?.id ?? null, launched: now() },
+      ...{
+        ...rest,
+        id,
+        region,
+        zone,
+        subnet,
+        groups,
+        tags: tags.instance,
+        shownTags: tags.instance,
+        spot: spot?.id ?? null,
+        launched: now(),
+      },
       ...{ state: 'pending', visible: clock.now() + times.visible, reason: null, console: '' },
     };
     machines.set(id, machine);
@@ -260,6 +277,22 @@ export function createWorld(
     },
     set skew(ms: number) {
       skew = ms;
+    },
+    setTags(machine: Machine, tags: Tags): void {
+      machine.tags = { ...machine.tags, ...tags };
+      const entries = Object.entries(tags);
+      if (flaws.tornTags > 0) {
+        machine.shownTags = { ...machine.shownTags, ...Object.fromEntries(entries.slice(0, Math.ceil(entries.length / 2))) };
+        after(flaws.tornTags, () => {
+          machine.shownTags = machine.tags;
+        });
+      } else machine.shownTags = machine.tags;
+    },
+    /** The machine writes on its console. */
+    print(machine: Machine, text: string): void {
+      after(flaws.consoleLag, () => {
+        machine.console += text;
+      });
     },
     scheduleAt: (region: string, group: string, name: string) => schedules.get(keyOf(region, group, name)),
     addSchedule(region: string, group: string, name: string, sent: Schedule['given'], token: string | null): Schedule {

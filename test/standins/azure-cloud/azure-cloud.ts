@@ -139,6 +139,17 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     };
   }
 
+  /** The metadata service of each machine at `/machines/NAME`, since one address cannot be that of all of them here. */
+  function machineMetadata({ method, url, headers }: Request, name: string): Reply {
+    const machine = world.machines().find((one) => one.name === name);
+    if (machine === undefined || method !== 'GET') return { status: 404, text: '' };
+    if (headers.get('Metadata') !== 'true')
+      return { status: 400, json: { error: 'Bad request. Required metadata header not specified' } };
+    if (url.searchParams.get('api-version') !== '2021-01-01' || url.searchParams.get('format') !== 'text')
+      return { status: 400, json: { error: 'Bad request' } };
+    return { status: 200, text: machine.shown };
+  }
+
   function prices({ url, headers }: Request): Reply {
     if (headers.has('Authorization')) return { status: 400, text: 'This address takes no credential.' };
     if (price === null) return { status: 503, text: 'busy' };
@@ -208,6 +219,8 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
 
   function answer(request: Request): Reply {
     const { hostname, pathname } = request.url;
+    const [, guest] = /^\/machines\/([\w-]+)\/metadata\/instance\/compute\/userData$/.exec(pathname) ?? [];
+    if (guest !== undefined) return machineMetadata(request, guest);
     if (hostname === '169.254.169.254') return identity(request);
     if (hostname === 'prices.azure.com') return { headers: { date: 'Thu, 01 Jan 1970 00:00:00 GMT' }, ...prices(request) };
     if (pathname.endsWith('/oauth2/v2.0/token')) return login(request);

@@ -122,6 +122,11 @@ export const machineBody = z.strictObject({
 });
 export type MachineBody = z.output<typeof machineBody>;
 
+/** What may change of a machine, as far as the stand-in knows. */
+export const machinePatch = z.strictObject({
+  properties: z.strictObject({ userData: z.base64().refine((encoded) => Buffer.from(encoded, 'base64').length <= 65_536) }),
+});
+
 export const groupBody = z.strictObject({ location: text, tags: tags.optional() });
 
 export const submitBody = z.strictObject({

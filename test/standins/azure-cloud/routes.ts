@@ -3,7 +3,7 @@
  * specifications; where they are silent, of what the official Python clients read.
  */
 import type { z } from 'zod';
-import { groupBody, isGoodKey, machineBody, statusBody, submitBody } from './bodies.ts';
+import { groupBody, isGoodKey, machineBody, machinePatch, statusBody, submitBody } from './bodies.ts';
 import { type End, type Group, location, type Machine, type Resource, subscription, types, type World } from './world.ts';
 
 export interface Reply {
@@ -411,6 +411,17 @@ export const routes: readonly Route[] = [
     answer(asked, facts) {
       const machine = findMachine(asked, facts);
       return machine === null ? notFound(asked.url.pathname) : ok(shownMachine(machine, facts.world));
+    },
+  },
+  {
+    ...{ method: 'PATCH', path: machinePath, versions: compute, needs: always('Microsoft.Compute/virtualMachines/write') },
+    answer(asked, facts) {
+      const machine = findMachine(asked, facts);
+      if (machine === null) return notFound(asked.url.pathname);
+      const parsed = checked(machinePatch, asked.body);
+      if ('refused' in parsed) return parsed.refused;
+      machine.shown = parsed.value.properties.userData;
+      return ok(shownMachine(machine, facts.world));
     },
   },
   {

@@ -65,6 +65,8 @@ export interface Machine extends Resource {
   /** What cloud-init gets. */
   readonly userData: string;
   readonly body: MachineBody;
+  /** What its metadata service shows as its user data, in base64; empty: none. */
+  shown: string;
   provisioning: 'Creating' | 'Succeeded' | 'Failed' | 'Deleting';
   /** null: it has no place yet. */
   power: 'starting' | 'running' | 'stopped' | 'deallocated' | null;
@@ -243,7 +245,14 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
       const common = { group, location: body.location, madeAt: clock.now() };
       const machine: Machine = add({
         ...{ ...common, id, kind: 'machine', name, tags, goesWith: null, size: properties.hardwareProfile.vmSize },
-        ...{ spot: properties.priority === 'Spot', zone: zones?.[0] ?? null, body, provisioning: 'Creating', power: null },
+        ...{
+          spot: properties.priority === 'Spot',
+          zone: zones?.[0] ?? null,
+          body,
+          provisioning: 'Creating',
+          power: null,
+          shown: '',
+        },
         userData: Buffer.from(properties.osProfile.customData, 'base64').toString(),
       });
       const beside = (kind: Kind, its: string, tagged: Tags, option: string | undefined): void => {
@@ -343,7 +352,7 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
       const machine: Machine = {
         ...{ id: idOf(group, 'machine', name), kind: 'machine', group, name, location, tags, madeAt: Number.NEGATIVE_INFINITY },
         ...{ goesWith: null, size: body.properties.hardwareProfile.vmSize, spot: false, zone: null, userData: '', body },
-        ...{ provisioning: 'Succeeded', power: 'running' },
+        ...{ provisioning: 'Succeeded', power: 'running', shown: '' },
       };
       return add(machine);
     },

@@ -99,6 +99,9 @@ const resource = (kind: string): Rule =>
   matching(new RegExp(`^(https://[^/]+/compute/v1/)?projects/[a-z0-9.:-]+/.*${kind}/[a-z0-9-]+$`));
 const duration = map({ seconds: large, nanos: small });
 
+const metadataItems = list(map({ key: matching(/^[a-zA-Z0-9-_]{1,128}$/), value: text }, ['key']));
+const metadataRule = map({ kind: text, fingerprint: text, items: metadataItems }, ['fingerprint']);
+
 const instance = map(
   {
     name: matching(/^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$/),
@@ -139,7 +142,7 @@ const instance = map(
       instanceTerminationAction: oneOf('DELETE', 'STOP'),
       maxRunDuration: duration,
     }),
-    metadata: map({ items: list(map({ key: matching(/^[a-zA-Z0-9-_]{1,128}$/), value: text }, ['key'])) }),
+    metadata: map({ items: metadataItems }),
     serviceAccounts: list(map({ email: text, scopes: list(text) })),
     shieldedInstanceConfig: map({ enableSecureBoot: yesNo, enableVtpm: yesNo, enableIntegrityMonitoring: yesNo }),
   },
@@ -209,10 +212,7 @@ export function wantedOf(body: unknown, zone: string, known: Catalog): Wanted {
   const subnetwork = nic?.subnetwork ?? '';
   if (known.subnetworks[regionOf(zone)]?.[last(subnetwork)] === undefined || !subnetwork.includes(`/regions/${regionOf(zone)}/`))
     throw new Refused(`The resource '${subnetwork}' was not found`, 404, 'notFound');
-  const metadata = Object.fromEntries((rest.metadata?.items ?? []).map(({ key, value = '' }) => [key, value]));
-  const sizes = Object.values(metadata).map((value) => Buffer.byteLength(value));
-  if (sizes.some((size) => size > 262_144) || sizes.reduce((sum, size) => sum + size, 0) > 524_288)
-    throw new Refused('Metadata is too large.');
+  const metadata = byKey(rest.metadata?.items);
   return {
     ...{ name, machineType: type, image, diskGb, maxRun, onEnd, isSpot, metadata, subnetwork },
     accelerator:
@@ -220,6 +220,21 @@ export function wantedOf(body: unknown, zone: string, known: Catalog): Wanted {
     ...{ labels: rest.labels ?? {}, diskLabels: boot.labels ?? {}, autoDelete: disks[0]?.autoDelete ?? false },
     hasAddress: (nic?.accessConfigs?.length ?? 0) > 0,
   };
+}
+
+function byKey(items: readonly { key: string; value?: string }[] = []): Readonly<Record<string, string>> {
+  const metadata = Object.fromEntries(items.map(({ key, value = '' }) => [key, value]));
+  const sizes = Object.values(metadata).map((value) => Buffer.byteLength(value));
+  if (sizes.some((size) => size > 262_144) || sizes.reduce((sum, size) => sum + size, 0) > 524_288)
+    throw new Refused('Metadata is too large.');
+  return metadata;
+}
+
+/** The body of `instances.setMetadata`. @throws Refused */
+export function metadataOf(body: unknown): { readonly fingerprint: string; readonly metadata: Readonly<Record<string, string>> } {
+  metadataRule(body, 'resource');
+  const { fingerprint = '', items } = body as { fingerprint?: string; items?: readonly { key: string; value?: string }[] };
+  return { fingerprint, metadata: byKey(items) };
 }
 
 function maxRunOf(written: { seconds?: string } | undefined): number | null {

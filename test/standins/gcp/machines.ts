@@ -15,6 +15,8 @@ export interface Machine {
   readonly labels: Record<string, string>;
   /** cloud-init's text. */
   readonly userData: string;
+  /** Values by key; all of them are set at once. */
+  metadata: Readonly<Record<string, string>>;
   /** As the config writes it. */
   readonly type: string;
   status: Status;
@@ -105,6 +107,7 @@ export function createWorld({ clock, times, hooks, faults, now }: WorldOptions) 
     const count = accelerator !== null && accelerator.count > 1 ? `:${accelerator.count}` : '';
     const machine: Machine = {
       ...{ id: freshId(), name, zone, wanted, labels: { ...labels }, userData: wanted.metadata['user-data'] ?? '' },
+      metadata: wanted.metadata,
       type: accelerator === null ? machineType : `${machineType}/${accelerator.type}${count}`,
       ...{ status: 'PROVISIONING', created: now(), started: null, endsAt: null, isPreempted: false, console: '' },
       listedFrom: now() + faults.late,

@@ -30,7 +30,7 @@ export function metadataOf(path: string, flavor: string | null, { project, machi
     'instance/zone': `projects/${project}/zones/${found.zone}`,
     'instance/preempted': found.isPreempted ? 'TRUE' : 'FALSE',
   };
-  const value = attribute === undefined ? values[key] : found.wanted.metadata[attribute];
+  const value = attribute === undefined ? values[key] : found.metadata[attribute];
   // No service account: there is no token either.
   return value === undefined ? text(404, 'Not found.') : text(200, value);
 }

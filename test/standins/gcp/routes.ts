@@ -2,12 +2,12 @@
 import type { Catalog } from './catalog.ts';
 import type { Faults } from './faults.ts';
 import { partOf } from './fields.ts';
-import { Refused, wantedOf } from './insert-body.ts';
+import { metadataOf, Refused, wantedOf } from './insert-body.ts';
 import { createLimits } from './limits.ts';
 import { createLists } from './lists.ts';
 import type { Machine, Times, World } from './machines.ts';
 import { refused, type Said } from './refused.ts';
-import { instanceView, type Operation, operationView } from './views.ts';
+import { fingerprintOf, instanceView, type Operation, operationView } from './views.ts';
 
 export interface Asked {
   readonly method: string;
@@ -152,6 +152,19 @@ export function createRoutes(parts: RouteParts): (asked: Asked) => Said {
       ([zone = '', name = '']) => {
         needs('compute.instances.get');
         return { status: 200, json: instanceView(project, theMachine(zone, name)) };
+      },
+    ],
+    [
+      ...(['POST', below(`/zones/${id}/instances/${id}/setMetadata`), ['requestId']] as const),
+      ([zone = '', name = ''], { body, url }) => {
+        needs('compute.instances.setMetadata');
+        const machine = theMachine(zone, name);
+        const { fingerprint, metadata } = metadataOf(body);
+        if (fingerprint !== fingerprintOf(machine.metadata))
+          throw new Refused('Supplied fingerprint does not match current metadata fingerprint.', 412, 'conditionNotMet');
+        machine.metadata = metadata;
+        const of = { scope: `zones/${zone}`, type: 'setMetadata', target: `instances/${name}`, targetId: machine.id } as const;
+        return shown(begin({ ...of, requestId: url.searchParams.get('requestId'), error: null }, 1_000));
       },
     ],
     [

@@ -1,12 +1,17 @@
 /** Resources as the API shows them. */
+import { createHash } from 'node:crypto';
 import type { Address, Disk, Machine } from './machines.ts';
 
 const base = 'https://www.googleapis.com/compute/v1/projects';
+/** Of metadata: a change needs that of what it replaces. */
+export const fingerprintOf = (metadata: Machine['metadata']): string =>
+  createHash('sha256').update(JSON.stringify(metadata)).digest('base64').slice(0, 12);
 const time = (ms: number): string => new Date(ms).toISOString();
 
 export function instanceView(project: string, { wanted, ...machine }: Machine) {
   const zone = `${base}/${project}/zones/${machine.zone}`;
-  const { accelerator, isSpot, maxRun, onEnd, metadata } = wanted;
+  const { accelerator, isSpot, maxRun, onEnd } = wanted;
+  const { metadata } = machine;
   return {
     ...{ kind: 'compute#instance', id: machine.id, name: machine.name, zone, selfLink: `${zone}/instances/${machine.name}` },
     ...{ status: machine.status, creationTimestamp: time(machine.created), labels: machine.labels, labelFingerprint: 'Zm9v' },
@@ -24,7 +29,10 @@ export function instanceView(project: string, { wanted, ...machine }: Machine) {
         ...{ autoDelete: wanted.autoDelete, diskSizeGb: String(wanted.diskGb), source: `${zone}/disks/${machine.name}` },
       },
     ],
-    metadata: { kind: 'compute#metadata', items: Object.entries(metadata).map(([key, value]) => ({ key, value })) },
+    metadata: {
+      ...{ kind: 'compute#metadata', fingerprint: fingerprintOf(metadata) },
+      items: Object.entries(metadata).map(([key, value]) => ({ key, value })),
+    },
     scheduling: {
       ...{ provisioningModel: isSpot ? 'SPOT' : 'STANDARD', preemptible: isSpot, onHostMaintenance: 'TERMINATE' },
       automaticRestart: false,
@@ -67,7 +75,7 @@ export interface Operation {
   readonly name: string;
   /** `zones/us-central1-a` */
   readonly scope: string;
-  readonly type: 'insert' | 'delete';
+  readonly type: 'insert' | 'delete' | 'setMetadata';
   readonly target: string;
   readonly targetId: string;
   readonly requestId: string | null;
