@@ -60,7 +60,7 @@ const processes = [
 ];
 
 /** Short ones that take a minute or more together: acceptance has them, and the gate stays small. */
-const slow = ['web/test/dashboard.test.ts', 'test/e2e/{cloud-up,hold,hosts}.test.ts'];
+const slow = ['web/test/dashboard.test.ts', 'test/e2e/{cloud-command,hold,hosts}.test.ts'];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
 const real = [

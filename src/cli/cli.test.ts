@@ -293,6 +293,10 @@ describe('looking', () => {
     const own = join(dir.path, 'onejob');
     writeFileSync(own, `#!/bin/sh\nexec '${process.execPath}' ${node([]).join(' ')} "$@"\n`, { mode: 0o755 });
     const { stdout: script } = await asked(['completion', 'bash']);
+    const file = join(dir.path, 'clouds.yml');
+    const cloud = 'type: aws, region: us-west-2, scheduler_role: "arn:aws:iam::123456789012:role/x"';
+    const host = '{ cloud: aws, types: [g6.xlarge], pools: { gpu: {} } }';
+    writeFileSync(file, `clouds: { aws: { ${cloud} } }\nhosts: { burst: ${host}, big: ${host} }\n`);
     const offered = async (...words: string[]) => {
       const bash = startChild('bash', ['--norc', '-s'], surroundings());
       const list = [own, ...words].map((word) => `'${word}'`).join(' ');
@@ -302,6 +306,11 @@ describe('looking', () => {
       return stdout.split('\n').filter((word) => word !== '');
     };
     expect(await offered('cancel', 'j')).toEqual([]);
+    expect(await offered('cloud', 'do')).toEqual(['down']);
+    expect(await offered('cloud', 'down', '--config', file, 'b')).toEqual(['burst', 'big']);
+    expect(await offered('cloud', 'acceptance', '--config', file, '')).toEqual(['aws']);
+    expect(await offered('cloud', 'sweep', '--config', file, '--cloud', '')).toEqual(['aws']);
+    expect(await offered('cloud', 'up', '--config', '/nowhere', '')).toEqual([]);
     expect(leaderOf(state())).toBeNull();
     await up({ FAKE_CLOSED: '1' });
     const id = (await onejob(['run', '--no-workspace', '--detach', '--', 'sleep', '1'])).stdout.trim();

@@ -2,17 +2,18 @@
 import { setTimeout as after } from 'node:timers/promises';
 import type { CloudHostView, MachineView } from '../api/schema.ts';
 import { systemClock as clock } from '../clock.ts';
-import type { Thing } from '../cloud/cloud.ts';
+import type { Cloud, Thing } from '../cloud/cloud.ts';
 import type { OwnedCloud } from '../cloud/controller.ts';
+import { unpriced } from '../cloud/hosts.ts';
 import { offerText } from '../cloud/offer.ts';
 import { type Machines, openAdapters, openMachines } from '../cloud/open.ts';
 import { sweepRegistrations, type Tagged } from '../cloud/registrations.ts';
 import { viewOf } from '../cloud/service.ts';
-import { sweep } from '../cloud/sweep.ts';
+import { type SweepResult, sweep } from '../cloud/sweep.ts';
 import type { Config } from '../config/config.ts';
 import { loadConfig } from '../config/load.ts';
 import { suggest } from '../config/problem.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError, toFailure } from '../errors.ts';
 import { createOutbound } from '../http/outbound.ts';
 import { createLog } from '../log.ts';
 import { openToRead } from '../store/open-to-read.ts';
@@ -89,7 +90,6 @@ interface Desk {
   hosts(): Promise<CloudHostView[]>;
   up(host: string, wait: number): Promise<CloudHostView>;
   down(host: string, now: boolean): Promise<CloudHostView>;
-  receipts(limit: number): Promise<MachineView[]>;
   /** null: a daemon has them. */
   readonly machines: Machines | null;
 }
@@ -101,7 +101,7 @@ async function withDesk<T>(session: Session, config: Config, only: string, work:
     using _ = { [Symbol.dispose]: () => connection.close() };
     const { client } = connection;
     return await work({
-      ...{ hosts: client.machines, up: client.machineUp, down: client.machineDown, receipts: client.receipts, machines: null },
+      ...{ hosts: client.machines, up: client.machineUp, down: client.machineDown, machines: null },
     });
   }
   const { context, version, output } = session;
@@ -124,7 +124,7 @@ async function withDesk<T>(session: Session, config: Config, only: string, work:
       ask(...given);
   await machines.start();
   const desk = { hosts: asked(service.hosts), up: asked(service.up), down: asked(service.down) };
-  return await work({ ...desk, receipts: asked(service.receipts), machines });
+  return await work({ ...desk, machines });
 }
 
 /** `gave up`: it took longer than `patience` ms. */
@@ -282,8 +282,12 @@ export async function downHost(
     using asked = interrupts(session);
     // First, so that no other machine is made meanwhile.
     await desk.down(name, now);
-    const unlisted = (await desk.machines?.controller.adopt(name)) ?? [];
+    const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name)) ?? { runs: [], unknown: [] };
     for (const what of unlisted) output.say(`could not list ${what}`);
+    for (const run of runs)
+      output.say(`machine ${run} was made by another host: it is removed without a drain, so jobs that run there are lost`);
+    if (runs.length > 0)
+      output.say(`if a daemon there still has it, run "onejob cloud down ${name}" there, or it makes another one for waiting jobs`);
     let end: FollowEnd = exitCodes.ok;
     const isDown = ({ machines }: CloudHostView): number | null => (machines.length === 0 ? exitCodes.ok : null);
     if (wait) end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isDown, false);
@@ -313,10 +317,9 @@ export async function checkHosts(session: Session, names: readonly string[]): Pr
     const { types, spot, disk, max, lifetime } = host;
     output.progress(`checking ${host.host} at ${host.cloud}`);
     const image = host.image ?? cloud.usualImage;
-    const findings = await cloud.preflight(
-      { host: host.host, types, spot, image, disk, max, lifetime },
-      new AbortController().signal,
-    );
+    const { signal } = new AbortController();
+    const plan = { host: host.host, types, spot, image, disk, max, lifetime };
+    const findings = [...(await cloud.preflight(plan, signal)), ...(await unpriced(host, cloud, signal).catch(() => []))];
     output.progress(null);
     if (findings.some(({ level }) => level === 'error')) isGood = false;
     const marks = { ok: '✓', warning: '!', error: '✗' } as const;
@@ -345,6 +348,20 @@ const thingRow = (cloud: string, thing: Thing) => ({
   'ENDS AT': thing.expires === null ? '' : new Date(thing.expires * 1000).toISOString().slice(0, 16).replace('T', ' '),
 });
 
+/** What one cloud has of an owner. What could not be listed is said, and makes it incomplete. */
+async function listOne({ output }: Session, name: string, cloud: Cloud, owner: string, everywhere: boolean) {
+  output.progress(`listing ${name}`);
+  const { signal } = new AbortController();
+  const { things, unknown } = await cloud.list(owner, { places: [], everywhere }, signal).catch((error: unknown) => {
+    if (!(error instanceof OnejobError)) throw error;
+    return { things: [], unknown: [toFailure(error).message] };
+  });
+  output.progress(null);
+  if (unknown.length > 0)
+    output.say(`could not list all of cloud ${name}: ${unknown.join(', ')}. "onejob cloud check" may say why.`);
+  return { things, isComplete: unknown.length === 0 };
+}
+
 export async function listThings(session: Session, { owner }: { readonly owner?: string }): Promise<number> {
   const config = await cloudConfig(session);
   using opened = await adapters(session, config, owner ?? null);
@@ -352,17 +369,13 @@ export async function listThings(session: Session, { owner }: { readonly owner?:
   const found: { cloud: string; thing: Thing }[] = [];
   let isComplete = true;
   for (const [name, { cloud, owner: own }] of opened.clouds) {
-    output.progress(`listing ${name}`);
-    const listed = await cloud.list(owner ?? own, { places: [], everywhere: true }, new AbortController().signal);
-    output.progress(null);
+    const listed = await listOne(session, name, cloud, owner ?? own, true);
     found.push(...listed.things.map((thing) => ({ cloud: name, thing })));
-    if (listed.unknown.length === 0) continue;
-    isComplete = false;
-    output.say(`could not list all of ${name}: ${listed.unknown.join(', ')}`);
+    isComplete &&= listed.isComplete;
   }
   await output.list(
     found.map(({ cloud, thing }) => ({ cloud, ...thing })),
-    'Nothing exists.',
+    isComplete ? 'Nothing exists.' : 'Nothing else is known to exist.',
     () =>
       titledTable(
         found.map(({ cloud, thing }) => thingRow(cloud, thing)),
@@ -378,36 +391,46 @@ export async function sweepClouds(session: Session, flags: SweepFlags): Promise<
   if (owner !== undefined && !/^[a-z0-9][a-z0-9_-]{0,62}$/.test(owner))
     throw wrongUsage(`${JSON.stringify(owner)} is not an owner: lower-case letters, digits, "-" and "_", at most 63.`);
   using opened = await adapters(session, config, owner ?? null);
-  const { output, context } = session;
-  for (const name of only ?? []) if (!opened.clouds.has(name)) throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}.`);
-  const stop = new AbortController();
-  const release = context.process.onSignal(() => stop.abort());
+  const { output } = session;
+  for (const name of only ?? [])
+    if (!opened.clouds.has(name))
+      throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggest(name, [...opened.clouds.keys()])}.`);
+  using asked = interrupts(session);
+  const chosen = [...opened.clouds].filter(([name]) => only?.includes(name) ?? true);
   let isClean = true;
   try {
-    for (const [name, { cloud, owner: own }] of opened.clouds) {
-      if (only !== undefined && !only.includes(name)) continue;
+    for (const [name, { cloud, owner: own }] of chosen) {
       output.progress(`listing ${name}`);
       const told = (text: string) => output.say(`${name}: ${text}`);
       const options = { owner: owner ?? own, all, dryRun, patience: timeout, told };
-      const result = await sweep(cloud, options, clock, stop.signal);
+      const result = await sweep(cloud, options, clock, asked.stop);
       output.progress(null);
-      const { removed, left, unknown } = result;
+      const { left, unknown } = result;
       const [kept, nameless] = [result.kept.filter(({ run }) => run !== null), result.kept.filter(({ run }) => run === null)];
       if (left.length > 0 || unknown.length > 0 || nameless.length > 0) isClean = false;
       await output.result({ cloud: name, owner: options.owner, ...result }, () => [
-        `${name}: ${removed.length === 0 && left.length === 0 ? 'nothing to remove' : `removed ${plural(removed.length, 'thing')}`}${kept.length === 0 ? '' : `, kept ${plural(kept.length, 'thing')} of machines that work`}`,
+        `${name}: ${sweptWords(result, dryRun)}${kept.length === 0 ? '' : `, kept ${plural(kept.length, 'thing')} of machines that work`}`,
         ...left.map(({ kind, id, place }) => `  ${dryRun ? 'would remove' : 'lives'}: ${kind} ${id} in ${place}`),
         ...nameless.map(({ kind, id, place }) => `  has the owner's tag, but no name of a machine: ${kind} ${id} in ${place}`),
         ...unknown.map((what) => `  unknown: ${what}`),
       ]);
     }
-    const chosen = [...opened.clouds].filter(([name]) => only?.includes(name) ?? true);
-    if (!(await sweepServices(session, config, chosen, flags, stop.signal))) isClean = false;
+    if (!(await sweepServices(session, config, chosen, flags, asked.stop))) isClean = false;
+  } catch (error) {
+    if (!asked.stop.aborted) throw error;
+    const names = chosen.map(([name]) => name).join(', ');
+    output.say(`interrupted; something of ${names} may live. Run it again, or see "onejob cloud list"`);
+    return exitCodes.cancelled;
   } finally {
     output.progress(null);
-    release();
   }
   return isClean ? exitCodes.ok : exitCodes.failed;
+}
+
+function sweptWords({ removed, left, unknown }: SweepResult, dryRun: boolean): string {
+  if (dryRun && left.length > 0) return `would remove ${plural(left.length, 'thing')}`;
+  if (removed.length > 0 || left.length > 0) return `removed ${plural(removed.length, 'thing')}`;
+  return unknown.length === 0 ? 'nothing to remove' : 'nothing to remove in what could be listed';
 }
 
 /** Removes what machines of the config's hosts in these clouds have left at CI services. Whether nothing is left. */
@@ -481,10 +504,11 @@ export async function showConsole(session: Session, name: string): Promise<numbe
   const { output } = session;
   const signal = new AbortController().signal;
   let count = 0;
-  for (const { cloud, owner } of opened.clouds.values()) {
-    const { things, unknown } = await cloud.list(owner, { places: [], everywhere: false }, signal);
-    for (const what of unknown) output.say(`could not list ${what}`);
-    for (const thing of things) {
+  let isComplete = true;
+  for (const [key, { cloud, owner }] of opened.clouds) {
+    const listed = await listOne(session, key, cloud, owner, false);
+    isComplete &&= listed.isComplete;
+    for (const thing of listed.things) {
       if (thing.kind !== 'machine' || (isRun ? thing.run : thing.host) !== name) continue;
       count += 1;
       const text = await cloud.console(thing, signal);
@@ -495,5 +519,10 @@ export async function showConsole(session: Session, name: string): Promise<numbe
     }
   }
   if (count > 0) return exitCodes.ok;
-  throw new OnejobError('E_USAGE', `No machine of ${name} exists.`, { hint: 'See "onejob cloud list".' });
+  if (!isComplete) {
+    output.say(`Nobody knows whether a machine of ${name} exists.`);
+    return exitCodes.failed;
+  }
+  const hint = 'See "onejob cloud list"; "onejob cloud receipts --json" has the console of machines that ended without joining.';
+  throw new OnejobError('E_USAGE', `No machine of ${name} exists.`, { hint });
 }

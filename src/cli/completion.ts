@@ -1,13 +1,14 @@
 /**
  * Completion scripts, generated from the program, so that they know every command and option. They get the names of pools, jobs and
- * slots from `onejob complete`, which asks the running daemon, is silent, fast, and starts no daemon.
+ * slots from `onejob complete`, which asks the running daemon, and those of clouds from the config. It is silent, fast, and starts no
+ * daemon.
  */
 import type { Command } from 'commander';
 import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import { configSource, type Session } from './session.ts';
 
 const shells = ['bash', 'zsh', 'fish'] as const;
 export type Shell = (typeof shells)[number];
@@ -17,6 +18,11 @@ const live: Readonly<Record<string, string>> = {
   ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs', wait: 'open-jobs' },
   ...{ shell: 'held-jobs', unhold: 'held-jobs' },
   ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
+};
+
+/** The same after a command of `cloud`. */
+const liveOfCloud: Readonly<Record<string, string>> = {
+  ...{ check: 'cloud-hosts', up: 'cloud-hosts', down: 'cloud-hosts', console: 'cloud-hosts', acceptance: 'clouds' },
 };
 
 type Entry = ReturnType<typeof entryOf>;
@@ -45,9 +51,11 @@ function bash(entries: readonly Entry[]): string {
     const asked = live[name] === undefined ? '' : ` ask="${live[name]}"`;
     return `    ${name}) words="${all}"${asked} ;;`;
   });
+  const ofCloud = Object.entries(liveOfCloud).map(([name, what]) => `    ${name}) ask=${what} ;;`);
   return `_onejob() {
-  local word=\${COMP_WORDS[COMP_CWORD]} words ask= i
+  local word=\${COMP_WORDS[COMP_CWORD]} before=\${COMP_WORDS[COMP_CWORD - 1]} words ask= config= i
   for ((i = 2; i < COMP_CWORD; i++)); do
+    [ "\${COMP_WORDS[i]}" = --config ] && config=\${COMP_WORDS[i + 1]}
     # What stands behind -- is a command of its own.
     [ "\${COMP_WORDS[i]}" = -- ] && { COMPREPLY=($(compgen -c -f -- "$word")); return; }
   done
@@ -56,8 +64,15 @@ function bash(entries: readonly Entry[]): string {
   else case \${COMP_WORDS[1]} in
 ${cases.join('\n')}
   esac; fi
-  [ "\${COMP_WORDS[1]}" = run ] && [ "\${COMP_WORDS[COMP_CWORD - 1]}" = --pool ] && words= ask=pools
-  case $word in -*) ;; *) [ -n "$ask" ] && words="$words $("\${COMP_WORDS[0]}" complete $ask 2>/dev/null </dev/null)" ;; esac
+  [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && words= ask=pools
+  if [ "\${COMP_WORDS[1]}" = cloud ] && [ "$COMP_CWORD" -gt 2 ]; then
+    case $word in -*) ;; *) words= ;; esac
+    case \${COMP_WORDS[2]} in
+${ofCloud.join('\n')}
+    esac
+    case $before in --cloud) ask=clouds ;; --host) ask=cloud-hosts ;; --config) ask= ;; esac
+  fi
+  case $word in -*) ;; *) [ -n "$ask" ] && words="$words $("\${COMP_WORDS[0]}" complete $ask \${config:+--config "$config"} 2>/dev/null </dev/null)" ;; esac
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }
 complete -o default -F _onejob onejob
@@ -72,6 +87,8 @@ function fish(entries: readonly Entry[]): string {
     const here = `complete -c onejob -n '__fish_seen_subcommand_from ${name}'`;
     for (const word of words) lines.push(`${here} -a ${word}`);
     if (live[name] !== undefined) lines.push(`${here} -a '(onejob complete ${live[name]} 2>/dev/null)'`);
+    for (const [sub, what] of name === 'cloud' ? Object.entries(liveOfCloud) : [])
+      lines.push(`${here.slice(0, -1)}; and __fish_seen_subcommand_from ${sub}' -a '(onejob complete ${what} 2>/dev/null)'`);
     for (const option of options) {
       const flags = option.flags.map((flag) => (flag.startsWith('--') ? `-l ${flag.slice(2)}` : `-s ${flag.slice(1)}`));
       const values = option.flags.includes('--pool') && name === 'run' ? " -x -a '(onejob complete pools 2>/dev/null)'" : '';
@@ -81,7 +98,7 @@ function fish(entries: readonly Entry[]): string {
   return `${lines.join('\n')}\n`;
 }
 
-export type Completed = 'pools' | 'slots' | 'jobs' | 'open-jobs' | 'held-jobs';
+export type Completed = 'pools' | 'slots' | 'jobs' | 'open-jobs' | 'held-jobs' | 'clouds' | 'cloud-hosts';
 
 /** ms for the whole command. */
 const patience = 2_000;
@@ -91,6 +108,13 @@ const jobsOffered = 100;
 export async function complete(session: Session, what: readonly Completed[]): Promise<number> {
   const signal = AbortSignal.timeout(patience);
   try {
+    if (what.some((each) => each === 'clouds' || each === 'cloud-hosts')) {
+      const { checkConfig } = await import('../config/load.ts');
+      const { config } = await checkConfig({ ...configSource(session), secrets: 'skip', gpus: false });
+      const names = { clouds: config.clouds.map(({ name }) => name), 'cloud-hosts': config.hosts.map(({ host }) => host) };
+      await session.output.print(...what.flatMap((each) => (each === 'clouds' || each === 'cloud-hosts' ? names[each] : [])));
+      return exitCodes.ok;
+    }
     const connection = await abortable(connect(session, { start: false, signal, patience: 0 }), signal);
     try {
       const names = await abortable(Promise.all(what.map((each) => namesOf(connection.client, each))), signal);

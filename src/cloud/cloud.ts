@@ -136,6 +136,9 @@ export interface Price {
   readonly asOf: string;
 }
 
+/** What to do about an unknown price. */
+export const needsPrice = 'A host with a "budget" makes no machine of it until "prices" of the host has one.';
+
 /** What a preflight examines: one entry of `hosts`. */
 export interface HostPlan {
   readonly host: string;

@@ -432,9 +432,10 @@ export function createController(parts: ControllerParts) {
     waiting: (host: string): number => waiting.get(host) ?? 0,
     /**
      * Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them.
-     * Returns what could not be listed.
+     * They cannot drain, since only the onejob that made them knows their secrets. Returns their runs, and what could not be listed.
      */
-    async adopt(host: string): Promise<readonly string[]> {
+    async adopt(host: string): Promise<{ readonly runs: readonly string[]; readonly unknown: readonly string[] }> {
+      const runs: string[] = [];
       const unknown: string[] = [];
       for (const [name, { cloud, owner }] of clouds) {
         const result = await settled(cloud.list(owner, { places: [], everywhere: false }, ending.signal));
@@ -447,9 +448,12 @@ export function createController(parts: ControllerParts) {
         unknown.push(...listed.unknown.map((what) => `cloud ${name}: ${what}`));
         const strange = listed.things.filter((thing) => thing.host === host && thing.run !== null && !machines.has(thing.run));
         for (const [run, things] of Map.groupBy(strange, (thing) => thing.run ?? ''))
-          if (store.machines.get(run) === null) commit(adopted(run, things, { cloud, owner, host, now: nowOf(name) }));
+          if (store.machines.get(run) === null) {
+            commit(adopted(run, things, { cloud, owner, host, now: nowOf(name) }));
+            runs.push(run);
+          }
       }
-      return unknown;
+      return { runs, unknown };
     },
     /** Ends all machines of the host: those that work drain first, unless `now`. It gets no others until `up`. */
     down(host: string, now = false): void {

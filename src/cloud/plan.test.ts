@@ -196,6 +196,19 @@ describe('a budget', () => {
     expect(created(given)).toEqual([]);
     expect(plan(given).reasons.get('burst')).toContain('the price of big is unknown');
   });
+
+  it('allows another type whose price is known, and says why not the first one', () => {
+    const types = new Map([
+      ['big', { zones: ['a'], price: null, spotPrice: null }],
+      ['small', { zones: ['a'], price, spotPrice: price }],
+    ]);
+    const given = view({ hosts, here: cloud({ types }), waiting: waiting(1) });
+    expect(created(given)).toMatchObject([{ type: 'small' }]);
+    expect(plan(given).reasons.get('burst')).toContain('the price of big is unknown');
+    expect(
+      created(view({ hosts: [{ ...host, budget: 5, prices: { big: 1 } }], here: cloud({ types }), waiting: waiting(1) })),
+    ).toMatchObject([{ type: 'big' }]);
+  });
 });
 
 describe('a machine that works', () => {

@@ -481,17 +481,27 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   const untold = Math.min(...host.types.filter((type) => !here.types.has(type)).map(again));
   if (known.types.length === 0)
     return { ...none, until: untold, reason: `${host.cloud} tells nothing about ${host.types.join(', ')}; see the daemon's log` };
-  const next = view.offers.next(known, here.types, here.now);
+  // A budget allows no type whose price is unknown; another one may be known.
+  const hasPrice = (type: string): boolean => [true, false].some((spot) => priceOf(host, { type, spot }, here) !== null);
+  const priced = host.budget === null ? known.types : known.types.filter(hasPrice);
+  const unpriced = known.types.filter((type) => !priced.includes(type)).map(unknownPrice);
+  if (priced.length === 0) return { ...none, reason: unpriced.join('; ') };
+  const next = view.offers.next({ ...host, types: priced }, here.types, here.now);
   const price = next.offer === null ? null : priceOf(host, next.offer, here);
   const poor = next.offer === null ? null : overBudget(host, next.offer, price, view, here.now);
   if (poor !== null) return { ...none, ...poor };
-  const reason = shortage(host, next.offer, view.offers.unavailable(here.now));
+  const short = shortage(host, next.offer, view.offers.unavailable(here.now));
+  const reason = [...unpriced, ...(short === null ? [] : [short])].join('; ') || null;
   if (next.offer === null) return { ...none, reason, until: next.until };
   return { ...none, isWish: true, reason, steps: [{ do: 'create', host, offer: next.offer, price } as Step] };
 }
 
 /** The config's own price, else the cloud's; null: unknown. */
-export function priceOf(host: HostConfig, { type, spot }: Offer, here: Pick<CloudView, 'types' | 'now'>): Price | null {
+export function priceOf(
+  host: HostConfig,
+  { type, spot }: Pick<Offer, 'type' | 'spot'>,
+  here: Pick<CloudView, 'types' | 'now'>,
+): Price | null {
   const own = host.prices[type];
   const today = new Date(here.now * 1000).toISOString().slice(0, 10);
   if (own !== undefined) return { perHour: own, asOf: today };
@@ -508,13 +518,15 @@ const timeOf = (seconds: number): string => new Date(seconds * 1000).toISOString
 /** Seconds of a day. */
 const day = 86_400;
 
+const unknownPrice = (type: string): string =>
+  `the price of ${type} is unknown, so its budget allows no machine of it; write it under "prices"`;
+
 /** Why the budget of the day allows no other machine; null: it does. */
 function overBudget(host: HostConfig, { type }: Offer, price: Price | null, view: View, now: number) {
   if (host.budget === null) return null;
   const today = Math.floor(now / day) * day;
   const until = today + day;
-  const unknown = (of: string) => `the price of ${of} is unknown, so its budget allows no machine; write it under "prices"`;
-  if (price === null) return { reason: unknown(type), until };
+  if (price === null) return { reason: unknownPrice(type), until };
   let sum = 0;
   // Those that live go on for a while: an hour of each counts as spent.
   let soon = price.perHour;
@@ -522,7 +534,7 @@ function overBudget(host: HostConfig, { type }: Offer, price: Price | null, view
     // What was only adopted to be removed has no price.
     if (machine.host !== host.host || machine.token === '') continue;
     const cost = costOf(machine, now, today);
-    if (cost === null) return { reason: unknown(machine.offer.type), until };
+    if (cost === null) return { reason: unknownPrice(machine.offer.type), until };
     sum += cost;
     if (isWanted(machine)) soon += machine.price?.perHour ?? 0;
   }

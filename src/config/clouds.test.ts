@@ -29,6 +29,7 @@ it.each([
     /hosts\.burst\.pools\.gpu\.agnets: unknown key; did you mean "agents"\?/,
   ],
   [`${usual}, budget: { per_day: lots }`, /hosts\.burst\.budget\.per_day: expected an amount such as "40 USD", found "lots"/],
+  [`${usual}, prices: { g5.xlarge: 1 }`, /warning: hosts\.burst\.prices.*g5\.xlarge.*is not used: "types" does not name it/],
   [`${usual}, idle: 10`, /hosts\.burst\.idle: "10" has no unit/],
 ])('hosts: { burst: { %s } } is refused with the place', async (host, said) => {
   expect((await folder.check(config(host))).join('\n')).toMatch(said);

@@ -106,6 +106,8 @@ export function checkClouds({ config, written, at }: Checking): void {
       const why = cloud === undefined ? null : cloudType(cloud.type).typeProblem(type);
       if (why !== null) at([...path, 'types', index], why.replace(/\.$/, ''));
     }
+    for (const type of Object.keys(keys.prices ?? {}))
+      if (!keys.types?.includes(type)) at([...path, 'prices', type], 'is not used: "types" does not name it', 'warning');
     if (keys.types?.length === 0) at([...path, 'types'], 'is empty; name a type of machine');
     const { min, max, lifetime, boot } = complete(hostKeys, keys);
     if (min > max) at([...path, 'min'], `is ${min}, more than "max" (${max})`);

@@ -46,7 +46,8 @@ pools: { local: { agents: 1, runtime: process } }
   expect(job).toBeDefined();
   expect(broken).toEqual([]);
   const [machine] = played;
-  expect(machine?.stages).toEqual(['booted', 'joined']);
+  // The daemon knows before the machine has its answer.
+  await expect.poll(() => machine?.stages).toEqual(['booted', 'joined']);
   // Its config has the pool and the credential of the service, as a file in memory.
   const config = parse(machine?.config ?? '');
   expect(config.services.hub.app.private_key).toEqual({ file: '/run/onejob-cloud/secrets/hub.app.private_key' });

@@ -60,7 +60,8 @@ Examples:
   onejob cloud down burst --now
 
 The daemon makes no others for it until "onejob cloud up", whatever waits.
-Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another machine.
+Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another host. Those have
+no drain: their jobs are lost. Run it on the host that made them to let jobs end.
 Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
 
@@ -88,7 +89,7 @@ Examples:
 
 It needs no daemon and no state: an owner and a credential are enough. With "hosts" in the config, it also removes what their
 machines have left at the CI services of their pools: registrations that are offline, and whose machine does not exist any more.
-Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage.`)
+Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, flags: SweepFlags) => (await load()).sweepClouds(session, flags));
 
   cloud

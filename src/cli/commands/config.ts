@@ -58,8 +58,8 @@ Exit codes: 0; 1 when nobody accepted the message, or the config has no "notify"
   // Hidden, since only completion scripts call it.
   program
     .command('complete', { hidden: true })
-    .description('print names for completion, from the running daemon')
-    .addArgument(new Argument('<what...>').choices(['pools', 'slots', 'jobs', 'open-jobs', 'held-jobs']))
+    .description('print names for completion, from the running daemon or the config')
+    .addArgument(new Argument('<what...>').choices(['pools', 'slots', 'jobs', 'open-jobs', 'held-jobs', 'clouds', 'cloud-hosts']))
     .does(failed, async (session, what: Completed[]) => (await import('../completion.ts')).complete(session, what));
 }
 

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { messageOf, OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
-import type { HostPlan, Offer, Price } from '../cloud.ts';
+import { type HostPlan, needsPrice, type Offer, type Price } from '../cloud.ts';
 import type { Arm, Call } from './arm.ts';
 import type { AzureConfig } from './config.ts';
 import type { ArmCredential } from './credential.ts';
@@ -154,7 +154,7 @@ export async function preflight(parts: Parts, plan: HostPlan, signal: AbortSigna
         const price = await parts.price({ type, spot }, signal);
         found.push(
           price === null
-            ? warning('price', `The price of ${what} is not known, so budgets cannot count it.`, 'Look it up in the Azure portal.')
+            ? warning('price', `The price of ${what} is not known.`, needsPrice)
             : fine('price', `${what} costs about ${price.perHour} USD per hour (as of ${price.asOf}).`),
         );
       }

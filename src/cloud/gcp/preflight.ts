@@ -1,7 +1,7 @@
 /** What has to be right before a machine is made, asked one by one. Nothing is created, and one question that fails ends no other. */
 import { OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
-import type { HostPlan } from '../cloud.ts';
+import { type HostPlan, needsPrice } from '../cloud.ts';
 import type { Access } from './access.ts';
 import type { Call, Calls } from './calls.ts';
 import { imageOf, imagePath } from './image.ts';
@@ -132,11 +132,7 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
       const price = listPrice(type, spot === 'only');
       const subject = `${host}: price of ${type}`;
       if (price === null)
-        return warning(
-          subject,
-          'It is unknown to onejob.',
-          'Budgets do not count it: look at https://cloud.google.com/compute/gpus-pricing.',
-        );
+        return warning(subject, 'It is unknown to onejob.', `${needsPrice} See https://cloud.google.com/compute/gpus-pricing.`);
       return fine(
         subject,
         `About ${price.perHour} USD per hour${spot === 'only' ? ' as Spot' : ''} (estimate, as of ${price.asOf}).`,

@@ -1,7 +1,7 @@
 /** What the preflights of all clouds share: how questions are asked, and what they say of prices and of the end of life. */
 import { messageOf, OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
-import type { Cloud, HostPlan } from '../cloud.ts';
+import { type Cloud, type HostPlan, needsPrice } from '../cloud.ts';
 
 /** One question, and what its findings are about. */
 export type Question = readonly [subject: string, ask: (subject: string) => Promise<readonly Finding[]> | readonly Finding[]];
@@ -36,7 +36,7 @@ export async function priceFindings(
     const [subject, what] = [subjectOf(type), `${type}${spot ? ' (spot)' : ''}`];
     const known = await price({ type, spot }, signal);
     if (known !== null) return fine(subject, `${what} costs about ${known.perHour} USD per hour (estimate, as of ${known.asOf}).`);
-    return warning(subject, `onejob knows no price of ${what}.`, 'A budget allows no such machine; write it under "prices".');
+    return warning(subject, `onejob knows no price of ${what}.`, needsPrice);
   });
   return Promise.all(found);
 }

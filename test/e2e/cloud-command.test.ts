@@ -1,0 +1,126 @@
+/** `onejob cloud` on bad days: broken off, on another host, with a cloud that does not answer. The real onejob on a stand-in of AWS. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { awsStandin } from '../support/cloud-standins.ts';
+import { freePort } from '../support/free-port.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { playMachines } from '../support/played-machines.ts';
+
+/** Machines boot, and join only if `joins`. `homes`: of so many installations with one owner. `more`: clouds. */
+async function world({ joins = false, homes = 1, more = '' } = {}) {
+  await using parts = new AsyncDisposableStack();
+  const { machines, played } = playMachines(joins ? {} : { beforeJoin: () => new Promise(() => {}) });
+  const cloud = parts.use(await awsStandin(machines));
+  const port = await freePort();
+  const made: Home[] = [];
+  for (let n = 0; n < homes; n += 1) {
+    const home = parts.use(await onejob({ config: '', env: cloud.env }));
+    const archive = join(home.dir, 'onejob.tgz');
+    writeFileSync(archive, 'a package');
+    home.configure(`
+clouds: { aws: { ${cloud.keys}, owner: acme-ci }${more} }
+hosts: { burst: { cloud: aws, types: [g6.xlarge], pools: { gpu: { agents: 1 } } } }
+join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
+pools: { local: { agents: 1, runtime: process } }
+`);
+    made.push(home);
+  }
+  const [here, there = here] = made;
+  if (here === undefined || there === undefined) throw new Error('no home');
+  const owned = parts.move();
+  return { cloud, here, there, played, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+test('without a daemon it removes what it has asked for', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { cloud, here } = set;
+  const up = here.cli(['cloud', 'up', 'burst', '--json']);
+  await up.says(/boots/);
+  up.signal('SIGINT');
+  const ended = await up.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/interrupted.*removing.*again/);
+  expect(ended.stderr).toMatch(/machine onejob-[0-9a-f]{16} is gone/);
+  expect(cloud.left()).toEqual([]);
+  expect(JSON.parse(ended.stdout)).toMatchObject({ host: 'burst', wanted: 0, machines: [] });
+});
+
+test('without a daemon, somebody who cannot wait is told what may live and how to remove it', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { here } = set;
+  const up = here.cli(['cloud', 'up', 'burst']);
+  await up.says(/boots/);
+  up.signal('SIGINT');
+  await up.says(/interrupted/);
+  up.signal('SIGINT');
+  const ended = await up.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/machine onejob-\w+ \(i-\w+ in us-west-2\) may live until 20\d\d-.* UTC/);
+  expect(ended.stderr).toMatch(/onejob cloud down burst/);
+  const down = await here.cli(['cloud', 'down', 'burst']).ended;
+  expect(down, down.stderr).toMatchObject({ code: 0 });
+});
+
+test('with a daemon it says that the daemon continues, and how to take it back', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { cloud, here } = set;
+  await here.up();
+  const up = here.cli(['cloud', 'up', 'burst', '--timeout', '10m']);
+  await up.says(/boots/);
+  up.signal('SIGINT');
+  const ended = await up.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/the daemon continues for at most \d+m.*onejob cloud down burst/);
+  expect((await here.api.machines())[0]).toMatchObject({ wanted: 1, machines: [{ state: 'booting' }] });
+  const down = await here.cli(['cloud', 'down', 'burst']).ended;
+  expect(down, down.stderr).toMatchObject({ code: 0 });
+  expect(down.stderr).toMatch(/burst gets no other machine until "onejob cloud up burst"/);
+  expect(cloud.left()).toEqual([]);
+});
+
+test('down says of machines that another host has made that they do not drain', { timeout: 120_000 }, async () => {
+  await using set = await world({ joins: true, homes: 2 });
+  const { cloud, here, there, played } = set;
+  const up = await here.cli(['cloud', 'up', 'burst']).ended;
+  expect(up, up.stderr).toMatchObject({ code: 0 });
+  const down = await there.cli(['cloud', 'down', 'burst']).ended;
+  expect(down, down.stderr).toMatchObject({ code: 0 });
+  const said = down.stderr.replace(/\s+/g, ' ');
+  expect(said).toMatch(
+    /machine onejob-[0-9a-f]{16} was made by another host: it is removed without a drain, so jobs that run there are lost/,
+  );
+  expect(said).toMatch(/if a daemon there still has it, run "onejob cloud down burst" there/);
+  expect(played[0]?.stages).toEqual(['booted', 'joined']);
+  expect(cloud.left()).toEqual([]);
+});
+
+test('what cannot be listed keeps no other cloud from being listed, and is not called nothing', { timeout: 120_000 }, async () => {
+  const port = await freePort();
+  const dead = `, dead: { type: aws, region: us-west-2, endpoint: "http://127.0.0.1:${port}", death_date: manager-only, owner: acme-ci, credentials: { access_key_id: AKIAIOSFODNN7EXAMPLE, secret_access_key: { env: AWS_SECRET } } }`;
+  await using set = await world({ more: dead });
+  const { here } = set;
+  const empty = await here.cli(['cloud', 'list']).ended;
+  expect(empty).toMatchObject({ code: 1, stdout: 'Nothing else is known to exist.\n' });
+  expect(empty.stderr.replace(/\s+/g, ' ')).toMatch(
+    /could not list all of cloud dead: .*instances in us-west-2 \(no answer\).*cloud check/,
+  );
+  const console = await here.cli(['cloud', 'console', 'burst']).ended;
+  expect(console).toMatchObject({ code: 1 });
+  expect(console.stderr.replace(/\s+/g, ' ')).toMatch(
+    /could not list all of cloud dead: .*Nobody knows whether a machine of burst exists/,
+  );
+});
+
+test('a sweep that is interrupted says that something may live', { timeout: 120_000 }, async () => {
+  await using set = await world({ joins: true });
+  const { here } = set;
+  expect((await here.cli(['cloud', 'up', 'burst']).ended).code).toBe(0);
+  const sweep = here.cli(['cloud', 'sweep', '--all']);
+  await sweep.says(/removing machine/);
+  sweep.signal('SIGINT');
+  const ended = await sweep.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/interrupted; something of aws may live. Run it again, or see "onejob cloud list"/);
+  expect(ended.stderr).not.toMatch(/bug/);
+});
