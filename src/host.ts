@@ -181,7 +181,8 @@ export async function openHost(given: HostParts) {
     parts.defer(() => outbound.close());
     const { fetch = outbound.fetch, variables = process.env } = outside;
     const { version } = given.program;
-    const own = { queue, logs: loop.followers, history: store.history };
+    const mayStart = () => shutdown.decided === null && !loop.reconciler.pause.any;
+    const own = { queue, logs: loop.followers, history: store.history, mayStart };
     return openMachines({
       ...{ config, store, clock, log, fetch, variables, version, own, away },
       services: [...services.byName.values()],

@@ -236,7 +236,9 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
     else end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isUp);
     if (end === exitCodes.failed) output.say(`nobody waits for a machine of ${name} any more: it was ended, or its time is over`);
-    if (typeof end === 'string' && desk.machines !== null) await takeBack(session, desk, name, end, asked.hurry);
+    const gaveUp = `gave up after ${formatAge(timeout)}`;
+    if (end === 'interrupted' && desk.machines !== null) await takeBack(session, desk, name, end, asked.hurry);
+    else if (end === 'gave up' && desk.machines !== null) await takeBack(session, desk, name, gaveUp, asked.stop);
     else if (end === 'interrupted') {
       const left = formatAge(Math.max(0, timeout - (performance.now() - began)));
       output.say(
@@ -244,7 +246,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
       );
     } else if (end === 'gave up')
       output.say(
-        `gave up after ${formatAge(timeout)}. The daemon asks for no other machine because of this command; one that still boots may join. To end all machines of ${name}: ${down}`,
+        `${gaveUp}. The daemon asks for no other machine because of this command; one that still boots may join. To end all machines of ${name}: ${down}`,
       );
     const view = await hostView(desk, name);
     await output.result(view, () => []);
@@ -259,7 +261,9 @@ const takeBackPatience = 5 * 60_000;
 /** Removes what `up` has made without a daemon: nobody would be there for it to join. Says what may live. */
 async function takeBack(session: Session, desk: Desk, name: string, why: string, hurry: AbortSignal): Promise<void> {
   const { output } = session;
-  output.say(`${why}; removing machines of ${name} that have not joined. Interrupt again to leave them.`);
+  output.say(
+    `${why}; removing machines of ${name} that have not joined. Press Ctrl-C ${why === 'interrupted' ? 'again ' : ''}to leave them.`,
+  );
   desk.machines?.controller.callOff(name);
   const limits = { patience: takeBackPatience, signal: hurry };
   await follow(session, desk, name, limits, ({ machines }) => (machines.every(hasJoined) ? exitCodes.ok : null), false);

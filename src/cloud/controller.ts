@@ -494,6 +494,13 @@ export function createController(parts: ControllerParts) {
       const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;
       if (isIdle || before?.busy !== report.busy || before.agents !== report.agents || before.problem !== report.problem) soon();
     },
+    /** The machine has so many jobs more, or fewer, than it last reported: it says so itself only later. */
+    took(run: string, change: 1 | -1): void {
+      const report = reports.get(run);
+      if (report === undefined) return;
+      reports.set(run, { ...report, busy: Math.max(0, report.busy + change), idleFor: 0 });
+      soon();
+    },
     /** Changes a machine by what it said. */
     change,
     get: (run: string): Machine | null => machines.get(run) ?? null,

@@ -3,6 +3,7 @@ import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Duplex, duplexPair, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
+import fc from 'fast-check';
 import { pack } from 'tar-stream';
 import { afterEach, describe, expect, it } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
@@ -54,6 +55,8 @@ class FakeMachine {
   readonly jobs = new Map<string, RemoteJob>();
   /** Ids whose script has begun, in order. */
   readonly begun: string[] = [];
+  /** By id: the job that it is an attempt of. */
+  readonly scripts = new Map<string, string>();
   readonly calls: string[] = [];
   /** By call: what happens before it does anything, and once it has done it. */
   readonly before = new Map<Call, () => unknown>();
@@ -165,6 +168,7 @@ class FakeMachine {
           const id = request.id ?? '';
           if (!this.jobs.has(id)) {
             this.jobs.set(id, { view: viewOf(id), request, output: [] });
+            this.scripts.set(id, request.attemptOf?.job ?? id);
             if (this.starts) this.begin(id);
           }
           return this.job(id).view;
@@ -248,6 +252,7 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
   const states = new Map<string, Partial<Machine>>(runs.map((run) => [run, { run, host: 'burst', state: 'joined' }]));
   const warnings: string[] = [];
   const counts: string[] = [];
+  const paused = new Set<string>();
   let refuse: ((what: 'commit' | 'append') => void) | null = null;
   let store: Store;
   let queue: OwnQueue;
@@ -280,7 +285,8 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
       log: { info() {}, warn: (text, fields) => void warnings.push(`${text} ${JSON.stringify(fields)}`) },
       pools: pools.map(({ name, elsewhere: at }) => ({ name, ...(at !== undefined && { elsewhere: at }) })),
       machine: (run) => (states.get(run) as Machine | undefined) ?? null,
-      counted: (run, count) => void counts.push(`${run.slice(-1)} ${count}`),
+      counted: (run, change) => void counts.push(`${run.slice(-1)} ${change}`),
+      mayStart: () => !paused.has('all'),
       queue: {
         settle: queue.settle,
         onChange: queue.onChange,
@@ -343,7 +349,7 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
   };
 
   return {
-    ...{ clock, states, warnings, counts, turn, pass, until, at, dir },
+    ...{ clock, states, warnings, counts, paused, turn, pass, until, at, dir },
     get queue() {
       return queue;
     },
@@ -427,7 +433,25 @@ describe('a job', () => {
       attemptOf: { job: id, attempt: 1, array: null },
     });
     expect(await all.output(id)).toBe('hello\n');
-    expect([all.jobs.on(first), machine.holds, all.counts]).toEqual([0, 0, ['a 1', 'a 0']]);
+    expect([all.jobs.on(first), machine.holds, all.counts]).toEqual([0, 0, ['a 1', 'a -1']]);
+  });
+
+  it('waits while everything is paused, and what runs goes on', async () => {
+    const all = await world();
+    all.start();
+    const machine = await all.connect(first, { slots: 2 });
+    const one = all.submit();
+    await all.until(() => machine.begun.length === 1);
+    all.paused.add('all');
+    const two = all.submit();
+    await all.pass(60_000);
+    expect(all.at(two).state).toBe('queued');
+    machine.end(one);
+    await all.done(one);
+    all.paused.clear();
+    await all.until(() => machine.begun.length === 2);
+    machine.end(two);
+    await all.done(two);
   });
 
   it('waits for a free slot', async () => {
@@ -595,6 +619,19 @@ describe('a machine that refuses a job', () => {
     expect(machine.only).not.toBe(id);
     machine.end(machine.only);
     await all.done(id);
+  });
+
+  it('because it is another version and cannot read the request does not keep it', async () => {
+    const all = await world({ runs: [first, second] });
+    all.start();
+    const machines = [await all.connect(first), await all.connect(second)];
+    machines[0]?.before.set('submit', () => {
+      throw new OnejobError('E_API_VERSION', 'Cannot understand the daemon. The daemon is onejob 0.9, this is 1.');
+    });
+    const id = all.submit();
+    await all.until(() => machines[1]?.begun.length === 1);
+    expect(machines[0]?.calls.filter((call) => call === 'submit')).toHaveLength(1);
+    expect(all.at(id).attempt).toBe(2);
   });
 
   it('for a lasting reason three times makes it unstartable', async () => {
@@ -802,7 +839,7 @@ describe('a connection that breaks', () => {
     expect(machine.calls.filter((call) => call === 'hold').length).toBeLessThan(70);
   });
 
-  it('keeps the job however long it takes, whatever other machine is free', async () => {
+  it('keeps the job however long it takes, although another machine is free', async () => {
     const all = await world({ runs: [first, second] });
     all.start();
     const machine = await all.connect();
@@ -1180,7 +1217,10 @@ describe('a hostile machine', () => {
       indices: Array.from({ length: 600 }, (_, at) => at),
     };
     all.queue.submitArray(request);
-    await all.turn(5);
+    // A few at a time, so that others get a turn.
+    expect(all.jobs.on(first)).toBeLessThan(100);
+    await all.until(() => all.jobs.on(first) === 512);
+    await all.pass(1_000);
     expect(all.jobs.on(first)).toBe(512);
     expect(machine.run).toBe(first);
   }, 30_000);
@@ -1237,3 +1277,94 @@ describe('the connection of a machine', () => {
     expect(near.destroyed).toBe(false);
   });
 });
+
+it('runs no script twice and gives each job one result, whatever happens in whichever order (S7)', async () => {
+  const weights = {
+    connect: 4,
+    cut: 2,
+    gone: 1,
+    vanish: 2,
+    drain: 1,
+    begin: 5,
+    end: 2,
+    print: 1,
+    submit: 5,
+    cancel: 1,
+    restart: 1,
+    full: 1,
+    room: 1,
+  };
+  const often = { ...weights, turn: 6, pass: 2 };
+  const act = fc.record({
+    do: fc.constantFrom(...Object.entries(often).flatMap(([name, weight]) => Array<string>(weight).fill(name))),
+    run: fc.nat(5),
+  });
+  await fc.assert(
+    fc.asyncProperty(fc.array(act, { minLength: 30, maxLength: 80, size: 'max' }), async (acts) => {
+      const runs = [first, second, `${first.slice(0, -1)}c`];
+      const all = await world({ runs });
+      all.start();
+      const machines = runs.map((run) => Object.assign(new FakeMachine(run), { starts: false, slots: 2 }));
+      for (const machine of machines) machine.attach(all.jobs);
+      const results = new Map<string, string>();
+      const ids: string[] = [];
+      const look = () => {
+        for (const id of ids) {
+          const { state, result } = all.at(id);
+          if (state !== 'done' && state !== 'settling') continue;
+          expect(results.get(id) ?? JSON.stringify(result)).toBe(JSON.stringify(result));
+          results.set(id, JSON.stringify(result));
+        }
+        const begun = machines.flatMap((machine) => machine.begun.map((id) => machine.scripts.get(id) ?? ''));
+        expect(new Set(begun).size).toBe(begun.length);
+      };
+      for (const { do: what, run } of acts) {
+        const machine = machines[run % 3] as FakeMachine;
+        const open = [...machine.jobs.values()].filter(({ view }) => view.state !== 'done').map(({ view }) => view);
+        const [one] = open;
+        if (what === 'connect' && all.states.has(machine.run)) machine.attach(all.jobs);
+        else if (what === 'cut') machine.cut();
+        else if (what === 'gone') {
+          machine.cut();
+          all.gone(machine.run);
+        } else if (what === 'vanish') {
+          // While no controller runs.
+          all.states.delete(machine.run);
+          await all.restart();
+          all.start();
+          for (const one of machines) if (all.states.has(one.run)) one.attach(all.jobs);
+        } else if (what === 'drain' && all.states.has(machine.run))
+          all.states.set(machine.run, { run: machine.run, host: 'burst', state: 'draining' });
+        else if (what === 'begin') for (const { id, state } of open) if (state === 'queued') machine.begin(id);
+        if (what === 'end' && one?.state === 'running') machine.end(one.id, code(run));
+        if (what === 'print' && one?.state === 'running') machine.print(one.id, 'x');
+        if (what === 'submit') {
+          all.refuse(null);
+          ids.push(all.submit());
+        }
+        if (what === 'cancel' && ids[run] !== undefined) all.queue.cancel(ids[run]);
+        if (what === 'restart') {
+          await all.restart();
+          all.start();
+        }
+        if (what === 'full')
+          all.refuse(() => {
+            throw full();
+          });
+        if (what === 'room') all.refuse(null);
+        if (what === 'pass') await all.pass(run * 1_000);
+        if (what === 'turn') await all.turn(run);
+        look();
+      }
+      // In the end all machines are gone, and no job is left anywhere.
+      all.refuse(null);
+      for (const { run } of machines) all.gone(run);
+      await all.pass(120_000);
+      look();
+      for (const id of ids) expect(['queued', 'done']).toContain(all.at(id).state);
+      expect(runs.map(all.jobs.on)).toEqual([0, 0, 0]);
+      for (const end of endings.splice(0).reverse()) await end();
+    }),
+    { numRuns: 6 },
+  );
+}, 60_000);

@@ -37,8 +37,10 @@ export interface MachineJobsParts {
   readonly pools: readonly Pick<PoolConfig, 'name' | 'elsewhere'>[];
   /** null: no such machine may live. */
   readonly machine: (run: string) => Machine | null;
-  /** How many jobs of the own queue a machine has now. */
-  readonly counted: (run: string, jobs: number) => void;
+  /** Whether jobs may begin: nobody has paused everything, and this onejob does not end. */
+  readonly mayStart: () => boolean;
+  /** The machine has so many jobs more, or fewer, than it has said. */
+  readonly counted: (run: string, change: 1 | -1) => void;
 }
 
 export type MachineJobs = ReturnType<typeof createMachineJobs>;
@@ -57,6 +59,8 @@ const mostAnswer = 4 * 2 ** 20;
 const mostSlots = 512;
 /** Notes in the log of one attempt, and characters of any text of a machine, that are kept. */
 const [mostNotes, mostText] = [100, 1_000];
+/** Jobs that are given out, each with its own commit, before others get a turn. */
+const mostAtOnce = 32;
 /** Failures in a row of which the log tells. */
 const complainAfter = 5;
 /** Errors of a call that the machine did not answer, or not in a way that says what became of it. */
@@ -91,6 +95,8 @@ interface Attempt {
   /** Whether the machine has it, as far as is known. */
   isThere: boolean;
   isCancelled: boolean;
+  /** What the machine's onejob answered to the request as if it were another version; null: nothing of that kind. */
+  misread: OnejobError | null;
   /** Notes of the machine that are in its log. */
   notes: number;
 }
@@ -123,6 +129,8 @@ export function createMachineJobs(parts: MachineJobsParts) {
   const linked = new Waiters();
   const closing = new AbortController();
   let stopListening = (): void => {};
+  /** Whether it looks again at once, when others have had a turn. */
+  let isLater = false;
 
   const countOf = (run: string, pool: string | null = null): number =>
     [...attempts.values()].filter((one) => one.run === run && (pool === null || one.pool === pool)).length;
@@ -131,7 +139,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   /** Gives waiting jobs to machines with a free slot. Never fails. */
   function look(): void {
-    if (closing.signal.aborted) return;
+    if (closing.signal.aborted || isLater || !parts.mayStart()) return;
     try {
       give();
     } catch (error) {
@@ -141,6 +149,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   }
 
   function give(): void {
+    let given = 0;
     for (const { name, host, pool } of pools) {
       const hasRoom = ({ run, slots }: Link): boolean =>
         parts.machine(run)?.host === host &&
@@ -150,6 +159,14 @@ export function createMachineJobs(parts: MachineJobsParts) {
       for (let job = elsewhere.head(name); job !== null; job = elsewhere.head(name)) {
         const run = [...links.values()].find(hasRoom)?.run;
         if (run === undefined) break;
+        if (++given > mostAtOnce) {
+          isLater = true;
+          clock.after(0, () => {
+            isLater = false;
+            look();
+          });
+          return;
+        }
         const next = job.progress.attempt + 1;
         const remote = next === 1 ? job.id : createHash('sha256').update(`${job.id}:${next}`).digest('hex').slice(0, 12);
         const attempt = attemptOf(job, run, remote);
@@ -164,7 +181,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   function attemptOf({ id, request }: Job, run: string, remote: string): Attempt {
     const agent = agentOf(run, remote);
-    const is = { isThere: false, isCancelled: false, notes: 0 };
+    const is = { isThere: false, isCancelled: false, misread: null, notes: 0 };
     return { job: id, run, pool: request.pool, agent, remote, gone: new AbortController(), ...is };
   }
 
@@ -175,7 +192,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   function begin(attempt: Attempt): void {
     const { job, run } = attempt;
     attempts.set(job, attempt);
-    parts.counted(run, countOf(run));
+    parts.counted(run, 1);
     const looked = new AbortController();
     void hold(run, AbortSignal.any([attempt.gone.signal, closing.signal, looked.signal]));
     const over = see(attempt)
@@ -187,7 +204,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
         looked.abort();
         running.delete(over);
         if (attempts.get(job) === attempt) attempts.delete(job);
-        parts.counted(run, countOf(run));
+        parts.counted(run, -1);
         look();
       });
     running.add(over);
@@ -270,6 +287,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       throw error;
     });
     if (known !== null) return known;
+    if (attempt.misread !== null) throw new NotBegun(attempt.misread);
     const job = elsewhere.get(id);
     const { state } = job?.progress ?? {};
     if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine has forgotten it');
@@ -291,6 +309,8 @@ export function createMachineJobs(parts: MachineJobsParts) {
       });
     } catch (error) {
       const saysNothing = error instanceof OnejobError && unanswered.test(error.code);
+      // Another version may not understand the request, which shows when it does not know the job afterwards.
+      if (saysNothing && error.code.startsWith('E_API_')) attempt.misread = error;
       throw saysNothing || error instanceof NotBegun ? error : new NotBegun(error);
     }
   }

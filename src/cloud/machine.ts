@@ -94,9 +94,9 @@ export const thingKey = ({ kind, place, id }: Pick<Thing, 'kind' | 'place' | 'id
 
 /** USD that it has cost until `now`, or in the part of that after `from`, by estimate; null: its price is unknown. */
 export function costOf(machine: Machine, now: number, from = 0): number | null {
-  const { price, made, items, born, state, since } = machine;
+  const { price, made, joinedAt, items, born, state, since } = machine;
   // A create call may say that it failed, and have made one.
-  if (made === null && !items.some(({ kind }) => kind === 'machine')) return 0;
+  if (made === null && joinedAt === null && !items.some(({ kind }) => kind === 'machine')) return 0;
   if (price === null) return null;
   const until = state === 'gone' ? since : now;
   return (Math.max(0, until - Math.max(born, from)) / 3600) * price.perHour;

@@ -39,7 +39,7 @@ export interface MachinesParts {
   /** Those of the hosts' pools. */
   readonly services: readonly Pick<CiService, 'name' | 'removeNamed'>[];
   /** The own queue, and where its jobs have their logs; null: a command without a daemon, which has no jobs. */
-  readonly own: Pick<MachineJobsParts, 'queue' | 'logs' | 'history'> | null;
+  readonly own: Pick<MachineJobsParts, 'queue' | 'logs' | 'history' | 'mayStart'> | null;
 }
 
 export type Machines = Awaited<ReturnType<typeof openMachines>>;
@@ -120,10 +120,7 @@ export async function openMachines(parts: MachinesParts) {
             pools: hosts.flatMap(({ pools }) => pools.filter(({ service }) => service === 'own')),
           },
           machine: controller.get,
-          counted(run, busy) {
-            const report = controller.reports().get(run);
-            if (report !== undefined) controller.report(run, { ...report, busy, idleFor: 0 });
-          },
+          counted: controller.took,
         });
   const desk = deskOf(parts, controller, jobs);
   const server =

@@ -185,9 +185,11 @@ describe('a budget', () => {
 
   it('counts what a failed create call has made all the same', () => {
     const denied = (kind: 'machine' | 'group') => ({ ...gone(5), made: null, items: [{ kind, id: 'x', place: 'here' }] });
-    const given = (kind: 'machine' | 'group') => view({ hosts, goneToday: [denied(kind)], waiting: waiting(1) });
-    expect(created(given('machine'))).toHaveLength(0);
-    expect(created(given('group'))).toHaveLength(1);
+    const given = (one: Machine) => view({ hosts, goneToday: [one], waiting: waiting(1) });
+    expect(created(given({ ...denied('machine'), joinedAt: null }))).toHaveLength(0);
+    expect(created(given({ ...denied('group'), joinedAt: null }))).toHaveLength(1);
+    // It lived, for it spoke.
+    expect(created(given(denied('group')))).toHaveLength(0);
   });
 
   it('allows no machine whose price nobody knows', () => {

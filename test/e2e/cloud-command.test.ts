@@ -46,6 +46,15 @@ test('without a daemon it removes what it has asked for', { timeout: 120_000 }, 
   expect(JSON.parse(ended.stdout)).toMatchObject({ host: 'burst', wanted: 0, machines: [] });
 });
 
+test('without a daemon it removes what it has asked for, too, when it gives up', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { cloud, here } = set;
+  const up = await here.cli(['cloud', 'up', 'burst', '--timeout', '5s']).ended;
+  expect(up, up.stderr).toMatchObject({ code: 1 });
+  expect(up.stderr).toMatch(/gave up after 5s; removing machines of burst that have not joined/);
+  expect(cloud.left()).toEqual([]);
+});
+
 test('without a daemon, somebody who cannot wait is told what may live and how to remove it', { timeout: 120_000 }, async () => {
   await using set = await world();
   const { here } = set;

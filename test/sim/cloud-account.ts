@@ -307,9 +307,12 @@ export class Account {
     const all = [...this.things.values()].filter(({ tags, visible }) => tags.owner === owner && visible <= day.time.now);
     const isHalf = day.lasts('half lists');
     const isPartial = isHalf || day.fails();
-    // A list may lag behind, but not twice for one machine: the answer in between may have got lost.
-    const late = !isPartial && day.fails() ? day.pick(all)?.tags.run : undefined;
-    const lag = late === undefined || this.#lagged.has(`${caller} ${late}`) ? null : late;
+    // A list may lag behind, but not twice for one machine, and not for one that came late.
+    const late = !isPartial && day.fails() ? day.pick(all) : undefined;
+    const cameLate = ({ tags, visible, createdAt }: Existing): boolean =>
+      tags.run === late?.tags.run && visible > createdAt + second;
+    const isOdd = [...this.things.values()].some(cameLate) || this.#lagged.has(`${caller} ${late?.tags.run}`);
+    const lag = late === undefined || isOdd ? null : late.tags.run;
     if (lag !== null) this.#lagged.add(`${caller} ${lag}`);
     const isShown = ({ zone, tags }: Existing): boolean => {
       if (isHalf) return zone !== 'b';

@@ -65,7 +65,7 @@ const minute = 60 * second;
 const hour = 60 * minute;
 const usualSpan = 10 * hour;
 /** Lists with a machine after which its manager knows it. */
-const enough = 5;
+const enough = 12;
 const owners = ['ours', 'ours-2'] as const;
 
 export class CloudWorld {

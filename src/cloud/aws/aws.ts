@@ -27,16 +27,20 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
   const images = createImages(calls, region, caller.now);
   const network = createNetwork(calls, config);
   const prices = createHeld<Price | null>(caller.now);
+  const identities = createHeld<string>(caller.now);
   /** Of the account, once known. */
   let arn: string | null = null;
-  let isAsking = false;
 
   /** Needs no permission. @throws CloudError */
-  async function identity(signal: AbortSignal): Promise<string> {
-    const call = { doing: 'sign in', region, permissions: [] };
-    arn = textAt(await calls.sts('GetCallerIdentity', call, signal), 'GetCallerIdentityResult/Arn') ?? 'an unnamed identity';
+  const identity = async (signal: AbortSignal): Promise<string> => {
+    const ask = async (shared: AbortSignal) => {
+      const found = await calls.sts('GetCallerIdentity', { doing: 'sign in', region, needs: [] }, shared);
+      const value = textAt(found, 'GetCallerIdentityResult/Arn') ?? 'an unnamed identity';
+      return { value, until: 0 };
+    };
+    arn = await identities.get('', ask, signal);
     return arn;
-  }
+  };
 
   /** The highest of the region's zones, since nobody knows yet which it will be; null: EC2 does not say. */
   async function spotPrice(type: string, signal: AbortSignal): Promise<Price | null> {
@@ -85,13 +89,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
     },
     async list(owner, scope, signal) {
       // For receipts. No list waits for it: STS may be out of reach where EC2 is not.
-      if (arn === null && !isAsking) {
-        isAsking = true;
-        const asked = (): void => {
-          isAsking = false;
-        };
-        identity(signal).then(asked, asked);
-      }
+      if (arn === null) identity(signal).catch(() => {});
       return listThings(calls, config, owner, scope, signal);
     },
     destroy: (thing, signal) => destroyThing(calls, thing, signal),

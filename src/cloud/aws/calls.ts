@@ -4,8 +4,8 @@ import { z } from 'zod';
 import type { Answer, Outgoing } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Caller } from '../kit/caller.ts';
-import type { Credentials } from './credentials.ts';
-import { type Asked, type AwsProblem, isAboutTime, toCloudError } from './errors.ts';
+import type { Credential, Credentials } from './credentials.ts';
+import { type AwsCall, type AwsProblem, isAboutTime, toCloudError } from './errors.ts';
 import type { AwsConfig } from './type.ts';
 import { itemsAt, readXml, textAt, type Xml } from './xml.ts';
 
@@ -15,8 +15,8 @@ type Service = keyof typeof titles;
 /** Values of a query, nested as the API reference writes them: `{ Tag: [{ Key: 'a' }] }` is `Tag.1.Key=a`. undefined: left out. */
 export type Params = { readonly [name: string]: string | number | boolean | undefined | Params | readonly (string | Params)[] };
 
-/** What a call says of itself. `region`: that of the endpoint. `permissions`: by default the one named after the action. */
-export type Call = Pick<Asked, 'doing' | 'region' | 'offer'> & Partial<Pick<Asked, 'changes' | 'permissions'>>;
+/** What a call says of itself. `region`: that of the endpoint. `needs`: by default the permission named after the action. */
+export type Call = Pick<AwsCall, 'doing' | 'region' | 'offer'> & Partial<Pick<AwsCall, 'changes' | 'needs'>>;
 
 export type Calls = ReturnType<typeof createCalls>;
 
@@ -24,8 +24,12 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
   const baseOf = (service: Service, region: string): string =>
     endpoint ?? `https://${service}.${region}.amazonaws.com${region.startsWith('cn-') ? '.cn' : ''}`;
 
-  async function signed(request: Outgoing, service: Service, region: string, signal: AbortSignal): Promise<Outgoing> {
-    const { id, secret, session } = await credentials.get(signal);
+  async function signed(
+    request: Outgoing,
+    { id, secret, session }: Credential,
+    service: Service,
+    region: string,
+  ): Promise<Outgoing> {
     const { method, url, body, headers } = request;
     // By the cloud's clock, which refuses a signature that is minutes off.
     const datetime = new Date(caller.now()).toISOString().replace(/[:-]|\.\d{3}/g, '');
@@ -49,10 +53,14 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
   ): Promise<T> {
     const { region } = call;
     const place = `${titles[service]} in ${region}`;
-    const asked: Asked = { changes: false, permissions: [`${service}:${action}`], ...call, place };
+    const asked: AwsCall = { changes: false, needs: [`${service}:${action}`], ...call, place };
     const whole = { ...request, url: `${baseOf(service, region)}${path}` };
     const before = caller.skew();
-    const once = async () => caller.send(await signed(whole, service, region, signal), asked, signal);
+    let used: Credential | undefined;
+    const once = async (): Promise<Answer> => {
+      used = await credentials.get(signal);
+      return caller.send(await signed(whole, used, service, region), asked, signal);
+    };
     let answer = await once();
     let problem = problemOf(answer);
     // AWS did nothing, and its answer says what time it is there.
@@ -63,12 +71,12 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
     const found = problem === null ? read(answer.text) : null;
     if (found !== null && found !== undefined) return found;
     const error = toCloudError(problem ?? { status: answer.status, code: '', message: 'its answer could not be read' }, asked);
-    if (error.code === 'E_CLOUD_CREDENTIAL') credentials.forget();
+    if (error.code === 'E_CLOUD_CREDENTIAL' && used !== undefined) credentials.forget(used);
     throw error;
   }
 
   function query(service: 'ec2' | 'sts', version: string, action: string, params: Params, call: Call, signal: AbortSignal) {
-    const body = new URLSearchParams({ Action: action, Version: version, ...flat(params) }).toString();
+    const body = new URLSearchParams([['Action', action], ['Version', version], ...flat(params)]).toString();
     const headers = { 'Content-Type': 'application/x-www-form-urlencoded; charset=utf-8' };
     const read = (text: string): Xml | null => {
       const xml = readXml(text);
@@ -118,18 +126,13 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
 }
 
 /** Names and values as the Query API wants them: lists count from 1. */
-export function flat(params: Params, prefix = ''): Record<string, string> {
-  const pairs = Object.entries(params).flatMap(([name, value]): [string, string][] => {
-    const path = `${prefix}${name}`;
+function flat(params: Params, prefix = ''): [name: string, value: string][] {
+  return Object.entries(params).flatMap(([name, value]): [string, string][] => {
     if (value === undefined) return [];
-    if (Array.isArray(value)) {
-      const items = Object.fromEntries(value.map((item: string | Params, index) => [String(index + 1), item]));
-      return Object.entries(flat(items, `${path}.`));
-    }
-    if (typeof value === 'object') return Object.entries(flat(value as Params, `${path}.`));
-    return [[path, String(value)]];
+    if (typeof value !== 'object') return [[`${prefix}${name}`, String(value)]];
+    const items = Array.isArray(value) ? Object.fromEntries(value.map((item, index) => [String(index + 1), item])) : value;
+    return flat(items as Params, `${prefix}${name}.`);
   });
-  return Object.fromEntries(pairs);
 }
 
 const jsonProblem = z.object({

@@ -69,7 +69,7 @@ export async function createMachine(
   const where = offer.zone ?? region;
   const call: Call = {
     doing: `create ${offer.spot ? 'spot machine' : 'machine'} ${run} (${offer.type} in ${where})`,
-    ...{ region, changes: true, permissions: createPermissions, offer },
+    ...{ region, changes: true, needs: createPermissions, offer },
   };
   const params = { ...runParams(order, { ...on, group: securityGroup }), ClientToken: token };
   const [made] = itemsAt(await calls.ec2('RunInstances', params, call, signal), 'instancesSet');

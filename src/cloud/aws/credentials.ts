@@ -115,7 +115,7 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
     /** @throws CloudError E_CLOUD_CREDENTIAL, E_SECRET */
     get: (signal: AbortSignal): Promise<Credential> => held.get('', find, signal),
     /** AWS refused it. */
-    forget: (): void => held.forget(),
+    forget: held.forget,
     /** How people call it. */
     name: nameOf(source),
   };

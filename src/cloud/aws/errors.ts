@@ -4,7 +4,7 @@
  */
 import { brief } from '../../http/exchange.ts';
 import { CloudError, type CloudErrorCode } from '../cloud.ts';
-import { sentence } from '../kit/caller.ts';
+import { type Asked, sentence } from '../kit/caller.ts';
 import { quotaOf } from './sizes.ts';
 
 /** An error as a service of AWS sent it. */
@@ -15,44 +15,24 @@ export interface AwsProblem {
   readonly message: string;
 }
 
-/** What was asked. */
-export interface Asked {
-  /** In words: `Cannot <doing>: …`. */
-  readonly doing: string;
-  /** `EC2 in us-west-2`. */
-  readonly place: string;
+/** What was asked of a service in `region`. */
+export interface AwsCall extends Asked {
   readonly region: string;
-  readonly changes: boolean;
-  /** Actions that the caller must be allowed. */
-  readonly permissions: readonly string[];
-  /** For a machine that was asked for. */
-  readonly offer?: { readonly type: string; readonly spot: boolean };
 }
 
-const kinds: readonly (readonly [CloudErrorCode, RegExp])[] = [
-  [
-    'E_CLOUD_THROTTLED',
-    /^(RequestLimitExceeded|Throttl\w*|TooManyRequests\w*|RequestThrottled\w*|EC2ThrottledException|SlowDown)$/,
-  ],
-  [
-    'E_CLOUD_CAPACITY',
+/** By code, the first one that fits. */
+const kinds: Readonly<Partial<Record<CloudErrorCode, RegExp>>> = {
+  E_CLOUD_THROTTLED: /^(RequestLimitExceeded|Throttl\w*|TooManyRequests\w*|RequestThrottled\w*|EC2ThrottledException|SlowDown)$/,
+  E_CLOUD_CAPACITY:
     /^(InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientCapacity\w*|UnfulfillableCapacity|SpotMaxPriceTooLow|InsufficientFreeAddressesInSubnet|InsufficientAddressCapacity|InsufficientVolumeCapacity|Unsupported)$/,
-  ],
-  ['E_CLOUD_QUOTA', /^(\w*LimitExceeded|MaxSpotInstanceCountExceeded|ServiceQuotaExceeded\w*|\w*QuotaExceeded\w*)$/],
-  ['E_CLOUD_ACCOUNT', /^(PendingVerification|OptInRequired|Blocked|AccountDisabled|SubscriptionRequired\w*)$/],
-  [
-    'E_CLOUD_DENIED',
+  E_CLOUD_QUOTA: /^(\w*LimitExceeded|MaxSpotInstanceCountExceeded|ServiceQuotaExceeded\w*|\w*QuotaExceeded\w*)$/,
+  E_CLOUD_ACCOUNT: /^(PendingVerification|OptInRequired|Blocked|AccountDisabled|SubscriptionRequired\w*)$/,
+  E_CLOUD_DENIED:
     /^(UnauthorizedOperation|AccessDenied(Exception)?|Client\.UnauthorizedOperation|AuthFailure\.ServiceLinkedRoleCreationNotPermitted|NotAuthorized)$/,
-  ],
-  [
-    'E_CLOUD_CREDENTIAL',
+  E_CLOUD_CREDENTIAL:
     /^(AuthFailure|InvalidClientTokenId|UnrecognizedClient(Exception)?|InvalidAccessKeyId|ExpiredToken(Exception)?|RequestExpired|SignatureDoesNotMatch|InvalidSignature(Exception)?|IncompleteSignature(Exception)?|MissingAuthenticationToken(Exception)?|InvalidToken)$/,
-  ],
-  [
-    'E_CLOUD_UNREACHABLE',
-    /^(InternalError|InternalFailure|InternalServer\w*|ServiceUnavailable\w*|Unavailable|RequestTimeout\w*)$/,
-  ],
-];
+  E_CLOUD_UNREACHABLE: /^(InternalError|InternalFailure|InternalServer\w*|ServiceUnavailable\w*|Unavailable|RequestTimeout\w*)$/,
+};
 
 /** Whether AWS refused the signature because of its time, so that nothing was done. */
 export function isAboutTime({ code, message }: AwsProblem): boolean {
@@ -63,8 +43,8 @@ export function isAboutTime({ code, message }: AwsProblem): boolean {
 }
 
 function kindOf({ status, code }: AwsProblem): CloudErrorCode {
-  const known = kinds.find(([, codes]) => codes.test(code));
-  if (known !== undefined) return known[0];
+  const known = Object.entries(kinds).find(([, codes]) => codes.test(code));
+  if (known !== undefined) return known[0] as CloudErrorCode;
   if (status >= 500) return 'E_CLOUD_UNREACHABLE';
   if (status === 429) return 'E_CLOUD_THROTTLED';
   if (code === '') return 'E_CLOUD_ANSWER';
@@ -72,24 +52,19 @@ function kindOf({ status, code }: AwsProblem): CloudErrorCode {
 }
 
 /** Zones that an error names as having capacity: `… or choosing eu-central-1a, eu-central-1c`. */
-export function zonesIn(message: string): string[] {
+function zonesIn(message: string): string[] {
   const named = /\bchoosing ([^.]+)/.exec(message)?.[1] ?? '';
   return named.match(/\b[a-z]{2,3}(?:-[a-z]+)+-\d+[a-z](?:-\w+)*/g) ?? [];
 }
 
 /** Codes for which another try may succeed without a change by a person. */
-const passes: ReadonlySet<CloudErrorCode> = new Set([
-  'E_CLOUD_CAPACITY',
-  'E_CLOUD_THROTTLED',
-  'E_CLOUD_UNREACHABLE',
-  'E_CLOUD_ANSWER',
-]);
+const passes: readonly CloudErrorCode[] = ['E_CLOUD_CAPACITY', 'E_CLOUD_THROTTLED', 'E_CLOUD_UNREACHABLE', 'E_CLOUD_ANSWER'];
 
 /** Something is still attached, which goes first. */
 const isInUse = ({ code, message }: AwsProblem): boolean =>
   /InUse$|^DependencyViolation$/.test(code) || (code === 'InvalidParameterValue' && /currently in use/.test(message));
 
-export function toCloudError(problem: AwsProblem, asked: Asked): CloudError {
+export function toCloudError(problem: AwsProblem, asked: AwsCall): CloudError {
   const kind = kindOf(problem);
   const { doing, place, changes } = asked;
   const { code, status, message } = problem;
@@ -100,14 +75,21 @@ export function toCloudError(problem: AwsProblem, asked: Asked): CloudError {
   // The token belongs to an earlier call with other values: that one may have made a machine.
   const isSecond = code === 'IdempotentParameterMismatch';
   return new CloudError(kind, `Cannot ${doing}: ${sentence(`${place} answered ${what}${said === '' ? '' : `: ${said}`}`)}${text}`, {
-    ...{ hint, reason: code === '' ? null : code, retry: passes.has(kind) || code === 'PendingVerification' || isInUse(problem) },
+    ...{
+      hint,
+      reason: code === '' ? null : code,
+      retry: passes.includes(kind) || code === 'PendingVerification' || isInUse(problem),
+    },
     isAmbiguous: isSecond || (changes && (kind === 'E_CLOUD_UNREACHABLE' || kind === 'E_CLOUD_ANSWER')),
     zones: kind === 'E_CLOUD_CAPACITY' ? zonesIn(message) : [],
   });
 }
 
 /** Which quota a machine counts against, and what it needs of it. */
-function quotaOfError({ code, message }: AwsProblem, { offer, region }: Asked): { readonly text?: string; readonly hint: string } {
+function quotaOfError(
+  { code, message }: AwsProblem,
+  { offer, region }: AwsCall,
+): { readonly text?: string; readonly hint: string } {
   const quota = offer !== undefined && /Vcpu|MaxSpot|InstanceLimit/.test(code) ? quotaOf(offer.type, offer.spot) : null;
   if (quota === null) return { hint: `Ask for more in Service Quotas of the AWS console, in ${region}.` };
   const limit = /limit of (\d+)/.exec(message)?.[1];
@@ -119,12 +101,12 @@ function quotaOfError({ code, message }: AwsProblem, { offer, region }: Asked): 
   };
 }
 
-function hintOf(kind: CloudErrorCode, { code, message }: AwsProblem, { permissions }: Asked): string | null {
+function hintOf(kind: CloudErrorCode, { code, message }: AwsProblem, { needs }: AwsCall): string | null {
   switch (kind) {
     case 'E_CLOUD_DENIED':
       if (code.startsWith('AuthFailure.'))
         return 'Run "aws iam create-service-linked-role --aws-service-name spot.amazonaws.com" once in this account.';
-      return `Allow ${permissions.join(', ')}: deploy/cloud/aws-policy.json has all that onejob needs.`;
+      return `Allow ${needs.join(', ')}: deploy/cloud/aws-policy.json has all that onejob needs.`;
     case 'E_CLOUD_CREDENTIAL':
       if (code === 'RequestExpired') return 'Sign in again if the credential expires; else set the clock of this host.';
       if (code.startsWith('Expired')) return 'Sign in again, or look at what renews the credential.';

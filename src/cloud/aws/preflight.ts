@@ -1,13 +1,15 @@
 /** What must be right before the first machine, found out without making anything. */
 import { z } from 'zod';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
-import type { Cloud, HostPlan } from '../cloud.ts';
-import { examine, examineAll, managerOnly, priceFindings, spotsOf } from '../kit/preflight.ts';
-import type { Calls } from './calls.ts';
+import { type Cloud, CloudError, type HostPlan } from '../cloud.ts';
+import { examineAfter, examineAll, managerOnly, priceFindings, spotsOf } from '../kit/preflight.ts';
+import type { Call, Calls, Params } from './calls.ts';
+import { createPermissions, runParams } from './create.ts';
 import type { Ami, Images } from './image.ts';
 import type { Network } from './network.ts';
-import { askPermissions, isByTag, type Right } from './permissions.ts';
+import { listSchedules, schedulePath } from './schedule.ts';
 import { quotaOf } from './sizes.ts';
+import { absent, harmless } from './things.ts';
 import type { AwsConfig } from './type.ts';
 import { itemsAt, textAt } from './xml.ts';
 
@@ -26,25 +28,21 @@ const policy = 'Attach deploy/cloud/aws-policy.json to the user or role that one
 const groupHint =
   'Make one without rules for incoming connections, and write it into "security_group"; docs/cloud/aws.md says how.';
 
-export async function preflight(parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
-  const { config, images } = parts;
+export function preflight(parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
+  const { config, images, credential } = parts;
   const { name } = config;
-  const credential = await examine([
-    `${name}: credential`,
-    async (of) => [fine(of, `${parts.credential} is ${await parts.identity(signal)}.`)],
-  ]);
-  const end = endOfLife(`${name}: end of life`, config);
-  // Nothing else can be asked without one.
-  if (credential.some(({ level }) => level === 'error')) return [...credential, end];
-  const findings = await examineAll([
-    [`${name}: image`, async (of) => [imageFinding(of, await images(plan.image, signal), plan)]],
-    [`${name}: types`, (of) => offers(of, parts, plan, signal)],
-    [`${name}: permissions`, (of) => permissions(of, parts, plan, signal)],
-    [`${name}: quota`, (of) => quotas(of, parts, plan, signal)],
-    [`${name}: network`, (of) => network(of, parts, signal)],
-    [`${name}: price`, (of) => priceFindings(plan, parts.price, () => of, signal)],
-  ]);
-  return [...credential, ...findings, end];
+  return examineAfter(
+    [`${name}: credential`, async (of) => [fine(of, `${credential} is ${await parts.identity(signal)}.`)]],
+    [
+      [`${name}: image`, async (of) => [imageFinding(of, await images(plan.image, signal), plan)]],
+      [`${name}: types`, (of) => offers(of, parts, plan, signal)],
+      [`${name}: permissions`, (of) => permissions(of, parts, plan, signal)],
+      [`${name}: quota`, (of) => quotas(of, parts, plan, signal)],
+      [`${name}: network`, (of) => network(of, parts, signal)],
+      [`${name}: price`, (of) => priceFindings(of, plan, parts.price, signal)],
+    ],
+    [[`${name}: end of life`, (of) => [endOfLife(of, config)]]],
+  );
 }
 
 function imageFinding(subject: string, { id, name, disk }: Ami, plan: HostPlan): Finding {
@@ -61,25 +59,83 @@ function offers(subject: string, parts: Parts, { types }: HostPlan, signal: Abor
   return examineAll(types.map((type) => [subject, () => offered(type)]));
 }
 
-async function permissions(subject: string, parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
-  const subnet = await parts.network.subnetIn(null, signal);
+/** What AWS says of the right to a call. `unclear`: it failed for another reason, which `why` is. */
+interface Right {
+  readonly permission: string;
+  readonly is: 'allowed' | 'denied' | 'unclear';
+  readonly why: string;
+}
+
+const nobody = 'onejob-preflight';
+
+/** Permissions of things by their tags: AWS may refuse them for an id before it says that there is no such thing. */
+const isByTag = (permission: string): boolean => /^ec2:(Terminate|Delete|Cancel|Release|GetConsole)/.test(permission);
+
+/**
+ * Asks about each permission without making anything: lists of an owner that nobody has, `DryRun`, and removals of ids that nothing
+ * has. There is no way to ask about scheduler:CreateSchedule and iam:PassRole.
+ */
+async function rights({ calls, config, images, network: subnets }: Parts, plan: HostPlan, signal: AbortSignal): Promise<Right[]> {
+  const { region, securityGroup: group } = config;
+  const ask = async (permission: string, act: (call: Call) => Promise<unknown>): Promise<Right> => {
+    try {
+      await act({ doing: `ask about ${permission}`, region, needs: [permission] });
+      return { permission, is: 'allowed', why: '' };
+    } catch (error) {
+      if (!(error instanceof CloudError)) throw error;
+      const { reason, code, message: why } = error;
+      if (reason === 'DryRunOperation' || absent.test(reason ?? '')) return { permission, is: 'allowed', why: '' };
+      return { permission, is: code === 'E_CLOUD_DENIED' ? 'denied' : 'unclear', why };
+    }
+  };
+  const ec2 = (action: string, params: Params, permission = `ec2:${action}`) =>
+    ask(permission, (call) => calls.ec2(action, params, call, signal));
+  const scheduler = (action: string, method: 'GET' | 'DELETE') =>
+    ask(`scheduler:${action}`, (call) => calls.scheduler([action, method, schedulePath(nobody)], undefined, call, signal));
+  const subnet = await subnets.subnetIn(null, signal);
   // What is wrong with the image is a finding of its own.
-  const ami = await parts.images(plan.image, signal).catch(() => null);
-  const rights = await askPermissions(parts.calls, parts.config, plan, { ami, subnet }, signal);
+  const ami = await images(plan.image, signal).catch(() => null);
+  const order = {
+    owner: nobody,
+    run: 'onejob-0000000000000000',
+    host: plan.host,
+    born: 0,
+    expires: 0,
+    disk: plan.disk,
+    userData: '',
+  };
+  const runs = (ami === null ? [] : plan.types).map((type) => {
+    const offer = { type, spot: plan.spot !== 'never', zone: null };
+    const params = runParams({ ...order, offer }, { ami: ami as Ami, subnet, group });
+    return ec2('RunInstances', { ...params, DryRun: true }, createPermissions.join(' and '));
+  });
+  return Promise.all([
+    ...runs,
+    ...harmless(nobody).map(({ action, params }) => ec2(action, params)),
+    ec2('GetConsoleOutput', { InstanceId: 'i-00000000000000000', DryRun: true }),
+    ec2('DescribeRegions', {}),
+    ask('scheduler:ListSchedules', (call) => listSchedules(calls, nobody, call, signal)),
+    scheduler('GetSchedule', 'GET'),
+    scheduler('DeleteSchedule', 'DELETE'),
+  ]);
+}
+
+async function permissions(subject: string, parts: Parts, plan: HostPlan, signal: AbortSignal): Promise<Finding[]> {
+  const found = Object.groupBy(await rights(parts, plan, signal), ({ is, permission }) =>
+    is === 'denied' && isByTag(permission) ? 'byTag' : is,
+  );
+  const { allowed = [], denied = [], byTag = [], unclear = [] } = found;
   const names = (of: readonly Right[]): string => [...new Set(of.map(({ permission }) => permission))].join(', ');
-  const those = (is: Right['is']) => rights.filter((right) => right.is === is);
-  const { sure = [], byTag = [] } = Object.groupBy(those('denied'), ({ permission }) => (isByTag(permission) ? 'byTag' : 'sure'));
-  const found: Finding[] = [];
-  if (sure.length > 0) found.push(problem(subject, `AWS refuses ${names(sure)}.`, policy));
+  const findings: Finding[] = [];
+  if (denied.length > 0) findings.push(problem(subject, `AWS refuses ${names(denied)}.`, policy));
   if (byTag.length > 0) {
     const what = `AWS refuses ${names(byTag)} for ids that nothing has, as a policy with conditions on tags may do.`;
-    found.push(warning(subject, what, `${policy} The checklist in docs/cloud/aws.md shows them at work.`));
+    findings.push(warning(subject, what, `${policy} The checklist in docs/cloud/aws.md shows them at work.`));
   }
-  for (const why of new Set(those('unclear').map((right) => right.why))) found.push(warning(subject, why));
-  const allowed = those('allowed');
+  for (const why of new Set(unclear.map((right) => right.why))) findings.push(warning(subject, why));
   const later = 'scheduler:CreateSchedule and iam:PassRole show with the first machine';
-  if (allowed.length > 0) found.push(fine(subject, `AWS allows ${names(allowed)}; ${later}.`));
-  return found;
+  if (allowed.length > 0) findings.push(fine(subject, `AWS allows ${names(allowed)}; ${later}.`));
+  return findings;
 }
 
 const quotaAnswer = z.object({ Quota: z.object({ Value: z.number() }) });

@@ -3,7 +3,8 @@
  * target is TerminateInstances. A list of schedules has neither tags nor descriptions, so the name says whose it is:
  * `onejob-` + 16 digits of the owner's hash + 16 of the run + the end in seconds.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
+import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { type Birth, CloudError, type Made, type Thing } from '../cloud.ts';
 import type { Call, Calls } from './calls.ts';
@@ -13,7 +14,7 @@ const group = 'default';
 /** Of one schedule. */
 export const schedulePath = (name: string): string => `/schedules/${encodeURIComponent(name)}?groupName=${group}`;
 
-const prefixOf = (owner: string): string => `onejob-${createHash('sha256').update(owner).digest('hex').slice(0, 16)}-`;
+const prefixOf = (owner: string): string => `onejob-${hash('sha256', owner).slice(0, 16)}-`;
 const nameOf = ({ owner, run, expires }: Birth): string => `${prefixOf(owner)}${run.slice('onejob-'.length)}-${expires}`;
 const partitionOf = (region: string): string =>
   region.startsWith('cn-') ? 'aws-cn' : region.startsWith('us-gov-') ? 'aws-us-gov' : 'aws';
@@ -52,7 +53,7 @@ export async function setSchedule(
     },
   };
   const doing = (what: string): string => `${what} the end of life of machine ${made.id}`;
-  const set: Call = { doing: doing('set'), region, changes: true, permissions: ['scheduler:CreateSchedule', 'iam:PassRole'] };
+  const set: Call = { doing: doing('set'), region, changes: true, needs: ['scheduler:CreateSchedule', 'iam:PassRole'] };
   const Description = `Ends ${birth.run} of onejob (owner ${birth.owner}, host ${birth.host}).`;
   const input = { ...wanted, GroupName: group, Description };
   // It may have been set by an earlier call, whose answer was lost: what counts is what can be read.
@@ -80,15 +81,9 @@ async function unless(reason: string, answer: Promise<unknown>): Promise<unknown
 }
 
 /** The first value that is not as wanted, as a sentence's end. */
-function differenceOf(found: object, wanted: object): string | null {
-  for (const [key, value] of Object.entries(wanted)) {
-    const other = (found as Record<string, unknown>)[key];
-    if (typeof value === 'object' && typeof other === 'object' && other !== null) {
-      const inside = differenceOf(other, value);
-      if (inside !== null) return inside;
-    } else if (other !== value) return `${key} is ${JSON.stringify(other)} instead of ${JSON.stringify(value)}`;
-  }
-  return null;
+function differenceOf(found: Readonly<Record<string, unknown>>, wanted: Readonly<Record<string, unknown>>): string | null {
+  const [key, value] = Object.entries(wanted).find(([name, one]) => !isDeepStrictEqual(found[name], one)) ?? [];
+  return key === undefined ? null : `${key} is ${JSON.stringify(found[key])} instead of ${JSON.stringify(value)}`;
 }
 
 const page = z.object({

@@ -11,73 +11,65 @@ type State = Thing['state'];
 /** One kind of thing. Each has its own list: a leftover may be all that is left of a machine. */
 interface Kind {
   readonly kind: ThingKind;
-  readonly action: string;
-  /** Its list in the answer, and the most that one page has; null: the call knows no pages. */
+  readonly title: string;
+  readonly list: string;
+  /** Where its items are in the answer, and the most that one page has; null: the call knows no pages. */
   readonly set: string;
   readonly page: number | null;
-  readonly title: string;
   readonly id: string;
-  /** null: it is gone, and only remembered. */
-  stateOf(xml: Xml): State | null;
-  offerOf?(xml: Xml): Offer | null;
-  /** What removes it. */
-  readonly remove: string;
-  params(id: string): Params;
+  /** Where its state is, and what that means: `running` for all others, since what EC2 may invent is alive. null: gone, and only remembered. */
+  readonly state: string;
+  readonly states: Readonly<Record<string, State | null>>;
+  /** The call that removes it, and the parameter for its id. */
+  readonly remove: readonly [action: string, parameter: string];
   /** An id that nothing has. */
   readonly none: string;
 }
 
-const machineStates: Readonly<Record<string, State | null>> = {
-  ...{ pending: 'starting', running: 'running', 'shutting-down': 'ending', stopping: 'running', stopped: 'stopped' },
-  terminated: null,
-};
-
 const kinds: readonly Kind[] = [
   {
-    ...{ kind: 'machine', action: 'DescribeInstances', set: 'reservationSet', page: 1000, title: 'instances', id: 'instanceId' },
-    // A state that EC2 may invent is alive.
-    stateOf: (xml) => {
-      const state = machineStates[textAt(xml, 'instanceState/name') ?? ''];
-      return state === undefined ? 'running' : state;
-    },
-    offerOf(xml) {
-      const type = textAt(xml, 'instanceType');
-      if (type === null) return null;
-      return { type, spot: textAt(xml, 'instanceLifecycle') === 'spot', zone: textAt(xml, 'placement/availabilityZone') };
-    },
-    ...{ remove: 'TerminateInstances', params: (id) => ({ InstanceId: [id] }), none: 'i-00000000000000000' },
+    ...{ kind: 'machine', title: 'instances', list: 'DescribeInstances', set: 'reservationSet', page: 1000, id: 'instanceId' },
+    ...{ state: 'instanceState/name', remove: ['TerminateInstances', 'InstanceId.1'], none: 'i-00000000000000000' },
+    states: { pending: 'starting', 'shutting-down': 'ending', stopped: 'stopped', terminated: null },
   },
   {
-    ...{ kind: 'spot-request', action: 'DescribeSpotInstanceRequests', set: 'spotInstanceRequestSet', page: 1000 },
-    ...{ title: 'spot requests', id: 'spotInstanceRequestId' },
-    stateOf(xml) {
-      const state = textAt(xml, 'state') ?? '';
-      if (['closed', 'cancelled', 'failed'].includes(state)) return null;
-      return state === 'open' ? 'starting' : 'running';
+    ...{
+      kind: 'spot-request',
+      title: 'spot requests',
+      list: 'DescribeSpotInstanceRequests',
+      set: 'spotInstanceRequestSet',
+      page: 1000,
     },
-    ...{ remove: 'CancelSpotInstanceRequests', params: (id) => ({ SpotInstanceRequestId: [id] }), none: 'sir-00000000' },
+    ...{ id: 'spotInstanceRequestId', remove: ['CancelSpotInstanceRequests', 'SpotInstanceRequestId.1'], none: 'sir-00000000' },
+    ...{ state: 'state', states: { open: 'starting', closed: null, cancelled: null, failed: null } },
   },
   {
-    ...{ kind: 'disk', action: 'DescribeVolumes', set: 'volumeSet', page: 500, title: 'volumes', id: 'volumeId' },
-    stateOf(xml) {
-      const state = textAt(xml, 'status');
-      if (state === 'deleted') return null;
-      return state === 'deleting' ? 'ending' : 'running';
+    ...{ kind: 'disk', title: 'volumes', list: 'DescribeVolumes', set: 'volumeSet', page: 500, id: 'volumeId' },
+    ...{ remove: ['DeleteVolume', 'VolumeId'], none: 'vol-00000000000000000' },
+    ...{ state: 'status', states: { deleting: 'ending', deleted: null } },
+  },
+  {
+    ...{
+      kind: 'interface',
+      title: 'network interfaces',
+      list: 'DescribeNetworkInterfaces',
+      set: 'networkInterfaceSet',
+      page: 1000,
     },
-    ...{ remove: 'DeleteVolume', params: (id) => ({ VolumeId: id }), none: 'vol-00000000000000000' },
+    ...{ id: 'networkInterfaceId', remove: ['DeleteNetworkInterface', 'NetworkInterfaceId'], none: 'eni-00000000000000000' },
+    ...{ state: 'status', states: { detaching: 'ending' } },
   },
   {
-    ...{ kind: 'interface', action: 'DescribeNetworkInterfaces', set: 'networkInterfaceSet', page: 1000 },
-    ...{ title: 'network interfaces', id: 'networkInterfaceId' },
-    stateOf: (xml) => (textAt(xml, 'status') === 'detaching' ? 'ending' : 'running'),
-    ...{ remove: 'DeleteNetworkInterface', params: (id) => ({ NetworkInterfaceId: id }), none: 'eni-00000000000000000' },
-  },
-  {
-    ...{ kind: 'address', action: 'DescribeAddresses', set: 'addressesSet', page: null, title: 'addresses', id: 'allocationId' },
-    stateOf: () => 'running',
-    ...{ remove: 'ReleaseAddress', params: (id) => ({ AllocationId: id }), none: 'eipalloc-00000000000000000' },
+    ...{ kind: 'address', title: 'addresses', list: 'DescribeAddresses', set: 'addressesSet', page: null, id: 'allocationId' },
+    ...{ remove: ['ReleaseAddress', 'AllocationId'], none: 'eipalloc-00000000000000000', state: 'none', states: {} },
   },
 ];
+
+function offerOf(xml: Xml): Offer | null {
+  const type = textAt(xml, 'instanceType');
+  if (type === null) return null;
+  return { type, spot: textAt(xml, 'instanceLifecycle') === 'spot', zone: textAt(xml, 'placement/availabilityZone') };
+}
 
 const paramsOf = (owner: string, page: number | null): Params => ({
   Filter: [{ Name: `tag:${tagKeys.owner}`, Value: [owner] }],
@@ -86,22 +78,23 @@ const paramsOf = (owner: string, page: number | null): Params => ({
 
 /** Calls that show what a credential may do with each kind, and do nothing for an owner that nobody has. */
 export const harmless = (owner: string): { readonly action: string; readonly params: Params }[] =>
-  kinds.flatMap(({ action, page, remove, params, none }) => [
-    { action, params: paramsOf(owner, page) },
-    { action: remove, params: { ...params(none), DryRun: true } },
+  kinds.flatMap(({ list, page, remove: [action, parameter], none }) => [
+    { action: list, params: paramsOf(owner, page) },
+    { action, params: { [parameter]: none, DryRun: true } },
   ]);
 
 async function listKind(calls: Calls, owner: string, region: string, kind: Kind, signal: AbortSignal): Promise<Thing[]> {
   const call: Call = { doing: `list ${kind.title}`, region };
-  const items = await calls.ec2List(kind.action, kind.set, paramsOf(owner, kind.page), call, signal);
-  const things = kind.kind === 'machine' ? items.flatMap((one) => itemsAt(one, 'instancesSet')) : items;
-  return things.flatMap((xml) => {
-    const state = kind.stateOf(xml);
+  const items = await calls.ec2List(kind.list, kind.set, paramsOf(owner, kind.page), call, signal);
+  const isMachine = kind.kind === 'machine';
+  return (isMachine ? items.flatMap((one) => itemsAt(one, 'instancesSet')) : items).flatMap((xml): Thing[] => {
+    const { [textAt(xml, kind.state) ?? '']: state = 'running' } = kind.states;
     if (state === null) return [];
     const id = textAt(xml, kind.id);
     if (id === null) throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: one of them has no id.`, { retry: true });
     const tags = itemsAt(xml, 'tagSet').map((tag) => [textAt(tag, 'key'), textAt(tag, 'value') ?? undefined]);
-    return [{ kind: kind.kind, id, place: region, state, offer: kind.offerOf?.(xml) ?? null, ...told(Object.fromEntries(tags)) }];
+    const offer = isMachine ? offerOf(xml) : null;
+    return [{ kind: kind.kind, id, place: region, state, offer, ...told(Object.fromEntries(tags)) }];
   });
 }
 
@@ -165,7 +158,8 @@ export async function destroyThing(
     if (kind === 'schedule') return await deleteSchedule(calls, id, call, signal);
     const found = kinds.find((one) => one.kind === kind);
     if (found === undefined) throw new CloudError('E_CLOUD_REQUEST', `Cannot ${call.doing}: AWS has no such kind.`);
-    await calls.ec2(found.remove, found.params(id), call, signal);
+    const [action, parameter] = found.remove;
+    await calls.ec2(action, { [parameter]: id }, call, signal);
   } catch (error) {
     if (!(error instanceof CloudError) || error.reason === null || !absent.test(error.reason)) throw error;
   }

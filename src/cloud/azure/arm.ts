@@ -41,6 +41,11 @@ export interface Call {
   readonly makesMachine?: boolean;
 }
 
+/** A call that reads. */
+export const get = (version: keyof typeof versions, needs: Doing, path: string, doing: string): Call => ({
+  ...{ method: 'GET', version, needs, path, doing },
+});
+
 /** A success, or a refusal that the caller may understand. */
 export interface Answered {
   readonly status: number;
@@ -84,12 +89,11 @@ export function createArm(
     const { method, body, doing, makesMachine = false } = call;
     const url = urlOf(call);
     const header = await credential.header(signal);
-    const headers = {
-      Authorization: header,
-      Accept: 'application/json',
-      ...(body !== undefined && { 'Content-Type': 'application/json' }),
-    };
-    const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
+    const headers = { Authorization: header, Accept: 'application/json' };
+    const request =
+      body === undefined
+        ? { method, url, headers }
+        : { method, url, headers: { ...headers, 'Content-Type': 'application/json' }, body: JSON.stringify(body) };
     const answer = await caller.send(request, { doing, place: `Azure (${place})`, changes: makesMachine }, signal);
     const found = answer.text === '' ? undefined : jsonOf(answer.text);
     const ok = answer.status >= 200 && answer.status < 300;
@@ -112,42 +116,43 @@ export function createArm(
     const issue = found.error.issues[0];
     const where = issue === undefined || issue.path.length === 0 ? 'its answer' : `"${issue.path.join('.')}" of its answer`;
     const message = `Cannot ${doing}: Azure answered ${status}, and ${where} is not what it should be.`;
-    throw new CloudError('E_CLOUD_ANSWER', message, {
-      retry: true,
-      isAmbiguous: makesMachine,
-      hint: 'Check "endpoint", and any proxy in front of it.',
-    });
+    const hint = 'Check "endpoint", and any proxy in front of it.';
+    throw new CloudError('E_CLOUD_ANSWER', message, { retry: true, isAmbiguous: makesMachine, hint });
   }
 
   /** A success. @throws CloudError */
-  async function read<T extends z.ZodType>(schema: T, call: Call, signal: AbortSignal): Promise<z.output<T>> {
+  async function carryOut(call: Call, signal: AbortSignal): Promise<Answered> {
     const answer = await ask(call, signal);
     if (!answer.ok) throw refuse(call, answer);
-    return bodyAs(schema, call, answer);
+    return answer;
+  }
+
+  /** What a success says. @throws CloudError */
+  async function read<T extends z.ZodType>(schema: T, call: Call, signal: AbortSignal): Promise<z.output<T>> {
+    return bodyAs(schema, call, await carryOut(call, signal));
+  }
+
+  /** All pages, each told as it comes: what came before an error is not lost. @throws CloudError */
+  async function pages<T extends z.ZodType>(item: T, call: Call, take: (items: z.output<T>[]) => void, signal: AbortSignal) {
+    const page = z.object({ value: z.array(item), nextLink: z.string().nullish() });
+    let next: Call = call;
+    for (let count = 0; count < mostPages; count += 1) {
+      const found = await read(page, next, signal);
+      take(found.value as z.output<T>[]);
+      if (found.nextLink == null || found.nextLink === '') return;
+      const { method, needs, doing } = call;
+      next = { method, needs, doing, path: found.nextLink };
+    }
+    throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: Azure has more than ${mostPages} pages.`);
   }
 
   return {
-    ask,
-    refuse,
-    bodyAs,
-    read,
-    /** All pages, each told as it comes: what came before an error is not lost. @throws CloudError */
-    async pages<T extends z.ZodType>(
-      item: T,
-      call: Call,
-      take: (items: z.output<T>[]) => void,
-      signal: AbortSignal,
-    ): Promise<void> {
-      const page = z.object({ value: z.array(item), nextLink: z.string().nullish() });
-      let next: Call = call;
-      for (let count = 0; count < mostPages; count += 1) {
-        const found = await read(page, next, signal);
-        take(found.value as z.output<T>[]);
-        if (found.nextLink == null || found.nextLink === '') return;
-        const { method, needs, doing } = call;
-        next = { method, needs, doing, path: found.nextLink };
-      }
-      throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: Azure has more than ${mostPages} pages.`);
+    ...{ ask, refuse, bodyAs, carryOut, read, pages },
+    /** The items of all pages. @throws CloudError */
+    async all<T extends z.ZodType>(item: T, call: Call, signal: AbortSignal): Promise<z.output<T>[]> {
+      const found: z.output<T>[] = [];
+      await pages(item, call, (items) => found.push(...items), signal);
+      return found;
     },
   };
 }

@@ -1,16 +1,16 @@
 /** The cloud of type `azure`: a subscription, spoken to over Azure Resource Manager. */
 import { z } from 'zod';
 import { brief, shown } from '../../http/exchange.ts';
-import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, type Thing } from '../cloud.ts';
+import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, runName, type Thing } from '../cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
+import { createHeld } from '../kit/held.ts';
 import { type Answered, type Call, createArm } from './arm.ts';
 import { type AzureConfig, isAzureItself } from './config.ts';
 import { createArmCredential } from './credential.ts';
 import { setMachineEnd } from './end.ts';
-import { parseGroup, parseResource, runName } from './id.ts';
+import { parseGroup, parseResource, resources } from './id.ts';
 import { listThings } from './list.ts';
 import { createMachine, throwAwayKey } from './machine.ts';
-import type { Doing } from './permissions.ts';
 import { preflight } from './preflight.ts';
 import { listPrice, livePrice } from './prices.ts';
 import { usualImage } from './type.ts';
@@ -35,47 +35,38 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     key ??= makeKey();
     return key;
   };
-  const prices = new Map<string, { readonly price: Price | null; readonly until: number }>();
+  const prices = createHeld<Price | null>(clock.now);
 
   /** null: it goes, or has gone. */
-  async function remove(call: Call, signal: AbortSignal): Promise<Answered | null> {
+  async function refusalOf(call: Call, signal: AbortSignal): Promise<Answered | null> {
     const answer = await arm.ask(call, signal);
     return answer.ok || answer.status === 404 || answer.said.code === 'ResourceGroupBeingDeleted' ? null : answer;
   }
 
-  /** By force: else a machine is first asked to shut down, which may take long. */
-  async function removeGroup(id: string, signal: AbortSignal): Promise<void> {
-    const group = parseGroup(id)?.group ?? '';
-    if (!runName.test(group)) {
+  /** The call that removes a thing, by force: else a machine is first asked to shut down, which may take long. */
+  function removal({ kind, id }: Pick<Thing, 'kind' | 'id'>): Call {
+    if (kind === 'group') {
+      const group = parseGroup(id)?.group ?? '';
+      const call = { method: 'DELETE', path: id, version: 'resources', needs: 'removeGroup' } as const;
+      const query = { forceDeletionTypes: 'Microsoft.Compute/virtualMachines' };
+      if (runName.test(group)) return { ...call, query, doing: `remove resource group ${group}` };
       const message = `Cannot remove resource group "${brief(group)}": it is not named as onejob names its groups.`;
       throw new CloudError('E_CLOUD_REQUEST', message, { hint: 'Remove it yourself, if it is not needed.' });
     }
-    const call: Call = {
-      ...{ method: 'DELETE', path: id, version: 'resources', needs: 'removeGroup', doing: `remove resource group ${group}` },
-    };
-    const force = { forceDeletionTypes: 'Microsoft.Compute/virtualMachines' };
-    let refused = await remove({ ...call, query: force }, signal);
-    // Azure refuses the parameter while the group has nothing of that type.
-    if (refused?.said.code === 'UnsupportedForceDeletionResourceTypeInQueryString') refused = await remove(call, signal);
-    if (refused !== null) throw arm.refuse(call, refused);
+    const resource = parseResource(id);
+    if (resource === null || resource.kind !== kind)
+      throw new CloudError('E_CLOUD_REQUEST', `Cannot remove ${kind} "${brief(id)}": Azure has no such thing.`);
+    const { version, remove: needs } = resources[kind];
+    const call = { method: 'DELETE', path: id, version, needs, doing: `remove ${kind} ${resource.name}` } as const;
+    return kind === 'machine' ? { ...call, query: { forceDeletion: 'true' } } : call;
   }
 
-  const removal: Readonly<
-    Record<'machine' | 'disk' | 'interface' | 'address', Pick<Call, 'version' | 'query'> & { needs: Doing }>
-  > = {
-    machine: { version: 'compute', query: { forceDeletion: 'true' }, needs: 'removeMachine' },
-    disk: { version: 'disks', needs: 'removeDisk' },
-    interface: { version: 'network', needs: 'removeInterface' },
-    address: { version: 'network', needs: 'removeAddress' },
-  };
-
-  async function destroy({ kind, id }: Pick<Thing, 'kind' | 'id'>, signal: AbortSignal): Promise<void> {
-    if (kind === 'group') return removeGroup(id, signal);
-    const resource = parseResource(id);
-    if (kind === 'schedule' || kind === 'spot-request' || resource?.kind !== kind)
-      throw new CloudError('E_CLOUD_REQUEST', `Cannot remove ${kind} "${brief(id)}": Azure has no such thing.`);
-    const call: Call = { method: 'DELETE', path: id, doing: `remove ${kind} ${resource.name}`, ...removal[kind] };
-    const refused = await remove(call, signal);
+  async function destroy(thing: Pick<Thing, 'kind' | 'id'>, signal: AbortSignal): Promise<void> {
+    const call = removal(thing);
+    let refused = await refusalOf(call, signal);
+    // Azure refuses the parameter while the group has nothing of that type.
+    if (refused?.said.code === 'UnsupportedForceDeletionResourceTypeInQueryString')
+      refused = await refusalOf({ ...call, query: {} }, signal);
     if (refused !== null) throw arm.refuse(call, refused);
   }
 
@@ -99,19 +90,14 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     return log.text.slice(-consoleEnd);
   }
 
-  async function priceOf(offer: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null> {
-    const name = `${offer.type} ${offer.spot}`;
-    const known = prices.get(name);
-    if (known !== undefined && clock.now() < known.until) return known.price;
-    const live = isAzureItself(config)
-      ? await livePrice({ caller: elsewhere, location: config.location, wall: clock.wall() }, offer, signal)
-      : null;
-    const price = live ?? listPrice(offer);
-    prices.set(name, { price, until: clock.now() + priceLife });
-    return price;
+  async function price(offer: Pick<Offer, 'type' | 'spot'>, signal: AbortSignal): Promise<Price | null> {
+    if (!isAzureItself(config)) return listPrice(offer);
+    const asked = { caller: elsewhere, location: config.location, wall: clock.wall() };
+    const ask = async (shared: AbortSignal) => ({ value: await livePrice(asked, offer, shared), until: clock.now() + priceLife });
+    return (await prices.get(`${offer.type} ${offer.spot}`, ask, signal)) ?? listPrice(offer);
   }
 
-  const cloud: Cloud = {
+  return {
     name: config.name,
     type: config.type,
     // A machine that shuts itself down is billed as before, until it is deallocated.
@@ -123,11 +109,10 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     usualImage,
     create: (order: Order, signal) => createMachine({ config, arm, clock, sshKey }, order, signal),
     setEnd: (birth, made, signal) => setMachineEnd({ config, arm, now: caller.now }, birth, made, signal),
-    list: (owner, _scope, signal) => listThings({ subscription: config.subscription, arm }, owner, signal),
+    list: (owner, _scope, signal) => listThings(arm, config.subscription, owner, signal),
     destroy,
     console: consoleOf,
-    price: priceOf,
-    preflight: (plan, signal) => preflight({ config, arm, credential, price: priceOf }, plan, signal),
+    price,
+    preflight: (plan, signal) => preflight({ config, arm, credential, price }, plan, signal),
   };
-  return cloud;
 }

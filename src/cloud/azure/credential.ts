@@ -6,6 +6,7 @@ import { createEntra } from '../../secrets/entra.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError } from '../cloud.ts';
 import { askProgram, type Caller, type CloudParts } from '../kit/caller.ts';
+import { createHeld, type Lease } from '../kit/held.ts';
 import { type AzureConfig, audienceOf } from './config.ts';
 
 export interface ArmCredential extends Pick<Credential, 'header' | 'redact'> {
@@ -92,23 +93,20 @@ const early = 300_000;
 /** ms that a token is used whose end nobody says. */
 const unknownLife = 300_000;
 
-/** One token at a time for all callers. */
 function createCached(title: string, clock: Clock, make: (signal: AbortSignal) => Promise<Token>): ArmCredential {
   const known = createKnown();
-  let held: { readonly header: string; readonly until: number } | null = null;
+  const held = createHeld<string>(clock.now);
+  const renew = async (signal: AbortSignal): Promise<Lease<string>> => {
+    const { text, life } = await make(signal);
+    known.add(text);
+    return { value: `Bearer ${text}`, until: clock.now() + Math.max(life - early, life / 2, 0) };
+  };
   return {
     title,
     redact: known.all,
-    async header(signal) {
-      signal.throwIfAborted();
-      if (held !== null && clock.now() < held.until) return held.header;
-      const { text, life } = await make(signal);
-      known.add(text);
-      held = { header: `Bearer ${text}`, until: clock.now() + Math.max(life - early, life / 2, 0) };
-      return held.header;
-    },
+    header: (signal) => held.get('', renew, signal),
     rejected(why, header) {
-      if (held?.header === header) held = null;
+      held.forget(header);
       const message = `Azure does not accept the token of ${title} (${without(known.all(), why)}).`;
       return new CloudError('E_CLOUD_CREDENTIAL', message, { hint: 'onejob asks for a new one at its next call.', retry: true });
     },

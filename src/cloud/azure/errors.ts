@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { brief } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError, type CloudErrorCode } from '../cloud.ts';
+import { type Asked, sentence } from '../kit/caller.ts';
 
 /** `code`: as Azure writes it, or `HTTP 500` without one. */
 export interface Said {
@@ -44,36 +45,32 @@ export function saidOf(body: unknown, status: number | null): Said {
   );
 }
 
-const capacity: ReadonlySet<string> = new Set([
-  ...['SkuNotAvailable', 'AllocationFailed', 'ZonalAllocationFailed', 'OverconstrainedAllocationRequest'],
-  ...['OverconstrainedZonalAllocationRequest', 'SpotNotAvailable', 'LowPriorityNotAvailable'],
-]);
-const credential: ReadonlySet<string> = new Set([
-  ...['InvalidAuthenticationToken', 'InvalidAuthenticationTokenTenant', 'ExpiredAuthenticationToken', 'AuthenticationFailed'],
-  ...['AuthenticationFailedMissingToken', 'InvalidAuthenticationTokenAudience', 'InvalidAuthenticationInfo'],
-]);
-const account: ReadonlySet<string> = new Set([
-  ...['MissingSubscriptionRegistration', 'SubscriptionNotRegistered', 'NoRegisteredProviderFound', 'SubscriptionNotFound'],
-  ...[
-    'ReadOnlyDisabledSubscription',
-    'DisallowedProvider',
-    'MarketplacePurchaseEligibilityFailed',
+const kinds: Readonly<Partial<Record<CloudErrorCode, readonly string[]>>> = {
+  E_CLOUD_CAPACITY: [
+    ...['SkuNotAvailable', 'AllocationFailed', 'ZonalAllocationFailed', 'OverconstrainedAllocationRequest'],
+    ...['OverconstrainedZonalAllocationRequest', 'SpotNotAvailable', 'LowPriorityNotAvailable'],
+  ],
+  E_CLOUD_CREDENTIAL: [
+    ...['InvalidAuthenticationToken', 'InvalidAuthenticationTokenTenant', 'ExpiredAuthenticationToken', 'AuthenticationFailed'],
+    ...['AuthenticationFailedMissingToken', 'InvalidAuthenticationTokenAudience', 'InvalidAuthenticationInfo'],
+  ],
+  E_CLOUD_ACCOUNT: [
+    ...['MissingSubscriptionRegistration', 'SubscriptionNotRegistered', 'NoRegisteredProviderFound', 'SubscriptionNotFound'],
+    ...['ReadOnlyDisabledSubscription', 'DisallowedProvider', 'MarketplacePurchaseEligibilityFailed'],
     'ResourcePurchaseValidationFailed',
   ],
-]);
-const denied: ReadonlySet<string> = new Set([
-  ...['AuthorizationFailed', 'LinkedAuthorizationFailed', 'InvalidAuthorization', 'RequestDisallowedByPolicy', 'ScopeLocked'],
-]);
+  E_CLOUD_DENIED: [
+    ...['AuthorizationFailed', 'LinkedAuthorizationFailed', 'InvalidAuthorization', 'RequestDisallowedByPolicy', 'ScopeLocked'],
+  ],
+};
 
 /** null: the code says nothing, look at the status. */
 function kindOf(code: string, message: string, status: number | null): CloudErrorCode | null {
-  if (capacity.has(code)) return 'E_CLOUD_CAPACITY';
+  const known = Object.entries(kinds).find(([, codes]) => codes.includes(code));
+  if (known !== undefined) return known[0] as CloudErrorCode;
   if (/quota/i.test(code) || /CountLimitReached$/.test(code)) return 'E_CLOUD_QUOTA';
   // One code for what is forbidden now and for every kind of quota.
   if (code === 'OperationNotAllowed' && /quota|exceed/i.test(message)) return 'E_CLOUD_QUOTA';
-  if (credential.has(code)) return 'E_CLOUD_CREDENTIAL';
-  if (account.has(code)) return 'E_CLOUD_ACCOUNT';
-  if (denied.has(code)) return 'E_CLOUD_DENIED';
   if (/^(TooManyRequests|.*Throttled|RetryableError)$/.test(code)) return 'E_CLOUD_THROTTLED';
   if (status === 401) return 'E_CLOUD_CREDENTIAL';
   if (status === 403) return 'E_CLOUD_DENIED';
@@ -83,28 +80,26 @@ function kindOf(code: string, message: string, status: number | null): CloudErro
 }
 
 /** The machine certainly does not run. Others, such as `OSProvisioningTimedOut`, come after it has started. */
-const neverRan: ReadonlySet<CloudErrorCode> = new Set(['E_CLOUD_CAPACITY', 'E_CLOUD_QUOTA']);
+const neverRan: readonly CloudErrorCode[] = ['E_CLOUD_CAPACITY', 'E_CLOUD_QUOTA'];
+/** Another try would fail, too. */
+const lasting: readonly CloudErrorCode[] = ['E_CLOUD_REQUEST', 'E_CLOUD_DENIED', 'E_CLOUD_QUOTA'];
 
-export interface Refused {
-  /** In words: `Cannot <doing>: …`. */
-  readonly doing: string;
+export interface Refused extends Pick<Asked, 'doing' | 'needs'> {
   readonly said: Said;
   /** Of the answer; null: an operation that was accepted failed later. */
   readonly status: number | null;
   /** Whether a machine may be the result of the call. */
   readonly makesMachine: boolean;
-  /** Actions of which the role may lack one. */
-  readonly needs: readonly string[];
 }
 
 export function refusal({ doing, said: { code, message }, status, makesMachine, needs }: Refused): CloudError {
   const kind = kindOf(code, message, status) ?? (status === null ? 'E_CLOUD_ANSWER' : 'E_CLOUD_REQUEST');
   const words = kind === 'E_CLOUD_QUOTA' ? (quotaIn(message) ?? brief(message)) : brief(message);
   const what = `Azure ${status === null ? 'ended it with' : 'answered'} ${code}${words === '' ? '' : `: ${words}`}`;
-  const isUnsure = status === null ? !neverRan.has(kind) : (status >= 500 || status === 408) && !neverRan.has(kind);
-  return new CloudError(kind, `Cannot ${doing}: ${/[.!?…]$/.test(what) ? what : `${what}.`}`, {
+  const isUnsure = (status === null || status >= 500 || status === 408) && !neverRan.includes(kind);
+  return new CloudError(kind, `Cannot ${doing}: ${sentence(what)}`, {
     ...{ reason: code, isAmbiguous: makesMachine && isUnsure, hint: hintFor(kind, code, message, needs) },
-    retry: kind !== 'E_CLOUD_REQUEST' && kind !== 'E_CLOUD_DENIED' && kind !== 'E_CLOUD_QUOTA',
+    retry: !lasting.includes(kind),
   });
 }
 
@@ -112,12 +107,8 @@ export function refusal({ doing, said: { code, message }, status, makesMachine, 
 function quotaIn(message: string): string | null {
   const name = /approved (.{1,80}?) quota/i.exec(message)?.[1];
   const number = (what: string): string | null => new RegExp(`${what}: (\\d+)`, 'i').exec(message)?.[1] ?? null;
-  const [limit, usage, more, least] = [
-    number('Current Limit'),
-    number('Current Usage'),
-    number('Additional Required'),
-    number('New Limit Required'),
-  ];
+  const [limit, usage] = [number('Current Limit'), number('Current Usage')];
+  const [more, least] = [number('Additional Required'), number('New Limit Required')];
   if (name === undefined || limit === null) return null;
   const where = /Location: ([\w ]+?),/.exec(message)?.[1];
   const place = where === undefined ? '' : ` in ${where}`;

@@ -1,8 +1,5 @@
 /** Resource ids. Azure compares them without regard to case, and spells them differently from list to list. */
 
-/** `onejob-` and 16 hexadecimal digits. */
-export const runName = /^onejob-[0-9a-f]{16}$/;
-
 const provider = String.raw`^/subscriptions/[0-9a-f-]{36}/resourceGroups/[^/\s?#]+/providers/`;
 export const subnetId = new RegExp(String.raw`${provider}Microsoft\.Network/virtualNetworks/[\w.-]+/subnets/[\w.-]+$`, 'i');
 export const securityGroupId = new RegExp(String.raw`${provider}Microsoft\.Network/networkSecurityGroups/[\w.-]+$`, 'i');
@@ -12,14 +9,14 @@ export const imageId = new RegExp(
   'i',
 );
 
-/** Types of resources that belong to a machine, as they are spelled in ids. */
-export const resourceTypes = {
-  machine: 'Microsoft.Compute/virtualMachines',
-  disk: 'Microsoft.Compute/disks',
-  interface: 'Microsoft.Network/networkInterfaces',
-  address: 'Microsoft.Network/publicIPAddresses',
+/** What belongs to a machine: its type as it is spelled in ids, its version of the API, and what reading and removing it needs. */
+export const resources = {
+  machine: { type: 'Microsoft.Compute/virtualMachines', version: 'compute', read: 'listMachines', remove: 'removeMachine' },
+  disk: { type: 'Microsoft.Compute/disks', version: 'disks', read: 'readDisk', remove: 'removeDisk' },
+  interface: { type: 'Microsoft.Network/networkInterfaces', version: 'network', read: 'readInterface', remove: 'removeInterface' },
+  address: { type: 'Microsoft.Network/publicIPAddresses', version: 'network', read: 'readAddress', remove: 'removeAddress' },
 } as const;
-export type ResourceKind = keyof typeof resourceTypes;
+export type ResourceKind = keyof typeof resources;
 
 export interface Resource {
   readonly kind: ResourceKind;
@@ -31,13 +28,13 @@ export interface Resource {
 export const groupPath = (subscription: string, group: string): string => `/subscriptions/${subscription}/resourceGroups/${group}`;
 
 export const resourcePath = ({ kind, subscription, group, name }: Resource): string =>
-  `${groupPath(subscription, group)}/providers/${resourceTypes[kind]}/${name}`;
+  `${groupPath(subscription, group)}/providers/${resources[kind].type}/${name}`;
 
 /** The parts of an id, in lower case; null for a type that is not one of a machine. */
 export function parseResource(id: string): Resource | null {
   const found = /^\/subscriptions\/([^/]+)\/resourcegroups\/([^/]+)\/providers\/([^/]+\/[^/]+)\/([^/]+)$/.exec(id.toLowerCase());
   const [, subscription = '', group = '', type = '', name = ''] = found ?? [];
-  const kind = (Object.keys(resourceTypes) as ResourceKind[]).find((one) => resourceTypes[one].toLowerCase() === type);
+  const kind = (Object.keys(resources) as ResourceKind[]).find((one) => resources[one].type.toLowerCase() === type);
   return kind === undefined ? null : { kind, subscription, group, name };
 }
 

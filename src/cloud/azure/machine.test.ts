@@ -111,7 +111,7 @@ describe('it waits for Azure', () => {
       read: () => Promise.reject(new Error()),
       pages: () => Promise.reject(new Error()),
       bodyAs: (schema: { parse(value: unknown): unknown }, _: unknown, { body }: { body: unknown }) => schema.parse(body),
-      async ask({ method, path }: { method: string; path: string }) {
+      async carryOut({ method, path }: { method: string; path: string }) {
         asked.push(`${method} ${path.split('/').at(-2)}`);
         return answer(method === 'GET' ? { properties: { provisioningState: states.shift() } } : {});
       },

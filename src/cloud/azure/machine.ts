@@ -4,7 +4,8 @@ import { promisify } from 'node:util';
 import { z } from 'zod';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Birth, CloudError, type CloudErrorCode, type Made, type Order, tagKeys } from '../cloud.ts';
+import { CloudError, type CloudErrorCode, type Made, type Order } from '../cloud.ts';
+import { tagsOf } from '../kit/things.ts';
 import type { Arm, Call } from './arm.ts';
 import type { AzureConfig } from './config.ts';
 import { refusal, saidOf } from './errors.ts';
@@ -20,16 +21,6 @@ const mostFailures = 3;
 const [usualWait, leastWait, mostWait] = [10_000, 1_000, 60_000];
 /** Bytes of `customData` before its encoding (Azure, custom data and cloud-init). */
 const longestUserData = 65_535;
-
-export function tagsOf({ owner, run, host, born, expires }: Birth): Record<string, string> {
-  return {
-    [tagKeys.owner]: owner,
-    [tagKeys.run]: run,
-    [tagKeys.host]: host,
-    [tagKeys.born]: String(born),
-    [tagKeys.expires]: String(expires),
-  };
-}
 
 type ImageReference = { readonly id: string } | Readonly<Record<'publisher' | 'offer' | 'sku' | 'version', string>>;
 
@@ -49,24 +40,16 @@ export function machineBody(order: Order, config: AzureConfig, sshKey: string) {
   const { run, offer, disk, image, userData } = order;
   const tags = tagsOf(order);
   const address = {
-    name: run,
-    sku: { name: 'Standard' },
-    tags,
+    ...{ name: run, sku: { name: 'Standard' }, tags },
     properties: { deleteOption: 'Delete', publicIPAllocationMethod: 'Static' },
   };
+  const subnet = { subnet: { id: config.subnet }, ...(config.publicIp && { publicIPAddressConfiguration: address }) };
   const network = {
-    name: run,
-    tags,
+    ...{ name: run, tags },
     properties: {
-      deleteOption: 'Delete',
-      primary: true,
+      ...{ deleteOption: 'Delete', primary: true },
       ...(config.securityGroup !== null && { networkSecurityGroup: { id: config.securityGroup } }),
-      ipConfigurations: [
-        {
-          name: run,
-          properties: { subnet: { id: config.subnet }, ...(config.publicIp && { publicIPAddressConfiguration: address }) },
-        },
-      ],
+      ipConfigurations: [{ name: run, properties: subnet }],
     },
   };
   return {
@@ -88,8 +71,7 @@ export function machineBody(order: Order, config: AzureConfig, sshKey: string) {
         // Not `userData`: the metadata service gives that to everything on the machine (Azure, custom data and cloud-init).
         customData: Buffer.from(userData).toString('base64'),
         linuxConfiguration: {
-          disablePasswordAuthentication: true,
-          provisionVMAgent: true,
+          ...{ disablePasswordAuthentication: true, provisionVMAgent: true },
           ssh: { publicKeys: [{ path: '/home/azureuser/.ssh/authorized_keys', keyData: sshKey }] },
         },
       },
@@ -153,16 +135,14 @@ export async function createMachine({ config, arm, clock, sshKey }: Making, orde
     body: { location, tags: tagsOf(order) },
     doing: `make resource group ${run} in ${location}`,
   };
-  const answer = await arm.ask(group, signal);
-  if (!answer.ok) throw arm.refuse(group, answer);
+  await arm.carryOut(group, signal);
 
   const id = resourcePath({ kind: 'machine', subscription, group: run, name: run });
   const call: Call = {
     ...{ method: 'PUT', path: id, version: 'compute', needs: 'makeMachine', body, makesMachine: true },
     doing: `create a ${offer.spot ? 'spot ' : ''}${offer.type} in ${location}${offer.zone === null ? '' : `, zone ${offer.zone}`}`,
   };
-  const accepted = await arm.ask(call, signal);
-  if (!accepted.ok) throw arm.refuse(call, accepted);
+  const accepted = await arm.carryOut(call, signal);
 
   const follow: Call = {
     ...{ method: 'GET', needs: 'followMachine', doing: call.doing, makesMachine: true },
@@ -195,8 +175,7 @@ export async function createMachine({ config, arm, clock, sshKey }: Making, orde
 /** One look at an operation. */
 async function lookAt(arm: Arm, call: Call, signal: AbortSignal) {
   try {
-    const answer = await arm.ask(call, signal);
-    if (!answer.ok) return { error: arm.refuse(call, answer) };
+    const answer = await arm.carryOut(call, signal);
     const { status, properties, error } = arm.bodyAs(progress, call, answer);
     return { state: (status ?? properties?.provisioningState ?? '').toLowerCase(), said: saidOf(error, null), wait: answer.wait };
   } catch (error) {
@@ -207,13 +186,9 @@ async function lookAt(arm: Arm, call: Call, signal: AbortSignal) {
 }
 
 /** Azure has taken the request, so whatever went wrong since then, the machine may be there. */
-function unsure({ code, message, hint, retry, ...more }: OnejobError): CloudError {
-  const isOfCloud = code.startsWith('E_CLOUD_');
-  const reason = 'reason' in more && typeof more.reason === 'string' ? more.reason : null;
-  return new CloudError(isOfCloud ? (code as CloudErrorCode) : 'E_CLOUD_CREDENTIAL', message, {
-    hint,
-    retry,
-    reason,
-    isAmbiguous: true,
-  });
+function unsure(error: OnejobError): CloudError {
+  const { code, message, hint, retry } = error;
+  const kind = code.startsWith('E_CLOUD_') ? (code as CloudErrorCode) : 'E_CLOUD_CREDENTIAL';
+  const reason = error instanceof CloudError ? error.reason : null;
+  return new CloudError(kind, message, { hint, retry, reason, isAmbiguous: true });
 }

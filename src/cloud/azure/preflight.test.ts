@@ -44,8 +44,8 @@ it('finds all well, and creates nothing', async () => {
       "network: /subscriptions/11111111-2222-4333-8444-555555555555/resourceGroups/onejob-shared/providers/Microsoft.Network/virtualNetworks/onejob/subnets/machines exists.",
       "network: /subscriptions/11111111-2222-4333-8444-555555555555/resourceGroups/onejob-shared/providers/Microsoft.Network/networkSecurityGroups/onejob lets nothing in by a rule of its own.",
       "end of life: Azure deallocates each machine at the end of its lifetime; onejob then removes its disk and address.",
-      "price: Standard_NC4as_T4_v3 (spot) in westeurope costs about 0.15 USD per hour (as of 2030-01-01).",
-      "price: Standard_NC4as_T4_v3 in westeurope costs about 0.63 USD per hour (as of 2030-01-01).",
+      "price: Standard_NC4as_T4_v3 (spot) costs about 0.15 USD per hour (estimate, as of 2030-01-01).",
+      "price: Standard_NC4as_T4_v3 costs about 0.63 USD per hour (estimate, as of 2030-01-01).",
     ]
   `);
 });

@@ -12,23 +12,15 @@ const tableDay = '2026-11-01';
  * half as much again.
  */
 const table: Readonly<Record<string, readonly [onDemand: number, spot: number]>> = {
-  Standard_NC4as_T4_v3: [0.526, 0.11],
-  Standard_NC8as_T4_v3: [0.752, 0.16],
-  Standard_NC16as_T4_v3: [1.204, 0.25],
-  Standard_NC64as_T4_v3: [4.352, 0.9],
-  Standard_NV6ads_A10_v5: [0.454, 0.1],
-  Standard_NV12ads_A10_v5: [0.908, 0.19],
-  Standard_NV18ads_A10_v5: [1.6, 0.34],
-  Standard_NV36ads_A10_v5: [3.2, 0.67],
-  Standard_NV72ads_A10_v5: [6.52, 1.37],
-  Standard_NC24ads_A100_v4: [3.673, 0.77],
-  Standard_NC48ads_A100_v4: [7.346, 1.54],
-  Standard_NC96ads_A100_v4: [14.692, 3.09],
-  Standard_NC40ads_H100_v5: [6.98, 1.5],
-  Standard_NC80adis_H100_v5: [13.96, 3],
-  Standard_ND96asr_v4: [27.197, 5.7],
-  Standard_ND96amsr_A100_v4: [32.77, 6.9],
-  Standard_ND96isr_H100_v5: [98.32, 20.6],
+  ...{ Standard_NC4as_T4_v3: [0.526, 0.11], Standard_NC8as_T4_v3: [0.752, 0.16] },
+  ...{ Standard_NC16as_T4_v3: [1.204, 0.25], Standard_NC64as_T4_v3: [4.352, 0.9] },
+  ...{ Standard_NV6ads_A10_v5: [0.454, 0.1], Standard_NV12ads_A10_v5: [0.908, 0.19] },
+  ...{ Standard_NV18ads_A10_v5: [1.6, 0.34], Standard_NV36ads_A10_v5: [3.2, 0.67] },
+  ...{ Standard_NV72ads_A10_v5: [6.52, 1.37], Standard_NC24ads_A100_v4: [3.673, 0.77] },
+  ...{ Standard_NC48ads_A100_v4: [7.346, 1.54], Standard_NC96ads_A100_v4: [14.692, 3.09] },
+  ...{ Standard_NC40ads_H100_v5: [6.98, 1.5], Standard_NC80adis_H100_v5: [13.96, 3] },
+  ...{ Standard_ND96asr_v4: [27.197, 5.7], Standard_ND96amsr_A100_v4: [32.77, 6.9] },
+  ...{ Standard_ND96isr_H100_v5: [98.32, 20.6] },
 };
 
 /** Disk of 128 GiB and one public address, which each machine also has; USD per hour. */
@@ -39,18 +31,11 @@ export function listPrice({ type, spot }: Pick<Offer, 'type' | 'spot'>): Price |
   return found === undefined ? null : { perHour: rounded(found[spot ? 1 : 0] + beside), asOf: tableDay };
 }
 
-const items = z.object({
-  Items: z.array(
-    z.object({
-      unitPrice: z.number().positive(),
-      unitOfMeasure: z.string(),
-      productName: z.string(),
-      skuName: z.string(),
-      meterName: z.string(),
-      armSkuName: z.string(),
-    }),
-  ),
+const text = z.string();
+const item = z.object({
+  ...{ unitPrice: z.number().positive(), unitOfMeasure: text, productName: text, skuName: text, meterName: text, armSkuName: text },
 });
+const items = z.object({ Items: z.array(item) });
 
 /**
  * What Azure's public price list says now; null: it says nothing, or does not answer. It needs no credential, and gets none.

@@ -1,11 +1,11 @@
 /** How a cloud of type `azure` is written. */
 import { key, token } from '../../config/key.ts';
 import type * as Kinds from '../../config/kinds.ts';
-import { clearTextHost } from '../../config/service-keys.ts';
+import { address, credentials, deathDate, metadata } from '../kit/keys.ts';
 import { publicEndpoint } from './config.ts';
 import { securityGroupId, subnetId } from './id.ts';
 
-/** A secret written here by mistake must not appear in a message. */
+/** Never shows what was found, which may be a secret that was written here by mistake. */
 const hidden = (what: string, good: RegExp) => (v: typeof Kinds) =>
   v.value((found) => (typeof found === 'string' && good.test(found) ? v.yes(found) : v.no(`expected ${what}`)));
 const guid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
@@ -25,51 +25,22 @@ export const credentialKeys = {
       'Program that prints an access token for `https://management.azure.com`, as JSON like `az account get-access-token` does, or the token alone.',
     example: '[ /usr/local/bin/azure-token, --for, ci ]',
   }),
-  metadata: key((v) => v.yesNo, undefined, {
-    description: 'Whether to use the managed identity of the Azure machine that onejob runs on.',
-    example: 'true',
-    shown: '`false`',
-  }),
+  metadata: metadata('Whether to use the managed identity of the Azure machine that onejob runs on.'),
 };
 
-const credentials = (v: typeof Kinds) =>
-  v.strict(credentialKeys).transform((found, context) => {
-    const fail = (message: string): never => {
-      context.addIssue({ code: 'custom', message });
-      return v.z.NEVER;
-    };
-    const isApplication = found.tenant !== undefined || found.secret !== undefined;
-    const chosen = [
-      ...(isApplication ? ['secret'] : []),
-      ...(found.command === undefined ? [] : ['command']),
-      ...(found.metadata === true ? ['metadata'] : []),
-    ];
-    if (chosen.length !== 1) {
-      const both = chosen.length === 0 ? '' : `, not both ${chosen.slice(0, 2).join(' and ')}`;
-      return fail(`write one of secret (with tenant and client), command, metadata${both}`);
-    }
-    const missing = isApplication ? (['tenant', 'client', 'secret'] as const).filter((one) => found[one] === undefined) : [];
-    if (missing.length > 0)
-      return fail(`has no "${missing.join('" and no "')}": an Entra application needs tenant, client and secret`);
-    if (chosen[0] === 'command' && found.client !== undefined)
-      return fail('has a "client" beside "command", which does not use it');
-    return found;
-  });
+const source = credentials(
+  credentialKeys,
+  ['secret', 'command', 'metadata'],
+  (way, has) => {
+    const missing = way === 'secret' ? ['tenant', 'client', 'secret'].filter((one) => !has(one)) : [];
+    if (missing.length > 0) return `has no "${missing.join('" and no "')}": an Entra application needs tenant, client and secret`;
+    return way === 'command' && has('client') ? 'has a "client" beside "command", which does not use it' : null;
+  },
+  { tenant: 'secret' },
+);
 
-const id = (what: string, example: string, good: RegExp) => (v: typeof Kinds) =>
-  v.value((found) =>
-    typeof found === 'string' && good.test(found)
-      ? v.yes(found)
-      : v.no(`expected the resource id of ${what} such as "/subscriptions/…/resourceGroups/…/providers/${example}"`),
-  );
-
-const address = (example: string) => (v: typeof Kinds) =>
-  v.value((found) => {
-    const good = typeof found === 'string' && /^https?:\/\/[^\s/?#@]+\/?$/.test(found) && URL.canParse(found);
-    if (!good) return v.no(`expected an address such as "${example}"`);
-    if (clearTextHost(found) !== null) return v.no('must begin with https: credentials would leave this host in clear text');
-    return v.yes(found.replace(/\/$/, ''));
-  });
+const id = (what: string, example: string, good: RegExp) =>
+  hidden(`the resource id of ${what} such as "/subscriptions/…/resourceGroups/…/providers/${example}"`, good);
 
 export const azureKeys = {
   subscription: key((v) => v.text('the id of a subscription, with 36 characters', guid), undefined, 'id', {
@@ -80,7 +51,7 @@ export const azureKeys = {
     description: 'Location (region) in which machines are made.',
     example: 'westeurope',
   }),
-  credentials: key(credentials, undefined, 'map', {
+  credentials: key(source, undefined, 'map', {
     description: 'What onejob signs in with.',
     example:
       '{ tenant: acme.onmicrosoft.com, client: 5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b, secret: { file: /etc/onejob/azure.secret } }',
@@ -107,11 +78,9 @@ export const azureKeys = {
       'Whether each machine gets an address of its own as its way out. `false`: the subnet has another way out, such as a NAT gateway.',
     example: 'false',
   }),
-  death_date: key((v) => v.oneOf(['cloud', 'manager-only']), 'cloud', {
-    description:
-      '`cloud`: Azure itself deallocates each machine at the end of its `lifetime`, and a machine for which it does not confirm that is removed again. `manager-only`: only onejob ends it.',
-    example: 'manager-only',
-  }),
+  death_date: deathDate(
+    '`cloud`: Azure itself deallocates each machine at the end of its `lifetime`, and a machine for which it does not confirm that is removed again. `manager-only`: only onejob ends it.',
+  ),
   endpoint: key(address('https://management.usgovcloudapi.net'), publicEndpoint, 'address', {
     description: 'Address of Azure Resource Manager; another one for national clouds, private endpoints and tests.',
     example: 'https://management.usgovcloudapi.net',

@@ -21,21 +21,12 @@ export const azure: CloudType<AzureConfig> = {
   cheapType: 'Standard_NC4as_T4_v3',
   typeProblem: sizeProblem,
   resolve(name, written) {
-    const found = complete(azureKeys, written);
-    const {
-      subscription,
-      location,
-      subnet,
-      security_group: securityGroup = null,
-      public_ip: publicIp,
-      death_date: deathDate,
-    } = found;
-    const { endpoint, login_endpoint: loginEndpoint } = found;
+    const { subscription, location, subnet, security_group: securityGroup = null, ...rest } = complete(azureKeys, written);
     const credentials = resolveCredential(written as Written<typeof azureKeys>);
     if (subscription === undefined || location === undefined || subnet === undefined || credentials === null) return null;
     return {
       ...{ name, type: 'azure', subscription: subscription.toLowerCase(), location, credentials, subnet, securityGroup },
-      ...{ publicIp, deathDate, endpoint, loginEndpoint },
+      ...{ publicIp: rest.public_ip, deathDate: rest.death_date, endpoint: rest.endpoint, loginEndpoint: rest.login_endpoint },
     };
   },
   secrets: ({ credentials }) => (credentials.kind === 'application' ? [['credentials.secret', credentials.secret]] : []),

@@ -5,13 +5,13 @@ import { OnejobError } from '../../errors.ts';
 import { brief } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError } from '../cloud.ts';
-import type { Caller, CloudParts } from '../kit/caller.ts';
+import type { Asked, Caller, CloudParts } from '../kit/caller.ts';
 import type { Access } from './access.ts';
-import { type Attempt, failedOperation, refusedCall } from './errors.ts';
+import { failedOperation, refusedCall } from './errors.ts';
 import type { GcpConfig } from './type.ts';
 import { type Operation, operation as operationAnswer, type Page, page } from './wire.ts';
 
-export interface Call extends Omit<Attempt, 'place' | 'changes'> {
+export interface Call extends Omit<Asked, 'place' | 'changes'> {
   readonly method?: 'GET' | 'POST' | 'DELETE';
   /** Below `projects/{project}/`, if it does not begin with `projects/`. */
   readonly path: string;
@@ -44,9 +44,9 @@ export function createCalls(
   { clock }: Pick<CloudParts, 'clock'>,
 ) {
   const place = `Compute Engine in ${project}`;
-  const attemptOf = ({ doing, method = 'GET', onlyAsks = false, needs, offer }: Call): Attempt => ({
+  const attemptOf = ({ doing, method = 'GET', onlyAsks = false, needs, offer }: Call): Asked => ({
     ...{ doing, place, needs, changes: method !== 'GET' && !onlyAsks },
-    ...(offer === undefined ? {} : { offer }),
+    ...(offer !== undefined && { offer }),
   });
 
   /** @throws CloudError */
@@ -60,10 +60,10 @@ export function createCalls(
       const token = await access.token(signal);
       const headers = {
         ...{ Authorization: `Bearer ${token}`, Accept: 'application/json' },
-        ...(base === undefined ? { 'X-Goog-Api-Version': apiVersion } : {}),
-        ...(body === undefined ? {} : { 'Content-Type': 'application/json' }),
+        ...(base === undefined && { 'X-Goog-Api-Version': apiVersion }),
+        ...(body !== undefined && { 'Content-Type': 'application/json' }),
       };
-      const request = { method, url, headers, ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
+      const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
       const answer = await caller.send(request, attempt, signal);
       if (answer.status === 401) access.refused(token);
       if (answer.status === 401 && tries === 1) continue;
@@ -78,10 +78,6 @@ export function createCalls(
 
   return {
     call,
-    /** ms since the epoch by the cloud's clock. */
-    now: () => caller.now(),
-    skew: () => caller.skew(),
-
     /**
      * A call that begins an operation in a zone, and its end. Answers with 200 hide most failures, so only the end of the operation
      * tells. A look that fails changes nothing: the operation goes on.

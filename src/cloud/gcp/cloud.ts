@@ -8,14 +8,13 @@ import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { createAccess } from './access.ts';
 import { createCalls } from './calls.ts';
 import { usualImage } from './image.ts';
-import { parseType, typeProblem } from './machine-type.ts';
+import { listPrice, usableType } from './machine-type.ts';
 import { instanceOf } from './order.ts';
 import { needs } from './permissions.ts';
-import { createPreflight } from './preflight.ts';
-import { listPrice } from './prices.ts';
-import { fieldsOf, type Listed, thingsOf } from './things.ts';
+import { preflight } from './preflight.ts';
+import { instanceFields, lists, thingsOf } from './things.ts';
 import type { GcpConfig } from './type.ts';
-import { instance, operation, serialPort } from './wire.ts';
+import { instance, operation, type Page, serialPort } from './wire.ts';
 import { createZones } from './zones.ts';
 
 /** Seconds by which an end may be later than asked for: it counts from when the machine runs. */
@@ -37,7 +36,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     const { zone } = order.offer;
     if (zone === null)
       throw new CloudError('E_CLOUD_REQUEST', `Cannot create ${order.run}: Compute Engine needs a zone, and the offer has none.`);
-    const body = instanceOf(order, zone, config, calls.now() / 1000);
+    const body = instanceOf(order, zone, config, caller.now() / 1000);
     await calls.carryOut(
       {
         ...{ method: 'POST', path: `zones/${zone}/instances`, query: { requestId: order.token }, body },
@@ -54,7 +53,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
   async function setEnd({ run, expires }: Birth, { id, place }: Made, signal: AbortSignal): Promise<string> {
     if (config.deathDate === 'manager-only') return 'onejob alone ("death_date: manager-only")';
     const until = clock.now() + endTime;
-    const call = { path: `zones/${place}/instances/${id}`, query: { fields: fieldsOf.instances }, needs: needs.instance };
+    const call = { path: `zones/${place}/instances/${id}`, query: { fields: instanceFields }, needs: needs.instance };
     for (;;) {
       const found = await calls.call({ ...call, doing: `read the end of ${run}` }, instance, signal);
       const text = found.resourceStatus?.scheduling?.terminationTimestamp;
@@ -74,60 +73,45 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     await access.token(signal);
     const things: Thing[] = [];
     const unknown: string[] = [];
-    const all: readonly (readonly [Listed, readonly string[]])[] = [
-      ['instances', needs.instances],
-      ['disks', needs.disks],
-      ['addresses', needs.addresses],
-    ];
-    await Promise.all(
-      all.map(([what, permissions]) =>
-        calls.pages(
-          {
-            ...{ kind: what, fields: fieldsOf[what], path: `aggregated/${what}`, doing: `list ${what}`, needs: permissions },
-            // Quoted, because a word of digits would be compared as a number.
-            query: { filter: `labels.onejob-owner="${owner}"` },
-          },
-          (scope, part) => {
-            // A global address belongs to a load balancer, never to a machine.
-            if (scope !== 'global') things.push(...thingsOf(what, scope, part, owner, unknown));
-          },
-          unknown,
-          signal,
-        ),
-      ),
-    );
+    // Quoted, because a word of digits would be compared as a number.
+    const query = { filter: `labels.onejob-owner="${owner}"` };
+    const listed = lists.map((list) => {
+      const { what, fields, needs: permissions } = list;
+      const call = { kind: what, fields, path: `aggregated/${what}`, doing: `list ${what}`, needs: permissions, query };
+      const each = (scope: string, part: Page['items'][string]): void => {
+        // A global address belongs to a load balancer, never to a machine.
+        if (scope !== 'global') things.push(...thingsOf(list, scope, part, owner, unknown));
+      };
+      return calls.pages(call, each, unknown, signal);
+    });
+    await Promise.all(listed);
     return { things, unknown };
   }
 
   async function destroy({ kind, id, place }: Pick<Thing, 'kind' | 'id' | 'place'>, signal: AbortSignal): Promise<void> {
     const where = /^[a-z]+-[a-z]+\d+$/.test(place) ? `regions/${place}` : `zones/${place}`;
-    const ways = {
-      machine: { path: `${where}/instances/${id}`, query: { noGracefulShutdown: 'true' }, needs: needs.deleteInstance },
-      disk: { path: `${where}/disks/${id}`, needs: needs.deleteDisk },
-      address: { path: `${where}/addresses/${id}`, needs: needs.deleteAddress },
-    };
-    if (kind !== 'machine' && kind !== 'disk' && kind !== 'address') return;
+    const list = lists.find((one) => one.kind === kind);
+    if (list === undefined) return;
+    const call = { path: `${where}/${list.what}/${id}`, doing: `delete ${kind} ${id} in ${place}`, needs: list.remove };
+    const query = kind === 'machine' ? { noGracefulShutdown: 'true' } : {};
     try {
-      await calls.call({ ...ways[kind], method: 'DELETE', doing: `delete ${kind} ${id} in ${place}` }, operation, signal);
+      await calls.call({ ...call, method: 'DELETE', query }, operation, signal);
     } catch (error) {
       if (!(error instanceof CloudError) || error.reason !== 'notFound') throw error;
     }
   }
 
+  const price: Cloud['price'] = async ({ type, spot }) => listPrice(type, spot);
+
   return {
     ...{ name: config.name, type: config.type, usualImage },
     // Stopping from within clears the time at which Google deletes it, and its disk stays.
     capabilities: { holdsEnd: config.deathDate === 'cloud', guestEnds: false, endRemoves: true },
-    skew: calls.skew,
+    skew: caller.skew,
     get credential() {
       return access.name;
     },
-    async zones(type, signal) {
-      const why = typeProblem(type);
-      const parsed = parseType(type);
-      if (why !== null || parsed === null) throw new CloudError('E_CLOUD_REQUEST', `Cannot find zones: ${why}`);
-      return zones(parsed, signal);
-    },
+    zones: async (type, signal) => zones(usableType(type, 'find zones'), signal),
     create,
     setEnd,
     list: (owner, _, signal) => list(owner, signal),
@@ -138,8 +122,8 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
       const found = await calls.call({ ...call, doing: `read the console of ${id}`, needs: needs.console }, serialPort, signal);
       return found.contents.slice(-consoleEnd);
     },
-    price: async ({ type, spot }) => listPrice(type, spot),
-    preflight: createPreflight(config, calls, access, zones),
+    price,
+    preflight: (plan, signal) => preflight({ config, calls, access, zones, price }, plan, signal),
   };
 }
 

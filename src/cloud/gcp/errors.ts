@@ -5,19 +5,8 @@
 import { brief } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError, type CloudErrorCode, type CloudErrorOptions } from '../cloud.ts';
+import { type Asked, sentence } from '../kit/caller.ts';
 import { type OperationError, operationError, refusal } from './wire.ts';
-
-export interface Attempt {
-  /** In words: `Cannot <doing>: …`. */
-  readonly doing: string;
-  /** What is tried: `Compute Engine in acme-ci`. */
-  readonly place: string;
-  /** Whether the call changes something. */
-  readonly changes: boolean;
-  /** For one that makes a machine: which. */
-  readonly offer?: { readonly type: string; readonly zone: string; readonly spot: boolean };
-  readonly needs: readonly string[];
-}
 
 const policyHint =
   'A policy of the organisation forbids it. For external addresses write "external_ip: false" and set up Cloud NAT; else ask an administrator of the organisation.';
@@ -50,7 +39,7 @@ function kindOf(code: string, message: string, isSpot: boolean): Kind {
 const roleHint = 'Give it the role of deploy/cloud/gcp-role.yaml in this project.';
 
 /** The operation of a call that was accepted says that it failed. */
-export function failedOperation(errors: readonly OperationError[], attempt: Attempt): CloudError {
+export function failedOperation(errors: readonly OperationError[], attempt: Asked): CloudError {
   const [error = operationError.parse({})] = errors;
   const { code, message } = error;
   const kind = kindOf(code, message, attempt.offer?.spot ?? false);
@@ -72,18 +61,18 @@ function detailsOf(error: OperationError): string {
   ].join('');
 }
 
-function build(kind: Kind, reason: string, said: string, attempt: Attempt, more: CloudErrorOptions = {}): CloudError {
+function build(kind: Kind, reason: string, said: string, attempt: Asked, more: CloudErrorOptions = {}): CloudError {
   const { doing, place, offer } = attempt;
   const what = offer === undefined ? '' : ` (${offer.type}, ${offer.spot ? 'Spot' : 'on demand'}, ${offer.zone})`;
   const text = said === '' ? '' : `: ${said}`;
-  return new CloudError(kind.code, `Cannot ${doing}${what}: ${place} answered ${reason}${text}`.replace(/(?<![.!?])$/, '.'), {
+  return new CloudError(kind.code, `Cannot ${doing}${what}: ${sentence(`${place} answered ${reason}${text}`)}`, {
     ...{ reason, retry: kind.retry ?? false, hint: kind.hint ?? null, isAmbiguous: kind.isAmbiguous ?? false },
     ...more,
   });
 }
 
 /** An answer other than 2xx. */
-export function refusedCall(status: number, text: string, attempt: Attempt): CloudError {
+export function refusedCall(status: number, text: string, attempt: Asked): CloudError {
   const body = refusal.safeParse(jsonOf(text)).data?.error;
   const first = body?.errors[0];
   const reason = first?.reason ?? body?.details.find((one) => one.reason !== undefined)?.reason ?? '';
@@ -92,13 +81,12 @@ export function refusedCall(status: number, text: string, attempt: Attempt): Clo
   return build(kind, reason === '' ? `HTTP ${status}` : reason, brief(message), attempt);
 }
 
-const rateReasons = /^(rateLimitExceeded|userRateLimitExceeded|RATE_LIMIT_EXCEEDED|concurrentLimitExceeded)$/;
-
-function kindOfStatus(status: number, reason: string, details: readonly string[], message: string, attempt: Attempt): Kind {
+function kindOfStatus(status: number, reason: string, details: readonly string[], message: string, attempt: Asked): Kind {
   const all = [reason, ...details];
   const has = (pattern: RegExp): boolean => all.some((one) => pattern.test(one));
+  const rates = /^(rateLimitExceeded|userRateLimitExceeded|RATE_LIMIT_EXCEEDED|concurrentLimitExceeded)$/;
   if (/RESOURCE_POOL_EXHAUSTED|\bSTOCKOUT\b/.test(`${all.join(' ')} ${message}`)) return { code: 'E_CLOUD_CAPACITY', retry: true };
-  if (has(rateReasons) || status === 429) return { code: 'E_CLOUD_THROTTLED', retry: true };
+  if (has(rates) || status === 429) return { code: 'E_CLOUD_THROTTLED', retry: true };
   if (has(/quota/i)) return { code: 'E_CLOUD_QUOTA', hint: quotaHint };
   if (has(/accessNotConfigured|SERVICE_DISABLED/))
     return {

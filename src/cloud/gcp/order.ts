@@ -1,25 +1,20 @@
 /** The body of `instances.insert`: one machine, all of it with our labels. Numbers of 64 bits are text (discovery document). */
-import { type Birth, CloudError, type Order, tagKeys } from '../cloud.ts';
-import { imageOf, imagePath } from './image.ts';
-import { diskTypeOf, type MachineType, parseType, typeProblem } from './machine-type.ts';
+import { CloudError, type Order } from '../cloud.ts';
+import { tagsOf } from '../kit/things.ts';
+import { imageOf } from './image.ts';
+import { diskTypeOf, usableType } from './machine-type.ts';
 import type { GcpConfig } from './type.ts';
 
 /** Seconds; Google takes 30 s to 120 days (guide "Limit the run time of a VM"). */
 export const shortestLife = 30;
 export const longestLife = 120 * 86_400;
 
-export function labelsOf({ owner, run, host, born, expires }: Birth): Record<string, string> {
-  return {
-    ...{ [tagKeys.owner]: owner, [tagKeys.run]: run, [tagKeys.host]: host },
-    ...{ [tagKeys.born]: String(born), [tagKeys.expires]: String(expires) },
-  };
-}
-
 /** `now`: seconds since the epoch by the cloud's clock. @throws CloudError E_CLOUD_REQUEST */
 export function instanceOf(order: Order, zone: string, config: GcpConfig, now: number) {
   const { offer, image, userData, disk } = order;
-  const type = usableType(offer.type);
-  const labels = labelsOf(order);
+  const type = usableType(offer.type, 'create a machine');
+  const { attached } = type;
+  const labels = tagsOf(order);
   const below = `projects/${config.project}/zones/${zone}`;
   return {
     name: order.run,
@@ -31,24 +26,20 @@ export function instanceOf(order: Order, zone: string, config: GcpConfig, now: n
         boot: true,
         autoDelete: true,
         initializeParams: {
-          sourceImage: imagePath(imageOf(image)),
+          sourceImage: imageOf(image).path,
           diskSizeGb: String(disk),
           diskType: `${below}/diskTypes/${diskTypeOf(type)}`,
           labels,
         },
       },
     ],
-    ...(type.attached === null
-      ? {}
-      : {
-          guestAccelerators: [
-            { acceleratorType: `${below}/acceleratorTypes/${type.attached.type}`, acceleratorCount: type.attached.count },
-          ],
-        }),
+    ...(attached !== null && {
+      guestAccelerators: [{ acceleratorType: `${below}/acceleratorTypes/${attached.type}`, acceleratorCount: attached.count }],
+    }),
     networkInterfaces: [
       {
         subnetwork: config.subnetwork,
-        ...(config.hasExternalAddress ? { accessConfigs: [{ type: 'ONE_TO_ONE_NAT', name: 'External NAT' }] } : {}),
+        ...(config.hasExternalAddress && { accessConfigs: [{ type: 'ONE_TO_ONE_NAT', name: 'External NAT' }] }),
       },
     ],
     scheduling: schedulingOf(order, config, now),
@@ -75,14 +66,7 @@ function schedulingOf({ offer, expires }: Order, { deathDate }: GcpConfig, now: 
     provisioningModel: offer.spot ? 'SPOT' : 'STANDARD',
     // GPUs cannot move to another computer. Nothing starts again by itself: its end would be forgotten.
     ...{ onHostMaintenance: 'TERMINATE', automaticRestart: false },
-    ...(deathDate === 'cloud' || offer.spot ? { instanceTerminationAction: 'DELETE' } : {}),
-    ...(deathDate === 'cloud' ? { maxRunDuration: { seconds: String(life) } } : {}),
+    ...((deathDate === 'cloud' || offer.spot) && { instanceTerminationAction: 'DELETE' }),
+    ...(deathDate === 'cloud' && { maxRunDuration: { seconds: String(life) } }),
   };
-}
-
-function usableType(text: string): MachineType {
-  const why = typeProblem(text);
-  const type = parseType(text);
-  if (why !== null || type === null) throw new CloudError('E_CLOUD_REQUEST', `Cannot create a machine: ${why}`);
-  return type;
 }

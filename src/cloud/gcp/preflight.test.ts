@@ -28,8 +28,8 @@ test('a project where all is right', async () => {
     'ok burst: quota NVIDIA_L4_GPUS: Needs 4 in us-central1; the limit is 8, and 0 are in use.',
     'ok burst: image: ubuntu-os-accelerator-images/ubuntu-accelerator-2404-amd64-with-nvidia-580 is ubuntu-accelerator-2404-amd64-with-nvidia-580-v20261101 now.',
     'ok burst: end of life: Google deletes each machine when its lifetime is over (maxRunDuration).',
-    'ok burst: price of n1-standard-4/nvidia-tesla-t4: About 0.54 USD per hour (estimate, as of 2026-11-01).',
-    'ok burst: price of g2-standard-4: About 0.71 USD per hour (estimate, as of 2026-11-01).',
+    'ok burst: price: n1-standard-4/nvidia-tesla-t4 costs about 0.54 USD per hour (estimate, as of 2026-11-01).',
+    'ok burst: price: g2-standard-4 costs about 0.71 USD per hour (estimate, as of 2026-11-01).',
   ]);
   expect(gcp.requests.filter(({ method, url }) => method !== 'GET' && url.pathname.startsWith('/compute'))).toEqual([]);
 });
@@ -146,7 +146,7 @@ test('hardware that is dead, and lifetimes that Google does not take', async () 
     expect.arrayContaining([
       expect.stringMatching(/^error burst: n1-standard-4\/nvidia-tesla-k80: .* has a K80, which is older than Turing/),
       'error burst: end of life: "lifetime" is 10454400 s, but Google takes 30 s to 120 days.',
-      'warning burst: price of n1-standard-4/nvidia-tesla-k80: It is unknown to onejob.',
+      'warning burst: price: onejob knows no price of n1-standard-4/nvidia-tesla-k80.',
     ]),
   );
   const alone = await another({ deathDate: 'manager-only' });

@@ -3,6 +3,7 @@ import { isWebAddress } from '../../ci/kit/keys.ts';
 import { key } from '../../config/key.ts';
 import type * as Kinds from '../../config/kinds.ts';
 import { clearTextHost } from '../../config/service-keys.ts';
+import { credentials, deathDate, metadata } from '../kit/keys.ts';
 
 const region = /^[a-z]+-[a-z]+\d+$/;
 const zone = /^[a-z]+-[a-z]+\d+-[a-z0-9]+$/;
@@ -25,23 +26,8 @@ export const credentialKeys = {
     description: 'A command of this host that prints an access token.',
     example: '[gcloud, auth, print-access-token]',
   }),
-  metadata: key((v) => v.yesNo, undefined, {
-    description: 'Uses the service account of the machine that onejob runs on, if that is at Google.',
-    example: 'true',
-    shown: '`false`',
-  }),
+  metadata: metadata('Uses the service account of the machine that onejob runs on, if that is at Google.'),
 };
-
-const ways = ['file', 'command', 'metadata'] as const;
-
-const credentials = (v: typeof Kinds) =>
-  v.strict(credentialKeys).transform((found, context) => {
-    const chosen = ways.filter((way) => found[way] !== undefined && found[way] !== false);
-    if (chosen.length === 1) return found;
-    const both = chosen.length > 1 ? `, not both ${chosen.slice(0, 2).join(' and ')}` : '';
-    context.addIssue({ code: 'custom', message: `write one of ${ways.join(', ')}${both}` });
-    return v.z.NEVER;
-  });
 
 export const gcpKeys = {
   project: key((v) => v.text('the id of a project such as "acme-ci"', project), undefined, 'id', {
@@ -57,7 +43,7 @@ export const gcpKeys = {
     example: '[us-central1-a, us-central1-f]',
     shown: 'all that have the type',
   }),
-  credentials: key(credentials, undefined, 'map', {
+  credentials: key(credentials(credentialKeys, ['file', 'command', 'metadata']), undefined, 'map', {
     description: 'How onejob signs in: one of `file`, `command` and `metadata`.',
     example: '{ file: { file: /etc/onejob/gcp-key.json } }',
     shown: 'the key of a service account that GOOGLE_APPLICATION_CREDENTIALS names, else what `gcloud` is signed in as',
@@ -75,11 +61,9 @@ export const gcpKeys = {
     description: 'Gives machines an address of their own. Nothing can connect to it. Without it, the network needs Cloud NAT.',
     example: 'false',
   }),
-  death_date: key((v) => v.oneOf(['cloud', 'manager-only']), 'cloud', {
-    description:
-      'Who ends machines when their `lifetime` is over. `cloud`: Google deletes them by itself, or none is made. `manager-only`: only onejob does.',
-    example: 'manager-only',
-  }),
+  death_date: deathDate(
+    'Who ends machines when their `lifetime` is over. `cloud`: Google deletes them by itself, or none is made. `manager-only`: only onejob does.',
+  ),
   endpoint: key(endpoint, 'https://compute.googleapis.com', 'address', {
     description: 'Where the API of Compute Engine is, for private endpoints.',
     example: 'https://compute-ci.p.googleapis.com',

@@ -1,22 +1,15 @@
 /** What a list over all zones contains, as things of the owner. */
 import { type Offer, type Thing, type ThingKind, tagKeys } from '../cloud.ts';
+import { told } from '../kit/things.ts';
 import { typeText } from './machine-type.ts';
+import { needs } from './permissions.ts';
 import { type Instance, instance, type Leftover, lastOf, leftover, type Page } from './wire.ts';
 
 /** Instances in a life that has no end of its own are not `ending`, so that they are destroyed again. */
 const states: Readonly<Record<string, Thing['state']>> = {
-  PENDING: 'starting',
-  PROVISIONING: 'starting',
-  STAGING: 'starting',
-  RUNNING: 'running',
-  REPAIRING: 'running',
-  PENDING_STOP: 'running',
-  STOPPING: 'ending',
-  DEPROVISIONING: 'ending',
-  SUSPENDING: 'stopped',
-  SUSPENDED: 'stopped',
-  STOPPED: 'stopped',
-  TERMINATED: 'stopped',
+  ...{ PENDING: 'starting', PROVISIONING: 'starting', STAGING: 'starting', RUNNING: 'running', REPAIRING: 'running' },
+  ...{ PENDING_STOP: 'running', STOPPING: 'ending', DEPROVISIONING: 'ending' },
+  ...{ SUSPENDING: 'stopped', SUSPENDED: 'stopped', STOPPED: 'stopped', TERMINATED: 'stopped' },
 };
 
 const leftoverStates: Readonly<Record<string, Thing['state']>> = {
@@ -25,49 +18,51 @@ const leftoverStates: Readonly<Record<string, Thing['state']>> = {
   DELETING: 'ending',
 };
 
-/** What is in lists: at which key of a scope, and as what kind. */
-export type Listed = 'instances' | 'disks' | 'addresses';
-/** What is read of them. */
-export const fieldsOf: Readonly<Record<Listed, string>> = {
-  instances:
-    'name,status,labels,machineType,guestAccelerators,scheduling(provisioningModel,instanceTerminationAction),resourceStatus/scheduling',
-  disks: 'name,status,labels',
-  addresses: 'name,status,labels',
-};
-const kinds: Readonly<Record<Listed, ThingKind>> = { instances: 'machine', disks: 'disk', addresses: 'address' };
+/** What is listed: at which key of a scope, as what kind, what is read of it, and what listing and removing it needs. */
+export const lists = [
+  {
+    what: 'instances',
+    kind: 'machine',
+    needs: needs.instances,
+    remove: needs.deleteInstance,
+    fields:
+      'name,status,labels,machineType,guestAccelerators,scheduling(provisioningModel,instanceTerminationAction),resourceStatus/scheduling',
+  },
+  { what: 'disks', kind: 'disk', needs: needs.disks, remove: needs.deleteDisk, fields: 'name,status,labels' },
+  { what: 'addresses', kind: 'address', needs: needs.addresses, remove: needs.deleteAddress, fields: 'name,status,labels' },
+] as const;
+export const instanceFields = lists[0].fields;
 
 /**
  * Things of one scope with the owner's label. Whatever the filter of the list did, others are left out. An entry that cannot be read
  * goes to `unknown`, since it may be ours.
  */
-export function thingsOf(what: Listed, scope: string, part: Page['items'][string], owner: string, unknown: string[]): Thing[] {
+export function thingsOf(
+  { what, kind }: (typeof lists)[number],
+  scope: string,
+  part: Page['items'][string],
+  owner: string,
+  unknown: string[],
+): Thing[] {
   const entries = part[what];
   if (!Array.isArray(entries)) return [];
   return entries.flatMap((entry: unknown): Thing[] => {
-    const found = (what === 'instances' ? instance : leftover).safeParse(entry);
+    const found = (kind === 'machine' ? instance : leftover).safeParse(entry);
     if (!found.success) {
       unknown.push(`${what} in ${lastOf(scope)} (an entry that cannot be read)`);
       return [];
     }
-    return found.data.labels[tagKeys.owner] === owner ? [thingOf(kinds[what], lastOf(scope), found.data)] : [];
+    return found.data.labels[tagKeys.owner] === owner ? [thingOf(kind, lastOf(scope), found.data)] : [];
   });
 }
 
 function thingOf(kind: ThingKind, place: string, found: Instance | Leftover): Thing {
   const { name, labels, status } = found;
   return {
-    ...{ kind, id: name, place },
-    run: labels[tagKeys.run] ?? null,
-    host: labels[tagKeys.host] ?? null,
-    born: secondsOf(labels[tagKeys.born]),
-    expires: secondsOf(labels[tagKeys.expires]),
+    ...{ kind, id: name, place, ...told(labels) },
     state: (kind === 'machine' ? states : leftoverStates)[status] ?? 'running',
     offer: 'scheduling' in found ? offerOf(found, place) : null,
   };
-}
-
-function secondsOf(text: string | undefined): number | null {
-  return text !== undefined && /^\d{1,12}$/.test(text) ? Number(text) : null;
 }
 
 function offerOf({ machineType: machine, guestAccelerators: [first], scheduling }: Instance, zone: string): Offer | null {

@@ -1,6 +1,7 @@
 /** Zones of the region that have a type of machine and its GPUs. What was found holds for hours: Google changes that every few months. */
 import { CloudError } from '../cloud.ts';
 import type { CloudParts } from '../kit/caller.ts';
+import { createHeld, type Lease } from '../kit/held.ts';
 import type { Calls } from './calls.ts';
 import { type MachineType, typeText } from './machine-type.ts';
 import { needs } from './permissions.ts';
@@ -18,20 +19,14 @@ export function createZones(
   calls: Calls,
   { clock }: Pick<CloudParts, 'clock'>,
 ): Zones {
-  const known = new Map<string, { readonly zones: readonly string[]; readonly until: number }>();
+  const held = createHeld<readonly string[]>(clock.now);
 
   async function offering(what: 'machineTypes' | 'acceleratorTypes', name: string, unknown: string[], signal: AbortSignal) {
     const found: string[] = [];
     const ended = await calls.pages(
       {
-        ...{
-          kind: what,
-          what: `zones with ${name}`,
-          fields: 'name',
-          path: `aggregated/${what}`,
-          query: { filter: `name="${name}"` },
-        },
-        ...{ doing: `find zones with ${name}`, needs: needs[what] },
+        ...{ kind: what, what: `zones with ${name}`, fields: 'name', path: `aggregated/${what}` },
+        ...{ query: { filter: `name="${name}"` }, doing: `find zones with ${name}`, needs: needs[what] },
       },
       (scope, part) => {
         const entries = part[what];
@@ -45,10 +40,7 @@ export function createZones(
     return found;
   }
 
-  return async (type, signal) => {
-    const text = typeText(type);
-    const before = known.get(text);
-    if (before !== undefined && clock.now() < before.until) return before.zones;
+  async function look(type: MachineType, signal: AbortSignal): Promise<Lease<readonly string[]>> {
     const unknown: string[] = [];
     const [ofMachine, ofGpu] = await Promise.all([
       offering('machineTypes', type.machine, unknown, signal),
@@ -57,33 +49,16 @@ export function createZones(
     const everywhere = ofMachine.filter((zone) => ofGpu === null || ofGpu.includes(zone)).sort();
     const here = everywhere.filter((zone) => zone.startsWith(`${region}-`));
     const zones = only === null ? here : only.filter((zone) => here.includes(zone));
-    if (zones.length === 0) throw nowhere(text, project, only ?? [region], everywhere, unknown);
-    if (unknown.length === 0) known.set(text, { zones, until: clock.now() + fresh });
-    return zones;
-  };
-}
+    if (zones.length > 0) return { value: zones, until: unknown.length === 0 ? clock.now() + fresh : 0 };
+    const doing = `Cannot find a zone with ${typeText(type)}`;
+    if (unknown.length > 0) {
+      const message = `${doing}: Compute Engine could not list ${unknown.join('; ')}.`;
+      throw new CloudError('E_CLOUD_UNREACHABLE', message, { retry: true });
+    }
+    throw new CloudError('E_CLOUD_REQUEST', `${doing}: there is none in ${(only ?? [region]).join(', ')} for ${project}.`, {
+      hint: everywhere.length === 0 ? 'Look at the name of the type.' : `It is in ${everywhere.slice(0, 8).join(', ')}.`,
+    });
+  }
 
-function nowhere(
-  type: string,
-  project: string,
-  asked: readonly string[],
-  has: readonly string[],
-  unknown: readonly string[],
-): CloudError {
-  if (unknown.length > 0)
-    return new CloudError(
-      'E_CLOUD_UNREACHABLE',
-      `Cannot find a zone with ${type}: Compute Engine could not list ${unknown.join('; ')}.`,
-      {
-        retry: true,
-      },
-    );
-  const elsewhere = has.length === 0 ? 'Look at the name of the type.' : `It is in ${has.slice(0, 8).join(', ')}.`;
-  return new CloudError(
-    'E_CLOUD_REQUEST',
-    `Cannot find a zone with ${type}: there is none in ${asked.join(', ')} for ${project}.`,
-    {
-      hint: elsewhere,
-    },
-  );
+  return (type, signal) => held.get(typeText(type), (shared) => look(type, shared), signal);
 }

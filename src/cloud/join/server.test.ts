@@ -253,7 +253,7 @@ describe('a tunnel', () => {
     expect([pipes.map((one) => one.run), kept(pipes)]).toEqual([[run], 1]);
   });
 
-  it('is closed to everybody else, and to what is none, without a word', async () => {
+  it('is closed to everybody else, and to other requests, without a word', async () => {
     const { url, bearer, bind, token, pipes, expect: expectRun, forget, said } = await bench();
     const secret = bind();
     const others = expectRun(other);

@@ -4,7 +4,7 @@ import { type Answer, exchange, NoAnswer, type Outgoing } from '../../http/excha
 import type { Log } from '../../log.ts';
 import type { Variables } from '../../secrets/reference.ts';
 import { run } from '../../system/run.ts';
-import { CloudError } from '../cloud.ts';
+import { CloudError, type Offer } from '../cloud.ts';
 
 /** What adapters are made from. */
 export interface CloudParts {
@@ -19,13 +19,21 @@ export interface CloudParts {
   readonly run?: typeof run;
 }
 
-export interface Sending {
+interface Sending {
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
   /** The cloud and where, for messages: `EC2 in us-west-2`. */
   readonly place: string;
   /** Whether the call changes something, so that its fate is unknown when no answer comes. */
   readonly changes: boolean;
+}
+
+/** A call that a cloud may refuse. */
+export interface Asked extends Sending {
+  /** Permissions that it needs, in the cloud's words. */
+  readonly needs: readonly string[];
+  /** For one that makes a machine: which. */
+  readonly offer?: Offer;
 }
 
 export type Caller = ReturnType<typeof createCaller>;

@@ -7,7 +7,7 @@ export interface Lease<T> {
   readonly until: number;
 }
 
-export type Held<T> = ReturnType<typeof createHeld<T>>;
+const silent = (): void => {};
 
 /** `now`: ms of any clock. */
 export function createHeld<T>(now: () => number) {
@@ -19,18 +19,13 @@ export function createHeld<T>(now: () => number) {
       signal.throwIfAborted();
       const before = known.get(key);
       if (before !== undefined && now() < before.until) return before.value;
-      const found = await shared(
-        key,
-        (_, stop) => ask(stop),
-        () => {},
-        signal,
-      );
+      const found = await shared(key, (_, stop) => ask(stop), silent, signal);
       known.set(key, found);
       return found.value;
     },
-    /** The cloud refuses `value`, by default whatever is known. A newer one stays. */
-    forget(value?: T): void {
-      for (const [key, lease] of known) if (value === undefined || lease.value === value) known.delete(key);
+    /** The cloud refuses it. A newer one stays. */
+    forget(value: T): void {
+      for (const [key, lease] of known) if (lease.value === value) known.delete(key);
     },
   };
 }

@@ -7,7 +7,7 @@ import { type Cloud, type HostPlan, needsPrice } from '../cloud.ts';
 export type Question = readonly [subject: string, ask: (subject: string) => Promise<readonly Finding[]> | readonly Finding[]];
 
 /** What it finds; an error is a finding, too. */
-export async function examine([subject, ask]: Question): Promise<readonly Finding[]> {
+async function examine([subject, ask]: Question): Promise<readonly Finding[]> {
   try {
     return await ask(subject);
   } catch (error) {
@@ -20,20 +20,31 @@ export async function examineAll(questions: readonly Question[]): Promise<Findin
   return (await Promise.all(questions.map(examine))).flat();
 }
 
+/** First who signs in; without a credential every other answer would be the same, so only `always` is asked then. */
+export async function examineAfter(
+  signIn: Question,
+  others: readonly Question[],
+  always: readonly Question[] = [],
+): Promise<Finding[]> {
+  const signedIn = await examine(signIn);
+  const isIn = signedIn.every(({ level }) => level !== 'error');
+  return [...signedIn, ...(await examineAll(isIn ? [...others, ...always] : always))];
+}
+
 /** Whether machines are asked for as spot, in the order in which they are. */
 export const spotsOf = ({ spot }: Pick<HostPlan, 'spot'>): readonly boolean[] =>
   ({ never: [false], prefer: [true, false], only: [true] })[spot];
 
-/** For each type what budgets count. `subjectOf`: of a type. */
+/** For each type what budgets count. */
 export async function priceFindings(
+  subject: string,
   plan: HostPlan,
   price: Cloud['price'],
-  subjectOf: (type: string) => string,
   signal: AbortSignal,
 ): Promise<Finding[]> {
   const offers = plan.types.flatMap((type) => spotsOf(plan).map((spot) => ({ type, spot })));
   const found = offers.map(async ({ type, spot }) => {
-    const [subject, what] = [subjectOf(type), `${type}${spot ? ' (spot)' : ''}`];
+    const what = `${type}${spot ? ' (spot)' : ''}`;
     const known = await price({ type, spot }, signal);
     if (known !== null) return fine(subject, `${what} costs about ${known.perHour} USD per hour (estimate, as of ${known.asOf}).`);
     return warning(subject, `onejob knows no price of ${what}.`, needsPrice);
