@@ -19,7 +19,7 @@ import { createLog } from '../log.ts';
 import { openToRead } from '../store/open-to-read.ts';
 import { openWhenFree } from '../store/store.ts';
 import { openHostServices } from './cloud-services.ts';
-import { findDaemon } from './connect.ts';
+import { findDaemon, withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { configSource, type Session } from './session.ts';
 import { formatAge, plural, titledTable } from './text.ts';
@@ -94,16 +94,21 @@ interface Desk {
   readonly machines: Machines | null;
 }
 
-/** Runs `work` with the daemon, or with a controller of its own. */
-async function withDesk<T>(session: Session, config: Config, only: string, work: (desk: Desk) => Promise<T>): Promise<T> {
+/**
+ * Runs `work` with the daemon, or with a controller of its own. Only the latter reads the config and its secrets.
+ * @throws OnejobError E_USAGE if there is no such host
+ */
+async function withDesk<T>(session: Session, only: string, work: (desk: Desk) => Promise<T>): Promise<T> {
   const connection = await findDaemon(session);
   if (connection !== null) {
     using _ = { [Symbol.dispose]: () => connection.close() };
     const { client } = connection;
-    return await work({
-      ...{ hosts: client.machines, up: client.machineUp, down: client.machineDown, machines: null },
-    });
+    const desk = { hosts: client.machines, up: client.machineUp, down: client.machineDown, machines: null };
+    await hostView(desk, only);
+    return await work(desk);
   }
+  const config = await cloudConfig(session);
+  hostOf(config, only);
   const { context, version, output } = session;
   await using parts = new AsyncDisposableStack();
   const store = await openWhenFree(config.stateDir, { temporary: false, tellToLeave: async () => {} });
@@ -171,10 +176,13 @@ async function follow(
 }
 
 /** @throws OnejobError E_USAGE if the daemon's config has no such host */
-async function hostView(desk: Desk, name: string): Promise<CloudHostView> {
-  const found = (await desk.hosts()).find(({ host }) => host === name);
+async function hostView(desk: Pick<Desk, 'hosts'>, name: string): Promise<CloudHostView> {
+  const hosts = await desk.hosts();
+  const found = hosts.find(({ host }) => host === name);
   if (found !== undefined) return found;
-  throw wrongUsage(`The daemon has no host ${name}.`, 'It runs with another config than this one; see "onejob config apply".');
+  const names = hosts.map(({ host }) => host);
+  const what = names.length === 0 ? 'no "hosts"' : `no host ${JSON.stringify(name)}; ${suggest(name, names)}`;
+  throw wrongUsage(`The config of the daemon has ${what}.`, 'The config file may have changed since; see "onejob config apply".');
 }
 
 /** Signals of the terminal or of a CI service, in turn: the first one aborts `stop`, the next one `hurry`. */
@@ -210,11 +218,9 @@ function machineWords({ run, offer, state, why, id, place, console: text }: Mach
 }
 
 export async function upHost(session: Session, name: string, { timeout = usualPatience, wait }: CloudFlags): Promise<number> {
-  const config = await cloudConfig(session);
-  hostOf(config, name);
   const { output } = session;
   const down = `"onejob cloud down ${name}${sameConfig(session)}"`;
-  return withDesk(session, config, name, async (desk) => {
+  return withDesk(session, name, async (desk) => {
     if (!wait && desk.machines !== null)
       throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
     using asked = interrupts(session);
@@ -277,10 +283,8 @@ export async function downHost(
   name: string,
   { timeout = usualPatience, wait, now = false }: CloudFlags,
 ): Promise<number> {
-  const config = await cloudConfig(session);
-  hostOf(config, name);
   const { output } = session;
-  return withDesk(session, config, name, async (desk) => {
+  return withDesk(session, name, async (desk) => {
     if (!wait && desk.machines !== null)
       throw wrongUsage('No daemon is running, so "down" must wait until the machines are gone: leave out --no-wait.');
     using asked = interrupts(session);
@@ -493,10 +497,15 @@ async function sweepServices(
 }
 
 export async function listReceipts(session: Session, limit: number): Promise<number> {
-  const config = await cloudConfig(session);
   const { output } = session;
-  using store = openToRead(config.stateDir);
-  const receipts = store.machines.newest(limit).map((machine) => viewOf(machine, machine.since, null));
+  const receipts = await withDaemon(
+    session,
+    (client) => client.receipts(limit),
+    async () => {
+      using store = openToRead((await session.place()).stateDir);
+      return store.machines.newest(limit).map((machine) => viewOf(machine, machine.since, null));
+    },
+  );
   const rows = receipts.map((one) => ({
     MACHINE: one.run,
     HOST: one.host,

@@ -88,6 +88,22 @@ test('with a daemon it says that the daemon continues, and how to take it back',
   expect(cloud.left()).toEqual([]);
 });
 
+test('a daemon is asked by a shell that has none of its secrets', { timeout: 120_000 }, async () => {
+  await using set = await world({ joins: true });
+  const { here } = set;
+  await here.up();
+  const without = (...args: string[]) => here.cli(['cloud', ...args], { env: { AWS_SECRET: '' } }).ended;
+  const up = await without('up', 'burst');
+  expect(up, up.stderr).toMatchObject({ code: 0 });
+  const down = await without('down', 'burst');
+  expect(down, down.stderr).toMatchObject({ code: 0 });
+  const receipts = await without('receipts', '--json');
+  expect(receipts, receipts.stderr).toMatchObject({ code: 0, stdout: expect.stringMatching(/"host":"burst"/) });
+  const unknown = await without('up', 'brust');
+  expect(unknown).toMatchObject({ code: 2, stderr: expect.stringMatching(/daemon has no host "brust"; did you mean "burst"/) });
+  expect((await without('list')).stderr).toMatch(/AWS_SECRET/);
+});
+
 test('down says of machines that another host has made that they do not drain', { timeout: 120_000 }, async () => {
   await using set = await world({ joins: true, homes: 2 });
   const { cloud, here, there, played } = set;
