@@ -44,7 +44,7 @@ function world({ state = 'booting', lag = 0 }: { state?: Machine['state']; lag?:
     cloud: 'lab',
   };
   const row = { ...entry, made: { id: 'i-1', place: 'here', zone: null } } as { -readonly [K in keyof Machine]: Machine[K] };
-  const cloud = { console: '', mail: '', reads: 0, mails: [] as string[], refuses: null as Error | null };
+  const cloud = { console: '', mail: '', reads: 0, isDeaf: false, mails: [] as string[], refuses: null as Error | null };
   const warned: string[] = [];
   const start = () => {
     const post = createPost({
@@ -53,6 +53,7 @@ function world({ state = 'booting', lag = 0 }: { state?: Machine['state']; lag?:
       cloudOf: () => ({
         async console() {
           cloud.reads += 1;
+          if (cloud.isDeaf) throw new CloudError('E_CLOUD_DENIED', 'Cannot read the console.');
           return cloud.console;
         },
         async deliver(_, text) {
@@ -217,6 +218,20 @@ describe('through the cloud', () => {
       [1, 0],
       [1, 0],
     ]);
+  });
+
+  it('a machine that works and whose console cannot be read has a problem, and is not silent', async () => {
+    const { pass, start, write, beats, row, cloud, warned } = world({ state: 'joined' });
+    row.joinedAt = 1;
+    write(lineOf(run, 'beat', JSON.stringify({ at: 1, ...idle, busy: 1 })));
+    await pass(0);
+    start();
+    await pass(second);
+    cloud.isDeaf = true;
+    await pass(3 * minute);
+    const problem = 'its console cannot be read: Cannot read the console.';
+    expect(beats.map((beat) => [beat.busy, beat.problem])).toEqual([[1, null], ...Array(3).fill([1, problem])]);
+    expect(warned).toHaveLength(1);
   });
 
   it('a machine tells at most one beat a minute unless its work changes, and misses a controller that writes no more', async () => {

@@ -109,7 +109,15 @@ export function createPost({ clock, log, desk, machines, cloudOf }: PostParts) {
     const { run, made } = machine;
     const cloud = cloudOf(machine);
     if (made === null || cloud === null) return;
-    await hear(machine, made, known, cloud);
+    try {
+      await hear(machine, made, known, cloud);
+    } catch (error) {
+      // It is not silent: nobody could hear it.
+      const none = { run, busy: 0, agents: 0, slots: null, waiting: null, idleFor: 0 };
+      const problem = `its console cannot be read: ${messageOf(error)}`;
+      if (find(run)?.state === 'joined' && !signal.aborted) await desk.beat({ ...(known.beat?.said ?? none), problem });
+      throw error;
+    }
     const now = find(run);
     if (now === undefined || !isListenedTo(now)) return;
     known.visits = known.hasWorked ? 0 : known.visits + 1;
