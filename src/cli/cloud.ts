@@ -290,7 +290,7 @@ export async function downHost(
     using asked = interrupts(session);
     // First, so that no other machine is made meanwhile.
     await desk.down(name, now);
-    const drains = !now && config.join?.url === null;
+    const drains = !now && desk.machines?.drainsOthers === true;
     const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name, drains)) ?? { runs: [], unknown: [] };
     for (const what of unlisted) output.say(`could not list ${what}`);
     if (!drains)
@@ -301,7 +301,7 @@ export async function downHost(
     let end: FollowEnd = exitCodes.ok;
     // Nobody else removes them: what does not drain in half of the time is ended, so that the rest is enough to see it gone.
     const limit = performance.now() + timeout / 2;
-    let isForced = now || desk.machines === null || config.join?.url !== null;
+    let isForced = !drains;
     const isDown = ({ machines }: CloudHostView): number | null => {
       if (machines.length === 0) return exitCodes.ok;
       if (!isForced && performance.now() > limit) {

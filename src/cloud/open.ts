@@ -139,6 +139,8 @@ export async function openMachines(parts: MachinesParts) {
     service: machineService(hosts, controller, parts.away ?? new Map()),
     /** Jobs of the own queue on machines. */
     jobs,
+    /** Whether machines that another host made can be told to drain: by mail. */
+    drainsOthers: post !== null,
     /** Why jobs of the pool wait, as the end of a sentence; null: its machines are busy, or it has none. */
     waitsFor(pool: string): string | null {
       const host = hosts.find(({ pools }) => pools.some(({ name }) => name === pool))?.host;
