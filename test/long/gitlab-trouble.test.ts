@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type JobRow, type MemoryGitlab, memoryGitlab, runnerToken } from '../kit/gitlab.ts';
 import { killFilter } from '../support/buildkite-days.ts';
-import { bridgeAddress } from '../support/gitea.ts';
+import { bridgeAddress } from '../support/buildkite-host.ts';
 import { gitlabRunner } from '../support/gitlab-programs.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';

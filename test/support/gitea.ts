@@ -12,6 +12,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import type { Job } from '../../src/ci/gitea/wire.ts';
+import { bridgeAddress } from './buildkite-host.ts';
 import { startChild } from './child.ts';
 import { giteaPrograms } from './gitea-programs.ts';
 
@@ -175,12 +176,6 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
     },
   };
   return gitea;
-}
-
-/** Gateway of the Engine's default bridge, which sandboxes and this host reach. */
-export function bridgeAddress(): string {
-  const said = execFileSync('docker', ['network', 'inspect', 'bridge', '--format', '{{(index .IPAM.Config 0).Gateway}}']);
-  return said.toString().trim();
 }
 
 async function freePort(host: string): Promise<number> {

@@ -13,7 +13,7 @@ import { text } from 'node:stream/consumers';
 import { type GitHubOptions, type MemoryGitHub, memoryGitHub } from '../kit/github.ts';
 
 export interface GitHubServerOptions extends Omit<GitHubOptions, 'origin'> {
-  /** What it listens on; default the loopback, which sandboxes do not reach (`bridgeAddress` of `gitea.ts` they do). */
+  /** What it listens on; default the loopback, which sandboxes do not reach (`bridgeAddress` of `buildkite-host.ts` they do). */
   readonly address?: string;
 }
 
