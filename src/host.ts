@@ -182,7 +182,7 @@ export async function openHost(given: HostParts) {
     const { fetch = outbound.fetch, variables = process.env } = outside;
     const { version } = given.program;
     const mayStart = () => shutdown.decided === null && !loop.reconciler.pause.any;
-    const own = { queue, logs: loop.followers, history: store.history, mayStart };
+    const own = { queue, logs: loop.followers, history: store.history, mayStart, recount: countWaiting };
     return openMachines({
       ...{ config, store, clock, log, fetch, variables, version, own, away },
       services: [...services.byName.values()],

@@ -375,7 +375,7 @@ async function listOne({ output }: Session, name: string, cloud: Cloud, owner: s
   const { signal } = new AbortController();
   const { things, unknown } = await cloud.list(owner, { places: [], everywhere }, signal).catch((error: unknown) => {
     if (!(error instanceof OnejobError)) throw error;
-    return { things: [], unknown: [toFailure(error).message] };
+    return { things: [], unknown: [toFailure(error).message.replace(/\.$/, '')] };
   });
   output.progress(null);
   if (unknown.length > 0)

@@ -298,4 +298,9 @@ test('machines in clouds, and why a job waits for one', () => {
     `! ${held[0]}`,
     expect.stringMatching(/^ {2}onejob-0123456789abcdef .* joined {2}pool gpu: no such image /),
   ]);
+  const [name, scope] = [machine.run, '/subscriptions/1/resourceGroups/g/providers/Microsoft.Compute/virtualMachines'];
+  const azure = page({ hosts: [{ ...host, reason: null, machines: [{ ...machine, id: `${scope}/${name}` }] }] }, 100);
+  expect(azure.at(-1)).toMatch(
+    /^ {2}onejob-0123456789abcdef {2}g6.xlarge \(spot\) in us-west-2a +joined {2}1 of 2 busy {2}\$1.50$/,
+  );
 });

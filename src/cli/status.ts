@@ -61,7 +61,16 @@ function hostLines(view: CloudHostView, colors: Colors, width: number | null): s
     lines.push(...hang('! ', printable(why), width).map(colors.yellow));
   const rows = machines.map(({ run, offer, id, state, report, why, cost }) => {
     const work = report === null ? '' : `${report.busy} of ${report.agents} busy`;
-    return [run, offerText(offer), id ?? '', state, why ?? report?.problem ?? work, cost === null ? '' : `$${cost.toFixed(2)}`];
+    // The end of a long one tells machines apart; where the cloud uses our name, it says nothing new.
+    const short = id?.split('/').at(-1) ?? '';
+    return [
+      run,
+      offerText(offer),
+      short === run ? '' : short,
+      state,
+      why ?? report?.problem ?? work,
+      cost === null ? '' : `$${cost.toFixed(2)}`,
+    ];
   });
   return [...lines, ...table(rows, width, '  ')];
 }

@@ -40,7 +40,7 @@ export interface MachineJobsParts {
   /** Whether jobs may begin: nobody has paused everything, and this onejob does not end. */
   readonly mayStart: () => boolean;
   /** The machine has so many jobs more, or fewer, than it has said. */
-  readonly counted: (run: string, change: 1 | -1) => void;
+  readonly counted: (run: string, change: 1 | -1, pool: string) => void;
 }
 
 export type MachineJobs = ReturnType<typeof createMachineJobs>;
@@ -192,7 +192,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
   function begin(attempt: Attempt): void {
     const { job, run } = attempt;
     attempts.set(job, attempt);
-    parts.counted(run, 1);
+    parts.counted(run, 1, attempt.pool);
     const looked = new AbortController();
     void hold(run, AbortSignal.any([attempt.gone.signal, closing.signal, looked.signal]));
     const over = see(attempt)
@@ -204,7 +204,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
         looked.abort();
         running.delete(over);
         if (attempts.get(job) === attempt) attempts.delete(job);
-        parts.counted(run, -1);
+        parts.counted(run, -1, attempt.pool);
         look();
       });
     running.add(over);

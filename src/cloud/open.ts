@@ -40,7 +40,12 @@ export interface MachinesParts {
   /** Those of the hosts' pools. */
   readonly services: readonly Pick<CiService, 'name' | 'removeNamed'>[];
   /** The own queue, and where its jobs have their logs; null: a command without a daemon, which has no jobs. */
-  readonly own: Pick<MachineJobsParts, 'queue' | 'logs' | 'history' | 'mayStart'> | null;
+  readonly own:
+    | (Pick<MachineJobsParts, 'queue' | 'logs' | 'history' | 'mayStart'> & {
+        /** Counts again how many jobs of the pool wait. */
+        readonly recount: (pool: string) => void;
+      })
+    | null;
 }
 
 export type Machines = Awaited<ReturnType<typeof openMachines>>;
@@ -109,19 +114,24 @@ export async function openMachines(parts: MachinesParts) {
       });
     },
   });
+  const { own } = parts;
   const jobs =
-    parts.own === null
+    own === null
       ? null
       : createMachineJobs({
           ...{
-            ...parts.own,
+            ...own,
             clock,
             log,
             version,
             pools: hosts.flatMap(({ pools }) => pools.filter(({ service }) => service === 'own')),
           },
           machine: controller.get,
-          counted: controller.took,
+          counted(run, change, pool) {
+            // First: a job that a machine has would still count as one that waits, and get a second machine.
+            own.recount(pool);
+            controller.took(run, change);
+          },
         });
   const desk = deskOf(parts, controller, jobs);
   const server =

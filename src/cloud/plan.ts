@@ -480,7 +480,11 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
   const known = { ...host, types: host.types.filter((type) => here.types.has(type)) };
   const untold = Math.min(...host.types.filter((type) => !here.types.has(type)).map(again));
   if (known.types.length === 0)
-    return { ...none, until: untold, reason: `${host.cloud} tells nothing about ${host.types.join(', ')}; see the daemon's log` };
+    return {
+      ...none,
+      until: untold,
+      reason: `${host.cloud} tells nothing about ${host.types.join(', ')}; "onejob cloud check ${host.host}" says why`,
+    };
   // A budget allows no type whose price is unknown; another one may be known.
   const hasPrice = (type: string): boolean => [true, false].some((spot) => priceOf(host, { type, spot }, here) !== null);
   const priced = host.budget === null ? known.types : known.types.filter(hasPrice);

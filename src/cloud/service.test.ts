@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest';
+import type { CloudHostView } from '../api/schema.ts';
 import type { CloudHost } from '../config/clouds.ts';
 import { hostPlan } from '../manager/status.ts';
 import type { Controller } from './controller.ts';
@@ -19,4 +20,10 @@ it('a host says which pools its services cannot serve, next to why it has no mac
     { slot: 'burst', intent: 'nothing yet', because: 'no g6.xlarge since 14:02' },
     { slot: 'burst', intent: 'nothing yet', because: said },
   ]);
+});
+
+it('a plan says in words what a machine that has not joined waits for', () => {
+  const machine = { run: 'onejob-1', state: 'intent', why: null };
+  const host = { host: 'burst', machines: [machine, { ...machine, state: 'booting' }], reason: null, held: [] };
+  expect(hostPlan([host as unknown as CloudHostView]).map(({ because }) => because)).toEqual(['the cloud makes it', 'it boots']);
 });

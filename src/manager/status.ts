@@ -72,7 +72,9 @@ export function hostPlan(hosts: readonly CloudHostView[]): PlanLine[] {
     ...[...(reason === null ? [] : [reason]), ...held].map((because) => ({ slot: host, intent: 'nothing yet', because })),
     ...machines.flatMap(({ run, state, why }) => {
       const intent = state === 'ending' ? 'remove a machine' : state === 'draining' ? 'drain a machine' : 'wait for a machine';
-      return state === 'joined' ? [] : [{ slot: `${host}/${run}`, intent, because: why ?? `it is ${state}` }];
+      return state === 'joined'
+        ? []
+        : [{ slot: `${host}/${run}`, intent, because: why ?? (state === 'booting' ? 'it boots' : 'the cloud makes it') }];
     }),
   ]);
 }

@@ -1,28 +1,29 @@
-/** Jobs of the own queue on machines of a cloud: the real onejob on a stand-in of AWS, and a second real onejob as each machine. */
+/** Jobs of the own queue on machines of a cloud: the real onejob on a stand-in of a cloud, and a second real onejob as each machine. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { awsStandin } from '../support/cloud-standins.ts';
+import { awsStandin, type CloudStandin, gcpStandin, type Machines } from '../support/cloud-standins.ts';
 import { freePort } from '../support/free-port.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 import { secondOnejobs } from '../support/second-onejob.ts';
 
-async function world(agents = 1) {
+async function world(agents = 1, standin: (machines: Machines) => Promise<CloudStandin> = awsStandin) {
   const parts = new AsyncDisposableStack();
   const second = parts.use(secondOnejobs());
-  const cloud = parts.use(await awsStandin(second.machines));
+  const cloud = parts.use(await standin(second.machines));
   const port = await freePort();
   const here: Home = parts.use(await onejob({ config: '', env: cloud.env }));
   const archive = join(here.dir, 'onejob.tgz');
   writeFileSync(archive, 'a package');
   here.configure(`
 clouds:
-  aws: { ${cloud.keys} }
+  lab: { ${cloud.keys} }
 hosts:
   burst:
-    cloud: aws
-    types: [g6.xlarge]
+    cloud: lab
+    types: [${cloud.types[0]}]
+    max: 2
     idle: 1m
     pools: { cpu: { agents: ${agents}, runtime: process, volumes: ["${here.cwd}:/flags"] } }
 join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
@@ -61,6 +62,15 @@ describe.skipIf(lacks('bubblewrap'))('a job of the own queue', { timeout: 120_00
     expect(await machine?.daemon.child.ended).toMatchObject({ code: 0 });
     const receipts = await here.cli(['cloud', 'receipts', '--json']).ended;
     expect(JSON.parse(receipts.stdout)).toMatchObject({ run: machine?.run, state: 'gone', isFailure: false });
+  });
+
+  test('makes one machine, also one that joins before the cloud has answered', async () => {
+    await using all = await world(1, gcpStandin);
+    const { here, second } = all;
+    const done = await here.run('--pool', 'burst.cpu', '--no-workspace', '--', 'true').ended;
+    expect(done, done.stderr).toMatchObject({ code: 0 });
+    expect((await here.api.machines())[0]?.machines).toHaveLength(1);
+    expect(await second.all()).toHaveLength(1);
   });
 
   test('survives the end of either side, can be cancelled, and is lost with its machine', async () => {
