@@ -151,13 +151,15 @@ describe.skipIf(lacks('nspawn', 'openssl'))('a new machine', () => {
     }
 
     expect(await sh('onejob run --no-workspace -- echo hello')).toBe('hello\n');
-    const job = start("onejob run --no-workspace -- sh -c 'echo begun; until [ -e /tmp/go ]; do sleep 0.1; done; exit 7'");
+    await sh('mkdir /var/flags');
+    const wait = 'echo begun; until [ -e /flags/go ]; do sleep 0.1; done; exit 7';
+    const job = start(`onejob run --no-workspace --volume /var/flags:/flags -- sh -c '${wait}'`);
     await job.says(/begun/);
     await until(() => beats.at(-1)?.busy === 1);
     expect(beats.at(-1)).toMatchObject({ run, busy: 1, agents: expect.any(Number), idleFor: 0, problem: null });
     order(run, 'drain');
     await expect.poll(() => sh('onejob status'), { timeout: 20_000 }).toMatch(/drain/);
-    await sh('touch /tmp/go');
+    await sh('touch /var/flags/go');
     expect(await job.ended).toMatchObject({ code: 7 });
     await stage('drained');
     expect(await sh('systemctl is-active onejob', { code: 3 })).toBe('inactive\n');
