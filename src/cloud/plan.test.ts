@@ -440,6 +440,12 @@ describe('what no ledger knows', () => {
     expect(orphansAfter(one, listed([disk, thing()])).size).toBe(0);
   });
 
+  it('stays while its machine could still appear, also when no later list was answered', () => {
+    const early = listed([disk], { from: now - 500, at: now - 500 });
+    const twice = orphansAfter(orphansAfter(new Map(), early), early);
+    expect(isLeftOver(disk, twice, now)).toBe(false);
+  });
+
   it('is left alone without our tags', () => {
     expect(isLeftOver(thing({ run: null, expires: 1 }), new Map(), now)).toBe(false);
     expect(isLeftOver(thing({ expires: null }), new Map(), now)).toBe(false);

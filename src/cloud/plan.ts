@@ -374,15 +374,20 @@ function removal(cloud: string, machine: Machine, things: readonly Thing[], here
 export function isLeftOver(thing: Thing, orphans: ReadonlyMap<string, number>, now: number): boolean {
   if (thing.run === null || thing.expires === null) return false;
   if (now >= thing.expires) return true;
-  return thing.born !== null && now >= thing.born + orphanAfter && (orphans.get(thingKey(thing)) ?? 0) >= 2;
+  return (orphans.get(thingKey(thing)) ?? 0) >= 2;
 }
 
-/** Counts again after a list. An incomplete one says nothing about what it does not show, so the next one counts as the first. */
+/**
+ * Counts again after a list. An incomplete one says nothing about what it does not show, so the next one counts as the first. Nor does
+ * one count that was asked for while the machine of a young thing could still appear.
+ */
 export function orphansAfter(before: ReadonlyMap<string, number>, listed: Listed): ReadonlyMap<string, number> {
   if (listed.failed !== null) return before;
   if (listed.unknown.length > 0) return new Map();
   const withMachine = new Set(listed.things.flatMap(({ kind, run }) => (kind === 'machine' ? [run] : [])));
-  const orphans = listed.things.filter(({ run }) => run !== null && !withMachine.has(run)).map(thingKey);
+  const isOrphan = ({ run, born }: Thing): boolean =>
+    run !== null && !withMachine.has(run) && born !== null && listed.from >= born + orphanAfter;
+  const orphans = listed.things.filter(isOrphan).map(thingKey);
   return new Map(orphans.map((key) => [key, (before.get(key) ?? 0) + 1]));
 }
 
