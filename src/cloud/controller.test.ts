@@ -4,6 +4,7 @@ import { type Cloud, CloudError, type Listing, type Made, type Thing } from './c
 import { createController } from './controller.ts';
 import type { HostConfig } from './hosts.ts';
 import type { Machine, Wish } from './machine.ts';
+import { ended } from './plan.ts';
 
 const host: HostConfig = {
   ...{ host: 'burst', cloud: 'sim', types: ['big'], spot: 'never', image: null, disk: 50, min: 0, max: 1, agents: 1 },
@@ -297,4 +298,32 @@ it('a list that was asked for before the create call failed proves nothing, alth
   second.resolve({ things: [], unknown: [] });
   await pass(1);
   expect(rows()).toMatchObject([{ state: 'ending', absent: [] }]);
+});
+
+it('a machine that works since before the others failed does not hurry the next ones', async () => {
+  let things: readonly Thing[] = [];
+  const { controller, rows, pass, counted } = play({ list: async () => ({ things, unknown: [] }) }, { rules: { max: 3 } });
+  controller.setWaiting('burst', 3);
+  const [working] = await (async () => {
+    await pass(10);
+    return rows();
+  })();
+  for (let second = 0; second < 7200; second += 10) {
+    things = rows()
+      .filter(({ made, state }) => made !== null && state !== 'ending' && state !== 'gone')
+      .map(({ run, born, expires, offer }) => ({
+        ...{ kind: 'machine', id: run, place: 'here', run, host: 'burst', born, expires, state: 'running', offer },
+      }));
+    for (const { run, state } of rows()) {
+      if (run === working?.run) {
+        if (state === 'booting') controller.joined(run);
+        controller.report(run, { busy: 1, agents: 1, idleFor: 0, problem: null });
+      } else if (state === 'booting')
+        controller.change(run, (machine, now) => ended({ ...machine, stage: 'failed' }, now, 'It could not be set up.', true));
+    }
+    await pass(10);
+  }
+  // One and two others at once; then one after 5, 10, 20 and 40 minutes.
+  expect(counted('create')).toBeLessThan(10);
+  expect(controller.reason('burst')).toMatch(/its last \d+ machines failed/);
 });

@@ -225,7 +225,8 @@ export function createController(parts: ControllerParts) {
     if (state !== 'ending' || !isFailure || made === null || (joinedAt !== null && stage !== 'failed')) return;
     const failures = (failing.get(host)?.failures ?? 0) + 1;
     const wait = failures === 1 ? 0 : doubling(failingFirst, failingLongest, failures - 1);
-    failing.set(host, { failures, until: nowOf(cloud) + wait, why: why ?? '' });
+    const at = nowOf(cloud);
+    failing.set(host, { failures, at, until: at + wait, why: why ?? '' });
   }
 
   async function act(step: Exclude<Step, { do: 'change' }>): Promise<void> {
@@ -487,9 +488,9 @@ export function createController(parts: ControllerParts) {
       const at = nowOf(machine.cloud);
       const works = report.busy > 0 || report.problem === null;
       reports.set(run, { ...report, at, workedAt: works ? at : (before?.workedAt ?? null) });
-      // One that has just joined may not know its problem yet.
-      if (report.busy > 0 || (works && machine.joinedAt !== null && at >= machine.joinedAt + provenAfter))
-        failing.delete(machine.host);
+      // One that has just joined may not know its problem yet; one that joined before the others failed says nothing about the next.
+      const isProof = report.busy > 0 || (works && machine.joinedAt !== null && at >= machine.joinedAt + provenAfter);
+      if (isProof && (machine.joinedAt ?? 0) > (failing.get(machine.host)?.at ?? 0)) failing.delete(machine.host);
       const idle = (idleOf.get(machine.host) ?? 0) / 1000;
       // Most reports say what the last one said.
       const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;

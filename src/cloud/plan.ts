@@ -82,7 +82,8 @@ export interface View {
 /** Machines of one host that failed, one after the other. */
 export interface Failing {
   readonly failures: number;
-  /** Seconds by the cloud's clock. */
+  /** When the last one failed, and until when no other is made; seconds by the cloud's clock. */
+  readonly at: number;
   readonly until: number;
   /** Why the last one ended. */
   readonly why: string;
