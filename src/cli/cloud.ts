@@ -107,8 +107,10 @@ async function withDesk<T>(session: Session, only: string, work: (desk: Desk) =>
     await hostView(desk, only);
     return await work(desk);
   }
-  const config = await cloudConfig(session);
-  hostOf(config, only);
+  const whole = await cloudConfig(session);
+  const { cloud: asked } = hostOf(whole, only);
+  // What happens in others is not this command's business.
+  const config = { ...whole, clouds: whole.clouds.filter(({ name }) => name === asked) };
   const { context, version, output } = session;
   await using parts = new AsyncDisposableStack();
   const store = await openWhenFree(config.stateDir, { temporary: false, tellToLeave: async () => {} });
@@ -123,12 +125,12 @@ async function withDesk<T>(session: Session, only: string, work: (desk: Desk) =>
   const machines = await openMachines(given);
   parts.defer(() => machines.close());
   const { service } = machines;
-  const asked =
+  const later =
     <A extends unknown[], R>(ask: (...given: A) => R) =>
     async (...given: A): Promise<R> =>
       ask(...given);
   await machines.start();
-  const desk = { hosts: asked(service.hosts), up: asked(service.up), down: asked(service.down) };
+  const desk = { hosts: later(service.hosts), up: later(service.up), down: later(service.down) };
   return await work({ ...desk, machines });
 }
 

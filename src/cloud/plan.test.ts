@@ -118,7 +118,7 @@ describe('a machine is created', () => {
     const deaf = plan(view({ waiting: waiting(1), deaf: 'another program listens there' }));
     expect(deaf.steps).toEqual([]);
     expect(deaf.reasons.get('burst')).toBe('machines cannot join this daemon: another program listens there');
-    const failing = new Map([['burst', { failures: 2, until: now + 300, why: 'It did not join within 20 minutes.' }]]);
+    const failing = new Map([['burst', { failures: 2, at: now, until: now + 300, why: 'It did not join within 20 minutes.' }]]);
     const found = plan(view({ waiting: waiting(1), failing }));
     expect(found.steps).toEqual([]);
     expect(found.reasons.get('burst')).toMatch(

@@ -70,7 +70,11 @@ export function secondOnejobs(env: Readonly<Record<string, string>> = {}) {
       found.set(id, booted);
       booted.catch((error: unknown) => void broken.push(error));
     },
-    end: (id) => void found.get(id)?.then((machine) => machine.die()),
+    end: (id) =>
+      void found.get(id)?.then(
+        (machine) => machine.die(),
+        () => {},
+      ),
   };
   return {
     ...{ machines, broken },
