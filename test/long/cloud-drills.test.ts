@@ -199,7 +199,8 @@ test('a credential that ends in the middle of a removal leaves nothing, once the
   expect(await here.receipts()).toEqual([expect.objectContaining({ state: 'gone', isFailure: false })]);
 });
 
-test('a machine that never joins is replaced', { timeout: 180_000 }, async () => {
+// A controller that has just started gives machines three minutes to be heard.
+test('a machine that never joins is replaced', { timeout: 300_000 }, async () => {
   let booted = 0;
   const never = new Promise<void>(() => {});
   await using here = await bench({
