@@ -50,7 +50,7 @@ hosts:
   burst:
     cloud: lab
     types: [${cloud.types.join(', ')}]
-    pools: { gpu: { agents: 1, runtime: process }, other: { service: hub, queue: acme/demo, agents: 1, runtime: process } }
+    pools: { gpu: { service: hub, queue: acme/gpu, agents: 1, runtime: process }, other: { service: hub, queue: acme/demo, agents: 1, runtime: process } }
 join: { through: cloud, package: "https://example.org/onejob.tgz", sha256: "${'a'.repeat(64)}" }
 `;
     const env = { ...cloud.env, HUB: secret };

@@ -40,8 +40,9 @@ export function mailMachines(cloud: () => CloudStandin) {
       guest.print(`[    1.0] Linux version 6.8.0\r\n${lineOf(JSON.parse(machine).run, 'booted', '6.8.0')}\r\n`);
       const parts = { file, clock: systemClock, fetch: unreachable, log: quiet, version: '0.1.0', root: folder };
       await joinController({ ...parts, metadata: guest.metadata }, ending.signal);
-      // Its services are only names here.
+      // Its services are only names here, and one pool takes jobs of this test.
       const { defaults, pools } = parse(readFileSync(join(folder, 'run/onejob-cloud/config.yml'), 'utf8'));
+      pools.gpu = { agents: 1, runtime: 'process' };
       for (const [name, { service }] of Object.entries<{ service?: string }>(pools)) if (service !== undefined) delete pools[name];
       const home = await onejob({ config: stringify({ defaults, pools }) });
       try {
