@@ -52,7 +52,17 @@ export function createRoutes(parts: RouteParts): (asked: Asked) => Said {
     if (of.requestId !== null) byRequest.set(`${of.scope}/${of.requestId}`, operation);
     return operation;
   }
-  const shown = (operation: Operation): Said => ({ status: 200, json: operationView(project, operation, now()) });
+  function shown(operation: Operation): Said {
+    return {
+      status: 200,
+      json: operationView(project, operation, isUndone(operation) ? Math.min(now(), operation.ends - 1) : now()),
+    };
+  }
+  /** The clock passes an operation's end a moment before the timer comes that removes the machine. */
+  function isUndone({ type, target, scope, targetId }: Operation): boolean {
+    if (type !== 'delete' || !target.startsWith('instances/') || faults.deleteLies) return false;
+    return world.machine(scope.slice(scope.indexOf('/') + 1), targetId) !== undefined;
+  }
 
   function insert(zone: string, body: unknown, requestId: string | null): Said {
     if (requestId !== null && !/^(?!0{8}-0{4}-0{4}-0{4}-0{12}$)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(requestId))

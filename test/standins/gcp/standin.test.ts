@@ -76,6 +76,19 @@ test('the same request id is the same operation in its zone', async () => {
   expect([again.json.name, again.json.clientOperationId, gcp.machines().length]).toEqual([first.json.name, id, 1]);
 });
 
+test('the operation of a delete runs for as long as the machine is there, whatever the clock says', async () => {
+  const { gcp, body, call, insert, pass } = await world();
+  await insert(body());
+  await pass(60_000);
+  const name = gcp.machines()[0]?.name;
+  const { json: begun } = await call('DELETE', `zones/us-central1-a/instances/${name}?requestId=${randomUUID()}`);
+  const status = async () => (await call('GET', `zones/us-central1-a/operations/${begun.name}`)).json.status;
+  gcp.faults.skew = 3_600_000;
+  expect([gcp.machines().length, await status()]).toEqual([1, 'RUNNING']);
+  await pass(600_000);
+  expect([gcp.machines().length, await status()]).toEqual([0, 'DONE']);
+});
+
 test('parameters and filters that are not in the API are refused', async () => {
   const { call } = await world();
   const said = async (path: string, headers = {}) => (await call('GET', path, undefined, headers)).json.error?.message ?? '';
