@@ -5,7 +5,7 @@ import type { Cloud } from '../cloud/cloud.ts';
 import { cloudType } from '../cloud/types.ts';
 import type { Config } from '../config/config.ts';
 import { suggest } from '../config/problem.ts';
-import { adapters, cloudConfig, hostOf } from './cloud.ts';
+import { adapters, cloudConfig, hostOf, interrupts, ofClouds } from './cloud.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { Interrupted, openPerson } from './init-ask.ts';
 import type { Session } from './session.ts';
@@ -33,7 +33,8 @@ export async function acceptCloud(session: Session, name: string, flags: Accepta
   const { output, context, version } = session;
   const { yes = false, markdown = false } = flags;
   if (markdown && output.json) throw wrongUsage('Choose one of --markdown and --json.');
-  const config = await cloudConfig(session);
+  const used = ofClouds([name]);
+  const config = await cloudConfig(session, used);
   const names = config.clouds.map((one) => one.name);
   const written = config.clouds.find((one) => one.name === name);
   if (written === undefined)
@@ -41,18 +42,13 @@ export async function acceptCloud(session: Session, name: string, flags: Accepta
   const canAsk = context.stdin().isTTY === true && output.isTerminal('stderr');
   if (!yes && !canAsk)
     throw wrongUsage('This makes machines that cost money, and there is no terminal to ask at.', 'Add --yes to agree to that.');
-  using opened = await adapters(session, config, acceptanceOwner());
+  using opened = await adapters(session, used(config), acceptanceOwner());
   const cloud = opened.clouds.get(name)?.cloud;
   if (cloud === undefined) return exitCodes.usage;
   const plan = planOf(config, cloud, flags);
 
-  const [stop, hurry] = [new AbortController(), new AbortController()];
-  const interrupt = (): void => {
-    if (stop.signal.aborted) hurry.abort();
-    else output.say('interrupted; removing what was made. Interrupt again to leave it.');
-    stop.abort();
-  };
-  const releases = [context.process.onSignal(interrupt), context.process.onHangup(interrupt)];
+  using asked = interrupts(session);
+  asked.stop.addEventListener('abort', () => output.say('interrupted; removing what was made. Interrupt again to leave it.'));
   output.say(`everything that this makes has the owner ${plan.owner}. If it is killed, run: ${sweepOf(session, plan.owner, name)}`);
   try {
     const result = await accept(cloud, plan, {
@@ -64,7 +60,7 @@ export async function acceptCloud(session: Session, name: string, flags: Accepta
         else await output.result({ cloud: name, owner: plan.owner, ...shown(step) }, () => [lineOf(step, output.colors)]);
       },
       waits: (text) => output.progress(text),
-      ...{ signal: stop.signal, hurry: hurry.signal },
+      ...{ signal: asked.stop, hurry: asked.hurry },
     });
     output.progress(null);
     if (markdown) await output.print(...markdownOf(result, { cloud, version, wall: clock.wall() }));
@@ -74,7 +70,6 @@ export async function acceptCloud(session: Session, name: string, flags: Accepta
     return result.steps.some((step) => step.result === 'failed') ? exitCodes.failed : exitCodes.ok;
   } finally {
     output.progress(null);
-    for (const release of releases) release();
   }
 }
 

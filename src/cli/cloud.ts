@@ -6,7 +6,7 @@ import type { Cloud, Thing } from '../cloud/cloud.ts';
 import type { OwnedCloud } from '../cloud/controller.ts';
 import { unpriced } from '../cloud/hosts.ts';
 import { offerText } from '../cloud/offer.ts';
-import { type Machines, openAdapters, openMachines } from '../cloud/open.ts';
+import { type Machines, openAdapters, openMachines, unlisted } from '../cloud/open.ts';
 import { sweepRegistrations, type Tagged } from '../cloud/registrations.ts';
 import { viewOf } from '../cloud/service.ts';
 import { type SweepResult, sweep } from '../cloud/sweep.ts';
@@ -47,11 +47,43 @@ const usualSweep = 15 * 60_000;
 /** ms between two looks. */
 const poll = 1_000;
 
-/** @throws OnejobError E_CONFIG, E_USAGE if it names no cloud */
-export async function cloudConfig(session: Session): Promise<Config> {
-  const { config } = await loadConfig(configSource(session));
+/**
+ * `used`: what the command needs of it, so that a pipeline need not have the secrets of everything else.
+ * @throws OnejobError E_CONFIG, E_USAGE if it names no cloud
+ */
+export async function cloudConfig(session: Session, used = (config: Config): Config => config): Promise<Config> {
+  const { config } = await loadConfig({ ...configSource(session), used });
   if (config.clouds.length > 0) return config;
   throw wrongUsage('The config names no cloud.', 'Write one under "clouds"; see docs/cloud.md.');
+}
+
+/** The part of a config that commands about some hosts use: their clouds, and the services of their pools. */
+const ofHosts =
+  (names: readonly string[]) =>
+  (config: Config): Config => {
+    const hosts = config.hosts.filter(({ host }) => names.includes(host));
+    return partOf(config, hosts, new Set(hosts.map(({ cloud }) => cloud)));
+  };
+
+/** The part that commands about some clouds use. */
+export const ofClouds =
+  (names: readonly string[]) =>
+  (config: Config): Config => {
+    const clouds = new Set(names);
+    return partOf(
+      config,
+      config.hosts.filter(({ cloud }) => clouds.has(cloud)),
+      clouds,
+    );
+  };
+
+function partOf(config: Config, hosts: Config['hosts'], clouds: ReadonlySet<string>): Config {
+  const services = new Set(hosts.flatMap(({ pools }) => pools.map(({ service }) => service)));
+  return {
+    ...{ ...config, hosts, notify: null },
+    clouds: config.clouds.filter(({ name }) => clouds.has(name)),
+    services: config.services.filter(({ name }) => services.has(name)),
+  };
 }
 
 export function hostOf(config: Config, name: string) {
@@ -107,10 +139,12 @@ async function withDesk<T>(session: Session, only: string, work: (desk: Desk) =>
     await hostView(desk, only);
     return await work(desk);
   }
-  const whole = await cloudConfig(session);
-  const { cloud: asked } = hostOf(whole, only);
-  // What happens in others is not this command's business.
-  const config = { ...whole, clouds: whole.clouds.filter(({ name }) => name === asked) };
+  const used = ofHosts([only]);
+  const whole = await cloudConfig(session, used);
+  hostOf(whole, only);
+  const part = used(whole);
+  // Another cloud is not this command's business. Other hosts of this one stay known, for what they have in the store.
+  const config = { ...whole, clouds: part.clouds };
   const { context, version, output } = session;
   await using parts = new AsyncDisposableStack();
   const store = await openWhenFree(config.stateDir, { temporary: false, tellToLeave: async () => {} });
@@ -120,7 +154,7 @@ async function withDesk<T>(session: Session, only: string, work: (desk: Desk) =>
   // The command itself tells what happens.
   const log = { ...createLog({ json: output.json, stream: context.stderr }), info() {} };
   const { variables } = context;
-  const { services } = parts.use(await openHostServices(session, config));
+  const { services } = parts.use(await openHostServices(session, part));
   const given = { config, store, clock, log, fetch: outbound.fetch, variables, version, services, only, own: null };
   const machines = await openMachines(given);
   parts.defer(() => machines.close());
@@ -148,6 +182,7 @@ async function follow(
 ): Promise<FollowEnd> {
   const began = performance.now();
   const told = new Map<string, string>();
+  let problems = new Set<string>();
   let reason: string | null = null;
   try {
     for (;;) {
@@ -162,6 +197,9 @@ async function follow(
           told.set(run, 'gone');
           output.say(`machine ${run} is gone: two complete lists show nothing of it`);
         }
+      const now = unlistedBy(desk);
+      for (const problem of now) if (!problems.has(problem)) output.say(problem);
+      problems = new Set(now);
       if (saysReason && view.reason !== reason && view.reason !== null) output.say(`${name} waits: ${view.reason}`);
       reason = view.reason;
       const code = isOver(view);
@@ -177,6 +215,11 @@ async function follow(
   }
 }
 
+/** What this command cannot list; a daemon tells that in its own place. */
+function unlistedBy({ machines }: Desk): string[] {
+  return machines === null ? [] : [...machines.clouds.keys()].flatMap((name) => unlisted(machines.controller, name));
+}
+
 /** @throws OnejobError E_USAGE if the daemon's config has no such host */
 async function hostView(desk: Pick<Desk, 'hosts'>, name: string): Promise<CloudHostView> {
   const hosts = await desk.hosts();
@@ -187,10 +230,19 @@ async function hostView(desk: Pick<Desk, 'hosts'>, name: string): Promise<CloudH
   throw wrongUsage(`The config of the daemon has ${what}.`, 'The config file may have changed since; see "onejob config apply".');
 }
 
+/** ms within which a second signal is the same one: a wrapper sends it to its child, and again to the process group. */
+const sameSignal = 500;
+
 /** Signals of the terminal or of a CI service, in turn: the first one aborts `stop`, the next one `hurry`. */
-function interrupts({ context }: Session) {
+export function interrupts({ context }: Session) {
   const [stop, hurry] = [new AbortController(), new AbortController()];
-  const interrupt = (): void => (stop.signal.aborted ? hurry.abort() : stop.abort());
+  let first = 0;
+  const interrupt = (): void => {
+    if (!stop.signal.aborted) {
+      first = performance.now();
+      stop.abort();
+    } else if (performance.now() - first > sameSignal) hurry.abort();
+  };
   const releases = [context.process.onSignal(interrupt), context.process.onHangup(interrupt)];
   const release = (): void => {
     for (const each of releases) each();
@@ -328,10 +380,11 @@ export async function downHost(
 }
 
 export async function checkHosts(session: Session, names: readonly string[]): Promise<number> {
-  const config = await cloudConfig(session);
+  const used = names.length === 0 ? undefined : ofHosts(names);
+  const config = await cloudConfig(session, used);
   const hosts = names.length === 0 ? config.hosts : names.map((name) => hostOf(config, name));
   if (hosts.length === 0) throw wrongUsage('The config has no "hosts".', 'See docs/cloud.md.');
-  using opened = await adapters(session, config, 'check');
+  using opened = await adapters(session, used?.(config) ?? config, 'check');
   const { output } = session;
   let isGood = true;
   for (const host of hosts) {
@@ -409,17 +462,19 @@ export async function listThings(session: Session, { owner }: { readonly owner?:
 }
 
 export async function sweepClouds(session: Session, flags: SweepFlags): Promise<number> {
-  const config = await cloudConfig(session);
   const { owner, cloud: only, all = false, dryRun = false, timeout = usualSweep } = flags;
+  const used = only === undefined ? undefined : ofClouds(only);
+  const whole = await cloudConfig(session, used);
+  const names = whole.clouds.map(({ name }) => name);
+  for (const name of only ?? [])
+    if (!names.includes(name)) throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggest(name, names)}.`);
+  const config = used?.(whole) ?? whole;
   if (owner !== undefined && !/^[a-z0-9][a-z0-9_-]{0,62}$/.test(owner))
     throw wrongUsage(`${JSON.stringify(owner)} is not an owner: lower-case letters, digits, "-" and "_", at most 63.`);
   using opened = await adapters(session, config, owner ?? null);
   const { output } = session;
-  for (const name of only ?? [])
-    if (!opened.clouds.has(name))
-      throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggest(name, [...opened.clouds.keys()])}.`);
   using asked = interrupts(session);
-  const chosen = [...opened.clouds].filter(([name]) => only?.includes(name) ?? true);
+  const chosen = [...opened.clouds];
   let isClean = true;
   try {
     for (const [name, { cloud, owner: own }] of chosen) {
@@ -456,7 +511,7 @@ function sweptWords({ removed, left, unknown }: SweepResult, dryRun: boolean): s
   return unknown.length === 0 ? 'nothing to remove' : 'nothing to remove in what could be listed';
 }
 
-/** Removes what machines of the config's hosts in these clouds have left at CI services. Whether nothing is left. */
+/** Removes what machines of the config's hosts have left at CI services. Whether nothing is left. */
 async function sweepServices(
   session: Session,
   config: Config,
@@ -465,8 +520,7 @@ async function sweepServices(
   signal: AbortSignal,
 ): Promise<boolean> {
   const { output } = session;
-  const names = new Set(clouds.map(([name]) => name));
-  const hosts = config.hosts.filter((host) => names.has(host.cloud)).map(({ host }) => host);
+  const hosts = config.hosts.map(({ host }) => host);
   if (hosts.length === 0) return true;
   await using opened = await openHostServices(session, config);
   if (opened.services.every(({ removeNamed }) => removeNamed === undefined)) return true;
@@ -525,10 +579,11 @@ export async function listReceipts(session: Session, limit: number): Promise<num
 const iso = (ms: number): string => new Date(ms).toISOString().slice(0, 19).replace('T', ' ');
 
 export async function showConsole(session: Session, name: string): Promise<number> {
-  const config = await cloudConfig(session);
   const isRun = /^onejob-[0-9a-f]{16}$/.test(name);
+  const used = isRun ? undefined : ofHosts([name]);
+  const config = await cloudConfig(session, used);
   if (!isRun) hostOf(config, name);
-  using opened = await adapters(session, config, null);
+  using opened = await adapters(session, used?.(config) ?? config, null);
   const { output } = session;
   const signal = new AbortController().signal;
   let count = 0;

@@ -428,7 +428,7 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
       if (!hurry.aborted) throw error;
       left = [`everything with the tag ${tagKeys.owner}=${owner}`];
     }
-    const what = removed.size === 0 ? 'There was nothing to remove' : `Removed ${[...removed].join(', ')}`;
+    const what = removed.size === 0 ? 'Nothing was removed' : `Removed ${[...removed].join(', ')}`;
     const evidence = left.length === 0 ? `${what}; two complete lists are empty.` : `${what}. May be left: ${left.join(', ')}.`;
     await done({ step: 'clean up', result: left.length === 0 ? 'ok' : 'failed', took: clock.now() - began, evidence });
     return left;

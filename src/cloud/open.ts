@@ -204,7 +204,7 @@ export async function openMachines(parts: MachinesParts) {
 }
 
 /** Why nobody knows what exists in a cloud, a sentence each. */
-function unlisted(controller: Controller, name: string): string[] {
+export function unlisted(controller: Controller, name: string): string[] {
   const listed = controller.listed(name);
   if (listed === null) return [];
   if (listed.failed !== null) return [`Cannot list what exists in cloud ${name}: ${listed.failed}`];

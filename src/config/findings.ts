@@ -26,7 +26,7 @@ export function secretsOf({ secretsKey, services, notify = null, clouds = [] }: 
 }
 
 /** Problems of secrets, at their keys. `now`: wall clock, ms since the epoch. */
-export async function checkSecrets(config: Config, writing: Writing, now: number): Promise<Problem[]> {
+export async function checkSecrets(config: WithSecrets, writing: Writing, now: number): Promise<Problem[]> {
   const problems: Problem[] = [];
   for (const [key, secret] of secretsOf(config)) {
     const path = [...key.split('.'), secret.kind];

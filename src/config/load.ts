@@ -5,9 +5,9 @@
 import { join } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { checkAcross } from './check.ts';
-import { nothingWritten, resolveConfig, type Written } from './config.ts';
+import { type Config, nothingWritten, resolveConfig, type Written } from './config.ts';
 import { type Environment, type HostFacts, readHost } from './environment.ts';
-import { checkSecrets } from './findings.ts';
+import { checkSecrets, type WithSecrets } from './findings.ts';
 import { choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
 import { formatProblem, inOrder, type Problem, place } from './problem.ts';
 import type { Combined } from './source.ts';
@@ -23,6 +23,8 @@ export interface LoadOptions {
   readonly now?: number;
   /** `skip`: neither secrets nor this host are checked, as for a client, or for the config of another host. */
   readonly secrets?: 'check' | 'skip';
+  /** What will be used of the config: no other secrets are checked. Default: all of it. */
+  readonly used?: (config: Config) => WithSecrets;
   /** Whether the host has GPUs that jobs could use, for a config that names no pools. Default: as this host's buses show. */
   readonly gpus?: boolean;
   /** Whether the daemon ends with its last job. Default false. */
@@ -64,7 +66,7 @@ export async function checkConfig(options: LoadOptions) {
   ];
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);
-  if (options.secrets !== 'skip') all.push(...(await checkSecrets(config, writing, now)));
+  if (options.secrets !== 'skip') all.push(...(await checkSecrets(options.used?.(config) ?? config, writing, now)));
   const ordered = inOrder(all.map((problem) => withoutText(problem, writing.foreign)));
   return {
     paths,

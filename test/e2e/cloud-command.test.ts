@@ -2,6 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import type { Child, Ended } from '../support/child.ts';
 import { awsStandin } from '../support/cloud-standins.ts';
 import { freePort } from '../support/free-port.ts';
 import { type Home, onejob } from '../support/onejob.ts';
@@ -30,6 +31,16 @@ pools: { local: { agents: 1, runtime: process } }
   if (here === undefined || there === undefined) throw new Error('no home');
   const owned = parts.move();
   return { cloud, here, there, played, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+/** Sends signals until one counts as the second, and waits for the end. */
+async function interruptedAgain(command: Child): Promise<Ended> {
+  const timer = setInterval(() => command.signal('SIGINT'), 200);
+  try {
+    return await command.ended;
+  } finally {
+    clearInterval(timer);
+  }
 }
 
 test('without a daemon it removes what it has asked for', { timeout: 120_000 }, async () => {
@@ -62,13 +73,57 @@ test('without a daemon, somebody who cannot wait is told what may live and how t
   await up.says(/boots/);
   up.signal('SIGINT');
   await up.says(/interrupted/);
-  up.signal('SIGINT');
-  const ended = await up.ended;
+  const ended = await interruptedAgain(up);
   expect(ended, ended.stderr).toMatchObject({ code: 130 });
   expect(ended.stderr).toMatch(/machine onejob-\w+ \(i-\w+ in us-west-2\) may live until 20\d\d-.* UTC/);
   expect(ended.stderr).toMatch(/onejob cloud down burst/);
   const down = await here.cli(['cloud', 'down', 'burst']).ended;
   expect(down, down.stderr).toMatchObject({ code: 0 });
+});
+
+test('without a daemon, a signal that comes twice at once is one, as from a wrapper', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { cloud, here } = set;
+  const up = here.cli(['cloud', 'up', 'burst']);
+  await up.says(/boots/);
+  up.signal('SIGINT');
+  up.signal('SIGTERM');
+  const ended = await up.ended;
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/machine onejob-[0-9a-f]{16} is gone/);
+  expect(cloud.left()).toEqual([]);
+});
+
+test('without a daemon it says that the cloud does not answer, also while it takes back', { timeout: 120_000 }, async () => {
+  await using set = await world();
+  const { cloud, here } = set;
+  const up = here.cli(['cloud', 'up', 'burst']);
+  await up.says(/boots/);
+  await cloud[Symbol.asyncDispose]();
+  up.signal('SIGINT');
+  await up.says(/Cannot list all of cloud aws: .*no answer/);
+  const ended = await interruptedAgain(up);
+  expect(ended, ended.stderr).toMatchObject({ code: 130 });
+  expect(ended.stderr).toMatch(/machine onejob-\w+ .*may live until/);
+});
+
+test('a command about a host or a cloud needs no secret of another one', { timeout: 120_000 }, async () => {
+  const other =
+    ', other: { type: gcp, project: acme-ci, region: us-central1, owner: acme-ci, credentials: { file: { env: GCP_KEY } } }';
+  await using set = await world({ joins: true, more: other });
+  const { here } = set;
+  for (const args of [
+    ['up', 'burst'],
+    ['console', 'burst'],
+    ['down', 'burst'],
+    ['sweep', '--cloud', 'aws'],
+  ]) {
+    const { code, stderr } = await here.cli(['cloud', ...args]).ended;
+    expect([args, code, stderr]).toEqual([args, 0, expect.not.stringMatching(/GCP_KEY/)]);
+  }
+  expect((await here.cli(['cloud', 'list']).ended).stderr).toMatch(/GCP_KEY/);
+  const wrong = await here.cli(['cloud', 'sweep', '--cloud', 'asw']).ended;
+  expect(wrong).toMatchObject({ code: 2, stderr: expect.stringMatching(/no cloud "asw"; did you mean "aws"/) });
 });
 
 test('with a daemon it says that the daemon continues, and how to take it back', { timeout: 120_000 }, async () => {
@@ -130,11 +185,11 @@ test('what cannot be listed keeps no other cloud from being listed, and is not c
   expect(empty.stderr.replace(/\s+/g, ' ')).toMatch(
     /could not list all of cloud dead: .*instances in us-west-2 \(no answer\).*cloud check/,
   );
-  const console = await here.cli(['cloud', 'console', 'burst']).ended;
+  const run = `onejob-${'0'.repeat(16)}`;
+  const console = await here.cli(['cloud', 'console', run]).ended;
   expect(console).toMatchObject({ code: 1 });
-  expect(console.stderr.replace(/\s+/g, ' ')).toMatch(
-    /could not list all of cloud dead: .*Nobody knows whether a machine of burst exists/,
-  );
+  const said = console.stderr.replace(/\s+/g, ' ');
+  expect(said).toMatch(new RegExp(`could not list all of cloud dead: .*Nobody knows whether a machine of ${run} exists`));
 });
 
 test('a sweep that is interrupted says that something may live', { timeout: 120_000 }, async () => {
