@@ -538,7 +538,7 @@ function overBudget(host: HostConfig, { type }: Offer, price: Price | null, view
   const until = today + day;
   if (price === null) return { reason: unknownPrice(type), until };
   let sum = 0;
-  // Those that live go on for a while: an hour of each counts as spent.
+  // Those that live continue for a while: an hour of each counts as spent.
   let soon = price.perHour;
   for (const machine of [...view.machines, ...view.goneToday]) {
     // What was only adopted to be removed has no price.

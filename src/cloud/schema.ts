@@ -32,7 +32,7 @@ export const hostKeys = {
     example: '20m',
   }),
   budget: key((v) => v.strict(budgetKeys), undefined, {
-    description: 'What its machines may cost, by estimate. No machine is made when it is used up; those that exist go on.',
+    description: 'What its machines may cost, by estimate. No machine is made when it is used up; those that exist continue.',
     example: '{ per_day: 40 USD }',
   }),
   prices: key((v) => v.z.record(v.z.string(), v.numeric(0, 10_000)), undefined, 'map', {
