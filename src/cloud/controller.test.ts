@@ -244,6 +244,24 @@ it('a wish that is called off ends machines that have not joined, and only those
   expect([counted('destroy') > 0, controller.wanted('burst')]).toEqual([true, 0]);
 });
 
+it('a machine that nobody can hear for hours stays, and counts as one that works', async () => {
+  let things: readonly Thing[] = [];
+  const { controller, rows, pass, counted } = play({ list: async () => ({ things, unknown: [] }) });
+  for (let second = 0; second < 3 * 3600; second += 10) {
+    things = rows().map(({ run, born, expires, offer }) => ({
+      ...{ kind: 'machine', id: 'i-1', place: 'here', run, host: 'burst', born, expires, state: 'running', offer },
+    }));
+    for (const { run, state } of rows()) {
+      if (state === 'booting') controller.joined(run);
+      if (state === 'joined') controller.unheard(run, 'its console cannot be read');
+    }
+    controller.setWaiting('burst', rows().some(({ state }) => state === 'joined') ? 0 : 1);
+    await pass(10);
+  }
+  expect(rows()).toMatchObject([{ state: 'joined', why: null }]);
+  expect([counted('create'), counted('destroy')]).toEqual([1, 0]);
+});
+
 it('machines that join and cannot work are replaced less and less often, until one works', async () => {
   let things: readonly Thing[] = [];
   const { controller, rows, pass, counted } = play({ list: async () => ({ things, unknown: [] }) });

@@ -496,6 +496,15 @@ export function createController(parts: ControllerParts) {
       const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;
       if (isIdle || before?.busy !== report.busy || before.agents !== report.agents || before.problem !== report.problem) soon();
     },
+    /** Nobody can hear the machine, which is not its fault: it lives, and neither works nor fails. */
+    unheard(run: string, problem: string): void {
+      const machine = machines.get(run);
+      if (machine === undefined) return;
+      const { busy = 0, agents = 0, problem: before } = reports.get(run) ?? {};
+      const at = nowOf(machine.cloud);
+      reports.set(run, { busy, agents, idleFor: 0, problem, at, workedAt: at });
+      if (before !== problem) soon();
+    },
     /** The machine has so many jobs more, or fewer, than it last reported: it says so itself only later. */
     took(run: string, change: 1 | -1): void {
       const report = reports.get(run);

@@ -294,6 +294,7 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller, jo
       if (machine === null || machine.state === 'ending') return 'end';
       return machine.state === 'draining' ? 'drain' : 'stay';
     },
+    unheard: controller.unheard,
     tunnel(run, pipe) {
       return jobs?.connected(run, pipe) ?? false;
     },

@@ -20,6 +20,7 @@ export function memoryDesk(heard: () => void = () => {}) {
   const beats: BeatCall[] = [];
   const pipes: { run: string; pipe: Duplex }[] = [];
   const thefts: { run: string; from: string }[] = [];
+  const unheard: [run: string, problem: string][] = [];
   let file: string | null = null;
   let fails: Error | null = null;
   const entry = (run: string): Entry => {
@@ -48,6 +49,7 @@ export function memoryDesk(heard: () => void = () => {}) {
       thefts.push({ run, from });
       heard();
     },
+    unheard: (run, problem) => void unheard.push([run, problem]),
     beat(said) {
       beats.push(said);
       heard();
@@ -63,7 +65,7 @@ export function memoryDesk(heard: () => void = () => {}) {
     },
   };
   return {
-    ...{ desk, stages, beats, thefts, pipes },
+    ...{ desk, stages, beats, thefts, pipes, unheard },
     /** Expects a machine. Returns its token. */
     expect(run: string, belongings: JoinAnswer = { config: 'pools: {}\n', files: [], beat: 30 }): string {
       const token = newSecret();

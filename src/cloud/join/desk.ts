@@ -30,6 +30,8 @@ export interface Desk {
   /** A used token came with another credential: either a machine or a thief has the config that was given out first. */
   stolen(run: string, from: string): void | Promise<void>;
   beat(said: BeatCall): Order | Promise<Order>;
+  /** What the machine says cannot be read now. */
+  unheard(run: string, problem: string): void;
   /** The machine offers connections to its onejob. False: nobody wants them. */
   tunnel(run: string, pipe: Duplex): boolean;
   /** The package that machines install, a file; null: it is served elsewhere. */

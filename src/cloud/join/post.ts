@@ -112,10 +112,7 @@ export function createPost({ clock, log, desk, machines, cloudOf }: PostParts) {
     try {
       await hear(machine, made, known, cloud);
     } catch (error) {
-      // It is not silent: nobody could hear it.
-      const none = { run, busy: 0, agents: 0, slots: null, waiting: null, idleFor: 0 };
-      const problem = `its console cannot be read: ${messageOf(error)}`;
-      if (find(run)?.state === 'joined' && !signal.aborted) await desk.beat({ ...(known.beat?.said ?? none), problem });
+      if (find(run)?.state === 'joined' && !signal.aborted) desk.unheard(run, `its console cannot be read: ${messageOf(error)}`);
       throw error;
     }
     const now = find(run);
