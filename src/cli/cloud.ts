@@ -361,7 +361,7 @@ export async function downHost(
       if (!isForced && performance.now() > limit) {
         isForced = true;
         output.say(`${name} has not drained within ${formatAge(timeout / 2)}: ending its jobs`);
-        void desk.down(name, true);
+        desk.down(name, true).catch((error: unknown) => output.say(`failed to end its jobs: ${toFailure(error).message}`));
       }
       return null;
     };

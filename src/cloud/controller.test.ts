@@ -244,6 +244,19 @@ it('a wish that is called off ends machines that have not joined, and only those
   expect([counted('destroy') > 0, controller.wanted('burst')]).toEqual([true, 0]);
 });
 
+it('a wish that cannot be ended, since the disk is full, keeps no machine from being looked after', async () => {
+  const wishes = new Map<string, Wish>();
+  const { controller, pass, counted } = play({}, { wishes, had: [{ ...old, state: 'ending', why: 'It is over.' }] });
+  controller.up('burst', 60_000);
+  wishes.set = () => {
+    throw new Error('database or disk is full');
+  };
+  await pass(60);
+  const before = counted('list');
+  await pass(600);
+  expect(counted('list')).toBeGreaterThan(before);
+});
+
 it('a machine that nobody can hear for hours stays, and counts as one that works', async () => {
   let things: readonly Thing[] = [];
   const { controller, rows, pass, counted } = play({ list: async () => ({ things, unknown: [] }) });

@@ -194,8 +194,18 @@ export function createController(parts: ControllerParts) {
     return { ...rest, now, types };
   }
 
+  /** A store that is full must not keep machines from being removed. */
+  function expire(host: string): void {
+    try {
+      want(host, 0);
+    } catch (error) {
+      wishEnds.set(host, clock.now() + failedAgain * 1000);
+      troubled(error);
+    }
+  }
+
   function tick(): void {
-    for (const [host, end] of wishEnds) if (clock.now() >= end) want(host, 0);
+    for (const [host, end] of wishEnds) if (clock.now() >= end) expire(host);
     const earliest = Math.min(...[...clouds.keys()].map(nowOf));
     const today = Math.floor(earliest / 86_400) * 86_400;
     const deaf = parts.deaf?.() ?? null;
@@ -212,7 +222,7 @@ export function createController(parts: ControllerParts) {
     try {
       commit(...found.steps.flatMap((step) => (step.do === 'change' ? [step.machine] : [])));
     } catch (error) {
-      // What is recorded already goes on.
+      // What is recorded already continues.
       troubled(error);
     }
     for (const step of found.steps) if (step.do !== 'change') act(step).catch(troubled);

@@ -278,7 +278,8 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller, jo
       const name = controller.get(run)?.host;
       const host = hosts.find((one) => one.host === name);
       if (host === undefined) throw new OnejobError('E_CONFIG', `The config has no host ${name} any more.`);
-      const tunnel = jobs !== null && host.pools.some(({ service }) => service === 'own');
+      // Also for a command without jobs: a daemon that starts later has some.
+      const tunnel = host.pools.some(({ service }) => service === 'own');
       return { ...(await guestOf(host, run, { services, secretsKey, variables })), beat, tunnel };
     },
     stolen(run, from) {

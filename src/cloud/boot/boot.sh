@@ -17,10 +17,10 @@ chmod 700 "$state"
 exec >>"$log" 2>&1
 step='begin'
 
-# The console is all that a person sees of a machine that does not join.
+# The console is all that a person sees of a machine that does not join. It may show a prompt.
 say() {
   echo "onejob: $*"
-  { echo "onejob: $*" >/dev/console; } 2>/dev/null || :
+  { printf '\n%s\n' "onejob: $*" >/dev/console; } 2>/dev/null || :
 }
 have() { command -v "$1" >/dev/null; }
 once() { # once NAME: whether this has not been done before

@@ -30,7 +30,7 @@ test('metadata that somebody else changed meanwhile is not overwritten', async (
     { method: 'POST', path: /setMetadata$/ },
     { status: 412, reason: 'conditionNotMet', message: 'Supplied fingerprint does not match current metadata fingerprint.' },
   );
-  await expect(deliver('stay 1 -')).rejects.toMatchObject({ name: 'CloudError', reason: 'conditionNotMet' });
+  await expect(deliver('stay 1 -')).rejects.toMatchObject({ name: 'CloudError', reason: 'conditionNotMet', retry: true });
   expect(await read()).toBeNull();
   conflict();
   await deliver('stay 2 -');

@@ -141,9 +141,21 @@ it('ends a connection that speaks something else', async () => {
   expect(times()).toEqual([0, 1]);
 });
 
+it('is busy for a moment after its first dial, since the controller may have asked an earlier process', async () => {
+  const { tunnel, pass } = await bench(controller().accept);
+  expect(tunnel.isBusy()).toBe(true);
+  await pass(6 * second);
+  expect(tunnel.isBusy()).toBe(false);
+  const refused = await bench(() => {
+    throw new Error('nothing listens');
+  });
+  expect(refused.tunnel.isBusy()).toBe(false);
+});
+
 it('is busy while the controller asks something, and a moment longer', async () => {
   const { accept, last } = controller();
   const { tunnel, pass } = await bench(accept);
+  await pass(6 * second);
   expect(tunnel.isBusy()).toBe(false);
   const asked = openTunnel(last()).dial();
   asked.on('error', () => {}).write('hello');

@@ -22,7 +22,7 @@ export interface TunnelParts {
 
 /** Used by attend.ts. */
 export interface Tunnel {
-  /** Whether the controller asks something, did just now, or could not any more because the connection broke. */
+  /** Whether the controller asks something, did just now, or could not because it has no connection yet or lost it. */
   isBusy(): boolean;
   /** Until `signal` aborts. Never fails. */
   run(signal: AbortSignal): Promise<void>;
@@ -41,18 +41,21 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
   let busyAt: number | null = null;
   /** Whether the connection broke while the controller asked something: it will ask again. */
   let isOwed = false;
+  /** A controller that asked an earlier process of this machine will ask again, too. */
+  let hasDialled = false;
 
   function isBusy(): boolean {
     if ((open?.streams ?? 0) > 0) busyAt = clock.now();
-    return isOwed || (busyAt !== null && clock.now() - busyAt < between);
+    return !hasDialled || isOwed || (busyAt !== null && clock.now() - busyAt < between);
   }
 
   async function once(signal: AbortSignal): Promise<void> {
     const dialling = AbortSignal.any([signal, AbortSignal.timeout(patience)]);
     const pipe = await upgrade(url, tunnelProtocol, { authorization: `Bearer ${credential}` }, dialling);
     const close = (): void => void pipe.destroy();
-    if (isOwed) busyAt = clock.now();
+    if (isOwed || !hasDialled) busyAt = clock.now();
     isOwed = false;
+    hasDialled = true;
     // Before what listens below forgets what was asked.
     const broken = (): void => {
       isOwed = isBusy();
@@ -91,6 +94,7 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
         } catch (error) {
           if (signal.aborted) return;
           failures += 1;
+          hasDialled = true;
           if (failures === 1) log.warn('cannot open the tunnel to the controller; trying again', { reason: messageOf(error) });
         }
         if (failures > 0) await sleep(clock, doubling(firstWait, longestWait, failures), signal);
