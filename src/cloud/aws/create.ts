@@ -19,6 +19,7 @@ function userDataOf(text: string): string {
   throw new CloudError(
     'E_CLOUD_REQUEST',
     `Cannot create a machine: its text for cloud-init has ${packed.length} bytes when packed, but EC2 takes ${mostUserData}.`,
+    { hint: 'Make "setup" of the host shorter, such as by a script that it fetches.' },
   );
 }
 

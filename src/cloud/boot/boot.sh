@@ -17,9 +17,10 @@ chmod 700 "$state"
 exec >>"$log" 2>&1
 step='begin'
 
-# The console is all that a person sees of a machine that does not join. It may show a prompt.
+# The console is all that a person sees of a machine that does not join.
 say() {
   echo "onejob: $*"
+  # A prompt may stand there without an end of line.
   { printf '\n%s\n' "onejob: $*" >/dev/console; } 2>/dev/null || :
 }
 have() { command -v "$1" >/dev/null; }

@@ -34,14 +34,11 @@ export interface BootParts extends Omit<MachineFile, 'guestEnds'> {
 }
 
 /** `facts`: the cautious branch of late 2026, in Ubuntu 22.04 and later. */
-export const usualDriver = '580-server';
-export const usualProbe = 'ubuntu:24.04';
+const usualDriver = '580-server';
+const usualProbe = 'ubuntu:24.04';
 
 /** Folder of what the machine boots with. */
 const here = '/etc/onejob-cloud';
-
-/** Bytes of user data that clouds take: AWS documents 16 KB before its base64, GCP 256 KiB for a value, Azure 64 KB. */
-export const longestUserData = { aws: 16 * 1024, gcp: 256 * 1024, azure: 64 * 1024 } as const;
 
 /** Where and how the script is told what it needs; also for tests. */
 export function bootScript(): string {
@@ -105,13 +102,6 @@ export function cloudInit(parts: BootParts): string {
     },
     { lineWidth: 0, blockQuote: 'literal' },
   )}`;
-}
-
-/** Why the cloud would not take the text, as a sentence; null: it would. */
-export function userDataProblem(text: string, cloud: keyof typeof longestUserData): string | null {
-  const [bytes, most] = [Buffer.byteLength(text), longestUserData[cloud]];
-  if (bytes <= most) return null;
-  return `The text for cloud-init has ${bytes} bytes, but this cloud takes at most ${most}: make "setup" shorter, such as by a script that it fetches.`;
 }
 
 const bootUnit = `[Unit]
