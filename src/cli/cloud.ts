@@ -114,7 +114,7 @@ async function ownerOf(config: Config): Promise<string> {
   if (config.clouds.every(({ owner }) => owner !== null)) return '';
   using store = openToRead(config.stateDir);
   if (store.owner !== null) return store.owner;
-  throw wrongUsage('Nobody knows whose machines are meant: there is no state of a daemon here.', 'Name the owner with --owner.');
+  throw wrongUsage('Cannot tell whose machines are meant: no state of a daemon was found here.', 'Name the owner with --owner.');
 }
 
 /** What a daemon and this command can both do. */
@@ -289,7 +289,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     let end: FollowEnd = exitCodes.ok;
     if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
     else end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isUp);
-    if (end === exitCodes.failed) output.say(`nobody waits for a machine of ${name} any more: it was ended, or its time is over`);
+    if (end === exitCodes.failed) output.say(`the request for a machine of ${name} is over: it was called off or timed out`);
     const gaveUp = `gave up after ${formatAge(timeout)}`;
     if (end === 'interrupted' && desk.machines !== null) await takeBack(session, desk, name, end, asked.hurry);
     else if (end === 'gave up' && desk.machines !== null) await takeBack(session, desk, name, gaveUp, asked.stop);
@@ -325,7 +325,7 @@ async function takeBack(session: Session, desk: Desk, name: string, why: string,
   for (const { run, id, place, expiresAt, end } of left) {
     const what = id === null ? run : `${run} (${id} in ${place})`;
     const held = end === null ? 'its end was not set yet' : `what ends it then: ${end}`;
-    output.say(`machine ${what} may live until ${iso(expiresAt)} UTC; ${held}`);
+    output.say(`machine ${what} may exist until ${iso(expiresAt)} UTC; ${held}`);
   }
   if (left.length > 0) output.say(`remove it with "onejob cloud down ${name}${sameConfig(session)}"`);
 }
@@ -371,7 +371,7 @@ export async function downHost(
     if (end === 'interrupted') output.say('interrupted');
     if (end === 'gave up') output.say(`gave up after ${formatAge(timeout)}`);
     const isSure = end === exitCodes.ok && unlisted.length === 0;
-    if (!isSure) output.say(`something of ${name} may live: see "onejob cloud list"`);
+    if (!isSure) output.say(`something of ${name} may still exist: see "onejob cloud list"`);
     output.say(`${name} gets no other machine until "onejob cloud up ${name}${sameConfig(session)}"`);
     await output.result(await hostView(desk, name), () => []);
     if (end === 'interrupted') return exitCodes.cancelled;
@@ -451,7 +451,7 @@ export async function listThings(session: Session, { owner }: { readonly owner?:
   }
   await output.list(
     found.map(({ cloud, thing }) => ({ cloud, ...thing })),
-    isComplete ? 'Nothing exists.' : 'Nothing else is known to exist.',
+    isComplete ? 'No resources found.' : 'No other resources found.',
     () =>
       titledTable(
         found.map(({ cloud, thing }) => thingRow(cloud, thing)),
@@ -497,7 +497,7 @@ export async function sweepClouds(session: Session, flags: SweepFlags): Promise<
   } catch (error) {
     if (!asked.stop.aborted) throw error;
     const names = chosen.map(([name]) => name).join(', ');
-    output.say(`interrupted; something of ${names} may live. Run it again, or see "onejob cloud list"`);
+    output.say(`interrupted; something of ${names} may still exist. Run it again, or see "onejob cloud list"`);
     return exitCodes.cancelled;
   } finally {
     output.progress(null);
@@ -603,7 +603,7 @@ export async function showConsole(session: Session, name: string): Promise<numbe
   }
   if (count > 0) return exitCodes.ok;
   if (!isComplete) {
-    output.say(`Nobody knows whether a machine of ${name} exists.`);
+    output.say(`It is unknown whether a machine of ${name} exists.`);
     return exitCodes.failed;
   }
   const hint = 'See "onejob cloud list"; "onejob cloud receipts --json" has the console of machines that ended without joining.';

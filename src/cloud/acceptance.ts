@@ -214,7 +214,7 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
       const text = costText(prices, plan.lifetime + ((holdsEnd ? plan.waitForEnd : null) ?? 0));
       if (await parts.confirm(`${type} costs ${text}`)) return [text.includes('unknown') ? 'warning' : 'ok', `${type}: ${text}.`];
       end = 'declined';
-      await done({ step: 'costs', result: 'skipped', took: 0, evidence: `${type}: ${text}. Somebody said no.` });
+      await done({ step: 'costs', result: 'skipped', took: 0, evidence: `${type}: ${text}. Declined.` });
       throw new Over();
     });
   }

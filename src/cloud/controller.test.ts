@@ -137,7 +137,7 @@ it('a type that the cloud does not have is asked for now and then, and said', as
   await pass(120);
   expect(asked).toBeLessThanOrEqual(7);
   expect(counted('create')).toBe(0);
-  expect(controller.reason('burst')).toContain('tells nothing about big');
+  expect(controller.reason('burst')).toContain('gave no information about big');
 });
 
 it('counts what the day has cost by the clock of the cloud, also when ours shows the next day', async () => {
@@ -178,7 +178,7 @@ it('what a machine said before the cloud had told the time keeps nothing alive',
         throw new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true });
       },
     },
-    { had: [{ ...old, state: 'ending', why: 'Somebody asked for it.', since: midnight - 30_000 }] },
+    { had: [{ ...old, state: 'ending', why: 'It was ended with "onejob cloud down".', since: midnight - 30_000 }] },
   );
   await pass(1);
   controller.report(old.run, { busy: 0, agents: 1, idleFor: 0, problem: null });
@@ -239,7 +239,7 @@ it('a wish that is called off ends machines that have not joined, and only those
   await pass(10);
   expect(rows()).toMatchObject([
     { state: 'joined', why: null },
-    { state: 'ending', why: 'Nobody waits for it any more.' },
+    { state: 'ending', why: 'It is no longer wanted: "onejob cloud up" was interrupted or gave up.' },
   ]);
   expect([counted('destroy') > 0, controller.wanted('burst')]).toEqual([true, 0]);
 });

@@ -315,7 +315,7 @@ export function createController(parts: ControllerParts) {
       commit({ ...resolved(current, now, messageOf(error), true), since: now, absent: [] });
       return;
     }
-    log.warn('nobody knows whether a machine was created', { machine: run, host: host.host, error });
+    log.warn('it is unknown whether a machine was created', { machine: run, host: host.host, error });
     commit({ ...current, since: now, absent: [] });
   }
 
@@ -472,7 +472,7 @@ export function createController(parts: ControllerParts) {
       want(host, -1);
       for (const { run } of of(host))
         change(run, (machine, time) => {
-          const why = 'Somebody asked for it.';
+          const why = 'It was ended with "onejob cloud down".';
           return machine.state === 'joined' && !now ? drained(machine, time, why) : endedNow(machine, time, why, now);
         });
     },
@@ -480,7 +480,10 @@ export function createController(parts: ControllerParts) {
     callOff(host: string): void {
       if (wishOf(host) > 0) want(host, 0);
       for (const { run, joinedAt } of of(host))
-        if (joinedAt === null) change(run, (machine, time) => endedNow(machine, time, 'Nobody waits for it any more.', true));
+        if (joinedAt === null)
+          change(run, (machine, time) =>
+            endedNow(machine, time, 'It is no longer wanted: "onejob cloud up" was interrupted or gave up.', true),
+          );
     },
     /** The machine reports that it was set up. */
     joined(run: string): void {
@@ -565,7 +568,7 @@ function adopted(
   const [{ born, expires } = { born: null, expires: null }] = things;
   return {
     ...{ run, owner, cloud: cloud.name, host, offer: machine?.offer ?? { type: 'unknown', spot: false, zone: null }, token: '' },
-    ...{ born: born ?? now, expires: expires ?? now, state, since: now, end: null, why: 'Somebody asked for it.' },
+    ...{ born: born ?? now, expires: expires ?? now, state, since: now, end: null, why: 'It was ended with "onejob cloud down".' },
     made: machine === undefined ? null : { id: machine.id, place: machine.place, zone: null },
     ...{ isFailure: false, joinedAt: null, stage: null, items: [], absent: [], seenAt: now, tokenHash: '', credentialHash: null },
     ...{ by: cloud.credential, price: null, console: null, registrations: null },

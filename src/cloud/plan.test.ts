@@ -135,7 +135,7 @@ describe('a machine is created', () => {
   it('not after `cloud down`, and says what to type', () => {
     const given = view({ wanted: new Map([['burst', -1]]), waiting: waiting(3) });
     expect(created(given)).toEqual([]);
-    expect(plan(given).reasons.get('burst')).toContain('"onejob cloud up burst" lets it work again');
+    expect(plan(given).reasons.get('burst')).toContain('run "onejob cloud up burst" to use it again');
   });
 
   it('not in place of one that no complete list could disprove until its lifetime was over', () => {
@@ -416,7 +416,10 @@ describe('after a list', () => {
 
   it('people who want its end only note it while nobody knows whether it exists', () => {
     const intent = machine({ state: 'intent', made: null });
-    expect(ended(intent, now, 'Somebody asked for it.', false)).toMatchObject({ state: 'intent', why: 'Somebody asked for it.' });
+    expect(ended(intent, now, 'It was ended with "onejob cloud down".', false)).toMatchObject({
+      state: 'intent',
+      why: 'It was ended with "onejob cloud down".',
+    });
   });
 });
 

@@ -443,7 +443,7 @@ export function afterList(
 function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudView) {
   const none = { isWish: false, steps: [] as Step[], reason: null as string | null, until: null as number | null };
   if ((view.wanted.get(host.host) ?? 0) < 0)
-    return { ...none, reason: `somebody ended it with "onejob cloud down"; "onejob cloud up ${host.host}" lets it work again` };
+    return { ...none, reason: `somebody ended it with "onejob cloud down"; run "onejob cloud up ${host.host}" to use it again` };
   const working = of.filter(isWanted);
   const isStarting = (machine: Machine): boolean =>
     machine.state !== 'joined' || isSettling(machine, host, view.reports.get(machine.run), here);
@@ -489,7 +489,7 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
     return {
       ...none,
       until: untold,
-      reason: `${host.cloud} tells nothing about ${host.types.join(', ')}; "onejob cloud check ${host.host}" says why`,
+      reason: `${host.cloud} gave no information about ${host.types.join(', ')}; "onejob cloud check ${host.host}" says why`,
     };
   // A budget allows no type whose price is unknown; another one may be known.
   const hasPrice = (type: string): boolean => [true, false].some((spot) => priceOf(host, { type, spot }, here) !== null);
@@ -529,7 +529,7 @@ const timeOf = (seconds: number): string => new Date(seconds * 1000).toISOString
 const day = 86_400;
 
 const unknownPrice = (type: string): string =>
-  `the price of ${type} is unknown, so its budget allows no machine of it; write it under "prices"`;
+  `the price of ${type} is unknown, so its budget rules it out; write it under "prices"`;
 
 /** Why the budget of the day allows no other machine; null: it does. */
 function overBudget(host: HostConfig, { type }: Offer, price: Price | null, view: View, now: number) {

@@ -75,7 +75,7 @@ test('without a daemon, somebody who cannot wait is told what may live and how t
   await up.says(/interrupted/);
   const ended = await interruptedAgain(up);
   expect(ended, ended.stderr).toMatchObject({ code: 130 });
-  expect(ended.stderr).toMatch(/machine onejob-\w+ \(i-\w+ in us-west-2\) may live until 20\d\d-.* UTC/);
+  expect(ended.stderr).toMatch(/machine onejob-\w+ \(i-\w+ in us-west-2\) may exist until 20\d\d-.* UTC/);
   expect(ended.stderr).toMatch(/onejob cloud down burst/);
   const down = await here.cli(['cloud', 'down', 'burst']).ended;
   expect(down, down.stderr).toMatchObject({ code: 0 });
@@ -104,7 +104,7 @@ test('without a daemon it says that the cloud does not answer, also while it tak
   await up.says(/Cannot list all of cloud aws: .*no answer/);
   const ended = await interruptedAgain(up);
   expect(ended, ended.stderr).toMatchObject({ code: 130 });
-  expect(ended.stderr).toMatch(/machine onejob-\w+ .*may live until/);
+  expect(ended.stderr).toMatch(/machine onejob-\w+ .*may exist until/);
 });
 
 test('a command about a host or a cloud needs no secret of another one', { timeout: 120_000 }, async () => {
@@ -181,7 +181,7 @@ test('what cannot be listed keeps no other cloud from being listed, and is not c
   await using set = await world({ more: dead });
   const { here } = set;
   const empty = await here.cli(['cloud', 'list']).ended;
-  expect(empty).toMatchObject({ code: 1, stdout: 'Nothing else is known to exist.\n' });
+  expect(empty).toMatchObject({ code: 1, stdout: 'No other resources found.\n' });
   expect(empty.stderr.replace(/\s+/g, ' ')).toMatch(
     /could not list all of cloud dead: .*instances in us-west-2 \(no answer\).*cloud check/,
   );
@@ -189,7 +189,7 @@ test('what cannot be listed keeps no other cloud from being listed, and is not c
   const console = await here.cli(['cloud', 'console', run]).ended;
   expect(console).toMatchObject({ code: 1 });
   const said = console.stderr.replace(/\s+/g, ' ');
-  expect(said).toMatch(new RegExp(`could not list all of cloud dead: .*Nobody knows whether a machine of ${run} exists`));
+  expect(said).toMatch(new RegExp(`could not list all of cloud dead: .*It is unknown whether a machine of ${run} exists`));
 });
 
 test('a sweep that is interrupted says that something may live', { timeout: 120_000 }, async () => {
@@ -201,6 +201,6 @@ test('a sweep that is interrupted says that something may live', { timeout: 120_
   sweep.signal('SIGINT');
   const ended = await sweep.ended;
   expect(ended, ended.stderr).toMatchObject({ code: 130 });
-  expect(ended.stderr).toMatch(/interrupted; something of aws may live. Run it again, or see "onejob cloud list"/);
+  expect(ended.stderr).toMatch(/interrupted; something of aws may still exist. Run it again, or see "onejob cloud list"/);
   expect(ended.stderr).not.toMatch(/bug/);
 });

@@ -136,12 +136,12 @@ pools: { local: { agents: 1, runtime: process } }
       ...{ run: machine?.run, host: 'burst', state: 'gone', stage: 'drained', isFailure: false, cost: expect.any(Number) },
       absentAt: [expect.any(Number), expect.any(Number)],
       items: expect.arrayContaining([expect.objectContaining({ kind: 'machine', id: expect.stringContaining(at ?? '') })]),
-      why: end === 'down' ? 'Somebody asked for it.' : 'It had no job for 60 s.',
+      why: end === 'down' ? 'It was ended with "onejob cloud down".' : 'It had no job for 60 s.',
     });
     expect(cloud.left(), name).toEqual([]);
     expect(real.booted.size).toBe(0);
     const listed = await here.cli(['cloud', 'list']).ended;
-    expect(listed, listed.stderr).toMatchObject({ code: 0, stdout: expect.stringContaining('Nothing exists.') });
+    expect(listed, listed.stderr).toMatchObject({ code: 0, stdout: expect.stringContaining('No resources found.') });
     expect(buildkite.census()).toEqual({ agents: [], jobs: [] });
   });
 });

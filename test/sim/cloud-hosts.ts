@@ -449,7 +449,7 @@ export class CloudWorld {
       return;
     }
     if (row.state !== 'ending') this.broken(`${id} was asked to go while its row is ${row.state}`);
-    const isForced = row.isFailure || row.why === 'Somebody asked for it.' || isOver;
+    const isForced = row.isFailure || row.why === 'It was ended with "onejob cloud down".' || isOver;
     if (this.#busy.has(tags.run) && !isForced) this.broken(`${tags.run} was asked to go (${row.why}) while a job ran on it`);
   }
 

@@ -157,7 +157,7 @@ export async function destroyThing(
   try {
     if (kind === 'schedule') return await deleteSchedule(calls, id, call, signal);
     const found = kinds.find((one) => one.kind === kind);
-    if (found === undefined) throw new CloudError('E_CLOUD_REQUEST', `Cannot ${call.doing}: AWS has no such kind.`);
+    if (found === undefined) throw new CloudError('E_CLOUD_REQUEST', `Cannot ${call.doing}: AWS has no resource of that kind.`);
     const [action, parameter] = found.remove;
     await calls.ec2(action, { [parameter]: id }, call, signal);
   } catch (error) {

@@ -56,7 +56,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
     }
     const resource = parseResource(id);
     if (resource === null || resource.kind !== kind)
-      throw new CloudError('E_CLOUD_REQUEST', `Cannot remove ${kind} "${brief(id)}": Azure has no such thing.`);
+      throw new CloudError('E_CLOUD_REQUEST', `Cannot remove ${kind} "${brief(id)}": it is not such an Azure resource.`);
     const { version, remove: needs } = resources[kind];
     const call = { method: 'DELETE', path: id, version, needs, doing: `remove ${kind} ${resource.name}` } as const;
     return kind === 'machine' ? { ...call, query: { forceDeletion: 'true' } } : call;

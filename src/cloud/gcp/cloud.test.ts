@@ -103,7 +103,7 @@ test('GPUs that are built in, several attached ones, and none at all are offers 
 });
 
 test.each([
-  ['missing', /it says no "terminationTimestamp" \(RUNNING\)/],
+  ['missing', /it has no "terminationTimestamp" \(RUNNING\)/],
   ['late', /it says 2030-01-02T06:00:20.000Z, which is later than 2030-01-01T06:00:00.000Z/],
 ] as const)('an end that Google does not confirm (%s) is an error', async (how, why) => {
   const { cloud, gcp, done, order } = await gcpWorld();

@@ -63,7 +63,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
       if (action !== 'DELETE') throw noEnd(run, `its "instanceTerminationAction" is ${action ?? 'not set'} instead of DELETE`);
       if (at > expires + lateness) throw noEnd(run, `it says ${text}, which is later than ${timeOf(expires)}`);
       if (!Number.isNaN(at)) return `Compute Engine deletes it at ${timeOf(at)} (terminationTimestamp)`;
-      if (clock.now() >= until) throw noEnd(run, `it says no "terminationTimestamp" (${found.status})`);
+      if (clock.now() >= until) throw noEnd(run, `it has no "terminationTimestamp" (${found.status})`);
       await sleep(clock, lookEvery, signal);
       signal.throwIfAborted();
     }

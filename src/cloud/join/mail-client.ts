@@ -31,13 +31,13 @@ export function createMailClient({ machine, write, mail, clock }: MailClientPart
   let newest: { readonly mail: Mail; readonly since: number } | null = null;
 
   const none = (why: string, cause?: unknown): OnejobError =>
-    new OnejobError('E_CLOUD_UNREACHABLE', `Cannot hear of the controller through the cloud: ${why}.`, { retry: true, cause });
+    new OnejobError('E_CLOUD_UNREACHABLE', `Cannot reach the controller through the cloud: ${why}.`, { retry: true, cause });
 
   const say = (line: string): void => {
     try {
       write(line);
     } catch (error) {
-      throw none(`the console cannot be written (${messageOf(error)})`, error);
+      throw none(`cannot write to the console (${messageOf(error)})`, error);
     }
   };
 
@@ -77,7 +77,7 @@ export function createMailClient({ machine, write, mail, clock }: MailClientPart
         told = { what, at: clock.now() };
       }
       const found = await look(signal);
-      if (found === null || newest === null || clock.now() - newest.since > lost) throw none('there is no new mail of it');
+      if (found === null || newest === null || clock.now() - newest.since > lost) throw none('it has sent no new mail');
       return found.do;
     },
   };

@@ -161,7 +161,7 @@ describe('through the cloud', () => {
     await one.pass(20 * second);
     expect(await joining).toEqual(answer);
     expect(one.warned).toEqual([
-      'cannot speak with a machine through its cloud {"machine":"onejob-0123456789abcdef","reason":"No answer."}',
+      'cannot communicate with a machine through its cloud {"machine":"onejob-0123456789abcdef","reason":"No answer."}',
     ]);
   });
 

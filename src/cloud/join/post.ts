@@ -152,7 +152,7 @@ export function createPost({ clock, log, desk, machines, cloudOf }: PostParts) {
         .catch((error: unknown) => {
           const why = messageOf(error);
           if (!signal.aborted && known.trouble !== why)
-            log.warn('cannot speak with a machine through its cloud', { machine: machine.run, reason: why });
+            log.warn('cannot communicate with a machine through its cloud', { machine: machine.run, reason: why });
           known.trouble = why;
         })
         .finally(() => {
