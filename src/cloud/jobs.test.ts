@@ -321,22 +321,26 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
   async function turn(times = 30): Promise<void> {
     for (let at = 0; at < times; at++) await new Promise((resolve) => setImmediate(resolve));
   }
+  /** As `turn`, and what is done with files meanwhile, which takes real time. */
+  async function calm(times?: number): Promise<void> {
+    do await turn(times);
+    while (process.getActiveResourcesInfo().some((one) => /^(FSReq|CloseReq)/.test(one)));
+  }
   /** Lets time pass, and all that it causes happen. */
   async function pass(ms: number): Promise<void> {
-    await turn();
+    await calm();
     for (let left = ms; left > 0; ) {
       const step = Math.min(left, Math.max(1, clock.next() ?? left));
       clock.advance(step);
       left -= step;
-      await turn();
+      await calm();
     }
   }
   /** Lets time pass until it is so, an hour at most. */
   async function until(isTrue: () => boolean): Promise<void> {
     const limit = clock.now() + 3_600_000;
-    // Files are written in real time.
     for (let turns = 0; !isTrue(); turns++) {
-      await turn(5);
+      await calm(5);
       if (isTrue()) return;
       if (turns % 20 === 19) clock.advance(Math.min(clock.next() ?? 1_000, 1_000));
       if (clock.now() > limit) throw new Error('it never was so');
