@@ -1215,7 +1215,7 @@ describe('a hostile machine', () => {
   it('that claims any number of slots gets a few hundred jobs at most', async () => {
     const all = await world();
     all.start();
-    const machine = await all.connect(first, { slots: 100_000, starts: false });
+    await all.connect(first, { slots: 100_000, starts: false });
     const request = {
       job: jobRequest.parse({ command: ['true'], pool: 'burst.gpu' }),
       indices: Array.from({ length: 600 }, (_, at) => at),
@@ -1226,8 +1226,7 @@ describe('a hostile machine', () => {
     await all.until(() => all.jobs.on(first) === 512);
     await all.pass(1_000);
     expect(all.jobs.on(first)).toBe(512);
-    expect(machine.run).toBe(first);
-  }, 30_000);
+  });
 
   it('that answers with another job keeps only its own one waiting', async () => {
     const all = await world({ runs: [first, second] });
@@ -1371,4 +1370,4 @@ it('runs no script twice and gives each job one result, whatever happens in whic
     }),
     { numRuns: 6 },
   );
-}, 60_000);
+});
