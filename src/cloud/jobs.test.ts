@@ -321,22 +321,26 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
   async function turn(times = 30): Promise<void> {
     for (let at = 0; at < times; at++) await new Promise((resolve) => setImmediate(resolve));
   }
+  /** As `turn`, and what is done with files meanwhile, which takes real time. */
+  async function calm(times?: number): Promise<void> {
+    do await turn(times);
+    while (process.getActiveResourcesInfo().some((one) => /^(FSReq|CloseReq)/.test(one)));
+  }
   /** Lets time pass, and all that it causes happen. */
   async function pass(ms: number): Promise<void> {
-    await turn();
+    await calm();
     for (let left = ms; left > 0; ) {
       const step = Math.min(left, Math.max(1, clock.next() ?? left));
       clock.advance(step);
       left -= step;
-      await turn();
+      await calm();
     }
   }
   /** Lets time pass until it is so, an hour at most. */
   async function until(isTrue: () => boolean): Promise<void> {
     const limit = clock.now() + 3_600_000;
-    // Files are written in real time.
     for (let turns = 0; !isTrue(); turns++) {
-      await turn(5);
+      await calm(5);
       if (isTrue()) return;
       if (turns % 20 === 19) clock.advance(Math.min(clock.next() ?? 1_000, 1_000));
       if (clock.now() > limit) throw new Error('it never was so');
@@ -1211,7 +1215,7 @@ describe('a hostile machine', () => {
   it('that claims any number of slots gets a few hundred jobs at most', async () => {
     const all = await world();
     all.start();
-    const machine = await all.connect(first, { slots: 100_000, starts: false });
+    await all.connect(first, { slots: 100_000, starts: false });
     const request = {
       job: jobRequest.parse({ command: ['true'], pool: 'burst.gpu' }),
       indices: Array.from({ length: 600 }, (_, at) => at),
@@ -1222,8 +1226,7 @@ describe('a hostile machine', () => {
     await all.until(() => all.jobs.on(first) === 512);
     await all.pass(1_000);
     expect(all.jobs.on(first)).toBe(512);
-    expect(machine.run).toBe(first);
-  }, 30_000);
+  });
 
   it('that answers with another job keeps only its own one waiting', async () => {
     const all = await world({ runs: [first, second] });
@@ -1367,4 +1370,4 @@ it('runs no script twice and gives each job one result, whatever happens in whic
     }),
     { numRuns: 6 },
   );
-}, 60_000);
+});

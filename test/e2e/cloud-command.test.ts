@@ -1,28 +1,22 @@
 /** `onejob cloud` on bad days: broken off, on another host, with a cloud that does not answer. The real onejob on a stand-in of AWS. */
-import { writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { Child, Ended } from '../support/child.ts';
-import { awsStandin } from '../support/cloud-standins.ts';
-import { freePort } from '../support/free-port.ts';
+import { awsStandin, joinOf } from '../support/cloud-standins.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { playMachines } from '../support/played-machines.ts';
 
 /** Machines boot, and join only if `joins`. `homes`: of so many installations with one owner. `more`: clouds. */
 async function world({ joins = false, homes = 1, more = '' } = {}) {
   await using parts = new AsyncDisposableStack();
-  const { machines, played } = playMachines(joins ? {} : { beforeJoin: () => new Promise(() => {}) });
+  const { machines, played, broken } = playMachines(joins ? {} : { beforeJoin: () => new Promise(() => {}) });
   const cloud = parts.use(await awsStandin(machines));
-  const port = await freePort();
   const made: Home[] = [];
   for (let n = 0; n < homes; n += 1) {
     const home = parts.use(await onejob({ config: '', env: cloud.env }));
-    const archive = join(home.dir, 'onejob.tgz');
-    writeFileSync(archive, 'a package');
     home.configure(`
 clouds: { aws: { ${cloud.keys}, owner: acme-ci }${more} }
 hosts: { burst: { cloud: aws, types: [g6.xlarge], pools: { gpu: { agents: 1 } } } }
-join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }
+${await joinOf(home)}
 pools: { local: { agents: 1, runtime: process } }
 `);
     made.push(home);
@@ -30,7 +24,13 @@ pools: { local: { agents: 1, runtime: process } }
   const [here, there = here] = made;
   if (here === undefined || there === undefined) throw new Error('no home');
   const owned = parts.move();
-  return { cloud, here, there, played, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return {
+    ...{ cloud, here, there, played },
+    async [Symbol.asyncDispose]() {
+      await owned.disposeAsync();
+      expect(broken).toEqual([]);
+    },
+  };
 }
 
 /** Sends signals until one counts as the second, and waits for the end. */
@@ -57,12 +57,13 @@ test('without a daemon it removes what it has asked for', { timeout: 120_000 }, 
   expect(JSON.parse(ended.stdout)).toMatchObject({ host: 'burst', wanted: 0, machines: [] });
 });
 
-test('without a daemon it removes what it has asked for, too, when it gives up', { timeout: 120_000 }, async () => {
+// A machine that no list shows yet is waited for two minutes.
+test('without a daemon it removes what it has asked for, too, when it gives up', { timeout: 300_000 }, async () => {
   await using set = await world();
   const { cloud, here } = set;
-  const up = await here.cli(['cloud', 'up', 'burst', '--timeout', '5s']).ended;
+  const up = await here.cli(['cloud', 'up', 'burst', '--timeout', '15s']).ended;
   expect(up, up.stderr).toMatchObject({ code: 1 });
-  expect(up.stderr).toMatch(/gave up after 5s; removing machines of burst that have not joined/);
+  expect(up.stderr).toMatch(/gave up after 15s; removing machines of burst that have not joined/);
   expect(cloud.left()).toEqual([]);
 });
 
@@ -176,8 +177,8 @@ test('down says of machines that another host has made that they do not drain', 
 });
 
 test('what cannot be listed keeps no other cloud from being listed, and is not called nothing', { timeout: 120_000 }, async () => {
-  const port = await freePort();
-  const dead = `, dead: { type: aws, region: us-west-2, endpoint: "http://127.0.0.1:${port}", death_date: manager-only, owner: acme-ci, credentials: { access_key_id: AKIAIOSFODNN7EXAMPLE, secret_access_key: { env: AWS_SECRET } } }`;
+  // Nothing listens there.
+  const dead = `, dead: { type: aws, region: us-west-2, endpoint: "http://127.0.0.1:1", death_date: manager-only, owner: acme-ci, credentials: { access_key_id: AKIAIOSFODNN7EXAMPLE, secret_access_key: { env: AWS_SECRET } } }`;
   await using set = await world({ more: dead });
   const { here } = set;
   const empty = await here.cli(['cloud', 'list']).ended;

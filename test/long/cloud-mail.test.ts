@@ -67,6 +67,7 @@ join: { through: cloud, package: "https://example.org/onejob.tgz", sha256: "${'a
 
     await using there = await onejob({ config, env });
     const down = await there.cli(['cloud', 'down', 'burst', '--timeout', '5m']).ended;
+    expect(played.broken).toEqual([]);
     expect(down, down.stdout + down.stderr).toMatchObject({ code: 0 });
     expect(down.stdout + down.stderr).toMatch(/drains\. It was ended with "onejob cloud down"\.[\s\S]*is gone: two complete lists/);
     expect(consoles.join('')).toMatch(/^onejob: onejob-[0-9a-f]{16} drained /m);

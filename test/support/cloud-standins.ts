@@ -15,6 +15,7 @@ import {
   tenant,
 } from '../standins/azure-cloud/azure-cloud.ts';
 import { createGcp } from '../standins/gcp/standin.ts';
+import { freePort } from './free-port.ts';
 import { scratch } from './scratch.ts';
 import { createAuthority } from './tls-front.ts';
 
@@ -47,6 +48,13 @@ export interface CloudStandin extends AsyncDisposable {
   guest(id: string): Guest;
   /** Ids of all that exists and costs money or holds a name. */
   left(): string[];
+}
+
+/** Line of a config by which machines reach the controller of a home, on a port of its own, and get a package from it. */
+export async function joinOf({ dir }: { readonly dir: string }): Promise<string> {
+  const [port, archive] = [await freePort(), join(dir, 'onejob.tgz')];
+  writeFileSync(archive, 'a package');
+  return `join: { listen: "127.0.0.1:${port}", url: "http://127.0.0.1:${port}", package: "${archive}" }`;
 }
 
 /** What a machine reads at its metadata service, which a stand-in has at an address for each. */

@@ -26,6 +26,7 @@ export function mailMachines(cloud: () => CloudStandin) {
   const ending = new AbortController();
   const folders: Scratch[] = [];
   const works: Promise<void>[] = [];
+  const broken: unknown[] = [];
   const joined = Promise.withResolvers<MailMachine>();
 
   async function play(guest: Guest, text: string, folder: string): Promise<void> {
@@ -62,7 +63,12 @@ export function mailMachines(cloud: () => CloudStandin) {
     boot(id, text) {
       const folder = scratch();
       folders.push(folder);
-      works.push(play(cloud().guest(id), text, folder.path).catch((error: unknown) => joined.reject(error)));
+      works.push(
+        play(cloud().guest(id), text, folder.path).catch((error: unknown) => {
+          broken.push(error);
+          joined.reject(error);
+        }),
+      );
     },
     end() {},
   };
@@ -70,6 +76,8 @@ export function mailMachines(cloud: () => CloudStandin) {
     machines,
     /** The first one that has its config and a daemon. */
     joined: joined.promise,
+    /** What was wrong, also after that. */
+    broken,
     async [Symbol.asyncDispose]() {
       ending.abort();
       await Promise.all(works);

@@ -1,5 +1,5 @@
 /** Machines of a cloud that are a second real onejob on this host: they join, attend, run jobs and drain. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
@@ -56,6 +56,8 @@ export function secondOnejobs(env: Readonly<Record<string, string>> = {}) {
       },
       async die() {
         await unattended();
+        // One whose socket is gone ends already, and a signal would cut that short.
+        if (!existsSync(home.socket)) await daemon.child.ended;
         await home.close();
         rmSync(root, { recursive: true, force: true });
       },
@@ -72,7 +74,7 @@ export function secondOnejobs(env: Readonly<Record<string, string>> = {}) {
     },
     end: (id) =>
       void found.get(id)?.then(
-        (machine) => machine.die(),
+        (machine) => machine.die().catch((error: unknown) => void broken.push(error)),
         () => {},
       ),
   };
