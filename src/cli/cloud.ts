@@ -4,7 +4,6 @@ import type { CloudHostView, MachineView } from '../api/schema.ts';
 import { systemClock as clock } from '../clock.ts';
 import type { Cloud, Thing } from '../cloud/cloud.ts';
 import type { OwnedCloud } from '../cloud/controller.ts';
-import { unpriced } from '../cloud/hosts.ts';
 import { offerText } from '../cloud/offer.ts';
 import { type Machines, openAdapters, openMachines, unlisted } from '../cloud/open.ts';
 import { sweepRegistrations, type Tagged } from '../cloud/registrations.ts';
@@ -390,12 +389,10 @@ export async function checkHosts(session: Session, names: readonly string[]): Pr
   for (const host of hosts) {
     const cloud = opened.clouds.get(host.cloud)?.cloud;
     if (cloud === undefined) continue;
-    const { types, spot, disk, max, lifetime } = host;
     output.progress(`checking ${host.host} at ${host.cloud}`);
     const image = host.image ?? cloud.usualImage;
     const { signal } = new AbortController();
-    const plan = { host: host.host, types, spot, image, disk, max, lifetime };
-    const findings = [...(await cloud.preflight(plan, signal)), ...(await unpriced(host, cloud, signal).catch(() => []))];
+    const findings = await cloud.preflight({ ...host, image }, signal);
     output.progress(null);
     if (findings.some(({ level }) => level === 'error')) isGood = false;
     const marks = { ok: '✓', warning: '!', error: '✗' } as const;

@@ -20,7 +20,7 @@ import {
   type Thing,
   tagKeys,
 } from './cloud.ts';
-import { offerText } from './offer.ts';
+import { offerText, spotsOf } from './offer.ts';
 import { sweep } from './sweep.ts';
 
 export interface AcceptancePlan {
@@ -197,7 +197,8 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
     waits('permissions, quota, image and network');
     signal.throwIfAborted();
     const host = 'acceptance';
-    const findings = await cloud.preflight({ host, types: [type], spot, image, disk, max: 1, lifetime }, signal);
+    const wanted = { host, types: [type], spot, image, disk, max: 1, lifetime, budget: null, prices: {} };
+    const findings = await cloud.preflight(wanted, signal);
     let took = clock.now() - began;
     for (const [subject, found] of Map.groupBy(findings, ({ subject }) => subject.replace(/^[^:]+: /, ''))) {
       await done({ step: subject, result: worst(found), took, evidence: found.map(sentence).join(' ') });
@@ -208,9 +209,8 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
 
   /** @throws Over if somebody says no */
   async function costs(type: string): Promise<void> {
-    const ways = { never: [false], prefer: [true, false], only: [true] }[plan.spot];
     await step('costs', async () => {
-      const prices = await Promise.all(ways.map((spot) => cloud.price({ type, spot }, signal).catch(() => null)));
+      const prices = await Promise.all(spotsOf(plan).map((spot) => cloud.price({ type, spot }, signal).catch(() => null)));
       const text = costText(prices, plan.lifetime + ((holdsEnd ? plan.waitForEnd : null) ?? 0));
       if (await parts.confirm(`${type} costs ${text}`)) return [text.includes('unknown') ? 'warning' : 'ok', `${type}: ${text}.`];
       end = 'declined';
@@ -227,7 +227,7 @@ export async function accept(cloud: Cloud, plan: AcceptancePlan, parts: Acceptan
       const zones = await cloud.zones(type, signal);
       // With a zone, since a create token is only good in one.
       const named = zones.filter((zone) => zone !== null);
-      const offers: Offer[] = { never: [false], prefer: [true, false], only: [true] }[plan.spot].flatMap((spot) =>
+      const offers: Offer[] = spotsOf(plan).flatMap((spot) =>
         (named.length > 0 ? named : [null]).map((zone) => ({ type, spot, zone })),
       );
       for (const [at, offer] of offers.entries()) {

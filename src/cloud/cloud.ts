@@ -136,9 +136,6 @@ export interface Price {
   readonly asOf: string;
 }
 
-/** What to do about an unknown price. */
-export const needsPrice = 'A host with a "budget" makes no machine of it until "prices" of the host has one.';
-
 /** What a preflight examines: one entry of `hosts`. */
 export interface HostPlan {
   readonly host: string;
@@ -150,6 +147,10 @@ export interface HostPlan {
   readonly max: number;
   /** ms */
   readonly lifetime: number;
+  /** USD per day (UTC) for machines of this entry; null: no limit. */
+  readonly budget: number | null;
+  /** USD per hour by type, instead of the adapter's price. */
+  readonly prices: Readonly<Record<string, number>>;
 }
 
 export interface CloudCapabilities {

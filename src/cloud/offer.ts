@@ -1,5 +1,9 @@
-/** An offer for people. */
-import type { Offer } from './cloud.ts';
+/** Offers: in words for people, and in which order they are asked for. */
+import type { HostPlan, Offer } from './cloud.ts';
+
+/** Whether machines are asked for as spot, in the order in which they are. */
+export const spotsOf = ({ spot }: Pick<HostPlan, 'spot'>): readonly boolean[] =>
+  ({ never: [false], prefer: [true, false], only: [true] })[spot];
 
 /** As `g6.xlarge (spot) in us-west-2a`. */
 export function offerText({ type, spot, zone }: Offer): string {

@@ -2,6 +2,7 @@
 import { hasCode, messageOf } from '../errors.ts';
 import { CloudError, type CloudErrorCode, type Offer } from './cloud.ts';
 import type { HostConfig } from './hosts.ts';
+import { spotsOf } from './offer.ts';
 
 /** An offer that the cloud did not have. */
 export interface Unavailable {
@@ -80,7 +81,7 @@ function make(): Omit<Offers, 'unknown'> {
   return {
     next(host, types, now) {
       const because: Unavailable[] = [];
-      for (const spot of { never: [false], prefer: [true, false], only: [true] }[host.spot])
+      for (const spot of spotsOf(host))
         for (const type of host.types) {
           const quota = known.find(
             ({ cloud, code, offer, until }) =>

@@ -165,6 +165,8 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
       disk: 100,
       max: 1,
       lifetime: 1,
+      budget: null,
+      prices: {},
     } as const;
     await cloud.preflight(plan, signal);
     for (const spot of [true, false]) {

@@ -94,6 +94,8 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
       disk: 50,
       max: 1,
       lifetime: 3_600_000,
+      budget: null,
+      prices: {},
     } as const;
     for (const one of [image, usualImage]) await done(cloud.preflight({ ...plan, image: one }, never));
 

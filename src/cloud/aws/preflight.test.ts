@@ -17,6 +17,8 @@ const plan: HostPlan = {
     disk: 100,
     max: 2,
     lifetime: 3_600_000,
+    budget: null,
+    prices: {},
   },
 };
 const group = 'sg-0e00000000000000';
@@ -71,7 +73,7 @@ describe('preflight', () => {
         'aws: types: Cannot use g9.xlarge: EC2 does not offer it in us-west-2.',
         'aws: quota: Quota "Running On-Demand G and VT instances" (L-DB2E81BA) in us-west-2 is 0 vCPUs, but one g9.xlarge needs 4.',
         'aws: network: Machines get the default security group of their network, in which they reach each other.',
-        'aws: price: onejob knows no price of g9.xlarge.',
+        'aws: price: The price of g9.xlarge is unknown.',
         'aws: end of life: "scheduler_role" is missing, so that onejob makes no machine.',
       ]),
     );

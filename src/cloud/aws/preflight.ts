@@ -2,7 +2,8 @@
 import { z } from 'zod';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { type Cloud, CloudError, type HostPlan } from '../cloud.ts';
-import { examineAfter, examineAll, managerOnly, priceFindings, spotsOf } from '../kit/preflight.ts';
+import { examineAfter, examineAll, managerOnly, priceFindings } from '../kit/preflight.ts';
+import { spotsOf } from '../offer.ts';
 import type { Call, Calls, Params } from './calls.ts';
 import { createPermissions, runParams } from './create.ts';
 import type { Ami, Images } from './image.ts';

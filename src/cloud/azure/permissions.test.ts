@@ -7,7 +7,16 @@ import { allows, allPermissions } from './permissions.ts';
 import { azure, usualImage } from './type.ts';
 
 const scope = { places: [], everywhere: false };
-const plan = { host: 'burst', types: ['Standard_NC4as_T4_v3'], spot: 'prefer', disk: 128, max: 1, lifetime: 3_600_000 } as const;
+const plan = {
+  host: 'burst',
+  types: ['Standard_NC4as_T4_v3'],
+  spot: 'prefer',
+  disk: 128,
+  max: 1,
+  lifetime: 3_600_000,
+  budget: null,
+  prices: {},
+} as const;
 const tags = { 'onejob-owner': owner, 'onejob-run': run };
 
 /** Every path of the adapter. */

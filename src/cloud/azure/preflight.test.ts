@@ -7,7 +7,17 @@ import { usualImage } from './type.ts';
 
 const size = 'Standard_NC4as_T4_v3';
 const usual: HostPlan = {
-  ...{ host: 'burst', types: [size], spot: 'prefer', image: usualImage, disk: 128, max: 4, lifetime: 6 * 3_600_000 },
+  ...{
+    host: 'burst',
+    types: [size],
+    spot: 'prefer',
+    image: usualImage,
+    disk: 128,
+    max: 4,
+    lifetime: 6 * 3_600_000,
+    budget: null,
+    prices: {},
+  },
 };
 
 async function check(

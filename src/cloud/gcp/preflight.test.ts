@@ -8,7 +8,7 @@ import { permissions } from './permissions.ts';
 
 const plan: HostPlan = {
   ...{ host: 'burst', types: ['n1-standard-4/nvidia-tesla-t4', 'g2-standard-4'], spot: 'never', image: usualImage },
-  ...{ disk: 50, max: 4, lifetime: 6 * 3_600_000 },
+  ...{ disk: 50, max: 4, lifetime: 6 * 3_600_000, budget: null, prices: {} },
 };
 const lines = (found: readonly Finding[]): string[] =>
   found.map(({ level, subject, message }) => `${level} ${subject}: ${message}`);
@@ -146,7 +146,7 @@ test('hardware that is dead, and lifetimes that Google does not take', async () 
     expect.arrayContaining([
       expect.stringMatching(/^error burst: n1-standard-4\/nvidia-tesla-k80: .* has a K80, which is older than Turing/),
       'error burst: end of life: "lifetime" is 10454400 s, but Google takes 30 s to 120 days.',
-      'warning burst: price: onejob knows no price of n1-standard-4/nvidia-tesla-k80.',
+      'warning burst: price: The price of n1-standard-4/nvidia-tesla-k80 is unknown.',
     ]),
   );
   const alone = await another({ deathDate: 'manager-only' });

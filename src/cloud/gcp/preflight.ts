@@ -2,7 +2,8 @@
 import { OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import type { Cloud, HostPlan } from '../cloud.ts';
-import { examineAfter, examineAll, managerOnly, priceFindings, spotsOf } from '../kit/preflight.ts';
+import { examineAfter, examineAll, managerOnly, priceFindings } from '../kit/preflight.ts';
+import { spotsOf } from '../offer.ts';
 import type { Access } from './access.ts';
 import type { Call, Calls } from './calls.ts';
 import { imageOf } from './image.ts';

@@ -129,7 +129,16 @@ test('its permissions are exactly those that its calls need', async () => {
   for (const { kind, id, place } of (await done(cloud.list('lab-7', { places: [], everywhere: true }, never))).things)
     await done(cloud.destroy({ kind, id, place }, never));
   const { type } = wanted.offer;
-  const plan = { host: 'burst', types: [type], spot: 'never', disk: 50, max: 1, lifetime: 3_600_000 } as const;
+  const plan = {
+    host: 'burst',
+    types: [type],
+    spot: 'never',
+    disk: 50,
+    max: 1,
+    lifetime: 3_600_000,
+    budget: null,
+    prices: {},
+  } as const;
   await done(cloud.preflight({ ...plan, image: usualImage }, never));
   await done(
     cloud.preflight({ ...plan, image: { from: 'projects/acme-images/global/images/gpu-base-7', has: 'everything' } }, never),

@@ -1,7 +1,8 @@
 /** What the preflights of all clouds share: how questions are asked, and what they say of prices and of the end of life. */
 import { messageOf, OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
-import { type Cloud, type HostPlan, needsPrice } from '../cloud.ts';
+import type { Cloud, HostPlan } from '../cloud.ts';
+import { offerText, spotsOf } from '../offer.ts';
 
 /** One question, and what its findings are about. */
 export type Question = readonly [subject: string, ask: (subject: string) => Promise<readonly Finding[]> | readonly Finding[]];
@@ -31,11 +32,7 @@ export async function examineAfter(
   return [...signedIn, ...(await examineAll(isIn ? [...others, ...always] : always))];
 }
 
-/** Whether machines are asked for as spot, in the order in which they are. */
-export const spotsOf = ({ spot }: Pick<HostPlan, 'spot'>): readonly boolean[] =>
-  ({ never: [false], prefer: [true, false], only: [true] })[spot];
-
-/** For each type what budgets count. */
+/** For each type what budgets count. A budget allows no type whose price is unknown. */
 export async function priceFindings(
   subject: string,
   plan: HostPlan,
@@ -44,10 +41,15 @@ export async function priceFindings(
 ): Promise<Finding[]> {
   const offers = plan.types.flatMap((type) => spotsOf(plan).map((spot) => ({ type, spot })));
   const found = offers.map(async ({ type, spot }) => {
-    const what = `${type}${spot ? ' (spot)' : ''}`;
+    const what = offerText({ type, spot, zone: null });
+    const own = plan.prices[type];
+    if (own !== undefined) return fine(subject, `${what} costs ${own} USD per hour, as "prices" of the host says.`);
     const known = await price({ type, spot }, signal);
     if (known !== null) return fine(subject, `${what} costs about ${known.perHour} USD per hour (estimate, as of ${known.asOf}).`);
-    return warning(subject, `onejob knows no price of ${what}.`, needsPrice);
+    const unknown = `The price of ${what} is unknown`;
+    const todo = `Write one under hosts.${plan.host}.prices, such as { ${type}: 0.62 }.`;
+    if (plan.budget !== null) return problem(subject, `${unknown}, so the budget rules it out.`, todo);
+    return warning(subject, `${unknown}.`, 'A host with a "budget" makes no machine of it until "prices" of the host has one.');
   });
   return Promise.all(found);
 }
