@@ -29,6 +29,7 @@ it(`keeps its promises about machines in ${seeds} bad days`, { timeout: 3_600_00
   expect(sums.created).toBeGreaterThan(seeds);
   expect(sums.jobs).toBeGreaterThan(seeds);
   expect(sums.kills).toBeGreaterThan(seeds / 2);
+  for (const key of ['pieces', 'sweeps', 'late', 'cleared'] as const) expect([key, sums[key]]).not.toEqual([key, 0]);
 });
 
 it('a manager killed at any boundary of create and destroy makes one machine for a job, and nothing lives on', {
