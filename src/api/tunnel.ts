@@ -18,7 +18,7 @@ const greeting = z.union([
   z.object({ version: z.string(), error: errorView }),
 ]);
 
-export type Greeting = z.infer<typeof greeting>;
+type Greeting = z.infer<typeof greeting>;
 
 const protocol = 1;
 

@@ -124,7 +124,7 @@ export function stepKey(step: Step): string {
 }
 
 /** Seconds in which a machine that nobody knows to exist may still appear in a list. */
-export const appearsWithin = 120;
+const appearsWithin = 120;
 /** Seconds in which the cloud must confirm the end of a machine. */
 const endWithin = 300;
 /** Seconds between two requests to remove a thing that is not on its way, and one that is. */
@@ -507,7 +507,7 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
 }
 
 /** The config's own price, else the cloud's; null: unknown. */
-export function priceOf(
+function priceOf(
   host: HostConfig,
   { type, spot }: Pick<Offer, 'type' | 'spot'>,
   here: Pick<CloudView, 'types' | 'now'>,

@@ -172,7 +172,7 @@ test('down says of machines that another host has made that they do not drain', 
     /machine onejob-[0-9a-f]{16} was made by another host: it is removed without a drain, so jobs that run there are lost/,
   );
   expect(said).toMatch(/if a daemon there still has it, run "onejob cloud down burst" there/);
-  expect(played[0]?.stages).toEqual(['booted', 'joined']);
+  await expect.poll(() => played[0]?.stages).toEqual(['booted', 'joined']);
   expect(cloud.left()).toEqual([]);
 });
 

@@ -244,7 +244,7 @@ test('up and down work without a daemon, and down finds the machine by its tags'
   await using here = await bench();
   await here.cli(['cloud', 'up', 'burst']);
   expect(here.aws.alive()).toHaveLength(1);
-  expect(here.played[0]?.stages).toEqual(['booted', 'joined']);
+  await expect.poll(() => here.played[0]?.stages).toEqual(['booted', 'joined']);
   const elsewhere = { ONEJOB_STATE_DIR: join(here.home.dir, 'another'), ONEJOB_SOCKET: join(here.home.dir, 'another.sock') };
   expect(await here.cli(['cloud', 'list'], 0, elsewhere)).toContain(here.played[0]?.run);
   await here.cli(['cloud', 'down', 'burst'], 0, elsewhere);

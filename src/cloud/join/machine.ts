@@ -47,7 +47,7 @@ const [firstWait, longestWait] = [2_000, 60_000];
 const tmpfs = 0x01021994;
 
 /** Reads `machine.json`. @throws OnejobError E_USAGE */
-export function readMachine(file: string): MachineFile {
+function readMachine(file: string): MachineFile {
   const text = attempt(() => readFileSync(file, 'utf8'));
   const found = machineFile.safeParse(jsonOf(text ?? ''));
   if (found.success) return found.data;

@@ -25,7 +25,7 @@ export interface Mail {
 }
 
 /** An age recipient for X25519. */
-export const recipientText = z.string().regex(/^age1[a-z0-9]{58}$/);
+const recipientText = z.string().regex(/^age1[a-z0-9]{58}$/);
 export const joinLine = z.object({ recipient: recipientText, version: z.string().min(1).max(64) });
 
 const contents = joinAnswer.extend({ proof: z.string() });
