@@ -588,6 +588,100 @@ describe('a machine that drains', () => {
   });
 });
 
+describe('a pool of a machine that begins nothing', () => {
+  const gpu = { name: 'gpu', slots: [{}], paused: [], backoff: null, draining: false, leaving: false };
+  const cpu = { ...gpu, name: 'cpu' };
+  const cannot = [
+    ['is paused', { paused: ['by somebody'] }],
+    ['backs off', { backoff: {} }],
+    ['drains', { draining: true }],
+    ['leaves', { leaving: true }],
+  ] as const;
+  const cancels = ({ calls }: FakeMachine) => calls.filter((call) => call === 'cancel').length;
+
+  /** A job waits on a machine. */
+  async function waiting() {
+    const all = await world({ runs: [first, second] });
+    all.start();
+    const machine = await all.connect(first, { starts: false });
+    const says = (more: object) => {
+      machine.status = () => ({ pools: [{ ...gpu, ...more }, cpu] });
+    };
+    says({});
+    const id = all.submit();
+    await all.until(() => machine.jobs.size === 1);
+    return { all, machine, says, id };
+  }
+
+  it.each(cannot)('because it %s loses a job that waits there to another machine', async (_, more) => {
+    const { all, machine, says, id } = await waiting();
+    says(more);
+    const other = await all.connect(second);
+    await all.until(() => other.begun.length === 1);
+    expect(all.clock.now()).toBeLessThan(90_000);
+    other.end(other.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+    expect([machine.begun, machine.job(id).view.result, cancels(machine)]).toEqual([[], { kind: 'cancelled' }, 1]);
+  });
+
+  it.each(cannot)('because it %s has no job if it is the only one, until it works', async (_, more) => {
+    const { all, machine, says, id } = await waiting();
+    says(more);
+    await all.pass(3_600_000);
+    expect([all.at(id).state, all.jobs.on(first), machine.jobs.size]).toEqual(['queued', 0, 1]);
+    says({});
+    machine.starts = true;
+    await all.until(() => machine.begun.length === 1);
+    machine.end(machine.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+  });
+
+  it.each(cannot)('because it %s gets no job', async (_, more) => {
+    const all = await world();
+    all.start();
+    const machine = await all.connect(first, { status: () => ({ pools: [{ ...gpu, ...more }, cpu] }) });
+    const id = all.submit();
+    await all.pass(120_000);
+    expect([all.at(id).state, machine.jobs.size]).toEqual(['queued', 0]);
+  });
+
+  it.each(cannot.slice(0, 2))('for a short time, because it %s, keeps its job', async (_, more) => {
+    const { all, machine, says, id } = await waiting();
+    for (let times = 0; times < 5; times++) {
+      says(more);
+      await all.pass(20_000);
+      says({});
+      await all.pass(20_000);
+    }
+    expect([all.at(id).state, cancels(machine), machine.jobs.size]).toEqual(['assigned', 0, 1]);
+  });
+
+  it('keeps a job while nobody knows whether it still does', async () => {
+    const { all, machine, id } = await waiting();
+    machine.status = () => {
+      throw cut();
+    };
+    await all.pass(600_000);
+    expect([all.at(id).state, cancels(machine)]).toEqual(['assigned', 0]);
+  });
+
+  it('keeps a job that an agent has, which may have begun', async () => {
+    const { all, machine, says, id } = await waiting();
+    machine.change(id, { state: 'assigned', agent: 'gpu-1' });
+    says({ backoff: {} });
+    await all.pass(600_000);
+    expect([all.at(id).state, cancels(machine)]).toEqual(['assigned', 0]);
+  });
+
+  it('may give a job to an agent right before it is taken back, which is lost then: it may have begun', async () => {
+    const { all, machine, says, id } = await waiting();
+    machine.before.set('cancel', () => machine.change(id, { state: 'assigned', agent: 'gpu-1' }));
+    says({ backoff: {} });
+    expect((await all.done(id)).result).toEqual({ kind: 'lost', reason: 'its machine has cancelled it' });
+    expect(machine.jobs.size).toBe(1);
+  });
+});
+
 describe('a machine that refuses a job', () => {
   const refusal =
     (retry: boolean, name = 'E_MOUNT_MISSING' as const) =>
@@ -1285,6 +1379,7 @@ it('runs no script twice and gives each job one result, whatever happens in whic
     gone: 1,
     vanish: 2,
     drain: 1,
+    close: 1,
     begin: 5,
     end: 2,
     print: 1,
@@ -1335,6 +1430,7 @@ it('runs no script twice and gives each job one result, whatever happens in whic
           for (const one of machines) if (all.states.has(one.run)) one.attach(all.jobs);
         } else if (what === 'drain' && all.states.has(machine.run))
           all.states.set(machine.run, { run: machine.run, host: 'burst', state: 'draining' });
+        else if (what === 'close') machine.draining = !machine.draining;
         else if (what === 'begin') for (const { id, state } of open) if (state === 'queued') machine.begin(id);
         if (what === 'end' && one?.state === 'running') machine.end(one.id, code(run));
         if (what === 'print' && one?.state === 'running') machine.print(one.id, 'x');

@@ -49,7 +49,10 @@ export type MachineJobs = ReturnType<typeof createMachineJobs>;
 const [lookEvery, patience] = [20_000, 30_000];
 /** ms until the next look at one that takes no job now. */
 const lookSoon = 5_000;
-/** ms until a failed call is made again, and until a machine that refused a job gets another one. */
+/**
+ * ms until a failed call is made again, and until a machine that refused a job gets another one, or loses what waits in a pool that
+ * is paused or backs off: its next try may succeed, and without a job there may be none.
+ */
 const [breath, longBreath] = [1_000, 30_000];
 /** ms between two looks at a job that has not begun: the first, and the longest. */
 const [firstLook, longestLook] = [100, 2_000];
@@ -77,8 +80,8 @@ interface Link {
   readonly client: MachineClient;
   /** By the machine's name of the pool: how many jobs it takes at a time. Empty while it does not answer. */
   slots: ReadonlyMap<string, number>;
-  /** Whether it begins nothing new. */
-  isDraining: boolean;
+  /** By the machine's name of the pool: from when on its waiting jobs are taken back, as `clock.now()`. As it last answered. */
+  stuck: ReadonlyMap<string, number>;
   close(): void;
 }
 
@@ -134,8 +137,11 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   const countOf = (run: string, pool: string | null = null): number =>
     [...attempts.values()].filter((one) => one.run === run && (pool === null || one.pool === pool)).length;
-  /** Whether the machine may begin a job that it has. */
-  const mayBegin = (run: string): boolean => parts.machine(run)?.state === 'joined' && links.get(run)?.isDraining !== true;
+  /** The machine's name of a pool. */
+  const there = (pool: string): string => pools.find(({ name }) => name === pool)?.pool ?? pool;
+  /** Whether the machine may begin a job of the pool that it has. */
+  const mayBegin = (run: string, pool: string): boolean =>
+    parts.machine(run)?.state === 'joined' && clock.now() < (links.get(run)?.stuck.get(there(pool)) ?? Number.POSITIVE_INFINITY);
 
   /** Gives waiting jobs to machines with a free slot. Never fails. */
   function look(): void {
@@ -153,7 +159,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     for (const { name, host, pool } of pools) {
       const hasRoom = ({ run, slots }: Link): boolean =>
         parts.machine(run)?.host === host &&
-        mayBegin(run) &&
+        mayBegin(run, name) &&
         clock.now() >= (notBefore.get(run) ?? 0) &&
         countOf(run, name) < (slots.get(pool) ?? 0);
       for (let job = elsewhere.head(name); job !== null; job = elsewhere.head(name)) {
@@ -245,13 +251,13 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   /** Submits the job, unless the machine has it already, and follows it to its end. */
   async function carry(attempt: Attempt, signal: AbortSignal): Promise<JobView> {
-    const { job, run, agent, remote } = attempt;
+    const { job, run, pool, agent, remote } = attempt;
     const file = await persist(() => logs.feed(agent));
     let view = await withMachine(run, signal, (client) => submitted(attempt, client));
     attempt.isThere = true;
     cancelled(attempt);
     for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
-      if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
+      if (view.state === 'queued' && !mayBegin(run, pool)) await withMachine(run, signal, (client) => client.cancel(remote));
       await sleep(clock, wait, signal);
       signal.throwIfAborted();
       view = await withMachine(run, signal, (client) => client.job(remote));
@@ -260,9 +266,10 @@ export function createMachineJobs(parts: MachineJobsParts) {
       await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
     await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
     const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
-    // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before.
+    // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before. One
+    // that an agent has had may have begun without a time of its start.
     if (done.result?.kind === 'cancelled' && !attempt.isCancelled)
-      throw done.startedAt === null ? new NotBegun() : new Gone('its machine has cancelled it');
+      throw done.startedAt === null && done.agent === null ? new NotBegun() : new Gone('its machine has cancelled it');
     return done;
   }
 
@@ -281,7 +288,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   /** The job on the machine. @throws NotBegun */
   async function submitted(attempt: Attempt, client: MachineClient): Promise<JobView> {
-    const { job: id, run, remote } = attempt;
+    const { job: id, run, pool, remote } = attempt;
     const known = await client.job(remote).catch((error: unknown) => {
       if (hasCode(error, 'E_JOB_UNKNOWN')) return null;
       throw error;
@@ -292,10 +299,10 @@ export function createMachineJobs(parts: MachineJobsParts) {
     const { state } = job?.progress ?? {};
     if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine has forgotten it');
     const check = (): void => {
-      if (elsewhere.get(id)?.progress.cancelling === true || !mayBegin(run)) throw new NotBegun();
+      if (elsewhere.get(id)?.progress.cancelling === true || !mayBegin(run, pool)) throw new NotBegun();
     };
     check();
-    const { workspace, array, pool: name, ...request } = job.request;
+    const { workspace, array, ...request } = job.request;
     try {
       const files = workspace === null ? null : elsewhere.openWorkspace(job, workspace);
       const sent = files === null ? null : await client.putWorkspace(files);
@@ -304,7 +311,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       // Sending may have taken long.
       check();
       return await client.submit({
-        ...{ ...request, id: remote, workspace: sent, pool: pools.find((one) => one.name === name)?.pool ?? name },
+        ...{ ...request, id: remote, workspace: sent, pool: there(pool) },
         ...{ needs: [], retries: 0, attemptOf: { job: id, attempt: job.progress.attempt, array } },
       });
     } catch (error) {
@@ -402,9 +409,14 @@ export function createMachineJobs(parts: MachineJobsParts) {
     while (!signal.aborted) {
       try {
         const view = await link.client.status();
-        const works = view.pools.filter(({ paused, backoff }) => paused.length === 0 && backoff === null);
-        link.slots = new Map(works.map(({ name, slots }) => [name, Math.min(slots.length, mostSlots)]));
-        link.isDraining = view.pools.length > 0 && view.pools.every(({ draining, leaving }) => draining || leaving);
+        const now = clock.now();
+        const slots = new Map<string, number>();
+        const stuck = new Map<string, number>();
+        for (const { name, paused, backoff, draining, leaving, slots: all } of view.pools)
+          if (draining || leaving) stuck.set(name, now);
+          else if (paused.length > 0 || backoff !== null) stuck.set(name, link.stuck.get(name) ?? now + longBreath);
+          else slots.set(name, Math.min(all.length, mostSlots));
+        [link.slots, link.stuck] = [slots, stuck];
         look();
       } catch (error) {
         link.slots = new Map();
@@ -424,7 +436,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       if (links.get(run) === link) links.delete(run);
       end();
     };
-    const link: Link = { run, client, slots: new Map(), isDraining: false, close };
+    const link: Link = { run, client, slots: new Map(), stuck: new Map(), close };
     links.set(run, link);
     linked.wake();
     void watch(link, over.signal);
