@@ -76,6 +76,8 @@ class FakeMachine {
       },
     ],
   });
+  /** Its connection ends, and the controller knows. */
+  leave = (): void => {};
   #over = new AbortController();
   #changed = Promise.withResolvers<void>();
 
@@ -129,7 +131,7 @@ class FakeMachine {
   attach(jobs: MachineJobs): void {
     this.#over = new AbortController();
     const over = this.#over;
-    jobs.attach(this.run, this.#client(over.signal), () => over.abort(cut()));
+    this.leave = jobs.attach(this.run, this.#client(over.signal), () => over.abort(cut()));
   }
 
   client(): MachineClient {
@@ -849,6 +851,91 @@ describe('a cancelled job', () => {
   });
 });
 
+describe('a machine whose connection stays away', () => {
+  /** A job whose machine lost its connection right before it was submitted, or right after. */
+  async function left(when: 'before' | 'after') {
+    const all = await world({ runs: [first, second] });
+    all.start();
+    const machine = await all.connect();
+    machine[when].set('submit', () => {
+      machine.leave();
+      throw cut();
+    });
+    if (when === 'before') machine.before.set('job', machine.before.get('submit') as () => unknown);
+    const id = all.submit();
+    await all.until(() => machine.calls.includes(when === 'before' ? 'job' : 'submit'));
+    await all.pass(2_000);
+    machine.before.clear();
+    machine.after.clear();
+    return { all, machine, id };
+  }
+
+  it('has no job that was cancelled before it was submitted', async () => {
+    const { all, machine, id } = await left('before');
+    expect(all.at(id).state).toBe('reserved');
+    all.queue.cancel(id);
+    await all.turn();
+    expect([all.at(id).result, all.jobs.on(first)]).toEqual([{ kind: 'cancelled' }, 0]);
+    machine.attach(all.jobs);
+    await all.pass(60_000);
+    expect(machine.jobs.size).toBe(0);
+  });
+
+  it('loses a job that was not submitted to another one after a while', async () => {
+    const { all, machine, id } = await left('before');
+    const other = await all.connect(second);
+    await all.pass(20_000);
+    expect([all.at(id).state, other.jobs.size]).toEqual(['reserved', 0]);
+    await all.until(() => other.begun.length === 1);
+    expect(all.clock.now()).toBeLessThan(40_000);
+    machine.attach(all.jobs);
+    await all.pass(60_000);
+    other.end(other.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+    expect(machine.jobs.size).toBe(0);
+  });
+
+  it('keeps a job that was not submitted if it is back soon, as often as that happens', async () => {
+    const { all, machine, id } = await left('before');
+    for (let times = 0; times < 5; times++) {
+      await all.pass(25_000);
+      const answer = Promise.withResolvers<void>();
+      machine.before.set('job', () => answer.promise);
+      machine.attach(all.jobs);
+      await all.pass(1_000);
+      machine.leave();
+    }
+    expect(all.at(id)).toMatchObject({ state: 'reserved', attempt: 1 });
+    machine.before.clear();
+    machine.attach(all.jobs);
+    await all.until(() => machine.begun.length === 1);
+    machine.end(id);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 1 });
+  });
+
+  it('gets its job back from the queue if it is the only one', async () => {
+    const { all, machine, id } = await left('before');
+    await all.pass(600_000);
+    expect([all.at(id).state, all.at(id).attempt, all.jobs.on(first)]).toEqual(['queued', 1, 0]);
+    machine.attach(all.jobs);
+    await all.until(() => machine.begun.length === 1);
+    machine.end(machine.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+  });
+
+  it('keeps a job that it may have, also when that is cancelled', async () => {
+    const { all, machine, id } = await left('after');
+    const other = await all.connect(second);
+    await all.pass(600_000);
+    all.queue.cancel(id);
+    await all.pass(600_000);
+    expect([all.at(id).state, all.at(id).result, other.jobs.size]).toEqual(['assigned', null, 0]);
+    machine.attach(all.jobs);
+    expect((await all.done(id)).result).toEqual({ kind: 'cancelled' });
+    expect([machine.begun, other.begun]).toEqual([[id], []]);
+  });
+});
+
 describe('a connection that breaks', () => {
   const calls: Call[] = ['status', 'job', 'putWorkspace', 'submit', 'hold', 'logs', 'settled', 'artifacts'];
   it.each(calls.flatMap((call) => (['before', 'after'] as const).map((when) => [when, call] as const)))(
@@ -1376,6 +1463,7 @@ it('runs no script twice and gives each job one result, whatever happens in whic
   const weights = {
     connect: 4,
     cut: 2,
+    leave: 2,
     gone: 1,
     vanish: 2,
     drain: 1,
@@ -1419,6 +1507,7 @@ it('runs no script twice and gives each job one result, whatever happens in whic
         const [one] = open;
         if (what === 'connect' && all.states.has(machine.run)) machine.attach(all.jobs);
         else if (what === 'cut') machine.cut();
+        else if (what === 'leave') machine.leave();
         else if (what === 'gone') {
           machine.cut();
           all.gone(machine.run);

@@ -16,7 +16,7 @@ import { openTunnel } from '../api/tunnel.ts';
 import type { Job, JobChange } from '../ci/own-queue/job.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { PoolConfig } from '../config/config.ts';
-import { type Clock, doubling, sleep } from '../core/clock.ts';
+import { type Clock, deadline, doubling, sleep } from '../core/clock.ts';
 import { type Failure, type JobResult, takenWithJob } from '../core/slot.ts';
 import { hasCode, isJobsOwn, messageOf, OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
@@ -45,7 +45,7 @@ export interface MachineJobsParts {
 
 export type MachineJobs = ReturnType<typeof createMachineJobs>;
 
-/** ms between two looks at a machine, and after which an answer is given up. */
+/** ms between two looks at a machine, and after which an answer, or its connection for a job that was not submitted, is given up. */
 const [lookEvery, patience] = [20_000, 30_000];
 /** ms until the next look at one that takes no job now. */
 const lookSoon = 5_000;
@@ -253,7 +253,12 @@ export function createMachineJobs(parts: MachineJobsParts) {
   async function carry(attempt: Attempt, signal: AbortSignal): Promise<JobView> {
     const { job, run, pool, agent, remote } = attempt;
     const file = await persist(() => logs.feed(agent));
-    let view = await withMachine(run, signal, (client) => submitted(attempt, client));
+    let view = await withMachine(
+      run,
+      signal,
+      (client) => submitted(attempt, client),
+      () => away(attempt, signal),
+    );
     attempt.isThere = true;
     cancelled(attempt);
     for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
@@ -374,12 +379,17 @@ export function createMachineJobs(parts: MachineJobsParts) {
    * Repeats what may be done twice until the machine has answered, or is gone: while it says nothing, nobody knows what became of the
    * job.
    */
-  async function withMachine<T>(run: string, signal: AbortSignal, work: (client: MachineClient) => Promise<T>): Promise<T> {
+  async function withMachine<T>(
+    run: string,
+    signal: AbortSignal,
+    work: (client: MachineClient) => Promise<T>,
+    connected = (): Promise<void> => linked.next(signal),
+  ): Promise<T> {
     for (let failures = 1; ; failures++) {
       signal.throwIfAborted();
       const link = links.get(run);
       if (link === undefined) {
-        await linked.next(signal);
+        await connected();
         continue;
       }
       try {
@@ -395,10 +405,28 @@ export function createMachineJobs(parts: MachineJobsParts) {
     }
   }
 
+  /**
+   * Until the machine is connected. It must not be called while a call is under way: then `reserved` proves that nothing was
+   * submitted, so the job need not wait. @throws NotBegun
+   */
+  async function away({ job, run }: Attempt, signal: AbortSignal): Promise<void> {
+    using limit = deadline(clock, patience, signal);
+    while (!links.has(run) && !signal.aborted) {
+      const { state, cancelling } = elsewhere.get(job)?.progress ?? {};
+      if (state === 'reserved' && (cancelling || limit.passed)) throw new NotBegun();
+      await linked.next(limit.passed ? signal : limit.signal);
+    }
+  }
+
   /** Passes on that somebody cancelled the job. */
   function cancelled(attempt: Attempt): void {
     const { job, run, remote, gone } = attempt;
-    if (!attempt.isThere || attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
+    if (attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
+    if (!attempt.isThere) {
+      // It may wait for its machine to be connected.
+      linked.wake();
+      return;
+    }
     attempt.isCancelled = true;
     const signal = AbortSignal.any([gone.signal, closing.signal]);
     withMachine(run, signal, (client) => client.cancel(remote)).catch(() => {});
