@@ -284,7 +284,7 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
     const { elsewhere } = queue;
     jobs = createMachineJobs({
       ...{ clock, version: '1', logs, history: store.history },
-      log: { info() {}, warn: (text, fields) => void warnings.push(`${text} ${JSON.stringify(fields)}`) },
+      log: { warn: (text, fields) => void warnings.push(`${text} ${JSON.stringify(fields)}`) },
       pools: pools.map(({ name, elsewhere: at }) => ({ name, ...(at !== undefined && { elsewhere: at }) })),
       machine: (run) => (states.get(run) as Machine | undefined) ?? null,
       counted: (run, change) => void counts.push(`${run.slice(-1)} ${change}`),
@@ -1046,7 +1046,7 @@ describe('a machine', () => {
     machine.print(id, 'so far');
     await all.turn();
     machine.forget(id);
-    expect((await all.done(id)).result).toEqual({ kind: 'lost', reason: 'its machine has forgotten it' });
+    expect((await all.done(id)).result).toEqual({ kind: 'lost', reason: 'its machine no longer knows it' });
     expect(await all.output(id)).toBe('so far');
   });
 
@@ -1330,6 +1330,7 @@ describe('a full disk', () => {
 });
 
 describe('a hostile machine', () => {
+  const hostile = `\u001b[2J\u0007a\r\nb${'x'.repeat(5_000)}`;
   const ends = async (result: unknown, reason: string | null = null) => {
     const all = await world();
     all.start();
@@ -1387,6 +1388,40 @@ describe('a hostile machine', () => {
     expect(notes.length).toBeGreaterThan(50);
     expect(notes.length).toBeLessThanOrEqual(100);
     expect(notes.join()).not.toMatch(/\p{Cc}/u);
+  });
+
+  it.each([
+    ['submit', new OnejobError('E_MOUNT_MISSING', hostile, { retry: true }), 'a job cannot start on a machine'],
+    ['artifacts', new OnejobError('E_API_ANSWER', hostile), 'a machine does not report the state of its job; retrying'],
+    ['tar', new Error(hostile), 'failed to fetch artifacts from a machine; retrying'],
+  ] as const)('writes little into the log, without control characters (%s, %#)', async (call, error, text) => {
+    const all = await world();
+    all.start();
+    const machine = await all.connect();
+    const fails = () => {
+      throw error;
+    };
+    if (call !== 'tar') machine.before.set(call, fails);
+    const id = all.submit({ artifacts: ['out'] });
+    if (call === 'tar')
+      machine.artifacts.set(id, () =>
+        Readable.from(
+          (async function* () {
+            yield Buffer.alloc(0);
+            fails();
+          })(),
+        ),
+      );
+    if (call !== 'submit') {
+      await all.until(() => machine.begun.length === 1);
+      machine.end(id);
+    }
+    await all.until(() => all.warnings.length > 0);
+    const [warning = ''] = all.warnings;
+    expect(warning).toContain(text);
+    expect(warning).toContain('[2J a b');
+    expect(warning.length).toBeLessThan(1_200);
+    expect(warning).not.toMatch(/\p{Cc}|\\[nru]/u);
   });
 
   it('that claims any number of slots gets a few hundred jobs at most', async () => {

@@ -24,11 +24,12 @@ import type { LogFollowers } from '../logs/followers.ts';
 import { streams } from '../logs/gap.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import type { HistoryTable } from '../store/history.ts';
+import { plain } from './join/protocol.ts';
 import { agentOf, type Machine, placeOf } from './machine.ts';
 
 export interface MachineJobsParts {
   readonly clock: Clock;
-  readonly log: Pick<Log, 'info' | 'warn'>;
+  readonly log: Pick<Log, 'warn'>;
   readonly version: string;
   readonly queue: Pick<OwnQueue, 'elsewhere' | 'settle' | 'onChange'>;
   readonly logs: Pick<LogFollowers, 'feed' | 'unfeed'>;
@@ -150,7 +151,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       give();
     } catch (error) {
       // The next look at a machine tries it again.
-      log.warn('failed to write down which machine has a job; trying again', { reason: messageOf(error) });
+      log.warn('failed to record which machine has a job; retrying', { reason: messageOf(error) });
     }
   }
 
@@ -204,7 +205,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     const over = see(attempt)
       .catch((error: unknown) => {
         if (closing.signal.aborted) return;
-        log.warn('failed to look after a job on a machine', { job, machine: run, reason: messageOf(error) });
+        log.warn('failed to track a job on a machine', { job, machine: run, reason: messageOf(error) });
       })
       .finally(() => {
         looked.abort();
@@ -226,7 +227,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       try {
         const done = await carry(attempt, AbortSignal.any([gone.signal, closing.signal]));
         outcome = ended(resultOf(done));
-        const notes = done.reason === null ? [] : [plain(done.reason)];
+        const notes = done.reason === null ? [] : [oneLine(done.reason)];
         await persist(() => elsewhere.annotate(job, notes));
       } catch (error) {
         if (closing.signal.aborted) return;
@@ -234,13 +235,14 @@ export function createMachineJobs(parts: MachineJobsParts) {
           const failure = error instanceof NotBegun && error.failure !== null ? toFailure(error.failure) : null;
           const isJobs = failure === null ? elsewhere.get(job)?.progress.cancelling === true : isJobsOwn(failure);
           if (!isJobs) notBefore.set(run, clock.now() + longBreath);
-          if (failure !== null) log.warn('a job cannot start on a machine', { job, machine: run, reason: failure.message });
+          if (failure !== null)
+            log.warn('a job cannot start on a machine', { job, machine: run, reason: oneLine(failure.message) });
           const said: ChangeOf<JobChange> = {
             change: 'returned',
             failure: failure === null ? null : plainFailure(failure),
           };
           outcome = () => record(attempt, said, () => history.ended(agent, null, clock.wall()));
-        } else outcome = ended({ kind: 'lost', reason: plain(error instanceof Gone ? `${error}` : messageOf(error)) });
+        } else outcome = ended({ kind: 'lost', reason: oneLine(error instanceof Gone ? `${error}` : messageOf(error)) });
       } finally {
         logs.unfeed(agent);
       }
@@ -302,7 +304,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     if (attempt.misread !== null) throw new NotBegun(attempt.misread);
     const job = elsewhere.get(id);
     const { state } = job?.progress ?? {};
-    if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine has forgotten it');
+    if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine no longer knows it');
     const check = (): void => {
       if (elsewhere.get(id)?.progress.cancelling === true || !mayBegin(run, pool)) throw new NotBegun();
     };
@@ -336,7 +338,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       const { stream, bytes, gap } = piece;
       if (stream !== 'note') file.append({ stream, time, bytes }, bytes);
       else if (++attempt.notes > mostNotes) continue;
-      else if (gap === undefined) file.note(plain(Buffer.from(bytes).toString()));
+      else if (gap === undefined) file.note(oneLine(Buffer.from(bytes).toString()));
       else
         for (const one of streams)
           if (gap.missing[one] > 0) file.append({ stream: one, time, bytes: nothing, missing: gap.missing[one] }, nothing);
@@ -356,7 +358,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
         await persist(() => record(attempt, { change: 'settled' }));
       } catch (error) {
         if (signal.aborted) return;
-        log.warn('failed to fetch artifacts from a machine; trying again', { job, machine: run, reason: messageOf(error) });
+        log.warn('failed to fetch artifacts from a machine; retrying', { job, machine: run, reason: oneLine(messageOf(error)) });
         await sleep(clock, doubling(breath, longBreath, failures), signal);
       }
     }
@@ -368,7 +370,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       try {
         return write();
       } catch (error) {
-        log.warn('failed to write down what became of a job; trying again', { reason: messageOf(error) });
+        log.warn('failed to record the state of a job; retrying', { reason: messageOf(error) });
         await sleep(clock, doubling(breath, longBreath, failures), closing.signal);
       }
     }
@@ -397,9 +399,9 @@ export function createMachineJobs(parts: MachineJobsParts) {
       } catch (error) {
         signal.throwIfAborted();
         if (error instanceof NotBegun || error instanceof Gone) throw error;
-        if (hasCode(error, 'E_JOB_UNKNOWN')) throw new Gone('its machine has forgotten it');
+        if (hasCode(error, 'E_JOB_UNKNOWN')) throw new Gone('its machine no longer knows it');
         if (failures === complainAfter)
-          log.warn('a machine does not say what became of its job; asking again', { machine: run, reason: messageOf(error) });
+          log.warn('a machine does not report the state of its job; retrying', { machine: run, reason: oneLine(messageOf(error)) });
         await sleep(clock, doubling(breath, longBreath, failures), signal);
       }
     }
@@ -534,24 +536,19 @@ const hasNotBegun = ({ state }: JobView): boolean => state === 'queued' || state
 /** Its end: two empty blocks. */
 const emptyTar = Buffer.alloc(1024);
 
-/** A text of a machine, in one line. */
-function plain(text: string): string {
-  return text
-    .replace(/\p{Cc}+/gu, ' ')
-    .trim()
-    .slice(0, mostText);
-}
+/** A text of a machine, in one line that is not long. */
+const oneLine = (text: string): string => plain(text).replace(/\s+/g, ' ').trim().slice(0, mostText);
 
 const plainFailure = (failure: Failure): Failure => ({
   ...failure,
-  code: plain(failure.code),
-  message: plain(failure.message),
+  code: oneLine(failure.code),
+  message: oneLine(failure.message),
 });
 
 function resultOf({ result }: JobView): JobResult {
   if (result === null || result.kind === 'reported') return { kind: 'lost', reason: 'its machine does not say how it ended' };
-  if (result.kind === 'lost') return { kind: 'lost', reason: plain(result.reason) };
-  if (result.kind === 'signal') return { kind: 'signal', signal: plain(result.signal) };
+  if (result.kind === 'lost') return { kind: 'lost', reason: oneLine(result.reason) };
+  if (result.kind === 'signal') return { kind: 'signal', signal: oneLine(result.signal) };
   if (result.kind === 'unstartable') return { kind: 'unstartable', failure: plainFailure(result.failure) };
   return result;
 }
