@@ -76,6 +76,8 @@ class FakeMachine {
       },
     ],
   });
+  /** Its connection ends, and the controller knows. */
+  leave = (): void => {};
   #over = new AbortController();
   #changed = Promise.withResolvers<void>();
 
@@ -129,7 +131,7 @@ class FakeMachine {
   attach(jobs: MachineJobs): void {
     this.#over = new AbortController();
     const over = this.#over;
-    jobs.attach(this.run, this.#client(over.signal), () => over.abort(cut()));
+    this.leave = jobs.attach(this.run, this.#client(over.signal), () => over.abort(cut()));
   }
 
   client(): MachineClient {
@@ -282,7 +284,7 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
     const { elsewhere } = queue;
     jobs = createMachineJobs({
       ...{ clock, version: '1', logs, history: store.history },
-      log: { info() {}, warn: (text, fields) => void warnings.push(`${text} ${JSON.stringify(fields)}`) },
+      log: { warn: (text, fields) => void warnings.push(`${text} ${JSON.stringify(fields)}`) },
       pools: pools.map(({ name, elsewhere: at }) => ({ name, ...(at !== undefined && { elsewhere: at }) })),
       machine: (run) => (states.get(run) as Machine | undefined) ?? null,
       counted: (run, change) => void counts.push(`${run.slice(-1)} ${change}`),
@@ -592,6 +594,100 @@ describe('a machine that drains', () => {
   });
 });
 
+describe('a pool of a machine that begins nothing', () => {
+  const gpu = { name: 'gpu', slots: [{}], paused: [], backoff: null, draining: false, leaving: false };
+  const cpu = { ...gpu, name: 'cpu' };
+  const cannot = [
+    ['is paused', { paused: ['by somebody'] }],
+    ['backs off', { backoff: {} }],
+    ['drains', { draining: true }],
+    ['leaves', { leaving: true }],
+  ] as const;
+  const cancels = ({ calls }: FakeMachine) => calls.filter((call) => call === 'cancel').length;
+
+  /** A job waits on a machine. */
+  async function waiting() {
+    const all = await world({ runs: [first, second] });
+    all.start();
+    const machine = await all.connect(first, { starts: false });
+    const says = (more: object) => {
+      machine.status = () => ({ pools: [{ ...gpu, ...more }, cpu] });
+    };
+    says({});
+    const id = all.submit();
+    await all.until(() => machine.jobs.size === 1);
+    return { all, machine, says, id };
+  }
+
+  it.each(cannot)('because it %s loses a job that waits there to another machine', async (_, more) => {
+    const { all, machine, says, id } = await waiting();
+    says(more);
+    const other = await all.connect(second);
+    await all.until(() => other.begun.length === 1);
+    expect(all.clock.now()).toBeLessThan(90_000);
+    other.end(other.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+    expect([machine.begun, machine.job(id).view.result, cancels(machine)]).toEqual([[], { kind: 'cancelled' }, 1]);
+  });
+
+  it.each(cannot)('because it %s has no job if it is the only one, until it works', async (_, more) => {
+    const { all, machine, says, id } = await waiting();
+    says(more);
+    await all.pass(3_600_000);
+    expect([all.at(id).state, all.jobs.on(first), machine.jobs.size]).toEqual(['queued', 0, 1]);
+    says({});
+    machine.starts = true;
+    await all.until(() => machine.begun.length === 1);
+    machine.end(machine.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+  });
+
+  it.each(cannot)('because it %s gets no job', async (_, more) => {
+    const all = await world();
+    all.start();
+    const machine = await all.connect(first, { status: () => ({ pools: [{ ...gpu, ...more }, cpu] }) });
+    const id = all.submit();
+    await all.pass(120_000);
+    expect([all.at(id).state, machine.jobs.size]).toEqual(['queued', 0]);
+  });
+
+  it.each(cannot.slice(0, 2))('for a short time, because it %s, keeps its job', async (_, more) => {
+    const { all, machine, says, id } = await waiting();
+    for (let times = 0; times < 5; times++) {
+      says(more);
+      await all.pass(20_000);
+      says({});
+      await all.pass(20_000);
+    }
+    expect([all.at(id).state, cancels(machine), machine.jobs.size]).toEqual(['assigned', 0, 1]);
+  });
+
+  it('keeps a job while nobody knows whether it still does', async () => {
+    const { all, machine, id } = await waiting();
+    machine.status = () => {
+      throw cut();
+    };
+    await all.pass(600_000);
+    expect([all.at(id).state, cancels(machine)]).toEqual(['assigned', 0]);
+  });
+
+  it('keeps a job that an agent has, which may have begun', async () => {
+    const { all, machine, says, id } = await waiting();
+    machine.change(id, { state: 'assigned', agent: 'gpu-1' });
+    says({ backoff: {} });
+    await all.pass(600_000);
+    expect([all.at(id).state, cancels(machine)]).toEqual(['assigned', 0]);
+  });
+
+  it('may give a job to an agent right before it is taken back, which is lost then: it may have begun', async () => {
+    const { all, machine, says, id } = await waiting();
+    machine.before.set('cancel', () => machine.change(id, { state: 'assigned', agent: 'gpu-1' }));
+    says({ backoff: {} });
+    expect((await all.done(id)).result).toEqual({ kind: 'lost', reason: 'its machine has cancelled it' });
+    expect(machine.jobs.size).toBe(1);
+  });
+});
+
 describe('a machine that refuses a job', () => {
   const refusal =
     (retry: boolean, name = 'E_MOUNT_MISSING' as const) =>
@@ -759,6 +855,91 @@ describe('a cancelled job', () => {
   });
 });
 
+describe('a machine whose connection stays away', () => {
+  /** A job whose machine lost its connection right before it was submitted, or right after. */
+  async function left(when: 'before' | 'after') {
+    const all = await world({ runs: [first, second] });
+    all.start();
+    const machine = await all.connect();
+    machine[when].set('submit', () => {
+      machine.leave();
+      throw cut();
+    });
+    if (when === 'before') machine.before.set('job', machine.before.get('submit') as () => unknown);
+    const id = all.submit();
+    await all.until(() => machine.calls.includes(when === 'before' ? 'job' : 'submit'));
+    await all.pass(2_000);
+    machine.before.clear();
+    machine.after.clear();
+    return { all, machine, id };
+  }
+
+  it('has no job that was cancelled before it was submitted', async () => {
+    const { all, machine, id } = await left('before');
+    expect(all.at(id).state).toBe('reserved');
+    all.queue.cancel(id);
+    await all.turn();
+    expect([all.at(id).result, all.jobs.on(first)]).toEqual([{ kind: 'cancelled' }, 0]);
+    machine.attach(all.jobs);
+    await all.pass(60_000);
+    expect(machine.jobs.size).toBe(0);
+  });
+
+  it('loses a job that was not submitted to another one after a while', async () => {
+    const { all, machine, id } = await left('before');
+    const other = await all.connect(second);
+    await all.pass(20_000);
+    expect([all.at(id).state, other.jobs.size]).toEqual(['reserved', 0]);
+    await all.until(() => other.begun.length === 1);
+    expect(all.clock.now()).toBeLessThan(40_000);
+    machine.attach(all.jobs);
+    await all.pass(60_000);
+    other.end(other.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+    expect(machine.jobs.size).toBe(0);
+  });
+
+  it('keeps a job that was not submitted if it is back soon, as often as that happens', async () => {
+    const { all, machine, id } = await left('before');
+    for (let times = 0; times < 5; times++) {
+      await all.pass(25_000);
+      const answer = Promise.withResolvers<void>();
+      machine.before.set('job', () => answer.promise);
+      machine.attach(all.jobs);
+      await all.pass(1_000);
+      machine.leave();
+    }
+    expect(all.at(id)).toMatchObject({ state: 'reserved', attempt: 1 });
+    machine.before.clear();
+    machine.attach(all.jobs);
+    await all.until(() => machine.begun.length === 1);
+    machine.end(id);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 1 });
+  });
+
+  it('gets its job back from the queue if it is the only one', async () => {
+    const { all, machine, id } = await left('before');
+    await all.pass(600_000);
+    expect([all.at(id).state, all.at(id).attempt, all.jobs.on(first)]).toEqual(['queued', 1, 0]);
+    machine.attach(all.jobs);
+    await all.until(() => machine.begun.length === 1);
+    machine.end(machine.only);
+    expect(await all.done(id)).toMatchObject({ result: code(0), attempt: 2 });
+  });
+
+  it('keeps a job that it may have, also when that is cancelled', async () => {
+    const { all, machine, id } = await left('after');
+    const other = await all.connect(second);
+    await all.pass(600_000);
+    all.queue.cancel(id);
+    await all.pass(600_000);
+    expect([all.at(id).state, all.at(id).result, other.jobs.size]).toEqual(['assigned', null, 0]);
+    machine.attach(all.jobs);
+    expect((await all.done(id)).result).toEqual({ kind: 'cancelled' });
+    expect([machine.begun, other.begun]).toEqual([[id], []]);
+  });
+});
+
 describe('a connection that breaks', () => {
   const calls: Call[] = ['status', 'job', 'putWorkspace', 'submit', 'hold', 'logs', 'settled', 'artifacts'];
   it.each(calls.flatMap((call) => (['before', 'after'] as const).map((when) => [when, call] as const)))(
@@ -869,7 +1050,7 @@ describe('a machine', () => {
     machine.print(id, 'so far');
     await all.turn();
     machine.forget(id);
-    expect((await all.done(id)).result).toEqual({ kind: 'lost', reason: 'its machine has forgotten it' });
+    expect((await all.done(id)).result).toEqual({ kind: 'lost', reason: 'its machine no longer knows it' });
     expect(await all.output(id)).toBe('so far');
   });
 
@@ -1153,6 +1334,7 @@ describe('a full disk', () => {
 });
 
 describe('a hostile machine', () => {
+  const hostile = `\u001b[2J\u0007a\r\nb${'x'.repeat(5_000)}`;
   const ends = async (result: unknown, reason: string | null = null) => {
     const all = await world();
     all.start();
@@ -1210,6 +1392,40 @@ describe('a hostile machine', () => {
     expect(notes.length).toBeGreaterThan(50);
     expect(notes.length).toBeLessThanOrEqual(100);
     expect(notes.join()).not.toMatch(/\p{Cc}/u);
+  });
+
+  it.each([
+    ['submit', new OnejobError('E_MOUNT_MISSING', hostile, { retry: true }), 'a job cannot start on a machine'],
+    ['artifacts', new OnejobError('E_API_ANSWER', hostile), 'a machine does not report the state of its job; retrying'],
+    ['tar', new Error(hostile), 'failed to fetch artifacts from a machine; retrying'],
+  ] as const)('writes little into the log, without control characters (%s, %#)', async (call, error, text) => {
+    const all = await world();
+    all.start();
+    const machine = await all.connect();
+    const fails = () => {
+      throw error;
+    };
+    if (call !== 'tar') machine.before.set(call, fails);
+    const id = all.submit({ artifacts: ['out'] });
+    if (call === 'tar')
+      machine.artifacts.set(id, () =>
+        Readable.from(
+          (async function* () {
+            yield Buffer.alloc(0);
+            fails();
+          })(),
+        ),
+      );
+    if (call !== 'submit') {
+      await all.until(() => machine.begun.length === 1);
+      machine.end(id);
+    }
+    await all.until(() => all.warnings.length > 0);
+    const [warning = ''] = all.warnings;
+    expect(warning).toContain(text);
+    expect(warning).toContain('[2J a b');
+    expect(warning.length).toBeLessThan(1_200);
+    expect(warning).not.toMatch(/\p{Cc}|\\[nru]/u);
   });
 
   it('that claims any number of slots gets a few hundred jobs at most', async () => {
@@ -1285,9 +1501,11 @@ it('runs no script twice and gives each job one result, whatever happens in whic
   const weights = {
     connect: 4,
     cut: 2,
+    leave: 2,
     gone: 1,
     vanish: 2,
     drain: 1,
+    close: 1,
     begin: 5,
     end: 2,
     print: 1,
@@ -1327,6 +1545,7 @@ it('runs no script twice and gives each job one result, whatever happens in whic
         const [one] = open;
         if (what === 'connect' && all.states.has(machine.run)) machine.attach(all.jobs);
         else if (what === 'cut') machine.cut();
+        else if (what === 'leave') machine.leave();
         else if (what === 'gone') {
           machine.cut();
           all.gone(machine.run);
@@ -1338,6 +1557,7 @@ it('runs no script twice and gives each job one result, whatever happens in whic
           for (const one of machines) if (all.states.has(one.run)) one.attach(all.jobs);
         } else if (what === 'drain' && all.states.has(machine.run))
           all.states.set(machine.run, { run: machine.run, host: 'burst', state: 'draining' });
+        else if (what === 'close') machine.draining = !machine.draining;
         else if (what === 'begin') for (const { id, state } of open) if (state === 'queued') machine.begin(id);
         if (what === 'end' && one?.state === 'running') machine.end(one.id, code(run));
         if (what === 'print' && one?.state === 'running') machine.print(one.id, 'x');

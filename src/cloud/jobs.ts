@@ -16,7 +16,7 @@ import { openTunnel } from '../api/tunnel.ts';
 import type { Job, JobChange } from '../ci/own-queue/job.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { PoolConfig } from '../config/config.ts';
-import { type Clock, doubling, sleep } from '../core/clock.ts';
+import { type Clock, deadline, doubling, sleep } from '../core/clock.ts';
 import { type Failure, type JobResult, takenWithJob } from '../core/slot.ts';
 import { hasCode, isJobsOwn, messageOf, OnejobError, toFailure } from '../errors.ts';
 import type { Log } from '../log.ts';
@@ -24,11 +24,12 @@ import type { LogFollowers } from '../logs/followers.ts';
 import { streams } from '../logs/gap.ts';
 import type { LogFile } from '../logs/log-file.ts';
 import type { HistoryTable } from '../store/history.ts';
+import { plain } from './join/protocol.ts';
 import { agentOf, type Machine, placeOf } from './machine.ts';
 
 export interface MachineJobsParts {
   readonly clock: Clock;
-  readonly log: Pick<Log, 'info' | 'warn'>;
+  readonly log: Pick<Log, 'warn'>;
   readonly version: string;
   readonly queue: Pick<OwnQueue, 'elsewhere' | 'settle' | 'onChange'>;
   readonly logs: Pick<LogFollowers, 'feed' | 'unfeed'>;
@@ -45,11 +46,14 @@ export interface MachineJobsParts {
 
 export type MachineJobs = ReturnType<typeof createMachineJobs>;
 
-/** ms between two looks at a machine, and after which an answer is given up. */
+/** ms between two looks at a machine, and after which an answer, or its connection for a job that was not submitted, is given up. */
 const [lookEvery, patience] = [20_000, 30_000];
 /** ms until the next look at one that takes no job now. */
 const lookSoon = 5_000;
-/** ms until a failed call is made again, and until a machine that refused a job gets another one. */
+/**
+ * ms until a failed call is made again, and until a machine that refused a job gets another one, or loses what waits in a pool that
+ * is paused or backs off: its next try may succeed, and without a job there may be none.
+ */
 const [breath, longBreath] = [1_000, 30_000];
 /** ms between two looks at a job that has not begun: the first, and the longest. */
 const [firstLook, longestLook] = [100, 2_000];
@@ -77,8 +81,8 @@ interface Link {
   readonly client: MachineClient;
   /** By the machine's name of the pool: how many jobs it takes at a time. Empty while it does not answer. */
   slots: ReadonlyMap<string, number>;
-  /** Whether it begins nothing new. */
-  isDraining: boolean;
+  /** By the machine's name of the pool: from when on its waiting jobs are taken back, as `clock.now()`. As it last answered. */
+  stuck: ReadonlyMap<string, number>;
   close(): void;
 }
 
@@ -134,8 +138,11 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   const countOf = (run: string, pool: string | null = null): number =>
     [...attempts.values()].filter((one) => one.run === run && (pool === null || one.pool === pool)).length;
-  /** Whether the machine may begin a job that it has. */
-  const mayBegin = (run: string): boolean => parts.machine(run)?.state === 'joined' && links.get(run)?.isDraining !== true;
+  /** The machine's name of a pool. */
+  const there = (pool: string): string => pools.find(({ name }) => name === pool)?.pool ?? pool;
+  /** Whether the machine may begin a job of the pool that it has. */
+  const mayBegin = (run: string, pool: string): boolean =>
+    parts.machine(run)?.state === 'joined' && clock.now() < (links.get(run)?.stuck.get(there(pool)) ?? Number.POSITIVE_INFINITY);
 
   /** Gives waiting jobs to machines with a free slot. Never fails. */
   function look(): void {
@@ -144,7 +151,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       give();
     } catch (error) {
       // The next look at a machine tries it again.
-      log.warn('failed to write down which machine has a job; trying again', { reason: messageOf(error) });
+      log.warn('failed to record which machine has a job; retrying', { reason: messageOf(error) });
     }
   }
 
@@ -153,7 +160,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     for (const { name, host, pool } of pools) {
       const hasRoom = ({ run, slots }: Link): boolean =>
         parts.machine(run)?.host === host &&
-        mayBegin(run) &&
+        mayBegin(run, name) &&
         clock.now() >= (notBefore.get(run) ?? 0) &&
         countOf(run, name) < (slots.get(pool) ?? 0);
       for (let job = elsewhere.head(name); job !== null; job = elsewhere.head(name)) {
@@ -198,7 +205,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     const over = see(attempt)
       .catch((error: unknown) => {
         if (closing.signal.aborted) return;
-        log.warn('failed to look after a job on a machine', { job, machine: run, reason: messageOf(error) });
+        log.warn('failed to track a job on a machine', { job, machine: run, reason: messageOf(error) });
       })
       .finally(() => {
         looked.abort();
@@ -220,7 +227,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       try {
         const done = await carry(attempt, AbortSignal.any([gone.signal, closing.signal]));
         outcome = ended(resultOf(done));
-        const notes = done.reason === null ? [] : [plain(done.reason)];
+        const notes = done.reason === null ? [] : [oneLine(done.reason)];
         await persist(() => elsewhere.annotate(job, notes));
       } catch (error) {
         if (closing.signal.aborted) return;
@@ -228,13 +235,14 @@ export function createMachineJobs(parts: MachineJobsParts) {
           const failure = error instanceof NotBegun && error.failure !== null ? toFailure(error.failure) : null;
           const isJobs = failure === null ? elsewhere.get(job)?.progress.cancelling === true : isJobsOwn(failure);
           if (!isJobs) notBefore.set(run, clock.now() + longBreath);
-          if (failure !== null) log.warn('a job cannot start on a machine', { job, machine: run, reason: failure.message });
+          if (failure !== null)
+            log.warn('a job cannot start on a machine', { job, machine: run, reason: oneLine(failure.message) });
           const said: ChangeOf<JobChange> = {
             change: 'returned',
             failure: failure === null ? null : plainFailure(failure),
           };
           outcome = () => record(attempt, said, () => history.ended(agent, null, clock.wall()));
-        } else outcome = ended({ kind: 'lost', reason: plain(error instanceof Gone ? `${error}` : messageOf(error)) });
+        } else outcome = ended({ kind: 'lost', reason: oneLine(error instanceof Gone ? `${error}` : messageOf(error)) });
       } finally {
         logs.unfeed(agent);
       }
@@ -245,13 +253,18 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   /** Submits the job, unless the machine has it already, and follows it to its end. */
   async function carry(attempt: Attempt, signal: AbortSignal): Promise<JobView> {
-    const { job, run, agent, remote } = attempt;
+    const { job, run, pool, agent, remote } = attempt;
     const file = await persist(() => logs.feed(agent));
-    let view = await withMachine(run, signal, (client) => submitted(attempt, client));
+    let view = await withMachine(
+      run,
+      signal,
+      (client) => submitted(attempt, client),
+      () => away(attempt, signal),
+    );
     attempt.isThere = true;
     cancelled(attempt);
     for (let wait = firstLook; hasNotBegun(view); wait = Math.min(wait * 2, longestLook)) {
-      if (view.state === 'queued' && !mayBegin(run)) await withMachine(run, signal, (client) => client.cancel(remote));
+      if (view.state === 'queued' && !mayBegin(run, pool)) await withMachine(run, signal, (client) => client.cancel(remote));
       await sleep(clock, wait, signal);
       signal.throwIfAborted();
       view = await withMachine(run, signal, (client) => client.job(remote));
@@ -260,9 +273,10 @@ export function createMachineJobs(parts: MachineJobsParts) {
       await persist(() => record(attempt, { change: 'started' }, () => history.released(agent, job, clock.wall())));
     await withMachine(run, signal, (client) => keepOutput(client, attempt, file, signal));
     const done = await withMachine(run, signal, (client) => client.settled(remote, signal));
-    // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before.
+    // Nobody asked for that: it was taken back from a machine that begins nothing new, which may have begun it a moment before. One
+    // that an agent has had may have begun without a time of its start.
     if (done.result?.kind === 'cancelled' && !attempt.isCancelled)
-      throw done.startedAt === null ? new NotBegun() : new Gone('its machine has cancelled it');
+      throw done.startedAt === null && done.agent === null ? new NotBegun() : new Gone('its machine has cancelled it');
     return done;
   }
 
@@ -281,7 +295,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
 
   /** The job on the machine. @throws NotBegun */
   async function submitted(attempt: Attempt, client: MachineClient): Promise<JobView> {
-    const { job: id, run, remote } = attempt;
+    const { job: id, run, pool, remote } = attempt;
     const known = await client.job(remote).catch((error: unknown) => {
       if (hasCode(error, 'E_JOB_UNKNOWN')) return null;
       throw error;
@@ -290,12 +304,12 @@ export function createMachineJobs(parts: MachineJobsParts) {
     if (attempt.misread !== null) throw new NotBegun(attempt.misread);
     const job = elsewhere.get(id);
     const { state } = job?.progress ?? {};
-    if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine has forgotten it');
+    if (job === null || (state !== 'reserved' && state !== 'assigned')) throw new Gone('its machine no longer knows it');
     const check = (): void => {
-      if (elsewhere.get(id)?.progress.cancelling === true || !mayBegin(run)) throw new NotBegun();
+      if (elsewhere.get(id)?.progress.cancelling === true || !mayBegin(run, pool)) throw new NotBegun();
     };
     check();
-    const { workspace, array, pool: name, ...request } = job.request;
+    const { workspace, array, ...request } = job.request;
     try {
       const files = workspace === null ? null : elsewhere.openWorkspace(job, workspace);
       const sent = files === null ? null : await client.putWorkspace(files);
@@ -304,7 +318,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       // Sending may have taken long.
       check();
       return await client.submit({
-        ...{ ...request, id: remote, workspace: sent, pool: pools.find((one) => one.name === name)?.pool ?? name },
+        ...{ ...request, id: remote, workspace: sent, pool: there(pool) },
         ...{ needs: [], retries: 0, attemptOf: { job: id, attempt: job.progress.attempt, array } },
       });
     } catch (error) {
@@ -324,7 +338,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       const { stream, bytes, gap } = piece;
       if (stream !== 'note') file.append({ stream, time, bytes }, bytes);
       else if (++attempt.notes > mostNotes) continue;
-      else if (gap === undefined) file.note(plain(Buffer.from(bytes).toString()));
+      else if (gap === undefined) file.note(oneLine(Buffer.from(bytes).toString()));
       else
         for (const one of streams)
           if (gap.missing[one] > 0) file.append({ stream: one, time, bytes: nothing, missing: gap.missing[one] }, nothing);
@@ -344,7 +358,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
         await persist(() => record(attempt, { change: 'settled' }));
       } catch (error) {
         if (signal.aborted) return;
-        log.warn('failed to fetch artifacts from a machine; trying again', { job, machine: run, reason: messageOf(error) });
+        log.warn('failed to fetch artifacts from a machine; retrying', { job, machine: run, reason: oneLine(messageOf(error)) });
         await sleep(clock, doubling(breath, longBreath, failures), signal);
       }
     }
@@ -356,7 +370,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       try {
         return write();
       } catch (error) {
-        log.warn('failed to write down what became of a job; trying again', { reason: messageOf(error) });
+        log.warn('failed to record the state of a job; retrying', { reason: messageOf(error) });
         await sleep(clock, doubling(breath, longBreath, failures), closing.signal);
       }
     }
@@ -367,12 +381,17 @@ export function createMachineJobs(parts: MachineJobsParts) {
    * Repeats what may be done twice until the machine has answered, or is gone: while it says nothing, nobody knows what became of the
    * job.
    */
-  async function withMachine<T>(run: string, signal: AbortSignal, work: (client: MachineClient) => Promise<T>): Promise<T> {
+  async function withMachine<T>(
+    run: string,
+    signal: AbortSignal,
+    work: (client: MachineClient) => Promise<T>,
+    connected = (): Promise<void> => linked.next(signal),
+  ): Promise<T> {
     for (let failures = 1; ; failures++) {
       signal.throwIfAborted();
       const link = links.get(run);
       if (link === undefined) {
-        await linked.next(signal);
+        await connected();
         continue;
       }
       try {
@@ -380,18 +399,36 @@ export function createMachineJobs(parts: MachineJobsParts) {
       } catch (error) {
         signal.throwIfAborted();
         if (error instanceof NotBegun || error instanceof Gone) throw error;
-        if (hasCode(error, 'E_JOB_UNKNOWN')) throw new Gone('its machine has forgotten it');
+        if (hasCode(error, 'E_JOB_UNKNOWN')) throw new Gone('its machine no longer knows it');
         if (failures === complainAfter)
-          log.warn('a machine does not say what became of its job; asking again', { machine: run, reason: messageOf(error) });
+          log.warn('a machine does not report the state of its job; retrying', { machine: run, reason: oneLine(messageOf(error)) });
         await sleep(clock, doubling(breath, longBreath, failures), signal);
       }
+    }
+  }
+
+  /**
+   * Until the machine is connected. It must not be called while a call is under way: then `reserved` proves that nothing was
+   * submitted, so the job need not wait. @throws NotBegun
+   */
+  async function away({ job, run }: Attempt, signal: AbortSignal): Promise<void> {
+    using limit = deadline(clock, patience, signal);
+    while (!links.has(run) && !signal.aborted) {
+      const { state, cancelling } = elsewhere.get(job)?.progress ?? {};
+      if (state === 'reserved' && (cancelling || limit.passed)) throw new NotBegun();
+      await linked.next(limit.passed ? signal : limit.signal);
     }
   }
 
   /** Passes on that somebody cancelled the job. */
   function cancelled(attempt: Attempt): void {
     const { job, run, remote, gone } = attempt;
-    if (!attempt.isThere || attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
+    if (attempt.isCancelled || elsewhere.get(job)?.progress.cancelling !== true) return;
+    if (!attempt.isThere) {
+      // It may wait for its machine to be connected.
+      linked.wake();
+      return;
+    }
     attempt.isCancelled = true;
     const signal = AbortSignal.any([gone.signal, closing.signal]);
     withMachine(run, signal, (client) => client.cancel(remote)).catch(() => {});
@@ -402,9 +439,14 @@ export function createMachineJobs(parts: MachineJobsParts) {
     while (!signal.aborted) {
       try {
         const view = await link.client.status();
-        const works = view.pools.filter(({ paused, backoff }) => paused.length === 0 && backoff === null);
-        link.slots = new Map(works.map(({ name, slots }) => [name, Math.min(slots.length, mostSlots)]));
-        link.isDraining = view.pools.length > 0 && view.pools.every(({ draining, leaving }) => draining || leaving);
+        const now = clock.now();
+        const slots = new Map<string, number>();
+        const stuck = new Map<string, number>();
+        for (const { name, paused, backoff, draining, leaving, slots: all } of view.pools)
+          if (draining || leaving) stuck.set(name, now);
+          else if (paused.length > 0 || backoff !== null) stuck.set(name, link.stuck.get(name) ?? now + longBreath);
+          else slots.set(name, Math.min(all.length, mostSlots));
+        [link.slots, link.stuck] = [slots, stuck];
         look();
       } catch (error) {
         link.slots = new Map();
@@ -424,7 +466,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
       if (links.get(run) === link) links.delete(run);
       end();
     };
-    const link: Link = { run, client, slots: new Map(), isDraining: false, close };
+    const link: Link = { run, client, slots: new Map(), stuck: new Map(), close };
     links.set(run, link);
     linked.wake();
     void watch(link, over.signal);
@@ -494,24 +536,19 @@ const hasNotBegun = ({ state }: JobView): boolean => state === 'queued' || state
 /** Its end: two empty blocks. */
 const emptyTar = Buffer.alloc(1024);
 
-/** A text of a machine, in one line. */
-function plain(text: string): string {
-  return text
-    .replace(/\p{Cc}+/gu, ' ')
-    .trim()
-    .slice(0, mostText);
-}
+/** A text of a machine, in one line that is not long. */
+const oneLine = (text: string): string => plain(text).replace(/\s+/g, ' ').trim().slice(0, mostText);
 
 const plainFailure = (failure: Failure): Failure => ({
   ...failure,
-  code: plain(failure.code),
-  message: plain(failure.message),
+  code: oneLine(failure.code),
+  message: oneLine(failure.message),
 });
 
 function resultOf({ result }: JobView): JobResult {
   if (result === null || result.kind === 'reported') return { kind: 'lost', reason: 'its machine does not say how it ended' };
-  if (result.kind === 'lost') return { kind: 'lost', reason: plain(result.reason) };
-  if (result.kind === 'signal') return { kind: 'signal', signal: plain(result.signal) };
+  if (result.kind === 'lost') return { kind: 'lost', reason: oneLine(result.reason) };
+  if (result.kind === 'signal') return { kind: 'signal', signal: oneLine(result.signal) };
   if (result.kind === 'unstartable') return { kind: 'unstartable', failure: plainFailure(result.failure) };
   return result;
 }

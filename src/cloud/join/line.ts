@@ -3,7 +3,7 @@
  * account can read. A line is `onejob: RUN WORD TEXT SUM`, with the text in base64. The sum only finds lines that were torn by others.
  * Nothing secret may be in a line, and a reader trusts it as much as the machine.
  */
-import { hashOf, type StageName, stageNames } from './protocol.ts';
+import { hashOf, plain, type StageName, stageNames } from './protocol.ts';
 
 /** `join`: who it is that wants its config. `beat`: a `BeatCall`. */
 export type Word = StageName | 'join' | 'beat';
@@ -34,6 +34,3 @@ export function linesOf(console: string, run: string): Line[] {
     return [{ word: word as Word, text: plain(Buffer.from(text, 'base64').toString()), raw }];
   });
 }
-
-/** Without control characters, except for ends of lines. */
-const plain = (text: string): string => text.replace(/[^\P{Cc}\n]/gu, ' ');

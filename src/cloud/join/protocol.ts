@@ -90,6 +90,9 @@ export function hashOf(secret: string): string {
   return createHash('sha256').update(secret).digest('hex');
 }
 
+/** A text of a machine without control characters, except for ends of lines. */
+export const plain = (text: string): string => text.replace(/[^\P{Cc}\n]/gu, ' ');
+
 /** Why secrets must not be sent to a controller at this address, as the end of a sentence; null: they may. */
 export function addressProblem(url: string): string | null {
   const found = URL.parse(url);

@@ -21,7 +21,7 @@ import { ended, listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Desk } from './desk.ts';
-import { beatCall, early, hashOf, joinCall, runName, stageCall, tunnelProtocol } from './protocol.ts';
+import { beatCall, early, hashOf, joinCall, plain, runName, stageCall, tunnelProtocol } from './protocol.ts';
 
 export interface JoinServerParts {
   readonly listen: Listen;
@@ -267,11 +267,6 @@ async function read<T extends z.ZodType>(request: IncomingMessage, schema: T): P
   const body = await bytesOf(request, limits.body, () => new TooLarge());
   const found = schema.safeParse(jsonOf(body.toString()));
   return found.success ? found.data : null;
-}
-
-/** Without control characters, except for ends of lines. */
-function plain(text: string): string {
-  return text.replace(/[^\P{Cc}\n]/gu, ' ');
 }
 
 function send(request: IncomingMessage, response: ServerResponse, { status, body }: Answer): void {
