@@ -24,7 +24,7 @@ export interface Desk {
    * Binds the run to a machine's credential, by its hash. It must be stored when this returns. False if another one was bound
    * meanwhile.
    */
-  bind(run: string, credential: string, version: string): boolean | Promise<boolean>;
+  bind(run: string, credential: string): boolean | Promise<boolean>;
   /** What the machine gets. The same again when it asks again. */
   belongings(run: string): JoinAnswer | Promise<JoinAnswer>;
   /** A used token came with another credential: either a machine or a thief has the config that was given out first. */

@@ -84,11 +84,11 @@ export function createPost({ clock, log, desk, machines, cloudOf }: PostParts) {
   async function greet({ run }: Machine, known: Known, { text }: Line): Promise<void> {
     const said = joinLine.safeParse(jsonOf(text));
     if (!said.success) return;
-    const { recipient, version } = said.data;
+    const { recipient } = said.data;
     const hash = hashOf(recipient);
     const before = await desk.secretsOf(run);
     if (before === null) return;
-    const isFirst = before.credential === null && (await desk.bind(run, hash, version));
+    const isFirst = before.credential === null && (await desk.bind(run, hash));
     if (isFirst || (await desk.secretsOf(run))?.credential === hash) known.recipient = recipient;
     else await desk.stolen(run, 'its console');
   }

@@ -64,7 +64,7 @@ async function bench(tls: { cert: string; key: string } | null = null, tunnel: (
   /** Binds the machine to a credential. */
   const bind = (): string => {
     const credential = newSecret();
-    void world.desk.bind(run, hashOf(credential), '1');
+    void world.desk.bind(run, hashOf(credential));
     return credential;
   };
   return { ...world, server, said, url, token, client, post, bearer, stage, take, bind };

@@ -98,7 +98,7 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
   async function join(request: IncomingMessage, response: ServerResponse): Promise<Answer> {
     const said = await read(request, joinCall);
     if (said === null) return { status: 400 };
-    const { run, token, credential, version } = said;
+    const { run, token, credential } = said;
     const found = await desk.secretsOf(run);
     if (!isOf(token, found?.token ?? null) || found === null) {
       complain('a join was refused', { run, reason: 'the run or its token is not known' });
@@ -106,7 +106,7 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
     }
     connections.known(request.socket, run, response);
     const hash = hashOf(credential);
-    const isFirst = found.credential === null && (await desk.bind(run, hash, version));
+    const isFirst = found.credential === null && (await desk.bind(run, hash));
     const isBound = isFirst || isOf(credential, (await desk.secretsOf(run))?.credential ?? null);
     if (!isBound) {
       const from = request.socket.remoteAddress ?? 'an unknown address';

@@ -17,7 +17,7 @@ export interface TunnelParts {
   readonly socket: string;
   readonly upgrade: Outbound['upgrade'];
   readonly clock: Clock;
-  readonly log: Pick<Log, 'info' | 'warn'>;
+  readonly log: Pick<Log, 'warn'>;
 }
 
 /** Used by attend.ts. */
