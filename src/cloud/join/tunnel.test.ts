@@ -33,7 +33,7 @@ async function bench(answer: () => Duplex) {
   const warnings: string[] = [];
   const tunnel = createTunnel({
     ...{ machine: { url: 'https://ci.example.org:7718/', run: 'onejob-0123456789abcdef' }, credential: 'c', socket, clock },
-    log: { info() {}, warn: (text) => void warnings.push(text) },
+    log: { warn: (text) => void warnings.push(text) },
     async upgrade(url, protocol, { authorization }, signal) {
       signal.throwIfAborted();
       dials.push({ at: clock.now() / second, url: url.href, protocol, authorization });
