@@ -492,6 +492,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     /** Jobs wait, or a machine takes jobs again. */
     look,
     attach,
+    isConnected: (run: string): boolean => links.has(run),
     /** A machine has opened a connection to its onejob. False: nobody wants it. */
     connected(run: string, pipe: Duplex): boolean {
       if (closing.signal.aborted || pipe.destroyed || parts.machine(run) === null) return false;

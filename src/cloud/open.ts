@@ -155,10 +155,14 @@ export async function openMachines(parts: MachinesParts) {
     waitsFor(pool: string): string | null {
       const host = hosts.find(({ pools }) => pools.some(({ name }) => name === pool))?.host;
       if (host === undefined) return null;
-      const coming = controller
-        .machines()
-        .find((machine) => machine.host === host && isWanted(machine) && machine.state !== 'joined');
-      return controller.reason(host) ?? (coming === undefined ? null : `machine ${coming.run} starts`);
+      const known = controller.reason(host);
+      if (known !== null) return known;
+      const mine = controller.machines().filter((machine) => machine.host === host && isWanted(machine));
+      const coming = mine.find(({ state }) => state !== 'joined');
+      if (coming !== undefined) return `machine ${coming.run} starts`;
+      const mute = mine.find(({ run }) => jobs?.isConnected(run) === false);
+      if (mute === undefined) return null;
+      return `machine ${mute.run} has joined, but not opened its connection for jobs: "journalctl -u onejob-attend" there says why`;
     },
     /** What needs a person, one sentence each. */
     problems(): string[] {

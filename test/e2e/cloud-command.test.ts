@@ -160,6 +160,21 @@ test('a daemon is asked by a shell that has none of its secrets', { timeout: 120
   expect((await without('list')).stderr).toMatch(/AWS_SECRET/);
 });
 
+test('a job says that its machine has joined, but not opened the connection that brings it there', {
+  timeout: 120_000,
+}, async () => {
+  await using set = await world({ joins: true });
+  const { here } = set;
+  await here.up();
+  expect((await here.cli(['cloud', 'up', 'burst']).ended).code).toBe(0);
+  const run = await here.run('--detach', '--no-workspace', '--pool', 'burst.gpu', '--', 'true').ended;
+  expect(run, run.stderr).toMatchObject({ code: 0 });
+  const said = async () => (await here.cli(['jobs', '--json']).ended).stdout;
+  await expect.poll(said).toMatch(/machine onejob-[0-9a-f]{16} has joined, but not opened its connection for jobs/);
+  expect((await here.cli(['cancel', '--all']).ended).code).toBe(0);
+  expect((await here.cli(['cloud', 'down', 'burst']).ended).code).toBe(0);
+});
+
 test('down says of machines that another host has made that they do not drain', { timeout: 120_000 }, async () => {
   await using set = await world({ joins: true, homes: 2 });
   const { cloud, here, there, played } = set;
