@@ -48,4 +48,5 @@ try {
   rmSync(dir, { recursive: true, force: true });
 }
 if (!values.quick) write({ machine, figures: measured });
-process.exitCode = failed ? 1 : 0;
+// Stand-ins hold timers for the ends of their machines, hours away.
+process.exit(failed ? 1 : 0);
