@@ -147,7 +147,7 @@ describe.skipIf(lacks('nspawn', 'openssl'))('a new machine', () => {
     const credential = (await sh('cat /run/onejob-cloud/credential')).trim();
     for (const one of [token, credential, secret]) {
       expect(machine.log() + calls + logged.join('\n')).not.toContain(one);
-      await sh(`journalctl --no-pager | grep -F ${one}`, { code: 1 });
+      await sh(`journalctl --no-pager | grep -Fe ${one}`, { code: 1 });
     }
 
     expect(await sh('onejob run --no-workspace -- echo hello')).toBe('hello\n');

@@ -120,7 +120,12 @@ export async function guest({ cloud }: GuestOptions = {}): Promise<Guest> {
     const home = user === undefined ? '/root' : `/home/${user}`;
     const as = user === undefined ? [] : ['setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--init-groups'];
     const words = [...inside, ...as, 'env', '-i', ...variables(home, Number(uid)), 'sh', '-c', `cd; ${script}`];
-    return startChild('nsenter', words, { cwd: '/', env: { PATH: process.env.PATH } });
+    const child = startChild('nsenter', words, { cwd: '/', env: { PATH: process.env.PATH } });
+    // A shutdown stops all processes for a moment. nsenter then stops itself, outside, where nobody continues it: the machine would
+    // wait for it for ever.
+    const timer = setInterval(() => child.signal('SIGCONT'), 500);
+    void child.ended.then(() => clearInterval(timer));
+    return child;
   };
   const sh: Guest['sh'] = async (script, { user, code = 0 } = {}) => {
     const ended = await start(script, user).ended;
