@@ -86,6 +86,6 @@ test.each(['no', ''])('somebody at a terminal answers "%s": it makes nothing', a
   await typed.says(/Make it\? g4dn\.xlarge costs about \$0\.\d\d for at most 40 minutes .*\[no\]: /);
   typed.type(`${answer}\n`);
   expect(await code).toBe(130);
-  expect(typed.stdout()).toMatch(/– costs: .*Somebody said no\.\n$/);
+  expect(typed.stdout()).toMatch(/– costs: .*Declined\.\n$/);
   expect(it.aws.world.machines.size).toBe(0);
 });
