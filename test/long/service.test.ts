@@ -52,17 +52,17 @@ async function machine(): Promise<Guest> {
   return there;
 }
 
-/** A job that ends with 7 once `go` exists in the guest's /tmp. */
-async function hold({ start }: Guest, go: string): Promise<Child> {
-  const job = start(
-    `onejob run --no-workspace -- sh -c 'echo begun; until [ -e /tmp/${go} ]; do sleep 0.1; done; echo over; exit 7'`,
-  );
+/** A job that ends with 7 once it is let go. Its own /tmp is not the guest's. */
+async function hold({ start, sh }: Guest): Promise<Child> {
+  await sh('mkdir -p /var/flags');
+  const wait = 'echo begun; until [ -e /flags/go ]; do sleep 0.1; done; echo over; exit 7';
+  const job = start(`onejob run --no-workspace --volume /var/flags:/flags -- sh -c '${wait}'`);
   await job.says(/begun/);
   return job;
 }
 
-async function letGo({ sh }: Guest, job: Child, go: string): Promise<void> {
-  await sh(`touch /tmp/${go}`);
+async function letGo({ sh }: Guest, job: Child): Promise<void> {
+  await sh('touch /var/flags/go');
   expect(await job.ended).toMatchObject({ code: 7, stdout: 'begun\nover\n', stderr: expect.not.stringContaining('lost') });
 }
 
@@ -141,7 +141,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     mkdirSync(join(there.root, 'etc/systemd/system/onejob.service.d'), { recursive: true });
     writeFileSync(join(there.root, 'etc/systemd/system/onejob.service.d/fast.conf'), '[Service]\nRestartSec=0\nWatchdogSec=15s\n');
     await sh('onejob service install');
-    const job = await hold(there, 'go');
+    const job = await hold(there);
     const first = (await status(there)).pid;
     await sh('systemctl kill --kill-whom=main --signal=KILL onejob');
     await expect
@@ -156,7 +156,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
       .toBe(2);
     await expect.poll(async () => (await sh('onejob service status >/dev/null; echo $?')).trim(), { timeout: 30_000 }).toBe('0');
     await sh('systemctl restart onejob');
-    await letGo(there, job, 'go');
+    await letGo(there, job);
     // A daemon that was told to end stays down.
     await sh('onejob down');
     expect(JSON.parse(await sh('onejob service status --json', { code: 1 }))).toMatchObject({ active: false });
@@ -167,7 +167,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     const { sh } = there;
     await sh('onejob service install');
     expect(await sh('onejob service rollback', { code: 1 })).toContain('no previous version');
-    const job = await hold(there, 'go');
+    const job = await hold(there);
     expect(await sh(`onejob service upgrade ${nameOf('9.0.0')}.tar.gz`)).toBe('The daemon runs version 9.0.0 now.\n');
     expect(await status(there)).toMatchObject({ active: true, version: '9.0.0', previous: version });
     expect(await sh(`onejob service upgrade ${nameOf('9.0.1')}.tar.gz`, { code: 1 })).toMatch(
@@ -183,7 +183,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     await sh(`onejob service upgrade ${nameOf(version)}.tar.gz`);
     await sh('onejob service rollback');
     expect(await status(there)).toMatchObject({ active: true, version: '9.0.0', previous: version });
-    await letGo(there, job, 'go');
+    await letGo(there, job);
   }, 180_000);
 
   test('says in one sentence that the state is of a newer version, and rolls back to the version that can read it', async () => {
@@ -202,14 +202,14 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     await using there = await machine();
     const { sh } = there;
     await sh('onejob service install');
-    const job = await hold(there, 'go');
+    const job = await hold(there);
     expect(await sh('onejob service uninstall')).toContain('Running jobs continue');
     await sh('systemctl cat onejob', { code: 1 });
     expect(await sh('onejob service uninstall', { code: 1 })).toContain('There is no service to remove');
     expect(job.running).toBe(true);
     const again = there.start('onejob up');
     await again.says(/onejob is up/);
-    await letGo(there, job, 'go');
+    await letGo(there, job);
     await sh('onejob down');
     await again.ended;
   }, 120_000);
