@@ -81,7 +81,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
     const cut = ({ bytes }: { bytes: Buffer }) => `-e '${bytes.toString().slice(0, 30)}''${bytes.toString().slice(30)}'`;
     const needles = needlesOf('the PAT', azure.pat);
     const where = '/proc/[0-9]*/environ /proc/[0-9]*/cmdline /azp /opt /tmp /home /root /etc /workspace';
-    const search = (what: string) => `grep -rlFe ${what} ${where} </dev/null 2>/dev/null`;
+    const search = (what: string) => `grep -rlF ${what} ${where} </dev/null 2>/dev/null`;
     const script = [
       'echo "user $(id -u) in $(pwd)"',
       ...[search(`-e '"inver''seQ"'`), search(needles.map(cut).join(' '))].map((line, n) => `${line} | sed 's/^/found ${n} /'`),
