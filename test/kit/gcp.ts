@@ -1,7 +1,7 @@
 /** For tests of Google Cloud in virtual time: the stand-in, an adapter that speaks to it, and orders. */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { setImmediate as turn } from 'node:timers/promises';
-import type { Cloud, Order } from '../../src/cloud/cloud.ts';
+import type { Cloud, HostPlan, Order } from '../../src/cloud/cloud.ts';
 import { openGcp } from '../../src/cloud/gcp/cloud.ts';
 import { usualImage } from '../../src/cloud/gcp/image.ts';
 import type { GcpConfig } from '../../src/cloud/gcp/type.ts';
@@ -29,6 +29,11 @@ export const gcpConfig: GcpConfig = {
   subnetwork: 'projects/acme-ci/regions/us-central1/subnetworks/default',
   ...{ hasExternalAddress: true, deathDate: 'cloud', endpoint: 'https://compute.googleapis.com' },
 };
+
+/** What a preflight examines, without its image. */
+export const planOf = (type: string, spot: HostPlan['spot']): Omit<HostPlan, 'image'> => ({
+  ...{ host: 'burst', types: [type], spot, disk: 50, max: 1, lifetime: 3_600_000, budget: null, prices: {} },
+});
 
 export async function gcpWorld(options: Partial<GcpOptions> = {}, config: Partial<GcpConfig> = {}): Promise<GcpWorld> {
   const clock = handClock();

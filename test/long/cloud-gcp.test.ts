@@ -8,7 +8,7 @@ import { systemClock } from '../../src/clock.ts';
 import type { Cloud } from '../../src/cloud/cloud.ts';
 import { openGcp } from '../../src/cloud/gcp/cloud.ts';
 import { usualImage } from '../../src/cloud/gcp/image.ts';
-import { gcpConfig, gcpWorld, never } from '../kit/gcp.ts';
+import { gcpConfig, gcpWorld, never, planOf } from '../kit/gcp.ts';
 import { createGcp, type GcpStandin } from '../standins/gcp/standin.ts';
 import { type Document, type Exchanged, judge } from '../support/discovery.ts';
 import { gcpClients } from '../support/gcp-clients.ts';
@@ -87,16 +87,7 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
     expect((await done(cloud.list('lab-7', anywhere, never))).things).toEqual([]);
     gcp.clearFaults();
     const image = { from: 'projects/acme-images/global/images/gpu-base-7', has: 'driver' } as const;
-    const plan = {
-      host: 'burst',
-      types: ['n1-standard-4/nvidia-tesla-t4'],
-      spot: 'prefer',
-      disk: 50,
-      max: 1,
-      lifetime: 3_600_000,
-      budget: null,
-      prices: {},
-    } as const;
+    const plan = planOf('n1-standard-4/nvidia-tesla-t4', 'prefer');
     for (const one of [image, usualImage]) await done(cloud.preflight({ ...plan, image: one }, never));
 
     const judged = exchanges(gcp).map((one) => judge(documentOf(one.url), one));

@@ -1,6 +1,6 @@
 /** Google Cloud as the config writes it, and what its calls need. */
 import { expect, test } from 'vitest';
-import { gcpWorld, never } from '../../../test/kit/gcp.ts';
+import { gcpWorld, never, planOf } from '../../../test/kit/gcp.ts';
 import { strict } from '../../config/kinds.ts';
 import { usualImage } from './image.ts';
 import { parseType, typeProblem, typeText } from './machine-type.ts';
@@ -128,17 +128,7 @@ test('its permissions are exactly those that its calls need', async () => {
   await pass(30_000);
   for (const { kind, id, place } of (await done(cloud.list('lab-7', { places: [], everywhere: true }, never))).things)
     await done(cloud.destroy({ kind, id, place }, never));
-  const { type } = wanted.offer;
-  const plan = {
-    host: 'burst',
-    types: [type],
-    spot: 'never',
-    disk: 50,
-    max: 1,
-    lifetime: 3_600_000,
-    budget: null,
-    prices: {},
-  } as const;
+  const plan = planOf(wanted.offer.type, 'never');
   await done(cloud.preflight({ ...plan, image: usualImage }, never));
   await done(
     cloud.preflight({ ...plan, image: { from: 'projects/acme-images/global/images/gpu-base-7', has: 'everything' } }, never),
