@@ -28,7 +28,12 @@ const verdictView = z.object({ kind: z.enum(verdictKinds), why: z.string(), evid
 
 const counts = z.object({ stdout: z.number(), stderr: z.number() });
 /** Payload of a frame that says what is missing of an output, as JSON. */
-export const gapBody = z.object({ missing: counts, after: counts, asked: z.boolean().optional() });
+export const gapBody = z.object({
+  missing: counts,
+  after: counts,
+  holes: z.enum(['here', 'before']).optional(),
+  asked: z.boolean().optional(),
+});
 
 export const jobView = z.object({
   id: z.string(),

@@ -339,9 +339,11 @@ export function createMachineJobs(parts: MachineJobsParts) {
       if (stream !== 'note') file.append({ stream, time, bytes }, bytes);
       else if (++attempt.notes > mostNotes) continue;
       else if (gap === undefined) file.note(oneLine(Buffer.from(bytes).toString()));
-      else
+      else {
+        if (gap.holes === 'here') file.append({ stream: 'stdout', time, bytes: nothing, gap: true }, nothing);
         for (const one of streams)
           if (gap.missing[one] > 0) file.append({ stream: one, time, bytes: nothing, missing: gap.missing[one] }, nothing);
+      }
     }
   }
 

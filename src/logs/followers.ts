@@ -4,8 +4,8 @@ import type { LogPiece } from '../api/manager.ts';
 import { type Clock, deadline, sleep } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
-import { type GateState, MarkerFilter, readyMarker, releasedMarker } from '../runtimes/gate.ts';
-import type { LogChunk, LogPosition, Runtime } from '../runtimes/runtime.ts';
+import { type GateState, MarkerFilter } from '../runtimes/gate.ts';
+import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
 import type { LogFile, LogFolder, ReadOptions } from './log-file.ts';
 
 /** ms until a failed write of a log is tried again. */
@@ -167,8 +167,6 @@ type LogFollowerEvents = Pick<LogFollowersOptions, 'state' | 'failed'> & { reado
 interface Taken {
   readonly chunk: LogChunk;
   readonly kept: Uint8Array;
-  /** The note about missing output was written. The chunk itself may still be refused and tried again. */
-  isGapNoted?: boolean;
 }
 
 /**
@@ -276,10 +274,6 @@ export class LogFollower {
   #write(): Promise<void> {
     return this.#persist(() => {
       for (let next = this.#pending[0]; next !== undefined; next = this.#pending[0]) {
-        if (next.chunk.gap === true && next.isGapNoted !== true) {
-          this.file.note(rotatedAway(this.agent, this.file.position));
-          next.isGapNoted = true;
-        }
         this.file.append(next.chunk, next.kept);
         this.#pending.shift();
       }
@@ -300,11 +294,4 @@ export class LogFollower {
       }
     }
   }
-}
-
-/** The line where the runtime had deleted output before it was read. */
-function rotatedAway(agent: AgentId, { stdout, stderr }: LogPosition): string {
-  const markers = readyMarker(agent).length + releasedMarker(agent).length + 2;
-  const count = (bytes: number): string => Math.max(0, bytes).toLocaleString('en-US');
-  return `output may be missing here, after ${count(stdout - markers)} bytes of stdout and ${count(stderr)} of stderr: it was rotated away before it was read`;
 }

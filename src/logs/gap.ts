@@ -8,6 +8,11 @@ export interface Gap {
   readonly missing: Counts;
   /** Bytes of the job's output before it, including missing ones. */
   readonly after: Counts;
+  /**
+   * Where output of unknown length may be missing. `here`: the missing bytes are at least so many, or nobody knows. `before`: those
+   * before it are at least so many. Omitted: every figure is exact.
+   */
+  readonly holes?: 'here' | 'before' | undefined;
   /** Left out on request (`--tail`), so nothing is said about it. */
   readonly asked?: boolean | undefined;
 }
@@ -39,11 +44,16 @@ export function gapPiece(gap: Gap) {
   return { stream: 'note', bytes: Buffer.from(gap.asked ? '' : `${gapLine(gap)}\n`), gap } as const;
 }
 
-function gapLine({ missing, after }: Gap): string {
-  const parts = streams.flatMap((stream) => {
-    const count = missing[stream];
-    return count === 0 ? [] : [`${bytes(count)} of ${stream} after its first ${bytes(after[stream])}`];
-  });
+function gapLine({ missing, after, holes }: Gap): string {
+  const count = holes === 'here' ? 'at least ' : '';
+  const place = holes === 'before' ? 'at least ' : '';
+  if (isNone(missing)) {
+    const begins = streams.map((stream) => `${bytes(after[stream])} of ${stream}`).join(' and ');
+    return `output may be missing here, after ${begins}: it was deleted before it could be read or counted`;
+  }
+  const parts = streams.flatMap((stream) =>
+    missing[stream] === 0 ? [] : [`${count}${bytes(missing[stream])} of ${stream} after ${place}its first ${bytes(after[stream])}`],
+  );
   return `output is not kept here: ${parts.join(', ')}`;
 }
 

@@ -7,7 +7,7 @@ import { openAt } from '../../test/support/descriptors.ts';
 import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { LogPiece } from '../api/manager.ts';
-import type { LogChunk } from '../runtimes/runtime.ts';
+import { type LogChunk, start } from '../runtimes/runtime.ts';
 import { createLogFolder, deleteLog, LogFile } from './log-file.ts';
 import { type Part, partsOf, takeOver } from './parts.ts';
 import { Cursor, keptPieces, readLog } from './read.ts';
@@ -75,7 +75,7 @@ describe('a log', () => {
     add(log, chunk('second', 7n));
     add(log, chunk('err', 7n, 'stderr'));
     log.note('not counted');
-    const expected = { time: 7n, atTime: 3, stdout: 25, stderr: 3 };
+    const expected = { ...start, time: 7n, atTime: 3, stdout: 25, stderr: 3 };
     expect(log.position).toEqual(expected);
     log.close();
     const again = new LogFile(path);
@@ -88,7 +88,7 @@ describe('a log', () => {
     const log = new LogFile(path);
     add(log, chunk('new', 9n));
     add(log, chunk('early', 4n, 'stderr'));
-    expect(log.position).toEqual({ time: 9n, atTime: 1, stdout: 3, stderr: 5 });
+    expect(log.position).toEqual({ ...start, time: 9n, atTime: 1, stdout: 3, stderr: 5 });
     log.close();
   });
 
@@ -126,7 +126,7 @@ describe('a log', () => {
         deleteLog(path);
         let log = new LogFile(path, { limit });
         let time = 0;
-        let plain = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
+        let plain = { time: 0n, atTime: 0, stdout: 0, stderr: 0, holes: 0 };
         for (const { stream, wait, length, kept } of steps) {
           time += wait;
           const bytes = Buffer.alloc(length, 'x');
@@ -223,6 +223,68 @@ describe('a log', () => {
     return found;
   }
 
+  it('keeps or counts every byte, and says so where output of unknown length was lost, whatever it drops later', async () => {
+    const step = fc.record({
+      stream: fc.constantFrom('stdout' as const, 'stderr' as const),
+      length: fc.nat(700),
+      reopen: fc.nat(5),
+      missing: fc.oneof({ weight: 9, arbitrary: fc.constant(0) }, { weight: 1, arbitrary: fc.integer({ min: 1, max: 2_000 }) }),
+      gap: fc.nat(30).map((one) => one === 0),
+    });
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(step, { maxLength: 60 }),
+        fc.integer({ min: 100, max: 8_000 }),
+        fc.nat(500),
+        async (steps, limit, endKept) => {
+          deleteLog(path);
+          let log = new LogFile(path, { limit, endKept });
+          let total = 0;
+          let hasHole = false;
+          for (const [at, { stream, length, reopen, missing, gap }] of steps.entries()) {
+            add(log, { ...chunk(Buffer.alloc(length, 'x'), BigInt(at + 1), stream), missing, ...(gap ? { gap } : {}) });
+            total += missing + length;
+            hasHole ||= gap;
+            if (reopen !== 0) continue;
+            log.close();
+            log = new LogFile(path, { limit, endKept });
+          }
+          let sum = 0;
+          let isSaid = false;
+          let before = 0;
+          const pieces: LogPiece[] = [];
+          for await (const piece of log.read()) pieces.push(piece);
+          log.close();
+          for (const { stream, bytes, gap } of pieces) {
+            if (gap !== undefined) {
+              expect(gap.after.stdout + gap.after.stderr).toBe(before);
+              expect(gap.holes === undefined).toBe(gap.holes !== 'here' && !isSaid);
+              isSaid ||= gap.holes === 'here';
+              sum += gap.missing.stdout + gap.missing.stderr;
+              if (gap.holes !== undefined) expect(Buffer.from(bytes).toString()).toMatch(/at least|may be missing/);
+            } else if (stream !== 'note') sum += bytes.length;
+            before = sum;
+          }
+          expect(sum).toBe(total);
+          expect(isSaid).toBe(hasHole);
+        },
+      ),
+      { numRuns: 150 },
+    );
+  });
+
+  it('never joins what was before output of unknown length to what came after it', async () => {
+    const log = new LogFile(path, { limit: 400, endKept: 300 });
+    for (let at = 0; at < 12; at += 1) add(log, chunk('a'.repeat(50), BigInt(at + 1), 'stderr'));
+    add(log, { ...chunk('b'.repeat(50), 20n, 'stderr'), gap: true });
+    for (let at = 0; at < 40; at += 1) add(log, chunk('c'.repeat(50), BigInt(at + 30)));
+    log.close();
+    const pieces = await all(readLog(path));
+    expect(pieces.find(([stream, text]) => stream === 'stderr' && /ab/.test(text))).toBeUndefined();
+    expect(pieces.some(([stream, text]) => stream === 'stderr' && text.endsWith('b'))).toBe(true);
+    expect(pieces.filter(([stream]) => stream === 'note').join('')).toMatch(/at least/);
+  });
+
   it('says so in one line, and never takes more disk than its limit and the ends of both streams', async () => {
     const limit = 1024 * 1024;
     const log = new LogFile(path, { limit });
@@ -287,15 +349,15 @@ describe('a log', () => {
   it('keeps the ends of streams that alternate by the byte in few records, complete and in order', async () => {
     const part = join(dir.path, 'part');
     const kept = `${path}.kept`;
-    const heads = [encodePosition({ time: 0n, atTime: 0, stdout: 1_000, stderr: 2_000 })];
+    const heads = [encodePosition({ ...start, stdout: 1_000, stderr: 2_000 })];
     const each = 40_000;
     for (let i = 0; i < each; i += 1) {
       for (const [type, from] of [['stdout', 1_000] as const, ['stderr', 2_000] as const])
         heads.push(encodeHead({ type, time: 1n, atTime: 1, dropped: 0, length: 1 }), written(from + i, 1));
     }
     writeFileSync(part, Buffer.concat(heads));
-    const end = { stdout: 1_000 + each, stderr: 2_000 + each };
-    takeOver(kept, { path: part, start: { time: 0n, atTime: 0, stdout: 1_000, stderr: 2_000 } }, end, {
+    const end = { ...start, stdout: 1_000 + each, stderr: 2_000 + each };
+    takeOver(kept, { path: part, start: { ...start, stdout: 1_000, stderr: 2_000 } }, end, {
       stdout: 30_000,
       stderr: 20_000,
     });
@@ -418,7 +480,7 @@ describe('a log', () => {
     const log = new LogFile(path);
     log.append(chunk('ready\n'), new Uint8Array(0));
     log.reset();
-    expect(log.position).toEqual({ time: 0n, atTime: 0, stdout: 0, stderr: 0 });
+    expect(log.position).toEqual(start);
     add(log, chunk('again'));
     log.close();
     expect(await all(readLog(path))).toEqual([['stdout', 'again']]);

@@ -131,8 +131,8 @@ export class LogFile {
       const { stream, bytes, missing = 0 } = chunk;
       const head = encodeHead({ type: stream, time, atTime, dropped: bytes.length - kept.length, length: kept.length });
       // After a gap the next record says where it stands.
-      const begins = { ...this.#position, [stream]: this.#position[stream] + missing };
-      const jump = this.#isLeavingOut || missing > 0 ? [encodePosition(begins)] : [];
+      const begins = { ...this.#position, [stream]: this.#position[stream] + missing, holes: position.holes };
+      const jump = this.#isLeavingOut || missing > 0 || chunk.gap === true ? [encodePosition(begins)] : [];
       this.#size += this.#write([...jump, head, kept], this.#size);
       this.#isLeavingOut = false;
       this.#filled += kept.length;

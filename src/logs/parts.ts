@@ -61,7 +61,7 @@ export function filesOf(path: string): string[] {
  * Takes over what must stay of a part that is about to be deleted: the last `wanted` bytes of each stream, or fewer. Repeating it
  * for the same part changes nothing. `wanted` bounds the memory, not the size of the files.
  */
-export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts): void {
+export function takeOver(kept: string, part: Part, end: LogPosition, wanted: Counts): void {
   if (isNone(wanted)) {
     rmSync(kept, { force: true });
     return;
@@ -70,7 +70,7 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
   const tail = new Tail(wanted);
   let position = origin;
   const goTo = (next: LogPosition): void => {
-    for (const stream of streams) if (next[stream] !== position[stream]) tail.forget(stream);
+    for (const stream of streams) if (next[stream] !== position[stream] || next.holes !== position.holes) tail.forget(stream);
     position = next;
   };
   for (const path of [kept, part.path]) {
@@ -88,7 +88,11 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
     );
   }
   goTo({ ...origin, ...end });
-  const start = { stdout: end.stdout - tail.lengthOf('stdout'), stderr: end.stderr - tail.lengthOf('stderr') };
+  const start = {
+    stdout: end.stdout - tail.lengthOf('stdout'),
+    stderr: end.stderr - tail.lengthOf('stderr'),
+    holes: end.holes,
+  };
   writeFileSync(`${kept}.new`, Buffer.concat([encodePosition({ ...origin, ...start }), ...tail.records()]), { mode: 0o600 });
   renameSync(`${kept}.new`, kept);
 }

@@ -23,6 +23,9 @@ export class Cursor {
   #seen: Counts = none;
   /** Bytes of the job's output that were passed on or reported missing. */
   #told: Counts = none;
+  /** Holes before the current record, and those that were reported. */
+  #holes = 0;
+  #toldHoles = 0;
 
   /**
    * Takes the whole records of `bytes`, and joins neighbours of one stream in place: the pieces are parts of `bytes`, which it
@@ -51,9 +54,12 @@ export class Cursor {
       }
       const fresh = this.#pass(head, bytes, body);
       if (head.type === 'position') {
-        if (isNone(fresh)) continue;
+        const isHole = this.#holes > this.#toldHoles;
+        if (isNone(fresh) && !isHole) continue;
         flush();
-        pieces.push(gapPiece({ missing: fresh, after: this.#told }));
+        const holes = isHole ? 'here' : this.#toldHoles > 0 ? 'before' : undefined;
+        pieces.push(gapPiece({ missing: fresh, after: this.#told, ...(holes === undefined ? {} : { holes }) }));
+        this.#toldHoles = Math.max(this.#toldHoles, this.#holes);
       } else {
         const length = Math.min(fresh[head.type], head.length);
         if (length === 0) continue;
@@ -74,7 +80,8 @@ export class Cursor {
 
   /** Moves past one record and returns what is new in it. */
   #pass(head: RecordHead, bytes: Buffer, body: number): Counts {
-    this.#at = positionAfter({ ...start, ...this.#at }, head, bytes, body);
+    const position = positionAfter({ ...start, ...this.#at, holes: this.#holes }, head, bytes, body);
+    [this.#at, this.#holes] = [position, position.holes];
     const fresh = beyond(this.#at, this.#seen);
     this.#seen = plus(this.#seen, fresh);
     return fresh;

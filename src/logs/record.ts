@@ -2,7 +2,8 @@
  * The format of a log file: records with a fixed head and some bytes. The heads alone say how much of a sandbox's output
  * the file covers, including dropped bytes, so following continues without a gap or a repeat.
  *
- * Head, little endian: type u8 · time u64 (ns) · chunks at that time u32 · bytes dropped u32 · bytes that follow u32.
+ * Head, little endian: type u8 · time u64 (ns) · chunks at that time u32 · bytes dropped u32 · bytes that follow u32. A `position`
+ * has the number of holes before it in place of the dropped bytes.
  */
 import type { LogPosition } from '../runtimes/runtime.ts';
 
@@ -47,11 +48,11 @@ export function decodeHead(bytes: Buffer, offset: number): RecordHead | null {
 }
 
 export function encodePosition(position: LogPosition): Buffer {
-  const { time, atTime } = position;
+  const { time, atTime, holes } = position;
   const body = Buffer.alloc(positionSize);
   body.writeBigUInt64LE(BigInt(position.stdout), 0);
   body.writeBigUInt64LE(BigInt(position.stderr), 8);
-  return Buffer.concat([encodeHead({ type: 'position', time, atTime, dropped: 0, length: positionSize }), body]);
+  return Buffer.concat([encodeHead({ type: 'position', time, atTime, dropped: holes, length: positionSize }), body]);
 }
 
 /** The position after a record whose body starts at `offset`. */
@@ -66,6 +67,12 @@ export function positionAfter(before: LogPosition, head: RecordHead, bytes: Buff
     case 'note':
       return before;
     case 'position':
-      return { time, atTime, stdout: Number(bytes.readBigUInt64LE(offset)), stderr: Number(bytes.readBigUInt64LE(offset + 8)) };
+      return {
+        time,
+        atTime,
+        stdout: Number(bytes.readBigUInt64LE(offset)),
+        stderr: Number(bytes.readBigUInt64LE(offset + 8)),
+        holes: head.dropped,
+      };
   }
 }

@@ -117,12 +117,12 @@ export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }:
   for await (const piece of pieces) {
     if (isNone(left) || (isNew && piece.stream === 'note' && piece.gap === undefined)) yield piece;
     else if (piece.gap !== undefined) {
-      const { missing, after } = piece.gap;
+      const { missing, after, holes } = piece.gap;
       const known = beyond(left, beyond(left, missing));
       left = beyond(left, missing);
       const rest = beyond(missing, known);
       isNew ||= !isNone(rest);
-      if (!isNone(rest)) yield gapPiece({ missing: rest, after: plus(after, known) });
+      if (!isNone(rest) || (isNew && holes === 'here')) yield gapPiece({ ...piece.gap, missing: rest, after: plus(after, known) });
     } else if (piece.stream !== 'note') {
       const { stream, bytes } = piece;
       const part = bytes.subarray(left[stream]);

@@ -103,9 +103,9 @@ export interface LogChunk {
   /** Nanoseconds since the epoch, as the runtime stamped it; never decreasing per stream. */
   readonly time: bigint;
   readonly bytes: Uint8Array;
-  /** Output before this chunk was deleted before it could be read; the caller adds a line about it. */
+  /** Output of unknown length may have been deleted before this chunk, before it could be counted. */
   readonly gap?: true;
-  /** Bytes of this stream before this chunk that were deleted before they could be read. Omitted: none, or unknown. */
+  /** Bytes of this stream before this chunk that were deleted before they could be kept. Omitted: none that were counted. */
   readonly missing?: number;
 }
 
@@ -115,11 +115,14 @@ export interface LogPosition {
   readonly time: bigint;
   /** Number of kept chunks with that time stamp. */
   readonly atTime: number;
+  /** Bytes of each stream that were kept, left out or counted: with holes at least, without exactly. */
   readonly stdout: number;
   readonly stderr: number;
+  /** Number of places where output of unknown length may be missing. */
+  readonly holes: number;
 }
 
-export const start: LogPosition = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
+export const start: LogPosition = { time: 0n, atTime: 0, stdout: 0, stderr: 0, holes: 0 };
 
 /**
  * The position after one more chunk. The streams are read separately, so a chunk may be older than the newest. It does not change
@@ -133,6 +136,7 @@ export function advance(position: LogPosition, chunk: LogChunk): LogPosition {
     atTime: isLater ? 1 : position.atTime + (chunk.time === position.time ? 1 : 0),
     stdout: position.stdout + (chunk.stream === 'stdout' ? more : 0),
     stderr: position.stderr + (chunk.stream === 'stderr' ? more : 0),
+    holes: position.holes + (chunk.gap === true ? 1 : 0),
   };
 }
 

@@ -9,7 +9,7 @@ import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { frame, MarkerFilter } from '../../runtimes/gate.ts';
-import type { Recipe, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
+import { type Recipe, type Runtime, type SandboxSpec, start } from '../../runtimes/runtime.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import { poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
@@ -94,7 +94,7 @@ async function said(runtime: Runtime, agent: AgentId, script: string, signal: Ab
   const words: Uint8Array[] = [];
   let length = 0;
   let isAsked = false;
-  for await (const chunks of runtime.logs(agent, { time: 0n, atTime: 0, stdout: 0, stderr: 0 }, signal)) {
+  for await (const chunks of runtime.logs(agent, start, signal)) {
     for (const { stream, bytes } of chunks) {
       if (stream !== 'stdout') continue;
       const mine = filter.push(bytes);

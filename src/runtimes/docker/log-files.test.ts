@@ -1,7 +1,18 @@
 /** The files of the Engine's driver `local`, written by hand: cases that the contract suite cannot produce with an Engine. */
 
-import { appendFileSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readlinkSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
+import fc from 'fast-check';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
@@ -157,32 +168,126 @@ test('everything before the end is read, including a file that was begun since t
   expect(text).toBe('0\n1\n2\n');
 });
 
-test('a reader that is slower than its job keeps few deleted files, and reports the gap', async () => {
-  const deleted = () =>
-    readdirSync('/proc/self/fd').filter((fd) => {
-      try {
-        return readlinkSync(`/proc/self/fd/${fd}`).startsWith(folder) && readlinkSync(`/proc/self/fd/${fd}`).endsWith('(deleted)');
-      } catch {
-        return false;
-      }
-    }).length;
+const deletedOpen = (): number =>
+  readdirSync('/proc/self/fd').filter((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`).startsWith(folder) && readlinkSync(`/proc/self/fd/${fd}`).endsWith('(deleted)');
+    } catch {
+      return false;
+    }
+  }).length;
+
+test('a reader that is slower than its job keeps few deleted files, and counts what it leaves out to the byte', async () => {
   const ended = Promise.withResolvers<void>();
   const long = (file: number) => Array.from({ length: 4_000 }, (_, line) => `${file} ${line} ${'x'.repeat(300)}`);
+  const sizeOf = (file: number): number => long(file).join('\n').length + 1;
   write(...long(0));
+  let total = sizeOf(0);
   const three = 3 * statSync(log()).size;
   const reader = followFiles(systemClock, folder, start, ended.promise, new AbortController().signal, three);
+  const chunks: LogChunk[] = [];
   let most = 0;
-  let text = '';
   for (let file = 1; file <= 24; file += 1) {
-    text += said((await reader.next()).value ?? []);
+    chunks.push(...((await reader.next()).value ?? []));
     rotate(2);
     write(...long(file));
-    most = Math.max(most, deleted());
+    total += sizeOf(file);
+    most = Math.max(most, deletedOpen());
   }
   ended.resolve();
-  for await (const some of reader) text += said(some);
-  // The one that is read, three that wait, and what was thrown away since the last look.
+  for await (const some of reader) chunks.push(...some);
+  // The one that is read, three that wait, and what is only counted since the last look.
   expect(most).toBeLessThanOrEqual(6);
-  expect(text).toContain('[gap]');
-  expect(text.endsWith(`${long(24).join('\n')}\n`)).toBe(true);
+  expect(chunks.some(({ missing = 0 }) => missing > 0)).toBe(true);
+  expect(chunks.reduce(advance, start)).toMatchObject({ stdout: total, holes: 0 });
+  expect(said(chunks).endsWith(`${long(24).join('\n')}\n`)).toBe(true);
+});
+
+/** One rotation of `files` files as the driver does it (moby, daemon/logger/loggerutils/logfile.go), a step at a time. */
+function rotationSteps(files: number): (() => void)[] {
+  const from = (number: number) => (number === 0 ? log() : `${log()}.${number}`);
+  const move = (number: number) => () => {
+    if (existsSync(from(number))) renameSync(from(number), from(number + 1));
+  };
+  const moves = Array.from({ length: files - 1 }, (_, at) => move(files - 2 - at));
+  return [() => rmSync(from(files - 1), { force: true }), ...moves, () => writeFileSync(log(), '')];
+}
+
+test.each([2, 3, 4, 5])(
+  'a reader that looks in the middle of a rotation of %i files loses nothing that is there',
+  async (files) => {
+    for (let stop = 0; stop <= files + 1; stop += 1) {
+      rmSync(folder, { recursive: true });
+      mkdirSync(folder);
+      const ended = Promise.withResolvers<void>();
+      write('0');
+      const reader = follow(start, ended.promise);
+      const chunks = [...((await reader.next()).value ?? [])];
+      // The reader sees nothing until all files but the one that it has open are new to it.
+      for (let file = 1; file < files; file += 1) {
+        rotate(files);
+        write(String(file));
+      }
+      const steps = rotationSteps(files);
+      for (const step of steps.slice(0, stop)) step();
+      // Without a newest file a reader waits.
+      if (existsSync(log())) chunks.push(...((await reader.next()).value ?? []));
+      for (const step of steps.slice(stop)) step();
+      write('last');
+      ended.resolve();
+      for await (const some of reader) chunks.push(...some);
+      const whole = Array.from({ length: files }, (_, file) => `${file}\n`).join('');
+      expect([stop, said(chunks).replace('[gap]', '')]).toEqual([stop, `${whole}last\n`]);
+    }
+  },
+);
+
+test('kept and counted bytes add up to what was written, whatever is rotated while the reader rests', async () => {
+  const action = fc.constantFrom('write', 'write', 'step', 'step', 'step', 'read', 'read');
+  await fc.assert(
+    fc.asyncProperty(fc.array(action, { maxLength: 80 }), fc.integer({ min: 2, max: 4 }), async (actions, files) => {
+      rmSync(folder, { recursive: true });
+      mkdirSync(folder);
+      const ended = Promise.withResolvers<void>();
+      let [total, line] = [0, 0];
+      const add = (): void => {
+        line += 1;
+        const text = `${line} ${'x'.repeat(line % 50)}`;
+        write(text);
+        total += text.length + 1;
+      };
+      add();
+      const reader = followFiles(systemClock, folder, start, ended.promise, new AbortController().signal, 200);
+      const chunks: LogChunk[] = [...((await reader.next()).value ?? [])];
+      let asked: ReturnType<typeof reader.next> | null = null;
+      let steps: (() => void)[] = [];
+      const finish = (): void => {
+        for (const step of steps.splice(0)) step();
+      };
+      for (const one of actions) {
+        // The driver writes only between rotations, and rotates only what was written to.
+        if (one === 'write' && steps.length === 0) add();
+        else if (one === 'step') {
+          if (steps.length === 0) steps = rotationSteps(files);
+          steps.shift()?.();
+        } else if (one === 'read') {
+          asked ??= reader.next();
+          const answer = await Promise.race([asked, new Promise<null>((resolve) => setImmediate(resolve, null))]);
+          if (answer !== null) {
+            asked = null;
+            chunks.push(...(answer.value ?? []));
+          }
+        }
+      }
+      finish();
+      add();
+      ended.resolve();
+      if (asked !== null) chunks.push(...((await asked).value ?? []));
+      for await (const some of reader) chunks.push(...some);
+      const { stdout, holes } = chunks.reduce(advance, start);
+      if (holes === 0) expect(stdout).toBe(total);
+      else expect(stdout).toBeLessThanOrEqual(total);
+    }),
+    { numRuns: 60 },
+  );
 });

@@ -3,7 +3,8 @@
  * per line, at a third of the speed, and Engine 20.10 skips files when it follows (docs/adr/0007).
  *
  * Nothing here changes a file. An open file stays readable after the Engine has deleted it, so a reader that looks once per file
- * loses nothing. A slower one reports a gap.
+ * loses nothing. A reader that falls behind counts what it leaves out, to the byte. Only what the Engine deletes before anybody
+ * could open it has no size, and is reported as a gap without one.
  */
 import { statSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
@@ -18,6 +19,8 @@ import { type LogFrame, Rejoiner } from './rejoin.ts';
 const currentName = 'container.log';
 /** Bytes read at a time. */
 const blockSize = 256 * 1024;
+/** Names in a row without a file after which no further one is expected: two more than a rotation leaves free. */
+const mostMissing = 3;
 /** ms between looks if the kernel reports no change. */
 const slowLook = 1_000;
 
@@ -26,6 +29,8 @@ interface LogPart {
   readonly file: FileHandle;
   /** Output before it may be in a file that nobody opened in time. */
   readonly afterHole: boolean;
+  /** The reader is too far behind to pass its output on, so its bytes are only counted. */
+  readonly isOnlyCounted: boolean;
 }
 
 /** Folder in which the driver keeps a container's log. */
@@ -40,7 +45,7 @@ export function canRead(folder: string): boolean {
 
 /**
  * Output after `from`, until `ended` has resolved and everything was read, or the files are gone. Up to `mostDeleted` unread
- * bytes of deleted files, which occupy the Engine's disk unseen, are kept (1 GiB). Beyond that the oldest becomes a gap.
+ * bytes of deleted files, which occupy the Engine's disk unseen, are kept (1 GiB). Beyond that the oldest are only counted.
  * @throws UnknownEntries, and what Node throws when reading fails
  */
 export async function* followFiles(
@@ -70,8 +75,12 @@ export async function* followFiles(
     for (;;) {
       // Read before the look below: output before the end, or before the next file, must still be read.
       const complete = hasEnded;
-      const { isOld, size } = await chain.look();
+      const { isOld, isBehind, size } = await chain.look();
       if (signal.aborted) return;
+      if (part.isOnlyCounted || isBehind) {
+        yield await countRest(part.file, offset, (block) => rejoiner.push(entries.push(block)));
+        break;
+      }
       // Otherwise sixteen idle containers would allocate 4 MiB of blocks per second.
       if (isOld || size === null || size > offset) {
         const block = Buffer.allocUnsafe(blockSize);
@@ -95,6 +104,21 @@ export async function* followFiles(
   if (!signal.aborted) throw new UnknownEntries('no file');
 }
 
+/** The chunks of an old file from there on, without their bytes: each says how many it had. */
+async function countRest(file: FileHandle, from: number, read: (block: Buffer) => readonly LogChunk[]): Promise<LogChunk[]> {
+  const chunks: LogChunk[] = [];
+  for (let offset = from; ; ) {
+    // Anew each time: what is left of an entry stays in it.
+    const block = Buffer.allocUnsafe(blockSize);
+    const { bytesRead } = await file.read(block, 0, blockSize, offset);
+    if (bytesRead === 0) return chunks;
+    offset += bytesRead;
+    for (const chunk of read(block.subarray(0, bytesRead))) {
+      chunks.push({ ...chunk, bytes: Buffer.alloc(0), missing: chunk.bytes.length });
+    }
+  }
+}
+
 /** The driver's files, oldest first, each opened before it can be deleted. */
 function createChain(folder: string, most: number) {
   const path = join(folder, currentName);
@@ -103,42 +127,53 @@ function createChain(folder: string, most: number) {
   /** Inode of the newest file that was opened. */
   let newest: bigint | null = null;
 
-  /** Every file, oldest first. Files are opened newest first: a rotation meanwhile then shows one twice and skips none. */
-  async function openAll(): Promise<Omit<LogPart, 'afterHole'>[]> {
-    const found: Omit<LogPart, 'afterHole'>[] = [];
-    for (let number = 0; ; number += 1) {
+  /**
+   * Every file, oldest first. A rotation renames files to the next number, oldest first, so meanwhile any one name is missing, and
+   * a file moves only up. Opened from the newest on, past names that are missing, files may show twice, and none is skipped.
+   */
+  async function openAll(): Promise<Pick<LogPart, 'inode' | 'file'>[]> {
+    const found: Pick<LogPart, 'inode' | 'file'>[] = [];
+    for (let number = 0, missing = 0; missing < mostMissing; number += 1) {
       const file = await openExisting(number === 0 ? path : `${path}.${number}`);
-      if (file === null) return found.reverse();
+      missing = file === null ? missing + 1 : 0;
+      if (file === null) continue;
       const { ino: inode } = await file.stat({ bigint: true });
       if (found.some((one) => one.inode === inode)) await file.close();
       else found.push({ inode, file });
     }
+    return found.reverse();
   }
 
   return {
-    /** Opens new files. `isOld`: the file being read has a successor. `size`: bytes of the newest file; null if unseen. */
-    async look(): Promise<{ readonly isOld: boolean; readonly size: number | null }> {
+    /**
+     * Opens new files. `isOld`: the file being read has a successor. `isBehind`: its successor is only to be counted. `size`: bytes
+     * of the newest file; null if unseen.
+     */
+    async look(): Promise<{ readonly isOld: boolean; readonly isBehind: boolean; readonly size: number | null }> {
       const current = seenAt(path);
-      const seen = () => ({ isOld: waiting.length > 0, size: current?.size ?? null });
+      const seen = () => ({
+        isOld: waiting.length > 0,
+        isBehind: waiting[0]?.isOnlyCounted === true,
+        size: current?.size ?? null,
+      });
       if (current === null || current.inode === newest) return seen();
       const found = await openAll();
       const known = found.findIndex((one) => one.inode === newest);
       const isLate = newest !== null && known === -1;
       for (const one of found.slice(0, known + 1)) await one.file.close();
-      waiting.push(...found.slice(known + 1).map((one, at) => ({ ...one, afterHole: isLate && at === 0 })));
+      const fresh = found.slice(known + 1);
+      waiting.push(...fresh.map((one, at) => ({ ...one, afterHole: isLate && at === 0, isOnlyCounted: false })));
       newest = found.at(-1)?.inode ?? newest;
-      // A reader that is slower than the job gets a gap, and reports it.
-      const deleted = waiting.filter(({ inode }) => !found.some((one) => one.inode === inode));
+      // A reader that is slower than the job leaves out the oldest output.
       let size = 0;
-      for (const { file } of deleted) size += (await file.stat()).size;
-      let hasHole = false;
-      for (let [first] = waiting; size > most && first !== undefined && deleted.includes(first); [first] = waiting) {
-        size -= (await first.file.stat()).size;
-        await first.file.close();
-        waiting.shift();
-        hasHole = true;
+      const isDeleted = ({ inode }: LogPart): boolean => !found.some((one) => one.inode === inode);
+      for (const part of waiting) if (isDeleted(part) && !part.isOnlyCounted) size += (await part.file.stat()).size;
+      for (let at = 0; size > most && at < waiting.length; at += 1) {
+        const part = waiting[at];
+        if (part === undefined || !isDeleted(part)) break;
+        if (!part.isOnlyCounted) size -= (await part.file.stat()).size;
+        waiting[at] = { ...part, isOnlyCounted: true };
       }
-      if (hasHole && waiting[0] !== undefined) waiting[0] = { ...waiting[0], afterHole: true };
       return seen();
     },
     /** The file to read now; null if there is none. */

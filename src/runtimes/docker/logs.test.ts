@@ -75,7 +75,7 @@ test('a new follower requests all of the log, because the clock may have been se
   await fake.start();
   const engine = connectEngine(fake.endpoint);
   const kept = BigInt(Date.parse('2026-01-01T02:00:00Z')) * 1_000_000n + 1n;
-  const position = { time: kept, atTime: 1, stdout: 5, stderr: 0 };
+  const position = { ...start, time: kept, atTime: 1, stdout: 5 };
   const find = async () => 'id';
   let text = '';
   for await (const chunks of followLogs(engine, { find }, position, new AbortController().signal)) {

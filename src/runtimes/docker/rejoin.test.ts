@@ -1,11 +1,10 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { bytesOf } from '../../../test/kit/runtime-contract/follow.ts';
-import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
+import { advance, type LogChunk, type LogPosition, start } from '../runtime.ts';
 import { createFrameReader } from './logs.ts';
 import { type LogFrame, Rejoiner, slack } from './rejoin.ts';
 
-const start: LogPosition = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
 const base = 1_700_000_000_000_000_000n;
 
 type Line = { readonly stream: 'stdout' | 'stderr'; readonly length: number; readonly pause: number };

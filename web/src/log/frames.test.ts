@@ -13,6 +13,7 @@ const stream = Buffer.concat([
   ...pieceFrames({ stream: 'note', bytes: Buffer.from('attempt ❷\n') }),
   ...pieceFrames(gapPiece(gap)),
   ...pieceFrames(gapPiece({ ...gap, asked: true })),
+  ...pieceFrames(gapPiece({ ...gap, holes: 'here' })),
   frame('error', JSON.stringify(error)),
   frame('end'),
 ]);
@@ -35,8 +36,9 @@ test('reads what the daemon writes, however it is cut', () => {
     { kind: 'stderr', bytes: 'bad' },
     { kind: 'stdout', bytes: 'lo' },
     { kind: 'note', text: 'attempt ❷\n' },
-    { kind: 'gap', missing: gap.missing, asked: false },
-    { kind: 'gap', missing: gap.missing, asked: true },
+    { kind: 'gap', missing: gap.missing, asked: false, isUncounted: false },
+    { kind: 'gap', missing: gap.missing, asked: true, isUncounted: false },
+    { kind: 'gap', missing: gap.missing, asked: false, isUncounted: true },
     { kind: 'error', error },
     { kind: 'end' },
   ];

@@ -10,8 +10,8 @@ export interface Counts {
 export type Frame =
   | { readonly kind: 'stdout' | 'stderr'; readonly bytes: Uint8Array }
   | { readonly kind: 'note'; readonly text: string }
-  /** Output that is not kept, or with `asked` was not asked for. */
-  | { readonly kind: 'gap'; readonly missing: Counts; readonly asked: boolean }
+  /** Output that is not kept, or with `asked` was not asked for. `isUncounted`: more than `missing` may be missing. */
+  | { readonly kind: 'gap'; readonly missing: Counts; readonly asked: boolean; readonly isUncounted: boolean }
   | { readonly kind: 'error'; readonly error: ErrorView }
   | { readonly kind: 'end' };
 
@@ -63,6 +63,6 @@ function whole(kind: 'end' | 'note' | 'error' | 'gap', parts: readonly Uint8Arra
   if (kind === 'end') return { kind };
   if (kind === 'note') return { kind, text };
   if (kind === 'error') return { kind, error: JSON.parse(text) as ErrorView };
-  const { missing, asked = false } = JSON.parse(text) as { missing: Counts; asked?: boolean };
-  return { kind, missing, asked };
+  const { missing, asked = false, holes } = JSON.parse(text) as { missing: Counts; asked?: boolean; holes?: string };
+  return { kind, missing, asked, isUncounted: holes === 'here' };
 }

@@ -151,7 +151,7 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       if (frame.kind !== 'gap' && sameCounts(state.before, nothing)) change({ first: 0 });
       if (frame.kind === 'stdout' || frame.kind === 'stderr') reader.push(frame.kind, frame.bytes);
       else if (frame.kind === 'gap' && frame.asked) change({ before: plus(state.before, frame.missing) });
-      else if (frame.kind === 'gap') blocks.add('note', gapText(frame.missing), frame.missing);
+      else if (frame.kind === 'gap') blocks.add('note', gapText(frame), frame.missing);
       else if (frame.kind === 'note') blocks.add('note', frame.text.replace(/\n$/, ''), nothing);
       if (enough !== null) return blocks.lines >= enough || blocks.size > limits.size;
       // Somebody reads further up: nothing is taken away from there, so reading stops.
@@ -222,7 +222,7 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       { ...from.at },
       (frame) => {
         if (frame.kind === 'stdout' || frame.kind === 'stderr') reader.push(frame.kind, frame.bytes);
-        else if (frame.kind === 'gap') line('note', gapText(frame.missing), frame.missing);
+        else if (frame.kind === 'gap') line('note', gapText(frame), frame.missing);
         else if (frame.kind === 'note') line('note', frame.text.replace(/\n$/, ''), nothing);
         onRead(at.stdout + at.stderr);
         return done;
@@ -343,7 +343,14 @@ function sameCounts(a: Counts, b: Counts): boolean {
   return a.stdout === b.stdout && a.stderr === b.stderr;
 }
 
-function gapText({ stdout, stderr }: Counts): string {
+function gapText({
+  missing: { stdout, stderr },
+  isUncounted,
+}: {
+  readonly missing: Counts;
+  readonly isUncounted: boolean;
+}): string {
+  if (stdout + stderr === 0) return 'output may be missing here: it was deleted before it could be read or counted';
   const parts = [stdout > 0 ? `${bytesText(stdout)} of stdout` : '', stderr > 0 ? `${bytesText(stderr)} of stderr` : ''];
-  return `output is not kept here: ${parts.filter((part) => part !== '').join(', ')}`;
+  return `output is not kept here: ${isUncounted ? 'at least ' : ''}${parts.filter((part) => part !== '').join(', ')}`;
 }
