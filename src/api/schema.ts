@@ -186,8 +186,11 @@ export const linkRequest = z.strictObject({
   role: z.enum(['read', 'operator']).default('operator'),
   user: z.string().min(1).max(64).nullable().default(null),
 });
-/** `until`: wall clock, ms since the epoch. */
-export const linkView = z.object({ url: z.string(), until: z.number() });
+/**
+ * `until`: wall clock, ms since the epoch. The client writes the address into a page of its own host and opens it, so a daemon on
+ * another host may not say just anything.
+ */
+export const linkView = z.object({ url: z.string().regex(/^https?:\/\/[^\s"'<>`]+$/), until: z.number() });
 export const loginRequest = z.strictObject({ code: z.string().min(1).max(100) });
 /** `session`: a secret, for the header `authorization: Bearer …`. */
 export const loginView = meView.extend({ session: z.string() });

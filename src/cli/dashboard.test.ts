@@ -1,5 +1,6 @@
 /** `onejob dashboard`: the link, and the browser, which is a script here. */
 import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
@@ -59,6 +60,27 @@ test('opens the browser of a desktop, and no argument of a program has the code'
   const page = join(dir.path, 'dashboard.html');
   expect(readFileSync(page, 'utf8')).toContain(link.exec(stdout)?.[0] ?? '?');
   expect(statSync(page).mode & 0o777).toBe(0o600);
+});
+
+test.each([
+  ['more than a link', '"><script>document.title = "here"</script><p "'],
+  ['another scheme', 'file:///etc/passwd'],
+  ['a script', 'javascript:alert(1)'],
+])('writes and opens nothing if the daemon of another host sends %s', async (_, url) => {
+  await server.close();
+  // What another version answers is checked as what another host answers.
+  const hostile = createServer((_request, response) => {
+    response.writeHead(201, { 'content-type': 'application/json', 'onejob-version': '9.9.9' });
+    response.end(JSON.stringify({ url, role: 'operator', until: 1 }));
+  });
+  const listening = Promise.withResolvers<void>();
+  hostile.listen(join(dir.path, 'onejob.sock'), () => listening.resolve());
+  await listening.promise;
+  const { code, stdout, stderr } = await onDesktop();
+  hostile.close();
+  expect([code, stdout]).toEqual([1, '']);
+  expect(stderr).toMatch(/daemon/);
+  expect([existsSync(join(dir.path, 'opened')), existsSync(join(dir.path, 'dashboard.html'))]).toEqual([false, false]);
 });
 
 test('opens none where only the link, or JSON, is asked for', async () => {

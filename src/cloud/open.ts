@@ -18,7 +18,7 @@ import { createPost } from './join/post.ts';
 import { createJoinServer } from './join/server.ts';
 import type { CloudParts } from './kit/caller.ts';
 import { isWanted, type Machine } from './machine.ts';
-import { drained, ended } from './plan.ts';
+import { drained, ended, tokenCameAgain } from './plan.ts';
 import { createClearing } from './registrations.ts';
 import { machineService } from './service.ts';
 import { cloudType } from './types.ts';
@@ -287,7 +287,14 @@ function deskOf({ config, variables }: MachinesParts, controller: Controller, jo
       return { ...(await guestOf(host, run, { services, secretsKey, variables })), beat, tunnel };
     },
     stolen(run, from) {
-      controller.change(run, (machine, now) => ended(machine, now, `Its join token was used twice, also from ${from}.`, true));
+      controller.change(run, (machine, now) =>
+        tokenCameAgain(
+          machine,
+          now,
+          hosts.find(({ host }) => host === machine.host),
+          from,
+        ),
+      );
     },
     beat({ run, busy, agents, slots, idleFor, problem }) {
       const machine = controller.get(run);

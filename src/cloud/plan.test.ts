@@ -3,7 +3,17 @@ import type { Offer, Thing } from './cloud.ts';
 import type { HostConfig } from './hosts.ts';
 import type { Machine } from './machine.ts';
 import { createOffers } from './offers.ts';
-import { afterList, type CloudView, ended, isLeftOver, type Listed, orphansAfter, plan, type View } from './plan.ts';
+import {
+  afterList,
+  type CloudView,
+  ended,
+  isLeftOver,
+  type Listed,
+  orphansAfter,
+  plan,
+  tokenCameAgain,
+  type View,
+} from './plan.ts';
 
 const now = 1_900_000_000;
 const run = 'onejob-00000000000000aa';
@@ -412,6 +422,15 @@ describe('after a list', () => {
     const twice = (one: Machine) => seen(seen(one, listed()), listed([], { from: now, at: now + 2 }));
     expect(twice(machine())).toMatchObject({ state: 'ending', why: 'The cloud has ended it.' });
     expect(twice(machine({ state: 'booting', seenAt: null, since: now - 30 }))).toMatchObject({ state: 'booting' });
+  });
+
+  it('a used join token ends it only while it could still be the machine that asks', () => {
+    const twice = (born: number, joinedAt: number | null, state: Machine['state'] = 'joined') =>
+      tokenCameAgain(machine({ born, joinedAt, state }), now, host, '192.0.2.7').state;
+    expect(twice(now - 600, now - 300)).toBe('ending');
+    expect(twice(now - 600, null, 'booting')).toBe('ending');
+    expect(twice(now - 7_200, null, 'booting')).toBe('ending');
+    expect(twice(now - 1_200, now - 900)).toBe('joined');
   });
 
   it('people who want its end only note it while nobody knows whether it exists', () => {

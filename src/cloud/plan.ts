@@ -234,7 +234,17 @@ export function ended(machine: Machine, now: number, why: string, isFailure: boo
   return resolved(machine, now, why, isFailure);
 }
 
-/** The same, when it is known that the create call was not carried out, or has failed. */
+/**
+ * The machine after its used join token came again with another key. Within the time of its boot one of the two is a thief, and
+ * nobody knows which, so it ends. Later the token opens nothing, and whoever has it, such as a job that read the machine's user data,
+ * could only end the jobs of others with it.
+ */
+export function tokenCameAgain(machine: Machine, now: number, host: Pick<HostConfig, 'boot'> | undefined, from: string): Machine {
+  if (machine.joinedAt !== null && now >= machine.born + (host?.boot ?? 0) / 1000) return machine;
+  return ended(machine, now, `Its join token was used twice, also from ${from}.`, true);
+}
+
+/** As `ended`, when it is known that the create call was not carried out, or has failed. */
 export function resolved(machine: Machine, now: number, why: string, isFailure: boolean): Machine {
   if (machine.state === 'ending' || machine.state === 'gone') return machine;
   return changed(machine, now, { state: 'ending', why: machine.why ?? why, isFailure: machine.isFailure || isFailure });
