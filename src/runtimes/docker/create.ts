@@ -50,6 +50,13 @@ export function hostName(name: string): string {
   return cleaned.replace(/^[.-]+|[.-]+$/g, '') || 'agent';
 }
 
+/**
+ * Lets what the job runs as another user, with `su` or `gosu`, open its output by name, as in `>/dev/stderr`. The Engine's pipes
+ * belong to the user of the container. An image may have no `chmod`, and a runtime may give something else than pipes. In the
+ * background, because a shell that runs `chmod` in its own process would change the mode of /dev/null.
+ */
+const shareOutput = '[ -p /proc/$$/fd/1 ] && [ -p /proc/$$/fd/2 ] && chmod 622 /proc/$$/fd/1 /proc/$$/fd/2 2>/dev/null & wait';
+
 /** The body of `POST /containers/create` (Engine API 1.41 and later). */
 export function createBody(spec: SandboxSpec, context: CreateContext) {
   const { recipe } = spec;
@@ -59,7 +66,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
   return {
     Image: context.imageId,
     // The image's own entrypoint, command and health check would run in addition to the gate, or instead of it.
-    Entrypoint: ['sh', '-c', gateScript(spec.agent, grant.gate)],
+    Entrypoint: ['sh', '-c', `${shareOutput}\n${gateScript(spec.agent, grant.gate)}`],
     Cmd: [],
     Healthcheck: { Test: ['NONE'] },
     StopSignal: 'SIGTERM',

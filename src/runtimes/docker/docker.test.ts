@@ -65,6 +65,12 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect(output).toBe('1000\n1000:1000\n1000:1000\n');
   });
 
+  test('what a job runs as another user opens the output by name', async () => {
+    const write = 'echo first >/dev/stdout; echo second >/dev/stderr';
+    const { output } = await run({ image: images.base }, `su -s /bin/sh agent -c '${write}'; stat -c %a /dev/null`);
+    expect(output.split('\n').sort()).toEqual(['', '666', 'first', 'second']);
+  });
+
   for (const [user, expected] of [
     ['agent', '1000:1000'],
     ['1000', '1000:1000'],

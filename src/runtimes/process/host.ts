@@ -84,7 +84,7 @@ const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 /** The findings of `doctor` about the process runtime. */
 export async function findings(host: Host): Promise<Finding[]> {
   const found: Finding[] = [bubblewrap(host), seccomp(host), devices(host)];
-  for (const name of host.root ? [...needed, 'setpriv'] : needed) {
+  for (const name of host.root ? [...needed, 'setpriv', 'chown'] : needed) {
     if (await isInstalled(name)) continue;
     const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
     found.push(problem(name, message, `Install the package that holds "${name}".`));
