@@ -52,6 +52,7 @@ export const errorCodes = {
   E_SHELL: 'user',
   E_LOG_UNKNOWN: 'user',
   E_USAGE: 'user',
+  E_OUTPUT: 'user',
   E_INIT_FILE: 'user',
   E_SERVICE: 'user',
   E_IMPORT: 'user',

@@ -2,6 +2,7 @@
 import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
 import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
+import { callersOwn } from '../config/environment.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { attempt } from '../errors.ts';
@@ -59,7 +60,7 @@ function variable(text: string, own: CliContext['variables']): [string, string] 
   const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?$/s.exec(text) ?? [];
   if (name === undefined)
     throw usage(`--env ${text}: it does not begin with a valid variable name.`, 'Write NAME=VALUE, or NAME to pass on your own.');
-  const found = value ?? own[name];
+  const found = value ?? callersOwn(own, name);
   if (found !== undefined) return [name, found];
   const message = `--env ${name}: it is not set in this environment, so there is nothing to pass on.`;
   throw usage(message, `Set it, or write ${name}=VALUE.`);

@@ -45,6 +45,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
   const packing = options.workspace === null ? null : pack(session, options.workspace);
   packing?.catch(() => {});
   let lasting: Lasting | null = null;
+  let submitted: string | null = null;
   try {
     const connection = await connect(session, { start: true, signal });
     // The status says it too, unless the daemon is gone before.
@@ -53,6 +54,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
     const jobs = await interrupts.orStop(submit(session, lasting, options, packing));
     const [job] = jobs;
     if (job === undefined) throw new RangeError('no job was submitted');
+    submitted = job.array?.id ?? job.id;
     if (options.detach) {
       if (output.json) await output.value(options.array === null ? job : jobs);
       else await output.print(job.array?.id ?? job.id);
@@ -62,6 +64,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
     if (output.json) await output.value({ event: 'submitted', job });
     return await attend(session, lasting, job, interrupts, options);
   } catch (error) {
+    if (submitted !== null && hasCode(error, 'E_OUTPUT')) output.say(`${submitted} was submitted, and continues`);
     if (!signal.aborted) throw error;
     await output.flush();
     return context.process.exit(interrupts.code);
@@ -195,16 +198,23 @@ async function attend(
   );
   const stopWatching = watchQueue(session, () => lasting.connection.client, job.id);
   let closed = false;
+  /** Streams that cannot be written: a full disk ends neither the job nor the other stream. */
+  const failed = new Set<string>();
   const said: Said = { stdout: 0, stderr: 0 };
   try {
     const done = await lasting.followJob(job.id, async (piece) => {
       stopWatching();
       if (piece.stream === 'stdout') said.stdout += piece.bytes.length;
       if (piece.stream === 'stderr') said.stderr += Buffer.from(piece.bytes).filter((byte) => byte === newline).length;
-      if (closed) return;
+      if (closed || failed.has(piece.stream)) return;
       try {
         await interrupts.orStop(printer.show(piece));
       } catch (error) {
+        if (hasCode(error, 'E_OUTPUT')) {
+          failed.add(piece.stream);
+          output.fail(error);
+          return output.say(`job ${job.id} continues; "onejob logs ${job.id}" shows all of its output`);
+        }
         if (!(error instanceof OutputClosed)) throw error;
         closed = true;
         cancel(`the reader of the output is gone; cancelling job ${job.id}`);
@@ -225,8 +235,10 @@ async function attend(
       const hint = missingCommand(done, said, { workspace: workspace !== null, image });
       if (hint !== null) output.say(hint);
     }
-    if (output.json && !closed) await output.value({ event: 'ended', job: done, exit: code });
-    return closed ? exitCodes.outputClosed : code;
+    // Nobody should take a file for the whole output.
+    const exit = failed.size > 0 && code === exitCodes.ok ? exitCodes.failed : code;
+    if (output.json && !closed && failed.size === 0) await output.value({ event: 'ended', job: done, exit });
+    return closed ? exitCodes.outputClosed : exit;
   } catch (error) {
     if (!isGone(error)) throw error;
     output.fail(error);
