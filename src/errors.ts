@@ -69,6 +69,7 @@ export const errorCodes = {
   E_POOL_UNKNOWN: 'user',
   E_WORKSPACE_UNKNOWN: 'user',
   E_WORKSPACE_READ: 'user',
+  E_ARTIFACTS: 'user',
   E_ARTIFACT_UNSAFE: 'user',
   E_AGENT_UNKNOWN: 'user',
   E_SLOT_UNKNOWN: 'user',

@@ -28,6 +28,12 @@ export function wrongUsage(message: string, hint?: string): OnejobError {
   return new OnejobError('E_USAGE', message, { hint });
 }
 
+/** The error for what would reach a job as other bytes. */
+export function notUtf8(what: string): OnejobError {
+  const hint = 'Write it in UTF-8, or let the job make the bytes: sh -c \'printf "\\351"\'.';
+  return wrongUsage(`Cannot pass on ${what}: it is not UTF-8.`, hint);
+}
+
 /** `line`: why, if the code alone does not say; else null. `limit`: ms, as given with the job; null: the limit of its pool. */
 export function verdict(job: JobView, limit: number | null): { readonly code: number; readonly line: string | null } {
   const { code, line } = endOf(job, limit);

@@ -70,6 +70,18 @@ it('options for its own Node have a name of their own', () => {
   expect([status, stderr]).toEqual([9, expect.stringContaining('--no-such-option')]);
 });
 
+it('an argument or variable that is not UTF-8 is refused, because the job would get other bytes', () => {
+  const odd = `E=$(printf 'caf\\351') && export E && exec "$0" run`;
+  expect(inShell(`${odd} -- echo "$E"`)).toMatchObject({
+    status: 2,
+    stderr: expect.stringContaining('Cannot pass on the argument "caf\ufffd": it is not UTF-8.'),
+  });
+  expect(inShell(`${odd} --env E -- true`)).toMatchObject({
+    status: 2,
+    stderr: expect.stringContaining('Cannot pass on the variable E: it is not UTF-8.'),
+  });
+});
+
 it('a user without a home folder and without an entry in passwd gets an answer', () => {
   const asStranger = 'unset HOME ONEJOB_STATE_DIR; exec setpriv --reuid 54321 --regid 54321 --clear-groups "$0" status';
   if (process.getuid?.() !== 0) return;

@@ -7,7 +7,7 @@ import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { attempt } from '../errors.ts';
 import { arrayLimit, type JobRequest } from '../job.ts';
-import { wrongUsage } from './exit.ts';
+import { notUtf8, wrongUsage } from './exit.ts';
 import type { RunOptions } from './run.ts';
 import type { CliContext } from './session.ts';
 
@@ -48,7 +48,7 @@ export async function runOptions(context: CliContext, command: readonly string[]
       // null for a user without a name, as in many containers.
       user: attempt(() => userInfo().username.slice(0, 64)),
       memory: flags.memory === undefined ? null : size(flags.memory),
-      env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context.variables))),
+      env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context))),
       volumes: (flags.volume ?? []).map((each) => volume(each, context.cwd)),
       timeout: flags.timeout === undefined ? null : duration(flags.timeout),
       artifacts: artifacts(flags.artifact ?? []),
@@ -56,11 +56,14 @@ export async function runOptions(context: CliContext, command: readonly string[]
   };
 }
 
-function variable(text: string, own: CliContext['variables']): [string, string] {
+function variable(text: string, { variables: own, isGiven }: CliContext): [string, string] {
   const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?$/s.exec(text) ?? [];
   if (name === undefined)
     throw usage(`--env ${text}: it does not begin with a valid variable name.`, 'Write NAME=VALUE, or NAME to pass on your own.');
   const found = value ?? callersOwn(own, name);
+  // A value that was typed is checked as an argument.
+  if (value === undefined && found !== undefined && !isGiven(`${name}=${found}`, 'environ') && own[name] !== undefined)
+    throw notUtf8(`the variable ${name}`);
   if (found !== undefined) return [name, found];
   const message = `--env ${name}: it is not set in this environment, so there is nothing to pass on.`;
   throw usage(message, `Set it, or write ${name}=VALUE.`);

@@ -10,9 +10,10 @@ import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes } from '../config/units.ts';
-import { type ErrorCode, hasCode, OnejobError } from '../errors.ts';
+import { hasCode, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
+import { bringBack } from './artifacts.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
@@ -222,7 +223,7 @@ async function attend(
     });
     stopWatching();
     const { code, line } = verdict(done, request.timeout ?? null);
-    if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
+    const isWhole = done.artifacts.length === 0 || (await fetchArtifacts(session, lasting, done.id));
     // What happened apart from the result: missing artifacts, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
@@ -235,8 +236,9 @@ async function attend(
       const hint = missingCommand(done, said, { workspace: workspace !== null, image });
       if (hint !== null) output.say(hint);
     }
-    // Nobody should take a file for the whole output.
-    const exit = failed.size > 0 && code === exitCodes.ok ? exitCodes.failed : code;
+    // Nobody should take a part of the output or of the artifacts for the whole.
+    const isMissing = failed.size > 0 || !isWhole;
+    const exit = isMissing && code === exitCodes.ok ? exitCodes.failed : code;
     if (output.json && !closed && failed.size === 0) await output.value({ event: 'ended', job: done, exit });
     return closed ? exitCodes.outputClosed : exit;
   } catch (error) {
@@ -257,15 +259,10 @@ async function imageOf({ connection }: Lasting, pool: string): Promise<string | 
   return status?.pools.find(({ name }) => name === pool)?.image ?? null;
 }
 
-const unsafe: ErrorCode = 'E_ARTIFACT_UNSAFE';
-
-async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
-  const { unpackArtifacts } = await import('../workspace/unpack.ts');
-  const files = await lasting.persist(`job ${job.id} goes on without it`, ({ client }) => client.artifacts(job.id));
-  if (files === null) return;
-  const report = await unpackArtifacts(files, session.context.cwd);
-  session.output.say(`brought back ${plural(report.written.length, 'file')}`);
-  for (const refused of report.refused) session.output.say(`did not bring back ${refused.path}: ${refused.why} (${unsafe})`);
+/** Whether all that was kept is here. */
+async function fetchArtifacts(session: Session, lasting: Lasting, id: string): Promise<boolean> {
+  const files = await lasting.persist(`job ${id} goes on without it`, ({ client }) => client.artifacts(id));
+  return files === null || bringBack(session, id, files);
 }
 
 function leave({ output }: Session, id: string): void {

@@ -8,6 +8,7 @@ import type { Instead } from '../config/load.ts';
 import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
+import { isGiven } from '../system/unfaithful.ts';
 import type { Output } from './output.ts';
 import type { Remote } from './remote.ts';
 
@@ -51,6 +52,8 @@ export interface HostActions {
 export interface CliContext {
   /** Without program and script. */
   readonly args: readonly string[];
+  /** Whether the caller gave exactly this argument, or this `NAME=VALUE`: Node changes bytes that are not UTF-8. */
+  isGiven(text: string, as: 'cmdline' | 'environ'): boolean;
   /** Variables that `--env NAME` passes on, and that a detached daemon inherits. */
   readonly variables: Variables;
   readonly environment: Environment;
@@ -77,6 +80,7 @@ export function processContext(variables: Variables, host: HostActions): CliCont
   if (args[0] === 'azure' || args[0] === 'manager') process.title = 'onejob azure';
   return {
     args,
+    isGiven,
     variables,
     environment,
     cwd: process.cwd(),

@@ -1,9 +1,10 @@
 /** What the shell that starts `onejob run` hands over: ignored signals, and files that cannot be written. */
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { startChild } from '../support/child.ts';
 import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
 
 const config = 'pools: { default: { agents: 1, runtime: process } }';
 const program = join(import.meta.dirname, '../../bin/onejob');
@@ -49,4 +50,21 @@ test('a full disk under the output is named; the job ends as it would, and its l
   expect(existsSync(join(here.cwd, 'r'))).toBe(true);
   const status = startChild('sh', ['-c', 'exec "$0" status >/dev/full', program], { env: here.env, cwd: here.cwd });
   expect(await status.ended).toMatchObject({ code: 1, stderr: expect.stringContaining('(ENOSPC)') });
+});
+
+test.skipIf(lacks('mount'))('a full disk keeps the exit code of the job, and its artifacts can be fetched later', async () => {
+  await using here = await onejob({ config });
+  await here.up();
+  const make = 'mkdir -p out/empty; head -c 6000000 /dev/zero >out/big; echo small >out/small; exit 7';
+  const script = 'mkdir here && mount -t tmpfs -o size=4m none here && cd here && "$@"; code=$?; ls out; exit $code';
+  const run = ['run', '--no-workspace', '--artifact', 'out', '--', 'sh', '-c', make];
+  const child = startChild('unshare', ['-m', 'sh', '-c', script, 'sh', program, ...run], { env: here.env, cwd: here.cwd });
+  const { code, stdout, stderr } = await child.ended;
+  expect([code, stdout]).toEqual([7, 'empty\nsmall\n']);
+  expect(stderr).toContain('could not bring back out/big: no space left on the disk');
+  const [, id = ''] = /"onejob artifacts (\w+)"/.exec(stderr) ?? [];
+  expect(await here.cli(['artifacts', id]).ended).toMatchObject({ code: 0, stderr: 'onejob: brought back 2 files\n' });
+  expect(readdirSync(join(here.cwd, 'out')).sort()).toEqual(['big', 'empty', 'small']);
+  const none = await here.cli(['artifacts', 'abcdef']).ended;
+  expect(none).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job abcdef.') });
 });
