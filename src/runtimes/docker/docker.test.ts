@@ -88,6 +88,11 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     });
   }
 
+  test('a PATH without sh starts all the same, and reaches the job as it was', async () => {
+    const { exit, output } = await run({ env: { PATH: '/opt/tools:/srv' } }, 'echo "$PATH"; /bin/sh -c true');
+    expect([exit, output]).toEqual([{ kind: 'code', code: 0 }, '/opt/tools:/srv\n']);
+  });
+
   test('an image without sh ends before it is ready, with 127', async () => {
     const spec = specOf({ ...recipe, image: images.noShell });
     await runtime.prepare(spec, quiet, never());
