@@ -6,7 +6,7 @@ import { callersOwn } from '../config/environment.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { attempt } from '../errors.ts';
-import { arrayLimit, type JobRequest } from '../job.ts';
+import { arrayLimit, type JobRequest, labelProblem, longestName } from '../job.ts';
 import { notUtf8, wrongUsage } from './exit.ts';
 import type { RunOptions } from './run.ts';
 import type { CliContext } from './session.ts';
@@ -44,7 +44,16 @@ export async function runOptions(context: CliContext, command: readonly string[]
     array: flags.array === undefined ? null : indices(flags.array),
     needs: flags.needs ?? [],
     request: {
-      ...{ command: [...command], pool, name, image, cpus, devices, priority, retries },
+      ...{
+        command: [...command],
+        pool,
+        name: name === undefined ? undefined : jobName(name),
+        image,
+        cpus,
+        devices,
+        priority,
+        retries,
+      },
       // null for a user without a name, as in many containers.
       user: attempt(() => userInfo().username.slice(0, 64)),
       memory: flags.memory === undefined ? null : size(flags.memory),
@@ -67,6 +76,13 @@ function variable(text: string, { variables: own, isGiven }: CliContext): [strin
   if (found !== undefined) return [name, found];
   const message = `--env ${name}: it is not set in this environment, so there is nothing to pass on.`;
   throw usage(message, `Set it, or write ${name}=VALUE.`);
+}
+
+function jobName(text: string): string {
+  // Of "$(git log -1 --format=%B)" the shell leaves one line, or several.
+  const why = labelProblem(text, longestName);
+  if (why === null) return text;
+  throw usage(`--name: ${why}.`, 'Give its first line, such as "$(git log -1 --format=%s)".');
 }
 
 function volume(text: string, cwd: string): JobRequest['volumes'][number] {

@@ -5,17 +5,18 @@
  * TERM does, or an output that nobody reads any more.
  */
 import { randomBytes } from 'node:crypto';
-import { resolve } from 'node:path';
+import { readFileSync, statSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes } from '../config/units.ts';
-import { hasCode, OnejobError } from '../errors.ts';
+import { attempt, hasCode, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { bringBack } from './artifacts.ts';
 import { connect, isGone } from './connect.ts';
-import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
+import { exitCodes, missingCommand, type Said, type Script, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
 import { findJob } from './jobs.ts';
 import { OutputClosed } from './output.ts';
@@ -231,9 +232,13 @@ async function attend(
       const left = formatAge(Math.max(0, done.held.until - Date.now()));
       output.say(`the files of job ${job.id} are held for ${left}: "onejob shell ${job.id}" opens a terminal in them`);
     }
-    if (code === exitCodes.notFound) {
+    if (code === exitCodes.notFound || code === exitCodes.notExecutable) {
       const image = request.image ?? (await imageOf(lasting, job.pool));
-      const hint = missingCommand(done, said, { workspace: workspace !== null, image });
+      const hint = missingCommand(done, said, {
+        workspace: workspace !== null,
+        image,
+        script: workspace === null ? null : scriptOf(resolve(session.context.cwd, workspace), request.command),
+      });
       if (hint !== null) output.say(hint);
     }
     // Nobody should take a part of the output or of the artifacts for the whole.
@@ -252,6 +257,19 @@ async function attend(
 }
 
 const newline = 10;
+
+/** The command as a script in the folder that was sent; null if it is none. */
+function scriptOf(folder: string, [first = '']: readonly string[]): Script | null {
+  if (!first.includes('/') || first.startsWith('/')) return null;
+  return attempt(() => {
+    const path = join(folder, first);
+    const stats = statSync(path);
+    if (!stats.isFile()) return null;
+    // Scripts are short.
+    const [firstLine = ''] = stats.size > 2 ** 20 ? [] : readFileSync(path, 'latin1').split('\n', 1);
+    return { firstLine, isExecutable: (stats.mode & 0o111) !== 0 };
+  });
+}
 
 /** The image of a pool's agents; null if it is unknown. */
 async function imageOf({ connection }: Lasting, pool: string): Promise<string | null> {

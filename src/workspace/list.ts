@@ -132,6 +132,7 @@ function ignoreLines(top: string): string[] {
 
 function walk(top: string, start: string, ignores: Ignores, warnings: string[]): string[] {
   const paths: string[] = [];
+  const device = lookAt(join(top, start))?.dev;
   const todo = [start];
   for (let at = todo.pop(); at !== undefined; at = todo.pop()) {
     let entries: Dirent<Buffer>[];
@@ -151,8 +152,11 @@ function walk(top: string, start: string, ignores: Ignores, warnings: string[]):
       const path = at === '' ? name : `${at}/${name}`;
       const isDirectory = entry.isDirectory();
       if (ignores(path, isDirectory)) continue;
-      if (isDirectory) todo.push(path);
-      else paths.push(path);
+      if (!isDirectory) paths.push(path);
+      // Such as /proc below the root: without an end, and of this host.
+      else if ((attempt(() => lstatSync(join(top, path)).dev) ?? device) === device) todo.push(path);
+      else
+        warnings.push(`Skipped ${path}: another file system is mounted there; "--workspace" or "--volume" can give it to the job.`);
     }
   }
   return paths;

@@ -24,6 +24,7 @@ import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vit
 import { openAt } from '../../test/support/descriptors.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { listWorkspace } from './list.ts';
 import { packWorkspace } from './pack.ts';
 
 let dir: Scratch;
@@ -306,6 +307,15 @@ it('is packed the same way for every user', async () => {
   put('b');
   const [one, two] = [await packWorkspace(top), await packWorkspace(top)];
   expect((await buffer(one.stream)).equals(await buffer(two.stream))).toBe(true);
+});
+
+it('does not walk into another file system', async () => {
+  const { paths, warnings } = await listWorkspace('/dev');
+  expect(paths).toContain('null');
+  expect(paths.filter((path) => path.startsWith('pts/'))).toEqual([]);
+  expect(warnings).toContain(
+    'Skipped pts: another file system is mounted there; "--workspace" or "--volume" can give it to the job.',
+  );
 });
 
 it('keeps times before 1970 and after 2038', async () => {

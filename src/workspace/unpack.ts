@@ -11,6 +11,7 @@ import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header } from 'tar-stream';
 import { codeOf, messageOf } from '../errors.ts';
+import { lacksInodes } from '../system/disk-room.ts';
 
 /**
  * Unpacks a tar stream below `folder`, and replaces files of the same name. `written`: paths of files relative to the folder, in the
@@ -37,7 +38,8 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
       } catch (error) {
         // What the stream itself met is no fault of the disk.
         if (codeOf(error) === '' || entries.destroyed) throw error;
-        failed.push({ path: header.name, why: reasonOf(error) });
+        const noInodes = codeOf(error) === 'ENOSPC' && lacksInodes(top);
+        failed.push({ path: header.name, why: noInodes ? 'no inodes left on the disk ("df -i")' : reasonOf(error) });
         continue;
       } finally {
         entry.resume();
