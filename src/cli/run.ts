@@ -258,7 +258,7 @@ async function attend(
 
 const newline = 10;
 
-/** The command as a script in the folder that was sent; null if it is none. */
+/** The command as a script in the folder that was sent; null for any other command. */
 function scriptOf(folder: string, [first = '']: readonly string[]): Script | null {
   if (!first.includes('/') || first.startsWith('/')) return null;
   return attempt(() => {

@@ -36,7 +36,7 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
         if (parts === null) why = 'its name points outside the folder';
         else if (parts.length > 0) why = isText(header) ? await write(progress, parts, entry) : 'its name is not UTF-8';
       } catch (error) {
-        // What the stream itself met is no fault of the disk.
+        // The stream itself failed, not the disk.
         if (codeOf(error) === '' || entries.destroyed) throw error;
         const noInodes = codeOf(error) === 'ENOSPC' && lacksInodes(top);
         failed.push({ path: header.name, why: noInodes ? 'no inodes left on the disk ("df -i")' : reasonOf(error) });
@@ -64,7 +64,7 @@ function safeParts(name: string): string[] | null {
   return parts.includes('..') ? null : parts;
 }
 
-/** Bytes that are no text arrive as this character, as which several names would be one. */
+/** Bytes that are not UTF-8 arrive as this character, so several names would become one. */
 function isText({ name, linkname }: Header): boolean {
   return !`${name}${linkname ?? ''}`.includes('\ufffd');
 }
