@@ -26,8 +26,17 @@ export async function listWorkspace(folder: string) {
   }
   const warnings: string[] = [];
   const tracked = isBelowGit(top) ? await listGit(top, '', warnings) : null;
+  // It takes minutes to see that it is too much.
+  if (tracked === null && top === '/' && lookAt('/.onejobignore') === undefined) throw wholeHost();
   const paths = tracked ?? listAll(top, warnings);
   return { paths: [...new Set(paths)].sort(), git: tracked !== null, warnings };
+}
+
+function wholeHost(): OnejobError {
+  const message = 'Cannot send the workspace /: it is the whole file system of this host.';
+  const hint =
+    'Go to the folder of your project, give it with --workspace, or use --no-workspace. With a file /.onejobignore it is sent.';
+  return new OnejobError('E_WORKSPACE_READ', message, { hint });
 }
 
 function isBelowGit(top: string): boolean {

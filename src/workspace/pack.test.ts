@@ -309,6 +309,10 @@ it('is packed the same way for every user', async () => {
   expect((await buffer(one.stream)).equals(await buffer(two.stream))).toBe(true);
 });
 
+it.skipIf(existsSync('/.git') || existsSync('/.onejobignore'))('is never the whole host by accident', async () => {
+  await expect(packWorkspace('/')).rejects.toMatchObject({ code: 'E_WORKSPACE_READ', message: expect.stringContaining('whole') });
+});
+
 it('does not walk into another file system', async () => {
   const { paths, warnings } = await listWorkspace('/dev');
   expect(paths).toContain('null');
