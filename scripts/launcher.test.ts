@@ -20,3 +20,17 @@ function launched(script: string, before: string): string {
 test('no core of the daemon or its helpers is written, whatever limit they are started with', () => {
   expect(launched('ulimit -S -c', 'ulimit -S -c "$(ulimit -H -c)"')).toBe('0\n');
 });
+
+test('Node is told which signals the caller ignores, because it sets them back', () => {
+  const said = 'echo "<${ONEJOB_IGNORED-none}>"';
+  expect(launched(said, ':')).toBe('<none>\n');
+  expect(launched(said, 'export ONEJOB_IGNORED=SIGTERM')).toBe('<none>\n');
+  expect(launched(said, "trap '' HUP")).toBe('<SIGHUP>\n');
+  expect(launched(said, "trap '' INT TERM QUIT PIPE")).toBe('< SIGINT SIGTERM SIGPIPE>\n');
+});
+
+test('what changes how Node runs is kept for jobs under another name', () => {
+  const said = 'echo "<${NODE_OPTIONS-none}> <${ONEJOB_CALLER_NODE_OPTIONS-none}> <${NODE_EXTRA_CA_CERTS-none}>"';
+  const before = 'export NODE_OPTIONS="--a \'b c\'" NODE_EXTRA_CA_CERTS=/ca';
+  expect(launched(said, before)).toBe("<none> <--a 'b c'> </ca>\n");
+});

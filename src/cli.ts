@@ -5,7 +5,7 @@
 import { resolve } from 'node:path';
 import { CommanderError, Option } from 'commander';
 import { type Act, Cli, hostOption } from './cli/commands/options.ts';
-import { exitCodes, wrongUsage } from './cli/exit.ts';
+import { exitCodes, notUtf8, wrongUsage } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
 import { usageError } from './cli/usage.ts';
@@ -30,6 +30,8 @@ export async function runCli(context: CliContext): Promise<number> {
   };
   const program = await buildProgram(context, act, context.args[0]);
   try {
+    const changed = context.args.find((each) => !context.isGiven(each, 'cmdline'));
+    if (changed !== undefined) throw notUtf8(`the argument ${JSON.stringify(changed)}`);
     await program.parseAsync([...context.args], { from: 'user' });
   } catch (error) {
     if (!(error instanceof CommanderError)) {
@@ -57,7 +59,7 @@ interface Definition {
 const definitions: readonly Definition[] = [
   {
     group: 'Jobs:',
-    commands: ['run', 'jobs', 'wait', 'history', 'logs', 'cancel', 'shell', 'unhold'],
+    commands: ['run', 'jobs', 'wait', 'history', 'logs', 'artifacts', 'cancel', 'shell', 'unhold'],
     load: async () => (await import('./cli/commands/jobs.ts')).addJobCommands,
   },
   {

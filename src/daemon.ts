@@ -35,7 +35,8 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
   const missed = { stops: 0, hangups: 0 };
   let hears: Hears | null = null;
   let isUp = false;
-  ending.defer(control.onHangup(() => (hears === null ? void missed.hangups++ : hears.hangup())));
+  const means = options.reloads === true ? 'reload' : 'end';
+  ending.defer(control.onHangup(() => (hears === null ? void missed.hangups++ : hears.hangup()), means));
   ending.defer(
     control.onSignal((signal) => {
       if (hears !== null) hears.stop();

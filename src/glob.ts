@@ -3,7 +3,8 @@
  * them. A regular expression for `*-*-*-*` takes minutes for some names of 250 letters.
  *
  * `*` and `?` do not match a slash. `**` as a whole part of a path does, and at its end stands for at least one part. `[a-z]`,
- * `[!a-z]`, `{a,b}` and a backslash have their meaning in shells. Names that begin with a dot match like others. Case matters.
+ * `[!a-z]`, `{a,b}` and a backslash have their meaning in shells. Names that begin with a dot match like others, unless `dots` is
+ * false: then `*`, `?` and `[` do not match that dot, as in a shell; `**` still does. Case matters.
  */
 
 /** Maximum letters of a pattern, and of the pattern with its braces expanded. */
@@ -16,7 +17,8 @@ const longestText = 4_096;
 
 type One = (letter: string) => boolean;
 type Many = '*';
-type Part = '**' | readonly (One | Many)[];
+/** `hidesDots`: it does not match names that begin with a dot. */
+type Part = '**' | { readonly pieces: readonly (One | Many)[]; readonly hidesDots: boolean };
 
 /** Why a pattern is invalid, as a clause; null if it is valid. */
 export function globProblem(pattern: string): string | null {
@@ -27,10 +29,17 @@ export function globProblem(pattern: string): string | null {
   return alternatives(pattern) === null ? `its braces stand for more than ${longestWrittenOut} letters` : null;
 }
 
-/** Returns whether a text matches the pattern. An invalid pattern matches nothing. Without `braces`, braces are letters. */
-export function glob(pattern: string, { braces = true }: { readonly braces?: boolean } = {}): (text: string) => boolean {
+export interface GlobOptions {
+  /** Default true; otherwise braces are letters. */
+  readonly braces?: boolean;
+  /** Whether wildcards match a dot at the beginning of a name. Default true. */
+  readonly dots?: boolean;
+}
+
+/** Returns whether a text matches the pattern. An invalid pattern matches nothing. */
+export function glob(pattern: string, { braces = true, dots = true }: GlobOptions = {}): (text: string) => boolean {
   const written = pattern.length > longestPattern ? null : braces ? alternatives(pattern) : [pattern];
-  const all = (written ?? []).map((one) => one.split('/').map(parsePart)).map(endOpen);
+  const all = (written ?? []).map((one) => one.split('/').map((part) => parsePart(part, dots))).map(endOpen);
   return (text) => {
     if (text === '' || text.length > longestText) return false;
     const parts = text.split('/').map((part) => [...part]);
@@ -65,16 +74,17 @@ function fits<P, T>(pattern: readonly P[], items: readonly T[], many: P, one: (p
 function fitsPart(part: Part, letters: readonly string[]): boolean {
   if (part === '**') return false;
   // A wildcard does not match an empty name, as in `a//b`.
-  if (letters.length === 0) return part.length === 0;
-  return fits<One | Many, string>(part, letters, '*', (wanted, letter) => wanted !== '*' && wanted(letter));
+  if (letters.length === 0) return part.pieces.length === 0;
+  if (part.hidesDots && letters[0] === '.') return false;
+  return fits<One | Many, string>(part.pieces, letters, '*', (wanted, letter) => wanted !== '*' && wanted(letter));
 }
 
 /** `a/**` matches everything in a, but not a itself. */
 function endOpen(parts: readonly Part[]): readonly Part[] {
-  return parts.at(-1) === '**' ? [...parts, ['*']] : parts;
+  return parts.at(-1) === '**' ? [...parts, { pieces: ['*'], hidesDots: false }] : parts;
 }
 
-function parsePart(written: string): Part {
+function parsePart(written: string, dots: boolean): Part {
   if (written === '**') return '**';
   const letters = [...written];
   const part: (One | Many)[] = [];
@@ -90,7 +100,7 @@ function parsePart(written: string): Part {
     } else if (letter === '\\' && at + 1 < letters.length) part.push(is(letters[++at] ?? ''));
     else part.push(is(letter));
   }
-  return part;
+  return { pieces: part, hidesDots: !dots && /^[*?[]/.test(written) };
 }
 
 function is(letter: string): One {

@@ -15,7 +15,26 @@ const mount = z.strictObject({
 });
 
 /** A line of at most `most` characters. */
-const label = (most: number) => optional(z.string().regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u')));
+/** Letters of a job's name. */
+export const longestName = 100;
+
+const label = (most: number) =>
+  optional(
+    z
+      .string()
+      .regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u'), {
+        error: ({ input }) => labelProblem(String(input), most) ?? 'it is invalid',
+      }),
+  );
+
+/** Why a text cannot be a name of up to `most` letters, as a clause; null if it can. */
+export function labelProblem(text: string, most: number): string | null {
+  const length = [...text].length;
+  if (length === 0) return 'it is empty';
+  if (/[\n\r]/.test(text)) return `it has ${text.trimEnd().split(/\r\n|\n|\r/).length} lines: give one, of at most ${most} letters`;
+  if (/\p{Cc}/u.test(text)) return 'it contains a control character, such as a tab';
+  return length > most ? `it has ${length} letters, at most ${most} are possible` : null;
+}
 
 const jobId = z.string().regex(/^[0-9a-f]{12}$/);
 
@@ -30,7 +49,7 @@ export const jobRequest = z.strictObject({
   pool: z.string().nullable().default(null),
   env: z.record(z.string(), z.string()).default({}),
   /** For people, in lists. */
-  name: label(100),
+  name: label(longestName),
   /** The submitter according to the client, unchecked. */
   user: label(64),
   image: z.string().nullable().default(null),

@@ -1,6 +1,14 @@
 /** The entry point: the command line, and behind `up` the daemon. The only file that knows both. */
+import { exitCodes } from './cli/exit.ts';
 import { processContext } from './cli/session.ts';
 import { runCli } from './cli.ts';
+import { attempt } from './errors.ts';
+
+// Node throws for a folder that was deleted, also where nobody would expect it.
+if (attempt(process.cwd) === null) {
+  process.stderr.write('onejob: the current folder no longer exists: go to another one with "cd".\n');
+  process.exit(exitCodes.notRun);
+}
 
 const context = processContext(process.env, {
   async startDaemon(options) {

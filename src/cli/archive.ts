@@ -12,11 +12,12 @@ import { createLogs } from '../manager/logs.ts';
 import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
 import type { StoredJob } from '../store/jobs.ts';
 import { openToRead } from '../store/open-to-read.ts';
+import { openExisting } from '../system/files.ts';
 import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { waitingWords } from './connect.ts';
 
 /** What a daemon and an archive can both answer. */
-export type JobReader = Pick<Client, 'jobs' | 'endedJobs' | 'history' | 'job' | 'arrayJobs' | 'logs'> & {
+export type JobReader = Pick<Client, 'jobs' | 'endedJobs' | 'history' | 'job' | 'arrayJobs' | 'logs' | 'artifacts'> & {
   status(): Promise<Pick<StatusView, 'pools'>>;
 };
 
@@ -73,6 +74,10 @@ export function openArchive(stateDir: string) {
       throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'Type "onejob jobs --all" to list all jobs.' });
     },
     arrayJobs: async (id) => store.jobs.ofArray(id).map(view),
+    async artifacts(id) {
+      const path = join(stateDir, 'artifacts', `${id}.tar`);
+      return store.jobs.get(id) === null ? null : ((await openExisting(path))?.createReadStream() ?? null);
+    },
     logs: (source, { own = false, tail = null, signal = new AbortController().signal }) =>
       own ? logs.own(source, { tail }, signal) : logs.read(source, { follow: false, tail }, signal),
   };

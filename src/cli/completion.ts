@@ -15,7 +15,7 @@ export type Shell = (typeof shells)[number];
 
 /** Names that are offered after a command. */
 const live: Readonly<Record<string, string>> = {
-  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs', wait: 'open-jobs' },
+  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', artifacts: 'jobs', cancel: 'open-jobs', wait: 'open-jobs' },
   ...{ shell: 'held-jobs', unhold: 'held-jobs' },
   ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
 };

@@ -4,7 +4,7 @@ import { missingCommand, resultWord, verdict } from './exit.ts';
 
 const ended = (code: number, ...command: string[]) => ({ command, result: { kind: 'code', code } }) as unknown as JobView;
 const shell = { stdout: 0, stderr: 1 };
-const debian = { workspace: true, image: 'debian:stable-slim' };
+const debian = { workspace: true, image: 'debian:stable-slim', script: null };
 
 describe('a command that is not found', () => {
   test('names the image', () => {
@@ -26,7 +26,17 @@ describe('a command that is not found', () => {
   test('is not assumed if the job printed more than a shell would, or for another code', () => {
     expect(missingCommand(ended(127, 'make'), { stdout: 1, stderr: 0 }, debian)).toBeNull();
     expect(missingCommand(ended(127, 'make'), { stdout: 0, stderr: 2 }, debian)).toBeNull();
-    expect(missingCommand(ended(126, 'make'), shell, debian)).toBeNull();
+    expect(missingCommand(ended(125, 'make'), shell, debian)).toBeNull();
+  });
+
+  test('or cannot be executed says what its file lacks', () => {
+    const here = (firstLine: string, isExecutable = true) => ({ ...debian, script: { firstLine, isExecutable } });
+    for (const code of [126, 127])
+      expect(missingCommand(ended(code, './t.sh'), shell, here('#!/bin/sh\r'))).toMatch(/first line of \.\/t\.sh ends with .*CRLF/);
+    expect(missingCommand(ended(126, './t.sh'), shell, here('#!/bin/sh', false))).toMatch(
+      /\.\/t\.sh is not executable: type "chmod \+x \.\/t\.sh", and in git "git update-index --chmod=\+x \.\/t\.sh"$/,
+    );
+    expect(missingCommand(ended(126, '/opt/x'), shell, debian)).toMatch(/executable .* noexec$/);
   });
 });
 

@@ -12,6 +12,8 @@ export const exitCodes = {
   timeout: 124,
   /** The job could not run, or was lost: nothing is known of the command itself. */
   notRun: 125,
+  /** A shell, or onejob's gate, could not execute the job's command. */
+  notExecutable: 126,
   /** A shell, or onejob's gate, did not find the job's command. */
   notFound: 127,
   cancelled: 130,
@@ -26,6 +28,12 @@ export const exitCodes = {
 /** The error for a command that was typed in a wrong way. */
 export function wrongUsage(message: string, hint?: string): OnejobError {
   return new OnejobError('E_USAGE', message, { hint });
+}
+
+/** The error for what would reach a job as other bytes. */
+export function notUtf8(what: string): OnejobError {
+  const hint = 'Write it in UTF-8, or let the job make the bytes: sh -c \'printf "\\351"\'.';
+  return wrongUsage(`Cannot pass on ${what}: it is not UTF-8.`, hint);
 }
 
 /** `line`: why, if the code alone does not say; else null. `limit`: ms, as given with the job; null: the limit of its pool. */
@@ -93,16 +101,34 @@ function signalOf(code: number): string | null {
 /** How much a job has printed: bytes on standard output, lines on standard error. */
 export type Said = { stdout: number; stderr: number };
 
+/** A script of the workspace as it is here. */
+export interface Script {
+  /** Its first line, without the newline. */
+  readonly firstLine: string;
+  readonly isExecutable: boolean;
+}
+
 /**
- * What to try when a job ended with 127 and printed at most one line, a shell's own complaint; else null. `image`: of its agent;
- * null if it is unknown or there is none.
+ * What to try when a job ended with 126 or 127 and printed at most one line, a shell's own complaint; else null. `image`: of its
+ * agent; null if it is unknown or there is none. `script`: the command, if it is a file of the workspace.
  */
 export function missingCommand(
   { result, command: [first = ''] }: JobView,
   said: Said,
-  { workspace, image }: { readonly workspace: boolean; readonly image: string | null },
+  { workspace, image, script }: { readonly workspace: boolean; readonly image: string | null; readonly script: Script | null },
 ): string | null {
-  if (result?.kind !== 'code' || result.code !== 127 || said.stdout > 0 || said.stderr > 1) return null;
+  const code = result?.kind === 'code' ? result.code : 0;
+  if ((code !== 127 && code !== 126) || said.stdout > 0 || said.stderr > 1) return null;
+  if (script !== null && /^#!.*\r$/.test(script.firstLine)) {
+    const fix = `type "sed -i 's/\\r$//' ${first}", and in git write "* text=auto eol=lf" into .gitattributes`;
+    return `exit code ${code}: the first line of ${first} ends with a carriage return (CRLF), which became part of its interpreter's name: ${fix}`;
+  }
+  if (code === 126) {
+    const what = 'exit code 126 means that a command could not be executed';
+    if (script?.isExecutable === false)
+      return `${what}: ${first} is not executable: type "chmod +x ${first}", and in git "git update-index --chmod=+x ${first}"`;
+    return `${what}: check that it is executable ("chmod +x"), made for this processor, and not on a file system that is mounted noexec`;
+  }
   let where = 'check that it is installed where the job ran';
   if (first.includes('/') && !first.startsWith('/')) {
     where = workspace

@@ -109,7 +109,7 @@ export class Lasting {
 }
 
 export interface JobPrinter {
-  /** Resolves when the stream takes more. @throws OutputClosed */
+  /** Resolves when it is written. @throws OutputClosed, or OnejobError E_OUTPUT */
   show(piece: LogPiece): Promise<void>;
   /** Shows what was held back for a next piece. */
   end?(): Promise<void>;

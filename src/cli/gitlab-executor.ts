@@ -236,8 +236,8 @@ async function runScript(
     throw new OnejobError('E_USAGE', `Cannot read the script of gitlab-runner at ${script}: ${messageOf(error)}.`);
   });
   const code = await shell(session, client, job, bytes, !harmless.test(stage), alone).catch((error: unknown) => {
-    // Nobody reads the output any more.
-    if (error instanceof OutputClosed) alone.cancel();
+    // Nobody can read the output any more.
+    if (error instanceof OutputClosed || hasCode(error, 'E_OUTPUT')) alone.cancel();
     return error instanceof OnejobError ? error : Promise.reject(error);
   });
   if (code === 0) return 0;

@@ -1,8 +1,10 @@
 /** Failures on a terminal, including texts of others. */
+import { Writable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
+import { readEnvironment } from '../config/environment.ts';
 import { OnejobError } from '../errors.ts';
-import { createOutput } from './output.ts';
+import { createOutput, OutputClosed } from './output.ts';
 
 function failing(error: unknown, json = false): string {
   const { context, stderr } = testContext([], '/nowhere');
@@ -36,4 +38,29 @@ it('a printed line keeps its lines and our colours, and nothing else that a term
   const { context, stdout } = testContext([], '/nowhere');
   await createOutput(context, false).print('a\u001b[2Jb\n\tc', '\u001b[31md\u001b[39m');
   expect(stdout()).toBe('a [2Jb\n\tc\n\u001b[31md\u001b[39m\n');
+});
+
+describe('output that cannot be written', () => {
+  const to = (code: string, ignored = '') => {
+    const stdout = new Writable({ write: (_bytes, _encoding, done) => done(Object.assign(new Error(`${code}: write`), { code })) });
+    const environment = readEnvironment({ HOME: '/nowhere', ONEJOB_IGNORED: ignored });
+    return createOutput(testContext([], '/nowhere', { stdout, environment }).context, false);
+  };
+
+  it.each([
+    ['ENOSPC', /^Cannot write to standard output: no space is left on its disk \(ENOSPC\)\.$/],
+    ['EDQUOT', /quota is used up \(EDQUOT\)/],
+    ['EIO', /its disk failed, or its terminal is gone \(EIO\)/],
+    ['EFOO', /^Cannot write to standard output: EFOO: write\.$/],
+  ])('is an error with the reason, also of the only write: %s', async (code, message) => {
+    const output = to(code);
+    const error = { code: 'E_OUTPUT', message: expect.stringMatching(message) };
+    await expect(output.print('all')).rejects.toMatchObject(error);
+    await expect(output.print('more')).rejects.toMatchObject(error);
+  });
+
+  it('for lack of a reader ends in silence, unless the caller ignores PIPE', async () => {
+    await expect(to('EPIPE').print('all')).rejects.toBeInstanceOf(OutputClosed);
+    await expect(to('EPIPE', 'SIGPIPE').print('all')).rejects.toMatchObject({ code: 'E_OUTPUT' });
+  });
 });

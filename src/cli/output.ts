@@ -5,7 +5,7 @@
 import type { Writable } from 'node:stream';
 import { toErrorView } from '../api/http-errors.ts';
 import type { Environment } from '../config/environment.ts';
-import { messageOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import type { CliContext } from './session.ts';
 import { colored, createColors, cut, flow, harmless, printable } from './text.ts';
 
@@ -22,19 +22,27 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   const asked = colorWanted(context.environment);
   const colorsFor = (stream: { readonly isTTY?: boolean }) => createColors(!json && (asked ?? stream.isTTY === true));
   const errorColors = colorsFor(stderr);
-  const closed = { stdout: watchClosed(stdout), stderr: watchClosed(stderr) };
+  // A caller that ignores PIPE asks for an error instead.
+  const means = (name: string) => (error: Error) =>
+    codeOf(error) === 'EPIPE' && !context.environment.ignored.includes('SIGPIPE') ? new OutputClosed() : unwritable(name, error);
+  const closed = {
+    stdout: watchClosed(stdout, means('standard output')),
+    stderr: watchClosed(stderr, means('standard error')),
+  };
   const showsProgress = !json && stderr.isTTY === true;
   /** Columns of standard error when it is a terminal. */
   const columns = () => (!json && stderr.isTTY === true ? (stderr.columns ?? 80) : null);
   let shown = false;
 
-  /** @throws OutputClosed */
+  /** Resolves when it is written. @throws OutputClosed, or OnejobError E_OUTPUT */
   const write = async (name: 'stdout' | 'stderr', bytes: Uint8Array | string): Promise<void> => {
     if (shown) progress(null);
     const stream = name === 'stdout' ? stdout : stderr;
-    if (closed[name].is()) throw new OutputClosed();
-    if (!stream.write(bytes)) await Promise.race([new Promise((resolve) => stream.once('drain', resolve)), closed[name].promise]);
-    if (closed[name].is()) throw new OutputClosed();
+    const { promise: written, resolve } = Promise.withResolvers<void>();
+    if (closed[name].why() === null) stream.write(bytes, (error) => (error == null ? resolve() : closed[name].fail(error)));
+    await Promise.race([written, closed[name].promise]);
+    const why = closed[name].why();
+    if (why !== null) throw why;
   };
   /** Shows a line that the next one replaces, on terminals only; null removes it. */
   const progress = (text: string | null): void => {
@@ -44,7 +52,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   };
   const line = (text: string): void => {
     if (shown) progress(null);
-    if (!closed.stderr.is()) stderr.write(`${text}\n`);
+    if (closed.stderr.why() === null) stderr.write(`${text}\n`);
   };
 
   const colors = colorsFor(stdout);
@@ -96,15 +104,35 @@ export function colorWanted({ noColor, forceColor }: Environment): boolean | nul
   return noColor ? false : forceColor || null;
 }
 
-function watchClosed(stream: Writable): { is(): boolean; readonly promise: Promise<void> } {
-  let gone = false;
-  const promise = new Promise<void>((resolve) => {
-    const close = () => {
-      gone = true;
-      resolve();
-    };
-    stream.on('error', close);
-    stream.once('close', close);
+/** Why nothing can be written any more, once that is known; `promise` resolves then. */
+function watchClosed(stream: Writable, means: (error: Error) => Error) {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  let why: Error | null = null;
+  const close = (reason: Error) => {
+    why ??= reason;
+    resolve();
+  };
+  const fail = (error: Error) => close(means(error));
+  stream.on('error', fail);
+  stream.once('close', () => close(new OutputClosed()));
+  return { why: () => why, promise, fail };
+}
+
+/** What the system's codes mean for a file that somebody else has opened. */
+const reasons: Readonly<Record<string, string>> = {
+  ENOSPC: 'no space is left on its disk',
+  EDQUOT: "the user's disk quota is used up",
+  EFBIG: 'the file would be larger than is allowed',
+  EIO: 'its disk failed, or its terminal is gone',
+  EPIPE: 'its reader is gone',
+};
+
+function unwritable(name: string, error: Error): OnejobError {
+  const code = codeOf(error);
+  const why = reasons[code];
+  const hint = 'Make room there, or write the output to another place.';
+  return new OnejobError('E_OUTPUT', `Cannot write to ${name}: ${why === undefined ? error.message : `${why} (${code})`}.`, {
+    hint,
+    cause: error,
   });
-  return { is: () => gone, promise };
 }

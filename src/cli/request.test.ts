@@ -11,3 +11,14 @@ test('refuses too many artifact patterns before it submits the job', async () =>
     message: expect.stringContaining('101 patterns: a job may have at most 100'),
   });
 });
+
+test.each([
+  ['a\n\nb\n', '--name: it has 3 lines: give one, of at most 100 letters.'],
+  ['a\tb', '--name: it contains a control character, such as a tab.'],
+  ['x'.repeat(101), '--name: it has 101 letters, at most 100 are possible.'],
+  ['', '--name: it is empty.'],
+])('says what is wrong with a name: %j', async (name, message) => {
+  const { context } = testContext([], '/');
+  await expect(runOptions(context, ['true'], { name })).rejects.toMatchObject({ code: 'E_USAGE', message });
+  expect((await runOptions(context, ['true'], { name: '😀'.repeat(100) })).request.name).toHaveLength(200);
+});

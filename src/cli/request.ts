@@ -2,11 +2,12 @@
 import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
 import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
+import { callersOwn } from '../config/environment.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { attempt } from '../errors.ts';
-import { arrayLimit, type JobRequest } from '../job.ts';
-import { wrongUsage } from './exit.ts';
+import { arrayLimit, type JobRequest, labelProblem, longestName } from '../job.ts';
+import { notUtf8, wrongUsage } from './exit.ts';
 import type { RunOptions } from './run.ts';
 import type { CliContext } from './session.ts';
 
@@ -43,11 +44,20 @@ export async function runOptions(context: CliContext, command: readonly string[]
     array: flags.array === undefined ? null : indices(flags.array),
     needs: flags.needs ?? [],
     request: {
-      ...{ command: [...command], pool, name, image, cpus, devices, priority, retries },
+      ...{
+        command: [...command],
+        pool,
+        name: name === undefined ? undefined : jobName(name),
+        image,
+        cpus,
+        devices,
+        priority,
+        retries,
+      },
       // null for a user without a name, as in many containers.
       user: attempt(() => userInfo().username.slice(0, 64)),
       memory: flags.memory === undefined ? null : size(flags.memory),
-      env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context.variables))),
+      env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context))),
       volumes: (flags.volume ?? []).map((each) => volume(each, context.cwd)),
       timeout: flags.timeout === undefined ? null : duration(flags.timeout),
       artifacts: artifacts(flags.artifact ?? []),
@@ -55,14 +65,24 @@ export async function runOptions(context: CliContext, command: readonly string[]
   };
 }
 
-function variable(text: string, own: CliContext['variables']): [string, string] {
+function variable(text: string, { variables: own, isGiven }: CliContext): [string, string] {
   const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?$/s.exec(text) ?? [];
   if (name === undefined)
     throw usage(`--env ${text}: it does not begin with a valid variable name.`, 'Write NAME=VALUE, or NAME to pass on your own.');
-  const found = value ?? own[name];
+  const found = value ?? callersOwn(own, name);
+  // A value that was typed is checked as an argument.
+  if (value === undefined && found !== undefined && !isGiven(`${name}=${found}`, 'environ') && own[name] !== undefined)
+    throw notUtf8(`the variable ${name}`);
   if (found !== undefined) return [name, found];
   const message = `--env ${name}: it is not set in this environment, so there is nothing to pass on.`;
   throw usage(message, `Set it, or write ${name}=VALUE.`);
+}
+
+function jobName(text: string): string {
+  // Of "$(git log -1 --format=%B)" the shell leaves one line, or several.
+  const why = labelProblem(text, longestName);
+  if (why === null) return text;
+  throw usage(`--name: ${why}.`, 'Give its first line, such as "$(git log -1 --format=%s)".');
 }
 
 function volume(text: string, cwd: string): JobRequest['volumes'][number] {

@@ -5,16 +5,18 @@
  * TERM does, or an output that nobody reads any more.
  */
 import { randomBytes } from 'node:crypto';
-import { resolve } from 'node:path';
+import { readFileSync, statSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes } from '../config/units.ts';
-import { type ErrorCode, hasCode, OnejobError } from '../errors.ts';
+import { attempt, hasCode, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
+import { bringBack } from './artifacts.ts';
 import { connect, isGone } from './connect.ts';
-import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
+import { exitCodes, missingCommand, type Said, type Script, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
 import { findJob } from './jobs.ts';
 import { OutputClosed } from './output.ts';
@@ -45,6 +47,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
   const packing = options.workspace === null ? null : pack(session, options.workspace);
   packing?.catch(() => {});
   let lasting: Lasting | null = null;
+  let submitted: string | null = null;
   try {
     const connection = await connect(session, { start: true, signal });
     // The status says it too, unless the daemon is gone before.
@@ -53,6 +56,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
     const jobs = await interrupts.orStop(submit(session, lasting, options, packing));
     const [job] = jobs;
     if (job === undefined) throw new RangeError('no job was submitted');
+    submitted = job.array?.id ?? job.id;
     if (options.detach) {
       if (output.json) await output.value(options.array === null ? job : jobs);
       else await output.print(job.array?.id ?? job.id);
@@ -62,6 +66,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
     if (output.json) await output.value({ event: 'submitted', job });
     return await attend(session, lasting, job, interrupts, options);
   } catch (error) {
+    if (submitted !== null && hasCode(error, 'E_OUTPUT')) output.say(`${submitted} was submitted, and continues`);
     if (!signal.aborted) throw error;
     await output.flush();
     return context.process.exit(interrupts.code);
@@ -195,16 +200,23 @@ async function attend(
   );
   const stopWatching = watchQueue(session, () => lasting.connection.client, job.id);
   let closed = false;
+  /** Streams that cannot be written: a full disk ends neither the job nor the other stream. */
+  const failed = new Set<string>();
   const said: Said = { stdout: 0, stderr: 0 };
   try {
     const done = await lasting.followJob(job.id, async (piece) => {
       stopWatching();
       if (piece.stream === 'stdout') said.stdout += piece.bytes.length;
       if (piece.stream === 'stderr') said.stderr += Buffer.from(piece.bytes).filter((byte) => byte === newline).length;
-      if (closed) return;
+      if (closed || failed.has(piece.stream)) return;
       try {
         await interrupts.orStop(printer.show(piece));
       } catch (error) {
+        if (hasCode(error, 'E_OUTPUT')) {
+          failed.add(piece.stream);
+          output.fail(error);
+          return output.say(`job ${job.id} continues; "onejob logs ${job.id}" shows all of its output`);
+        }
         if (!(error instanceof OutputClosed)) throw error;
         closed = true;
         cancel(`the reader of the output is gone; cancelling job ${job.id}`);
@@ -212,7 +224,7 @@ async function attend(
     });
     stopWatching();
     const { code, line } = verdict(done, request.timeout ?? null);
-    if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
+    const isWhole = done.artifacts.length === 0 || (await fetchArtifacts(session, lasting, done.id));
     // What happened apart from the result: missing artifacts, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
@@ -220,13 +232,20 @@ async function attend(
       const left = formatAge(Math.max(0, done.held.until - Date.now()));
       output.say(`the files of job ${job.id} are held for ${left}: "onejob shell ${job.id}" opens a terminal in them`);
     }
-    if (code === exitCodes.notFound) {
+    if (code === exitCodes.notFound || code === exitCodes.notExecutable) {
       const image = request.image ?? (await imageOf(lasting, job.pool));
-      const hint = missingCommand(done, said, { workspace: workspace !== null, image });
+      const hint = missingCommand(done, said, {
+        workspace: workspace !== null,
+        image,
+        script: workspace === null ? null : scriptOf(resolve(session.context.cwd, workspace), request.command),
+      });
       if (hint !== null) output.say(hint);
     }
-    if (output.json && !closed) await output.value({ event: 'ended', job: done, exit: code });
-    return closed ? exitCodes.outputClosed : code;
+    // Nobody should take a part of the output or of the artifacts for the whole.
+    const isMissing = failed.size > 0 || !isWhole;
+    const exit = isMissing && code === exitCodes.ok ? exitCodes.failed : code;
+    if (output.json && !closed && failed.size === 0) await output.value({ event: 'ended', job: done, exit });
+    return closed ? exitCodes.outputClosed : exit;
   } catch (error) {
     if (!isGone(error)) throw error;
     output.fail(error);
@@ -239,21 +258,29 @@ async function attend(
 
 const newline = 10;
 
+/** The command as a script in the folder that was sent; null for any other command. */
+function scriptOf(folder: string, [first = '']: readonly string[]): Script | null {
+  if (!first.includes('/') || first.startsWith('/')) return null;
+  return attempt(() => {
+    const path = join(folder, first);
+    const stats = statSync(path);
+    if (!stats.isFile()) return null;
+    // Scripts are short.
+    const [firstLine = ''] = stats.size > 2 ** 20 ? [] : readFileSync(path, 'latin1').split('\n', 1);
+    return { firstLine, isExecutable: (stats.mode & 0o111) !== 0 };
+  });
+}
+
 /** The image of a pool's agents; null if it is unknown. */
 async function imageOf({ connection }: Lasting, pool: string): Promise<string | null> {
   const status = await connection.client.status().catch(() => null);
   return status?.pools.find(({ name }) => name === pool)?.image ?? null;
 }
 
-const unsafe: ErrorCode = 'E_ARTIFACT_UNSAFE';
-
-async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
-  const { unpackArtifacts } = await import('../workspace/unpack.ts');
-  const files = await lasting.persist(`job ${job.id} goes on without it`, ({ client }) => client.artifacts(job.id));
-  if (files === null) return;
-  const report = await unpackArtifacts(files, session.context.cwd);
-  session.output.say(`brought back ${plural(report.written.length, 'file')}`);
-  for (const refused of report.refused) session.output.say(`did not bring back ${refused.path}: ${refused.why} (${unsafe})`);
+/** Whether all that was kept is here. */
+async function fetchArtifacts(session: Session, lasting: Lasting, id: string): Promise<boolean> {
+  const files = await lasting.persist(`job ${id} goes on without it`, ({ client }) => client.artifacts(id));
+  return files === null || bringBack(session, id, files);
 }
 
 function leave({ output }: Session, id: string): void {

@@ -8,6 +8,7 @@ import type { Instead } from '../config/load.ts';
 import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
+import { isGiven } from '../system/unfaithful.ts';
 import type { Output } from './output.ts';
 import type { Remote } from './remote.ts';
 
@@ -32,10 +33,10 @@ export interface DaemonOptions extends Flags {
 
 /** What happens to the process, and its end. */
 export interface ProcessControl {
-  /** Calls `handler` for each INT and TERM until the returned function is called. */
+  /** Calls `handler` for each INT and TERM until the returned function is called; never for one that the caller ignores. */
   onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
-  /** The same for each HUP, which ends the process if nothing handles it. */
-  onHangup(handler: () => void): () => void;
+  /** The same for each HUP, which ends the process if nothing handles it. `reload`: also for one that the caller ignores. */
+  onHangup(handler: () => void, means?: 'end' | 'reload'): () => void;
   /** Ends the process at once, even if nobody reads its remaining output. */
   exit(code: number): never;
 }
@@ -51,6 +52,8 @@ export interface HostActions {
 export interface CliContext {
   /** Without program and script. */
   readonly args: readonly string[];
+  /** Whether the caller gave exactly this argument, or this `NAME=VALUE`: Node changes bytes that are not UTF-8. */
+  isGiven(text: string, as: 'cmdline' | 'environ'): boolean;
   /** Variables that `--env NAME` passes on, and that a detached daemon inherits. */
   readonly variables: Variables;
   readonly environment: Environment;
@@ -69,12 +72,17 @@ export interface CliContext {
 export function processContext(variables: Variables, host: HostActions): CliContext {
   const [script = ''] = process.argv.slice(1, 2);
   const args = process.argv.slice(2);
+  const environment = readEnvironment(variables);
+  // `nohup` and a shell's "&" mean all of the program.
+  for (const name of environment.ignored) process.on(name, () => {});
+  const isIgnored = (name: (typeof environment.ignored)[number]) => environment.ignored.includes(name);
   // Every user of the host can read the arguments of a process, and one of these may be a token.
   if (args[0] === 'azure' || args[0] === 'manager') process.title = 'onejob azure';
   return {
     args,
+    isGiven,
     variables,
-    environment: readEnvironment(variables),
+    environment,
     cwd: process.cwd(),
     stdin: () => process.stdin,
     stdout: process.stdout,
@@ -82,10 +90,12 @@ export function processContext(variables: Variables, host: HostActions): CliCont
     self: [process.execPath, ...process.execArgv, script],
     process: {
       onSignal(handler) {
-        process.on('SIGINT', handler).on('SIGTERM', handler);
-        return () => void process.off('SIGINT', handler).off('SIGTERM', handler);
+        const meant = (['SIGINT', 'SIGTERM'] as const).filter((name) => !isIgnored(name));
+        for (const name of meant) process.on(name, handler);
+        return () => meant.forEach((name) => void process.off(name, handler));
       },
-      onHangup(handler) {
+      onHangup(handler, means = 'end') {
+        if (means === 'end' && isIgnored('SIGHUP')) return () => {};
         process.on('SIGHUP', handler);
         return () => void process.off('SIGHUP', handler);
       },

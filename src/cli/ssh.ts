@@ -5,6 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Duplex } from 'node:stream';
+import { ignoredSignals } from '../config/environment.ts';
 import { OnejobError } from '../errors.ts';
 import type { Variables } from '../secrets/reference.ts';
 
@@ -139,9 +140,13 @@ function withoutJob(variables: Variables): Variables {
   return Object.fromEntries(Object.entries(variables).filter(([name]) => !name.startsWith('CUSTOM_ENV_')));
 }
 
-/** Starts `onejob relay` there. An INT of the terminal does not reach ssh: what a command does about it still needs the connection. */
+/**
+ * Starts `onejob relay` there. An INT of the terminal does not reach ssh: what a command does about it still needs the connection.
+ * Nor does a signal that the caller ignores.
+ */
 export function startSsh(host: SshHost, { variables, interactive }: SshOptions) {
-  const wrapped = 'trap "" INT; command -v ssh >/dev/null 2>&1 || { echo onejob-has-no-ssh >&2; exit 255; }; exec ssh "$@"';
+  const ignored = new Set(['INT', ...ignoredSignals(variables).map((name) => name.slice('SIG'.length))]);
+  const wrapped = `trap "" ${[...ignored].join(' ')}; command -v ssh >/dev/null 2>&1 || { echo onejob-has-no-ssh >&2; exit 255; }; exec ssh "$@"`;
   const child: ChildProcess = spawn('/bin/sh', ['-c', wrapped, 'ssh', ...sshArguments(host, interactive)], {
     env: withoutJob(variables),
     stdio: ['pipe', 'pipe', 'pipe'],

@@ -23,6 +23,7 @@ it('absent and empty variables are the same', () => {
     path: '/usr/local/bin:/usr/bin:/bin',
     hostRoot: null,
     uid: 5,
+    ignored: [],
     serviceManager: null,
   });
 });

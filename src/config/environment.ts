@@ -1,6 +1,7 @@
 /** The only reader of the environment, apart from `src/secrets`. Read once at the start, and passed on. */
 import { availableParallelism, homedir, hostname, totalmem } from 'node:os';
 import { isAbsolute, join } from 'node:path';
+import { attempt } from '../errors.ts';
 import { handedOn, readProxies } from './proxies.ts';
 import { shortHost } from './template.ts';
 
@@ -11,6 +12,19 @@ export type DockerEnvironment = Environment['docker'];
 
 export type HostFacts = ReturnType<typeof readHost>;
 
+/** Those that matter to a command, in the words of Node. */
+const ignorable = ['SIGHUP', 'SIGINT', 'SIGTERM', 'SIGPIPE'] as const;
+
+/** Signals that the caller ignores. */
+export function ignoredSignals({ ONEJOB_IGNORED: names = '' }: Variables) {
+  return ignorable.filter((name) => names.split(' ').includes(name));
+}
+
+/** A variable as the caller has set it. `bin/onejob` renames those that would change how Node runs. */
+export function callersOwn(variables: Variables, name: string): string | undefined {
+  return variables[name] ?? variables[`ONEJOB_CALLER_${name}`];
+}
+
 type Variables = Readonly<Record<string, string | undefined>>;
 
 export function readEnvironment(variables: Variables = process.env, uid: number = process.getuid?.() ?? 0) {
@@ -20,7 +34,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     const value = get(name);
     return value !== null && isAbsolute(value) ? value : null;
   };
-  const home = get('HOME') ?? homedir();
+  // A user without an entry in passwd has none, as in many containers.
+  const home = get('HOME') ?? attempt(homedir) ?? '/';
   const socket = get('NOTIFY_SOCKET');
   return Object.freeze({
     config: get('ONEJOB_CONFIG'),
@@ -59,6 +74,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     /** A folder with a `sys`, `proc`, `kmsg` and `locks` of its own: for onejob's own tests, see CONTRIBUTING. */
     hostRoot: absolute('ONEJOB_HOST_ROOT'),
     uid,
+    /** Signals that the caller ignores, which Node sets back; `bin/onejob` finds them. */
+    ignored: ignoredSignals(variables),
     /** Set if systemd started this process and expects messages from it. `watchdog`: its timeout in ms, or null. */
     serviceManager: socket === null ? null : { socket, watchdog: Number(get('WATCHDOG_USEC')) / 1000 || null },
   });

@@ -356,7 +356,7 @@ export const secretsKeys = {
 
 export const diskKeys = {
   min_free: key((v) => v.share, 0.1, {
-    description: 'Share of the disk that must be free; below it no job starts, and the reason is shown.',
+    description: 'Share of the disk, and of its inodes, that must be free; below it no job starts, and the reason is shown.',
     example: '10%',
   }),
 };

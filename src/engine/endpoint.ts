@@ -31,9 +31,15 @@ export async function resolveEndpoint(settings: DockerEnvironment): Promise<Endp
   return usualSocket(settings);
 }
 
+/** Docker's own config.json; null without one. An empty one counts as none, as for the `docker` command. */
+export async function readDockerConfig(folder: string): Promise<string | null> {
+  const text = await readFile(join(folder, 'config.json'), 'utf8').catch(() => '');
+  return text.trim() === '' ? null : text;
+}
+
 async function currentContext(folder: string): Promise<string | null> {
   const path = join(folder, 'config.json');
-  const text = await readFile(path, 'utf8').catch(() => null);
+  const text = await readDockerConfig(folder);
   if (text === null) return null;
   try {
     const config = z.object({ currentContext: z.string().optional() }).parse(JSON.parse(text));

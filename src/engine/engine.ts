@@ -39,7 +39,13 @@ export type ContainerAnswer = z.infer<typeof containerAnswer>;
 const listAnswer = z.array(z.object({ Id: z.string(), State: z.string(), Labels: z.record(z.string(), z.string()).nullish() }));
 const imageAnswer = z.object({
   Id: z.string(),
-  Config: z.object({ User: z.string().nullish(), Labels: z.record(z.string(), z.string()).nullish() }).nullish(),
+  Config: z
+    .object({
+      User: z.string().nullish(),
+      Env: z.array(z.string()).nullish(),
+      Labels: z.record(z.string(), z.string()).nullish(),
+    })
+    .nullish(),
 });
 const networkAnswer = z.object({
   Id: z.string(),
@@ -133,7 +139,10 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
 
     image: async (reference: string, signal?: AbortSignal) => {
       const found = await find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
-      return found === null ? null : { id: found.Id, user: found.Config?.User ?? '', labels: found.Config?.Labels ?? {} };
+      if (found === null) return null;
+      const { User: user, Env: env, Labels: labels } = found.Config ?? {};
+      const path = env?.findLast((each) => each.startsWith('PATH='))?.slice('PATH='.length) ?? null;
+      return { id: found.Id, user: user ?? '', path, labels: labels ?? {} };
     },
     images: (label: string, signal: AbortSignal) =>
       look(imagesAnswer, '/images/json', 'list images', { query: { filters: { label: [label] } }, signal }),

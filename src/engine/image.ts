@@ -2,7 +2,6 @@
  * Images: which exist, pulls that are shared by all who wait, and the meaning of refusals. Credentials for a registry come from
  * Docker's own config.json and its credential helpers. Only the request that needs them has them: no message, log or store (S8).
  */
-import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { createShared, type Progress } from '../abortable.ts';
@@ -11,6 +10,7 @@ import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import { jsonOf } from '../system/json.ts';
 import { run } from '../system/run.ts';
+import { readDockerConfig } from './endpoint.ts';
 import type { Engine } from './engine.ts';
 import { diskFull, isDiskFull, statusOf, translate } from './failures.ts';
 
@@ -18,6 +18,8 @@ export interface Image {
   readonly id: string;
   /** The image's own user; empty for root. */
   readonly user: string;
+  /** Its PATH; null for the Engine's own. */
+  readonly path: string | null;
 }
 
 const progressLine = z.object({
@@ -224,7 +226,7 @@ const hub = 'https://index.docker.io/v1/';
 /** The X-Registry-Auth header; null without credentials: the registry is then asked anonymously. `folder` holds config.json. */
 async function registryAuth(folder: string, registry: string, signal: AbortSignal, clock: Clock): Promise<object | null> {
   const path = join(folder, 'config.json');
-  const written = await readFile(path, 'utf8').catch(() => null);
+  const written = await readDockerConfig(folder);
   if (written === null) return null;
   const { data: config } = dockerConfig.safeParse(jsonOf(written));
   if (config === undefined) {

@@ -137,7 +137,7 @@ function ofDisks({ reconciler, stateDisk }: CausesParts): Cause[] {
   const held = reconciler.pause.held.filter(([reason]) => reason.startsWith('disk:'));
   const full = held.map(([reason, detail]): Cause => {
     const message = `No job starts: ${sentence(detail)}`;
-    const hint = '"onejob jobs prune" and "onejob image prune" free space.';
+    const hint = '"onejob jobs prune" and "onejob image prune" free space and inodes.';
     return { key: reason, kind: 'disk', subject: 'disk', message, hint, stage: 0, patience: aWhile };
   });
   if (stateDisk === null) return full;

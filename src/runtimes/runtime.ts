@@ -9,6 +9,7 @@ import type { Readable, Writable } from 'node:stream';
 import type { AgentId, Exit } from '../core/slot.ts';
 import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
+import type { DiskRoom } from '../system/disk-room.ts';
 
 /** A host path in the sandbox. `variable`: an environment variable for the container path. */
 export interface Mount {
@@ -286,6 +287,6 @@ export interface Runtime {
    */
   usage?(agent: AgentId, signal: AbortSignal): Promise<number | null>;
 
-  /** The disk that holds sandboxes and its free share, 0 to 1; null if unknown. */
-  disk(signal: AbortSignal): Promise<{ readonly path: string; readonly free: number } | null>;
+  /** The disk that holds sandboxes and how much of it is free; null if unknown. */
+  disk(signal: AbortSignal): Promise<DiskRoom | null>;
 }

@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { mountTypeOf, networkFileSystem, prepareDirectory } from './directory.ts';
+import { mountOf, mountTypeOf, networkFileSystem, prepareDirectory } from './directory.ts';
 
 let dir: Scratch;
 beforeEach(() => {
@@ -83,5 +83,6 @@ describe('network file systems', () => {
     expect(mountTypeOf('/home/a b/state', mountinfo)).toBe('fuse.sshfs');
     expect(mountTypeOf('/home/c', mountinfo)).toBe('nfs4');
     expect(mountTypeOf('/homestead', mountinfo)).toBe('ext4');
+    expect(mountOf('/home/c', mountinfo)).toEqual({ point: '/home', type: 'nfs4', options: ['rw'] });
   });
 });

@@ -43,20 +43,31 @@ export function networkFileSystem(magic: number, mountType: () => string | null)
   return type === null || localFuse.test(type) ? null : type;
 }
 
-/** Type of the mount of `path` (absolute, real), from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
+interface MountSeen {
+  readonly point: string;
+  readonly type: string;
+  readonly options: readonly string[];
+}
+
+/** Type of the mount of `path`. */
 export function mountTypeOf(path: string, mountinfo: string): string | null {
-  let best: { point: string; type: string } | null = null;
+  return mountOf(path, mountinfo)?.type ?? null;
+}
+
+/** The mount of `path` (absolute, real), from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
+export function mountOf(path: string, mountinfo: string): MountSeen | null {
+  let best: MountSeen | null = null;
   for (const line of mountinfo.split('\n')) {
     const [before, after] = line.split(' - ');
-    const escaped = before?.split(' ')[4];
+    const [escaped, options = ''] = before?.split(' ').slice(4, 6) ?? [];
     const type = after?.split(' ')[0];
     if (escaped === undefined || type === undefined) continue;
     const point = escaped.replace(/\\([0-7]{3})/g, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)));
     const holds = path === point || path.startsWith(point === '/' ? '/' : `${point}/`);
     // The later of two mounts on one point hides the earlier.
-    if (holds && (best === null || point.length >= best.point.length)) best = { point, type };
+    if (holds && (best === null || point.length >= best.point.length)) best = { point, type, options: options.split(',') };
   }
-  return best?.type ?? null;
+  return best;
 }
 
 /**

@@ -1,5 +1,6 @@
 /** Translates errors of SQLite and the file system into errors that a person can act on. It never deletes or repairs a database. */
 import { type ErrorCode, OnejobError } from '../errors.ts';
+import { lacksInodes } from '../system/disk-room.ts';
 import { migrations } from './migrations.ts';
 
 // Primary result codes, https://www.sqlite.org/rescode.html; the upper bits of an extended code hold details.
@@ -15,6 +16,10 @@ export function storeFault(doing: string, path: string, error: unknown): unknown
   const primary = typeof errcode === 'number' ? errcode & 0xff : null;
   const fault = (as: ErrorCode, why: string, hint: string, retry = true) =>
     new OnejobError(as, `Cannot ${doing} ${path}: ${why}.`, { hint, retry, cause: error });
+  if (code !== 'EDQUOT' && (primary === sqlite.full || code === 'ENOSPC') && lacksInodes(path)) {
+    const hint = `Delete files on the disk that holds ${path}: each takes an inode, however small it is ("df -i"). Running jobs go on meanwhile.`;
+    return fault('E_STATE_FULL', `no inodes left (${said})`, hint);
+  }
   if (primary === sqlite.full || code === 'ENOSPC' || code === 'EDQUOT') {
     const hint = `Free some space on the disk that holds ${path}; running jobs go on meanwhile.`;
     return fault('E_STATE_FULL', `no space left (${said})`, hint);

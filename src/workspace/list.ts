@@ -3,9 +3,9 @@
  * nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent unless
  * `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
  */
-import { type Dirent, lstatSync, readdirSync, readFileSync } from 'node:fs';
+import { type Dirent, lstatSync, readdirSync, readFileSync, type Stats } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import { codeOf, messageOf, OnejobError } from '../errors.ts';
+import { attempt, codeOf, messageOf, OnejobError } from '../errors.ts';
 import { glob } from '../glob.ts';
 import { run } from '../system/run.ts';
 
@@ -26,13 +26,23 @@ export async function listWorkspace(folder: string) {
   }
   const warnings: string[] = [];
   const tracked = isBelowGit(top) ? await listGit(top, '', warnings) : null;
+  // It takes minutes to see that it is too much.
+  if (tracked === null && top === '/' && lookAt('/.onejobignore') === undefined) throw wholeHost();
   const paths = tracked ?? listAll(top, warnings);
   return { paths: [...new Set(paths)].sort(), git: tracked !== null, warnings };
 }
 
+function wholeHost(): OnejobError {
+  const message = 'Cannot send the workspace /: it is the whole file system of this host.';
+  const hint =
+    'Go to the folder of your project, give it with --workspace, or use --no-workspace. With a file /.onejobignore it is sent.';
+  return new OnejobError('E_WORKSPACE_READ', message, { hint });
+}
+
 function isBelowGit(top: string): boolean {
   for (let at = top; ; at = dirname(at)) {
-    if (hasGit(at)) return true;
+    // A folder above that cannot be read says nothing.
+    if (at === top ? hasGit(at) : attempt(() => hasGit(at))) return true;
     if (at === dirname(at)) return false;
   }
 }
@@ -47,7 +57,7 @@ async function listGit(top: string, prefix: string, warnings: string[]): Promise
   for (const name of found) {
     const path = prefix + name.replace(/\/$/, '');
     // Deleted but still tracked; or its folder became a link, with something else behind it.
-    const entry = isReal(dirname(path)) ? lstatSync(join(top, path), { throwIfNoEntry: false }) : undefined;
+    const entry = isReal(dirname(path)) ? lookAt(join(top, path)) : undefined;
     if (entry === undefined) continue;
     if (!entry.isDirectory()) paths.push(path);
     else {
@@ -65,7 +75,7 @@ function realFolders(top: string): (path: string) => boolean {
   return function isReal(path): boolean {
     const before = known.get(path);
     if (before !== undefined) return before;
-    const real = isReal(dirname(path)) && lstatSync(join(top, path), { throwIfNoEntry: false })?.isDirectory() === true;
+    const real = isReal(dirname(path)) && lookAt(join(top, path))?.isDirectory() === true;
     known.set(path, real);
     return real;
   };
@@ -83,7 +93,23 @@ async function runGit(folder: string): Promise<Buffer | null> {
 }
 
 function hasGit(folder: string): boolean {
-  return lstatSync(join(folder, '.git'), { throwIfNoEntry: false }) !== undefined;
+  return lookAt(join(folder, '.git')) !== undefined;
+}
+
+/** Undefined if there is nothing. @throws OnejobError E_WORKSPACE_READ */
+export function lookAt(path: string): Stats | undefined {
+  try {
+    return lstatSync(path, { throwIfNoEntry: false });
+  } catch (error) {
+    throw unreadable(path, error);
+  }
+}
+
+/** The error for a file or folder of a workspace that cannot be read. */
+export function unreadable(path: string, error: unknown): OnejobError {
+  const hint =
+    'Make it readable for this user, name it in .onejobignore, give another folder with --workspace, or use --no-workspace.';
+  return new OnejobError('E_WORKSPACE_READ', `Cannot read ${path} for the workspace: ${messageOf(error)}.`, { hint, cause: error });
 }
 
 function isGit(path: string): boolean {
@@ -105,7 +131,7 @@ function listAll(top: string, warnings: string[]): string[] {
 
 function ignoreLines(top: string): string[] {
   const path = join(top, '.onejobignore');
-  if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return [];
+  if (lookAt(path) === undefined) return [];
   try {
     return readFileSync(path, 'utf8').split('\n');
   } catch (error) {
@@ -115,13 +141,14 @@ function ignoreLines(top: string): string[] {
 
 function walk(top: string, start: string, ignores: Ignores, warnings: string[]): string[] {
   const paths: string[] = [];
+  const device = lookAt(join(top, start))?.dev;
   const todo = [start];
   for (let at = todo.pop(); at !== undefined; at = todo.pop()) {
     let entries: Dirent<Buffer>[];
     try {
       entries = readdirSync(join(top, at), { withFileTypes: true, encoding: 'buffer' });
     } catch (error) {
-      if (at === start) throw new OnejobError('E_WORKSPACE_READ', `Cannot read the folder ${join(top, at)}: ${messageOf(error)}.`);
+      if (at === start) throw unreadable(join(top, at), error);
       warnings.push(`Skipped ${at}: ${messageOf(error)}.`);
       continue;
     }
@@ -134,15 +161,18 @@ function walk(top: string, start: string, ignores: Ignores, warnings: string[]):
       const path = at === '' ? name : `${at}/${name}`;
       const isDirectory = entry.isDirectory();
       if (ignores(path, isDirectory)) continue;
-      if (isDirectory) todo.push(path);
-      else paths.push(path);
+      if (!isDirectory) paths.push(path);
+      // Such as /proc below the root: without an end, and of this host.
+      else if ((attempt(() => lstatSync(join(top, path)).dev) ?? device) === device) todo.push(path);
+      else
+        warnings.push(`Skipped ${path}: another file system is mounted there; "--workspace" or "--volume" can give it to the job.`);
     }
   }
   return paths;
 }
 
 /** The name as text; null if that would give other bytes. */
-function asName(bytes: Buffer): string | null {
+export function asName(bytes: Buffer): string | null {
   const name = bytes.toString('utf8');
   return Buffer.from(name, 'utf8').equals(bytes) ? name : null;
 }

@@ -14,6 +14,7 @@ import {
   rmSync,
   symlinkSync,
   truncateSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -21,7 +22,9 @@ import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { openAt } from '../../test/support/descriptors.ts';
+import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { listWorkspace } from './list.ts';
 import { packWorkspace } from './pack.ts';
 
 let dir: Scratch;
@@ -52,7 +55,7 @@ async function sent(folder = top): Promise<{ found: Record<string, string>; warn
   mkdirSync(out);
   const tar = join(dir.path, 'tar');
   await pipeline(stream, createWriteStream(tar));
-  const run = spawnSync('tar', ['-xf', tar, '-C', out], { encoding: 'utf8' });
+  const run = spawnSync('tar', ['--warning=no-timestamp', '-xf', tar, '-C', out], { encoding: 'utf8' });
   expect([run.status, run.stderr]).toEqual([0, '']);
   const found: Record<string, string> = {};
   const look = (folder: string): void => {
@@ -304,4 +307,76 @@ it('is packed the same way for every user', async () => {
   put('b');
   const [one, two] = [await packWorkspace(top), await packWorkspace(top)];
   expect((await buffer(one.stream)).equals(await buffer(two.stream))).toBe(true);
+});
+
+it.skipIf(existsSync('/.git') || existsSync('/.onejobignore'))('is never the whole host by accident', async () => {
+  await expect(packWorkspace('/')).rejects.toMatchObject({ code: 'E_WORKSPACE_READ', message: expect.stringContaining('whole') });
+});
+
+it('does not walk into another file system', async () => {
+  const { paths, warnings } = await listWorkspace('/dev');
+  expect(paths).toContain('null');
+  expect(paths.filter((path) => path.startsWith('pts/'))).toEqual([]);
+  expect(warnings).toContain(
+    'Skipped pts: another file system is mounted there; "--workspace" or "--volume" can give it to the job.',
+  );
+});
+
+it('keeps times before 1970 and after 2038', async () => {
+  for (const [name, at] of [
+    ['past', -86_400],
+    ['now', 1_700_000_000],
+    ['future', 4_102_444_800],
+  ] as const) {
+    put(name);
+    // Node takes a negative number for now.
+    utimesSync(join(top, name), new Date(at * 1000), new Date(at * 1000));
+  }
+  await sent();
+  const times = ['past', 'now', 'future'].map((name) => lstatSync(join(dir.path, 'out', name)).mtimeMs / 1000);
+  expect(times).toEqual([-86_400, 1_700_000_000, 4_102_444_800]);
+});
+
+it('leaves out a link to a name that is not UTF-8, which would arrive as another', async () => {
+  symlinkSync(Buffer.from([0x66, 0xe9]), join(top, 'odd'));
+  put('fine');
+  const { found, warnings } = await sent();
+  expect(found).toEqual({ fine: 'fine' });
+  expect(warnings).toEqual(['Skipped odd: it links to "f\u00e9", which is not UTF-8.']);
+});
+
+describe.skipIf(process.getuid?.() !== 0)('what this user may not read', () => {
+  it('is an error that names the folder', async () => {
+    chmodSync(top, 0o700);
+    chmodSync(dir.path, 0o711);
+    await asNobody(async () => {
+      await expect(packWorkspace(top)).rejects.toMatchObject({
+        code: 'E_WORKSPACE_READ',
+        message: expect.stringMatching(new RegExp(`^Cannot read ${top}/.git for the workspace: EACCES`)),
+      });
+    });
+  });
+
+  it('is left out with a warning if it is something in it', async () => {
+    put('closed/x');
+    put('open');
+    chmodSync(join(top, 'closed'), 0o744);
+    chmodSync(dir.path, 0o711);
+    const warnings: string[] = [];
+    await asNobody(async () => {
+      const { stream, files } = await packWorkspace(top, { warn: (line) => warnings.push(line) });
+      stream.destroy();
+      expect(files).toBe(1);
+    });
+    expect(warnings).toEqual(['Skipped closed/x: EACCES.']);
+  });
+});
+
+it('a file that the disk cannot read is an error that names it', async () => {
+  // A process can open its own memory, and fails to read its first page with EIO.
+  const { stream } = await packWorkspace(`/proc/self/task/${process.pid}`);
+  await expect(buffer(stream)).rejects.toMatchObject({
+    code: 'E_WORKSPACE_READ',
+    message: expect.stringMatching(/^Cannot read .*\/mem for the workspace: EIO/),
+  });
 });

@@ -12,7 +12,8 @@ import { type Pack, pack } from 'tar-stream';
 import { workspaceLimit } from '../api/schema.ts';
 import { formatBytes } from '../config/units.ts';
 import { codeOf, OnejobError } from '../errors.ts';
-import { listWorkspace } from './list.ts';
+import { asName, listWorkspace, unreadable } from './list.ts';
+import { timeOf } from './tar-time.ts';
 
 export type PackedWorkspace = Awaited<ReturnType<typeof packWorkspace>>;
 
@@ -37,7 +38,13 @@ export async function packWorkspace(folder: string, { warn = () => {} }: { reado
   const folders = new Set<string>();
   let bytes = 2 * record;
   for (const path of paths) {
-    const stats = lstatSync(join(top, path), { throwIfNoEntry: false });
+    let stats: Stats | undefined;
+    try {
+      stats = lstatSync(join(top, path), { throwIfNoEntry: false });
+    } catch (error) {
+      if (!skippable.has(codeOf(error))) throw unreadable(join(top, path), error);
+      warn(`Skipped ${path}: ${codeOf(error)}.`);
+    }
     if (stats === undefined) continue;
     const size = stats.isFile() ? stats.size : 0;
     entries.push({ path, size });
@@ -72,7 +79,7 @@ async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (li
       await add(tar, path, join(top, path), warn);
     } catch (error) {
       const code = codeOf(error);
-      if (!skippable.has(code)) throw error;
+      if (!skippable.has(code)) throw code === '' ? error : unreadable(join(top, path), error);
       warn(code === 'ENOENT' ? `Skipped ${path}: it disappeared while the workspace was sent.` : `Skipped ${path}: ${code}.`);
     }
   }
@@ -104,7 +111,10 @@ async function addFolder(tar: Pack, path: string, absolute: string): Promise<voi
 async function add(tar: Pack, path: string, absolute: string, warn: (line: string) => void): Promise<void> {
   const stats = lstatSync(absolute);
   if (stats.isSymbolicLink()) {
-    await entry(tar, { ...headOf(path, stats), type: 'symlink', linkname: readlinkSync(absolute) });
+    const to = readlinkSync(absolute, 'buffer');
+    const linkname = asName(to);
+    if (linkname === null) warn(`Skipped ${path}: it links to ${JSON.stringify(to.toString('latin1'))}, which is not UTF-8.`);
+    else await entry(tar, { ...headOf(path, stats), type: 'symlink', linkname });
   } else if (!stats.isFile()) {
     if (!stats.isDirectory()) warn(`Skipped ${path}: it is neither a file nor a link.`);
   } else if (stats.size <= small) {
@@ -135,10 +145,8 @@ async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: 
   }, sink);
 }
 
-function headOf(path: string, stats: Stats): { name: string; mode: number; mtime: Date; uid: number; gid: number } {
-  // The tar's time field holds 31 bits of seconds here.
-  const seconds = Math.min(Math.max(0, Math.floor(stats.mtimeMs / 1000)), 2 ** 31 - 1);
-  return { name: path, mode: stats.mode & 0o777, mtime: new Date(seconds * 1000), uid: 0, gid: 0 };
+function headOf(path: string, stats: Stats) {
+  return { name: path, mode: stats.mode & 0o777, uid: 0, gid: 0, ...timeOf(Math.floor(stats.mtimeMs / 1000)) };
 }
 
 function entry(tar: Pack, head: Parameters<Pack['entry']>[0], content?: Buffer): Promise<void> {

@@ -108,6 +108,40 @@ describe('artifacts', () => {
     expect(readdirSync(top).filter((name) => name.startsWith('.onejob'))).toEqual([]);
   });
 
+  it('that cannot be written are reported with the reason, and the rest is kept', async () => {
+    const long = 'n'.repeat(300);
+    const why = 'the name is too long for the file system';
+    const { written, failed } = await unpack(
+      { name: long, body: 'small' },
+      { name: `${long}/x`, body: 'x' },
+      { name: `${long}.large`, body: 'x'.repeat(3_000_000) },
+      { name: 'fine', body: 'y'.repeat(300_000) },
+    );
+    expect(written).toEqual(['fine']);
+    expect(failed).toEqual([long, `${long}/x`, `${long}.large`].map((path) => ({ path, why })));
+    expect(read('fine')).toHaveLength(300_000);
+  });
+
+  it('whose names are not UTF-8 are refused, because two of them could become one', async () => {
+    const name = Buffer.concat([Buffer.from('o/f-'), Buffer.from([0xe9])]);
+    const whole = await buffer(tar({ name: 'o/f-xx', body: 'one' }, { name: 'fine', body: 'ok' }));
+    const at = whole.indexOf('o/f-xx');
+    whole.fill(0, at, at + 6);
+    name.copy(whole, at);
+    whole.fill(0x20, 148, 156);
+    const sum = whole.subarray(0, 512).reduce((total, byte) => total + byte, 0);
+    whole.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148);
+    const { written, refused } = await unpackArtifacts(Readable.from([whole]), top);
+    expect([written, refused]).toEqual([['fine'], [{ path: 'o/f-\ufffd', why: 'its name is not UTF-8' }]]);
+    expect(readdirSync(top)).toEqual(['fine']);
+  });
+
+  it('bring empty folders', async () => {
+    const { written, folders } = await unpack({ name: 'out/', type: 'directory' }, { name: 'out/empty/', type: 'directory' });
+    expect([written, folders]).toEqual([[], ['out', 'out/empty']]);
+    expect(readdirSync(join(top, 'out'))).toEqual(['empty']);
+  });
+
   it('cannot climb by a chain of links', async () => {
     const { refused } = await unpack(
       { name: 'd/up', type: 'symlink', linkname: '..' },

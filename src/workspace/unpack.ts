@@ -3,32 +3,27 @@
  * a link, whether the link existed before or came with the tar. Refused entries are reported, the rest is kept.
  */
 import { randomBytes } from 'node:crypto';
-import {
-  constants,
-  copyFileSync,
-  createWriteStream,
-  lstatSync,
-  mkdirSync,
-  renameSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs';
-import { join, resolve } from 'node:path';
+import { constants, copyFileSync, lstatSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { open } from 'node:fs/promises';
+import { join, relative, resolve } from 'node:path';
 import type { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header } from 'tar-stream';
+import { codeOf, messageOf } from '../errors.ts';
+import { lacksInodes } from '../system/disk-room.ts';
 
 /**
- * Unpacks a tar stream below `folder`, and replaces files of the same name. `written`: paths relative to the folder, in the tar's
- * order. `refused`: entries that were not written, and why. Throws if the stream is cut off or the disk is full.
+ * Unpacks a tar stream below `folder`, and replaces files of the same name. `written`: paths of files relative to the folder, in the
+ * tar's order; `folders`: those that were made. `refused`: entries that may not be written; `failed`: those that could not be, such
+ * as on a full disk. Both say why, and the rest is written. Throws if the stream is cut off.
  */
 export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal) {
   const top = resolve(folder);
   const written: string[] = [];
-  const progress: Progress = { top, files: new Set(), folders: new Set() };
+  const progress: Progress = { top, files: new Set(), folders: new Set(), made: [] };
   const refused: { path: string; why: string }[] = [];
+  const failed: { path: string; why: string }[] = [];
   const entries = extract();
   const read = pipeline(from, entries, signal === undefined ? {} : { signal });
   read.catch(() => {});
@@ -36,9 +31,19 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
     for await (const entry of entries) {
       const { header } = entry;
       const parts = safeParts(header.name);
-      const why =
-        parts === null ? 'its name points outside the folder' : parts.length === 0 ? null : await write(progress, parts, entry);
-      entry.resume();
+      let why: string | null = null;
+      try {
+        if (parts === null) why = 'its name points outside the folder';
+        else if (parts.length > 0) why = isText(header) ? await write(progress, parts, entry) : 'its name is not UTF-8';
+      } catch (error) {
+        // The stream itself failed, not the disk.
+        if (codeOf(error) === '' || entries.destroyed) throw error;
+        const noInodes = codeOf(error) === 'ENOSPC' && lacksInodes(top);
+        failed.push({ path: header.name, why: noInodes ? 'no inodes left on the disk ("df -i")' : reasonOf(error) });
+        continue;
+      } finally {
+        entry.resume();
+      }
       if (why !== null) refused.push({ path: header.name, why });
       else if (parts !== null && parts.length > 0 && header.type !== 'directory') written.push(parts.join('/'));
     }
@@ -49,7 +54,7 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
     await read.catch(() => {});
     throw error;
   }
-  return { written, refused };
+  return { written, folders: progress.made, refused, failed };
 }
 
 /** The parts of a name inside the folder; empty for the folder itself, null for a name that leaves it. */
@@ -59,12 +64,32 @@ function safeParts(name: string): string[] | null {
   return parts.includes('..') ? null : parts;
 }
 
+/** Bytes that are not UTF-8 arrive as this character, so several names would become one. */
+function isText({ name, linkname }: Header): boolean {
+  return !`${name}${linkname ?? ''}`.includes('\ufffd');
+}
+
+const reasons: Readonly<Record<string, string>> = {
+  ENOSPC: 'no space left on the disk',
+  EDQUOT: 'your disk quota is used up',
+  EROFS: 'the file system is read-only',
+  EACCES: 'permission denied',
+  EPERM: 'permission denied',
+  ENAMETOOLONG: 'the name is too long for the file system',
+};
+
+function reasonOf(error: unknown): string {
+  return reasons[codeOf(error)] ?? messageOf(error);
+}
+
 interface Progress {
   readonly top: string;
   /** Files that came with the tar: the only valid targets of hard links. */
   readonly files: Set<string>;
   /** Folders that are not links. */
   readonly folders: Set<string>;
+  /** Folders that were not there before, relative to `top`. */
+  readonly made: string[];
 }
 
 const small = 256 * 1024;
@@ -105,7 +130,7 @@ async function make(fresh: string, parts: readonly string[], entry: Entry, progr
     case 'file':
     case 'contiguous-file':
       if (size <= small) writeFileSync(fresh, await buffer(entry), { flag: 'wx', mode: permissions(mode) });
-      else await pipeline(entry, createWriteStream(fresh, { flags: newFile as never, mode: permissions(mode) }));
+      else await save(entry, fresh, permissions(mode));
       return null;
     case 'symlink':
       if (!staysInside(parts, linkname)) return `it links to ${linkname}, which is outside`;
@@ -123,15 +148,32 @@ async function make(fresh: string, parts: readonly string[], entry: Entry, progr
   }
 }
 
+/** Reads the entry to its end also if it cannot be written: an entry that is destroyed ends the whole archive. */
+async function save(entry: Entry, path: string, mode: number): Promise<void> {
+  await using file = await open(path, newFile, mode);
+  let failed: unknown = null;
+  for await (const bytes of entry) {
+    if (failed !== null) continue;
+    await file.writeFile(bytes as Uint8Array).catch((error: unknown) => {
+      failed = error;
+    });
+  }
+  if (failed !== null) throw failed;
+  // A quota on a network file system shows only here.
+  await file.close();
+}
+
 /** Creates folders from the top down, and refuses to pass through anything else; null, or why not. */
-function makeFolders({ top, folders }: Progress, parts: readonly string[]): string | null {
+function makeFolders({ top, folders, made }: Progress, parts: readonly string[]): string | null {
   let path = top;
   for (const part of parts) {
     path = join(path, part);
     if (folders.has(path)) continue;
     const there = lstatSync(path, { throwIfNoEntry: false });
-    if (there === undefined) mkdirSync(path);
-    else if (there.isSymbolicLink()) return `${part} is a link, and onejob never writes through links`;
+    if (there === undefined) {
+      mkdirSync(path);
+      made.push(relative(top, path));
+    } else if (there.isSymbolicLink()) return `${part} is a link, and onejob never writes through links`;
     else if (!there.isDirectory()) return `${part} is not a directory`;
     folders.add(path);
   }

@@ -49,6 +49,7 @@ export function testContext(args: readonly string[], dir: string, more: Partial<
     context: {
       args,
       stdin: () => stdin,
+      isGiven: () => true,
       variables: {},
       environment: readEnvironment({ HOME: dir, ONEJOB_STATE_DIR: dir }),
       cwd: dir,

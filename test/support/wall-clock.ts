@@ -1,5 +1,5 @@
 /**
- * A wall clock that a test can move in one process: an `--import` for Node (by `NODE_OPTIONS`) that adds to `Date` what a
+ * A wall clock that a test can move in one process: an `--import` for Node (by `ONEJOB_NODE_OPTIONS`) that adds to `Date` what a
  * file says, in ms. The monotonic clock stays as it is, as when a person or NTP sets the time of a machine.
  */
 import { writeFileSync } from 'node:fs';
@@ -27,5 +27,5 @@ globalThis.Date = class Date extends True {
 };
 `,
   );
-  return { env: { NODE_OPTIONS: `--import=${preload}` }, jump };
+  return { env: { ONEJOB_NODE_OPTIONS: `--import=${preload}` }, jump };
 }

@@ -41,10 +41,10 @@ export function topName(pattern: string): string | null {
   return /^[^*?[\](){}!@+|\\]+$/.test(name) ? name : null;
 }
 
-/** Whether a relative path without a leading `./` is wanted. Dot files match like others. */
+/** Whether a relative path without a leading `./` is wanted. `*` matches no dot files, as in a shell; `**` and a folder do. */
 export function globMatcher(patterns: readonly string[]): (path: string) => boolean {
   const wanted = patterns.map(tidy);
-  const matchers = wanted.flatMap((pattern) => [glob(pattern), glob(`${pattern}/**`)]);
+  const matchers = wanted.flatMap((pattern) => [glob(pattern, { dots: false }), glob(`${pattern}/**`, { dots: false })]);
   // A file's name may look like a pattern.
   const literal = new Set(wanted);
   return (path) => literal.has(path) || matchers.some((matches) => matches(path));

@@ -499,6 +499,7 @@ describe('artifacts', () => {
     commit({ change: 'settled', job: id, agent: 'a' });
     sync();
     expect(await listTar(queue.artifacts(id))).toEqual({
+      dist: 'directory null',
       'dist/app.js': 'app',
       'dist/.map': '',
       'dist/link': 'symlink ../../etc/passwd',

@@ -178,3 +178,25 @@ it('archives one behind the other are read as one', async () => {
   await one.settle(async () => Readable.from([both]));
   expect(one.kept).toEqual(['a', 'b/c']);
 });
+
+/** A workspace with these entries; a name may be bytes of any kind. */
+function workspace(...entries: readonly Parameters<ReturnType<typeof pack>['entry']>[0][]): Readable {
+  const all = pack();
+  for (const header of entries) header.type === undefined ? all.entry(header, '') : all.entry(header);
+  all.finalize();
+  return Readable.from(all as AsyncIterable<Buffer>, { objectMode: false });
+}
+
+it('folders are kept too, also those with nothing in them', async () => {
+  const one = subject(['out', 'none']);
+  await one.settle(async () => workspace({ name: './', type: 'directory' }, { name: './out/', type: 'directory' }));
+  expect([one.kept, one.notes]).toEqual([['out'], ['No file matched the artifacts none.']]);
+});
+
+it('a name that is not UTF-8 is left out with a note, never kept under another', async () => {
+  const one = subject(['*']);
+  const odd = workspace({ name: './fine' }, { name: './f-\ufffd' }, { name: './l', type: 'symlink', linkname: '\ufffd' });
+  await one.settle(async () => odd);
+  expect(one.kept).toEqual(['fine']);
+  expect(one.notes).toEqual(['Left out of the artifacts, because their names are not UTF-8: f-\ufffd, l.']);
+});

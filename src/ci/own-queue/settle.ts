@@ -9,6 +9,7 @@ import { extract, type Header, type Pack, pack } from 'tar-stream';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { messageOf, OnejobError } from '../../errors.ts';
 import type { JobProgress } from '../../store/jobs.ts';
+import { timeOf } from '../../workspace/tar-time.ts';
 import { globMatcher, topName } from './globs.ts';
 import type { Job } from './job.ts';
 import type { Spool } from './spool.ts';
@@ -102,7 +103,7 @@ export function createSettle(parts: SettleParts) {
         const why = collected.cutShort ? 'Not all files were searched, and none of those searched matched' : 'No file matched';
         notes.push(`${why} the artifacts ${missing.join(', ')}.`);
       }
-      return collected.files > 0;
+      return !collected.isEmpty;
     });
     return notes;
   }
@@ -111,7 +112,7 @@ export function createSettle(parts: SettleParts) {
 const tarBlock = 512;
 
 interface CollectOptions {
-  /** Called once for every path except directories. */
+  /** Called once for every path. A pattern that matches a directory means everything in it. */
   readonly matches: (path: string) => boolean;
   readonly limit: number;
   /** Bytes that are read, wanted or not. */
@@ -154,14 +155,14 @@ const namesLimit = 32 * 2 ** 20;
 
 async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { matches, limit, readLimit }: CollectOptions) {
   const taken = new Set<string>();
-  const [over, strange, cut, unread] = [new Some(), new Some(), new Some(), new Some()];
-  let [files, bytes, names, come] = [0, 0, 0, 0];
+  const [over, strange, cut, unread, foreign] = [new Some(), new Some(), new Some(), new Some(), new Some()];
+  let [entriesKept, bytes, names, come] = [0, 0, 0, 0];
   for await (const entry of entries) {
     const { header } = entry;
     come += tarBlock + (header.size ?? 0);
     const path = relative(header.name);
     const type = header.type ?? 'file';
-    const isWanted = path !== null && type !== 'directory' && matches(path);
+    const isWanted = path !== null && matches(path);
     // The header tells the size before anything is read.
     if (!(come <= readLimit)) {
       unread.add(path ?? header.name);
@@ -173,20 +174,25 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
     }
     const size = header.size ?? 0;
     names += path.length;
-    if (bytes + size > limit || names > namesLimit) over.add(path);
-    else if (type === 'file' || type === 'contiguous-file') {
+    // Several names that are not UTF-8 would be one, and would replace each other.
+    if (`${path}${header.linkname ?? ''}`.includes('\ufffd')) foreign.add(path);
+    else if (bytes + size > limit || names > namesLimit) over.add(path);
+    else if (type === 'directory') {
+      entriesKept += 1;
+      chosen.entry(headerFor(header, path, 'directory'));
+    } else if (type === 'file' || type === 'contiguous-file') {
       bytes += size;
-      files += 1;
+      entriesKept += 1;
       taken.add(path);
       await pipeline(entry, chosen.entry(headerFor(header, path, 'file')));
       continue;
     } else if (type === 'symlink') {
-      files += 1;
+      entriesKept += 1;
       chosen.entry(headerFor(header, path, 'symlink'));
     } else if (type === 'link') {
       const target = relative(header.linkname ?? '');
       if (target !== null && taken.has(target)) {
-        files += 1;
+        entriesKept += 1;
         chosen.entry({ ...headerFor(header, path, 'link'), linkname: target });
       } else cut.add(`${path} (of ${header.linkname})`);
     } else strange.add(path);
@@ -196,13 +202,15 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
     over.note(`because a job may keep ${inGiB(limit)} at most`),
     strange.note('because they are neither files nor links'),
     cut.note('because they are hard links to files that no pattern matches'),
+    foreign.note('because their names are not UTF-8'),
     unread.note(`with everything after it in the workspace, because onejob reads ${inGiB(readLimit)} at most`),
   ];
-  return { files, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
+  return { isEmpty: entriesKept === 0, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
 }
 
-function headerFor({ mode, mtime, linkname, size }: Header, name: string, type: 'file' | 'symlink' | 'link') {
-  return type === 'file' ? { name, type, mode, mtime, size } : { name, type, mode, mtime, linkname, size: 0 };
+function headerFor({ mode, mtime, linkname, size }: Header, name: string, type: 'file' | 'symlink' | 'link' | 'directory') {
+  const head = { name, type, mode, ...timeOf(Math.floor((mtime?.getTime() ?? 0) / 1000)) };
+  return type === 'file' ? { ...head, size } : { ...head, linkname, size: 0 };
 }
 
 /** null for the workspace itself, and for names outside it. */

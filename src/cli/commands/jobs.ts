@@ -109,6 +109,17 @@ Examples:
     );
 
   program
+    .command('artifacts')
+    .description('bring the artifacts of a job that ended into the current folder, as "run" does')
+    .argument('<job>', 'its id, or the first letters of it, at least four')
+    .after(`
+For jobs of "run --detach" and of arrays, and for those that "run" could not write, as on a full disk.
+
+Examples:
+  onejob artifacts JOB`)
+    .does(wrongOrFailed, async (session, job: string) => (await import('../artifacts.ts')).fetchArtifacts(session, job));
+
+  program
     .command('cancel')
     .description('cancel jobs; a waiting job never starts; jobs of a CI service must be cancelled there')
     .argument('[job...]', 'their ids, or the first letters of them, at least four')
@@ -168,7 +179,11 @@ function addRun(program: Cli): void {
     .option('--priority <n>', 'higher goes first', integer(-1000, 1000))
     .option('--timeout <time>', 'end it after this time, such as 90s, 10m or 1h30m')
     .option('--retries <n>', 'how often to start again if the agent is lost', integer(0, 100))
-    .option('--artifact <glob>', 'copy files of the workspace back afterwards; may be repeated', collect)
+    .option(
+      '--artifact <glob>',
+      'copy files of the workspace back afterwards; * matches no dot files, ** does; may be repeated',
+      collect,
+    )
     .addOption(
       new Option('--workspace <dir>', 'folder to send as the workspace of the job (default: the current folder)').conflicts(
         'noWorkspace',

@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { codeOf } from '../../errors.ts';
+import { attempt, codeOf } from '../../errors.ts';
 import { unreadable, type Variables } from '../../secrets/reference.ts';
 import { CloudError } from '../cloud.ts';
 
@@ -10,7 +10,7 @@ export type Profile = Readonly<Record<string, string>>;
 
 /** Settings of a profile in both files, those of the credentials file first; null: neither has it. @throws CloudError E_CLOUD_CREDENTIAL */
 export async function profileOf(name: string, variables: Variables): Promise<Profile | null> {
-  const home = join(variables.HOME ?? homedir(), '.aws');
+  const home = join(variables.HOME ?? attempt(homedir) ?? '/', '.aws');
   const shared = sectionsOf(await textOf(variables.AWS_SHARED_CREDENTIALS_FILE ?? join(home, 'credentials')));
   const config = sectionsOf(await textOf(variables.AWS_CONFIG_FILE ?? join(home, 'config')));
   const inConfig = config.get(`profile ${name}`) ?? (name === 'default' ? config.get(name) : undefined);

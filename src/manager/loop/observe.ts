@@ -10,6 +10,7 @@ import type { Log } from '../../log.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { Runtime, SandboxSeen } from '../../runtimes/runtime.ts';
+import { roomText } from '../../system/disk-room.ts';
 import type { SandboxProbe } from '../actions/probe-sandbox.ts';
 import type { Held } from '../held/held.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
@@ -216,7 +217,7 @@ export function createObserver(parts: ObserveParts) {
       if (reconciler.pause.release(reason)) log.info('disk has room again', { runtime: runtime.name });
       return;
     }
-    const detail = `${disk.path} is ${Math.round(disk.free * 100)} % free, below disk.min_free of ${Math.round(minFree * 100)} %`;
+    const detail = `${disk.path} ${roomText(disk)}, below disk.min_free of ${Math.round(minFree * 100)} %`;
     if (reconciler.pause.hold(reason, detail)) log.warn('disk is full', { reason: detail });
   }
 

@@ -10,6 +10,7 @@ import { probeDocker } from '../../engine/probe.ts';
 import { toFailure } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import type { EngineFacts } from '../../gpu/doctor.ts';
+import { roomOf } from '../../system/disk-room.ts';
 import type { GrantWay } from '../runtime.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
@@ -47,8 +48,9 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
     findings.push(warning(subject, `The Engine reports: ${said.replace(/^WARNING: /, '')}.`));
   }
   if (disk !== null) {
-    const free = disk.bavail / disk.blocks;
-    const message = `${Math.round(free * 100)} % of the disk below ${info.DockerRootDir} is free.`;
+    const { free, of } = roomOf(info.DockerRootDir, disk) ?? { free: 1 };
+    const what = of === 'inodes' ? 'the inodes of the disk' : 'the disk';
+    const message = `${Math.round(free * 100)} % of ${what} below ${info.DockerRootDir} is free.`;
     const hint = 'Free space on it, e.g. with "docker image prune".';
     findings.push(free >= 0.1 ? fine('disk', message) : warning('disk', message, hint));
   }

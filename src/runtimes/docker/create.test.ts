@@ -11,6 +11,7 @@ const context: CreateContext = {
   owner: 'o',
   boot: null,
   imageId: 'sha256:1',
+  imagePath: '/usr/bin:/bin',
   network: 'none',
   podman: false,
   log: { maxSize: 20 * 2 ** 20, maxFile: 5 },

@@ -25,6 +25,8 @@ export interface CreateContext {
   readonly boot: string | null;
   /** Id of the image, so that the container matches its fingerprint even if the tag moves. */
   readonly imageId: string;
+  /** PATH of the image; null for the Engine's own. */
+  readonly imagePath: string | null;
   /** Name of the network in the Engine; `none` and `host` are its own words. */
   readonly network: string;
   readonly podman: boolean;
@@ -50,6 +52,13 @@ export function hostName(name: string): string {
   return cleaned.replace(/^[.-]+|[.-]+$/g, '') || 'agent';
 }
 
+/**
+ * Lets what the job runs as another user, with `su` or `gosu`, open its output by name, as in `>/dev/stderr`. The Engine's pipes
+ * belong to the user of the container. An image may have no `chmod`, and a runtime may give something else than pipes. In the
+ * background, because a shell that runs `chmod` in its own process would change the mode of /dev/null.
+ */
+const shareOutput = '[ -p /proc/$$/fd/1 ] && [ -p /proc/$$/fd/2 ] && chmod 622 /proc/$$/fd/1 /proc/$$/fd/2 2>/dev/null & wait';
+
 /** The body of `POST /containers/create` (Engine API 1.41 and later). */
 export function createBody(spec: SandboxSpec, context: CreateContext) {
   const { recipe } = spec;
@@ -59,13 +68,13 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
   return {
     Image: context.imageId,
     // The image's own entrypoint, command and health check would run in addition to the gate, or instead of it.
-    Entrypoint: ['sh', '-c', gateScript(spec.agent, grant.gate)],
+    Entrypoint: ['sh', '-c', [shareOutput, ownPath, gateScript(spec.agent, grant.gate)].join('\n')],
     Cmd: [],
     Healthcheck: { Test: ['NONE'] },
     StopSignal: 'SIGTERM',
     ...(hasOwnName && { Hostname: hostName(spec.name) }),
     ...(recipe.user !== null && { User: recipe.user }),
-    Env: environment(spec, grant),
+    Env: environment(spec, context),
     WorkingDir: workspacePath,
     Labels: {
       ...owned,
@@ -123,8 +132,16 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
   };
 }
 
-function environment({ recipe }: SandboxSpec, { defaults, env }: Grant): string[] {
+/** A part of PATH that no image has: behind it is what the job does not get. */
+const extra = ':/bin/./';
+/** The PATH as the image or the pool has it. */
+const ownPath = `PATH=\${PATH%${extra}}`;
+
+function environment({ recipe }: SandboxSpec, { grant: { defaults, env }, imagePath }: CreateContext): string[] {
   const variables: Record<string, string> = { ...defaults, ...recipe.env };
+  const path = variables.PATH ?? imagePath;
+  // The Engine looks for the gate's "sh" there.
+  if (path !== null && !path.split(':').includes('/bin')) variables.PATH = path + extra;
   for (const { variable, container } of recipe.mounts) if (variable !== null) variables[variable] = container;
   return Object.entries({ ...variables, ...env }).map(([name, value]) => `${name}=${value}`);
 }

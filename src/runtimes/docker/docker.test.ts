@@ -65,6 +65,12 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect(output).toBe('1000\n1000:1000\n1000:1000\n');
   });
 
+  test('what a job runs as another user opens the output by name', async () => {
+    const write = 'echo first >/dev/stdout; echo second >/dev/stderr';
+    const { output } = await run({ image: images.base }, `su -s /bin/sh agent -c '${write}'; stat -c %a /dev/null`);
+    expect(output.split('\n').sort()).toEqual(['', '666', 'first', 'second']);
+  });
+
   for (const [user, expected] of [
     ['agent', '1000:1000'],
     ['1000', '1000:1000'],
@@ -81,6 +87,11 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
       expect(output).toBe(`${expected}\n${expected}\n`);
     });
   }
+
+  test('a PATH without sh starts all the same, and reaches the job as it was', async () => {
+    const { exit, output } = await run({ env: { PATH: '/opt/tools:/srv' } }, 'echo "$PATH"; /bin/sh -c true');
+    expect([exit, output]).toEqual([{ kind: 'code', code: 0 }, '/opt/tools:/srv\n']);
+  });
 
   test('an image without sh ends before it is ready, with 127', async () => {
     const spec = specOf({ ...recipe, image: images.noShell });

@@ -13,6 +13,7 @@ import { connectEngine } from '../../engine/engine.ts';
 import { createImages } from '../../engine/image.ts';
 import { isPodman } from '../../engine/probe.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { roomOf } from '../../system/disk-room.ts';
 import { bootId } from '../../system/process-identity.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { GrantWay, Runtime, SandboxSeen } from '../runtime.ts';
@@ -229,7 +230,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const { DockerRootDir: path } = await engine.info(signal);
       // If the Engine runs in a virtual machine, its path is not on this host.
       const seen = await statfs(path).catch(() => null);
-      return seen === null ? null : { path, free: seen.bavail / seen.blocks };
+      return seen && roomOf(path, seen);
     },
   };
 }

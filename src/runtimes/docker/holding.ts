@@ -80,7 +80,7 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
         signal,
       );
       const [network, podman] = await Promise.all([networks.resolve(spec.recipe.network), isPodman(signal)]);
-      const body = createBody(spec, { owner, boot, imageId: image, network, podman, log, grant: noGrant });
+      const body = createBody(spec, { owner, boot, imageId: image, imagePath: null, network, podman, log, grant: noGrant });
       const volume = container.Mounts?.find(({ Type, Destination }) => Type === 'volume' && Destination === workspacePath);
       const env = terminal === null ? [] : [`TERM=${terminal.term}`];
       const id = await engine

@@ -36,7 +36,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     const podman = await isPodman(signal);
     const grant = await devices.grant(spec, signal);
     try {
-      const body = createBody(spec, { owner, boot, imageId: image.id, network, podman, log, grant });
+      const body = createBody(spec, { owner, boot, imageId: image.id, imagePath: image.path, network, podman, log, grant });
       return await engine.create(containerName(spec), body);
     } catch (error) {
       // Podman answers 500 for a name that is in use.

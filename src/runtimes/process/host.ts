@@ -1,13 +1,15 @@
 /** What the process runtime found on this host and was told when it was created, and what `doctor` says about it. */
-import { existsSync } from 'node:fs';
+import { existsSync, realpathSync } from 'node:fs';
 import { access, constants, mkdir, rm, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { systemClock } from '../../clock.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
+import { attempt } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { compareVersions, leadingVersion } from '../../images/version.ts';
-import { bootId, inheritedDescriptors } from '../../system/process-identity.ts';
+import { mountOf } from '../../store/directory.ts';
+import { bootId, inheritedDescriptors, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
 import { type Cgroups, findCgroups } from './cgroup.ts';
@@ -84,7 +86,9 @@ const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 /** The findings of `doctor` about the process runtime. */
 export async function findings(host: Host): Promise<Finding[]> {
   const found: Finding[] = [bubblewrap(host), seccomp(host), devices(host)];
-  for (const name of host.root ? [...needed, 'setpriv'] : needed) {
+  const files = host.mode === 'plain' && host.root ? dirname(host.openDir) : host.at.agents;
+  found.push(...noexec(files, readOr('/proc/self/mountinfo', '')));
+  for (const name of host.root ? [...needed, 'setpriv', 'chown'] : needed) {
     if (await isInstalled(name)) continue;
     const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
     found.push(problem(name, message, `Install the package that holds "${name}".`));
@@ -126,6 +130,15 @@ function seccomp({ mode, root, filter }: Host): Finding {
     `${why} jobs may make every system call: they can read keys of the session that started onejob, and leave keys for later jobs.`,
     mode === 'plain' ? 'Install bubblewrap; if onejob runs as root, perl is enough.' : 'Use "runtime: docker".',
   );
+}
+
+/** On such a disk every build in a workspace ends with 126. */
+export function noexec(files: string, mountinfo: string): Finding[] {
+  const mount = mountOf(attempt(() => realpathSync(files)) ?? files, mountinfo);
+  if (mount?.options.includes('noexec') !== true) return [];
+  const message = `The files of jobs are in ${files}, and ${mount.point} is mounted noexec: no job can execute what it builds or brings along (exit code 126).`;
+  const hint = `Keep the state on another disk (state_dir in the config), or type "mount -o remount,exec ${mount.point}".`;
+  return [problem('noexec', message, hint)];
 }
 
 /** A host without GPUs needs no warning. */

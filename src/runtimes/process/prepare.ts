@@ -79,6 +79,7 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const job = await confined(host, spec, { uid, folder, files, grant, args: 'args', status: 'status' }, gate);
   const script = supervisorScript({
     ...job,
+    uid,
     exitFile: join(host.at.exits, agent),
     outputLimit,
     ownGroup: supervisorGroup(host.cgroups),

@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { roomOf } from '../../system/disk-room.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
@@ -128,10 +129,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
       const folders = about === null ? [] : ['work', 'home', 'tmp'].map((name) => join(about.files, name));
       return diskUsage(folders, signal);
     },
-    disk: async () => {
-      const { bavail, blocks } = await statfs(host.at.agents);
-      return blocks > 0 ? { path: host.at.agents, free: bavail / blocks } : null;
-    },
+    disk: async () => roomOf(host.at.agents, await statfs(host.at.agents)),
   };
 }
 

@@ -24,6 +24,7 @@ const options = (command: readonly string[]): SupervisorOptions => ({
   cwd: null,
   open: [],
   cores: true,
+  uid: null,
   exitFile: join(folder, 'exit'),
   outputLimit: 1024 * 1024,
   ownGroup: null,

@@ -15,6 +15,8 @@ export interface SupervisorOptions {
   readonly cores: boolean;
   /** Descriptors that it has in addition to the first three, in shell syntax such as `4<args`. */
   readonly open: readonly string[];
+  /** User who may open the output again by name, as in `>/dev/stderr`; null if that is the manager's. */
+  readonly uid: number | null;
   /** File in which the exit code is overwritten in place. */
   readonly exitFile: string;
   /** Bytes kept of standard output and of standard error until they are read: the newest, in files of a quarter each. */
@@ -76,6 +78,8 @@ export function supervisorScript(options: SupervisorOptions): string {
     `    IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >job`,
     ...options.cgroups.map((path) => `    echo 0 >${quoted(`${path}/cgroup.procs`)} || exit 1`),
     `    { echo ${options.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
+    // Who may write to a pipe may not always open it: that takes its owner.
+    ...(options.uid === null ? [] : [`    chown ${options.uid} /proc/self/fd/1 /proc/self/fd/2`]),
     `    umask 022; exec 3>&- ${options.open.join(' ')}`,
     ...(options.cores ? [] : ['    ulimit -c 0']),
     ...(options.cwd === null ? [] : [`    cd ${quoted(options.cwd)} || exit 1`]),

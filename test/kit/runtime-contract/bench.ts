@@ -23,6 +23,7 @@ export type ContractTest =
   | 'environment'
   | 'streams'
   | 'resume'
+  | 'reopened'
   | 'resume-live'
   | 'slow-reader'
   | 'remove'

@@ -44,6 +44,16 @@ export function outputTests(bench: Bench): void {
     expect(same(stderr, noisyErr())).toBe(true);
   });
 
+  it('reopened', 'a job opens its output again by name', async () => {
+    const script = [
+      'echo 1 >/dev/stdout; echo 2 >/dev/fd/1; echo 3 >/proc/self/fd/1; echo 4 | tee /dev/stdout',
+      'echo 5 >/dev/stderr; echo 6 >/dev/fd/2; echo 7 >/proc/self/fd/2; echo 8 | tee /dev/stderr >/dev/null',
+    ].join('\n');
+    const play = [{ say: '1\n2\n3\n4\n4\n' }, { say: '5\n6\n7\n8\n', to: 'stderr' as const }];
+    const { stdout, stderr } = await jobOutput(await run(job(script, play)));
+    expect([stdout.toString(), stderr.toString()]).toEqual(['1\n2\n3\n4\n4\n', '5\n6\n7\n8\n']);
+  });
+
   it('resume', 'output goes on from every position without hole or repeat', async () => {
     const { agent, log } = await run(noisy);
     await log.ended;
