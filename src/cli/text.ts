@@ -29,11 +29,13 @@ export function printable(text: string): string {
 
 /** The same for text of several lines: newlines and tabs stay. */
 export function harmless(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
-  return text
-    .replace(/\r\n/g, '\n')
-    .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ')
-    .replace(turning, '\ufffd');
+  return (
+    text
+      .replace(/\r\n/g, '\n')
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
+      .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ')
+      .replace(turning, '\ufffd')
+  );
 }
 
 // Those of `createColors` and `cut`, and no others: a sequence may also hide text, or move the cursor.
