@@ -27,7 +27,7 @@ beforeAll(() => {
   symlinkSync(at('run'), at('link-to-run'));
   symlinkSync(at('engine'), at('link-to-engine'));
   symlinkSync(at('shared'), at('link-to-shared'));
-  symlinkSync('/', at('shared', 'link'));
+  symlinkSync('/usr', at('shared', 'link'));
   symlinkSync('/proc/self/root', at('link-to-root'));
   config = {
     stateDir: at('state'),
@@ -112,11 +112,31 @@ describe('volumes below a folder that jobs can write to', () => {
     `lies in ${folder}, which jobs can write to (${key}): a job could replace it by a link to any folder of this host; move it, or mount only that folder`;
 
   it.each([
-    ['of its pool', [pool('n', 'volumes: ["/srv/d:/d:rw", "/srv/d/one:/one:rw"]')], `pools.n.volumes[1]: ${why('/srv/d', 'pools.n.volumes[0]')}`],
-    ['of another', [pool('ci', 'volumes: ["/srv/d/m:/m"]'), pool('train', 'volumes: ["/srv/d:/d:rw"]')], `pools.ci.volumes[0]: ${why('/srv/d', 'pools.train.volumes[0]')}`],
-    ['that is a cache', [pool('n', 'volumes: ["/srv/d/m:/m"], caches: ["/srv/d:/d"]')], `pools.n.volumes[0]: ${why('/srv/d', 'pools.n.caches[0]')}`],
-    ['of each agent', [pool('n', 'agents: 2, volumes: ["/srv/{name}:/d:rw"]'), pool('m', 'volumes: ["/srv/box-n-2/x:/x"]')], `pools.m.volumes[0]: ${why('/srv/{name}', 'pools.n.volumes[0]')}`],
-    ['of an agent, for each', [pool('n', 'agents: 2, volumes: ["/srv/{name}/x:/x", "/srv/box-n-1:/d:rw"]')], `pools.n.volumes[0]: ${why('/srv/box-n-1', 'pools.n.volumes[1]')}`],
+    [
+      'of its pool',
+      [pool('n', 'volumes: ["/srv/d:/d:rw", "/srv/d/one:/one:rw"]')],
+      `pools.n.volumes[1]: ${why('/srv/d', 'pools.n.volumes[0]')}`,
+    ],
+    [
+      'of another',
+      [pool('ci', 'volumes: ["/srv/d/m:/m"]'), pool('train', 'volumes: ["/srv/d:/d:rw"]')],
+      `pools.ci.volumes[0]: ${why('/srv/d', 'pools.train.volumes[0]')}`,
+    ],
+    [
+      'that is a cache',
+      [pool('n', 'volumes: ["/srv/d/m:/m"], caches: ["/srv/d:/d"]')],
+      `pools.n.volumes[0]: ${why('/srv/d', 'pools.n.caches[0]')}`,
+    ],
+    [
+      'of each agent',
+      [pool('n', 'agents: 2, volumes: ["/srv/{name}:/d:rw"]'), pool('m', 'volumes: ["/srv/box-n-2/x:/x"]')],
+      `pools.m.volumes[0]: ${why('/srv/{name}', 'pools.n.volumes[0]')}`,
+    ],
+    [
+      'of an agent, for each',
+      [pool('n', 'agents: 2, volumes: ["/srv/{name}/x:/x", "/srv/box-n-1:/d:rw"]')],
+      `pools.n.volumes[0]: ${why('/srv/box-n-1', 'pools.n.volumes[1]')}`,
+    ],
   ])('%s', async (_, pools, expected) => {
     const [first, ...more] = await errors(...pools);
     expect([first, more]).toEqual([expect.stringContaining(expected), []]);

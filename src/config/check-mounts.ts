@@ -102,9 +102,7 @@ function placesOf(pool: PoolConfig, host: string, config: Parameters<typeof slot
   const names = !host.includes('{name}') || pool.agents === 'per-device' ? null : pool.agents;
   const nameOf = slotNames(config);
   const written =
-    names === null
-      ? [host]
-      : Array.from({ length: names }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
+    names === null ? [host] : Array.from({ length: names }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
   return [...new Set(written.flatMap((path) => [path, realOf(path)]))];
 }
 
