@@ -1,4 +1,4 @@
-/** What TAB offers is text, whoever has chosen the names: nothing in them is run, by onejob or by the shells. */
+/** What TAB offers is text, also where somebody else has chosen the names: nothing in them is run, by onejob or by the shells. */
 import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';

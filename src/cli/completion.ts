@@ -115,7 +115,7 @@ const patience = 2_000;
 const jobsOffered = 100;
 
 /**
- * What a shell can be given unquoted, and is no option. Names come from a config that may be somebody else's, from CI services and
+ * What a shell can be given unquoted and does not take for an option. Names come from a config that may be somebody else's, from CI services and
  * from other hosts' daemons, and a shell may run what is in them. Every name that onejob's own config and queue allow is one.
  */
 const harmless = /^[A-Za-z0-9_][A-Za-z0-9._/:@+-]{0,255}$/;

@@ -142,7 +142,7 @@ describe('volumes below a folder that jobs can write to', () => {
     expect([first, more]).toEqual([expect.stringContaining(expected), []]);
   });
 
-  it('is no problem of the same folder, of one next to it, and of folders that nobody can write to', async () => {
+  it('are allowed in the same folder, next to it, and in folders that nobody can write to', async () => {
     const same = 'volumes: ["/srv/d:/d:rw", "/srv/d:/again", "/srv/dd/x:/x", "/srv/ro:/ro", "/srv/ro/in:/in"]';
     expect(await errors(pool('n', same), pool('m', 'agents: 2, volumes: ["/srv/{name}:/d:rw", "/srv/box-n-2/x:/x"]'))).toEqual([]);
   });

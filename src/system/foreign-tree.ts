@@ -46,7 +46,7 @@ export async function removeOwned(path: string, uid: number, options: RemovalOpt
   const removal = startRemoval(options);
   return removal.within(open(path, constants.O_RDONLY | constants.O_DIRECTORY), (folder) => {
     const removeOwn = async (name: string): Promise<void> => {
-      // What cannot be looked at, such as a file system whose program has ended, is no reason to stop.
+      // What cannot be looked at, such as a file system whose program has ended, must not stop this.
       const seen = await lstat(bytesOf(inside(folder, name))).catch(() => null);
       if (seen?.uid === uid) await removal.remove(folder, name);
     };
@@ -68,7 +68,7 @@ function startRemoval({ signal }: RemovalOptions) {
     failures += 1;
     stuck.set(code, (stuck.get(code) ?? 0) + 1);
   };
-  /** Removes it if it is no folder. Whether it is one, and so is still there. */
+  /** Removes anything but a folder. Whether it is a folder, and so is still there. */
   const isFolder = async (at: Buffer): Promise<boolean> => {
     signal?.throwIfAborted();
     try {

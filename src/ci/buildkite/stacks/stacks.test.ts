@@ -60,7 +60,7 @@ describe('waiting jobs', () => {
     expect(rest).toMatchObject({ jobs: [{ id: ids[2] }], next: null, paused: true });
   });
 
-  it('are none if their ids could be something else on a command line, in a path or in a message', async () => {
+  it('are ignored if their ids could be something else on a command line, in a path or in a message', async () => {
     const jobs = ['$(touch x)', 'a/../b', '-x', 'a b', 'a\u202eb', '', '0198c0de-1111-7000-8000-000000000001'].map((id) => ({
       id,
     }));

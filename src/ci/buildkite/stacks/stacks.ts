@@ -89,7 +89,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       if (!called.ok && called.status !== 404) throw called.error;
     },
     /**
-     * One page of waiting jobs. `odd`: how many entries are no jobs that could be named. `next`: of the next page, or null. `paused`:
+     * One page of waiting jobs. `odd`: how many entries have no valid id. `next`: of the next page, or null. `paused`:
      * there are no jobs now. `wait`: ms to wait.
      */
     async scheduled(
