@@ -296,7 +296,10 @@ describe('looking', () => {
     const file = join(dir.path, 'clouds.yml');
     const cloud = 'type: aws, region: us-west-2, scheduler_role: "arn:aws:iam::123456789012:role/x"';
     const host = '{ cloud: aws, types: [g6.xlarge], pools: { gpu: {} } }';
-    writeFileSync(file, `clouds: { aws: { ${cloud} } }\nhosts: { burst: ${host}, big: ${host} }\n`);
+    writeFileSync(
+      file,
+      `clouds: { aws: { ${cloud} } }\njoin: { listen: "127.0.0.1:7718", url: "https://ci.example.org", package: /srv/onejob.tgz }\nhosts: { burst: ${host}, big: ${host} }\n`,
+    );
     const offered = async (...words: string[]) => {
       const bash = startChild('bash', ['--norc', '-s'], surroundings());
       const list = [own, ...words].map((word) => `'${word}'`).join(' ');

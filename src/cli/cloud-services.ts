@@ -1,5 +1,5 @@
 /** The CI services of a config's hosts, for a command without a daemon that removes what machines have left there. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { CiService } from '../ci/ci-service.ts';
@@ -8,13 +8,14 @@ import { systemClock as clock } from '../clock.ts';
 import type { Config } from '../config/config.ts';
 import { createLog } from '../log.ts';
 import { openStore } from '../store/store.ts';
+import { removeTree } from '../system/foreign-tree.ts';
 import type { Session } from './session.ts';
 
 /** They have no agents, and a store that is empty and goes with them: a daemon may have the config's. */
 export async function openHostServices({ context, version, output }: Session, config: Config) {
   await using parts = new AsyncDisposableStack();
   const dir = mkdtempSync(join(tmpdir(), 'onejob-cloud-'));
-  parts.defer(() => rmSync(dir, { recursive: true, force: true }));
+  parts.defer(() => removeTree(dir).then(() => {}));
   const store = openStore(join(dir, 'state'));
   parts.defer(() => store.close());
   const services = await createCiServices({

@@ -49,31 +49,41 @@ function bash(entries: readonly Entry[]): string {
   const cases = entries.map(({ name, options, words }) => {
     const all = [...options.flatMap((each) => each.flags), ...words].join(' ');
     const asked = live[name] === undefined ? '' : ` ask="${live[name]}"`;
-    return `    ${name}) words="${all}"${asked} ;;`;
+    return `    ${name}) offered=(${all})${asked} ;;`;
   });
   const ofCloud = Object.entries(liveOfCloud).map(([name, what]) => `    ${name}) ask=${what} ;;`);
   return `_onejob() {
-  local word=\${COMP_WORDS[COMP_CWORD]} before=\${COMP_WORDS[COMP_CWORD - 1]} words ask= config= i
+  local word=\${COMP_WORDS[COMP_CWORD]} before=\${COMP_WORDS[COMP_CWORD - 1]} ask= config= names= each i
+  local -a offered
+  COMPREPLY=()
   for ((i = 2; i < COMP_CWORD; i++)); do
     [ "\${COMP_WORDS[i]}" = --config ] && config=\${COMP_WORDS[i + 1]}
     # What stands behind -- is a command of its own.
-    [ "\${COMP_WORDS[i]}" = -- ] && { COMPREPLY=($(compgen -c -f -- "$word")); return; }
+    if [ "\${COMP_WORDS[i]}" = -- ]; then
+      # As names of files they are quoted on the command line.
+      compopt -o filenames 2>/dev/null
+      while IFS= read -r each; do [ -n "$each" ] && COMPREPLY+=("$each"); done <<<"$(compgen -c -f -- "$word")"
+      return
+    fi
   done
   if [ "$COMP_CWORD" -eq 1 ]; then
-    words="${entries.map((each) => each.name).join(' ')} --help --version"
+    offered=(${entries.map((each) => each.name).join(' ')} --help --version)
   else case \${COMP_WORDS[1]} in
 ${cases.join('\n')}
   esac; fi
-  [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && words= ask=pools
+  [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && offered=() ask=pools
   if [ "\${COMP_WORDS[1]}" = cloud ] && [ "$COMP_CWORD" -gt 2 ]; then
-    case $word in -*) ;; *) words= ;; esac
+    case $word in -*) ;; *) offered=() ;; esac
     case \${COMP_WORDS[2]} in
 ${ofCloud.join('\n')}
     esac
     case $before in --cloud) ask=clouds ;; --host) ask=cloud-hosts ;; --config) ask= ;; esac
   fi
-  case $word in -*) ;; *) [ -n "$ask" ] && words="$words $("\${COMP_WORDS[0]}" complete $ask \${config:+--config "$config"} 2>/dev/null </dev/null)" ;; esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  case $word in -*) ;; *) [ -n "$ask" ] && names=$("\${COMP_WORDS[0]}" complete $ask \${config:+--config "$config"} 2>/dev/null </dev/null) ;; esac
+  # Unlike "compgen -W", which runs the commands in a name, this expands nothing.
+  while IFS= read -r each; do [ -n "$each" ] && offered+=("$each"); done <<<"$names"
+  for each in "\${offered[@]}"; do [[ $each == "$word"* ]] && COMPREPLY+=("$each"); done
+  return 0
 }
 complete -o default -F _onejob onejob
 `;
@@ -104,21 +114,29 @@ export type Completed = 'pools' | 'slots' | 'jobs' | 'open-jobs' | 'held-jobs' |
 const patience = 2_000;
 const jobsOffered = 100;
 
-/** Always 0: names that are not known are not offered. */
+/**
+ * What a shell can be given unquoted and does not take for an option. Names come from a config that may be somebody else's, from CI services and
+ * from other hosts' daemons, and a shell may run what is in them. Every name that onejob's own config and queue allow is one.
+ */
+const harmless = /^[A-Za-z0-9_][A-Za-z0-9._/:@+-]{0,255}$/;
+
+/** Always 0: names that are not known, or not harmless, are not offered. */
 export async function complete(session: Session, what: readonly Completed[]): Promise<number> {
   const signal = AbortSignal.timeout(patience);
+  const print = (names: readonly string[]) => session.output.print(...names.filter((name) => harmless.test(name)));
   try {
     if (what.some((each) => each === 'clouds' || each === 'cloud-hosts')) {
       const { checkConfig } = await import('../config/load.ts');
-      const { config } = await checkConfig({ ...configSource(session), secrets: 'skip', gpus: false });
+      const { config, errors } = await checkConfig({ ...configSource(session), secrets: 'skip', gpus: false });
+      if (errors.length > 0) return exitCodes.ok;
       const names = { clouds: config.clouds.map(({ name }) => name), 'cloud-hosts': config.hosts.map(({ host }) => host) };
-      await session.output.print(...what.flatMap((each) => (each === 'clouds' || each === 'cloud-hosts' ? names[each] : [])));
+      await print(what.flatMap((each) => (each === 'clouds' || each === 'cloud-hosts' ? names[each] : [])));
       return exitCodes.ok;
     }
     const connection = await abortable(connect(session, { start: false, signal, patience: 0 }), signal);
     try {
       const names = await abortable(Promise.all(what.map((each) => namesOf(connection.client, each))), signal);
-      await session.output.print(...names.flat());
+      await print(names.flat());
     } finally {
       connection.close();
     }

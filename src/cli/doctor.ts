@@ -1,5 +1,5 @@
 /** `onejob doctor`: what the daemon finds or, without one, what keeps it from starting, and what it would run jobs in. */
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { FindingView } from '../api/schema.ts';
@@ -10,6 +10,7 @@ import { formatProblem } from '../config/problem.ts';
 import { type OnejobError, toFailure } from '../errors.ts';
 import { fine, problem, warning } from '../finding.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
+import { removeTree } from '../system/foreign-tree.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
@@ -71,7 +72,7 @@ async function doctorAlone(session: Session, absent: OnejobError): Promise<Findi
     } catch (error) {
       return [problem('runtime', toFailure(error).message)];
     } finally {
-      await rm(stateDir, { recursive: true, force: true });
+      await removeTree(stateDir);
     }
   }
 }

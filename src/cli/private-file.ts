@@ -1,5 +1,5 @@
 /** Writes a file with a key or a token: readable for one user, and whole or not at all. */
-import { chownSync, closeSync, fsyncSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, fchownSync, fsyncSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { attempt, type ErrorCode, OnejobError } from '../errors.ts';
 
@@ -20,7 +20,8 @@ export function writePrivate(path: string, text: string, { over, like = null, fo
     if (folders) mkdirSync(dirname(path), { recursive: true, mode: 0o755 });
     const file = openSync(unfinished, 'wx', like === null ? 0o600 : like.mode & 0o640);
     try {
-      if (like !== null) chownSync(unfinished, like.uid, like.gid);
+      // By its descriptor: others may be able to write to its folder.
+      if (like !== null) fchownSync(file, like.uid, like.gid);
       // Unlike a single write, this continues until everything is written or the disk refuses.
       writeFileSync(file, text);
       fsyncSync(file);

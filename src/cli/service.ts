@@ -7,6 +7,7 @@ import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { attempt, messageOf, OnejobError } from '../errors.ts';
+import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -236,7 +237,7 @@ async function installRelease({ output }: Session, here: Installation, archive: 
     await install(here, join(work, folder));
   } finally {
     output.progress(null);
-    await rm(work, { recursive: true, force: true });
+    await removeTree(work);
   }
 }
 

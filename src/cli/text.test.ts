@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { AboutView, JobView } from '../api/schema.ts';
 import { jobTable } from './jobs.ts';
-import { createColors, flow, hang, table, widthOf, wrap } from './text.ts';
+import { createColors, flow, hang, harmless, printable, table, widthOf, wrap } from './text.ts';
 
 const long = 'Cannot pull "registry.example.org/group/image:1": no route to host, tried three times, '.repeat(4).trim();
 
@@ -32,6 +32,14 @@ test('a cell keeps our colours, and nothing else that a terminal obeys', () => {
   const { red } = createColors(true);
   const evil = 'x\u001b[2J\u001b]0;title\u0007\n\u001b[8my';
   expect(table([[red(evil), evil]], null)).toEqual([`${red('x [2J ]0;title [8my')}  x [2J ]0;title [8my`]);
+});
+
+test('signs that hide or turn text are shown as what they are; text of several lines keeps those of an emoji', () => {
+  const signs = ['\u202e', '\u2066', '\u200b', '\u200d', '\ufeff', '\u00ad', '\u{e0041}'];
+  for (const sign of signs) expect([sign, printable(`main${sign}x`)]).toEqual([sign, 'main\ufffdx']);
+  expect(harmless('a\u202eb\u2067c\u200dd\n')).toBe('a\ufffdb\ufffdc\u200dd\n');
+  const [, row = ''] = jobTable([job('7f3a', { name: 'ok\u202egnp.exe' })], createColors(false), 200, 4_000);
+  expect(row).toContain('ok\ufffdgnp.exe');
 });
 
 function job(id: string, change: Partial<JobView> = {}): JobView {

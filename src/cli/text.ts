@@ -15,16 +15,27 @@ export function widthOf(text: string): number {
   return [...text.replace(/\u001b\[[0-9;]*m/g, '')].length;
 }
 
-/** Foreign text made safe for one line of a terminal: without control characters. */
+/** They hide text, or turn its direction: one name would look like another. As the dashboard has it. */
+const deceiving = /[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|[\u{e0000}-\u{e007f}]/gu;
+
+/** Those of them that turn it; the others have a use in text of several lines, as in an emoji. */
+const turning = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Foreign text made safe for one line of a terminal: without control characters, and with signs that nobody sees as \ufffd. */
 export function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
-  return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ');
+  return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').replace(deceiving, '\ufffd');
 }
 
 /** The same for text of several lines: newlines and tabs stay. */
 export function harmless(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
-  return text.replace(/\r\n/g, '\n').replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ');
+  return (
+    text
+      .replace(/\r\n/g, '\n')
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
+      .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ')
+      .replace(turning, '\ufffd')
+  );
 }
 
 // Those of `createColors` and `cut`, and no others: a sequence may also hide text, or move the cursor.

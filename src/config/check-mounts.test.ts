@@ -1,12 +1,13 @@
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Folder } from '../../test/kit/config.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { Mount } from '../runtimes/runtime.ts';
-import { type Guarded, hostPathProblem, mountProblemFor } from './check-mounts.ts';
+import { hostPathProblem, mountProblemFor } from './check-mounts.ts';
 
 let dir: Scratch;
-let config: Guarded;
+let config: Parameters<typeof mountProblemFor>[0];
 let problem: (mount: Mount) => string | null;
 const at = (...parts: string[]) => join(dir.path, ...parts);
 const mount = (host: string, more: Partial<Mount> = {}): Mount => ({
@@ -20,16 +21,20 @@ const mount = (host: string, more: Partial<Mount> = {}): Mount => ({
 
 beforeAll(() => {
   dir = scratch();
-  for (const name of ['state/logs', 'run', 'engine', 'secrets', 'data']) mkdirSync(at(name), { recursive: true });
+  for (const name of ['state/logs', 'run', 'engine', 'secrets', 'data', 'shared/below']) mkdirSync(at(name), { recursive: true });
   for (const name of ['run/onejob.sock', 'engine/own.sock', 'secrets/token']) writeFileSync(at(name), '');
   symlinkSync(at('state'), at('data', 'state'));
   symlinkSync(at('run'), at('link-to-run'));
   symlinkSync(at('engine'), at('link-to-engine'));
+  symlinkSync(at('shared'), at('link-to-shared'));
+  symlinkSync('/usr', at('shared', 'link'));
   symlinkSync('/proc/self/root', at('link-to-root'));
   config = {
     stateDir: at('state'),
     socket: at('link-to-run', 'onejob.sock'),
     secretsKey: null,
+    host: 'gpu-01',
+    pools: [{ name: 'train', recipe: { mounts: [mount(at('shared'), { readOnly: false })] } } as never],
     services: [
       { type: 'buildkite', name: 'ci', token: { kind: 'file', path: at('secrets', 'token') }, metricsToken: null } as never,
     ],
@@ -52,6 +57,9 @@ describe('a volume of a job', () => {
     ['a secret', 'secrets/token', 'secret file of services.ci.token'],
     ['where the Engine listens', 'engine', 'all rights over this host'],
     ['the Engine’s socket', 'engine/own.sock', 'all rights over this host'],
+    ['what is below a folder that jobs can write to', 'shared/below', 'pools.train.volumes.0.*replace it by a link'],
+    ['the same through a link', 'link-to-shared/below', 'pools.train.volumes.0'],
+    ['a link there, wherever it leads', 'shared/link', 'pools.train.volumes.0'],
   ])('must not show %s', (_, path, why) => {
     expect(problem(mount(path === '' ? dir.path : at(path)))).toMatch(new RegExp(why));
   });
@@ -90,4 +98,52 @@ describe('a volume of a job', () => {
 it('follows links of a pool’s volumes; the config may mount the Engine’s socket', () => {
   for (const path of ['data/state', 'run', 'link-to-run']) expect(hostPathProblem(mount(at(path)), config)).not.toBeNull();
   for (const path of ['data', 'engine/own.sock']) expect(hostPathProblem(mount(at(path)), config)).toBeNull();
+});
+
+describe('volumes below a folder that jobs can write to', () => {
+  const folder = new Folder();
+  afterAll(() => folder[Symbol.dispose]());
+  const pool = (name: string, keys: string) => `  ${name}: { service: own, runtime: docker, image: x, ${keys} }\n`;
+  const errors = (...pools: string[]) => {
+    const text = `pools:\n${pools.join('')}`;
+    return folder.check(text).then((found) => found.filter((line) => line.includes('can write to')));
+  };
+  const why = (folder: string, key: string) =>
+    `lies in ${folder}, which jobs can write to (${key}): a job could replace it by a link to any folder of this host; move it, or mount only that folder`;
+
+  it.each([
+    [
+      'of its pool',
+      [pool('n', 'volumes: ["/srv/d:/d:rw", "/srv/d/one:/one:rw"]')],
+      `pools.n.volumes[1]: ${why('/srv/d', 'pools.n.volumes[0]')}`,
+    ],
+    [
+      'of another',
+      [pool('ci', 'volumes: ["/srv/d/m:/m"]'), pool('train', 'volumes: ["/srv/d:/d:rw"]')],
+      `pools.ci.volumes[0]: ${why('/srv/d', 'pools.train.volumes[0]')}`,
+    ],
+    [
+      'that is a cache',
+      [pool('n', 'volumes: ["/srv/d/m:/m"], caches: ["/srv/d:/d"]')],
+      `pools.n.volumes[0]: ${why('/srv/d', 'pools.n.caches[0]')}`,
+    ],
+    [
+      'of each agent',
+      [pool('n', 'agents: 2, volumes: ["/srv/{name}:/d:rw"]'), pool('m', 'volumes: ["/srv/box-n-2/x:/x"]')],
+      `pools.m.volumes[0]: ${why('/srv/{name}', 'pools.n.volumes[0]')}`,
+    ],
+    [
+      'of an agent, for each',
+      [pool('n', 'agents: 2, volumes: ["/srv/{name}/x:/x", "/srv/box-n-1:/d:rw"]')],
+      `pools.n.volumes[0]: ${why('/srv/box-n-1', 'pools.n.volumes[1]')}`,
+    ],
+  ])('%s', async (_, pools, expected) => {
+    const [first, ...more] = await errors(...pools);
+    expect([first, more]).toEqual([expect.stringContaining(expected), []]);
+  });
+
+  it('are allowed in the same folder, next to it, and in folders that nobody can write to', async () => {
+    const same = 'volumes: ["/srv/d:/d:rw", "/srv/d:/again", "/srv/dd/x:/x", "/srv/ro:/ro", "/srv/ro/in:/in"]';
+    expect(await errors(pool('n', same), pool('m', 'agents: 2, volumes: ["/srv/{name}:/d:rw", "/srv/box-n-2/x:/x"]'))).toEqual([]);
+  });
 });

@@ -50,6 +50,71 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
   }
 }
 
+/**
+ * What jobs can write to must not decide what another volume is: a job could put a link there, to any folder of the host, and the next
+ * agent would have that. Over all pools, since a job of one decides for the agents of another.
+ */
+export function checkNesting({ config, inPool, sound }: Checking): void {
+  const open = writableOf(config);
+  for (const pool of config.pools) {
+    if (!sound(pool, 'volumes', 'caches')) continue;
+    const folders = hostFoldersOf(pool).map(({ mount: { host }, path }) => ({ host, path }));
+    for (const key of ['hooks', 'plugins'] as const) {
+      const host = sound(pool, key) ? pool[key] : null;
+      if (host !== null) folders.push({ host, path: [key] });
+    }
+    for (const { host, path } of folders) {
+      const own = placesOf(pool, host, config);
+      const above = open.find((one) => liesIn(own, one.places));
+      if (above !== undefined) inPool(pool, path, inWritable(above, 'move it, or mount only that folder'));
+    }
+  }
+}
+
+interface Writable {
+  readonly host: string;
+  readonly places: readonly string[];
+  /** Where it is written. */
+  readonly key: string;
+}
+
+/** Folders of the host that jobs of some pool can write to. */
+function writableOf(config: Pick<Config, 'pools' | 'host'>): readonly Writable[] {
+  return config.pools.flatMap((pool) =>
+    hostFoldersOf(pool).flatMap(({ mount: { host, readOnly }, path }) =>
+      readOnly ? [] : [{ host, places: placesOf(pool, host, config), key: formatPath(['pools', pool.name, ...path]) }],
+    ),
+  );
+}
+
+/** A pool's mounts of folders that onejob does not keep itself. */
+function hostFoldersOf({ recipe }: Pick<PoolConfig, 'recipe'>): { readonly mount: Mount; readonly path: Path }[] {
+  const volumes = recipe.mounts.filter(({ cache }) => cache === null).length;
+  return recipe.mounts.flatMap((mount, index): { mount: Mount; path: Path }[] => {
+    if (isNamed(mount.cache)) return [];
+    return [{ mount, path: mount.cache === null ? ['volumes', index] : ['caches', index - volumes] }];
+  });
+}
+
+/** What a path is for each agent of the pool, as written and with links resolved. */
+function placesOf(pool: PoolConfig, host: string, config: Parameters<typeof slotNames>[0]): readonly string[] {
+  // How many agents there are is not known yet.
+  const names = !host.includes('{name}') || pool.agents === 'per-device' ? null : pool.agents;
+  const nameOf = slotNames(config);
+  const written =
+    names === null ? [host] : Array.from({ length: names }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
+  return [...new Set(written.flatMap((path) => [path, realOf(path)]))];
+}
+
+function inWritable({ host, key }: Writable, advice: string): string {
+  return `lies in ${host}, which jobs can write to (${key}): a job could replace it by a link to any folder of this host; ${advice}`;
+}
+
+/** Whether one of the paths is below one of the folders. */
+function liesIn(paths: readonly string[], folders: readonly string[]): boolean {
+  return paths.some((path) => folders.some((folder) => path !== folder && contains(folder, path)));
+}
+
 /** Without the path no agent of the pool can start, which otherwise only `up` would find out. */
 function warnMissing(pool: PoolConfig, path: Path, host: string, { config, host: here, inPool }: Checking): void {
   if (here === null) return;
@@ -89,7 +154,7 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
  * where the Engine listens.
  */
 export function mountProblemFor(
-  config: Guarded,
+  config: Guarded & Pick<Config, 'pools' | 'host'>,
   env?: Pick<Environment, 'docker' | 'runtimeDir'>,
 ): (mount: Mount) => string | null {
   const host = env?.docker.host ?? null;
@@ -98,12 +163,15 @@ export function mountProblemFor(
     ...(host?.startsWith('unix://') ? [host.slice('unix://'.length)] : []),
     ...(env?.runtimeDir ? [join(env.runtimeDir, 'docker.sock'), join(env.runtimeDir, 'podman', 'podman.sock')] : []),
   ];
+  const open = writableOf(config);
   return (mount) => {
     const why = mountPathProblem(mount);
     if (why !== null) return why;
     if (/^\/(proc|sys|dev)\//.test(mount.container)) return `the container path ${mount.container} belongs to the sandbox itself`;
     const shown = hostPathProblem(mount, config);
     if (shown !== null) return `it ${shown}`;
+    const above = open.find(({ places }) => liesIn([mount.host, realOf(mount.host)], places));
+    if (above !== undefined) return `it ${inWritable(above, 'name a folder elsewhere')}`;
     const real = realOf(mount.host);
     const socket = sockets.find((path) => contains(real, realOf(path)));
     if (socket !== undefined)

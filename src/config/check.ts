@@ -6,7 +6,7 @@ import { serviceType, serviceTypes, tellingOrigin, titlesWith } from '../ci/type
 import { codeOf } from '../errors.ts';
 import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
-import { checkMounts, hostPathProblem } from './check-mounts.ts';
+import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
 import type { HostFacts } from './environment.ts';
@@ -76,6 +76,7 @@ export function checkAcross(
     checkImage(pool, checking);
     checkMounts(pool, checking);
   }
+  checkNesting(checking);
   for (const guest of guestsOf(checking)) {
     const there = checkingOf({ ...guest, host: null }, ['hosts', guest.name, 'pools']);
     for (const pool of there.config.pools) {

@@ -317,7 +317,7 @@ export const poolKeys = {
     example: '{ /tmp: 64MiB }',
   }),
   cap_add: key((v) => v.capabilities, undefined, {
-    description: "Capabilities in addition to Docker's default, from which onejob drops NET_RAW and MKNOD.",
+    description: "Capabilities in addition to Docker's default, from which onejob drops NET_RAW, MKNOD and AUDIT_WRITE.",
     example: '[SYS_PTRACE]',
   }),
   oom_score_adj: key((v) => v.integer(-1000, 1000), 500, {

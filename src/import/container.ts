@@ -212,7 +212,7 @@ const reasons: ReadonlyMap<string, string> = new Map([
   ['healthcheck', 'onejob monitors agents itself'],
   ['ports', 'agents have no ports that can be reached from outside'],
   ['cpuset', 'CPUs are limited by number ("cpus"); "numa: true" in "devices" keeps agents near their cards'],
-  ['cap_drop', 'beyond NET_RAW and MKNOD, which agents never have'],
+  ['cap_drop', 'beyond NET_RAW, MKNOD and AUDIT_WRITE, which agents never have'],
   ['secrets', 'secrets reach jobs through "onejob secret"'],
   ['ipc', 'write "shm_size" for shared memory'],
 ]);

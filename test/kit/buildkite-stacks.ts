@@ -62,7 +62,7 @@ export function fakeStacks(): FakeStacks {
       const waiting = [...jobs.values()].filter(({ state }) => state === 'scheduled');
       const from = after === null ? 0 : Number(after);
       const next = from + limit < waiting.length ? String(from + limit) : null;
-      return { jobs: waiting.slice(from, from + limit), next, paused: stacks.paused, wait: 0 };
+      return { jobs: waiting.slice(from, from + limit), odd: 0, next, paused: stacks.paused, wait: 0 };
     },
     async reserve(_stack, ids, seconds) {
       said(`reserve ${ids.join(' ')} ${seconds}`);

@@ -67,9 +67,9 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('the options of a pool', () 
       ...['root read-only', 'the rest is writable', '500'],
     ]);
     expect(readFileSync(join(caches, 'opt.5', 'file'), 'utf8')).toBe('kept\n');
-    // Docker's fourteen, a80425fb, without NET_RAW (bit 13) and MKNOD (bit 27).
-    expect(plain).toEqual(['00000000a00405fb', '0', '2', 'docker-init', '500', 'agent', 'agent', '1']);
-    expect(strong).toEqual(['00000000a00c25fb', '700']);
+    // Docker's fourteen, a80425fb, without NET_RAW (bit 13), MKNOD (bit 27) and AUDIT_WRITE (bit 29).
+    expect(plain).toEqual(['00000000800405fb', '0', '2', 'docker-init', '500', 'agent', 'agent', '1']);
+    expect(strong).toEqual(['00000000800c25fb', '700']);
     expect(unsafe).toEqual(['sees the host', '0']);
 
     expect(await job('plain', 'cat $IN/x', '--volume', `${data}:/in:IN`)).toEqual(['some data']);

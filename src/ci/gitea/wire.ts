@@ -3,6 +3,7 @@
  * `actions-proto-go` runner/v1). The runner service speaks Connect: JSON with camelCase names, 64-bit numbers as text.
  */
 import { z } from 'zod';
+import { serviceId } from '../../http/service-id.ts';
 import type { Page } from '../kit/pages.ts';
 
 const id = z.union([z.int(), z.string().regex(/^\d+$/)]).transform(Number);
@@ -82,7 +83,7 @@ export const jobPage = z
 export const taskPage = z.object({ workflow_runs: listOf(z.object({ id, status: z.string() })) });
 
 export const registrationToken = z.object({ token: z.string().min(1) });
-export const registered = z.object({ runner: z.object({ id, uuid: z.string().min(1), token: z.string().min(1) }) });
+export const registered = z.object({ runner: z.object({ id, uuid: serviceId, token: z.string().min(1) }) });
 export const logged = z.object({
   ackIndex: z
     .union([z.string(), z.int()])

@@ -7,6 +7,7 @@ import { abortable } from '../../abortable.ts';
 import { deadline, doubling, sleep } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { shown } from '../../http/exchange.ts';
+import { serviceId } from '../../http/service-id.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { CiEvent } from '../ci-service.ts';
 import { createRest, type Rest, type RestCall, type RestParts } from '../kit/rest.ts';
@@ -53,7 +54,7 @@ const scaleSet = z.object({ id, name: z.string() });
 const sets = z.object({ value: z.array(scaleSet).nullish() });
 const statistics = z.object({ totalAvailableJobs: id, totalAcquiredJobs: id, totalAssignedJobs: id, totalRunningJobs: id });
 const session = z.object({
-  sessionId: z.string(),
+  sessionId: serviceId,
   messageQueueUrl: z.url(),
   messageQueueAccessToken: z.string().regex(/^[\x21-\x7e]+$/),
   statistics: statistics.nullish(),

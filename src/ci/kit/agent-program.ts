@@ -27,6 +27,7 @@ import { limited } from '../../http/limited.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import { subdirectory } from '../../store/directory.ts';
+import { removeTree } from '../../system/foreign-tree.ts';
 import { killGroup, listen } from '../../system/group.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { OpenParts } from '../parts.ts';
@@ -148,7 +149,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
       progress(`unpacking the agent ${shown}`);
       return { packed: file.sha256, program: await unpackProgram(file.path, name, to, signal) };
     } finally {
-      await rm(parts.dir, { recursive: true, force: true });
+      await removeTree(parts.dir);
     }
   }
 
@@ -175,7 +176,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     await rename(part, final).catch(async (error: unknown) => {
       if (!['ENOTEMPTY', 'EEXIST'].includes(codeOf(error))) throw error;
       // The existing folder is damaged or of another origin. Sandboxes keep what they have mounted.
-      await rm(final, { recursive: true, force: true });
+      await removeTree(final);
       await rename(part, final);
     });
     return kept;
@@ -188,7 +189,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     await mkdir(dir, { recursive: true, mode: 0o700 });
     // Only the manager that leads is here: other processes were killed while they worked in theirs.
     const left = (await readdir(dir)).filter((one) => one.startsWith('part-') && !one.startsWith(`part-${process.pid}-`));
-    for (const one of left) await rm(join(dir, one), { recursive: true, force: true });
+    for (const one of left) await removeTree(join(dir, one));
     const part = join(dir, `part-${process.pid}-${randomBytes(6).toString('hex')}`);
     try {
       await mkdir(part, { mode: 0o755 });
@@ -200,7 +201,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
       // A system error, such as a full disk, may pass; an invalid file stays invalid.
       throw failure(reasonOf(error), { retry: codeOf(error) !== '', cause: error });
     } finally {
-      await rm(part, { recursive: true, force: true });
+      await removeTree(part);
     }
   }
 
@@ -225,7 +226,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
       else used.add(basename(await readlink(path)));
     }
     const programs = names.filter((one) => one.startsWith(`${name}-`) && /-[0-9a-f]{12}$/.test(one));
-    for (const one of programs) if (!used.has(one)) await rm(join(dir, one), { recursive: true, force: true });
+    for (const one of programs) if (!used.has(one)) await removeTree(join(dir, one));
   }
 
   return {

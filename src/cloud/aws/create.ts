@@ -1,5 +1,6 @@
 /** The call that makes one machine, with everything that belongs to it. */
 import { gzipSync } from 'node:zlib';
+import { isServiceId } from '../../http/service-id.ts';
 import { CloudError, type Made, type Order } from '../cloud.ts';
 import { tagsOf } from '../kit/things.ts';
 import type { Call, Calls, Params } from './calls.ts';
@@ -79,8 +80,8 @@ export async function createMachine(
   const params = { ...runParams(order, { ...on, group: securityGroup }), ClientToken: token };
   const [made] = itemsAt(await calls.ec2('RunInstances', params, call, signal), 'instancesSet');
   const id = textAt(made, 'instanceId');
-  if (id !== null) return { id, place: region, zone: textAt(made, 'placement/availabilityZone') };
-  throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: EC2 answered without the id of a machine.`, {
+  if (id !== null && isServiceId(id)) return { id, place: region, zone: textAt(made, 'placement/availabilityZone') };
+  throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: EC2 answered without a valid id of a machine.`, {
     ...{ isAmbiguous: true, retry: true },
   });
 }

@@ -1,4 +1,6 @@
 /** Things of EC2 by kind: how everything of one owner is listed, region by region, and how one of them is removed. */
+
+import { isServiceId } from '../../http/service-id.ts';
 import { CloudError, type Listing, type ListScope, type Offer, type Thing, type ThingKind, tagKeys } from '../cloud.ts';
 import { told } from '../kit/things.ts';
 import type { Call, Calls, Params } from './calls.ts';
@@ -91,7 +93,8 @@ async function listKind(calls: Calls, owner: string, region: string, kind: Kind,
     const { [textAt(xml, kind.state) ?? '']: state = 'running' } = kind.states;
     if (state === null) return [];
     const id = textAt(xml, kind.id);
-    if (id === null) throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: one of them has no id.`, { retry: true });
+    if (id === null || !isServiceId(id))
+      throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: one of them has no valid id.`, { retry: true });
     const tags = itemsAt(xml, 'tagSet').map((tag) => [textAt(tag, 'key'), textAt(tag, 'value') ?? undefined]);
     const offer = isMachine ? offerOf(xml) : null;
     return [{ kind: kind.kind, id, place: region, state, offer, ...told(Object.fromEntries(tags)) }];

@@ -1,5 +1,6 @@
 /** What Compute Engine answers, as far as onejob reads it (API v1, discovery document 20261106). */
 import { z } from 'zod';
+import { serviceId } from '../../http/service-id.ts';
 
 /** The last part of the address of a resource: `…/zones/us-central1-a` is `us-central1-a`. */
 export const lastOf = (address: string): string => address.slice(address.lastIndexOf('/') + 1);
@@ -26,7 +27,7 @@ export const operationError = z.object({
 export type OperationError = z.infer<typeof operationError>;
 
 export const operation = z.object({
-  name: z.string(),
+  name: serviceId,
   status: z.string(),
   error: z.object({ errors: z.array(operationError).default([]) }).optional(),
 });
@@ -44,7 +45,7 @@ export const refusal = z.object({
 const labels = z.record(z.string(), z.string()).default({});
 
 export const instance = z.object({
-  name: z.string(),
+  name: serviceId,
   status: z.string(),
   labels,
   machineType: z.string().transform(lastOf).optional(),
@@ -59,7 +60,7 @@ export type Instance = z.infer<typeof instance>;
 const items = z.array(z.object({ key: z.string(), value: z.string().default('') })).default([]);
 export const withMetadata = z.object({ metadata: z.object({ fingerprint: z.string(), items }) });
 
-export const leftover = z.object({ name: z.string(), status: z.string().default(''), labels });
+export const leftover = z.object({ name: serviceId, status: z.string().default(''), labels });
 export type Leftover = z.infer<typeof leftover>;
 
 const warning = z.object({ code: z.string().default(''), message: z.string().default('') });
@@ -73,7 +74,7 @@ export const page = z.object({
 });
 export type Page = z.infer<typeof page>;
 
-export const named = z.object({ name: z.string() });
+export const named = z.object({ name: serviceId });
 
 const quotas = z.array(z.object({ metric: z.string().default(''), limit: z.number(), usage: z.number().default(0) })).default([]);
 export type Quotas = z.infer<typeof quotas>;

@@ -14,9 +14,10 @@ import { codeOf, messageOf, toFailure } from '../../errors.ts';
 import { type Finding, fine, warning } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
+import { clearFolder, whyStuck } from '../../system/foreign-tree.ts';
 import { poolOf } from '../loop/pool.ts';
 import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
-import { type CacheEntry, type CacheSize, clear, measure, pathOf } from './cache-tree.ts';
+import { type CacheEntry, type CacheSize, measure, pathOf } from './cache-tree.ts';
 
 export interface CachesParts {
   readonly folder: string;
@@ -133,7 +134,7 @@ export function createCaches(parts: CachesParts) {
   };
   const emptyTrash = async (signal: AbortSignal): Promise<void> => {
     isTrashFull = false;
-    const { stuck: left } = await clear(trash, signal);
+    const { stuck: left } = await clearFolder(trash, { signal });
     if (left.size > 0 && stuck.size === 0)
       log.warn('failed to remove everything that was trimmed from caches', { why: [...left.keys()].join(', ') });
     stuck = left;
@@ -237,8 +238,7 @@ export function createCaches(parts: CachesParts) {
       return [fine(subject, message), warning(subject, `These exceed it: ${names}; ${why}.`, hint)];
     });
     if (stuck.size === 0) return found;
-    const why = [...stuck].map(([code, times]) => `${code}, ${times} times`).join('; ');
-    const message = `Failed to remove everything that was trimmed from caches from ${trash} (${why}).`;
+    const message = `Failed to remove everything that was trimmed from caches from ${trash} (${whyStuck({ stuck })}).`;
     return [...found, warning('caches', message, `Check it with "lsattr -R ${trash}", and remove it.`)];
   };
 

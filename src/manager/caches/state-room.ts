@@ -6,6 +6,7 @@ import { formatBytes } from '../../config/units.ts';
 import { attempt, messageOf, OnejobError } from '../../errors.ts';
 import { type Finding, problem as failing } from '../../finding.ts';
 import { storeFault } from '../../store/fault.ts';
+import { measure } from './cache-tree.ts';
 
 export interface StateRoomParts {
   readonly dir: string;
@@ -22,6 +23,7 @@ const mostKept = 512 * 2 ** 20;
 const lookEvery = 100;
 /** How many of the largest folders are named. */
 const named = 3;
+const never = new AbortController().signal;
 
 export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoomParts) {
   let seen: { readonly at: number; readonly line: string | null } | null = null;
@@ -57,9 +59,16 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       if (message === null) return refused;
       const entries = await readdir(dir, { withFileTypes: true });
       const sizes: { name: string; size: number }[] = [];
-      for (const entry of entries) sizes.push({ name: entry.name, size: await sizeOf(join(dir, entry.name), entry.isDirectory()) });
+      for (const entry of entries) {
+        const path = join(dir, entry.name);
+        // Jobs can write to some of it, such as caches.
+        const size = entry.isDirectory() ? ((await measure(path, now(), never))?.bytes ?? 0) : await sizeOf(path);
+        sizes.push({ name: entry.name, size });
+      }
       const largest = sizes.sort((a, b) => b.size - a.size).slice(0, named);
-      const list = largest.map(({ name, size }) => `${name} ${formatBytes(size)}`).join(', ');
+      const list = largest
+        .map(({ name, size }) => `${name} ${Number.isFinite(size) ? formatBytes(size) : 'too deep to be counted'}`)
+        .join(', ');
       const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" shows what else is on that disk.`;
       return [...refused, { level: 'error', subject: 'state disk', message: `${message} The largest items in it: ${list}.`, hint }];
     },
@@ -81,13 +90,9 @@ function refusal(dir: string): Finding[] {
   }
 }
 
-/** Bytes on the disk; 0 for what does not exist, or vanishes meanwhile. */
-export async function sizeOf(path: string, isFolder = false): Promise<number> {
-  if (!isFolder) return ((await stat(path).catch(() => null))?.blocks ?? 0) * 512;
-  const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
-  let size = 0;
-  for (const entry of entries) size += await sizeOf(join(path, entry.name), entry.isDirectory());
-  return size;
+/** Bytes of a file on the disk; 0 if it does not exist, or vanishes meanwhile. */
+export async function sizeOf(path: string): Promise<number> {
+  return ((await stat(path).catch(() => null))?.blocks ?? 0) * 512;
 }
 
 function diskOf(dir: string): { readonly size: number; readonly free: number } | null {

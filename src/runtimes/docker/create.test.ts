@@ -22,14 +22,20 @@ const hostConfig = (changes: Partial<Recipe>, more: Partial<CreateContext> = {})
 
 describe('what the Engine is asked for', () => {
   test('weakening is off unless it is configured', () => {
-    expect(hostConfig({})).toMatchObject({ Privileged: false, SecurityOpt: [], CapAdd: [], CapDrop: ['NET_RAW', 'MKNOD'] });
+    expect(hostConfig({})).toMatchObject({
+      Privileged: false,
+      SecurityOpt: [],
+      CapAdd: [],
+      CapDrop: ['NET_RAW', 'MKNOD', 'AUDIT_WRITE'],
+    });
     expect(hostConfig({})).not.toHaveProperty('PidMode');
     const unsafe = { privileged: true, pidHost: true, seccompUnconfined: true };
     expect(hostConfig({ unsafe })).toMatchObject({ Privileged: true, PidMode: 'host', SecurityOpt: ['seccomp=unconfined'] });
   });
 
   test('an added capability is not dropped, however it is written', () => {
-    for (const name of ['NET_RAW', 'CAP_NET_RAW', 'net_raw']) expect(hostConfig({ capAdd: [name] }).CapDrop).toEqual(['MKNOD']);
+    for (const name of ['NET_RAW', 'CAP_NET_RAW', 'net_raw'])
+      expect(hostConfig({ capAdd: [name] }).CapDrop).toEqual(['MKNOD', 'AUDIT_WRITE']);
   });
 
   test('CPUs are restricted only if the spec says so', () => {

@@ -121,7 +121,8 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       Ulimits: ulimits(spec, grant),
       OomScoreAdj: recipe.oomScoreAdj,
       CapAdd: [...recipe.capAdd],
-      CapDrop: ['NET_RAW', 'MKNOD'].filter(
+      // With AUDIT_WRITE a job's root writes lines of its own into the audit log, and so on the console, of the host.
+      CapDrop: ['NET_RAW', 'MKNOD', 'AUDIT_WRITE'].filter(
         (name) => !recipe.capAdd.some((added) => added.replace(/^CAP_/i, '').toUpperCase() === name),
       ),
       Privileged: recipe.unsafe.privileged,

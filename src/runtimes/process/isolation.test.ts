@@ -8,6 +8,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { createServer, type Server } from 'node:net';
@@ -16,6 +17,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
+import { exchange } from '../../../test/support/exchanger.ts';
 import type { Exit } from '../../core/slot.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
@@ -195,6 +197,33 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
       return found !== undefined && (found.uid !== 0 || (found.mode & 0o022) !== 0);
     });
     expect(open).toEqual([]);
+  });
+
+  testIn(root && mode === 'off')('leave nothing in shared folders, and nothing of the host goes with it', async () => {
+    const left = join('/tmp', `oj-left-${process.pid}`);
+    const [victims, links] = [join(secrets, 'victims'), join(secrets, 'links')];
+    for (const path of [victims, links]) mkdirSync(path);
+    chmodSync(links, 0o777);
+    for (let n = 0; n < 50; n++) writeFileSync(join(victims, `of-root-${n}`), '', { mode: 0o600 });
+    for (let n = 0; n < 100; n++) symlinkSync(victims, join(links, String(n)));
+    const script = [
+      'umask 0',
+      `mkdir ${left} && for n in $(seq 0 99); do mkdir ${left}/$n && : >${left}/$n/f; done`,
+      `mkdir "$(printf '${left}-\\377')" && ln -s ${victims} "$(printf '${left}-\\377/link')" && ln -s ${victims} ${left}-link`,
+      'echo made; exec sleep 600',
+    ];
+    const { agent, log } = await standby();
+    await runtime.release(agent, frame(agent, script.join('\n')), never);
+    await log.until('made\n');
+    await exchange(left, links, 100);
+    const isLeft = async () => (await runtime.list(never)).some((one) => one.agent === agent);
+    // Who exchanges folders may keep some of them from being removed for a moment, and onejob tries again.
+    for (let tries = 0; tries < 50 && (await isLeft()); tries++)
+      await runtime.remove(agent).catch((error: unknown) => expect(error).toMatchObject({ code: 'E_REMOVE', retry: true }));
+    expect(await isLeft()).toBe(false);
+    expect(readdirSync(victims).length).toBe(50);
+    const names = readdirSync('/tmp', { encoding: 'latin1' }).filter((name) => name.startsWith(`oj-left-${process.pid}`));
+    expect(names).toEqual([]);
   });
 
   testIn(sandboxed)('get mounts at their place, read-only unless told otherwise', async () => {

@@ -10,9 +10,8 @@ import { basename, join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { type Removed, removeOwned, removeTree, whyStuck } from '../../system/foreign-tree.ts';
 import { allPids, isAlive, killPid, markVariable, readOr, signalProcess, withDescendants } from '../../system/process-identity.ts';
-import { run } from '../../system/run.ts';
-import { path as searchPath } from './bubblewrap.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
 import { doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
@@ -31,12 +30,12 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
   if (about !== null) {
     await killAll(host.clock, folder, about);
     await removeGroups(host.clock, about.cgroups);
-    if (about.files !== folder) await removeTree(about.files);
+    if (about.files !== folder) await remove(about.files);
     if (about.uid !== null) await removeStrays(about);
     // Nobody sees a half-removed sandbox from here on. After a crash the name of the folder says what is to be done.
     await rename(folder, join(host.at.agents, doomed + agent));
   }
-  await removeTree(join(host.at.agents, doomed + agent));
+  await remove(join(host.at.agents, doomed + agent));
   await rm(join(host.at.exits, agent), { force: true });
   if (about !== null && about.uid !== null) await freeUid(about.uid);
 }
@@ -86,41 +85,21 @@ async function removeGroups(clock: Clock, paths: readonly string[]): Promise<voi
   }
 }
 
-/** Removes a folder that a job could write to: any mode, any file names, any number of files. */
-async function removeTree(path: string): Promise<void> {
-  if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return;
-  if (await isSmall(path)) {
-    try {
-      return await rm(path, { recursive: true, force: true });
-    } catch {
-      // The programs below may succeed.
-    }
-  }
-  const env = { env: { PATH: searchPath, LC_ALL: 'C' } };
-  if ((await run('rm', ['-rf', '--', path], env)).code === 0) return;
-  // A folder that its owner may not enter; possible only if we are not root.
-  await run('chmod', ['-R', 'u+rwX', '--', path], env);
-  const { code, error, stderr } = await run('rm', ['-rf', '--', path], env);
-  if (code === 0) return;
-  throw new OnejobError('E_REMOVE', `Cannot remove ${path}: ${stderr.split('\n')[0]}.`, { retry: true, cause: error });
-}
-
-/** Whether the job left no files, so that a separate process is not worth its start. */
-async function isSmall(path: string): Promise<boolean> {
-  const left = await Promise.all(['work', 'home', 'tmp'].map((name) => readdir(join(path, name)).catch(() => [])));
-  return left.flat().length === 0;
+/** Removes a folder that a job could write to. @throws OnejobError E_REMOVE */
+async function remove(path: string): Promise<void> {
+  mustBeGone(path, await removeTree(path));
 }
 
 /** A job without bubblewrap can write to shared folders. Files of its own user belong to it. */
-async function removeStrays(about: Intent): Promise<void> {
-  const { uid, mode } = about;
+async function removeStrays({ uid, mode }: Intent): Promise<void> {
   if (mode !== 'plain' || uid === null || !isAgentUid(uid)) return;
-  for (const shared of ['/tmp', '/var/tmp', '/dev/shm']) {
-    for (const name of await readdir(shared).catch(() => [])) {
-      const path = join(shared, name);
-      if (lstatSync(path, { throwIfNoEntry: false })?.uid === uid) await removeTree(path);
-    }
-  }
+  for (const shared of ['/tmp', '/var/tmp', '/dev/shm'])
+    mustBeGone(`the files of user ${uid} in ${shared}`, await removeOwned(shared, uid));
+}
+
+function mustBeGone(what: string, removed: Removed): void {
+  if (removed.stuck.size === 0) return;
+  throw new OnejobError('E_REMOVE', `Cannot remove ${what}: ${whyStuck(removed)}.`, { retry: true });
 }
 
 /** Removes everything that no living sandbox needs. `busy`: agents that are being created or removed now. */
@@ -129,13 +108,13 @@ export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Pr
   const living = new Set(names.filter((name) => !name.startsWith('.')));
   for (const name of names.filter((name) => name.startsWith('.'))) {
     const agent = name.replace(unfinished, '').replace(doomed, '');
-    if (!busy.has(agent)) await removeTree(join(host.at.agents, name));
+    if (!busy.has(agent)) await remove(join(host.at.agents, name));
   }
   const isLeft = (path: string): boolean => !living.has(basename(path)) && !busy.has(basename(path));
   for (const name of await readdir(host.at.exits)) if (isLeft(name)) await rm(join(host.at.exits, name), { force: true });
   for (const path of leftCgroups(host.cgroups).filter(isLeft)) await removeGroups(host.clock, [path]);
   if (host.root) await freeLostUids(host.at.agents);
-  for (const name of await readdir(host.openDir).catch(() => [])) if (isLeft(name)) await removeTree(join(host.openDir, name));
+  for (const name of await readdir(host.openDir).catch(() => [])) if (isLeft(name)) await remove(join(host.openDir, name));
   if (busy.size === 0) await tidyShared(host);
 }
 

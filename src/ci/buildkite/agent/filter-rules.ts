@@ -3,6 +3,7 @@
  * another job, or stays for a later build. Calls and fields from the agent's `api/` and `core/` (v3.137).
  */
 import { z } from 'zod';
+import { serviceId } from '../../../http/service-id.ts';
 import { isListed, type Rules, type Verdict } from '../../filter/rules.ts';
 import type { Seal, Sealed } from '../../filter/seal.ts';
 
@@ -127,7 +128,7 @@ function pinged(json: unknown): unknown {
 }
 
 const job = z.looseObject({
-  id: z.string(),
+  id: serviceId,
   env: z.record(z.string(), z.unknown()).nullish(),
   token: token.nullish(),
   step: z.looseObject({ signature: z.unknown().optional() }).nullish(),

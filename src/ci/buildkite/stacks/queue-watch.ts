@@ -30,6 +30,7 @@ export function watchQueue(
   /** The service refused a call, so it may not know the stack any more. Others go on until this is found out at the next turn. */
   let isDoubted = false;
   let isTakenUp = false;
+  let isOddTold = false;
   let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
   let crowd = new Map<JobId, number>();
   const told = new Set<JobId>();
@@ -78,6 +79,9 @@ export function watchQueue(
     for (let pages = 0; pages < mostPages; pages++) {
       const page = await stacks.scheduled(stack, queue, { limit: pageSize, after }, signal);
       notBefore = Math.max(notBefore, clock.now() + page.wait);
+      if (page.odd > 0 && !isOddTold)
+        log.warn('the service lists jobs whose ids are invalid; onejob ignores them', { queue, jobs: page.odd });
+      isOddTold ||= page.odd > 0;
       if (page.paused) break;
       for (const job of page.jobs.toSorted((a, b) => b.priority - a.priority)) {
         if (reservations.of(job.id) !== null || reservations.isShunned(job.id)) continue;

@@ -53,11 +53,29 @@ describe('waiting jobs', () => {
     const first = await stacks.scheduled(key, 'gpu', { limit: 2, after: null }, never);
     expect(first).toEqual({
       jobs: [ids[0], ids[1]].map((id, n) => ({ id, priority: n + 1, rules: ['queue=gpu', 'gpu=a100', 'cuda=*'] })),
-      ...{ next: expect.any(String), paused: false, wait: 0 },
+      ...{ odd: 0, next: expect.any(String), paused: false, wait: 0 },
     });
     bk.pauseQueue('gpu', true);
     const rest = await stacks.scheduled(key, 'gpu', { limit: 2, after: first.next }, never);
     expect(rest).toMatchObject({ jobs: [{ id: ids[2] }], next: null, paused: true });
+  });
+
+  it('are ignored if their ids could be something else on a command line, in a path or in a message', async () => {
+    const jobs = ['$(touch x)', 'a/../b', '-x', 'a b', 'a\u202eb', '', '0198c0de-1111-7000-8000-000000000001'].map((id) => ({
+      id,
+    }));
+    const answering = createStacks({
+      endpoint: bk.endpoint,
+      version: '1.0.0',
+      clock: systemClock,
+      fetch: async () => Response.json({ jobs, reserved: ['$(touch x)'], states: { '$(touch x)': 'scheduled' } }),
+      token: async () => token,
+    });
+    expect(await answering.scheduled(key, 'gpu', { limit: 10, after: null }, never)).toMatchObject({
+      ...{ jobs: [{ id: jobs[6]?.id }], odd: 6 },
+    });
+    await expect(answering.reserve(key, ['j'], 60, never)).rejects.toMatchObject({ code: expect.stringMatching(/^E_CI_/) });
+    await expect(answering.states(key, ['j'], never)).rejects.toMatchObject({ code: expect.stringMatching(/^E_CI_/) });
   });
 
   it('are asked for no sooner than the service wants', async () => {

@@ -7,6 +7,7 @@ import { z } from 'zod';
 import type { JobId } from '../../../core/slot.ts';
 import { hasCode, OnejobError } from '../../../errors.ts';
 import { asksFor } from '../../../http/exchange.ts';
+import { serviceId } from '../../../http/service-id.ts';
 import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
 import { cut, type GivenJob } from '../jobs/job-facts.ts';
@@ -36,8 +37,8 @@ const refusedWait = 60_000;
 /** Longest texts that the service accepts. */
 const [longestDetail, longestNote] = [4000, 250];
 
-const id = z.string().min(1).max(256);
-const registered = z.object({ id: z.string().catch('') });
+const id = serviceId;
+const registered = z.object({ id: id.catch('') });
 const scheduledJob = z
   .object({ id, priority: z.number().catch(0), agent_query_rules: z.array(z.string()).nullish() })
   .transform(({ agent_query_rules, ...rest }) => ({ ...rest, rules: agent_query_rules ?? [] }));
@@ -51,7 +52,7 @@ const page = z.object({
 });
 const reservation = z.object({ reserved: z.array(id) });
 const shown = z.object({ id, env: z.record(z.string(), z.unknown()).nullish() });
-const states = z.object({ states: z.record(z.string(), z.string()) });
+const states = z.object({ states: z.record(id, z.string()) });
 const tokens = z.object({
   job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
 });
@@ -87,7 +88,10 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const called = await ask({ method: 'POST', path: at(stack, 'deregister'), doing: `deregister the stack "${stack}"` }, signal);
       if (!called.ok && called.status !== 404) throw called.error;
     },
-    /** One page of waiting jobs. `next`: of the next page, or null. `paused`: there are no jobs now. `wait`: ms to wait. */
+    /**
+     * One page of waiting jobs. `odd`: how many entries have no valid id. `next`: of the next page, or null. `paused`:
+     * there are no jobs now. `wait`: ms to wait.
+     */
     async scheduled(
       stack: string,
       queue: string,
@@ -98,8 +102,10 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const query = new URLSearchParams({ queue_key: queue, limit: String(limit), ...(after !== null && { after }) });
       const called = await ask({ method: 'GET', path: `${at(stack, 'scheduled-jobs')}?${query}`, doing }, signal);
       const { jobs, page_info, cluster_queue } = read(called, page);
+      const known = jobs.flatMap((each) => scheduledJob.safeParse(each).data ?? []);
       return {
-        jobs: jobs.flatMap((each) => scheduledJob.safeParse(each).data ?? []),
+        jobs: known,
+        odd: jobs.length - known.length,
         next: page_info?.has_next_page === true ? (page_info.end_cursor ?? null) : null,
         paused: cluster_queue?.dispatch_paused === true || cluster_queue?.paused === true,
         wait: called.ok ? Math.min(asksFor(called.headers, clock.wall()) ?? 0, longestWait) : 0,
