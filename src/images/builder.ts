@@ -15,6 +15,7 @@ import { createImages } from '../engine/image.ts';
 import { messageOf, OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
+import type { BuiltImages } from './built.ts';
 import { type BuildCall, connectImageEngine, type ImageThere } from './engine.ts';
 import {
   type BuildPlan,
@@ -49,13 +50,15 @@ interface BuilderParts {
   readonly environment: DockerEnvironment;
   readonly owner: string;
   readonly packages: string;
+  /** What was built here. Only that is found again. */
+  readonly built: BuiltImages;
   readonly warn?: PackageParts['warn'];
 }
 
 export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not call the Engine. */
-export async function createImageBuilder({ environment, owner, packages, warn }: BuilderParts) {
+export async function createImageBuilder({ environment, owner, packages, built, warn }: BuilderParts) {
   const endpoint = await resolveEndpoint(environment);
   const [engine, images] = [connectImageEngine(endpoint), connectEngine(endpoint)];
   const pulls = createImages(images, environment.config, systemClock.now);
@@ -115,6 +118,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
       below = made;
     }
     if (below === null) throw lost(reference);
+    built.add(below.id);
     return below.id;
   };
 
@@ -130,7 +134,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
       if (dockerfile === undefined) return null;
       const recipe = recipeOf({ ...wish, dockerfile });
       const made = await engine.labelled([`${imageLabels.recipe}=${recipe}`], signal);
-      const [newest] = onlyNamed(made);
+      const newest = onlyNamed(made).find(({ id }) => built.has(id));
       if (newest === undefined) return null;
       const { reference, id, labels } = newest;
       return { reference, id, agentVersion: labels[imageLabels.agentVersion] ?? null, pull: 'never' };
@@ -147,7 +151,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
       if (agent !== null) agents.set(plan.recipe, agent);
       const there = await images.image(plan.reference, signal);
       const id =
-        there?.labels[imageLabels.hash] === plan.hash
+        there !== null && built.has(there.id) && there.labels[imageLabels.hash] === plan.hash
           ? there.id
           : await shared(plan.hash, (say, until) => buildAll(plan, prepared, say, until), progress, signal);
       return { reference: plan.reference, id, agentVersion: agent?.version ?? null, pull: 'never' };
@@ -165,6 +169,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
       const unwanted = onlyNamed(await engine.labelled([own], signal)).filter((image) => !keep(image) && !used.has(image.id));
       const gone: string[] = [];
       for (const { reference } of unwanted) if (await engine.remove(reference)) gone.push(reference);
+      built.keepOnly((await engine.labelled([own], signal)).map(({ id }) => id));
       // A running build has no name yet, either.
       if (shared.isBusy()) return gone;
       const unfinished = (await engine.dangling([own], signal)).filter(({ labels }) => labels[imageLabels.hash] === undefined);

@@ -9,6 +9,7 @@ import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { createImageBuilder, type ImageWish } from '../../src/images/builder.ts';
+import { openBuiltImages } from '../../src/images/built.ts';
 import { imageLabels } from '../../src/images/plan.ts';
 import { settings } from '../kit/docker-runtime.ts';
 import { engineAt } from '../support/engine-http.ts';
@@ -50,7 +51,12 @@ describe.skipIf(lacks('docker', 'busybox'))('on the Engine', () => {
   /** A builder with an owner of its own, whose images are gone in the end, with all they were made from. */
   async function bench() {
     const owner = `t${randomBytes(5).toString('hex')}`;
-    const builder = await createImageBuilder({ environment: settings(), owner, packages: join(dir.path, owner) });
+    const builder = await createImageBuilder({
+      environment: settings(),
+      owner,
+      packages: join(dir.path, owner),
+      built: openBuiltImages(join(dir.path, `${owner}-built`)),
+    });
     onTestFinished(async () => {
       await builder.prune(() => false, never);
       builder.close();
@@ -194,6 +200,30 @@ describe.skipIf(lacks('docker', 'busybox'))('on the Engine', () => {
     expect(await builder.prune(() => false, never)).toEqual([built.reference]);
     expect((await engine.call('GET', `/images/${mine}:1/json`)).status).toBe(200);
     await engine.ok('DELETE', `/images/${mine}:1`);
+  });
+
+  test('an image that only says that it was built for a recipe is not used for it, whatever its labels and name', async () => {
+    const { builder } = await bench();
+    const asked = wish();
+    const built = await builder.get(asked, quiet, never);
+    using engine = engineAt();
+    const { Id } = (await engine.ok('POST', '/containers/create', { Image: built.reference, Cmd: ['true'] })) as { Id: string };
+    // The labels of the recipe come along; the newest of them used to win.
+    const forge = (repo: string, tag: string, hash: string) =>
+      engine.ok(
+        'POST',
+        `/commit?${new URLSearchParams({ container: Id, repo, tag, changes: `LABEL ${imageLabels.hash}=${hash}` })}`,
+        {},
+      );
+    const [name = '', tag = ''] = built.reference.split(':');
+    await forge(name, 'a'.repeat(12), 'a'.repeat(64));
+    expect(await builder.find(asked, never)).toEqual(built);
+    const hash = (await engine.ok('GET', `/images/${built.reference}/json`)) as { Config: { Labels: Record<string, string> } };
+    const forged = (await forge(name, tag, hash.Config.Labels[imageLabels.hash] ?? '')) as { Id: string };
+    expect([await builder.find(asked, never), await builder.isThere(built, never)]).toEqual([null, false]);
+    expect((await builder.get(asked, quiet, never)).id).toBe(built.id);
+    await engine.ok('DELETE', `/containers/${Id}`);
+    await engine.ok('DELETE', `/images/${forged.Id}`);
   });
 
   /** What a script prints, both streams, in a container of the image. */

@@ -10,6 +10,7 @@ import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import { type AdmissionParts, admitJob } from '../kit/admission.ts';
 import { createJobFiles } from '../kit/job-files.ts';
+import { jobImageProblem } from '../kit/job-image.ts';
 import { endUnreported, type JobEnd, jobsOwnFailure, type LateRows, mostTries } from '../kit/job-rows.ts';
 import { matches } from '../kit/repository.ts';
 import type { Admitted, LatePort, Verdict } from './port.ts';
@@ -114,6 +115,8 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
     const forced = trusted ? null : (pool?.trust.image ?? null);
     const own = forced ?? pool?.recipe.image ?? null;
     if (wanted === '' || wanted === own || pool === undefined) return { image: null, note: null };
+    const problem = jobImageProblem(wanted);
+    if (problem !== null) return { image: null, note: `onejob: image ${wanted} is not used: ${problem}.` };
     if (forced === null && pool.runtime !== 'process' && matches(parts.images, wanted)) return { image: wanted, note: null };
     return { image: null, note: `onejob: image ${wanted} is not used: this pool runs its jobs in ${own ?? 'this host itself'}.` };
   }

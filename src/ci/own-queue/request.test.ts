@@ -80,6 +80,19 @@ describe('the limits of a job', () => {
   });
 });
 
+it("a job may name an image of a registry, and its pool's own, but none that somebody else could have put here", () => {
+  const built = { ...pool, recipe: { ...pool.recipe, image: 'onejob/own-queue:0123456789ab' } };
+  const ask = (image: string) => checkRequest(jobRequest.parse({ command: ['true'], image }), new Map([['default', built]])).image;
+  expect([ask('gcc:14'), ask('onejob/own-queue:0123456789ab')]).toEqual(['gcc:14', 'onejob/own-queue:0123456789ab']);
+  for (const image of ['onejob/own-queue:aaaaaaaaaaaa', 'onejob-held:2dacd40417', `sha256:${'0'.repeat(64)}`])
+    expect(() => ask(image)).toThrow(
+      expect.objectContaining({
+        code: 'E_JOB_REQUEST',
+        message: expect.stringContaining(`Cannot run the job in image "${image}"`),
+      }),
+    );
+});
+
 it('a job may have 100 patterns of artifacts, and no more', () => {
   const ask = (count: number) => {
     const artifacts = Array.from({ length: count }, (_, n) => `dist/${n}`);

@@ -8,6 +8,7 @@ import { inQuotes } from '../../quoted.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
 import type { AgentContext } from '../ci-service.ts';
+import { jobImageProblem } from '../kit/job-image.ts';
 import { checkGlobs } from './globs.ts';
 import type { Job } from './job.ts';
 
@@ -27,6 +28,7 @@ export function checkRequest(
   jobScript('/', request);
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
   checkGlobs(request.artifacts);
+  checkImage(request.image, pool.recipe);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
   // What this host may show to jobs says nothing about the machines that have the pool; they look themselves.
   checkMounts(volumes, pool.recipe, pool.elsewhere === undefined ? mountProblem : mountPathProblem);
@@ -37,6 +39,14 @@ export function checkRequest(
   checkLimits(request, pool);
   checkDevices(request, pool, pools);
   return { ...request, volumes, pool: pool.name, array: null };
+}
+
+/** @throws OnejobError E_JOB_REQUEST */
+function checkImage(image: string | null, pool: Recipe): void {
+  const why = image === null || image === pool.image ? null : jobImageProblem(image);
+  if (why === null) return;
+  const hint = 'Name an image of a registry, such as debian:stable-slim, or leave it out to run in the image of the pool.';
+  throw new OnejobError('E_JOB_REQUEST', `Cannot run the job in image "${image}": ${why}.`, { hint });
 }
 
 /** A job's volumes must not show what no job may see (S8), unless its pool has them too. @throws OnejobError E_JOB_REQUEST */

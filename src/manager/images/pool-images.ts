@@ -244,9 +244,14 @@ export async function openPoolImages({ config, env, store, services, log }: Open
     auto,
     typeOf: (service) => serviceType(config.services.find((one) => one.name === service)?.type).type,
     builder: async () => {
-      const { createImageBuilder } = await import('../../images/builder.ts');
+      const [{ createImageBuilder }, { openBuiltImages }] = await Promise.all([
+        import('../../images/builder.ts'),
+        import('../../images/built.ts'),
+      ]);
       const warn = (text: string, fields: Record<string, unknown>) => log.warn(text, fields);
-      return createImageBuilder({ environment: env.docker, owner: store.owner, packages: join(store.dir, 'packages'), warn });
+      const built = openBuiltImages(join(store.dir, 'built-images'));
+      const packages = join(store.dir, 'packages');
+      return createImageBuilder({ environment: env.docker, owner: store.owner, packages, built, warn });
     },
     agentPackage: async (service, platform, signal) => (await services.get(service)?.agentPackage?.(platform, signal)) ?? null,
   });
