@@ -236,7 +236,7 @@ export function ended(machine: Machine, now: number, why: string, isFailure: boo
 
 /**
  * The machine after its used join token came again with another key. Within the time of its boot one of the two is a thief, and
- * nobody knows which, so it ends. Later the token opens nothing, and whoever has it, such as a job that read the machine's user data,
+ * nobody knows which, so it ends. Later the token opens nothing, and anything that has it, such as a job that read the machine's user data,
  * could only end the jobs of others with it.
  */
 export function tokenCameAgain(machine: Machine, now: number, host: Pick<HostConfig, 'boot'> | undefined, from: string): Machine {
