@@ -5,7 +5,7 @@
  */
 import { z } from 'zod';
 import { deadline } from '../../core/clock.ts';
-import type { Exit } from '../../core/slot.ts';
+import { type Exit, hostRestarted } from '../../core/slot.ts';
 import { get } from '../../engine/call.ts';
 import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
 import { unreachable } from '../../engine/failures.ts';
@@ -106,7 +106,7 @@ export function createExits(engine: Engine, bootId: string | null) {
       }
       for (const { Id, State, Config } of strangers) {
         const boot = Config.Labels?.[labels.boot];
-        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, lost('the host was rebooted meanwhile'));
+        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, hostRestarted);
         else if (isUnrecorded(State.ExitCode, Date.parse(State.FinishedAt))) known.set(Id, unrecorded);
         else if (!known.has(Id)) known.set(Id, ownEnd(State.ExitCode, { State }));
       }
