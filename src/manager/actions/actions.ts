@@ -312,10 +312,7 @@ export function createExecutors(parts: ActParts): Executors {
       const left = slot.leaving.find((one) => one.agent === agent);
       const outcome = await ended(key, agent, left?.exit ?? null, signal);
       // A power cut that undoes the end of its job must find how it ended (S7). What was never released has no job.
-      if (followers.hasBegun(agent)) {
-        await parts.synced();
-        signal.throwIfAborted();
-      }
+      if (followers.hasBegun(agent)) await parts.synced();
       if (!(await parts.held.keep(agent))) await runtime.remove(agent);
       await followers.drop(agent);
       asked.delete(agent);

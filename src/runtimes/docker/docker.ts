@@ -94,7 +94,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     engineRoot ??= (await engine.info(signal)).DockerRootDir;
     return engineRoot === '' ? null : logFolder(engineRoot, id);
   };
-  const prepare = createPrepare({ engine, owner, boot, log, containers, images, networks, devices, isPodman: isPodmanHere });
+  const prepare = createPrepare({ engine, owner, boot, log, containers, images, networks, devices, isPodman: isPodmanHere, exits });
   const holding = createHolding({
     ...{ engine, owner, boot, log, containers, networks, isPodman: isPodmanHere },
     stopped: inputs.drop,
@@ -169,6 +169,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     list: async (signal) => {
       await networks.guard();
       const found = await engine.containers([`${labels.owner}=${owner}`], signal);
+      exits.sawAlive(found.filter(({ State }) => alive.includes(State)).map(({ Id }) => Id));
       const ended = found.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
       const inspected = (await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)))).filter((one) => one !== null);
       const judged = await exits.afterwards(inspected, signal);

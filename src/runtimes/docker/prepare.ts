@@ -13,6 +13,7 @@ import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
+import type { Exits } from './exits.ts';
 import type { Networks } from './networks.ts';
 import { giveWorkspace } from './workspace.ts';
 
@@ -23,10 +24,11 @@ interface PrepareParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly networks: Pick<Networks, 'resolve' | 'forget'>;
   readonly devices: Devices;
   readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
+  readonly exits: Pick<Exits, 'engineStart' | 'sawAlive'>;
 }
 
 export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
-  const { engine, owner, boot, log, containers, images, networks, devices, isPodman } = parts;
+  const { engine, owner, boot, log, containers, images, networks, devices, isPodman, exits } = parts;
   const { endpoint } = engine;
 
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
@@ -35,8 +37,10 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     const network = await networks.resolve(spec.recipe.network);
     const podman = await isPodman(signal);
     const grant = await devices.grant(spec, signal);
+    // Podman has no daemon that ends its containers.
+    const engineStart = podman ? null : await exits.engineStart(signal);
     try {
-      const body = createBody(spec, { owner, boot, imageId: image.id, network, podman, log, grant });
+      const body = createBody(spec, { owner, boot, engineStart, imageId: image.id, network, podman, log, grant });
       return await engine.create(containerName(spec), body);
     } catch (error) {
       // Podman answers 500 for a name that is in use.
@@ -61,6 +65,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     if (files.uid !== 0 || files.gid !== 0) await giveWorkspace(engine, id, files, signal);
     try {
       await engine.start(id);
+      exits.sawAlive([id]);
     } catch (error) {
       throw refusal(error, spec, endpoint);
     }
