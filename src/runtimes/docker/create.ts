@@ -17,6 +17,8 @@ export const labels = {
   boot: 'onejob.boot',
   /** The start of the Engine that made it. Without live-restore a later one has ended it, whatever its exit code says. */
   engine: 'onejob.engine',
+  /** Of a container that gives a workspace to its user: the agent. */
+  workspace: 'onejob.workspace',
   /** Of an image of a held container: its agent. */
   held: 'onejob.held',
 } as const;

@@ -15,7 +15,7 @@ import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
 import type { Exits } from './exits.ts';
 import type { Networks } from './networks.ts';
-import { giveWorkspace } from './workspace.ts';
+import { type Givers, giveWorkspace } from './workspace.ts';
 
 interface PrepareParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly engine: Engine;
@@ -25,10 +25,11 @@ interface PrepareParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly devices: Devices;
   readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
   readonly exits: Pick<Exits, 'engineStart' | 'sawAlive'>;
+  readonly givers: Pick<Givers, 'give'>;
 }
 
 export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
-  const { engine, owner, boot, log, containers, images, networks, devices, isPodman, exits } = parts;
+  const { engine, owner, boot, log, containers, images, networks, devices, isPodman, exits, givers } = parts;
   const { endpoint } = engine;
 
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
@@ -62,7 +63,11 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
     const user = spec.recipe.user ?? image.user;
     const files = await containers.filesOf(spec.agent, { id, image: image.id, user }, signal);
-    if (files.uid !== 0 || files.gid !== 0) await giveWorkspace(engine, id, files, signal);
+    if (files.uid !== 0 || files.gid !== 0) {
+      // Podman unpacks into the volume whatever the root is.
+      if (!spec.recipe.readOnly || (await isPodman(signal))) await giveWorkspace(engine, id, files, signal);
+      else await givers.give(spec.agent, { id, image: image.id }, files, signal);
+    }
     try {
       await engine.start(id);
       exits.sawAlive([id]);

@@ -41,7 +41,8 @@ export const ownQueue: readonly Scenario[] = [
   },
   {
     name: 'power-cuts',
-    about: 'The host loses power at any moment and at any effect: every commit after the last sync is gone, and what ran has ended.',
+    about:
+      'The host loses power at any moment and at any effect: every commit after the last sync is gone, and what ran has ended.',
     config: three,
     hours: 0.5,
     happens: [
