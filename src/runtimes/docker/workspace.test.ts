@@ -74,7 +74,7 @@ test('a workspace under a read-only root gets its user through a second containe
   await createGivers(here.engine, 'me').give('a1', { id: 'readonly', image: 'sha256:i' }, to, never);
   expect([...here.owners]).toEqual([['readonly', '1000:2000']]);
   expect(here.bodies).toMatchObject([{ Image: 'sha256:i', Labels: { 'onejob.owner': 'me', 'onejob.workspace': 'a1' } }]);
-  // It is no agent: nobody hears of its end.
+  // No event reports its end, because it has no agent.
   expect(Object.keys(here.bodies[0]?.Labels ?? {})).not.toContain('onejob.agent');
   expect(here.removed).toEqual(['giver']);
 });
