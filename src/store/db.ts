@@ -115,7 +115,7 @@ function wrap(db: DatabaseSync, path: string) {
   };
 }
 
-const syncFile = promisify(fdatasync);
+const syncFile = (file: number): Promise<void> => promisify(fdatasync)(file);
 
 function migrate(db: DatabaseSync, path: string): void {
   const row = db.prepare('PRAGMA user_version').get();

@@ -1,6 +1,8 @@
 /** How often the disk is synced on the way of a job, counted at the system call, with a real store and the real queue. */
+import fs from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
 import { join } from 'node:path';
-import { expect, test, vi } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { scratch } from '../../../test/support/scratch.ts';
@@ -8,15 +10,22 @@ import { jobRequest } from '../../job.ts';
 import { openStore } from '../../store/store.ts';
 import { createOwnQueue } from './own-queue.ts';
 
-const counted = vi.hoisted(() => ({ syncs: 0 }));
-vi.mock(import('node:fs'), async (original) => {
-  const fs = await original();
-  const counting = <T extends (...args: never[]) => unknown>(call: T): T =>
-    ((...args: Parameters<T>) => {
+const counted = { syncs: 0 };
+const { fdatasync, fdatasyncSync } = fs;
+
+beforeAll(() => {
+  const counting =
+    (call: (...args: never[]) => unknown) =>
+    (...args: never[]) => {
       counted.syncs += 1;
       return call(...args);
-    }) as T;
-  return { ...fs, fdatasync: counting(fs.fdatasync) as typeof fs.fdatasync, fdatasyncSync: counting(fs.fdatasyncSync) };
+    };
+  Object.assign(fs, { fdatasync: counting(fdatasync), fdatasyncSync: counting(fdatasyncSync) });
+  syncBuiltinESMExports();
+});
+afterAll(() => {
+  Object.assign(fs, { fdatasync, fdatasyncSync });
+  syncBuiltinESMExports();
 });
 
 /** A queue of `slots` that wait, each of which takes a job at once as the loop does: commits the release, and asks for its sync. */
@@ -45,7 +54,9 @@ function waiting(slots: number) {
   return {
     ...{ queue, request, scripts, released, take },
     /** As a pause does. */
-    hold: (held: boolean) => void (isHeld = held),
+    hold(held: boolean): void {
+      isHeld = held;
+    },
     async [Symbol.asyncDispose]() {
       stop.abort();
       await queue.close();
