@@ -17,6 +17,7 @@ import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
 import { statusWall, submitMany } from './people.ts';
 import { inTurn, ratioText, type Stats, stats } from './stats.ts';
+import { releasePairs } from './syncs.ts';
 
 export interface Line {
   readonly figure: string;
@@ -145,6 +146,30 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         line('of it ours: die event received to frame written', data.ours.p50, 5, 'ms p50'),
         line('the same', data.ours.p95, 20, 'ms p95'),
         info('of it the way back: frame written to first byte at the client', `${data.back.p50} ms p50, ${data.back.p95} ms p95`),
+      ],
+    };
+  },
+
+  /** `ONEJOB_BENCH_BEFORE`: path of `bin/onejob` in another clone, to measure in pairs with it. */
+  release: async ({ quick }) => {
+    const data = await releasePairs(quick ? 5 : 60, process.env.ONEJOB_BENCH_BEFORE ?? null);
+    const { here, before, sync } = data;
+    const inWords = ({ p50, p95 }: Stats): string => `${p50} ms p50, ${p95} ms p95`;
+    return {
+      data,
+      lines: [
+        info(
+          'release to first byte: last instruction of a job to first byte of the next that waits, process runtime',
+          inWords(here.gap),
+        ),
+        info('the same for a job that is accepted while a slot waits: submission to first byte', inWords(here.accepted)),
+        info('one fdatasync of 4 KiB on this disk', inWords(sync)),
+        ...(before === null
+          ? []
+          : [
+              info('the other onejob, in pairs: last instruction to first byte', inWords(before.gap)),
+              info('the other onejob, in pairs: submission to first byte', inWords(before.accepted)),
+            ]),
       ],
     };
   },

@@ -33,6 +33,9 @@ export type Exit =
 /** `taken`: a shutdown because others than its owner end the host. */
 export type StopReason = 'cancelled' | 'timeout' | 'disk' | 'shutdown' | 'taken' | 'renewal' | 'unreleased';
 
+/** How everything ended that an earlier boot of this host left. */
+export const hostRestarted: Exit = { kind: 'lost', reason: 'the host was restarted' };
+
 /** Why a job was lost that ran when its owner stopped onejob. Stored with the job, so a change of it changes the verdict of new jobs only. */
 export const stoppedWithJob = 'onejob was stopped while the job ran';
 

@@ -23,7 +23,6 @@ const containerAnswer = z.object({
     Running: z.boolean(),
     OOMKilled: z.boolean().default(false),
     ExitCode: z.number(),
-    FinishedAt: z.string().default(''),
     /** Pid of its first process on the Engine's host; 0 while it does not run. */
     Pid: z.number().default(0),
   }),

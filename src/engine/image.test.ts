@@ -10,6 +10,7 @@ import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { recipe, settings } from '../../test/kit/docker-runtime.ts';
+import { fakeEngine } from '../../test/kit/fake-engine.ts';
 import { engineAt } from '../../test/support/engine-http.ts';
 import { lacks } from '../../test/support/require.ts';
 import { connectEngine } from './engine.ts';
@@ -253,4 +254,33 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
       process.env.PATH = before;
     }
   });
+});
+
+test.each([
+  [
+    'the containerd image store',
+    'failed to resolve reference "docker.io/library/none:1": docker.io/library/none:1: not found',
+    'E_IMAGE_NOT_FOUND',
+  ],
+  ['the classic store', 'manifest for none:1 not found: manifest unknown: manifest unknown', 'E_IMAGE_NOT_FOUND'],
+  [
+    'a registry that is away',
+    'failed to resolve reference "r.test/none:1": failed to do request: Head "https://r.test/v2/none/manifests/1": dial tcp: lookup r.test: no such host',
+    'E_REGISTRY_UNREACHABLE',
+  ],
+])('an image that cannot be pulled, as %s says it', async (_, said, code) => {
+  await using fake = fakeEngine(`pull-${code}`, (path, _request, reply) => {
+    if (path === '/_ping') reply.end('OK');
+    else if (path === '/images/create') reply.end(`${JSON.stringify({ error: said })}\n`);
+    else reply.writeHead(404).end('{"message":"no such image"}');
+  });
+  await fake.start();
+  const engine = connectEngine(fake.endpoint);
+  const pulled = createImages(engine, '/nowhere', () => 0).get(
+    { ...recipe, image: 'none:1', pull: 'missing' },
+    () => {},
+    new AbortController().signal,
+  );
+  await expect(pulled).rejects.toMatchObject({ code });
+  engine.close();
 });

@@ -156,7 +156,7 @@ function mebibytes(bytes: number): string {
 }
 
 const notThere =
-  /manifest unknown|manifest for .* not found|name unknown|not found: manifest|no such image|invalid reference format|repository .* not found/i;
+  /manifest unknown|manifest for .* not found|name unknown|not found: manifest|no such image|invalid reference format|repository .* not found|failed to resolve reference .*: not found/i;
 const denied =
   /unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i;
 const unreached =

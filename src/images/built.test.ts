@@ -20,7 +20,7 @@ test('only what was built here counts as built, in another process too, until it
   expect(statSync(folder).mode & 0o777).toBe(0o700);
 });
 
-test('a name that is no id leaves the folder neither to read nor to write', () => {
+test('a name that tries to leave the folder stays in it', () => {
   using dir = scratch();
   const folder = join(dir.path, 'built-images');
   mkdirSync(folder);

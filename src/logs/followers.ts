@@ -91,6 +91,11 @@ export class LogFollowers {
     throw new OnejobError('E_GATE_SILENT', message, { retry: true });
   }
 
+  /** Whether its script was seen to begin. */
+  hasBegun(agent: AgentId): boolean {
+    return this.#followers.get(agent)?.state === 'released';
+  }
+
   /** Waits until all output is kept and passed to the listener, as long as more arrives within `ms`. True if it is complete. */
   async complete(agent: AgentId, ms: number): Promise<boolean> {
     const follower = this.#followers.get(agent);

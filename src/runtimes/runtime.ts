@@ -148,6 +148,8 @@ export interface RuntimeCapabilities {
   readonly images: boolean;
   /** Whether secrets of a CI service may enter, because S8 holds. */
   readonly holdsSecrets: boolean;
+  /** Its sandboxes are on another host, and outlive a restart of this one. */
+  readonly elsewhere?: boolean;
   /** Path of the workspace for the job. Without mounts it differs per agent. */
   workspace(agent: AgentId): string;
 }

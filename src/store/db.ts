@@ -3,12 +3,15 @@
  * (synchronous FULL), not only a crash of the process (NORMAL).
  */
 import { closeSync, fdatasync, fdatasyncSync, openSync, readSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite';
 import { promisify } from 'node:util';
 import type { z } from 'zod';
 import { attempt, messageOf, OnejobError } from '../errors.ts';
+import { syncFolder } from '../system/files.ts';
 import { storeFault, translated, wrongVersion } from './fault.ts';
 import { migrations } from './migrations.ts';
+import { createSyncs } from './syncs.ts';
 
 export type Database = ReturnType<typeof wrap>;
 /** What a read-only table needs. */
@@ -56,6 +59,16 @@ function wrap(db: DatabaseSync, path: string) {
   const commit = db.prepare('COMMIT');
   // For sync(). SQLite keeps this one file while a connection is open, and never locks it.
   const wal = openSync(`${path}-wal`, 'r');
+  // What an earlier process has committed may not be on disk, and without its name a synced log is lost all the same.
+  translated('sync', `${path}-wal`, () => fdatasyncSync(wal));
+  syncFolder(dirname(path));
+  const syncs = createSyncs({
+    sync: () =>
+      syncFile(wal).catch((error) => {
+        throw storeFault('sync', `${path}-wal`, error);
+      }),
+    syncNow: () => translated('sync', `${path}-wal`, () => fdatasyncSync(wal)),
+  });
   let full = false;
   let hasCommits = true;
   const setFull = (wanted: boolean): void => {
@@ -76,6 +89,7 @@ function wrap(db: DatabaseSync, path: string) {
         const result = fn();
         commit.run();
         hasCommits = true;
+        syncs.committed({ durable });
         return result;
       } catch (error) {
         // After some errors, such as a full disk, SQLite has rolled back already.
@@ -84,12 +98,9 @@ function wrap(db: DatabaseSync, path: string) {
       }
     },
     /** Makes every commit so far survive a power cut, in the background. @throws OnejobError E_STATE_FULL */
-    sync: (): Promise<void> =>
-      syncFile(wal).catch((error) => {
-        throw storeFault('sync', `${path}-wal`, error);
-      }),
+    sync: syncs.sync,
     /** The same, synchronously. @throws OnejobError E_STATE_FULL */
-    syncNow: (): void => translated('sync', `${path}-wal`, () => fdatasyncSync(wal)),
+    syncNow: syncs.syncNow,
     /** Moves the write-ahead log into the database in a quiet moment, so that no commit has to. */
     checkpoint(): void {
       if (!hasCommits) return;
@@ -104,7 +115,7 @@ function wrap(db: DatabaseSync, path: string) {
   };
 }
 
-const syncFile = promisify(fdatasync);
+const syncFile = (file: number): Promise<void> => promisify(fdatasync)(file);
 
 function migrate(db: DatabaseSync, path: string): void {
   const row = db.prepare('PRAGMA user_version').get();

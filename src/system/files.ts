@@ -1,4 +1,5 @@
-/** Files that may not exist. */
+/** Files that may not exist, and names that must outlive a power cut. */
+import { closeSync, fsyncSync, openSync } from 'node:fs';
 import { type FileHandle, open, readdir } from 'node:fs/promises';
 import { codeOf } from '../errors.ts';
 
@@ -18,4 +19,14 @@ export async function namesIn(folder: string): Promise<string[]> {
     if (codeOf(error) === 'ENOENT') return [];
     throw error;
   });
+}
+
+/** Makes the names in a folder survive a power cut: a file that was synced and renamed may otherwise be gone. */
+export function syncFolder(folder: string): void {
+  const file = openSync(folder, 'r');
+  try {
+    fsyncSync(file);
+  } finally {
+    closeSync(file);
+  }
 }

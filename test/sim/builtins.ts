@@ -11,6 +11,25 @@ import { currentProcess, Killed, type SimProcess } from './process.ts';
 
 let random: () => number = Math.random;
 let isFull = false;
+let disk: SyncedDisk | null = null;
+let boot = 0;
+
+/** Where simulated processes sync what they have written. */
+export interface SyncedDisk {
+  /** What is written by now; to be called once that is on disk. */
+  begin(): () => void;
+  /** ms that a sync takes. */
+  takes(): number;
+}
+
+export function syncTo(synced: SyncedDisk): void {
+  disk = synced;
+}
+
+/** The host boots anew, as its boot id shows. */
+export function bootAnew(): void {
+  boot += 1;
+}
 
 /** Where chance comes from now. */
 export function drawFrom(source: () => number): void {
@@ -145,10 +164,35 @@ export function installBuiltins(): void {
     open: async (path: string, flags: string | number = 'r', mode?: number) =>
       flags === 'r' ? new ReadHandle(fs.openSync(path, flags)) : realOpen(path, flags, mode),
   });
+  const syncNow = sync.fdatasyncSync as Call;
   sync.fdatasync = ((fd: number, done: (error: unknown) => void) => {
-    fs.fdatasyncSync(fd);
-    queueMicrotask(() => done(null));
+    const own = currentProcess();
+    if (own === undefined || disk === null) {
+      (syncNow as (fd: number) => void)(fd);
+      queueMicrotask(() => done(null));
+      return;
+    }
+    const synced = disk.begin();
+    own.after(disk.takes(), () => {
+      own.point('sync');
+      synced();
+      own.point('sync');
+      done(null);
+    });
   }) as unknown as Call;
+  sync.fdatasyncSync = (...args) => {
+    const own = currentProcess();
+    if (own === undefined || disk === null) return syncNow(...args);
+    own.point('sync');
+    disk.begin()();
+    own.point('sync');
+    return undefined;
+  };
+  const readFile = sync.readFileSync as Call;
+  sync.readFileSync = (...args) => {
+    const [path] = args as readonly unknown[];
+    return path === '/proc/sys/kernel/random/boot_id' ? `simulated-boot-${boot}\n` : readFile(...args);
+  };
   for (const name of [...asyncWrites, ...asyncMoves]) {
     const real = realSync(name);
     const needsSpace = asyncWrites.includes(name);

@@ -14,8 +14,9 @@ import { type Host, type Outside, openHost } from '../../src/host.ts';
 import type { JobRequest } from '../../src/job.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
-import { drawFrom, fillDisk, isDiskFull } from './builtins.ts';
-import { type Effect, SimProcess } from './process.ts';
+import { bootAnew, drawFrom, fillDisk, isDiskFull, syncTo } from './builtins.ts';
+import { SimDisk } from './disk.ts';
+import { asWorld, type Effect, SimProcess } from './process.ts';
 import { type Act, noFaults, SimEngine, simRuntime } from './runtime.ts';
 import { SimTime, seeded } from './time.ts';
 
@@ -53,6 +54,8 @@ const killing = 15_000;
 const startAgain = 5_000;
 /** ms in which what a killed manager asked for may still come about. */
 const inFlight = 30_000;
+/** ms that a sync takes, mostly, and while the disk has much else to write. */
+const [usualSync, slowSync] = [8, 300];
 
 // Memory is a disk that nobody waits for.
 const folder = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
@@ -70,16 +73,20 @@ export class SimHost {
   /** A number that two runs share only when all they told was the same. */
   hash = 0;
   crashes = 0;
+  cuts = 0;
   stops = 0;
   starts = 0;
   /** Effects of each kind so far. */
-  readonly effects: Record<Effect, number> = { commit: 0, file: 0, runtime: 0, service: 0, device: 0 };
+  readonly effects: Record<Effect, number> = { commit: 0, sync: 0, file: 0, runtime: 0, service: 0, device: 0 };
   /** Each kills the manager at the effect at which it comes to 0. */
   readonly #fuses = new Set<{ left: number; readonly of: Effect | null; readonly then: (effect: Effect) => void }>();
   readonly #options: SimHostOptions;
   readonly #config: string;
+  readonly #disk: SimDisk;
   #running: Running | null = null;
   #crashedAt = Number.NEGATIVE_INFINITY;
+  /** Called when the host loses power, before anything is lost. */
+  readonly onCut = new Set<() => void>();
   /** Called whenever a manager is up. */
   readonly onUp = new Set<() => void>();
   /** Called when a manager is told to end the jobs that run. */
@@ -100,6 +107,12 @@ export class SimHost {
     drawFrom(seeded(seed ^ 0xc0de));
     this.dir = mkdtempSync(join(folder, 'onejob-sim-'));
     this.#config = join(this.dir, 'config.yml');
+    this.#disk = new SimDisk(join(this.dir, 'state', 'onejob.db'));
+    const takes = seeded(seed ^ 0xd15c);
+    syncTo({
+      begin: () => asWorld(() => this.#disk.begin()),
+      takes: () => 1 + takes() * (takes() < 0.9 ? usualSync : slowSync),
+    });
     writeFileSync(this.#config, options.config.replaceAll('$DIR', this.dir));
   }
 
@@ -146,6 +159,7 @@ export class SimHost {
   /** Begins to start a manager; `up` tells when it is there. */
   start(): void {
     if (this.#running !== null) return;
+    this.#disk.boot();
     const process = new SimProcess(this.time, (effect) => this.#passes(effect));
     const running: Running = { process, store: null, opened: null, host: null };
     this.#running = running;
@@ -214,6 +228,7 @@ export class SimHost {
         if (isDiskFull()) throw fullDisk();
         return result;
       });
+      if (options.durable) this.#disk.begin()();
       process.point('commit');
       return answer;
     };
@@ -241,6 +256,25 @@ export class SimHost {
     this.tell(`the manager was killed${where === '' ? '' : ` ${where}`}`);
     running.process.kill();
     this.#end(running);
+    this.time.after(down, () => this.start());
+  }
+
+  /** The host loses power: nothing runs any more, and what was not synced is gone. It boots after `down` ms. */
+  cutPower(down = 5_000, where = ''): void {
+    const running = this.#running;
+    this.cuts += 1;
+    this.#crashedAt = this.time.now;
+    this.tell(`the host loses power${where === '' ? '' : ` ${where}`}`);
+    asWorld(() => {
+      for (const fn of this.onCut) fn();
+      running?.process.kill();
+      if (running !== null) {
+        this.#disk.cut();
+        this.#end(running);
+      }
+      bootAnew();
+      this.engine.cutPower(down);
+    });
     this.time.after(down, () => this.start());
   }
 

@@ -50,6 +50,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   /** Those without a result. */
   const open = new Set<string>();
   const begunAt = new Map<string, number>();
+  /** Jobs whose output nobody had synced when the power went. */
+  const cutOff = new Set<string>();
   const broken: string[] = [];
   /** ms in which nobody could end a job: no manager was up, the Engine away, the disk full. */
   let away = 0;
@@ -188,7 +190,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         if (begun === 0) broken.push(`S7: job ${id} has result ${said} and never began`);
         else if (result.code !== act.exit && !(mayEnd(id, wanted) && (result.code === 143 || result.code === 137)))
           broken.push(`S7: job ${id} ended with ${act.exit}, and its result is ${said}`);
-        else if (act.says !== undefined && result.code === act.exit)
+        else if (act.says !== undefined && result.code === act.exit && !cutOff.has(id))
           void checkLog(id, `${act.says}${act.says}`, act.says.length * (begun - 1));
         break;
       case 'cancelled':
@@ -247,6 +249,14 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
 
   host.onEnding.add(() => {
     for (const id of open) (jobs.get(id) as Wanted).mayBeStopped = true;
+  });
+  // Nobody can know whether the script of a job that an agent had was handed over. A manager that was killed may have given it one.
+  host.onCut.add(() => {
+    for (const id of open)
+      if (host.up === null || (jobs.get(id) as Wanted).takenAt !== null) {
+        engine.lost.add(id);
+        cutOff.add(id);
+      }
   });
   host.onUp.add(() => {
     const { up, process } = host;

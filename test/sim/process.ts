@@ -11,8 +11,8 @@ export class Killed extends Error {
   override name = 'Killed';
 }
 
-/** Kinds of effects: a commit of the store, a change of a file, a call of a runtime, a request to a service, a device's lock. */
-export type Effect = 'commit' | 'file' | 'runtime' | 'service' | 'device';
+/** Kinds of effects: a commit of the store, a sync, a change of a file, a call of a runtime, a request to a service, a device's lock. */
+export type Effect = 'commit' | 'sync' | 'file' | 'runtime' | 'service' | 'device';
 
 const storage = new AsyncLocalStorage<SimProcess>();
 

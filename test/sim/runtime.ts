@@ -251,6 +251,7 @@ function createConnection(engine: SimEngine, clock: ProcessClock) {
    */
   const call = async <T>(ms: number, signal: AbortSignal | null, effect: () => T): Promise<T> => {
     const { fails, answerLost, slow = 0, hung = 0 } = engine.faults;
+    const { cuts } = engine;
     const fate = engine.random();
     const failsNow = fate < fails;
     const isLost = !failsNow && fate < fails + answerLost;
@@ -260,7 +261,7 @@ function createConnection(engine: SimEngine, clock: ProcessClock) {
     await wait(engine.time, takes / 2, signal);
     if (clock.isDead) {
       try {
-        if (engine.isUp && !isSlow) effect();
+        if (engine.isUp && engine.cuts === cuts && !isSlow) effect();
       } catch {}
       return new Promise<never>(() => {});
     }

@@ -51,8 +51,8 @@ export interface Scenario {
   readonly atLeast: Readonly<Record<string, number>>;
   /** Played once for each effect of the manager: it is killed at the first, the second, and so on. The seed says at which. */
   readonly eachEffect?: Effect | 'any';
-  /** With `eachEffect`: it is not killed there, but the Engine goes away, or the disk is full, for so many ms. */
-  readonly instead?: { readonly what: 'outage' | 'full'; readonly ms: number };
+  /** With `eachEffect`: it is not killed there, but the Engine goes away, or the disk is full, for so many ms; or the power is cut. */
+  readonly instead?: { readonly what: 'outage' | 'full' | 'power'; readonly ms: number };
   /** Seeds that the gate plays, from 0 on; default 3. */
   readonly seeds?: number;
 }
@@ -129,6 +129,12 @@ function takenByHost(host: SimHost): Outside['takes'] {
     crash({ after, of, down }) {
       if (after === undefined) host.crash(number(down, 1_000));
       else host.crashAfter(number(after, 1), (of as Effect | undefined) ?? null, number(down, 1_000));
+    },
+    /** The host loses power, at once or at the `after`-th effect (`of`: one kind), and boots `down` ms later. */
+    power({ after, of, down }) {
+      const cut = (where = ''): void => host.cutPower(number(down, 5_000), where);
+      if (after === undefined) cut();
+      else host.atEffect(number(after, 1), (of as Effect | undefined) ?? null, (effect) => cut(`at a ${effect}`));
     },
     /** As `onejob down` or SIGTERM (`how`: drain, end, leave); `second`: ms after which it is told to end at once. */
     stop({ how, down, grace, second }) {
@@ -312,7 +318,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     }
   }
   const counts: Record<string, number> = {
-    ...{ crashes: host.crashes, stops: host.stops, starts: host.starts, outages, jumps, fulls, holds },
+    ...{ crashes: host.crashes, cuts: host.cuts, stops: host.stops, starts: host.starts, outages, jumps, fulls, holds },
     ...{
       engineOutages: engine.outages,
       engineRestarts: engine.restarts,

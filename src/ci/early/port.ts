@@ -83,7 +83,7 @@ export interface EarlyParts extends Pick<OpenParts, 'clock' | 'log' | 'opened'> 
   readonly queues: readonly Queue[];
   /** ms between two looks, and until a released agent must be online. */
   readonly pace: { readonly pollEvery: number; readonly bootTimeout: number };
-  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'> & OutcomeStore;
+  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'sync' | 'owner'> & OutcomeStore;
   /** [0, 1): spreads the looks of many hosts. */
   readonly random: () => number;
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;

@@ -139,6 +139,7 @@ export function createRegistrations(
       try {
         await clearAway(agent, signal);
         write(() => registrations.intend({ agent, service, place, name, placeholder }, clock.wall()));
+        await store.sync();
         const made = await add({ place, name }, () => create(signal), signal);
         if (made.id !== null) write(() => registrations.made(agent, made.id, clock.wall()));
         return made;

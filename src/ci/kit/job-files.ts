@@ -5,9 +5,10 @@
  */
 import { mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { open, rename } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { z } from 'zod';
 import { attempt } from '../../errors.ts';
+import { syncFolder } from '../../system/files.ts';
 import { jsonOf } from '../../system/json.ts';
 
 /** `dir`: of one service alone; made with the first job. Ids are letters, digits and `-`. */
@@ -16,12 +17,14 @@ export function createJobFiles<T>(dir: string, schema: z.ZodType<T>) {
   return {
     /** It is on disk when this resolves, in the place of what was there. @throws Error of the file system */
     async keep(id: string, what: T): Promise<void> {
-      mkdirSync(dir, { recursive: true, mode: 0o700 });
+      const made = mkdirSync(dir, { recursive: true, mode: 0o700 });
+      if (made !== undefined) syncFolder(dirname(dir));
       const part = `${fileOf(id)}.new`;
       await using file = await open(part, 'w', 0o600);
       await file.writeFile(JSON.stringify(what));
       await file.datasync();
       await rename(part, fileOf(id));
+      syncFolder(dir);
     },
     forget: (id: string): void => rmSync(fileOf(id), { force: true }),
     /** Those of earlier managers. A damaged file is left alone. */

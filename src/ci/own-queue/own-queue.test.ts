@@ -972,3 +972,65 @@ describe('a job that names its image', () => {
     expect(isCold()).toBe(false);
   });
 });
+
+describe('a power cut', () => {
+  /** What the queue does, in order: what it commits and what it syncs. */
+  function watched(): string[] {
+    const done: string[] = [];
+    const { transaction, syncNow } = store;
+    Object.assign(store, {
+      transaction: ((how, write) => {
+        done.push(how.durable ? 'commit and sync' : 'commit');
+        return transaction(how, write);
+      }) satisfies Store['transaction'],
+      syncNow: () => {
+        done.push('sync');
+        syncNow();
+      },
+    });
+    return done;
+  }
+
+  it('undoes no job that was accepted: the slot that takes it at once shares the sync', () => {
+    const done = watched();
+    queue.observe((event) => void (event.kind === 'waiting' && done.push('offered')), never);
+    submit();
+    done.push('accepted');
+    expect(done).toEqual(['commit', 'offered', 'sync', 'accepted']);
+  });
+
+  it('undoes no job that is handed in again after its sync has failed', () => {
+    const { syncNow } = store;
+    let isBroken = true;
+    Object.assign(store, {
+      syncNow: () => {
+        if (isBroken) throw new OnejobError('E_STATE_FULL', 'Cannot sync it: input/output error.', { retry: true });
+        syncNow();
+      },
+    });
+    const id = 'abcdef012345';
+    expect(() => submit({ id })).toThrow('Cannot sync');
+    expect(() => submit({ id })).toThrow('Cannot sync');
+    isBroken = false;
+    expect(submit({ id })).toMatchObject({ id, state: 'queued' });
+    expect(queue.list({ all: false, pool: null })).toHaveLength(1);
+  });
+
+  it('undoes no end that somebody has asked for before its sync', () => {
+    const job = submit();
+    run(job.id, 'a');
+    end(job.id, 'a', 3);
+    const done = watched();
+    expect(queue.job(job.id)?.result).toEqual({ kind: 'code', code: 3 });
+    expect(done).toContain('sync');
+    // Also while a sync is under way.
+    const tell = queue.jobs.syncing();
+    done.length = 0;
+    queue.job(job.id);
+    expect(done).toContain('sync');
+    tell();
+    done.length = 0;
+    queue.job(job.id);
+    expect(done).toEqual([]);
+  });
+});

@@ -81,12 +81,15 @@ export function createOwnQueue(options: OwnQueueOptions) {
   }
   index.commit();
 
-  const view = (job: Job): JobView =>
-    viewOf(
+  const view = (job: Job): JobView => {
+    // Nobody hears of an end that a power cut undoes, also if he asks (S12).
+    if (teller.isUntold(job.id)) store.syncNow();
+    return viewOf(
       job,
       isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : noSuchPool,
       job.progress.state === 'done' ? store.outcomes.get(job.id) : null,
     );
+  };
   const teller = createTeller(index, view, over);
   repairNeeds();
   const inQueue = (job: Job): JobView => (mayStart(job) ? { ...view(job), ahead: index.ahead(job) } : view(job));
@@ -118,6 +121,21 @@ export function createOwnQueue(options: OwnQueueOptions) {
     }
     teller.committed();
     teller.syncing()();
+  }
+
+  /**
+   * Commits what a waiting slot may take at once, and syncs: the release shares that sync. If only the sync fails, what was committed
+   * stays, and nothing of it begins before a sync succeeds.
+   */
+  function commitAhead(change: () => void): void {
+    try {
+      store.transaction({ durable: false }, change);
+    } catch (error) {
+      index.rollback();
+      throw error;
+    }
+    teller.committed();
+    store.syncNow();
   }
 
   /** Inside a commit. A job that is done lets those that need it start, or ends them too, however many there are in a row. */
@@ -211,7 +229,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
         ? newJob(id, checked, cold, clock.wall(), more)
         : newJob(arrayJobId(id, at), { ...checked, array: { id, index: at } }, cold, clock.wall(), more),
     );
-    commitNow(() => {
+    commitAhead(() => {
       for (const job of jobs) index.put({ ...job, seq: store.jobs.insert(job) });
     });
     return jobs.map((job) => view(known(job.id)));
@@ -239,8 +257,11 @@ export function createOwnQueue(options: OwnQueueOptions) {
   function submitAll(request: JobRequest, indices: readonly number[] | null): JobView[] {
     const [first = 0] = indices ?? [];
     const same = request.id === null ? null : find(indices === null ? request.id : arrayJobId(request.id, first));
-    if (same !== null)
+    if (same !== null) {
+      // An earlier answer may have been that it could not be synced.
+      store.syncNow();
       return (indices ?? [null]).map((at) => view(known(at === null ? same.id : arrayJobId(request.id ?? '', at))));
+    }
     const { workspace } = request;
     try {
       return accept(request, indices);

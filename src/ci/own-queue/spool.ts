@@ -2,13 +2,14 @@
 import { randomUUID } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { OnejobError } from '../../errors.ts';
 import { limited } from '../../http/limited.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';
+import { syncFolder } from '../../system/files.ts';
 
 const part = '.part';
 
@@ -28,8 +29,10 @@ export function openSpool(dir: string) {
     // Flushed, because an accepted job must find its workspace after a power cut.
     const to = createWriteStream(unfinished, { mode: 0o600, flush: true });
     try {
-      if (await fill(to)) await rename(unfinished, path);
-      else await rm(unfinished, { force: true });
+      if (await fill(to)) {
+        await rename(unfinished, path);
+        syncFolder(dirname(path));
+      } else await rm(unfinished, { force: true });
     } catch (error) {
       to.destroy();
       await rm(unfinished, { force: true });

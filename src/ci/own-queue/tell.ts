@@ -14,12 +14,16 @@ export function createTeller(index: JobIndex, view: (job: Job) => JobView, over:
   const loops = new Set<(event: CiEvent) => void>();
   const followers = new Set<(job: JobView) => void>();
   /** Jobs whose result was not announced yet. */
+  const untold = new Set<string>();
+  /** Those of them for which the next sync counts. */
   const unsynced = new Set<string>();
 
   function synced(id: string): void {
-    const job = index.get(id);
     // The next sync announces a newer change.
-    if (job === null || unsynced.has(id)) return;
+    if (unsynced.has(id)) return;
+    untold.delete(id);
+    const job = index.get(id);
+    if (job === null) return;
     const seen = view(job);
     for (const follower of [...followers]) follower(seen);
     if (job.progress.state === 'done') over(job);
@@ -71,11 +75,15 @@ export function createTeller(index: JobIndex, view: (job: Job) => JobView, over:
     },
     committed(): void {
       for (const { before, after } of index.commit()) {
-        if (after.progress.result !== null) unsynced.add(after.id);
-        else for (const follower of [...followers]) follower(view(after));
+        if (after.progress.result !== null) {
+          untold.add(after.id);
+          unsynced.add(after.id);
+        } else for (const follower of [...followers]) follower(view(after));
         announce(before, after);
       }
     },
+    /** Whether it has a result that was not announced yet. */
+    isUntold: (id: string): boolean => untold.has(id),
     /** Returns a function to call once everything committed is on disk. */
     syncing(): () => void {
       const ids = [...unsynced];

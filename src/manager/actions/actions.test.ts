@@ -62,6 +62,71 @@ test('a begun release is not given up while its runtime is away, nor as soon as 
   expect(it.posted).toMatchObject([{ kind: 'releaseFailed', failure: { code: 'E_GATE_SILENT' } }]);
 });
 
+/** A release on a disk whose syncs end when told to. `done`: what was done, in order. */
+function releasing(sync: () => Promise<void>) {
+  const done: string[] = [];
+  const clock = handClock(undefined, 1);
+  const runtime = {
+    ...{ name: 'docker', capabilities: { workspace: () => '/w' } },
+    release: async () => void done.push('script'),
+    remove: async () => void done.push('removed'),
+  } as unknown as Runtime;
+  const service = {
+    ...{ name: 'own', capabilities: { binds: 'late' } },
+    register: async () => ({ script: 'true', files: null }),
+    deregister: async () => ({ ran: null }),
+  } as unknown as CiService;
+  const agent = { kind: 'releasing', agent: 'a', job: 'j', since: 5, fingerprint: 'f' };
+  const slot = { key: 'p/1', runtime: 'docker', devices: [], agent, leaving: [] };
+  const pool = { config: { name: 'p' }, service, serviceOf: () => service };
+  const parts = {
+    ...{ clock, slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} }, deviceManager: null },
+    followers: { follow: () => ({ state: 'ready' }), until: async () => true, hasBegun: () => true, drop: async () => {} },
+    ...{ registrations: { drop: async () => {} }, observer: { unreachable: () => null }, held: { keep: async () => false } },
+    synced: () => {
+      done.push('sync');
+      return sync();
+    },
+  } as unknown as ActParts;
+  const executors = createExecutors(parts);
+  const { signal } = new AbortController();
+  return {
+    done,
+    release: () => executors.release({ act: 'release', agent: 'a', job: 'j' }, 'p/1', signal),
+    clear: () => executors.clear({ act: 'clear', agent: 'a' }, 'p/1', signal),
+    settled: () => new Promise<void>((resolve) => setImmediate(resolve)),
+  };
+}
+
+test('a script goes to its gate only once its release is on disk', async () => {
+  const disk = Promise.withResolvers<void>();
+  const { done, release, settled } = releasing(() => disk.promise);
+  const events = release();
+  await settled();
+  expect(done).toEqual(['sync']);
+  disk.resolve();
+  expect([await events, done]).toEqual([[], ['sync', 'script']]);
+});
+
+test('no script goes while the disk refuses to sync, and the pool is told why', async () => {
+  const { done, release } = releasing(async () => {
+    throw new OnejobError('E_STATE_FULL', 'Cannot sync it: input/output error.', { retry: true });
+  });
+  const failure = { code: 'E_STATE_FULL', message: 'Cannot sync it: input/output error.' };
+  expect(await release()).toMatchObject([{ kind: 'releaseFailed', agent: 'a', failure, countsAgainst: 'pool' }]);
+  expect(done).toEqual(['sync']);
+});
+
+test('the sandbox of a job is removed only once its end is on disk', async () => {
+  const disk = Promise.withResolvers<void>();
+  const { done, clear, settled } = releasing(() => disk.promise);
+  const events = clear();
+  await settled();
+  expect(done).toEqual(['sync']);
+  disk.resolve();
+  expect([await events, done]).toMatchObject([[{ kind: 'cleared' }], ['sync', 'removed']]);
+});
+
 test('the image of a sandbox is learned even if the sandbox cannot be made', async () => {
   const config = { name: 'p', recipe: plainRecipe, imageRecipe: null, caches: [] } as unknown as PoolConfig;
   const runtime = {

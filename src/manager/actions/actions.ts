@@ -30,6 +30,8 @@ export interface ActParts {
   readonly followers: LogFollowers;
   /** Made ahead for agents that bind early. */
   readonly registrations: Registrations;
+  /** Resolves when everything committed so far survives a power cut. */
+  readonly synced: () => Promise<void>;
   readonly probe: SandboxProbe;
   readonly held: Pick<Held, 'consider' | 'keep'>;
   /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
@@ -207,6 +209,9 @@ export function createExecutors(parts: ActParts): Executors {
         // A previous manager began it: files and script may have been handed over. Adopt it if it has begun, otherwise start
         // over.
         if (lane.kind === 'releasing' && lane.since < startedAt) return await interrupted(agent, runtime, signal);
+        // Begun now, so that it takes its time while the rest is done.
+        const synced = parts.synced();
+        synced.catch(() => {});
         const registration = await registered();
         if (registration.files !== null) {
           note(key, 'sending the workspace');
@@ -215,6 +220,9 @@ export function createExecutors(parts: ActParts): Executors {
         // Nothing has begun: the job returns to its queue, and the slot waits for its proof.
         if ((await deviceManager?.verifier.before(place(key).slot, agent, signal)) === false)
           return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
+        // A power cut that undoes the release would let another agent run the script again (S3).
+        await synced;
+        signal.throwIfAborted();
         await runtime.release(agent, frame(agent, registration.script), signal).catch(async (error: unknown) => {
           if (!mayHaveArrived(toFailure(error))) throw error;
           await heard(agent, runtime, 'released', 1, signal).catch(() => {
@@ -303,6 +311,8 @@ export function createExecutors(parts: ActParts): Executors {
       await registrations.drop(agent);
       const left = slot.leaving.find((one) => one.agent === agent);
       const outcome = await ended(key, agent, left?.exit ?? null, signal);
+      // A power cut that undoes the end of its job must find how it ended (S7). What was never released has no job.
+      if (followers.hasBegun(agent)) await parts.synced();
       if (!(await parts.held.keep(agent))) await runtime.remove(agent);
       await followers.drop(agent);
       asked.delete(agent);

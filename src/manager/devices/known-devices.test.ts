@@ -18,15 +18,16 @@ const lease = (key: string, ...uuids: string[]): Lease => ({
 /** A store in memory that can be full. */
 function disk() {
   const rows = new Map<string, KnownDevice>();
-  const state = { full: null as Error | null, writes: 0 };
+  const state = { full: null as Error | null, writes: 0, synced: 0 };
   const table = {
     all: () => [...rows.values()],
     save: (device: KnownDevice) => void rows.set(device.uuid, device),
     remove: (uuid: string) => void rows.delete(uuid),
   };
-  const transaction = (_: unknown, change: () => void): void => {
+  const transaction = ({ durable }: { readonly durable: boolean }, change: () => void): void => {
     if (state.full !== null) throw state.full;
     state.writes += 1;
+    if (durable) state.synced += 1;
     change();
   };
   const clock = { now: () => 0, wall: () => 1_000_000, after: () => () => {} };
@@ -57,6 +58,28 @@ describe('what slots have', () => {
     known.leased(both.toReversed());
     expect(state.writes).toBe(writes);
   });
+});
+
+test('what people are told of a device survives a power cut, and what is only seen of it waits for no disk', () => {
+  const { state, open } = disk();
+  const known = open();
+  known.saw([gpu('GPU-a')]);
+  known.leased([lease('p/1', 'GPU-a')]);
+  expect([state.writes, state.synced]).toEqual([2, 0]);
+  const device = known.find('GPU-a', []);
+  const quarantine = {
+    reason: 'Xid 79',
+    remedy: 'person',
+    since: 0,
+    boot: 'b',
+    retryAt: null,
+  } as unknown as KnownDevice['quarantine'];
+  known.save([{ ...device, quarantine }]);
+  expect(state.synced).toBe(1);
+  known.save([{ ...device, quarantine, lastSeen: 1 }]);
+  expect(state.synced).toBe(1);
+  known.save([{ ...device, quarantine: null }]);
+  expect(state.synced).toBe(2);
 });
 
 describe('a full disk', () => {

@@ -93,7 +93,8 @@ export function createHeld(parts: HeldParts) {
   const runtimeOf = ({ runtime }: HeldSandbox): Runtime | null => runtimes().find(({ name }) => name === runtime) ?? null;
   const holdingOf = (one: HeldSandbox): Holding | null => runtimeOf(one)?.holding ?? null;
   const save = (one: HeldSandbox): void => {
-    transaction({ durable: false }, () => table.save(one));
+    // People are told until when its files are kept.
+    transaction({ durable: held.get(one.agent)?.until !== one.until }, () => table.save(one));
     held.set(one.agent, one);
   };
   const forget = ({ agent, job }: HeldSandbox): void => {

@@ -181,6 +181,7 @@ export async function openLoop(parts: LoopParts) {
   const observer = createObserver({
     ...{ clock, log, followers, reconciler, probe, held, fingerprints },
     runtimes: runtimes.all,
+    rebooted: new Set(store.slots.all().flatMap(({ slot, thisBoot }) => (thisBoot ? [] : [slot.key]))),
     minFree: config.diskMinFree,
     makeRoom: async (signal) => {
       await images.prune(signal);
@@ -201,6 +202,7 @@ export async function openLoop(parts: LoopParts) {
       }),
     executors: createExecutors({
       ...{ clock, followers, registrations, observer, deviceManager, fingerprints, caches, probe, held, hurry: parts.end.hurry },
+      synced: store.sync,
       slots: {
         place: (key) => {
           const slot = reconciler.slot(key);

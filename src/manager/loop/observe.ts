@@ -4,7 +4,7 @@
  */
 import { type Clock, every } from '../../core/clock.ts';
 import { endedAtGate } from '../../core/gate-failure.ts';
-import type { AgentId, Exit, Failure, JobId, Slot } from '../../core/slot.ts';
+import { type AgentId, type Exit, type Failure, hostRestarted, type JobId, type Slot } from '../../core/slot.ts';
 import { attempt, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
@@ -32,6 +32,8 @@ export interface ObserveParts {
   readonly probe: Pick<SandboxProbe, 'isProbe'>;
   /** The same holds for what is kept of failed jobs. */
   readonly held: Pick<Held, 'isOurs' | 'gone'>;
+  /** Keys of slots that an earlier boot of this host left. */
+  readonly rebooted: ReadonlySet<string>;
 }
 
 const resyncEvery = 30_000;
@@ -67,6 +69,7 @@ export function createObserver(parts: ObserveParts) {
 
   /** Follows the existing sandboxes, then looks at everything once. Resolves when that was done or has failed. */
   async function start(): Promise<void> {
+    for (const slot of reconciler.slots) if (parts.rebooted.has(slot.key)) endedWithBoot(slot);
     for (const slot of reconciler.slots) {
       for (const agent of standing(slot)) followers.follow(agent, runtimeOf(slot));
     }
@@ -150,6 +153,17 @@ export function createObserver(parts: ObserveParts) {
     } finally {
       judging.delete(agent);
     }
+  }
+
+  /**
+   * A script that may have been handed over before the host was restarted counts as begun: a power cut takes the marker from the log,
+   * too, so its absence proves nothing (S3).
+   */
+  function endedWithBoot(slot: Slot): void {
+    const { agent } = slot;
+    const mayHaveBegun = agent.kind === 'releasing' || (agent.kind === 'ending' && !agent.released);
+    if (!mayHaveBegun || runtimeOf(slot).capabilities.elsewhere === true) return;
+    reconciler.post(slot.key, { kind: 'exited', agent: agent.agent, exit: hostRestarted, released: true });
   }
 
   async function watch(runtime: Runtime): Promise<void> {

@@ -15,6 +15,10 @@ export const labels = {
   name: 'onejob.name',
   /** Boot id of the host. A container of another boot was ended by the reboot, whatever its exit code says. */
   boot: 'onejob.boot',
+  /** The start of the Engine that made it. Without live-restore a later one has ended it, whatever its exit code says. */
+  engine: 'onejob.engine',
+  /** Of a container that gives a workspace to its user: the agent. */
+  workspace: 'onejob.workspace',
   /** Of an image of a held container: its agent. */
   held: 'onejob.held',
 } as const;
@@ -23,6 +27,8 @@ export interface CreateContext {
   readonly owner: string;
   /** Null when the Engine is not on this host. */
   readonly boot: string | null;
+  /** Names one start of the Engine; null or absent if that is unknown. */
+  readonly engineStart?: string | null;
   /** Id of the image, so that the container matches its fingerprint even if the tag moves. */
   readonly imageId: string;
   /** PATH of the image; null for the Engine's own. */
@@ -83,6 +89,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       [labels.name]: spec.name,
       [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
       ...(context.boot !== null && { [labels.boot]: context.boot }),
+      ...(context.engineStart != null && { [labels.engine]: context.engineStart }),
     },
     // Standard input stays open for a later manager. Output is read from the log, never by attaching.
     OpenStdin: true,

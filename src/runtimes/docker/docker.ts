@@ -31,7 +31,7 @@ import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
 import { createPrepare, fingerprintOf } from './prepare.ts';
-import { insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
+import { createGivers, insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
 export interface DockerOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
@@ -95,7 +95,20 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     engineRoot ??= (await engine.info(signal)).DockerRootDir;
     return engineRoot === '' ? null : logFolder(engineRoot, id);
   };
-  const prepare = createPrepare({ engine, owner, boot, log, containers, images, networks, devices, isPodman: isPodmanHere });
+  const givers = createGivers(engine, owner);
+  const prepare = createPrepare({
+    engine,
+    owner,
+    boot,
+    log,
+    containers,
+    images,
+    networks,
+    devices,
+    isPodman: isPodmanHere,
+    exits,
+    givers,
+  });
   const holding = createHolding({
     ...{ engine, owner, boot, log, containers, networks, isPodman: isPodmanHere },
     stopped: inputs.drop,
@@ -103,7 +116,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
   return {
     name: 'docker',
-    capabilities: { weaker: null, images: true, holdsSecrets: true, workspace: () => workspacePath },
+    capabilities: { weaker: null, images: true, holdsSecrets: true, elsewhere: !isLocal, workspace: () => workspacePath },
     close: () => {
       inputs.close();
       engine.close();
@@ -170,6 +183,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     list: async (signal) => {
       await networks.guard();
       const found = await engine.containers([`${labels.owner}=${owner}`], signal);
+      await givers.sweep(found);
+      exits.sawAlive(found.filter(({ State }) => alive.includes(State)).map(({ Id }) => Id));
       const ended = found.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
       const inspected = (await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)))).filter((one) => one !== null);
       const judged = await exits.afterwards(inspected, signal);

@@ -8,17 +8,17 @@ import { createExits } from './exits.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
-const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 
-const ended = (id: string, code: number, when: string) => ({
+/** `made`: the start of the Engine that made it. */
+const ended = (id: string, code: number, made: string) => ({
   ...{ Id: id, Name: `/${id}`, Image: 'sha256:i' },
-  State: { Status: 'exited', ExitCode: code, Running: false, OOMKilled: false, FinishedAt: when, Pid: 0 },
-  Config: { User: '' },
+  State: { Status: 'exited', ExitCode: code, Running: false, OOMKilled: false, Pid: 0 },
+  Config: { User: '', Labels: { 'onejob.engine': made } },
 });
 
 /** Answers all but `/events` and what `held` names, whose replies wait in `replies`. */
 async function over(name: string, liveRestore: boolean) {
-  const it = { bridge: at(0), held: new Set<string>() };
+  const it = { bridge: 'first', held: new Set<string>() };
   const replies = new Map<string, ServerResponse[]>();
   const arrivals = new Map<string, (() => void)[]>();
   const fake = fakeEngine(name, (path, _, reply) => {
@@ -26,7 +26,7 @@ async function over(name: string, liveRestore: boolean) {
       '/_ping': 'OK',
       '/version': '{}',
       '/info': JSON.stringify({ LiveRestoreEnabled: liveRestore }),
-      '/networks/bridge': JSON.stringify({ Id: 'b', Name: 'bridge', Created: it.bridge }),
+      '/networks/bridge': JSON.stringify({ Id: it.bridge, Name: 'bridge' }),
     };
     if (answers[path] !== undefined && !it.held.has(path)) {
       reply.end(answers[path]);
@@ -79,23 +79,22 @@ async function interrupted(here: Awaited<ReturnType<typeof over>>, before: () =>
 test('a container that an Engine ended before its return is lost, even if asked before its events are followed again', async () => {
   await using here = await over('events-start', false);
   await interrupted(here, async () => {
-    expect(await here.exits.atDeath('c0', 0, Date.parse(at(1)), never)).toEqual({ kind: 'code', code: 0 });
+    expect(await here.exits.atDeath('c0', 0, 'first', never)).toEqual({ kind: 'code', code: 0 });
   });
   const lost = { kind: 'lost', reason: expect.stringContaining('the Engine was stopped') };
-  here.it.bridge = at(10);
-  expect(await here.exits.afterwards([ended('c1', 0, at(5))], never)).toEqual(new Map([['c1', lost]]));
+  here.it.bridge = 'second';
+  expect(await here.exits.afterwards([ended('c1', 0, 'first')], never)).toEqual(new Map([['c1', lost]]));
   // It may crash again before that.
-  here.it.bridge = at(20);
-  expect(await here.exits.afterwards([ended('c2', 0, at(15))], never)).toEqual(new Map([['c2', lost]]));
-  expect(await here.exits.afterwards([ended('c3', 0, at(25))], never)).toEqual(new Map([['c3', { kind: 'code', code: 0 }]]));
+  here.it.bridge = 'third';
+  expect(await here.exits.afterwards([ended('c2', 0, 'second')], never)).toEqual(new Map([['c2', lost]]));
+  expect(await here.exits.afterwards([ended('c3', 0, 'third')], never)).toEqual(new Map([['c3', { kind: 'code', code: 0 }]]));
 });
 
 test('an exit that an Engine with live-restore did not record does not count while its events are not followed', async () => {
   await using here = await over('events-unrecorded', true);
   await interrupted(here, async () => {});
-  const later = new Date(Date.now() + 1_000).toISOString();
   const lost = { kind: 'lost', reason: expect.stringContaining('did not record') };
-  expect(await here.exits.afterwards([ended('c1', 255, later)], never)).toEqual(new Map([['c1', lost]]));
+  expect(await here.exits.afterwards([ended('c1', 255, 'first')], never)).toEqual(new Map([['c1', lost]]));
 });
 
 test('a stream that breaks while the Engine is being asked is followed again, and ends on request', async () => {

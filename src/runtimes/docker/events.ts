@@ -23,7 +23,6 @@ const overlap = 10;
 
 const eventLine = z.object({
   Action: z.string(),
-  timeNano: z.number().default(0),
   Actor: z.object({ ID: z.string(), Attributes: z.record(z.string(), z.string()) }),
 });
 
@@ -107,7 +106,7 @@ async function judge(line: string, exits: Exits, connection: AbortSignal): Promi
   switch (parsed.data.Action) {
     case 'die': {
       const code = exitCodeOf.parse(Attributes.exitCode ?? Attributes.containerExitCode);
-      return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, parsed.data.timeNano / 1e6, connection) };
+      return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, Attributes[labels.engine], connection) };
     }
     case 'destroy':
     // Podman's word for it.

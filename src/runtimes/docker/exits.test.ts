@@ -15,11 +15,13 @@ const container = (state: { Status: string; ExitCode: number; OOMKilled?: boolea
   Config: { User: '' },
 });
 
-/** Of an Engine whose containers outlive it; `there`: null when it has none. */
-async function over(there: ReturnType<typeof container> | null) {
+/** Of an Engine whose containers outlive it, or do not; `there`: null when it has none. */
+async function over(there: ReturnType<typeof container> | null, LiveRestoreEnabled = true) {
   const answers: Readonly<Record<string, object | null>> = {
-    '/info': { LiveRestoreEnabled: true },
+    '/info': { LiveRestoreEnabled },
     '/version': {},
+    // Its clock was an hour ahead when it started.
+    '/networks/bridge': { Id: 'this-start', Name: 'bridge', Created: '2026-01-01T01:00:00Z' },
     '/containers/c1/json': there,
   };
   const fake = fakeEngine('exits', (path, _, reply) => {
@@ -47,16 +49,44 @@ test.each<[string, Parameters<typeof container>[0], Exit]>([
 ])('one that ended %s: the same as it dies, and to who comes afterwards', async (_, state, exit) => {
   const one = container(state);
   await using here = await over(one);
-  expect(await here.exits.atDeath('c1', state.ExitCode, Date.now(), never)).toEqual(exit);
+  expect(await here.exits.atDeath('c1', state.ExitCode, undefined, never)).toEqual(exit);
   here.exits.forget('c1');
   expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', exit]]));
   // The first result stays, and is not judged again.
-  expect(await here.exits.atDeath('c1', state.ExitCode, Date.now(), never)).toEqual(exit);
+  expect(await here.exits.atDeath('c1', state.ExitCode, undefined, never)).toEqual(exit);
 });
 
 test('a killed container that is gone when its death is reported was removed', async () => {
   await using here = await over(null);
-  expect(await here.exits.atDeath('c1', 137, Date.now(), never)).toEqual(removed);
+  expect(await here.exits.atDeath('c1', 137, undefined, never)).toEqual(removed);
   here.exits.forget('c1');
-  expect(await here.exits.atDeath('c1', 3, Date.now(), never)).toEqual({ kind: 'code', code: 3 });
+  expect(await here.exits.atDeath('c1', 3, undefined, never)).toEqual({ kind: 'code', code: 3 });
+});
+
+test.each<[string, string, Exit]>([
+  ['the same start of its Engine: as its exit code says', 'this-start', { kind: 'code', code: 0 }],
+  ['an earlier start: the Engine ended it', 'earlier', { kind: 'lost', reason: expect.stringContaining('the Engine was stopped') }],
+])('a container that ended while the clock is an hour back, made in %s', async (_, made, exit) => {
+  const one = { ...container({ Status: 'exited', ExitCode: 0 }), Config: { User: '', Labels: { 'onejob.engine': made } } };
+  await using here = await over(one, false);
+  await here.exits.refresh(never);
+  expect(await here.exits.atDeath('c1', 0, made, never)).toEqual(exit);
+  here.exits.forget('c1');
+  expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', exit]]));
+});
+
+test('exit code 255 counts if the Engine did not go away since the container was alive, whatever the clock says', async () => {
+  const unrecorded: Exit = { kind: 'lost', reason: expect.stringContaining('did not record') };
+  const one = container({ Status: 'exited', ExitCode: 255 });
+  await using here = await over(one);
+  await here.exits.refresh(never);
+  expect(await here.exits.atDeath('c1', 255, undefined, never)).toEqual(unrecorded);
+  here.exits.forget('c1');
+  here.exits.sawAlive(['c1']);
+  expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', { kind: 'code', code: 255 }]]));
+  here.exits.forget('c1');
+  here.exits.sawAlive(['c1']);
+  here.exits.interrupted();
+  await here.exits.refresh(never);
+  expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', unrecorded]]));
 });

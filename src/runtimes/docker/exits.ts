@@ -1,11 +1,11 @@
 /**
  * How a container ended, and who ended it. An Engine without live-restore ends every container when it stops. Those exit codes
  * look like the job's own, even 0 from a job that traps TERM, but such an end is the infrastructure's (S6). So an exit code
- * counts only if the Engine was certain to stay.
+ * counts only if the Engine was certain to stay. What came first is never read from times of day: a clock may be set back.
  */
 import { z } from 'zod';
 import { deadline } from '../../core/clock.ts';
-import type { Exit } from '../../core/slot.ts';
+import { type Exit, hostRestarted } from '../../core/slot.ts';
 import { get } from '../../engine/call.ts';
 import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
 import { unreachable } from '../../engine/failures.ts';
@@ -24,16 +24,18 @@ export function createExits(engine: Engine, bootId: string | null) {
   /** Whether containers outlive the Engine; null until it was asked. It is asked again after every interruption. */
   let outlive: boolean | null = null;
   /** Kept only while exits are seen as they happen: during an interruption the next Engine may answer. */
-  let startedAt: number | null = null;
-  /** Since when exits are seen as they happen, in ms since the epoch; infinite while they are not. */
-  let watchingSince = Number.POSITIVE_INFINITY;
+  let start: string | null = null;
+  /** Whether exits are seen as they happen. */
+  let isWatching = false;
+  /** Containers that were alive since then. */
+  const alive = new Set<string>();
   let isLiveRestore = false;
 
   /**
    * An Engine with live-restore reports 255 for a container that ended while the Engine was away (measured on 20.10 after a
-   * crash). It is the job's own code only if the end was seen as it happened.
+   * crash). It is the job's own code only if the Engine did not go away since the container was seen alive.
    */
-  const isUnrecorded = (code: number, at: number): boolean => isLiveRestore && code === 255 && at < watchingSince;
+  const isUnrecorded = (code: number, id: string): boolean => isLiveRestore && code === 255 && !alive.has(id);
 
   const remember = (id: string, exit: Exit): Exit => {
     known.set(id, exit);
@@ -49,44 +51,56 @@ export function createExits(engine: Engine, bootId: string | null) {
     return outlive;
   };
 
-  /** An Engine without live-restore creates the default bridge at every start (measured on 20.10). */
-  const engineStart = async (signal?: AbortSignal): Promise<number | null> => {
-    if (startedAt !== null) return startedAt;
-    const bridge = await engine.network('bridge', signal);
-    const start = bridge === null ? null : Date.parse(bridge.Created);
-    if (watchingSince !== Number.POSITIVE_INFINITY) startedAt = start;
-    return start;
+  /**
+   * Names one start of the Engine: without live-restore it creates the default bridge anew each time (measured on 20.10). null if
+   * it has none.
+   */
+  const engineStart = async (signal?: AbortSignal): Promise<string | null> => {
+    if (start !== null) return start;
+    const bridge = (await engine.network('bridge', signal))?.Id ?? null;
+    if (isWatching) start = bridge;
+    return bridge;
   };
+
+  /** Whether an Engine was started since the container was made, which has ended all containers of the one before. */
+  const isOfEarlier = (made: string | undefined, now: string | null): boolean => made !== undefined && now !== null && made !== now;
 
   return {
     /** When exits are no longer seen as they happen. Whether containers outlived the previous Engine is still needed. */
     interrupted: (): void => {
-      startedAt = null;
-      watchingSince = Number.POSITIVE_INFINITY;
+      start = null;
+      isWatching = false;
+      alive.clear();
     },
+
+    /** These were alive in an answer of the Engine. */
+    sawAlive: (ids: Iterable<string>): void => {
+      if (isWatching) for (const id of ids) alive.add(id);
+    },
+
+    engineStart,
 
     /** After an interruption: what was known of the Engine may no longer hold. */
     refresh: async (signal: AbortSignal): Promise<void> => {
       const before = outlive;
       outlive = null;
-      startedAt = null;
+      start = null;
       // If live-restore was turned on only now, it says nothing about how the Engine stopped.
       if (!(await containersOutlive(signal)) || before === false) outlive = false;
-      watchingSince = engine.clock.wall();
+      isWatching = true;
     },
 
-    /** At the *die* event. `at` is its time in ms since the epoch; `connection` aborts when the Engine closes the connection. */
-    atDeath: async (id: string, code: number, at: number, connection: AbortSignal): Promise<Exit> => {
+    /** At the *die* event. `made`: the start of the Engine that made it; `connection` aborts when the Engine closes the connection. */
+    atDeath: async (id: string, code: number, made: string | undefined, connection: AbortSignal): Promise<Exit> => {
       const before = known.get(id);
       if (before !== undefined) return before;
       const outlives = await containersOutlive(connection).catch(() => null);
       if (outlives !== true) {
         // Two checks, because an Engine that restarts after a crash ends what it finds before it creates its bridge.
-        const start = await engineStart(connection).catch(() => null);
-        if (start !== null && at < start) return remember(id, endedByEngine(code));
+        if (isOfEarlier(made, await engineStart(connection).catch(() => null))) return remember(id, endedByEngine(code));
         if (!(await isStaying(engine, connection))) return remember(id, endedByEngine(code));
       }
-      if (isUnrecorded(code, at)) return remember(id, unrecorded);
+      if (isUnrecorded(code, id)) return remember(id, unrecorded);
       const container = code === killed ? await engine.inspect(id, connection).catch(() => undefined) : undefined;
       return remember(id, ownEnd(code, container));
     },
@@ -95,19 +109,17 @@ export function createExits(engine: Engine, bootId: string | null) {
     afterwards: async (containers: readonly ContainerAnswer[], signal: AbortSignal): Promise<Map<string, Exit>> => {
       const strangers = containers.filter((one) => !known.has(one.Id));
       if (strangers.length > 0 && !(await containersOutlive(signal))) {
-        const start = await engineStart(signal);
-        for (const { Id, State } of strangers) {
-          if (start === null || Date.parse(State.FinishedAt) >= start) continue;
-          known.set(Id, endedByEngine(State.ExitCode));
-        }
+        const now = await engineStart(signal);
+        for (const { Id, State, Config } of strangers)
+          if (isOfEarlier(Config.Labels?.[labels.engine], now)) known.set(Id, endedByEngine(State.ExitCode));
         // A stopping Engine serves open connections while it ends its containers; only a new connection shows that it stops.
         const why = await whyNotStaying(engine, signal);
         if (why !== null) throw why;
       }
       for (const { Id, State, Config } of strangers) {
         const boot = Config.Labels?.[labels.boot];
-        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, lost('the host was rebooted meanwhile'));
-        else if (isUnrecorded(State.ExitCode, Date.parse(State.FinishedAt))) known.set(Id, unrecorded);
+        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, hostRestarted);
+        else if (isUnrecorded(State.ExitCode, Id)) known.set(Id, unrecorded);
         else if (!known.has(Id)) known.set(Id, ownEnd(State.ExitCode, { State }));
       }
       return new Map(containers.map(({ Id }) => [Id, known.get(Id) ?? lost('how it ended is unknown')]));
@@ -118,6 +130,7 @@ export function createExits(engine: Engine, bootId: string | null) {
 
     forget: (id: string) => {
       known.delete(id);
+      alive.delete(id);
     },
   };
 }

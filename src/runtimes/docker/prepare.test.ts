@@ -55,6 +55,8 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
     },
     devices: { grant: async () => noGrant, retreat: () => false, verify: async (_, id) => verify(id) },
     isPodman: async () => false,
+    exits: { engineStart: async () => null, sawAlive: () => {} },
+    givers: { give: async () => {} },
   });
   return {
     ...{ prepare, containers, asked, networks },

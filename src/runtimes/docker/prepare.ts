@@ -13,8 +13,9 @@ import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
+import type { Exits } from './exits.ts';
 import type { Networks } from './networks.ts';
-import { giveWorkspace } from './workspace.ts';
+import { type Givers, giveWorkspace } from './workspace.ts';
 
 interface PrepareParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly engine: Engine;
@@ -23,10 +24,12 @@ interface PrepareParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly networks: Pick<Networks, 'resolve' | 'forget'>;
   readonly devices: Devices;
   readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
+  readonly exits: Pick<Exits, 'engineStart' | 'sawAlive'>;
+  readonly givers: Pick<Givers, 'give'>;
 }
 
 export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
-  const { engine, owner, boot, log, containers, images, networks, devices, isPodman } = parts;
+  const { engine, owner, boot, log, containers, images, networks, devices, isPodman, exits, givers } = parts;
   const { endpoint } = engine;
 
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
@@ -35,8 +38,20 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     const network = await networks.resolve(spec.recipe.network);
     const podman = await isPodman(signal);
     const grant = await devices.grant(spec, signal);
+    // Podman has no daemon that ends its containers.
+    const engineStart = podman ? null : await exits.engineStart(signal);
     try {
-      const body = createBody(spec, { owner, boot, imageId: image.id, imagePath: image.path, network, podman, log, grant });
+      const body = createBody(spec, {
+        owner,
+        boot,
+        engineStart,
+        imageId: image.id,
+        imagePath: image.path,
+        network,
+        podman,
+        log,
+        grant,
+      });
       return await engine.create(containerName(spec), body);
     } catch (error) {
       // Podman answers 500 for a name that is in use.
@@ -58,9 +73,14 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
     const user = spec.recipe.user ?? image.user;
     const files = await containers.filesOf(spec.agent, { id, image: image.id, user }, signal);
-    if (files.uid !== 0 || files.gid !== 0) await giveWorkspace(engine, id, files, signal);
+    if (files.uid !== 0 || files.gid !== 0) {
+      // Podman unpacks into the volume whatever the root is.
+      if (!spec.recipe.readOnly || (await isPodman(signal))) await giveWorkspace(engine, id, files, signal);
+      else await givers.give(spec.agent, { id, image: image.id }, files, signal);
+    }
     try {
       await engine.start(id);
+      exits.sawAlive([id]);
     } catch (error) {
       throw refusal(error, spec, endpoint);
     }

@@ -5,9 +5,9 @@
 import { posix } from 'node:path';
 import { pipeline, Readable, Transform } from 'node:stream';
 import { extract, type Header, pack } from 'tar-stream';
+import type { AgentId } from '../../core/slot.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { OnejobError } from '../../errors.ts';
-import { workspacePath } from './create.ts';
+import { labels, workspacePath } from './create.ts';
 
 /** Who a sandbox's files belong to, as numbers. */
 export interface Owner {
@@ -16,17 +16,50 @@ export interface Owner {
 }
 
 /**
- * Gives a new volume, which belongs to root, to its user. The Engine skips the entry of an archive's top directory, and refuses
- * archives outside of volumes under a read-only root. With `..` the directory is an entry like any other.
+ * Gives the volume of a container that was not started, which belongs to root, to its user. The Engine skips the entry of an
+ * archive's top directory and refuses names that leave it, so the archive goes to the root directory.
  */
 export async function giveWorkspace(engine: Engine, id: string, owner: Owner, signal: AbortSignal): Promise<void> {
-  const name = workspacePath.slice(1);
-  try {
-    await engine.putArchive(id, workspacePath, directoryEntry(`../${name}/`, 0o755, owner), signal);
-  } catch (error) {
-    if (!(error instanceof OnejobError && error.code === 'E_ENGINE_FAILED')) throw error;
-    await engine.putArchive(id, '/', directoryEntry(`${name}/`, 0o755, owner), signal);
-  }
+  await engine.putArchive(id, '/', directoryEntry(`${workspacePath.slice(1)}/`, 0o755, owner), signal);
+}
+
+export type Givers = ReturnType<typeof createGivers>;
+
+/**
+ * Gives volumes away whose containers have a read-only root, for which the Engine refuses such an archive: through a second
+ * container that shares the volume, and is never started.
+ */
+export function createGivers(engine: Engine, owner: string) {
+  /** Agents whose workspace is being given away. */
+  const giving = new Set<AgentId>();
+  return {
+    async give(agent: AgentId, { id, image }: { readonly id: string; readonly image: string }, to: Owner, signal: AbortSignal) {
+      giving.add(agent);
+      try {
+        const giver = await engine.create(`onejob-workspace-${agent}`, {
+          Image: image,
+          Entrypoint: ['sh'],
+          Labels: { [labels.owner]: owner, [labels.workspace]: agent },
+          HostConfig: { VolumesFrom: [id], NetworkMode: 'none' },
+        });
+        try {
+          signal.throwIfAborted();
+          await giveWorkspace(engine, giver, to, signal);
+        } finally {
+          await engine.remove(giver);
+        }
+      } finally {
+        giving.delete(agent);
+      }
+    },
+    /** Removes what a manager has left that was killed meanwhile. */
+    async sweep(containers: Awaited<ReturnType<Engine['containers']>>): Promise<void> {
+      for (const { Id, Labels } of containers) {
+        const agent = Labels?.[labels.workspace];
+        if (agent !== undefined && !giving.has(agent)) await engine.remove(Id);
+      }
+    },
+  };
 }
 
 /** Unpacks the tar stream `files` as `owner`. It is destroyed if that fails. */

@@ -15,7 +15,7 @@ import { lstatSync } from 'node:fs';
 import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { AgentId, Exit } from '../../core/slot.ts';
+import { type AgentId, type Exit, hostRestarted } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
 import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from '../../system/process-identity.ts';
 import type { SandboxSeen } from '../runtime.ts';
@@ -131,7 +131,7 @@ export function stateOf(at: Layout, about: Intent, boot: string): SandboxSeen['s
   if (code !== null) return ended(code);
   const supervisor = supervisorOf(path);
   if (supervisor === null) return { kind: 'created' };
-  if (supervisor.boot !== boot) return lost('the host was restarted');
+  if (supervisor.boot !== boot) return { kind: 'exited', exit: hostRestarted };
   const first = firstProcessOf(path);
   if (isAlive(supervisor) || (first !== null && isAlive(first))) return { kind: 'running' };
   // It may have ended between the two looks.

@@ -2,7 +2,7 @@
  * The simulated Engine: the sandboxes of the world, which outlive managers, and everything that can happen to them and to itself.
  * Nothing here is about one manager's connection to it (`runtime.ts`).
  */
-import type { AgentId, Exit } from '../../../src/core/slot.ts';
+import { type AgentId, type Exit, hostRestarted } from '../../../src/core/slot.ts';
 import type { OnejobError } from '../../../src/errors.ts';
 import type { RuntimeEvent, SandboxSpec } from '../../../src/runtimes/runtime.ts';
 import type { SimTime } from '../time.ts';
@@ -98,6 +98,8 @@ export class SimEngine {
   outages = 0;
   /** How often it was started anew, and ended all that ran. */
   restarts = 0;
+  /** How often its host has lost power. */
+  cuts = 0;
   /** Sandboxes that somebody else, or the kernel, has ended. */
   seized = 0;
   /** What acts out scripts of other services than the own queue. */
@@ -275,6 +277,21 @@ export class SimEngine {
     const reason = 'the Engine was stopped, and without live-restore it ends what runs';
     for (const owned of this.#owners.values())
       for (const sandbox of owned.values()) if (sandbox.isStarted) sandbox.end({ kind: 'lost', reason });
+  }
+
+  /**
+   * Its host loses power, and boots within `ms`: nothing runs any more, nobody knows how anything ended, and what was printed may be
+   * lost, because nobody has synced it.
+   */
+  cutPower(ms: number): void {
+    this.cuts += 1;
+    for (const owned of this.#owners.values())
+      for (const sandbox of owned.values()) {
+        if (sandbox.isStarted && sandbox.job !== null) this.lost.add(sandbox.job);
+        sandbox.cutPower(hostRestarted, this.random() < 0.5);
+      }
+    this.#recent = [];
+    this.outage(ms);
   }
 
   /** Says so to a listener, and again what has happened in the last seconds, as an Engine is asked to. */

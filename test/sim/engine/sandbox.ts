@@ -88,7 +88,7 @@ export class Sandbox {
   readonly owner: string;
   readonly fingerprint: string;
   readonly madeAt: number;
-  readonly output: Output;
+  output: Output;
   /** UUIDs of the devices that it really has. */
   readonly granted: readonly string[];
   /** The only CPUs that it runs on, as it was made; null for all. */
@@ -228,6 +228,14 @@ export class Sandbox {
     for (const fn of this.#ends) fn();
     this.#around.ended(this, exit);
     this.#tell();
+  }
+
+  /** However it ended before, that was not written down. */
+  cutPower(exit: Exit, losesOutput: boolean): void {
+    if (losesOutput) this.output = new Output(this.#around.keeps);
+    if (!this.isStarted) return;
+    if (this.exit === null) this.end(exit);
+    else this.exit = exit;
   }
 
   /** It is not there any more. */

@@ -188,6 +188,7 @@ export function createStackEntry(
       if (registrations.get(agent)?.state === 'removed') registrations.forget(agent);
       registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, clock.wall());
     });
+    await store.sync();
     const remote = await stacks.register(key, queue, { host, onejob: version }, signal);
     write(() => registrations.made(agent, remote, clock.wall()));
     isKnown = true;
