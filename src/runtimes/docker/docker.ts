@@ -102,7 +102,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
   return {
     name: 'docker',
-    capabilities: { weaker: null, images: true, holdsSecrets: true, workspace: () => workspacePath },
+    capabilities: { weaker: null, images: true, hostNetwork: null, holdsSecrets: true, workspace: () => workspacePath },
     close: () => {
       inputs.close();
       engine.close();
