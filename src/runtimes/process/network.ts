@@ -172,8 +172,8 @@ export function networkScript(
 }
 
 /**
- * Whether networks can be made here: one like a job's must be made, and differ from ours. `why` is a sentence. `dir`: a folder for the
- * probe's files.
+ * Whether networks can be made here: one like a job's must be made, and differ from ours. `why` is a sentence. `dir`: the folder of
+ * sandboxes; a sweep removes what is left of a probe there.
  */
 export async function probeNetwork(
   root: boolean,
