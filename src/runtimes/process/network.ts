@@ -21,6 +21,9 @@ const resolver = '169.254.1.1';
 /** Nothing has this address: pasta answers for every gateway. */
 const noGateway = '169.254.1.2';
 
+/** What pasta accepts. */
+const largestMtu = 65_520;
+
 /** How this host reaches others, as far as sandboxes need to know. Looked at for each sandbox: it may change at any time. */
 export interface Uplink {
   /** pasta's options. */
@@ -37,12 +40,17 @@ export function uplink(read = (path: string): string => readOr(path, ''), interf
   const v4 = defaultRoute(read('/proc/net/route'));
   const v6 = /^0{32} 00 0{32} 00 (?!0{32})\w{32} .* (?!lo$)\S+$/m.test(read('/proc/net/ipv6_route'));
   const found = v4 ?? (v6 ? null : anyInterface(interfaces));
-  const mtu = found === null ? '' : read(`/sys/class/net/${found.name}/mtu`).trim();
+  const mtu = found === null ? 0 : Number(read(`/sys/class/net/${found.name}/mtu`));
   const { text, forwards } = resolvConf(read('/etc/resolv.conf'));
   const given = found?.gateway === false ? explicit(found.name, interfaces) : [];
-  const families = found !== null && v6 && given.length === 0 ? [] : [found === null ? '-6' : '-4'];
+  const families = found !== null && v6 && given.length === 0 ? [] : [found === null && v6 ? '-6' : '-4'];
   return {
-    options: [...families, ...given, ...(mtu === '' ? [] : ['-m', mtu]), ...(forwards ? ['--dns-forward', resolver] : [])],
+    options: [
+      ...families,
+      ...given,
+      ...(mtu === 0 ? [] : ['-m', String(Math.min(mtu, largestMtu))]),
+      ...(forwards ? ['--dns-forward', resolver] : []),
+    ],
     addresses: ownAddresses(read),
     resolvConf: forwards ? text : null,
   };
@@ -60,16 +68,17 @@ function defaultRoute(table: string): { readonly name: string; readonly gateway:
 }
 
 /** A host without a default route, such as one of a closed network: pasta needs an interface, and the kernel of the host decides. */
-function anyInterface(interfaces: Interfaces): { readonly name: string; readonly gateway: boolean } {
+function anyInterface(interfaces: Interfaces): { readonly name: string; readonly gateway: boolean } | null {
   const names = Object.entries(interfaces).filter(([, list = []]) =>
     list.some(({ family, internal }) => family === 'IPv4' && !internal),
   );
-  return { name: names[0]?.[0] ?? 'lo', gateway: false };
+  const [first] = names;
+  return first === undefined ? null : { name: first[0], gateway: false };
 }
 
 function explicit(name: string, interfaces: Interfaces): readonly string[] {
-  const own = interfaces[name]?.find(({ family }) => family === 'IPv4');
-  return ['-i', name, '-a', own?.address ?? '127.0.0.1', '-n', own?.netmask ?? '255.0.0.0', '-g', noGateway];
+  const own = interfaces[name]?.find(({ family, internal }) => family === 'IPv4' && !internal);
+  return ['-i', name, '-a', own?.address ?? '', '-n', own?.netmask ?? '', '-g', noGateway];
 }
 
 /** From tables of the kernel, because addresses of interfaces that are down count as well. Addresses of one link cannot be called. */
