@@ -44,7 +44,7 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
       : await probeBubblewrap(limit.signal, root ? firstUid : null, filter);
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
   const network = probe.usable
-    ? await probeNetwork(root, at.agents, limit.signal)
+    ? await probeNetwork(root, at.agents)
     : { own: false, why: 'A network of their own needs bubblewrap.' };
   // A job that runs as the user who started onejob could do everything through another process of that user.
   const { usable } = probe;

@@ -1,7 +1,7 @@
 /** The network of a sandbox, with real sandboxes: what a job can take and reach of this host. No packet leaves this machine. */
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,6 +11,7 @@ import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contra
 import { lacks } from '../../../test/support/require.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { allPids, markVariable, readOr } from '../../system/process-identity.ts';
+import { run as runToEnd } from '../../system/run.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
 import { supervisorOf } from './folder.ts';
@@ -159,6 +160,60 @@ describe.skipIf(lacks('bubblewrap', 'pasta'))('a job in a network of its own', (
     expect(helpersOf(agent)).toEqual([]);
   });
 });
+
+/** Shell that sets up a host: a way out to another network namespace with servers, and a resolver on its loopback, then `exec`s. */
+const labHost = `
+  ip link set lo up && mount --bind "$0/resolv.conf" /etc/resolv.conf || exit
+  ip link add up0 type veth peer name far0
+  unshare -n sh -c 'until ip link set far0 up 2>/dev/null; do sleep 0.02; done; ip addr add 10.99.0.2/24 dev far0; exec perl "$0/far.pl"' "$0" &
+  far=$!
+  until [ "$(readlink /proc/$far/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
+  ip link set far0 netns $far && ip addr add 10.99.0.1/24 dev up0 && ip link set up0 up && ip route add default via 10.99.0.2 || exit
+  perl "$0/resolver.pl" & resolver=$!
+  "$@"; code=$?; kill $far $resolver; exit $code`;
+
+/** Answers on TCP and UDP, port 7. */
+const far = `use IO::Socket::IP; use IO::Select; $t = IO::Socket::IP->new(LocalAddr => "10.99.0.2", LocalPort => 7, Listen => 5) or die $@;
+  $u = IO::Socket::IP->new(LocalAddr => "10.99.0.2", LocalPort => 7, Proto => "udp") or die $@;
+  $all = IO::Select->new($t, $u);
+  while (@r = $all->can_read) { for (@r) {
+    if ($_ == $t) { $c = $t->accept; print $c "far, to ", $c->peerhost, "\\n"; close $c } else { $u->recv($x, 99); $u->send("udp $x") }
+  } }`;
+
+/** Every name has the address 10.1.2.3. */
+const resolver = `use IO::Socket::IP; $u = IO::Socket::IP->new(LocalAddr => "127.0.0.53", LocalPort => 53, Proto => "udp") or die $@;
+  while ($u->recv($q, 999)) { $u->send(substr($q, 0, 2) . pack("H*", "8180000100010000" . "0000") . substr($q, 12) . pack("H*", "c00c00010001000000050004" . "0a010203")) }`;
+
+it.skipIf(lacks('bubblewrap', 'pasta', 'mount'))(
+  'a job calls others as the host does, also by name where the resolver is on its loopback',
+  async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'onejob-lab-'));
+    writeFileSync(join(dir, 'resolv.conf'), 'nameserver 127.0.0.53\n');
+    writeFileSync(join(dir, 'far.pl'), far);
+    writeFileSync(join(dir, 'resolver.pl'), resolver);
+    const udp = `perl -MIO::Socket::IP -e '$s = IO::Socket::IP->new(PeerHost => "10.99.0.2", PeerPort => 7, Proto => "udp"); $s->send("hello"); $s->recv($x, 99); print "$x\\n"'`;
+    const tcp = `perl -MIO::Socket::IP -e '$s = IO::Socket::IP->new(PeerHost => "10.99.0.2", PeerPort => 7); print <$s>'`;
+    const job = ['ip -6 route show default', udp, tcp, 'getent ahostsv4 some.lab | head -n 1'];
+    const module = (path: string) => JSON.stringify(new URL(path, import.meta.url).href);
+    const program = `
+    const { createProcessRuntime } = await import(${module('./process.ts')});
+    const { frame } = await import(${module('../gate.ts')});
+    const runtime = await createProcessRuntime(${JSON.stringify({ owner: `lab-${process.pid}`, dir })});
+    const never = new AbortController().signal;
+    const spec = ${JSON.stringify(specOf(plainRecipe, { agent: 'lab-1' }))};
+    await runtime.prepare(spec, () => {}, never);
+    await runtime.release(spec.agent, frame(spec.agent, ${JSON.stringify(job.join('\n'))}), never);
+    const start = { time: 0n, atTime: 0, stdout: 0, stderr: 0 };
+    for await (const chunks of runtime.logs(spec.agent, start, never)) for (const { bytes } of chunks) process.stdout.write(bytes);
+    await runtime.remove(spec.agent);
+    await runtime.sweep(never);`;
+    const args = ['--net', '--mount', 'sh', '-c', labHost, dir, process.execPath, '--input-type=module', '-e', program];
+    const { stdout, stderr } = await runToEnd('unshare', args, { timeout: 40_000 });
+    rmSync(dir, { recursive: true });
+    const said = stdout.toString().split('\n').slice(2);
+    expect(said, stderr).toEqual(['udp hello', 'far, to 10.99.0.1', expect.stringMatching(/^10\.1\.2\.3 +STREAM some\.lab$/), '']);
+  },
+);
 
 async function closeAll(servers: readonly Server[]): Promise<void> {
   await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));

@@ -184,17 +184,14 @@ export function networkScript(
  * Whether networks can be made here: one like a job's must be made, and differ from ours. `why` is a sentence. `dir`: the folder of
  * sandboxes; a sweep removes what is left of a probe there.
  */
-export async function probeNetwork(
-  root: boolean,
-  dir: string,
-  signal: AbortSignal,
-): Promise<{ readonly own: boolean; readonly why: string }> {
+export async function probeNetwork(root: boolean, dir: string): Promise<{ readonly own: boolean; readonly why: string }> {
   const folder = await mkdtemp(join(dir, '.network-'));
   try {
     const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];
     const script = networkScript({ root, uplink: uplink(), file: networkFile }, inside, [`printf '%s\\n' "$r" >&2; exit 1`]);
-    const how = { cwd: folder, input: script.join('\n'), signal, timeout: 5_000, env: { PATH: path } };
-    const { stdout, stderr } = await run('/bin/sh', ['-s'], how);
+    // The shell's children would hold its output, and `timeout` ends them with it.
+    const how = { cwd: folder, input: script.join('\n'), env: { PATH: path } };
+    const { stdout, stderr } = await run('timeout', ['-s', 'KILL', '5', '/bin/sh', '-s'], how);
     const made = stdout.toString().trim();
     if (/^net:\[\d+\]$/.test(made) && made !== (await readlink('/proc/self/ns/net')))
       return { own: true, why: 'pasta is installed and a probe network was made.' };
