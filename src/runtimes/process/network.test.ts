@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
+import { processesOf } from '../../../test/support/census-processes.ts';
 import { lacks } from '../../../test/support/require.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { allPids, markVariable, readOr } from '../../system/process-identity.ts';
@@ -143,6 +144,8 @@ describe.skipIf(lacks('bubblewrap', 'pasta'))('a job in a network of its own', (
     const next = await createProcessRuntime({ owner, dir });
     await next.sweep(never);
     expect(helpersOf(agent)).toHaveLength(3);
+    const counted = processesOf({ stateDir: dir, owner }).map(({ command }) => command);
+    expect(helpersOf(agent).filter((command) => !counted.some((one) => command.startsWith(one.replace(/…$/, ''))))).toEqual([]);
     await next.release(agent, frame(agent, call('127.0.0.1', port)), never);
     await log.ended;
     expect(log.text()).toMatch(/\nhost\n$/);
