@@ -20,11 +20,9 @@ export const longestName = 100;
 
 const label = (most: number) =>
   optional(
-    z
-      .string()
-      .regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u'), {
-        error: ({ input }) => labelProblem(String(input), most) ?? 'it is invalid',
-      }),
+    z.string().regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u'), {
+      error: ({ input }) => labelProblem(String(input), most) ?? 'it is invalid',
+    }),
   );
 
 /** Why a text cannot be a name of up to `most` letters, as a clause; null if it can. */

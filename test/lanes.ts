@@ -51,7 +51,7 @@ const processes = [
   'src/runtimes/{choose,gate}.test.ts',
   'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
   'src/runtimes/docker/{facts,inputs,logs,networks,prepare,witness,workspace}.test.ts',
-  'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,process,supervisor}.test.ts',
+  'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
   'src/secrets/seed-format.test.ts',
   'src/store/store.test.ts',
   'src/system/foreign-tree.test.ts',

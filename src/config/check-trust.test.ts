@@ -70,10 +70,10 @@ it('a volume that gives the host away is not for jobs that are not trusted', asy
   expect(closed).toEqual([expect.stringContaining('warning: pools.lab.volumes[0]')]);
 });
 
-it('a process shares the network of its host: no place for jobs that are not trusted, unless the owner gives that up', async () => {
+it('a process has no network "internet": no place for jobs that are not trusted, unless the owner gives that up', async () => {
   const [line] = await folder.check(file('runtime: process'));
   expect(line).toContain(
-    'pools.lab.runtime: is process, whose jobs can reach everything that listens on this host, and untrusted jobs',
+    'pools.lab.runtime: is process, whose jobs can reach private networks, and this host if it lacks pasta, and untrusted jobs',
   );
   expect(line).toContain(
     'write trust: { forks: refuse, others: refuse }, or runtime: docker, or accept the risk with "isolation: none"',

@@ -21,7 +21,7 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
   const open = acceptedOutsiders(trust);
   if (open.length === 0) return;
   if (isOpenProcess(pool) && sound(pool, 'runtime', 'isolation')) {
-    const how = `whose jobs can reach everything that listens on this host, and untrusted jobs come in through ${quoted(open)}`;
+    const how = `whose jobs can reach private networks, and this host if it lacks pasta, and untrusted jobs come in through ${quoted(open)}`;
     const help = `write ${closing(open)}, or runtime: docker, or accept the risk with "isolation: none"`;
     inPool(pool, ['runtime'], `is process, ${how}; ${help}`);
   }
@@ -34,7 +34,7 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
 
 export type Outsider = 'forks' | 'others';
 
-/** Whether it is a pool of processes, which have the host's network, that lets untrusted jobs in without `isolation: none`. */
+/** Whether it is a pool of processes, which have no network `internet`, that lets untrusted jobs in without `isolation: none`. */
 export function isOpenProcess({ runtime, isolation, trust }: Pick<PoolConfig, 'runtime' | 'isolation' | 'trust'>): boolean {
   return runtime === 'process' && isolation === 'full' && acceptedOutsiders(trust).length > 0;
 }

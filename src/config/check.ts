@@ -7,6 +7,7 @@ import { codeOf } from '../errors.ts';
 import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
+import { checkNetworks } from './check-network.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
 import type { HostFacts } from './environment.ts';
@@ -86,11 +87,13 @@ export function checkAcross(
       checkMounts(pool, there);
     }
     checkNames(there);
+    checkNetworks(there);
   }
   checkServices(checking);
   checkApi(checking);
   checkClouds(checking);
   checkNames(checking);
+  checkNetworks(checking);
   checkPartition(checking);
   checkRepair(checking);
   checkSums(checking);

@@ -74,6 +74,8 @@ export interface SandboxSpec {
   readonly recipe: Recipe;
   /** Exactly these, checked from evidence before the gate is ready. Empty: none at all, even if its image asks for some. */
   readonly devices: readonly LeasedDevice[];
+  /** Ports of this host that it must reach, for a sandbox that nobody asks for with `hostAddress`. */
+  readonly doors?: readonly number[];
   /** The only CPUs that it may use, in the kernel's format (`0-15,32-47`). Default: all. */
   readonly cpuset?: string;
 }
@@ -146,6 +148,8 @@ export interface RuntimeCapabilities {
   /** A sentence about the isolation of jobs if it is weaker than a container's; else null. */
   readonly weaker: string | null;
   readonly images: boolean;
+  /** Why sandboxes of the network `default` are in the network of the host, as a sentence; null: they are not. */
+  readonly hostNetwork: string | null;
   /** Whether secrets of a CI service may enter, because S8 holds. */
   readonly holdsSecrets: boolean;
   /** Its sandboxes are on another host, and outlive a restart of this one. */
@@ -267,12 +271,12 @@ export interface Runtime {
 
   /**
    * The address at which sandboxes on a recipe's network reach `port` of this host (TCP, 1 to 65535). Opens what the runtime
-   * itself keeps closed (the rules of the network `internet`); that stays open until `sweep`. Idempotent. A network that somebody
-   * removed is created again and may then have another address.
+   * itself keeps closed: the rules of the network `internet`, until `sweep`; where each sandbox has a network of its own, the port
+   * in that of `agent`. Idempotent. A network that somebody removed is created again and may then have another address.
    * @throws OnejobError E_NO_DOOR if there is no way: network `none`, an Engine on another host, a network without a gateway
    * here; E_NETWORK_UNGUARDED as `prepare` does
    */
-  hostAddress(network: string, port: number, signal: AbortSignal): Promise<string>;
+  hostAddress(network: string, port: number, signal: AbortSignal, agent?: AgentId): Promise<string>;
 
   /** Removes networks and the like that this owner's sandboxes share, if none is left. */
   sweep(signal: AbortSignal): Promise<void>;

@@ -8,6 +8,9 @@ import { codeOf, messageOf, OnejobError } from '../errors.ts';
 /** Environment variable that every process of an agent inherits. */
 export const markVariable = 'ONEJOB_AGENT_MARK';
 
+/** Environment variable that says to which installation a helper of an agent belongs. No job has it. */
+export const ownerVariable = 'ONEJOB_OWNER';
+
 export interface ProcessIdentity {
   readonly pid: number;
   /** Field 22 of /proc/PID/stat: clock ticks since boot (proc(5)). */

@@ -6,7 +6,9 @@ import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { expect, test } from 'vitest';
+import { freePort } from '../support/free-port.ts';
 import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
 
 const pools = 'pools: { default: { agents: 1, runtime: process } }';
 
@@ -39,6 +41,27 @@ test('a login survives the daemon, also one that is killed, and what it may do i
   expect(await me(base, headers)).toEqual([200, 'read']);
   const refused = await fetch(`${base}/v1/drain`, { method: 'POST', headers: { ...headers, origin: base } });
   expect(refused.status).toBe(403);
+});
+
+test.skipIf(lacks('bubblewrap', 'pasta'))('a job takes no port of a daemon that restarts, and gets no login', async () => {
+  const port = await freePort();
+  await using here = await onejob({ config: `${pools}\napi: { listen: "127.0.0.1:${port}" }` });
+  await here.up();
+  const { base, headers } = await login(here);
+  // It tries until the port is free, and answers everybody who comes.
+  const take = `until ($s = IO::Socket::IP->new(LocalAddr => "127.0.0.1", LocalPort => ${port}, ReuseAddr => 1, Listen => 5)) { select undef, undef, undef, 0.003 }`;
+  const answer =
+    'while ($c = $s->accept) { while (<$c>) { print "heard $_"; last unless /\\S/ } print $c "HTTP/1.1 200 OK\\r\\n\\r\\n{}"; close $c }';
+  const thief = `$| = 1; print "up\\n"; ${take} ${answer}`;
+  const job = here.run('-d', '--no-workspace', '--', 'perl', '-MIO::Socket::IP', '-e', thief);
+  const id = (await job.ended).stdout.trim();
+  const log = async (): Promise<string> => (await here.cli(['logs', id]).ended).stdout;
+  await expect.poll(log, { timeout: 20_000 }).toBe('up\n');
+  expect((await here.cli(['down', '--leave']).ended).code).toBe(0);
+  await expect(me(base, headers)).rejects.toThrow();
+  await here.up();
+  expect(await me(base, headers)).toEqual([200, 'operator']);
+  expect(await log()).toBe('up\n');
 });
 
 test('a reader hears of a job as it runs, and of a pool that somebody drains', async () => {

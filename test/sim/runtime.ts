@@ -146,7 +146,7 @@ export function simRuntime(
 
   return {
     name,
-    capabilities: { weaker: null, images, holdsSecrets: true, workspace: () => workspacePath },
+    capabilities: { weaker: null, images, hostNetwork: null, holdsSecrets: true, workspace: () => workspacePath },
     groupsOf: () => [],
     check: (signal) => call(5, signal, () => []),
     fingerprint: (recipe, signal) =>

@@ -31,6 +31,8 @@ export interface Machine {
   readonly root: string | null;
   /** A probe run of bubblewrap succeeded. */
   readonly bubblewrap: string | null;
+  /** Carries the traffic of a network namespace: Debian's package passt. */
+  readonly pasta: string | null;
   readonly busybox: string | null;
   /** The command line of OpenSSL, whose encrypted values onejob reads and writes. */
   readonly openssl: string | null;
@@ -89,6 +91,7 @@ export async function lookAtMachine(): Promise<Machine> {
     root,
     bubblewrap:
       found('bwrap') ?? tried('bwrap', ['--ro-bind', '/usr', '/usr', ...libraryLinks(), '--unshare-all', '/usr/bin/true']),
+    pasta: found('pasta') ?? found('nsenter') ?? found('ip'),
     busybox: found('busybox'),
     openssl: found('openssl'),
     promtool: found('promtool'),

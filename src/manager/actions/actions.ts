@@ -102,7 +102,8 @@ export function createExecutors(parts: ActParts): Executors {
         const spec = await specOf(key, agent, job, signal);
         return parts.probe.ask({ runtime, spec, fingerprint, script }, signal);
       },
-      hostAddress: (port, signal) => runtime.hostAddress(recipeOf(pool, { key, name: ended.name }, job).network, port, signal),
+      hostAddress: (port, signal) =>
+        runtime.hostAddress(recipeOf(pool, { key, name: ended.name }, job).network, port, signal, agent),
     };
     return { pool, service, runtime, context };
   };

@@ -136,6 +136,7 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, pr
       const base = poolRecipe(pool, agentName);
       const image = base.image ?? (runtime.capabilities.images ? fingerprints.madeFrom(name) : null);
       const recipe = change({ ...base, image });
+      const doors = new Set<number>();
       if (runtime.capabilities.images && recipe.image === null) return null;
       return {
         recipe,
@@ -145,10 +146,13 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, pr
           await mustBeThere(runtime, recipe, signal);
           // The image exists, and must not be updated for a look.
           const own: Recipe = { ...withoutCaches(recipe, runtime), pull: 'never' };
-          const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [] };
+          const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [], doors: [...doors] };
           return probe.look({ runtime, spec, script }, signal);
         },
-        hostAddress: (port, signal) => runtime.hostAddress(recipe.network, port, signal),
+        hostAddress: (port, signal) => {
+          doors.add(port);
+          return runtime.hostAddress(recipe.network, port, signal);
+        },
       };
     },
   };

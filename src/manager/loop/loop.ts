@@ -224,7 +224,7 @@ export async function openLoop(parts: LoopParts) {
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
   restoreSlots({
-    ...{ reconciler, pools, services, runtimes, store, clock },
+    ...{ reconciler, config, services, runtimes, store, clock },
     devices: deviceManager?.registry.slotDevices ?? noDevices,
   });
   const holds = createHolds({ clock, store, reconciler });

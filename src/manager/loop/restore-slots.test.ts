@@ -1,7 +1,7 @@
 /** The contents of slots after a change of config: they stay with their CI service until they are gone. */
 import { expect, test } from 'vitest';
 import type { CiService } from '../../ci/ci-service.ts';
-import type { PoolConfig } from '../../config/config.ts';
+import type { Config, PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type Action, type Change, emptySlot, type Slot } from '../../core/slot.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
@@ -34,7 +34,7 @@ function start(
   pools: readonly Partial<PoolConfig>[],
   stored: readonly Slot[],
   services: readonly CiService[],
-  { runtime = able, keepStandby = true } = {},
+  { runtime = able, keepStandby = true, configured = [] as Config['services'] } = {},
 ) {
   const acted: string[] = [];
   const clock: Clock = { now: () => 1_000, wall: () => 0, after: () => () => {} };
@@ -51,7 +51,7 @@ function start(
   const usual = { agents: 1, standby: true, standbyMaxAge: 1e9, stopGrace: 0, runtime: 'sim', devices: { count: 0 }, recipe: {} };
   restoreSlots({
     reconciler,
-    pools: pools.map((pool) => ({ ...usual, ...pool }) as unknown as PoolConfig),
+    config: { pools: pools.map((pool) => ({ ...usual, ...pool }) as unknown as PoolConfig), services: configured },
     store: {
       slots: { all: () => stored.map((slot) => ({ slot, thisBoot: true })), remove() {} },
       temporary: !keepStandby,
@@ -110,6 +110,34 @@ test('a pool starts nothing in a runtime that cannot keep credentials of its CI 
   expect(paused({})).toEqual([expect.stringMatching(/^runtime sim cannot keep credentials of service a .* \(All is shared\);/)]);
   expect(paused({ isolation: 'none' })).toEqual([]);
   expect(paused({ service: 'own' })).toEqual([]);
+});
+
+test('a pool starts nothing in the network of a host on which jobs of others go through the filter', () => {
+  const hostNetwork = 'pasta is not installed.';
+  const shared = { name: 'sim', capabilities: { holdsSecrets: true, weaker: null, hostNetwork } } as Runtime;
+  const paused = (services: Config['services'], network = 'default', runtime = shared) => {
+    const pools = [
+      { name: 'p', service: 'own', recipe: { network } },
+      { name: 'lab', service: 'lab', trust: {}, recipe: { network } },
+    ] as unknown as PoolConfig[];
+    const open = [serviceOf('lab', 'late').service, serviceOf('own', 'late').service];
+    const { reconciler } = start(pools, [], open, { runtime, configured: services });
+    return reconciler.pools.map(({ pause }) => (pause.closes ? pause.details : []));
+  };
+  const lab = [{ name: 'lab', type: 'gitlab' }] as unknown as Config['services'];
+  expect(paused(lab)).toEqual([
+    [
+      expect.stringMatching(
+        /^its jobs would share the network of this host \(pasta is not installed\), but jobs of pool lab reach/,
+      ),
+    ],
+    [expect.stringContaining('but jobs of service lab reach their service through a filter on this host')],
+  ]);
+  expect(paused(lab)[0]).toEqual([expect.stringContaining('apt-get install bubblewrap passt')]);
+  expect(paused(lab, 'none')).toEqual([[], []]);
+  expect(paused([{ name: 'lab', type: 'github' }] as unknown as Config['services'])).toEqual([[], []]);
+  const own = { ...shared, capabilities: { ...shared.capabilities, hostNetwork: null } };
+  expect(paused(lab, 'default', own)).toEqual([[], []]);
 });
 
 test('a manager that makes no agents for a service tells it nothing about slots', () => {

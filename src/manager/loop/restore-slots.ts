@@ -1,7 +1,8 @@
 /** Merges stored slots with the config when a manager starts: slots that fit are adopted, others are emptied. */
 import { absentService, type CiService } from '../../ci/ci-service.ts';
+import { networkProblem } from '../../config/check-network.ts';
 import { isolationProblem } from '../../config/check-trust.ts';
-import type { PoolConfig } from '../../config/config.ts';
+import type { Config, PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
@@ -12,19 +13,19 @@ import type { Reconciler } from './reconciler.ts';
 
 interface RestoreParts extends Pick<LoopParts, 'store' | 'clock' | 'services' | 'runtimes'> {
   readonly reconciler: Reconciler;
-  readonly pools: readonly PoolConfig[];
+  readonly config: Pick<Config, 'pools' | 'services'>;
   /** Devices of pools that need some. */
   readonly devices: SlotDevices;
 }
 
 export function restoreSlots(parts: RestoreParts): void {
-  const { reconciler, runtimes, store } = parts;
+  const { reconciler, runtimes, store, config: together } = parts;
   // A temporary manager makes no agents that wait for jobs, and tells services nothing of its slots.
   const keepStandby = !store.temporary;
   const serviceNamed = (name: string): CiService =>
     [...parts.services.values()].find((one) => one.name === name) ?? absentService(name);
   const left = new Map(storedSlots(store, parts.clock).map((slot) => [slot.key, slot]));
-  for (const config of parts.pools) {
+  for (const config of together.pools) {
     const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
     const devices = config.devices.count === 0 ? noDevices : parts.devices;
     const service = serviceOf(config, parts);
@@ -40,6 +41,8 @@ export function restoreSlots(parts: RestoreParts): void {
       pool.pause.hold('temporary', `no permanent daemon is running; "onejob up" starts its agents`);
     const unsafe = isolationProblem(config, runtime);
     if (unsafe !== null) pool.pause.hold('isolation', unsafe, { closes: true });
+    const shared = networkProblem(config, together, runtime);
+    if (shared !== null) pool.pause.hold('network', shared, { closes: true });
     reconciler.add(pool, slots);
   }
   for (const slot of left.values()) {
@@ -48,7 +51,7 @@ export function restoreSlots(parts: RestoreParts): void {
       continue;
     }
     const [name = slot.key] = slot.key.split('/');
-    const base = parts.pools.find((pool) => pool.name === name) ?? parts.pools[0];
+    const base = together.pools.find((pool) => pool.name === name) ?? together.pools[0];
     if (base === undefined) continue;
     const pool = new Pool(
       { ...base, name: `${slot.key} (leaving)` },

@@ -116,7 +116,14 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
   return {
     name: 'docker',
-    capabilities: { weaker: null, images: true, holdsSecrets: true, elsewhere: !isLocal, workspace: () => workspacePath },
+    capabilities: {
+      weaker: null,
+      images: true,
+      hostNetwork: null,
+      holdsSecrets: true,
+      elsewhere: !isLocal,
+      workspace: () => workspacePath,
+    },
     close: () => {
       inputs.close();
       engine.close();

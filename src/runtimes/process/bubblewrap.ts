@@ -7,6 +7,7 @@
  * as that user.
  */
 import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
+import { access, constants } from 'node:fs/promises';
 import { run } from '../../system/run.ts';
 import type { SandboxSpec } from '../runtime.ts';
 import type { Host } from './host.ts';
@@ -24,6 +25,8 @@ interface Inside {
   readonly folder: string;
   /** Options for its devices, from `deviceArgs`. */
   readonly devices: readonly string[];
+  /** Options for the file with its name servers, if that is not the host's. */
+  readonly names: readonly string[];
 }
 
 export function accounts(uid: number | null): { passwd: string; group: string } {
@@ -35,7 +38,7 @@ export function accounts(uid: number | null): { passwd: string; group: string } 
 }
 
 /** All of bubblewrap's options for one sandbox, for its `--args`. A seccomp filter is read from descriptor 6. */
-export function bubblewrapArgs(host: Host, { name, recipe }: SandboxSpec, { env, uid, folder, devices }: Inside): string[] {
+export function bubblewrapArgs(host: Host, { name, recipe }: SandboxSpec, { env, uid, folder, devices, names }: Inside): string[] {
   const args = [...isolation(uid, recipe.network === 'none'), '--hostname', name.slice(0, 64), ...host.mounts];
   // Folders that bubblewrap creates above a mount are closed to all but root (seen with 0.8).
   const places = ['/home/job', ...Object.keys(recipe.tmpfs), ...recipe.mounts.map((mount) => mount.container)];
@@ -44,6 +47,7 @@ export function bubblewrapArgs(host: Host, { name, recipe }: SandboxSpec, { env,
   const size = recipe.shmSize === null ? [] : ['--size', String(recipe.shmSize)];
   args.push('--perms', '1777', ...size, '--tmpfs', '/dev/shm');
   args.push('--ro-bind', `${folder}/passwd`, '/etc/passwd', '--ro-bind', `${folder}/group`, '/etc/group');
+  args.push(...names);
   args.push('--bind', `${folder}/tmp`, '/tmp', '--dir', '/var', '--symlink', '../tmp', '/var/tmp', '--dir', '/run');
   args.push('--bind', `${folder}/home`, '/home/job', '--bind', `${folder}/work`, '/workspace');
   for (const [container, options] of Object.entries(recipe.tmpfs)) {
@@ -134,4 +138,10 @@ export function hostMounts(): string[] {
   // It names the keys of the user who started the manager, if their keyring is inherited.
   if (existsSync('/proc/keys')) args.push('--ro-bind', '/dev/null', '/proc/keys');
   return args;
+}
+
+/** Whether a program is in the path of sandboxes. */
+export async function isInstalled(name: string): Promise<boolean> {
+  const found = path.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
+  return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

@@ -5,17 +5,19 @@
  * agents/AGENT/   spec.json    the intent, written before anything is started
  *                 run.sh       the supervisor's program; args: what bubblewrap is told; filter: the seccomp filter
  *                 proc, job    identity of the supervisor and of the job's first process
+ *                 network      identity of the pasta of its network; door.PORT: that of one of its doors
  *                 stdin        the gate's standard input, a FIFO
  *                 log/         stdout and stderr, continued in STREAM.BYTES; STREAM.end once a stream is complete
  *                 work home tmp   what the job may write
  * exits/AGENT     exit code of the first process: one folder for all, so that one watch sees every exit
  * ```
  */
-import { lstatSync } from 'node:fs';
+import { lstatSync, readdirSync } from 'node:fs';
 import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { type AgentId, type Exit, hostRestarted } from '../../core/slot.ts';
+import { attempt } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from '../../system/process-identity.ts';
 import type { SandboxSeen } from '../runtime.ts';
@@ -106,8 +108,19 @@ export function supervisorOf(path: string): (ProcessIdentity & { readonly boot: 
 
 /** The sandbox's first process on the host: bubblewrap, or the gate itself. */
 export function firstProcessOf(path: string): ProcessIdentity | null {
-  const [line, end] = readOr(join(path, 'job'), '').split('\n');
+  return identityIn(path, 'job');
+}
+
+/** A process whose identity is in a file of the folder; null if that is not written. */
+export function identityIn(path: string, name: string): ProcessIdentity | null {
+  const [line, end] = readOr(join(path, name), '').split('\n');
   return end === undefined ? null : parseStat(line ?? '');
+}
+
+/** What carries the network of the sandbox, and its doors. */
+export function carriersOf(path: string): ProcessIdentity[] {
+  const names = (attempt(() => readdirSync(path)) ?? []).filter((name) => /^(network|door)(\.\w+)?$/.test(name));
+  return names.flatMap((name) => identityIn(path, name) ?? []);
 }
 
 /** The exit code; null until it is written. */

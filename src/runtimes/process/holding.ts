@@ -7,6 +7,7 @@ import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import type { Readable, Writable } from 'node:stream';
 import { abortable } from '../../abortable.ts';
 import type { AgentId } from '../../core/slot.ts';
@@ -14,10 +15,11 @@ import { messageOf, OnejobError } from '../../errors.ts';
 import { quoted } from '../../quoted.ts';
 import { markVariable } from '../../system/process-identity.ts';
 import type { Holding, RunningShell, ShellSpec } from '../runtime.ts';
-import { path } from './bubblewrap.ts';
+import { isInstalled, path } from './bubblewrap.ts';
 import { makeCgroups } from './cgroup.ts';
 import type { Intent } from './folder.ts';
-import { type Host, isInstalled } from './host.ts';
+import type { Host } from './host.ts';
+import { childOf, entering, networkCommand, type Uplink } from './network.ts';
 import { checkRecipe, confined, grantDevices } from './prepare.ts';
 import { emptySandbox } from './remove.ts';
 import { keepUid } from './uids.ts';
@@ -59,7 +61,11 @@ export function createHolding(
       const own = randomBytes(4).toString('hex');
       const [args, status] = [`args.${own}`, `status.${own}`];
       open.set(agent, (open.get(agent) ?? 0) + 1);
-      const left = () => leave(about, [args, status]);
+      const over: (() => void)[] = [];
+      const left = () => {
+        for (const end of over) end();
+        return leave(about, [args, status]);
+      };
       try {
         // Its processes have the mark and the groups of the held sandbox, by which they are found.
         const spec = { ...shell.spec, agent };
@@ -68,6 +74,9 @@ export function createHolding(
         const { uid, files } = about;
         const folder = join(host.at.agents, agent);
         const how = await confined(host, spec, { uid, files, folder, grant, args, status }, program(shell));
+        const { uplink } = how;
+        const network = uplink === null ? null : await startNetwork(folder, host, { agent, uplink }, signal);
+        over.push(() => network?.end());
         signal.throwIfAborted();
         const child = start(folder, agent, host.inherited, [
           'umask 022',
@@ -76,7 +85,7 @@ export function createHolding(
           `{ echo ${spec.recipe.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
           `exec ${how.open.join(' ')}`,
           ...(how.cwd === null ? [] : [`cd ${quoted(how.cwd)} || exit 125`]),
-          `exec ${how.command.map(quoted).join(' ')}`,
+          `exec ${network?.enter ?? ''} ${how.command.map(quoted).join(' ')}`,
         ]);
         await once(child, 'spawn').catch((cause: unknown) => {
           const message = `Cannot open a shell: failed to start /bin/sh (${messageOf(cause)}).`;
@@ -132,6 +141,31 @@ function start(folder: string, agent: AgentId, inherited: readonly number[], scr
     stdio: ['pipe', 'pipe', 'pipe', 'pipe', ...more],
     env: { PATH: path, [markVariable]: agent },
   });
+}
+
+/**
+ * The network of a shell, which ends with this manager. `enter`: for a shell, how to start a command in it.
+ * @throws OnejobError E_SHELL
+ */
+async function startNetwork(
+  folder: string,
+  { root, inherited }: Pick<Host, 'root' | 'inherited'>,
+  { agent, uplink }: { readonly agent: AgentId; readonly uplink: Uplink },
+  signal: AbortSignal,
+): Promise<{ readonly enter: string; end(): void }> {
+  const child = start(folder, agent, inherited, [`exec 3<&- 2>&1 ${networkCommand(root, uplink)}`]);
+  const [, stdout] = child.stdio as unknown as [Writable, Readable];
+  for (const pipe of child.stdio) pipe?.on('error', () => {});
+  const stop = (): void => void child.kill('SIGKILL');
+  signal.addEventListener('abort', stop, { once: true });
+  let said = 'it ended';
+  for await (const line of createInterface({ input: stdout })) {
+    const holder = line === 'ready' && child.pid !== undefined ? childOf(child.pid) : null;
+    if (holder !== null) return { enter: entering(root, holder), end: stop };
+    said = line;
+  }
+  const message = `Cannot open a shell: failed to make its network (${said}).`;
+  throw new OnejobError('E_SHELL', message, { retry: true, hint: 'Type "onejob doctor" to see what is missing.' });
 }
 
 /** `left`: ends what the program has left behind. Exported for tests. */

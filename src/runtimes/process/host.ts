@@ -1,6 +1,6 @@
 /** What the process runtime found on this host and was told when it was created, and what `doctor` says about it. */
 import { existsSync, realpathSync } from 'node:fs';
-import { access, constants, mkdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { systemClock } from '../../clock.ts';
@@ -11,9 +11,10 @@ import { compareVersions, leadingVersion } from '../../images/version.ts';
 import { mountOf } from '../../store/directory.ts';
 import { bootId, inheritedDescriptors, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
-import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
+import { hostMounts, isInstalled, path, probeBubblewrap } from './bubblewrap.ts';
 import { type Cgroups, findCgroups } from './cgroup.ts';
 import { type Intent, layout } from './folder.ts';
+import { probeNetwork } from './network.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
 import { firstUid } from './uids.ts';
 
@@ -44,6 +45,9 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
       ? { usable: false, filtered: false, why: 'Bubblewrap was turned off.' }
       : await probeBubblewrap(limit.signal, root ? firstUid : null, filter);
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
+  const network = probe.usable
+    ? await probeNetwork(root, at.agents)
+    : { own: false, why: 'A network of their own needs bubblewrap.' };
   // A job that runs as the user who started onejob could do everything through another process of that user.
   const { usable } = probe;
   const filtered = usable ? probe.filtered : root && filter !== null && (await canLoad(filter, dir));
@@ -54,6 +58,8 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
     ...{ clock, owner, at, root, cgroups, mode },
     /** The reason for that mode, as a sentence. */
     why: probe.why,
+    /** Whether sandboxes get a network of their own, and why, as a sentence. */
+    network,
     boot: bootId(),
     /** Bubblewrap's options for the parts of the host that sandboxes see. */
     mounts: usable ? hostMounts() : [],
@@ -85,7 +91,7 @@ const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 /** The findings of `doctor` about the process runtime. */
 export async function findings(host: Host): Promise<Finding[]> {
-  const found: Finding[] = [bubblewrap(host), seccomp(host), devices(host)];
+  const found: Finding[] = [bubblewrap(host), network(host), seccomp(host), devices(host)];
   const files = host.mode === 'plain' && host.root ? dirname(host.openDir) : host.at.agents;
   found.push(...noexec(files, readOr('/proc/self/mountinfo', '')));
   for (const name of host.root ? [...needed, 'setpriv', 'chown'] : needed) {
@@ -116,6 +122,18 @@ function bubblewrap(host: Host): Finding {
   if (host.mode === 'bubblewrap') return fine('bubblewrap', host.why);
   const message = `${host.why} Jobs are less isolated from each other.`;
   return warning('bubblewrap', message, 'Install bubblewrap: apt-get install bubblewrap.');
+}
+
+function network({ network, mode }: Host): Finding {
+  if (network.own)
+    return fine(
+      'network',
+      `Jobs have networks of their own: they can take no port of this host, nor reach its localhost. ${network.why}`,
+    );
+  const message = `Jobs share this host's network: they can reach services on localhost, and listen in the place of those that have ended. ${network.why}`;
+  const what =
+    mode === 'plain' ? 'Install bubblewrap and pasta: apt-get install bubblewrap passt.' : 'Install pasta: apt-get install passt.';
+  return warning('network', message, `${what} Pools of a service whose jobs go through the filter start nothing until then.`);
 }
 
 function seccomp({ mode, root, filter }: Host): Finding {
@@ -149,10 +167,4 @@ function devices({ mode, deviceDir }: Host): Finding {
   const gpus = ['nvidiactl', 'kfd'].some((name) => existsSync(join(deviceDir, name)));
   if (!gpus) return fine('devices', message);
   return warning('devices', message, 'Install bubblewrap, or use "runtime: docker" for pools with devices.');
-}
-
-/** Whether a program is in the path of sandboxes. */
-export async function isInstalled(name: string): Promise<boolean> {
-  const found = path.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
-  return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

@@ -1,5 +1,5 @@
 /** Makes a sandbox: first the intent, then its folders, then the supervisor that starts it. */
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, statSync } from 'node:fs';
@@ -7,7 +7,7 @@ import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/pro
 import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { codeOf, messageOf, OnejobError } from '../../errors.ts';
-import { markVariable } from '../../system/process-identity.ts';
+import { markVariable, ownerVariable } from '../../system/process-identity.ts';
 import { capsOf, gateNodes, nodesOf, openFilesForDevices, readMigMinors, visibleDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
@@ -15,6 +15,7 @@ import { accounts, asUser, bubblewrapArgs, path } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
 import { type Intent, makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
+import { networkFile, networkScript, uplink } from './network.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { claimUid } from './uids.ts';
@@ -24,7 +25,7 @@ const outputLimit = 128 * 1024 * 1024;
 
 /** What sandboxes of this recipe are made from: the recipe, the isolation, and the boot. */
 export function fingerprintOf(host: Host, recipe: Recipe): string {
-  return hash('sha256', JSON.stringify([recipe, host.mode, host.filter !== null, host.boot])).slice(0, 32);
+  return hash('sha256', JSON.stringify([recipe, host.mode, host.filter !== null, host.network.own, host.boot])).slice(0, 32);
 }
 
 /** Refuses a recipe of which a process would ignore a part. @throws OnejobError E_RECIPE or E_MOUNT_MISSING */
@@ -77,9 +78,12 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   await makeFiles(files, uid, bubblewrap);
   const gate = ['/bin/sh', '-c', gateScript(agent, grant.gate)];
   const job = await confined(host, spec, { uid, folder, files, grant, args: 'args', status: 'status' }, gate);
+  const { uplink: own } = job;
   const script = supervisorScript({
     ...job,
     uid,
+    network:
+      own === null ? null : (inside, failed) => networkScript({ root: host.root, uplink: own, file: networkFile }, inside, failed),
     exitFile: join(host.at.exits, agent),
     outputLimit,
     ownGroup: supervisorGroup(host.cgroups),
@@ -109,8 +113,12 @@ export async function confined(host: Host, spec: SandboxSpec, place: Place, prog
   const { uid, folder, files, grant, args, status } = place;
   const bubblewrap = host.mode === 'bubblewrap';
   const env = environment(spec, files, bubblewrap, grant);
+  // Not for a network that the owner has chosen.
+  const own = host.network.own && recipe.network === 'default' ? uplink() : null;
+  if (own?.resolvConf != null) await writeFile(join(folder, 'resolv.conf'), own.resolvConf, { mode: 0o644 });
   if (bubblewrap) {
-    const told = bubblewrapArgs(host, spec, { env, uid, folder, devices: deviceArgs(grant) });
+    const names = own?.resolvConf == null ? [] : ['--ro-bind', `${folder}/resolv.conf`, '/etc/resolv.conf'];
+    const told = bubblewrapArgs(host, spec, { env, uid, folder, devices: deviceArgs(grant), names });
     const { passwd, group } = accounts(uid);
     await Promise.all([
       writeFile(join(folder, args), told.map((word) => `${word}\0`).join('')),
@@ -129,6 +137,7 @@ export async function confined(host: Host, spec: SandboxSpec, place: Place, prog
   // An empty environment otherwise, and its own session, so that ending it does not end the supervisor.
   const plain = ['setsid', ...confine, ...become, 'env', '-i', ...variables, ...program];
   return {
+    uplink: own,
     command: [
       ...(spec.cpuset === undefined ? [] : ['taskset', '-c', spec.cpuset]),
       ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
@@ -147,23 +156,35 @@ function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readon
   return ['prlimit', `--nproc=${pids}`, '--'];
 }
 
-async function start(folder: string, { at, clock, inherited }: Host, agent: AgentId): Promise<void> {
-  await using nothing = await open('/dev/null', 'r+');
-  // Node would pass on the descriptors that the manager inherited, so /dev/null covers them.
-  const stdio = Array.from({ length: Math.max(2, ...inherited) + 1 }, (_, fd) => (inherited.includes(fd) ? nothing.fd : 'ignore'));
-  // Its own session, and none of our descriptors: it must outlive us.
-  const how = { cwd: folder, detached: true, stdio, env: { PATH: path, [markVariable]: agent } };
-  const child = spawn('/bin/sh', ['./run.sh', agent], how);
-  child.unref();
+async function start(folder: string, host: Host, agent: AgentId): Promise<void> {
+  const { at, clock } = host;
+  const child = await startDetached(host, folder, agent, ['./run.sh', agent]);
   // Touching the file reports a death without an exit code to those who watch the exits.
   child.once('exit', () => {
     const now = clock.wall() / 1_000;
     utimes(join(at.exits, agent), now, now).catch(() => {});
   });
+}
+
+/** Starts a shell in the agent's folder that outlives the manager. @throws OnejobError E_SPAWN (retry) */
+export async function startDetached(
+  { inherited, owner }: Pick<Host, 'inherited' | 'owner'>,
+  folder: string,
+  agent: AgentId,
+  args: readonly string[],
+): Promise<ChildProcess> {
+  await using nothing = await open('/dev/null', 'r+');
+  // Node would pass on the descriptors that the manager inherited, so /dev/null covers them.
+  const stdio = Array.from({ length: Math.max(2, ...inherited) + 1 }, (_, fd) => (inherited.includes(fd) ? nothing.fd : 'ignore'));
+  // Its own session, and none of our descriptors: it must outlive us. The owner finds what hides its folder, as pasta does.
+  const env = { PATH: path, [markVariable]: agent, [ownerVariable]: owner };
+  const child = spawn('/bin/sh', args, { cwd: folder, detached: true, stdio, env });
+  child.unref();
   await once(child, 'spawn').catch((cause: unknown) => {
     const message = `Cannot start agent ${agent}: failed to start /bin/sh (${messageOf(cause)}).`;
     throw new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' });
   });
+  return child;
 }
 
 /** Creates the folder that others may pass through but not list. @throws OnejobError if somebody else created it */

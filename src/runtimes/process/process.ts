@@ -13,6 +13,7 @@ import { roomOf } from '../../system/disk-room.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
+import { openDoor } from './door.ts';
 import { archive, extract } from './files.ts';
 import { agentsIn, type Intent, type Layout, readIntent, stateOf } from './folder.ts';
 import { createHolding } from './holding.ts';
@@ -52,6 +53,13 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
       busy.delete(agent);
     }
   };
+  /** Opens a port of the host in the agent's own network, if it has one. */
+  const open = async (agent: AgentId, network: string, port: number, signal: AbortSignal): Promise<void> => {
+    if (!host.network.own || network !== 'default') return;
+    await untilStarted(host.clock, folder(agent), hasExited(agent), signal);
+    signal.throwIfAborted();
+    await openDoor(host, agent, port, signal);
+  };
 
   return {
     name: 'process',
@@ -60,6 +68,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
     capabilities: {
       weaker: weaker(host),
       images: false,
+      hostNetwork: host.network.own ? null : host.network.why,
       holdsSecrets: host.mode === 'bubblewrap' && host.root && host.filter !== null,
       workspace: (agent) => {
         if (host.mode === 'bubblewrap') return '/workspace';
@@ -77,6 +86,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
         await removeSandbox(host, spec.agent);
         signal.throwIfAborted();
         await makeSandbox(host, spec, progress);
+        for (const port of spec.doors ?? []) await open(spec.agent, spec.recipe.network, port, signal);
         return { fingerprint: fingerprintOf(host, spec.recipe) };
       }),
     putFiles: async (agent, files, signal) => extract(needed(agent), files, signal),
@@ -116,7 +126,8 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
     },
     events: (signal) => followExits(host.clock, host.at, look, signal),
     logs: (agent, from, signal) => followLog(host.clock, join(folder(agent), 'log'), from, hasExited(agent), signal),
-    hostAddress: async (network) => {
+    hostAddress: async (network, port, signal, agent) => {
+      if (agent !== undefined) await open(agent, network, port, signal);
       if (network === 'default' || network === 'host') return '127.0.0.1';
       const why = network === 'none' ? 'it has only its own loopback interface' : 'processes can only use "host" or "none"';
       const hint = 'Write network: host.';
@@ -137,7 +148,10 @@ function weaker(host: Host): string {
   if (host.mode === 'bubblewrap') {
     const user = host.root ? '' : ' They run as your own user.';
     const calls = host.filter === null ? ' They can make every system call.' : '';
-    return `Jobs share this host's network and kernel interface: they can reach services on localhost.${user}${calls}`;
+    const network = host.network.own
+      ? "Jobs use this host's programs, and its network for calls to others."
+      : `Jobs share this host's network: they can reach services on localhost, and take its ports. ${host.network.why}`;
+    return `${network}${user}${calls}`;
   }
   if (host.root)
     return 'Jobs run as users of their own, but can see everything that any user of this host can read, its processes, its network and every GPU.';

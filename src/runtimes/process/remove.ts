@@ -13,7 +13,7 @@ import { OnejobError } from '../../errors.ts';
 import { type Removed, removeOwned, removeTree, whyStuck } from '../../system/foreign-tree.ts';
 import { allPids, isAlive, killPid, markVariable, readOr, signalProcess, withDescendants } from '../../system/process-identity.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
-import { doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
+import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
 import { freeLostUids, freeUid, isAgentUid, uidClaims, uidOf } from './uids.ts';
 
@@ -63,7 +63,8 @@ async function killAll(clock: Clock, folder: string, about: Intent): Promise<voi
   const begun = clock.now();
   for (let pause = 1; ; pause = Math.min(pause * 2, 50)) {
     const left = killTree(folder, about);
-    if (!left && hasSettled(folder)) return;
+    // Not before the job: it could end because its network has.
+    if (!left && !killNetwork(folder) && hasSettled(folder)) return;
     const waited = clock.now() - begun;
     // A supervisor whose job is dead ends within milliseconds, unless something holds its pipes.
     if (waited > settleTime && !killSupervisor(folder, about) && !left) return;
@@ -177,6 +178,13 @@ function hasSettled(path: string): boolean {
   const supervisor = supervisorOf(path);
   const kept = ['stdout', 'stderr'].every((stream) => existsSync(join(path, 'log', `${stream}.end`)));
   return kept && supervisor !== null && !isAlive(supervisor);
+}
+
+/** Ends what carries the network of the sandbox. Most of it ends by itself, right after the supervisor. */
+function killNetwork(path: string): boolean {
+  const left = carriersOf(path).filter(isAlive);
+  for (const carrier of left) signalProcess(carrier, 'KILL');
+  return left.length > 0;
 }
 
 /** Ends the supervisor and the writers of the log. Only for removing the sandbox. */

@@ -28,6 +28,7 @@ const options = (command: readonly string[]): SupervisorOptions => ({
   exitFile: join(folder, 'exit'),
   outputLimit: 1024 * 1024,
   ownGroup: null,
+  network: null,
   cgroups: [],
   killFile: null,
   oomScoreAdj: 100,

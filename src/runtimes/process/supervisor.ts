@@ -9,6 +9,8 @@ import { quoted } from '../../quoted.ts';
 
 export interface SupervisorOptions {
   readonly command: readonly string[];
+  /** Runs the command in a network of its own; null: in that of the host. Set by `networkScript`. */
+  readonly network: ((inside: (enter: string) => readonly string[], failed: readonly string[]) => readonly string[]) | null;
   /** Working directory of the command; null for the agent's folder. */
   readonly cwd: string | null;
   /** Whether it may write core dumps. The kernel may put them on the host's own disk, with the memory of the job. */
@@ -47,6 +49,24 @@ export function supervisorScript(options: SupervisorOptions): string {
   const share = Math.max(1, Math.ceil(options.outputLimit / filesKept));
   const reads = Math.min(256, Math.max(1, Math.floor(share / readSize)));
   const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL "-$p"' : `echo 1 >${quoted(options.killFile)}`;
+  const record = [`  { ${leftovers}; } 2>/dev/null`, `  printf '%-5s\\n' "$c" 1<>${quoted(options.exitFile)}`];
+  const job = (enter: string): readonly string[] => [
+    '  (',
+    `    IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >job`,
+    ...options.cgroups.map((path) => `    echo 0 >${quoted(`${path}/cgroup.procs`)} || exit 1`),
+    `    { echo ${options.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
+    // Who may write to a pipe may not always open it: that takes its owner.
+    ...(options.uid === null ? [] : [`    chown ${options.uid} /proc/self/fd/1 /proc/self/fd/2`]),
+    `    umask 022; exec 3>&- 8>&- ${options.open.join(' ')}`,
+    ...(options.cores ? [] : ['    ulimit -c 0']),
+    ...(options.cwd === null ? [] : [`    cd ${quoted(options.cwd)} || exit 1`]),
+    `    exec ${enter} ${options.command.map(quoted).join(' ')}`,
+    // Read-write: the gate must outlive every manager that opens the other end.
+    '  ) <>stdin',
+    '  c=$?',
+    ...record,
+  ];
+  const failed = [`  printf 'onejob: the sandbox has no network: %s\\n' "$r" >&2; c=127`, ...record];
   return [
     'umask 077',
     // The identity comes first: without it a new manager would not know that this runs.
@@ -74,21 +94,7 @@ export function supervisorScript(options: SupervisorOptions): string {
     '  : >"log/$n.end"',
     '}',
     '{ {',
-    '  (',
-    `    IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >job`,
-    ...options.cgroups.map((path) => `    echo 0 >${quoted(`${path}/cgroup.procs`)} || exit 1`),
-    `    { echo ${options.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
-    // Who may write to a pipe may not always open it: that takes its owner.
-    ...(options.uid === null ? [] : [`    chown ${options.uid} /proc/self/fd/1 /proc/self/fd/2`]),
-    `    umask 022; exec 3>&- ${options.open.join(' ')}`,
-    ...(options.cores ? [] : ['    ulimit -c 0']),
-    ...(options.cwd === null ? [] : [`    cd ${quoted(options.cwd)} || exit 1`]),
-    `    exec ${options.command.map(quoted).join(' ')}`,
-    // Read-write: the gate must outlive every manager that opens the other end.
-    '  ) <>stdin',
-    '  c=$?',
-    `  { ${leftovers}; } 2>/dev/null`,
-    `  printf '%-5s\\n' "$c" 1<>${quoted(options.exitFile)}`,
+    ...(options.network === null ? job('') : options.network(job, failed)),
     '} 2>&1 >&3 | keep stderr 3>&-; } 3>&1 | keep stdout',
     '',
   ].join('\n');

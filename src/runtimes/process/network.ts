@@ -1,0 +1,204 @@
+/**
+ * The network namespace of a sandbox, and `pasta` (Debian package `passt`), which carries its traffic as a user's program does: it
+ * calls out through the host's own network, and nothing calls in. So a job can take no port of the host, and reaches none of the
+ * host's own addresses.
+ *
+ * Guarantees: pasta runs as a user without rights, in a user namespace that owns the network namespace. No job is that user or in
+ * that user namespace, so no job can change the network. What keeps the namespace and pasta alive is a pipe that the supervisor's
+ * shell holds: it ends with that shell, however that ends. Nothing of it is in a file that confined programs (AppArmor) must open.
+ */
+import { mkdtemp, readlink } from 'node:fs/promises';
+import { networkInterfaces } from 'node:os';
+import { join } from 'node:path';
+import { quoted } from '../../quoted.ts';
+import { removeTree } from '../../system/foreign-tree.ts';
+import { readOr } from '../../system/process-identity.ts';
+import { run } from '../../system/run.ts';
+import { isInstalled, path } from './bubblewrap.ts';
+import { firstUid } from './uids.ts';
+
+/** Address at which a sandbox asks the host's resolver, where that is one on the host's loopback. */
+const resolver = '169.254.1.1';
+/** Nothing has this address: pasta answers for every gateway. */
+const noGateway = '169.254.1.2';
+
+/** What pasta accepts. */
+const largestMtu = 65_520;
+
+/** How this host reaches others, as far as sandboxes need to know. Looked at for each sandbox: it may change at any time. */
+export interface Uplink {
+  /** pasta's options. */
+  readonly options: readonly string[];
+  /** Addresses of the host. */
+  readonly addresses: readonly string[];
+  /** Text of `/etc/resolv.conf`; null: the host's file. */
+  readonly resolvConf: string | null;
+}
+
+type Interfaces = ReturnType<typeof networkInterfaces>;
+
+export function uplink(read = (path: string): string => readOr(path, ''), interfaces: Interfaces = networkInterfaces()): Uplink {
+  const v4 = defaultRoute(read('/proc/net/route'));
+  const v6 = /^0{32} 00 0{32} 00 (?!0{32})\w{32} .* (?!lo$)\S+$/m.test(read('/proc/net/ipv6_route'));
+  const found = v4 ?? (v6 ? null : anyInterface(interfaces));
+  const mtu = found === null ? 0 : Number(read(`/sys/class/net/${found.name}/mtu`));
+  const { text, forwards } = resolvConf(read('/etc/resolv.conf'));
+  const given = found?.gateway === false ? explicit(found.name, interfaces) : [];
+  const families = found !== null && v6 && given.length === 0 ? [] : [found === null && v6 ? '-6' : '-4'];
+  return {
+    options: [
+      ...families,
+      ...given,
+      ...(mtu === 0 ? [] : ['-m', String(Math.min(mtu, largestMtu))]),
+      ...(forwards ? ['--dns-forward', resolver] : []),
+    ],
+    addresses: ownAddresses(read),
+    resolvConf: forwards ? text : null,
+  };
+}
+
+/** Interface of the IPv4 default route with the lowest metric, and whether that names a gateway; null: there is none. */
+function defaultRoute(table: string): { readonly name: string; readonly gateway: boolean } | null {
+  const routes = table
+    .split('\n')
+    .map((line) => line.split('\t'))
+    .filter(([, target, , flags, , , , mask]) => target === '00000000' && mask === '00000000' && (Number(`0x${flags}`) & 1) === 1)
+    .sort((a, b) => Number(a[6]) - Number(b[6]));
+  const [name, , gateway] = routes[0] ?? [];
+  return name === undefined ? null : { name, gateway: gateway !== '00000000' };
+}
+
+/** A host without a default route, such as one of a closed network: pasta needs an interface, and the kernel of the host decides. */
+function anyInterface(interfaces: Interfaces): { readonly name: string; readonly gateway: boolean } | null {
+  const names = Object.entries(interfaces).filter(([, list = []]) =>
+    list.some(({ family, internal }) => family === 'IPv4' && !internal),
+  );
+  const [first] = names;
+  return first === undefined ? null : { name: first[0], gateway: false };
+}
+
+function explicit(name: string, interfaces: Interfaces): readonly string[] {
+  const own = interfaces[name]?.find(({ family, internal }) => family === 'IPv4' && !internal);
+  return ['-i', name, '-a', own?.address ?? '', '-n', own?.netmask ?? '', '-g', noGateway];
+}
+
+/** From tables of the kernel, because addresses of interfaces that are down count as well. Addresses of one link cannot be called. */
+function ownAddresses(read: (path: string) => string): string[] {
+  const v4 = read('/proc/net/fib_trie').matchAll(/\|-- (\S+)\n(?:\s+\/\d+ .*\n)*?\s+\/32 host LOCAL$/gm);
+  const v6 = read('/proc/net/if_inet6').matchAll(/^(\w{32}) \w+ \w+ 00 /gm);
+  const found = [...v4].flatMap(([, address = '']) => (address.startsWith('127.') ? [] : [address]));
+  return [...new Set([...found, ...[...v6].map(([, hex = '']) => hex.replace(/(\w{4})(?!$)/g, '$1:'))])];
+}
+
+/** A resolver on the host's loopback is out of reach in a sandbox, so pasta passes questions on to it. */
+function resolvConf(text: string): { readonly text: string; readonly forwards: boolean } {
+  const lines = text.split('\n');
+  const isLocal = (line: string): boolean => /^\s*nameserver\s+127\./.test(line);
+  if (!lines.some(isLocal)) return { text, forwards: false };
+  return { text: [`nameserver ${resolver}`, ...lines.filter((line) => !isLocal(line))].join('\n'), forwards: true };
+}
+
+/** File in the sandbox's folder with pasta's identity. */
+export const networkFile = 'network';
+
+/** What pasta carries to the host: nothing. Its own defaults open the host's loopback. */
+const closed = ['-t', 'none', '-u', 'none', '-U', 'none', '--no-map-gw'];
+
+/**
+ * How a shell starts pasta: under root as a user that no agent has. Some hosts keep the node for such interfaces to root, so it gets
+ * one of its own.
+ */
+export function pasta(root: boolean, more: readonly string[]): string {
+  const program = ['pasta', '--foreground', '--quiet', ...closed, ...more];
+  if (!root) return program.map(quoted).join(' ');
+  const become = [`--reuid=${firstUid}`, `--regid=${firstUid}`, '--clear-groups', '--bounding-set=-all', '--inh-caps=-all'];
+  const node = 'mount -t tmpfs -o mode=755 onejob /dev/net && mknod -m 666 /dev/net/tun c 10 200 || exit';
+  return ['unshare', '--mount', '/bin/sh', '-c', `${node}; exec setpriv "$@"`, 'sh', ...become, ...program].map(quoted).join(' ');
+}
+
+/**
+ * How a shell starts what makes a network and carries its traffic until its standard input ends. It writes a line `ready` once the
+ * network is there, or lines that say what is wrong. The network is that of its only child.
+ */
+export function networkCommand(root: boolean, { options, addresses }: Uplink): string {
+  const isOn = (address: string): boolean => !options.includes(address.includes(':') ? '-4' : '-6');
+  const routes = addresses.filter(isOn).map((address) => `route add unreachable ${address}\\n`);
+  const hold = [
+    ...(routes.length === 0 ? [] : [`printf '${routes.join('')}' | ip -batch - || exit`]),
+    'echo ready',
+    // It ends with the pipe, or with pasta.
+    'exec setpriv --pdeathsig KILL cat >/dev/null 2>&1',
+  ];
+  return pasta(root, ['--config-net', '-T', 'none', ...options, '--', '/bin/sh', '-c', hold.join('\n')]);
+}
+
+/** The process that holds the network of this pasta. */
+export function childOf(pid: number): number | null {
+  const child = Number(readOr(`/proc/${pid}/task/${pid}/children`, '').split(' ')[0]);
+  return child > 0 ? child : null;
+}
+
+/** The start of a command, for a shell, that runs in the network of the process `holder`: a pid, or a variable of the shell. */
+export function entering(root: boolean, holder: number | '$h'): string {
+  const net = `--net="/proc/${holder}/ns/net"`;
+  return root ? `nsenter ${net} --` : `nsenter --user="/proc/${holder}/ns/user" ${net} --preserve-credentials --`;
+}
+
+/**
+ * Lines of shell that make a network and then run `inside`, lines in which `enter` is the start of a command in that network. The
+ * current folder is the sandbox's; `file` there gets pasta's identity. If there is no network, `failed` runs, and `$r` says why.
+ * Descriptors 7 to 9 and the variables `h`, `p`, `r` are taken.
+ */
+export function networkScript(
+  { root, uplink, file }: { readonly root: boolean; readonly uplink: Uplink; readonly file: string },
+  inside: (enter: string) => readonly string[],
+  failed: readonly string[],
+): string[] {
+  const ready = `${file}.ready`;
+  return [
+    `mkfifo -m 600 ${ready}`,
+    '{ {',
+    `  IFS= read -r r <${ready}; rm -f ${ready}`,
+    `  if [ "$r" = ready ] && IFS=' ' read -r p r <${file} && h=$(cat "/proc/$p/task/$p/children"); then`,
+    // One child, and a blank.
+    '    h=${h%% *}',
+    ...inside(entering(root, '$h')),
+    '  else',
+    ...failed,
+    '  fi',
+    // The pipe that keeps it alive is descriptor 8.
+    '} 8>&1 >&9 9>&- | {',
+    `  exec 3>&- 9>&- 2>&1`,
+    `  IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >${file} || exit`,
+    `  exec ${networkCommand(root, uplink)}`,
+    '} | {',
+    '  exec 3>&- 9>&- 2>/dev/null; w=',
+    '  while IFS= read -r l; do',
+    '    case $l in ready) w=ready; break ;; *syslog*) ;; *) w=$l ;; esac',
+    '  done',
+    `  printf '%s\\n' "\${w:-it ended}" >${ready}`,
+    '} >/dev/null; } 9>&1',
+  ];
+}
+
+/**
+ * Whether networks can be made here: one like a job's must be made, and differ from ours. `why` is a sentence. `dir`: the folder of
+ * sandboxes; a sweep removes what is left of a probe there.
+ */
+export async function probeNetwork(root: boolean, dir: string): Promise<{ readonly own: boolean; readonly why: string }> {
+  const folder = await mkdtemp(join(dir, '.network-'));
+  try {
+    const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];
+    const script = networkScript({ root, uplink: uplink(), file: networkFile }, inside, [`printf '%s\\n' "$r" >&2; exit 1`]);
+    // The shell's children would hold its output, and `timeout` ends them with it.
+    const how = { cwd: folder, input: script.join('\n'), env: { PATH: path } };
+    const { stdout, stderr } = await run('timeout', ['-s', 'KILL', '5', '/bin/sh', '-s'], how);
+    const made = stdout.toString().trim();
+    if (/^net:\[\d+\]$/.test(made) && made !== (await readlink('/proc/self/ns/net')))
+      return { own: true, why: 'pasta is installed and a probe network was made.' };
+    if (!(await isInstalled('pasta'))) return { own: false, why: 'pasta (Debian package "passt") is not installed.' };
+    return { own: false, why: `pasta is installed but a probe network failed: ${stderr.trim().split('\n').at(-1)}.` };
+  } finally {
+    await removeTree(folder);
+  }
+}
