@@ -57,7 +57,7 @@ interface Definition {
 const definitions: readonly Definition[] = [
   {
     group: 'Jobs:',
-    commands: ['run', 'jobs', 'wait', 'history', 'logs', 'cancel', 'shell', 'unhold'],
+    commands: ['run', 'jobs', 'wait', 'history', 'logs', 'cancel', 'move', 'shell', 'unhold'],
     load: async () => (await import('./cli/commands/jobs.ts')).addJobCommands,
   },
   {

@@ -15,7 +15,7 @@ export type Shell = (typeof shells)[number];
 
 /** Names that are offered after a command. */
 const live: Readonly<Record<string, string>> = {
-  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs', wait: 'open-jobs' },
+  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs', move: 'open-jobs', wait: 'open-jobs' },
   ...{ shell: 'held-jobs', unhold: 'held-jobs' },
   ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
 };
@@ -65,6 +65,7 @@ function bash(entries: readonly Entry[]): string {
 ${cases.join('\n')}
   esac; fi
   [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && words= ask=pools
+  [ "\${COMP_WORDS[1]}" = move ] && [ "$before" = --to ] && words= ask=pools
   if [ "\${COMP_WORDS[1]}" = cloud ] && [ "$COMP_CWORD" -gt 2 ]; then
     case $word in -*) ;; *) words= ;; esac
     case \${COMP_WORDS[2]} in
