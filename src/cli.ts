@@ -8,7 +8,7 @@ import { type Act, Cli, hostOption } from './cli/commands/options.ts';
 import { exitCodes, wrongUsage } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
-import { usageError } from './cli/usage.ts';
+import { usageError, withoutHelpOfUnknown } from './cli/usage.ts';
 import { hasCode } from './errors.ts';
 
 /** Runs one command line. Resolves to the exit code; never rejects. */
@@ -30,7 +30,7 @@ export async function runCli(context: CliContext): Promise<number> {
   };
   const program = await buildProgram(context, act, context.args[0]);
   try {
-    await program.parseAsync([...context.args], { from: 'user' });
+    await program.parseAsync(withoutHelpOfUnknown(context.args, program), { from: 'user' });
   } catch (error) {
     if (!(error instanceof CommanderError)) {
       output.fail(error);

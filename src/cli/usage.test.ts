@@ -95,3 +95,18 @@ it('a file for plan needs a host that was recorded: a daemon plans with what it 
   expect(code).toBe(2);
   expect(said).toContain('See "onejob config check hosts/lab.yml", or add --inventory');
 });
+
+test('help of a command that does not exist is an error, at any depth, and arguments are none', () => {
+  const program = new Command('onejob').option('--host <host>');
+  program.command('cloud').command('up').argument('<host>');
+  program.command('run').argument('<command...>');
+  const asked = (...args: string[]) => withoutHelpOfUnknown(args, program).includes('--help');
+  expect([asked('nosuch', '--help'), asked('--help', 'nosuch'), asked('cloud', 'nosuch', '--help')]).toEqual([false, false, false]);
+  expect(asked('--host', 'gpuci', 'nosuch', '--help')).toBe(false);
+  expect([asked('--help'), asked('cloud', '--help'), asked('cloud', 'up', '--help')]).toEqual([true, true, true]);
+  expect([asked('run', 'nosuch', '--help'), asked('run', '--', 'x', '--help'), asked('--host', 'gpuci', '--help')]).toEqual([
+    true,
+    true,
+    true,
+  ]);
+});
