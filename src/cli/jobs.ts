@@ -371,7 +371,7 @@ async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: stri
   else if (isEmpty && job?.agent === null && job.reason !== null) output.say(`job ${id} has no output: ${printable(job.reason)}`);
 }
 
-export type CancelFlags = { readonly waiting?: boolean; readonly all?: boolean; readonly pool?: string };
+export type CancelFlags = { readonly end?: boolean; readonly waiting?: boolean; readonly all?: boolean; readonly pool?: string };
 
 /** 1 when one could not be cancelled. `ids`: of jobs or arrays, or beginnings of jobs' ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
 export async function cancelJobs(session: Session, ids: readonly string[], flags: CancelFlags): Promise<number> {
@@ -386,6 +386,7 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
   let isOne = ids.length === 1;
   const cancelled = await withDaemon(session, async (client) => {
     const done: JobView[] = [];
+    if (which === 'all' && flags.end !== true && !(await mayEndAll(session, client, pool))) return null;
     for (const id of which === null ? ids : await chosen(client, which, pool)) {
       try {
         const isArray = which === null && (await client.arrayJobs(id)).length > 0;
@@ -401,11 +402,36 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
     }
     return done;
   });
+  if (cancelled === null) {
+    output.say('nothing was ended');
+    return exitCodes.cancelled;
+  }
   if (output.json) await output.value(isOne ? cancelled[0] : cancelled);
   else if (which === null) await output.print(...cancelled.map(toldToEnd));
   else await output.print(cancelled.length === 0 ? noneToCancel(which, pool) : toldAllToEnd(cancelled, which));
   for (const error of failures) output.fail(error);
   return failures.length === 0 ? exitCodes.ok : exitCodes.failed;
+}
+
+/** Asks a person at a terminal whether jobs that run are to end. */
+async function mayEndAll(session: Session, client: Client, pool: string | null): Promise<boolean> {
+  const [{ askFor, endingQuestion, isAsked }, { Interrupted }] = await Promise.all([
+    import('./ask-before-ending.ts'),
+    import('./init-ask.ts'),
+  ]);
+  if (!isAsked(session)) return true;
+  const running = (await client.jobs({ all: false, pool })).filter(({ about, state }) => about === null && state !== 'queued');
+  if (running.length === 0) return true;
+  const question = endingQuestion(
+    running.map(({ user = null, startedAt }) => ({ user, startedAt })),
+    Date.now(),
+  );
+  try {
+    return (await askFor(session, question, ['no', 'end'])) === 'end';
+  } catch (error) {
+    if (error instanceof Interrupted) return false;
+    throw error;
+  }
 }
 
 async function chosen(client: Client, which: 'waiting' | 'all', pool: string | null): Promise<string[]> {

@@ -113,7 +113,8 @@ Examples:
     .description('cancel jobs; a waiting job never starts; jobs of a CI service must be cancelled there')
     .argument('[job...]', 'their ids, or the first letters of them, at least four')
     .addOption(new Option('--waiting', 'all waiting jobs').conflicts('all'))
-    .option('--all', 'all jobs that have not ended')
+    .option('--all', 'all jobs that have not ended; on a terminal it asks if some run')
+    .option('--end', 'with --all: ask nobody')
     .option('--pool <name>', 'with --waiting or --all: only jobs of this pool')
     .does(wrongOrFailed, async (session, ids: string[], flags: CancelFlags) =>
       (await import('../jobs.ts')).cancelJobs(session, ids, flags),
