@@ -8,7 +8,7 @@ import { type Act, Cli, hostOption } from './cli/commands/options.ts';
 import { exitCodes, notUtf8, wrongUsage } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
-import { usageError } from './cli/usage.ts';
+import { usageError, withoutHelpOfUnknown } from './cli/usage.ts';
 import { hasCode } from './errors.ts';
 
 /** Runs one command line. Resolves to the exit code; never rejects. */
@@ -32,7 +32,7 @@ export async function runCli(context: CliContext): Promise<number> {
   try {
     const changed = context.args.find((each) => !context.isGiven(each, 'cmdline'));
     if (changed !== undefined) throw notUtf8(`the argument ${JSON.stringify(changed)}`);
-    await program.parseAsync([...context.args], { from: 'user' });
+    await program.parseAsync(withoutHelpOfUnknown(context.args, program), { from: 'user' });
   } catch (error) {
     if (!(error instanceof CommanderError)) {
       output.fail(error);
@@ -59,7 +59,7 @@ interface Definition {
 const definitions: readonly Definition[] = [
   {
     group: 'Jobs:',
-    commands: ['run', 'jobs', 'wait', 'history', 'logs', 'artifacts', 'cancel', 'shell', 'unhold'],
+    commands: ['run', 'jobs', 'wait', 'history', 'logs', 'artifacts', 'cancel', 'move', 'shell', 'unhold'],
     load: async () => (await import('./cli/commands/jobs.ts')).addJobCommands,
   },
   {

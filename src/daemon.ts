@@ -168,8 +168,8 @@ async function runManager(
       );
     }
     const changes = differences(config, read.config);
-    const warnings = [...read.warnings];
-    if (dryRun) return { applied: false, changes, warnings };
+    const about = { warnings: [...read.warnings], stranded: host.strandedWith(read.config) };
+    if (dryRun) return { applied: false, changes, ...about };
     log.info('applying the config', { changes });
     if (changes.length === 0) {
       api.refresh();
@@ -179,7 +179,7 @@ async function runManager(
       hear(null);
       host.shutdown.begin({ how: 'leave', grace: null, forget: false });
     }
-    return { applied: changes.length > 0, changes, warnings };
+    return { applied: changes.length > 0, changes, ...about };
   };
   const down: typeof host.manager.down = (request) => {
     const hint = 'Try again in a second.';

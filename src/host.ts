@@ -9,6 +9,7 @@ import { tellLost } from './ci/own-queue/tell.ts';
 import type { CiParts, ThisOnejob } from './ci/parts.ts';
 import { placeOf } from './cloud/machine.ts';
 import type { Machines } from './cloud/open.ts';
+import type { Config } from './config/config.ts';
 import { weakenedFindings } from './config/findings.ts';
 import type { Finding } from './finding.ts';
 import type { ToolRunner } from './gpu/run.ts';
@@ -16,6 +17,7 @@ import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
 import { causesOf } from './manager/causes.ts';
+import { conditions, isOfHost, lineOf, stateOf } from './manager/conditions.ts';
 import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
 import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
@@ -62,6 +64,7 @@ export async function openHost(given: HostParts) {
     problems: () => problems(),
     state: () => ({
       ...{ reconciler: loop.reconciler, devices: loop.deviceManager, services: elsewhere, waitingSince: queue.waitingSince },
+      stranded: queue.stranded,
     }),
   });
   parts.defer(metrics.close);
@@ -119,12 +122,13 @@ export async function openHost(given: HostParts) {
     forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, clock, log }, instead),
     ...foreignTo(queue, reconciler),
   });
+  const wrong = () => conditions(stateOf({ queue, reconciler, deviceManager }));
   const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
   const problems = (): string[] => [
     ...[room.problem(), notices?.problem ?? null].filter((one) => one !== null),
     ...observer.problems,
     ...house.problems,
-    ...queue.problems,
+    ...wrong().flatMap((one) => (isOfHost(one) ? [lineOf(one)] : [])),
     ...(machines?.problems() ?? []),
     ...(given.problems?.() ?? []),
   ];
@@ -157,6 +161,7 @@ export async function openHost(given: HostParts) {
         ...((await deviceManager?.doctor(signal)) ?? []),
       ],
       problems,
+      conditions: wrong,
       configChanged: given.configChanged,
       machines: machines?.service,
     },
@@ -170,7 +175,8 @@ export async function openHost(given: HostParts) {
     const sending = { notify, env, clock, fetch: outside.fetch ?? toTell.fetch, variables: outside.variables };
     return createNotices({
       ...{ clock, log, store, host: config.host, target: targetOf(notify) },
-      see: () => causesOf({ reconciler, observer, deviceManager, secrets: house.troubles, stateDisk: room.problem() }),
+      see: () =>
+        causesOf({ reconciler, observer, deviceManager, secrets: house.troubles, stateDisk: room.problem(), conditions: wrong() }),
       send: (message, signal) => send(message, sending, signal),
     });
   }
@@ -207,6 +213,13 @@ export async function openHost(given: HostParts) {
   const opened = parts.move();
   return {
     ...{ manager, loop, services, shutdown, metrics, machines },
+    /** Which waiting jobs would never start with another config, a line for each pool. */
+    strandedWith(other: Config): string[] {
+      const ofHosts = other.hosts.flatMap((one) => one.pools);
+      const takers = [...other.pools, ...ofHosts].filter(({ service }) => service === queue.name);
+      const state = { queue: { ...queue.stranded(), pools: new Set(takers.map(({ name }) => name)) }, pools: [] };
+      return conditions(state).flatMap((one) => (one.kind === 'stranded jobs' ? [lineOf(one)] : []));
+    },
     /** Looks at everything once, then lets the loop decide and act. */
     async start(): Promise<void> {
       const demanded = (pool: string) => {
@@ -227,6 +240,8 @@ export async function openHost(given: HostParts) {
         // The cancellation of a job that waited for devices lets the next one ask.
         queueMicrotask(() => {
           demanded(pool);
+          // It may have moved here from a pool of machines.
+          countWaiting();
           shutdown.look();
         });
       });

@@ -218,7 +218,9 @@ export function createClient(options: ClientOptions) {
       const [{ startShell }, connection] = await Promise.all([import('./shell-client.ts'), upgraded(`${jobPath(id)}/shell`)]);
       return startShell(connection, start);
     },
-    cancel: (id: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
+    cancel: (id: string, only?: z.input<typeof Schemas.cancelRequest>) =>
+      ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`, only)),
+    move: (id: string, pool: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/move`, { pool })),
     /** All jobs of an array that had not ended. */
     cancelArray: (id: string) => ask((schemas) => schemas.jobView.array(), post(`/v1/job-arrays/${encodeURIComponent(id)}/cancel`)),
     devices: () => ask((schemas) => schemas.deviceView.array(), get('/v1/devices')),

@@ -74,8 +74,10 @@ export interface Manager {
   job(id: string): Schemas.JobView | null;
   /** Resolves with the job once it is `done`; also when it already is. */
   settled(id: string, signal: AbortSignal): Promise<Schemas.JobView>;
-  /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_ELSEWHERE */
-  cancel(id: string): Schemas.JobView;
+  /** Asks a job to end, or only one that waits; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_ELSEWHERE */
+  cancel(id: string, only?: { readonly onlyWaiting?: boolean }): Schemas.JobView;
+  /** Moves a waiting job to another pool. Idempotent. @throws OnejobError E_JOB_ELSEWHERE, E_POOL_UNKNOWN, E_JOB_REQUEST */
+  move(id: string, pool: string): Schemas.JobView;
   /** The same for all jobs of an array, in one commit; returns those that had not ended. @throws OnejobError E_JOB_UNKNOWN */
   cancelArray(id: string): Schemas.JobView[];
 

@@ -283,8 +283,17 @@ const jobRoutes: Routes = {
     summary: 'Asks a job of the own queue to end',
     role: 'operator',
     params: byId,
+    body: schemas.cancelRequest,
     answer: schemas.jobView,
-    handle: ({ params }, { manager }) => manager.cancel(knownJob(manager, params.id).id),
+    handle: ({ params, body }, { manager }) => manager.cancel(knownJob(manager, params.id).id, body),
+  }),
+  'POST /v1/jobs/:id/move': route({
+    summary: 'Moves a waiting job of the own queue to another pool',
+    role: 'operator',
+    params: byId,
+    body: schemas.moveRequest,
+    answer: schemas.jobView,
+    handle: ({ params, body }, { manager }) => manager.move(knownJob(manager, params.id).id, body.pool),
   }),
   'GET /v1/jobs/:id/artifacts': route({
     summary: 'The files that a job of the own queue brought back; no content if there are none',

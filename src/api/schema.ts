@@ -80,7 +80,7 @@ export const jobView = z.object({
   devices: z.array(z.string()).optional(),
   /** Whose fault its end was; null until it has ended, and for jobs that no agent here had. */
   verdict: verdictView.nullable().optional(),
-  /** Jobs of its pool before it; left out unless it is queued in the own queue. */
+  /** Jobs of its pool before it; left out unless it is queued in the own queue, in a pool of the config. */
   ahead: z.int().optional(),
   /** Its files are kept until then, wall clock, ms since the epoch; left out if they are not. */
   held: z.object({ until: z.number() }).nullable().optional(),
@@ -144,6 +144,8 @@ export const poolView = z.object({
   waiting: z.int().nullable(),
   /** Failed jobs whose files are kept; left out if there are none. */
   held: z.int().optional(),
+  /** What keeps it from having agents until a person does something, for after its name, such as `has no agents`. */
+  problems: z.array(z.string()).optional(),
   paused: z.array(z.string()),
   draining: z.boolean(),
   /** The config no longer has it: it exists until its agents have ended. */
@@ -360,6 +362,8 @@ export const applyAnswer = z.object({
   changes: z.array(z.string()),
   /** As `onejob config check` prints them. */
   warnings: z.array(configProblem).default([]),
+  /** Jobs that would wait for ever with the config, a line for each pool, with what to type. */
+  stranded: z.array(z.string()).default([]),
 });
 export type ApplyAnswer = z.infer<typeof applyAnswer>;
 
@@ -390,6 +394,11 @@ export const resumeView = z.object({
   ),
 });
 export type ResumeView = z.infer<typeof resumeView>;
+
+export const moveRequest = z.strictObject({ pool: z.string().min(1) });
+
+/** `onlyWaiting`: one that has begun meanwhile keeps running. */
+export const cancelRequest = z.strictObject({ onlyWaiting: z.boolean().default(false) });
 
 export const workspaceView = z.object({ id: z.string() });
 

@@ -15,9 +15,17 @@ export type Shell = (typeof shells)[number];
 
 /** Names that are offered after a command. */
 const live: Readonly<Record<string, string>> = {
-  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', artifacts: 'jobs', cancel: 'open-jobs', wait: 'open-jobs' },
-  ...{ shell: 'held-jobs', unhold: 'held-jobs' },
-  ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
+  logs: 'open-jobs jobs slots',
+  jobs: 'jobs',
+  artifacts: 'jobs',
+  cancel: 'open-jobs',
+  move: 'open-jobs',
+  wait: 'open-jobs',
+  shell: 'held-jobs',
+  unhold: 'held-jobs',
+  pause: 'pools',
+  resume: 'pools',
+  drain: 'pools',
 };
 
 /** The same after a command of `cloud`. */
@@ -71,7 +79,12 @@ function bash(entries: readonly Entry[]): string {
   else case \${COMP_WORDS[1]} in
 ${cases.join('\n')}
   esac; fi
+<<<<<<< HEAD
   [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && offered=() ask=pools
+=======
+  [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && words= ask=pools
+  [ "\${COMP_WORDS[1]}" = move ] && [ "$before" = --to ] && words= ask=pools
+>>>>>>> w/p12
   if [ "\${COMP_WORDS[1]}" = cloud ] && [ "$COMP_CWORD" -gt 2 ]; then
     case $word in -*) ;; *) offered=() ;; esac
     case \${COMP_WORDS[2]} in

@@ -69,7 +69,7 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
   const { output } = session;
   const connection = await connect(session, { start: false });
   try {
-    const { applied, changes, warnings } = await connection.client.applyConfig({ dryRun });
+    const { applied, changes, warnings, stranded } = await connection.client.applyConfig({ dryRun });
     if (!output.json) for (const warning of warnings) output.say(formatProblem(warning));
     if (applied) {
       output.progress('waiting until the daemon runs with it');
@@ -81,9 +81,11 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
       if (configChanged !== null) throw new OnejobError('E_CONFIG', `The daemon failed to load it. ${configChanged}`);
     }
     const lead = applied ? 'Applied:' : 'It would change:';
-    const lines = () =>
-      changes.length === 0 ? ['Nothing to apply.'] : [lead, ...changes.map((change) => `  ${printable(change)}`)];
-    await output.result({ applied, changes, warnings }, lines);
+    const lines = () => [
+      ...(changes.length === 0 ? ['Nothing to apply.'] : [lead, ...changes.map((change) => `  ${printable(change)}`)]),
+      ...stranded.map((line) => output.colors.yellow(`! ${printable(line)}`)),
+    ];
+    await output.result({ applied, changes, warnings, stranded }, lines);
     return exitCodes.ok;
   } finally {
     connection.close();

@@ -3,8 +3,10 @@ import { setTimeout as after } from 'node:timers/promises';
 import type { DownRequest, ForgottenView, ResumeView } from '../api/schema.ts';
 import { quoted } from '../quoted.ts';
 import { startOf } from '../store/lead.ts';
+import { askFor, endingQuestion, isAsked, runningJobs } from './ask-before-ending.ts';
 import { type Connection, findDaemon, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
+import { Interrupted } from './init-ask.ts';
 import type { Session } from './session.ts';
 import { printable } from './text.ts';
 
@@ -40,11 +42,11 @@ function heldLines({ pool, by, because }: ResumeView['held'][number]): string[] 
   return [...people, ...others];
 }
 
-/** Returns when the daemon has ended, or at once after an INT. 1 without a daemon, or when something could not be forgotten. */
-export async function down(session: Session, request: DownRequest): Promise<number> {
+/** `asks`: a person at a terminal first says whether running jobs are to end. Returns when the daemon has ended, or at once after an INT. 1 without a daemon, or when something could not be forgotten. */
+export async function down(session: Session, request: DownRequest, asks = false): Promise<number> {
   const { output } = session;
   const connection = await findDaemon(session);
-  if (connection !== null) return await end(session, connection, request);
+  if (connection !== null) return await end(session, connection, request, asks);
   const left = request.forget ? await leftBehind(session) : null;
   const lines = () => ['No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines)];
   await output.result({ stopped: false, jobs: 0, ...(left === null ? {} : { forgotten: left }) }, lines);
@@ -55,9 +57,31 @@ export async function down(session: Session, request: DownRequest): Promise<numb
   return exitCodes.failed;
 }
 
-async function end(session: Session, connection: Connection, request: DownRequest): Promise<number> {
+/** What becomes of running jobs; by default they keep running. @throws Interrupted */
+async function howToEnd(session: Session, { client }: Connection, request: DownRequest): Promise<DownRequest> {
+  if (!isAsked(session)) return request;
+  const running = await runningJobs(client);
+  if (running.length === 0) return request;
+  const question = endingQuestion(running, Date.now());
+  // What is at services can only be forgotten once nothing runs.
+  const how = request.forget
+    ? await askFor(session, question, ['drain', 'end'])
+    : await askFor(session, question, ['leave', 'drain', 'end']);
+  return { ...request, how };
+}
+
+async function end(session: Session, connection: Connection, asked: DownRequest, asks: boolean): Promise<number> {
   const { output, context } = session;
   const { client } = connection;
+  let request = asked;
+  try {
+    if (asks) request = await howToEnd(session, connection, asked);
+  } catch (error) {
+    connection.close();
+    if (!(error instanceof Interrupted)) throw error;
+    output.say('nothing was ended');
+    return exitCodes.cancelled;
+  }
   const interrupted = Promise.withResolvers<'interrupted'>();
   const release = context.process.onSignal(() => interrupted.resolve('interrupted'));
   try {

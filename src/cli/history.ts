@@ -70,7 +70,7 @@ export function historyTable(by: HistoryAxis, rows: readonly HistoryView[], colo
         UNKNOWN: String(unknown),
         WAIT: time(waitMs),
         RUN: time(runMs),
-        LONGEST: time(longestMs),
+        LONGEST: time(runMs === null ? null : longestMs),
       };
     }),
     { colors, width },

@@ -131,6 +131,20 @@ test('cancels all waiting jobs, with --pool only those of a pool', async () => {
   expect((await onejob('cancel', '--all')).stdout).toBe('No job waits or runs.\n');
 });
 
+test('moves waiting jobs to another pool, by their ids or all of a pool', async () => {
+  const [one = ''] = await waiting(3);
+  expect(await onejob('move', one, '--to', 'next')).toMatchObject({ code: 0, stdout: `Job ${one} now waits in pool next.\n` });
+  expect((await onejob('move', '--waiting', '--pool', 'default', '--to', 'next')).stdout).toBe('2 jobs now wait in pool next.\n');
+  expect((await onejob('move', '--waiting', '--pool', 'default', '--to', 'next')).stdout).toBe('No job waits in pool default.\n');
+  expect((await onejob('jobs', '--pool', 'next', '--json')).stdout.match(/"pool":"next"/g)).toHaveLength(3);
+  manager.open = true;
+  manager.startWaiting();
+  await onejob('wait', one);
+  expect(await onejob('move', one, '--to', 'default')).toMatchObject({ code: 1, stderr: expect.stringContaining('it has begun') });
+  for (const args of [[], [one], [one, '--waiting', '--to', 'next'], [one, '--pool', 'a', '--to', 'next']])
+    expect((await onejob('move', ...args)).code).toBe(2);
+});
+
 test('which jobs are to end must be said in one way', async () => {
   for (const args of [[], ['--pool', 'lab'], ['0123456789ab', '--waiting'], ['--waiting', '--all']])
     expect((await onejob('cancel', ...args)).code).toBe(2);

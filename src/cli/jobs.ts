@@ -1,4 +1,4 @@
-/** `onejob jobs`, `jobs prune`, `logs` and `cancel`. */
+/** `onejob jobs`, `jobs prune`, `logs`, `cancel` and `move`. */
 import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
@@ -371,7 +371,7 @@ async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: stri
   else if (isEmpty && job?.agent === null && job.reason !== null) output.say(`job ${id} has no output: ${printable(job.reason)}`);
 }
 
-export type CancelFlags = { readonly waiting?: boolean; readonly all?: boolean; readonly pool?: string };
+export type CancelFlags = { readonly end?: boolean; readonly waiting?: boolean; readonly all?: boolean; readonly pool?: string };
 
 /** 1 when one could not be cancelled. `ids`: of jobs or arrays, or beginnings of jobs' ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
 export async function cancelJobs(session: Session, ids: readonly string[], flags: CancelFlags): Promise<number> {
@@ -386,13 +386,15 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
   let isOne = ids.length === 1;
   const cancelled = await withDaemon(session, async (client) => {
     const done: JobView[] = [];
+    if (which === 'all' && flags.end !== true && !(await mayEndAll(session, client, pool))) return null;
     for (const id of which === null ? ids : await chosen(client, which, pool)) {
       try {
         const isArray = which === null && (await client.arrayJobs(id)).length > 0;
         isOne &&= !isArray;
         // The daemon's own error is shown for an id that does not exist.
         if (isArray) done.push(...(await client.cancelArray(id)));
-        else done.push(await client.cancel((which === null ? await findJob(client, id) : null)?.id ?? id));
+        else if (which === null) done.push(await client.cancel((await findJob(client, id))?.id ?? id));
+        else done.push(await client.cancel(id, { onlyWaiting: which === 'waiting' }));
       } catch (error) {
         if (ids.length === 1 || !(error instanceof OnejobError) || error.retry) throw error;
         failures.push(error);
@@ -400,11 +402,36 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
     }
     return done;
   });
+  if (cancelled === null) {
+    output.say('nothing was ended');
+    return exitCodes.cancelled;
+  }
   if (output.json) await output.value(isOne ? cancelled[0] : cancelled);
   else if (which === null) await output.print(...cancelled.map(toldToEnd));
-  else await output.print(cancelled.length === 0 ? noneToCancel(which, pool) : toldAllToEnd(cancelled));
+  else await output.print(cancelled.length === 0 ? noneToCancel(which, pool) : toldAllToEnd(cancelled, which));
   for (const error of failures) output.fail(error);
   return failures.length === 0 ? exitCodes.ok : exitCodes.failed;
+}
+
+/** Asks a person at a terminal whether jobs that run are to end. */
+async function mayEndAll(session: Session, client: Client, pool: string | null): Promise<boolean> {
+  const [{ askFor, endingQuestion, isAsked }, { Interrupted }] = await Promise.all([
+    import('./ask-before-ending.ts'),
+    import('./init-ask.ts'),
+  ]);
+  if (!isAsked(session)) return true;
+  const running = (await client.jobs({ all: false, pool })).filter(({ about, state }) => about === null && state !== 'queued');
+  if (running.length === 0) return true;
+  const question = endingQuestion(
+    running.map(({ user = null, startedAt }) => ({ user, startedAt })),
+    Date.now(),
+  );
+  try {
+    return (await askFor(session, question, ['no', 'end'])) === 'end';
+  } catch (error) {
+    if (error instanceof Interrupted) return false;
+    throw error;
+  }
 }
 
 async function chosen(client: Client, which: 'waiting' | 'all', pool: string | null): Promise<string[]> {
@@ -425,18 +452,63 @@ function toldToEnd(job: JobView): string {
     : `Job ${id} was told to end.`;
 }
 
-function toldAllToEnd(jobs: readonly JobView[]): string {
-  const told = jobs.filter(({ state }) => state !== 'done').length;
-  const before = jobs.length - told;
+function toldAllToEnd(jobs: readonly JobView[], which: 'waiting' | 'all'): string {
+  const begun = jobs.filter(({ state }) => state !== 'done').length;
+  const [told, left] = which === 'all' ? [begun, 0] : [0, begun];
+  const before = jobs.length - begun;
   const parts = [
     ...(before > 0 ? [`${counted(before)} cancelled before ${before === 1 ? 'it' : 'they'} began.`] : []),
     ...(told > 0 ? [`${counted(told)} told to end.`] : []),
+    ...(left > 0 ? [`${counted(left)} left alone, as ${left === 1 ? 'it' : 'they'} had begun meanwhile.`] : []),
   ];
   return parts.join(' ');
 }
 
 function counted(jobs: number): string {
   return jobs === 1 ? 'One job was' : `${jobs} jobs were`;
+}
+
+export type MoveFlags = { readonly to: string; readonly waiting?: boolean; readonly pool?: string };
+
+/**
+ * 1 when one could not be moved. `ids`: of jobs or arrays, or beginnings of jobs' ids; none with `--waiting`. Of an array and with
+ * `--waiting` only jobs that still wait are moved. @throws OnejobError E_USAGE, E_POOL_UNKNOWN
+ */
+export async function moveJobs(session: Session, ids: readonly string[], flags: MoveFlags): Promise<number> {
+  const { output } = session;
+  const { to, waiting = false, pool = null } = flags;
+  if (ids.length > 0 === waiting || (pool !== null && !waiting)) {
+    const message = 'Missing jobs to move: give their ids, or --waiting, with or without --pool.';
+    throw wrongUsage(message, 'See "onejob move --help".');
+  }
+  const failures: unknown[] = [];
+  const moved: JobView[] = [];
+  await withDaemon(session, async (client) => {
+    const named = await Promise.all(ids.map((id) => waitingNamed(client, id)));
+    const all = waiting ? await chosen(client, 'waiting', pool) : named.flat();
+    for (const id of all) {
+      try {
+        moved.push(await client.move(id, to));
+      } catch (error) {
+        if (all.length === 1 || !(error instanceof OnejobError) || error.retry || error.code === 'E_POOL_UNKNOWN') throw error;
+        failures.push(error);
+      }
+    }
+  });
+  const [only] = moved;
+  await output.result(moved, () => {
+    if (moved.length === 0 || only === undefined) return failures.length > 0 ? [] : [noneToCancel('waiting', pool)];
+    return [moved.length === 1 ? `Job ${only.id} now waits in pool ${to}.` : `${moved.length} jobs now wait in pool ${to}.`];
+  });
+  for (const error of failures) output.fail(error);
+  return failures.length === 0 ? exitCodes.ok : exitCodes.failed;
+}
+
+/** A job by its id or the beginning of it, or those of an array that wait. The daemon's own error is shown for one that does not exist. */
+async function waitingNamed(client: Client, id: string): Promise<string[]> {
+  const array = await client.arrayJobs(id);
+  if (array.length > 0) return array.filter(({ state }) => state === 'queued').map((job) => job.id);
+  return [(await findJob(client, id))?.id ?? id];
 }
 
 export type PruneFlags = { readonly olderThan: string; readonly dryRun?: boolean };

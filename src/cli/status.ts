@@ -79,6 +79,7 @@ export function poolProblems(pool: PoolView): string[] {
   const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
   if (pool.leaving) problems.push('the config no longer asks for it; it goes away when its job has ended');
   else if (pool.draining) problems.push('draining: nothing new starts until "onejob resume"');
+  problems.push(...(pool.problems ?? []));
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;
     const times = failures === 1 ? 'failed once' : `failed ${failures} times`;

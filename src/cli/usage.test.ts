@@ -1,8 +1,10 @@
 /** A command line that cannot be parsed: any argument may be a token. */
+import { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { runCli } from '../cli.ts';
 import { readVersion } from './session.ts';
+import { withoutHelpOfUnknown } from './usage.ts';
 
 const token = 'hunter2hunter2hunter2hunter2hunter2hunter2hunter2hunt';
 const url = 'https://dev.azure.com/acme';
@@ -94,4 +96,19 @@ it('a file for plan needs a host that was recorded: a daemon plans with what it 
   const { code, said } = await type(['plan', 'hosts/lab.yml']);
   expect(code).toBe(2);
   expect(said).toContain('See "onejob config check hosts/lab.yml", or add --inventory');
+});
+
+it('help of a command that does not exist is an error, at any depth; an argument is not a command', () => {
+  const program = new Command('onejob').option('--host <host>');
+  program.command('cloud').command('up').argument('<host>');
+  program.command('run').argument('<command...>');
+  const asked = (...args: string[]) => withoutHelpOfUnknown(args, program).includes('--help');
+  expect([asked('nosuch', '--help'), asked('--help', 'nosuch'), asked('cloud', 'nosuch', '--help')]).toEqual([false, false, false]);
+  expect(asked('--host', 'gpuci', 'nosuch', '--help')).toBe(false);
+  expect([asked('--help'), asked('cloud', '--help'), asked('cloud', 'up', '--help')]).toEqual([true, true, true]);
+  expect([asked('run', 'nosuch', '--help'), asked('run', '--', 'x', '--help'), asked('--host', 'gpuci', '--help')]).toEqual([
+    true,
+    true,
+    true,
+  ]);
 });

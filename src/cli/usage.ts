@@ -21,6 +21,23 @@ export function usageError({ code, message }: CommanderError, args: readonly str
   return wrongUsage(said, `${list === '' ? blanks : list}See "${['onejob', ...names].join(' ')} --help".`);
 }
 
+/** Without the options that ask for help if the command does not exist: the help of another one would say that all is well. */
+export function withoutHelpOfUnknown(args: readonly string[], program: Command): string[] {
+  return namesUnknown(args, program) ? args.filter((arg) => arg !== '-h' && arg !== '--help') : [...args];
+}
+
+function namesUnknown(args: readonly string[], program: Command): boolean {
+  let command = program;
+  const words = args.filter((arg, at) => arg === '--' || (!arg.startsWith('-') && args[at - 1] !== '--host'));
+  for (const word of words) {
+    const found = command.commands.find((one) => one.name() === word);
+    // What follows may be an argument.
+    if (found === undefined) return word !== '--' && command.commands.length > 0 && command.registeredArguments.length === 0;
+    command = found;
+  }
+  return false;
+}
+
 /** The names of the command and its subcommand. Other words may be tokens. */
 function namesIn(args: readonly string[], program: Command): readonly string[] {
   const names: string[] = [];

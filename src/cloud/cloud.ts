@@ -114,11 +114,13 @@ export interface Listing {
   readonly things: readonly Thing[];
   /** What could not be listed, each as the end of a sentence: `zone us-central1-b (unreachable)`. Empty: the list is complete. */
   readonly unknown: readonly string[];
+  /** Why nothing could be listed, if asking again does not change that, as without a credential. */
+  readonly refused?: OnejobError;
 }
 
 /** A list in which only what onejob named has a run: a label of somebody else may have any value. */
-export function ownThings({ things, unknown }: Listing): Listing {
-  return { things: things.map((thing) => (runName.test(thing.run ?? '') ? thing : { ...thing, run: null })), unknown };
+export function ownThings({ things, ...rest }: Listing): Listing {
+  return { things: things.map((thing) => (runName.test(thing.run ?? '') ? thing : { ...thing, run: null })), ...rest };
 }
 
 /** Which parts of a cloud are listed. */

@@ -94,6 +94,8 @@ export function createController(parts: ControllerParts) {
 
   interface Memory {
     listed: Listed | null;
+    /** Why the cloud does not list anything, if no other try changes that. */
+    refusal: OnejobError | null;
     readonly types: Map<string, TypeFacts & { readonly at: number }>;
     readonly calling: Set<string>;
     readonly asked: Map<string, number>;
@@ -114,6 +116,7 @@ export function createController(parts: ControllerParts) {
       name,
       {
         listed: null,
+        refusal: null,
         types: new Map(),
         calling: new Set(),
         asked: new Map(),
@@ -359,6 +362,7 @@ export function createController(parts: ControllerParts) {
     const from = at - Math.ceil((clock.now() - began) / 1000) - 1;
     if (!result.ok) {
       memory.listed = { things: memory.listed?.things ?? [], unknown: [], from, at, failed: messageOf(result.error) };
+      memory.refusal = result.error instanceof OnejobError && !result.error.retry ? result.error : null;
       log.warn(`cloud ${name}: failed to list`, { error: result.error });
       return;
     }
@@ -366,6 +370,7 @@ export function createController(parts: ControllerParts) {
     const [things, unknown] = [lists.flatMap((one) => one.things), lists.flatMap((one) => one.unknown)];
     const listed: Listed = { things, unknown, from, at, failed: null };
     memory.listed = listed;
+    memory.refusal = result.value.flatMap(({ refused }) => refused ?? [])[0] ?? null;
     memory.orphans = orphansAfter(memory.orphans, listed);
     const there = new Set(listed.things.map(thingKey));
     if (unknown.length === 0)
@@ -535,6 +540,7 @@ export function createController(parts: ControllerParts) {
     reason: (host: string): string | null => reasons.get(host) ?? null,
     /** The latest list of the cloud; null: there was none. */
     listed: (cloud: string): Listed | null => memoryOf(cloud).listed,
+    refusal: (cloud: string): OnejobError | null => memoryOf(cloud).refusal,
     /** Why things of the cloud could not be asked to go, one sentence each. */
     refused: (cloud: string): readonly string[] => [...memoryOf(cloud).refused.values()],
     nowOf,

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import type { Cloud, Listing, Thing } from './cloud.ts';
+import { type Cloud, CloudError, type Listing, type Thing } from './cloud.ts';
 import { sweep } from './sweep.ts';
 
 const signal = new AbortController().signal;
@@ -40,7 +40,7 @@ function world(things: Thing[], gone: (one: Thing) => void = (one) => void thing
 }
 
 /** Lets time pass until the sweep has ended. */
-async function swept(cloud: Cloud, more: { all?: boolean; dryRun?: boolean } = {}) {
+async function swept(cloud: Cloud, more: { all?: boolean; dryRun?: boolean; told?: (text: string) => void } = {}) {
   const clock = handClock();
   const options = { owner: 'ours', all: false, dryRun: false, patience: 120_000, ...more };
   let isOver = false;
@@ -94,6 +94,25 @@ it('what could not be listed is unknown, never gone', async () => {
   const failed = world([]);
   failed.said.failed = new Error('no answer');
   expect(await swept(failed.cloud)).toMatchObject({ unknown: ['no answer'], listedAt: null });
+});
+
+it('ends at once when asking again cannot help, with what to do', async () => {
+  const refused = world([]);
+  refused.said.failed = new CloudError('E_CLOUD_CREDENTIAL', 'There is no credential.', { hint: 'Set AWS_PROFILE.', retry: false });
+  expect(await swept(refused.cloud)).toMatchObject({ unknown: ['There is no credential. Set AWS_PROFILE.'], isRefused: true });
+  expect(refused.said.lists).toBe(1);
+  const silent = world([]);
+  silent.said.failed = new CloudError('E_CLOUD_UNREACHABLE', 'No answer.', { retry: true });
+  expect(await swept(silent.cloud)).toMatchObject({ isRefused: false });
+  expect(silent.said.lists).toBeGreaterThan(3);
+});
+
+it('says what it cannot list as soon as it knows, once', async () => {
+  const partial = world([]);
+  partial.said.unknown = ['region eu-west-1 (403)'];
+  const told: string[] = [];
+  await swept(partial.cloud, { told: (text) => told.push(text) });
+  expect(told).toEqual(['cannot list all of it: region eu-west-1 (403); trying again']);
 });
 
 it('a dry run removes nothing, and says what would go', async () => {

@@ -3,7 +3,7 @@
  * when two complete lists in a row show nothing to remove.
  */
 import { type Clock, sleep } from '../core/clock.ts';
-import { messageOf } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import { type Cloud, ownThings, type Thing, thingKinds } from './cloud.ts';
 import { thingKey } from './machine.ts';
 import { isLeftOver, type Listed, orphansAfter } from './plan.ts';
@@ -19,6 +19,8 @@ export interface SweepResult {
   readonly unknown: readonly string[];
   /** When the last complete list was asked for; seconds by the cloud's clock; null: none was complete. */
   readonly listedAt: number | null;
+  /** It ended early, because the cloud refused the list in a way that no other try changes. */
+  readonly isRefused: boolean;
 }
 
 export interface SweepOptions {
@@ -43,6 +45,7 @@ export async function sweep(cloud: Cloud, options: SweepOptions, clock: Clock, s
   let orphans: ReadonlyMap<string, number> = new Map();
   let clean = 0;
   let listedAt: number | null = null;
+  let said = '';
   for (;;) {
     const from = seconds(clock, cloud);
     const listed = await listAll(cloud, owner, from, signal);
@@ -51,15 +54,20 @@ export async function sweep(cloud: Cloud, options: SweepOptions, clock: Clock, s
     const isComplete = listed.failed === null && listed.unknown.length === 0;
     if (isComplete) listedAt = now;
     const [over, kept] = [listed.things.filter(isOver), listed.things.filter((thing) => !isOver(thing))];
+    const unknown = listed.failed === null ? listed.unknown : [listed.failed];
     const result = (): SweepResult => {
       const there = new Set(listed.things.map(thingKey));
       const removed = [...asked.values()].filter((thing) => !there.has(thingKey(thing)));
-      return { removed, left: over, kept, unknown: listed.failed === null ? listed.unknown : [listed.failed], listedAt };
+      return { removed, left: over, kept, unknown, listedAt, isRefused: listed.isRefused };
     };
+    if (listed.isRefused) return result();
     clean = !isComplete || over.length > 0 ? 0 : clean + 1;
     if (clean >= 2 || (dryRun && isComplete && orphans.size === [...orphans.values()].filter((count) => count > 1).length))
       return result();
     if (clock.now() >= until) return result();
+    const missing = unknown.join(', ').replace(/\.$/, '');
+    if (missing !== '' && missing !== said) told(`cannot list all of it: ${missing}; trying again`);
+    said = missing;
     if (!dryRun) await removeFirst(over);
     await sleep(clock, between, signal);
     signal.throwIfAborted();
@@ -93,12 +101,17 @@ function seconds(clock: Clock, cloud: Cloud): number {
   return Math.floor((clock.wall() + (cloud.skew() ?? 0)) / 1000);
 }
 
-async function listAll(cloud: Cloud, owner: string, from: number, signal: AbortSignal): Promise<Listed> {
+type Asked = Listed & { readonly isRefused: boolean };
+
+async function listAll(cloud: Cloud, owner: string, from: number, signal: AbortSignal): Promise<Asked> {
   try {
     const listing = ownThings(await cloud.list(owner, { places: [], everywhere: true }, signal));
-    return { ...listing, from, at: from, failed: null };
+    if (listing.refused !== undefined) throw listing.refused;
+    return { ...listing, from, at: from, failed: null, isRefused: false };
   } catch (error) {
     signal.throwIfAborted();
-    return { things: [], unknown: [], from, at: from, failed: messageOf(error) };
+    const isRefused = error instanceof OnejobError && !error.retry;
+    const failed = isRefused && error.hint !== null ? `${error.message} ${error.hint}` : messageOf(error);
+    return { things: [], unknown: [], from, at: from, failed, isRefused };
   }
 }

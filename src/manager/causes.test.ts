@@ -23,7 +23,15 @@ const failure = (code: string, message: string): Failure => ({ code: code as Fai
 function world(more: Partial<CausesParts> = {}) {
   const pools = [pool('lab', 'own'), pool('cuda', 'julia'), pool('rocm', 'julia')] as const;
   const reconciler = { pools, pause: new Pause(), slots: [] };
-  const parts = { reconciler, observer: { away: new Map() }, deviceManager: null, secrets: [], stateDisk: null, ...more };
+  const parts = {
+    reconciler,
+    observer: { away: new Map() },
+    deviceManager: null,
+    secrets: [],
+    stateDisk: null,
+    conditions: [],
+    ...more,
+  };
   const seen = () => causesOf(parts);
   const lines = () => seen().causes.map(({ key, message, stage, patience }) => `${key} ${stage} ${patience / 60_000}m: ${message}`);
   return { pools, reconciler, lines, seen };
@@ -140,4 +148,13 @@ test('a card that is gone, and a fault of all', () => {
       /^missing GPU-0000 0 10m: Device GPU-0000 \(.+\) is missing, and slot lab\/1 waits for it: absent since .+\.$/,
     ),
   ]);
+});
+
+test('jobs of a pool that is gone are told about once they have waited, what one sees in status is not', () => {
+  const about = { text: '1 job waits in pool old.', hint: 'Move it.' };
+  const conditions = [
+    { kind: 'stranded jobs', pool: 'old', ...about, patience: 600_000 },
+    { kind: 'no agents', pool: 'lab', ...about, patience: null },
+  ] as const;
+  expect(world({ conditions }).lines()).toEqual(['stranded jobs pool old 0 10m: 1 job waits in pool old.']);
 });

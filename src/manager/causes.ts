@@ -1,5 +1,6 @@
 /** What needs a person now, from what is known already: nothing here asks anybody. */
 import type { Cause, CauseKind, Seen } from '../notices/decide.ts';
+import { type Condition, findingOf } from './conditions.ts';
 import type { DeviceManager } from './devices/device-manager.ts';
 import { deviceView, missingDevices } from './devices/device-views.ts';
 import { updateHint } from './findings.ts';
@@ -14,6 +15,7 @@ export interface CausesParts {
   readonly observer: Pick<Observer, 'away'>;
   readonly deviceManager: Pick<DeviceManager, 'registry' | 'watch' | 'use'> | null;
   readonly secrets: readonly SecretTrouble[];
+  readonly conditions: readonly Condition[];
   /** A sentence about the disk of the state directory; null while it has room. */
   readonly stateDisk: string | null;
 }
@@ -32,6 +34,7 @@ export function causesOf(parts: CausesParts): Seen {
       ...ofServices(parts),
       ...ofRuntimes(parts),
       ...ofPools(parts),
+      ...ofConditions(parts),
       ...ofUpdates(parts),
       ...ofDisks(parts),
     ],
@@ -117,6 +120,15 @@ function ofPools({ reconciler }: CausesParts): Cause[] {
     return [
       { key: subject, kind: 'pool', subject, message, hint: 'Type "onejob doctor" on the host.', stage: 0, patience: anHour },
     ];
+  });
+}
+
+function ofConditions({ conditions }: CausesParts): Cause[] {
+  return conditions.flatMap((one): Cause[] => {
+    const { kind, text, hint, patience } = one;
+    if (patience === null) return [];
+    const { subject } = findingOf(one);
+    return [{ key: `${kind} ${subject}`, kind: 'pool', subject, message: text, hint, stage: 0, patience }];
   });
 }
 

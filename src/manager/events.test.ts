@@ -41,7 +41,7 @@ function scene() {
   const waiting = new Set<string>();
   const status = {
     ...{ clock, reconciler, nameOf: (key: string) => key, noteOf: () => null, about: () => null },
-    ...{ deviceManager: { registry: { partition: { waiting } } }, held: { count: () => 0 } },
+    ...{ deviceManager: { registry: { partition: { waiting } } }, held: { count: () => 0 }, conditions: () => [] },
   };
   const failures: string[] = [];
   const events = createEvents({

@@ -18,7 +18,7 @@ function starting(ending = false, { all = [] as readonly object[], findings = ()
   const parts = {
     ...{
       services: [],
-      host: { configChanged: async () => null, findings, hostFindings: async () => [] },
+      host: { configChanged: async () => null, findings, conditions: () => [], hostFindings: async () => [] },
     },
     ...{
       queue: { check: async () => [], submit: () => 'taken' },

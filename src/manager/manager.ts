@@ -12,6 +12,7 @@ import type { Store } from '../store/store.ts';
 import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { createDiagnosticSandboxes } from './actions/probe-sandbox.ts';
 import { runAttended } from './attended.ts';
+import { type Condition, findingOf, isOfHost } from './conditions.ts';
 import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
 import { createEvents } from './events.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
@@ -50,6 +51,8 @@ export interface HostReport {
   readonly configChanged: () => Promise<string | null>;
   /** What keeps the whole host from working, or soon will. */
   readonly problems: () => string[];
+  /** What keeps jobs from starting until a person does something. */
+  readonly conditions: () => Condition[];
   readonly findings: () => FindingView[];
   /** Findings about disk, secrets and GPUs. They explain why pools lack devices, too. */
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
@@ -110,7 +113,7 @@ export function createManager(parts: ManagerParts): Manager {
     const job = queue.job(id) === null ? serviceJobs.job(id) : null;
     if (job !== null) throw notHere(job);
   };
-  const status = { ...loop, clock, about: serviceJobs.about };
+  const status = { ...loop, clock, about: serviceJobs.about, conditions: host.conditions };
   const diagnostics = createDiagnosticSandboxes(loop);
   const events = createEvents({
     ...{ clock, reconciler, status, changes: parts.changes },
@@ -170,9 +173,10 @@ export function createManager(parts: ManagerParts): Manager {
       const explained = new Set(wide.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
       const found = deviceManager === null ? [] : deviceFindings(deviceManager, reconciler.slots);
       const lacking = found.filter(({ subject }) => !explained.has(subject));
+      const stuck = host.conditions().filter((one) => isOfHost(one) || !explained.has(findingOf(one).subject));
       const pools = poolFindings(reconciler, deviceManager?.watch.fault ?? null);
       const checked = (await Promise.all(checks)).flat();
-      const all = [...config, ...pools, ...lacking, ...wide, ...host.findings(), ...checked];
+      const all = [...config, ...stuck.map(findingOf), ...pools, ...lacking, ...wide, ...host.findings(), ...checked];
       // The reason for a runtime is of no use if the runtime cannot be used now.
       const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes.all.some(({ name }) => name === subject));
       return all.filter(({ level, subject }) => !(isAway && level === 'ok' && subject === 'runtime'));
@@ -207,9 +211,13 @@ export function createManager(parts: ManagerParts): Manager {
     job: (id) => jobOf(id),
     settled: async (id, signal) =>
       queue.job(id) === null ? serviceJobs.settled(id, signal) : shownJob(await queue.settled(id, signal)),
-    cancel(id) {
+    cancel(id, only) {
       ownJob(id);
-      return queue.cancel(id);
+      return queue.cancel(id, only);
+    },
+    move(id, pool) {
+      ownJob(id);
+      return queue.move(id, pool);
     },
     cancelArray: (id) => queue.cancelArray(id),
     checkShell(id) {

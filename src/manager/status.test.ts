@@ -8,6 +8,7 @@ import type { PoolConfig } from '../config/config.ts';
 import type { Intent } from '../core/plan.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
+import type { Condition } from './conditions.ts';
 import { quarantinedDevices } from './devices/device-views.ts';
 import { deviceFindings, poolFindings } from './findings.ts';
 import { Pause } from './loop/pause.ts';
@@ -23,6 +24,7 @@ afterEach(() => {
   host[Symbol.dispose]();
 });
 
+let conditionsNow: Condition[] = [];
 const held = 'held by alice: python, 9.2 GiB, since 11:02';
 const absent = 'GPU-0000 absent since 12:00';
 
@@ -52,6 +54,7 @@ function parts(reconciler: Reconciler, notes: Record<string, string> = {}): Stat
     noteOf: (key) => notes[key] ?? null,
     about: () => null,
     deviceManager: devices,
+    conditions: () => conditionsNow,
     held: { count: () => 0 },
   };
 }
@@ -184,6 +187,17 @@ describe('a card in quarantine', () => {
   });
 });
 
+test('a pool shows what keeps it from having agents, and no other pool does', () => {
+  const about = { kind: 'no devices', text: 'It has no device: none fits.', hint: null, patience: null } as const;
+  conditionsNow = [
+    { ...about, pool: 'other' },
+    { ...about, pool: 'lab' },
+  ];
+  expect(poolView()?.problems).toEqual(['has no device: none fits']);
+  conditionsNow = [];
+  expect(poolView()).not.toHaveProperty('problems');
+});
+
 describe('plan', () => {
   test('says what keeps a slot from its devices', () => {
     host.seesHeld([gpu(0)], { 'GPU-0000': held });
@@ -228,12 +242,16 @@ describe('why a job waits', () => {
     host = new DeviceHost({ pools: [config] });
     expect(why(config)).toBe('the GPUs of this host have not been checked yet');
     host.sees([]);
-    expect(why(config)).toBe('no device is free for it');
+    expect(why(config)).toBe('this host has no devices');
+  });
+
+  test('of a pool without agents', () => {
+    expect(why(devicePool('lab', { agents: 0 }))).toBe('pool lab has no agents');
   });
 
   test('before what troubles the host elsewhere', () => {
     host.sees([]);
-    expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('no device is free for it');
+    expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('this host has no devices');
     host.sees([gpu(0), gpu(1)]);
     expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('Docker Engine cannot be reached');
   });

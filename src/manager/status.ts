@@ -3,6 +3,7 @@ import type { AboutView, CloudHostView, PlanLine, PoolView, SlotView } from '../
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
+import { type Condition, clauseOf, isOfHost } from './conditions.ts';
 import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
 import type { Held } from './held/held.ts';
 import { pausedText } from './loop/pause.ts';
@@ -19,6 +20,7 @@ export interface StatusParts {
   /** null if no pool needs devices. */
   readonly deviceManager: DeviceAccess | null;
   readonly held: Pick<Held, 'count'>;
+  readonly conditions: () => readonly Condition[];
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {
@@ -28,9 +30,14 @@ export function poolViews(parts: StatusParts): PoolView[] {
 /** Each pool, with its slots as the loop has them. */
 export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolView, 'slots'>, readonly Slot[]]> {
   const slots = Map.groupBy(parts.reconciler.slots, ({ key }) => parts.reconciler.poolOf(key));
+  const found = Map.groupBy(
+    parts.conditions().filter((one) => !isOfHost(one)),
+    ({ pool }) => pool,
+  );
   for (const pool of parts.reconciler.pools) {
     const mine = slots.get(pool) ?? [];
     if (pool.leaving && mine.every(isEmpty)) continue;
+    const problems = found.get(pool.config.name)?.map(clauseOf) ?? [];
     const head = {
       name: pool.config.name,
       service: pool.config.service,
@@ -39,6 +46,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
       agents: mine.length,
       waiting: pool.service.waiting?.(pool.config.name) ?? null,
       ...heldOf(parts, pool),
+      ...(problems.length > 0 && { problems }),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
       leaving: pool.leaving,
@@ -99,6 +107,7 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   if (held !== undefined) return pausedText([held]);
   if (pool.leaving) return leaves;
   if (pool.draining) return 'the pool drains';
+  if (pool.config.agents === 0) return `pool ${poolName} has no agents`;
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
   if (pool.rollout.update !== null && !pool.rollout.canGoBack) return pool.rollout.update.text;

@@ -1,6 +1,6 @@
 /**
- * The own queue's jobs: their requests and progress. A request never changes, except that the commit which completes a job also
- * deletes the values of its variables, as they may be secrets (S8).
+ * The own queue's jobs: their requests and progress. A request never changes, except that a waiting job may move to another pool, and
+ * that the commit which completes a job also deletes the values of its variables, as they may be secrets (S8).
  */
 import { z } from 'zod';
 import { arrayPlace, jobRequest, jobResult } from '../job.ts';
@@ -57,6 +57,7 @@ export function jobTable(db: Reader) {
     'INSERT INTO jobs (id, pool, done, submitted_at, ended_at, temporary, request, progress) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
   );
   const save = db.prepare('UPDATE jobs SET done = ?, ended_at = ?, progress = ? WHERE id = ?');
+  const move = db.prepare('UPDATE jobs SET pool = ?, request = ? WHERE id = ?');
   const forgetValues = db.prepare(
     `UPDATE jobs SET request = json_set(request, '$.env', json((SELECT json_group_object(key, '') FROM json_each(request, '$.env'))))
      WHERE id = ? AND json_extract(request, '$.env') <> '{}'`,
@@ -89,6 +90,8 @@ export function jobTable(db: Reader) {
       save.run(done(progress), progress.endedAt, JSON.stringify(progress), id);
       if (done(progress) === 1) forgetValues.run(id);
     },
+    /** Of a job that waits: its request for another pool. */
+    move: (id: string, request: StoredRequest): void => void move.run(request.pool, JSON.stringify(request), id),
     get(id: string): StoredJob | null {
       const row = get.get(id);
       return row === undefined ? null : read(row);

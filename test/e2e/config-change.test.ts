@@ -37,7 +37,7 @@ test.skipIf(lacks('bubblewrap'))(
       'pool more: added, 1 slot',
     ];
     const dry = await here.cli(['config', 'apply', '--dry-run', '--json']).ended;
-    expect(JSON.parse(dry.stdout)).toEqual({ applied: false, changes: words, warnings: [] });
+    expect(JSON.parse(dry.stdout)).toEqual({ applied: false, changes: words, warnings: [], stranded: [] });
     expect((await here.api.status()).pools).toHaveLength(1);
     const applied = await here.cli(['config', 'apply']).ended;
     expect(applied, applied.stderr).toMatchObject({ code: 0, stdout: `Applied:\n  ${words.join('\n  ')}\n` });
@@ -62,6 +62,28 @@ test.skipIf(lacks('bubblewrap'))(
     expect((await daemon.stop()).code).toBe(0);
   },
 );
+
+test('jobs that wait in a pool which leaves the config: every face says so, and they can be moved', async () => {
+  await using here = await onejob({
+    config: `pools: { default: { agents: 1, runtime: process }, old: { agents: 1, runtime: process } }`,
+  });
+  const daemon = await here.up();
+  await here.cli(['pause', 'old']).ended;
+  const waits = here.run('--pool', 'old', '--no-workspace', '--', 'echo', 'moved');
+  await waits.says(/is waiting in pool old/);
+  here.configure(one);
+  const stranded =
+    '1 job waits in pool old and would wait for ever: the config has no such pool of the own queue. Type "onejob move --waiting --pool old --to default", or "onejob cancel --waiting --pool old".';
+  expect((await here.cli(['config', 'apply', '--dry-run']).ended).stdout).toContain(`! ${stranded}`);
+  expect((await here.cli(['config', 'apply']).ended).stdout).toContain(`! ${stranded}`);
+  expect((await here.cli(['status']).ended).stdout).toContain(`! ${stranded}`);
+  expect((await here.cli(['doctor']).ended).stdout).toMatch(/^warning +pool old: 1 job waits in pool old/m);
+  await waits.says(/Type "onejob move --waiting --pool old --to default"/);
+  expect(await here.cli(['move', '--waiting', '--pool', 'old', '--to', 'default']).ended).toMatchObject({ code: 0 });
+  expect(await waits.ended).toMatchObject({ code: 0, stdout: 'moved\n' });
+  expect((await here.cli(['status']).ended).stdout).not.toContain('for ever');
+  expect((await daemon.stop()).code).toBe(0);
+});
 
 test('apply says what "config check" warns of, also when it only says what would change', async () => {
   await using here = await onejob({ config: one });

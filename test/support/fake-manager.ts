@@ -229,13 +229,20 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
         .jobs.filter(({ endedAt }) => endedAt !== null && endedAt <= Date.now() - olderThan);
       return { jobs: over.length, agents: over.length, bytes: 3 * 2 ** 20, dryRun };
     },
-    cancel(id) {
+    cancel(id, { onlyWaiting = false } = {}) {
       const other = manager.elsewhere.find((job) => job.id === id);
       if (other !== undefined) throw notHere(other);
       const job = known(id);
+      if (onlyWaiting && job.view.state !== 'queued') return job.view;
       job.cancelled = true;
       if (job.child?.pid !== undefined && job.view.state !== 'done') process.kill(-job.child.pid, 'SIGTERM');
       else if (job.view.state === 'queued') update(job, { state: 'done', result: { kind: 'cancelled' }, endedAt: Date.now() });
+      return job.view;
+    },
+    move(id, pool) {
+      const job = known(id);
+      if (job.view.state !== 'queued') throw new OnejobError('E_JOB_REQUEST', `Cannot move job ${id}: it has begun.`);
+      update(job, { pool });
       return job.view;
     },
     holdFailed: (id) => update(known(id), { held: { until: Date.now() + 60_000 } }),

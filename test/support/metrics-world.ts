@@ -25,12 +25,14 @@ export interface MetricsWorldOptions {
 export class MetricsWorld implements Disposable {
   readonly host: DeviceHost;
   readonly metrics: Metrics;
-  readonly pools: readonly Pool[];
+  pools: readonly Pool[];
   readonly pause = new Pause();
   readonly cards: readonly string[];
   /** Jobs of the service `ci`. */
   serviceJobs: ServiceJob[] = [];
   readonly waitingSince = new Map<string, number>();
+  /** Jobs that wait in pools that the config no longer has. */
+  readonly stranded = new Map<string, number>();
   problems: string[] = [];
   readonly #state: ReadingParts;
 
@@ -39,7 +41,7 @@ export class MetricsWorld implements Disposable {
     this.host = new DeviceHost({ pools: [devicePool(lab, { agents: cards })] });
     this.cards = Array.from({ length: cards }, (_, n) => `GPU-5eed0000-0000-4000-8000-${n.toString(16).padStart(12, '0')}`);
     this.host.sees(this.cards.map((uuid, n) => gpu(n, { uuid })));
-    this.pools = pools.map(poolNamed);
+    this.pools = pools.map((name) => poolNamed(name));
     for (const uuid of this.cards) {
       const key = this.host.registry.slotOf(uuid);
       if (key !== null) this.host.runs(key, `agent-${key}`);
@@ -49,9 +51,12 @@ export class MetricsWorld implements Disposable {
       slot.agent.kind === 'busy' ? { ...slot, agent: { ...slot.agent, job: jobOf(slot.key) } } : slot,
     );
     const { host, pause } = this;
+    const poolsNow = () => this.pools;
     this.#state = {
       reconciler: {
-        pools: this.pools,
+        get pools() {
+          return poolsNow();
+        },
         get slots() {
           return host.slots;
         },
@@ -60,12 +65,20 @@ export class MetricsWorld implements Disposable {
       devices: host.devices,
       services: [{ serviceJobs: () => this.serviceJobs }],
       waitingSince: () => this.waitingSince,
+      stranded: () => ({ pools: new Set(this.pools.map(({ config }) => config.name)), waiting: this.stranded }),
     };
     this.metrics = createMetrics({
       ...{ clock: host.clock, store: host.store, version: '1.2.3', serviceNames: ['ci'] },
       problems: () => this.problems,
       state: () => this.#state,
     });
+  }
+
+  /** The config no longer has the pool, and each of its slots is one until it is empty. */
+  leaves(name: string): void {
+    const left = this.host.slots.filter(({ key }) => key.startsWith(`${name}/`));
+    const others = this.pools.filter(({ config }) => config.name !== name);
+    this.pools = [...others, ...left.map(({ key }) => poolNamed(`${key} (leaving)`, true))];
   }
 
   /** What the gauges say now. */
@@ -123,13 +136,14 @@ export class MetricsWorld implements Disposable {
 
 export const standing: Slot['standby'] = { kind: 'standby', agent: 'next', reserved: null, fingerprint: 'f', since: 0 };
 
-function poolNamed(name: string): Pool {
+function poolNamed(name: string, leaving = false): Pool {
   const capabilities = { binds: 'late' };
   return new Pool(devicePool(name, { service: 'own' }), {
     service: { name: 'own', capabilities, jobs: { next: () => null }, waiting: () => 3 } as unknown as CiService,
     runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
     keepStandby: true,
     devices: noDevices,
+    leaving,
   });
 }
 

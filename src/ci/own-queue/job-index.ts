@@ -110,7 +110,11 @@ export class JobIndex {
 
   #set(job: Job): void {
     const { id, seq, request, progress } = job;
-    if (!this.#jobs.has(id)) this.#count(job, 1);
+    const before = this.#jobs.get(id);
+    if (before === undefined) this.#count(job, 1);
+    // It moved to another pool, or a commit that moved it was undone.
+    else if (before.request.pool !== request.pool)
+      for (const waiting of [this.#waiting, this.#ownImage]) waiting.get(before.request.pool)?.forget(id);
     this.#setNeeds(id, progress.state === 'queued' ? progress.blockedBy : []);
     this.#jobs.set(id, job);
     const mayStart = progress.state === 'queued' && progress.blockedBy.length === 0 && !this.#isHeld(job);

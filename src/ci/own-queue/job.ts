@@ -78,6 +78,11 @@ export function applyCancel(job: Job, now: number): Job {
   }
 }
 
+/** A waiting job in another pool, whose request was checked. What failed in the other pool says nothing about this one. */
+export function applyMove(job: Job, request: StoredRequest, cold: boolean): Job {
+  return { ...job, request, progress: { ...job.progress, cold, unmendable: null, note: null } };
+}
+
 /** The id of a job of an array, so that submitting the array again gives the same jobs. 12 hex digits. */
 export function arrayJobId(array: string, index: number): string {
   return createHash('sha256').update(`${array}:${index}`).digest('hex').slice(0, 12);

@@ -640,7 +640,7 @@ describe('a temporary daemon', () => {
     reopen(undefined, '');
     expect([queue.jobs.next('default', null), queue.waiting('default'), queue.unfinished]).toEqual([null, 0, 0]);
     expect(queue.job(id)).toMatchObject({ state: 'queued', reason: expect.stringContaining('"onejob up"') });
-    expect(queue.problems).toEqual([expect.stringContaining('2 jobs wait for the daemon that accepted them')]);
+    expect(queue.stranded()).toMatchObject({ waiting: new Map(), leftToOthers: 2 });
     expect(queue.cancel(id).state).toBe('done');
     reopen();
     expect(queue.jobs.next('default', null)?.job).toBe(other.id);
@@ -655,7 +655,7 @@ describe('a temporary daemon', () => {
     reopen(undefined, '/etc/a.yml');
     expect(queue.jobs.next('default', null)?.job).toBe(id);
     reopen();
-    expect([queue.jobs.next('default', null)?.job, queue.problems]).toEqual([id, []]);
+    expect([queue.jobs.next('default', null)?.job, queue.stranded().leftToOthers]).toEqual([id, 0]);
   });
 
   it('keeps the changes of a held job that runs, and gives one that comes back to nobody', () => {
@@ -1032,5 +1032,85 @@ describe('a power cut', () => {
     done.length = 0;
     queue.job(job.id);
     expect(done).toEqual([]);
+  });
+});
+
+describe('jobs of a pool that the config no longer has', () => {
+  const stranded = () => {
+    const { id } = submit({ pool: 'gpu', env: { TOKEN: 'x' } });
+    reopen([pool('default'), pool('next')]);
+    return id;
+  };
+
+  it('say what a person can type, and are not next in any line', () => {
+    const id = stranded();
+    expect(queue.job(id)?.reason).toBe(
+      'The own queue no longer has a pool called "gpu". Type "onejob move --waiting --pool gpu --to POOL", or "onejob cancel --waiting --pool gpu".',
+    );
+    expect(queue.job(id)).not.toHaveProperty('ahead');
+    expect([...queue.stranded().waiting]).toEqual([['gpu', 1]]);
+  });
+
+  it('are counted also while they wait for other jobs', () => {
+    const { id } = submit({ pool: 'gpu' });
+    submit({ pool: 'gpu', needs: [id] });
+    submit();
+    expect([...queue.stranded().waiting].sort()).toEqual([
+      ['default', 1],
+      ['gpu', 2],
+    ]);
+  });
+
+  it('move to another pool, keep everything else, and wait there after a restart too', () => {
+    const id = stranded();
+    const events: CiEvent[] = [];
+    queue.observe((event) => events.push(event), never);
+    const { submittedAt } = queue.job(id) ?? {};
+    expect(queue.move(id, 'next')).toMatchObject({ id, pool: 'next', state: 'queued', reason: 'next is busy', submittedAt });
+    expect(events).toEqual([{ kind: 'waiting', pool: 'next' }]);
+    expect(queue.stranded().waiting.has('gpu')).toBe(false);
+    expect(queue.jobs.next('gpu', null)).toBeNull();
+    expect(queue.jobs.next('next', null)?.job).toBe(id);
+    reopen([pool('default'), pool('next')]);
+    expect(queue.job(id)).toMatchObject({ pool: 'next', ahead: 0 });
+    expect(queue.list({ all: true, pool: 'next' })).toHaveLength(1);
+    expect(store.jobs.get(id)?.request.env).toEqual({ TOKEN: 'x' });
+  });
+
+  it('move among living pools too, and to the same one without effect', () => {
+    const { id } = submit({ pool: 'gpu' });
+    submit();
+    expect(queue.move(id, 'default')).toMatchObject({ pool: 'default' });
+    expect(queue.move(id, 'default')).toMatchObject({ pool: 'default' });
+    expect([queue.waiting('gpu'), queue.waiting('default')]).toEqual([0, 2]);
+    // It was submitted first.
+    expect(queue.job(id)?.ahead).toBe(0);
+  });
+
+  it('do not move to a pool that could not run them, nor once they have begun or ended', () => {
+    const { id } = submit({ pool: 'gpu', memory: 2 ** 30 });
+    reopen([{ ...pool('small'), recipe: { ...recipe, memory: 2 ** 20 } }, pool('default')]);
+    expect(() => queue.move(id, 'nosuch')).toThrow('no pool');
+    expect(() => queue.move(id, 'small')).toThrow('Cannot give the job 1GiB of memory: agents of pool "small" have only 1MiB');
+    expect(queue.job(id)?.pool).toBe('gpu');
+    queue.move(id, 'default');
+    run(id, 'a');
+    const begun = `Cannot move job ${id} to pool small: it has begun.`;
+    expect(() => queue.move(id, 'small')).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST', message: begun }));
+    end(id, 'a');
+    commit({ change: 'settled', job: id, agent: 'a' });
+    sync();
+    expect(() => queue.move(id, 'default')).toThrow('it has ended');
+    expect(() => queue.move('nosuch', 'default')).toThrow('There is no job nosuch.');
+  });
+});
+
+describe('cancelling only what waits', () => {
+  it('leaves a job alone that has begun meanwhile', () => {
+    const [waits, began] = [submit().id, submit().id];
+    run(began, 'a');
+    expect(queue.cancel(waits, { onlyWaiting: true })).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
+    expect(queue.cancel(began, { onlyWaiting: true })).toMatchObject({ state: 'running', result: null });
+    expect(store.jobs.get(began)?.progress.cancelling).toBe(false);
   });
 });

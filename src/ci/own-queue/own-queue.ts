@@ -21,6 +21,7 @@ import type { CiService, JobSource } from '../ci-service.ts';
 import {
   applyCancel,
   applyChange,
+  applyMove,
   applyNeeded,
   arrayJobId,
   hasFailed,
@@ -36,6 +37,7 @@ import { createPrune } from './prune.ts';
 import { checkMounts, checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
 import { createSettle } from './settle.ts';
 import { createWorkspaces, openSpool } from './spool.ts';
+import { type StrandedJobs, strandedHint } from './stranded.ts';
 import { createTeller } from './tell.ts';
 
 export interface OwnQueueOptions {
@@ -62,6 +64,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const { mountProblem = mountPathProblem, temporary = null } = options;
   const isHeld = (job: Job): boolean => temporary !== null && job.temporary !== temporary;
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
+  const poolNames = new Set(pools.keys());
   const spool = openSpool(store.dir);
   const index = new JobIndex(isHeld);
   const workspaces = createWorkspaces(spool, (workspace) => index.hasWorkspace(workspace));
@@ -86,13 +89,15 @@ export function createOwnQueue(options: OwnQueueOptions) {
     if (teller.isUntold(job.id)) store.syncNow();
     return viewOf(
       job,
-      isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : noSuchPool,
+      isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : (pool) => noSuchPool(pool, poolNames),
       job.progress.state === 'done' ? store.outcomes.get(job.id) : null,
     );
   };
   const teller = createTeller(index, view, over);
   repairNeeds();
-  const inQueue = (job: Job): JobView => (mayStart(job) ? { ...view(job), ahead: index.ahead(job) } : view(job));
+  /** Only a job that will start has a place. */
+  const inQueue = (job: Job): JobView =>
+    mayStart(job) && pools.has(job.request.pool) ? { ...view(job), ahead: index.ahead(job) } : view(job);
   /** Whether it waits for its pool, and for nothing else. */
   const mayStart = (job: Job): boolean => job.progress.state === 'queued' && job.progress.blockedBy.length === 0 && !isHeld(job);
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
@@ -393,14 +398,17 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const job = index.get(id);
       return job !== null && isHeld(job);
     },
-    /** Problems of the queue, one sentence each. */
-    get problems(): string[] {
-      const left = index.all().filter((job) => job.progress.state === 'queued' && isHeld(job)).length;
-      if (left === 0) return [];
-      const jobs = left === 1 ? 'One job waits' : `${left} jobs wait`;
-      return [
-        `${jobs} for the daemon that accepted ${left === 1 ? 'it' : 'them'}, but this daemon is temporary: type "onejob up".`,
-      ];
+    /** Its pools, its waiting jobs by pool, and how many wait for another daemon. */
+    stranded(): StrandedJobs & { readonly leftToOthers: number } {
+      const waiting = new Map<string, number>();
+      let leftToOthers = 0;
+      for (const job of index.all()) {
+        if (job.progress.state !== 'queued') continue;
+        const { pool } = job.request;
+        if (isHeld(job)) leftToOthers += 1;
+        else waiting.set(pool, (waiting.get(pool) ?? 0) + 1);
+      }
+      return { pools: poolNames, waiting, leftToOthers };
     },
     /** Resolves once the job is done and on disk. @throws OnejobError E_JOB_UNKNOWN */
     async settled(id: string, signal: AbortSignal): Promise<JobView> {
@@ -408,9 +416,30 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const job = known(id);
       return index.get(id) === null ? view(job) : teller.wait(id, signal);
     },
-    /** Cancels a job; a waiting job ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
-    cancel(id: string): JobView {
+    /**
+     * Moves a waiting job to another pool, which must be able to run it. It keeps its place by age. Idempotent.
+     * @throws OnejobError E_JOB_UNKNOWN, E_POOL_UNKNOWN, E_JOB_REQUEST, E_STATE_FULL
+     */
+    move(id: string, pool: string): JobView {
       const job = known(id);
+      const { state } = job.progress;
+      if (state === 'done') throw cannotMove(job, pool, 'it has ended');
+      if (state !== 'queued') throw cannotMove(job, pool, 'it has begun');
+      if (isHeld(job)) throw cannotMove(job, pool, 'another daemon accepted it, and this one is temporary');
+      const { array, ...request } = job.request;
+      const moved = { ...checkRequest({ ...request, pool }, pools, mountProblem), array };
+      if (moved.pool === job.request.pool) return inQueue(job);
+      commitNow(() => {
+        const after = applyMove(job, moved, isCold(moved));
+        store.jobs.move(id, after.request);
+        save(after);
+      });
+      return inQueue(known(id));
+    },
+    /** Cancels a job; a waiting job ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
+    cancel(id: string, { onlyWaiting = false }: { readonly onlyWaiting?: boolean } = {}): JobView {
+      const job = known(id);
+      if (onlyWaiting && job.progress.state !== 'queued') return view(job);
       const after = applyCancel(job, clock.wall());
       // Only its artifacts are left.
       if (job.progress.state === 'settling') giveUpOf(id).abort(cancelledSettling);
@@ -496,8 +525,14 @@ function whyHeld({ temporary }: Job): string {
   return `A temporary daemon with ${config} accepted it: use that config again, or type "onejob up".`;
 }
 
-function noSuchPool(pool: string): string {
-  return `The own queue no longer has a pool called "${pool}".`;
+function noSuchPool(pool: string, pools: ReadonlySet<string>): string {
+  return `The own queue no longer has a pool called "${pool}". ${strandedHint(pool, pools)}`;
+}
+
+function cannotMove({ id }: Job, pool: string, why: string): OnejobError {
+  return new OnejobError('E_JOB_REQUEST', `Cannot move job ${id} to pool ${pool}: ${why}.`, {
+    hint: 'Only a job that waits can be moved.',
+  });
 }
 
 function unknownJob(id: string): never {

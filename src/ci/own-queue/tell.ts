@@ -32,7 +32,8 @@ export function createTeller(index: JobIndex, view: (job: Job) => JobView, over:
   function announce(before: Job | null, after: Job): void {
     const { progress, request } = after;
     const mayStart = (one: Job | null) => one?.progress.state === 'queued' && one.progress.blockedBy.length === 0;
-    if (mayStart(after) && !mayStart(before)) emit({ kind: 'waiting', pool: request.pool });
+    if (mayStart(after) && (!mayStart(before) || before?.request.pool !== request.pool))
+      emit({ kind: 'waiting', pool: request.pool });
     const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
     const event = cancelOf(after);
     if (event !== null && !asked) emit(event);

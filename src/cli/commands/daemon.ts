@@ -21,18 +21,21 @@ export function addDaemonCommands(program: Cli): void {
   program
     .command('down')
     .description('stop the daemon, and the running jobs with it')
+    .addOption(new Option('--end', 'end running jobs, and ask nobody').conflicts(['drain', 'now', 'leave']))
     .addOption(new Option('--drain', 'let running jobs finish first').conflicts(['now', 'leave']))
     .addOption(new Option('--now', 'end running jobs without their grace period').conflicts(['drain', 'leave']))
     .addOption(new Option('--leave', 'let running jobs continue; the next daemon adopts them').conflicts(['drain', 'now']))
     .addOption(new Option('--forget', 'also remove the entries that otherwise stay at CI services').conflicts('leave'))
     .after(`
+On a terminal it asks what becomes of running jobs; with one of --end, --drain, --now and --leave, and in scripts, it does not.
 Without --forget, placeholders stay at CI services and keep jobs waiting while there is no agent; without a placeholder, jobs
 fail when they are queued. Remove placeholders when this host will no longer serve those services.
 Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of them; 2 wrong usage.`)
-    .does(failed, async (session, flags: { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
+    .does(failed, async (session, flags: { end?: boolean; drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
       const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
       const grace = flags.now === true ? 0 : null;
-      return (await import('../control.ts')).down(session, { how, grace, forget: flags.forget === true });
+      const asks = [flags.end, flags.drain, flags.now, flags.leave].every((one) => one !== true);
+      return (await import('../control.ts')).down(session, { how, grace, forget: flags.forget === true }, asks);
     });
 
   program

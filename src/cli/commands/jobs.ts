@@ -2,7 +2,7 @@
 import { Option } from 'commander';
 import { historyAxes, verdictKinds } from '../../verdict/verdict.ts';
 import type { HistoryFlags } from '../history.ts';
-import type { CancelFlags, ListFlags, LogsFlags, PruneFlags } from '../jobs.ts';
+import type { CancelFlags, ListFlags, LogsFlags, MoveFlags, PruneFlags } from '../jobs.ts';
 import type { RunFlags } from '../request.ts';
 import type { GlobalFlags } from '../session.ts';
 import type { ShellFlags } from '../shell.ts';
@@ -124,10 +124,26 @@ Examples:
     .description('cancel jobs; a waiting job never starts; jobs of a CI service must be cancelled there')
     .argument('[job...]', 'their ids, or the first letters of them, at least four')
     .addOption(new Option('--waiting', 'all waiting jobs').conflicts('all'))
-    .option('--all', 'all jobs that have not ended')
+    .option('--all', 'all jobs that have not ended; on a terminal it asks if some run')
+    .option('--end', 'with --all: ask nobody')
     .option('--pool <name>', 'with --waiting or --all: only jobs of this pool')
     .does(wrongOrFailed, async (session, ids: string[], flags: CancelFlags) =>
       (await import('../jobs.ts')).cancelJobs(session, ids, flags),
+    );
+
+  program
+    .command('move')
+    .description('move waiting jobs to another pool')
+    .argument('[job...]', 'ids of jobs or arrays, or the first letters of a job, at least four')
+    .requiredOption('--to <pool>', 'the pool to wait in')
+    .option('--waiting', 'all waiting jobs')
+    .option('--pool <name>', 'with --waiting: only jobs of this pool, which the config may no longer have')
+    .after(`
+Examples:
+  onejob move JOB --to gpu
+  onejob move --waiting --pool old --to new`)
+    .does(wrongOrFailed, async (session, ids: string[], flags: MoveFlags) =>
+      (await import('../jobs.ts')).moveJobs(session, ids, flags),
     );
 
   program

@@ -116,18 +116,23 @@ export async function listThings(
 ): Promise<Listing> {
   const things: Thing[] = [];
   const unknown: string[] = [];
+  let complete = 0;
+  let refused: CloudError | null = null;
   /** What failed is unknown, never empty. */
   const attempt = async <T>(what: string, list: () => Promise<readonly T[]>): Promise<readonly T[]> => {
     try {
-      return await list();
+      const found = await list();
+      complete += 1;
+      return found;
     } catch (error) {
       signal.throwIfAborted();
       if (!(error instanceof CloudError)) throw error;
+      if (!error.retry) refused ??= error;
       unknown.push(`${what} (${error.reason ?? (error.code === 'E_CLOUD_UNREACHABLE' ? 'no answer' : error.code)})`);
       return [];
     }
   };
-  const others = everywhere ? await attempt('other regions', async () => named ?? (await regionsOf(calls, region, signal))) : [];
+  const others = everywhere ? (named ?? (await attempt('other regions', () => regionsOf(calls, region, signal)))) : [];
   const ofRegion = async (one: string): Promise<void> => {
     const found = await Promise.all([
       ...kinds.map((kind) => attempt(`${kind.title} in ${one}`, () => listKind(calls, owner, one, kind, signal))),
@@ -141,7 +146,7 @@ export async function listThings(
     for (let one = waiting.shift(); one !== undefined; one = waiting.shift()) await ofRegion(one);
   });
   await Promise.all(workers);
-  return { things, unknown };
+  return { things, unknown, ...(complete === 0 && refused !== null && { refused }) };
 }
 
 /** Codes that say that there is no such thing. */

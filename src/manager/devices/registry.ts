@@ -275,6 +275,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   function heldBack(slot: AllocatedSlot | undefined): string | null {
     if (slot === undefined) {
       if (inventoryNow === null) return 'the GPUs of this host have not been checked yet';
+      if (inventoryNow.complete && inventoryNow.devices.length === 0) return 'this host has no devices';
       return inventoryNow.complete ? 'no device is free for it' : 'no device is free for it, but not all could be read';
     }
     const [missing] = slot.missing;

@@ -117,6 +117,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       about: () => null,
       deviceManager: null,
       held: { count: () => 0 },
+      conditions: () => [],
     };
     const slot = (n: number): Slot => reconciler.slot(`p/${n}`) as Slot;
     const post = (n: number, event: SlotEvent): void => reconciler.post(`p/${n}`, event);

@@ -165,6 +165,7 @@ describe('jobs', () => {
       devices: null,
       services: [],
       waitingSince: () => new Map(),
+      stranded: () => ({ pools: new Set<string>(), waiting: new Map<string, number>() }),
     };
     const parts = { clock: host.clock, store: host.store, version: '', serviceNames: [], problems: () => [], state: () => state };
     const later = createMetrics(parts);
@@ -187,6 +188,24 @@ describe('jobs', () => {
     world.waitingSince.clear();
     world.serviceJobs = [serviceJob('s', { pool: 'lab', state: 'waiting', queuedAt: world.host.wall + 5_000 })];
     expect(await value('onejob_oldest_waiting_job_seconds{pool="lab"}')).toBe(0);
+  });
+});
+
+describe('a pool that the config no longer has', () => {
+  test('its jobs are counted, and how long they have waited, so that the alert can fire', async () => {
+    world.stranded.set('old', 2);
+    world.waitingSince.set('old', world.host.wall - 7_200_000);
+    expect(await value('onejob_jobs_waiting{pool="old"}')).toBe(2);
+    expect(await value('onejob_oldest_waiting_job_seconds{pool="old"}')).toBe(7200);
+    expect(await value('onejob_pool_paused{pool="old"}')).toBe(0);
+    world.stranded.clear();
+    expect(await value('onejob_jobs_waiting{pool="old"}')).toBeUndefined();
+  });
+
+  test('its slots keep its name until they are empty', async () => {
+    world.leaves('lab');
+    expect(await value('onejob_slots{pool="lab"}')).toBe(2);
+    expect((await seriesOf('onejob_')).filter((line) => line.includes('(leaving)'))).toEqual([]);
   });
 });
 

@@ -1,6 +1,7 @@
 /** What `/metrics` says of the state as it is now. It counts nothing, so a restart loses nothing. */
 import type { DeviceView } from '../../api/schema.ts';
 import type { CiService } from '../../ci/ci-service.ts';
+import type { StrandedJobs } from '../../ci/own-queue/stranded.ts';
 import { type Slot, stateName } from '../../core/slot.ts';
 import type { DeviceAccess } from '../devices/device-views.ts';
 import { deviceViews } from '../devices/device-views.ts';
@@ -18,6 +19,8 @@ export interface ReadingParts {
   readonly services: readonly Pick<CiService, 'serviceJobs'>[];
   /** Since when the oldest job waits that each pool of the own queue could start, wall clock, ms. */
   readonly waitingSince: () => ReadonlyMap<string, number>;
+  /** Waiting jobs of the own queue, also those of pools that the config no longer has. */
+  readonly stranded: () => StrandedJobs;
 }
 
 const agentStates = ['registering', 'releasing', 'idle', 'retiring', 'busy', 'stopping', 'killing', 'proving'] as const;
@@ -32,16 +35,47 @@ export function readings(parts: ReadingParts, wall: number): Reading[] {
   const byPool = Map.groupBy(slots, ({ key }) => poolOf(key));
   const since = waitingSince(parts);
   return [
-    ...reconciler.pools.flatMap((pool) => {
-      const { name } = pool.config;
-      return ofPool(pool, byPool.get(name) ?? [], reconciler.pause.holders.own, wall - (since.get(name) ?? wall));
+    ...[...Map.groupBy(reconciler.pools, labelOf)].flatMap(([name, pools]) => {
+      const pool = pools.find(({ leaving }) => !leaving);
+      const about = { name, slots: byPool.get(name) ?? [], oldest: wall - (since.get(name) ?? wall) };
+      return pool === undefined ? ofLeaving(about) : ofPool(pool, about, reconciler.pause.holders.own);
     }),
+    ...strandedJobs(parts, since, wall),
     ...(devices === null ? [] : [...ofDevices(deviceViews(devices, slots)), ...ofJobs(slots, devices)]),
   ];
 }
 
-function ofPool(pool: Pool, slots: readonly Slot[], hostHeld: readonly string[], oldest: number): Reading[] {
-  const { name } = pool.config;
+/** The name of a pool in labels. Each slot that has left the config is a pool of its own, which keeps the name that it had. */
+function labelOf({ config, leaving }: Pool): string {
+  return leaving ? poolOf(config.name) : config.name;
+}
+
+interface PoolReading {
+  readonly name: string;
+  readonly slots: readonly Slot[];
+  readonly oldest: number;
+}
+
+/** Slots of a pool that the config no longer has. Its jobs are in `strandedJobs`. */
+function ofLeaving({ name, slots }: PoolReading): Reading[] {
+  return [['onejob_slots', { pool: name }, slots.length], ...ofSlots(name, slots)];
+}
+
+function strandedJobs({ stranded }: ReadingParts, since: ReadonlyMap<string, number>, wall: number): Reading[] {
+  const { pools, waiting } = stranded();
+  return [...waiting].flatMap(([pool, jobs]): Reading[] => {
+    if (pools.has(pool)) return [];
+    const oldest = Math.max(0, wall - (since.get(pool) ?? wall)) / 1000;
+    return [
+      // The alert about jobs that wait for long asks whether somebody has paused the pool.
+      ['onejob_pool_paused', { pool }, 0],
+      ['onejob_jobs_waiting', { pool }, jobs],
+      ['onejob_oldest_waiting_job_seconds', { pool }, oldest],
+    ];
+  });
+}
+
+function ofSlots(name: string, slots: readonly Slot[]): Reading[] {
   const counts = new Map<(typeof states)[number], number>(states.map((state) => [state, 0]));
   const count = (state: (typeof states)[number], more = 1): void => void counts.set(state, (counts.get(state) ?? 0) + more);
   for (const { standby, agent, leaving } of slots) {
@@ -50,11 +84,15 @@ function ofPool(pool: Pool, slots: readonly Slot[], hostHeld: readonly string[],
     if (state !== 'free') count(state);
     if (leaving.length > 0) count('leaving', leaving.length);
   }
+  return states.map((state): Reading => ['onejob_agents', { pool: name, state }, counts.get(state) ?? 0]);
+}
+
+function ofPool(pool: Pool, { name, slots, oldest }: PoolReading, hostHeld: readonly string[]): Reading[] {
   const waiting = pool.service.waiting?.(name) ?? null;
   const { people, own } = pool.pause.holders;
   return [
     ['onejob_slots', { pool: name }, slots.length],
-    ...states.map((state): Reading => ['onejob_agents', { pool: name, state }, counts.get(state) ?? 0]),
+    ...ofSlots(name, slots),
     ['onejob_pool_paused', { pool: name }, Number(people || pool.draining)],
     ...[...new Set([...hostHeld, ...own])].map((reason): Reading => ['onejob_pool_held', { pool: name, reason }, 1]),
     ['onejob_pool_backing_off', { pool: name }, Number(pool.backoff !== null)],

@@ -200,6 +200,7 @@ export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): PoolProble
   }
   if (pool.leaving) add('is no longer in the config, and ends when its jobs have ended');
   else if (pool.draining) add('drains: running jobs finish, and nothing new starts until it is resumed', resumeHint(pool.name));
+  for (const problem of pool.problems ?? []) add(problem);
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;
     const times = failures === 1 ? 'failed to start an agent' : `failed to start agents ${failures} times`;

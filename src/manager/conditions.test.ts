@@ -1,0 +1,64 @@
+/** What needs a person, from values alone. */
+import { expect, test } from 'vitest';
+import { clauseOf, conditions, findingOf, type HostState, lineOf } from './conditions.ts';
+
+const state = (more: Partial<HostState['queue']> = {}, pools: HostState['pools'] = []): HostState => ({
+  queue: { pools: new Set(['default', 'gpu']), waiting: new Map(), leftToOthers: 0, ...more },
+  pools,
+});
+
+test('nothing', () => {
+  const pools = [
+    { name: 'default', agents: 2, hasDevices: null },
+    { name: 'gpu', agents: 'per-device', hasDevices: true },
+  ] as const;
+  expect(conditions(state({ waiting: new Map([['default', 7]]) }, pools))).toEqual([]);
+});
+
+test('jobs of a pool that is gone, with what to type', () => {
+  const found = conditions(
+    state({
+      waiting: new Map([
+        ['old', 1],
+        ['gpu', 3],
+        ['a pool', 2],
+      ]),
+    }),
+  );
+  expect(found.map(lineOf)).toEqual([
+    '1 job waits in pool old and would wait for ever: the config has no such pool of the own queue. Type "onejob move --waiting --pool old --to POOL", or "onejob cancel --waiting --pool old".',
+    `2 jobs wait in pool a pool and would wait for ever: the config has no such pool of the own queue. Type "onejob move --waiting --pool 'a pool' --to POOL", or "onejob cancel --waiting --pool 'a pool'".`,
+  ]);
+  expect(found.map(findingOf)).toMatchObject([
+    { level: 'warning', subject: 'pool old' },
+    { level: 'warning', subject: 'pool a pool' },
+  ]);
+});
+
+test('the only pool left is named, and without any there is nowhere to move a job', () => {
+  const waiting = new Map([['old', 1]]);
+  const hints = [new Set(['default']), new Set<string>()].map((pools) => conditions(state({ pools, waiting }))[0]?.hint);
+  expect(hints).toEqual([
+    'Type "onejob move --waiting --pool old --to default", or "onejob cancel --waiting --pool old".',
+    'Type "onejob cancel --waiting --pool old".',
+  ]);
+});
+
+test('jobs that a temporary daemon leaves to another', () => {
+  expect(conditions(state({ leftToOthers: 2 })).map(lineOf)).toEqual([
+    '2 jobs wait for the daemon that accepted them, but this daemon is temporary: type "onejob up".',
+  ]);
+});
+
+test('pools that can have no agent, not one whose devices are unknown', () => {
+  const pools = [
+    { name: 'none', agents: 0, hasDevices: null },
+    { name: 'gpu', agents: 'per-device', hasDevices: false },
+    { name: 'unseen', agents: 'per-device', hasDevices: null },
+  ] as const;
+  expect(conditions(state({}, pools)).map(clauseOf)[0]).toBe('has no agents ("agents: 0"), so its jobs wait');
+  expect(conditions(state({}, pools)).map(({ pool, text }) => `${pool}: ${text}`)).toEqual([
+    'none: It has no agents ("agents: 0"), so its jobs wait.',
+    'gpu: It has no device: this host has none that fits, so its jobs wait.',
+  ]);
+});

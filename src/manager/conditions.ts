@@ -1,0 +1,114 @@
+/**
+ * What keeps jobs from ever starting until a person does something. Pure: `status`, `doctor`, the dashboard, notices, metrics and a
+ * dry run of another config ask this of the same values, so they cannot disagree.
+ */
+import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import { type StrandedJobs, strandedHint } from '../ci/own-queue/stranded.ts';
+import { fits } from '../config/conditions.ts';
+import type { PoolConfig } from '../config/config.ts';
+import { type Finding, warning } from '../finding.ts';
+import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
+import type { Reconciler } from './loop/reconciler.ts';
+
+export interface Condition {
+  readonly kind: 'stranded jobs' | 'jobs of another daemon' | 'no agents' | 'no devices';
+  /** The pool that it is about, which the config may no longer have; null: the host. */
+  readonly pool: string | null;
+  /** A sentence. About a pool of the config it begins with "It". */
+  readonly text: string;
+  /** What to do about it, as a sentence; null if the text says it. */
+  readonly hint: string | null;
+  /** ms that it must last before people are told of it; null: they see it where they look. */
+  readonly patience: number | null;
+}
+
+export interface HostState {
+  /** The own queue, and the pools that take its jobs. */
+  readonly queue: StrandedJobs & { readonly leftToOthers: number };
+  readonly pools: readonly PoolState[];
+}
+
+/** A pool of the config. */
+export interface PoolState {
+  readonly name: string;
+  readonly agents: number | 'per-device';
+  /** Whether this host has, or had, a device that fits; null: unknown, or the pool needs none. */
+  readonly hasDevices: boolean | null;
+}
+
+interface StateParts {
+  readonly queue: Pick<OwnQueue, 'stranded'>;
+  readonly reconciler: Pick<Reconciler, 'pools'>;
+  /** null if no pool needs devices. */
+  readonly deviceManager: Pick<DeviceAccess, 'registry'> | null;
+}
+
+/** The state as it is now. */
+export function stateOf({ queue, reconciler, deviceManager }: StateParts): HostState {
+  const pools = reconciler.pools.flatMap(({ config, leaving }): PoolState[] => {
+    if (leaving) return [];
+    const hasDevices = deviceManager === null || config.devices.count === 0 ? null : hasDevicesFor(config, deviceManager.registry);
+    return [{ name: config.name, agents: config.agents, hasDevices }];
+  });
+  return { queue: queue.stranded(), pools };
+}
+
+function hasDevicesFor(config: PoolConfig, registry: DeviceAccess['registry']): boolean | null {
+  if (registry.inventory?.complete !== true) return null;
+  return (
+    registry.inventory.devices.some((device) => fits(device, config.devices)) || (poolDevices(registry, config)?.wanted ?? 0) > 0
+  );
+}
+
+/** ms. Somebody who has just changed the config may still be about to move the jobs. */
+const strandedPatience = 10 * 60_000;
+
+export function conditions({ queue, pools }: HostState): Condition[] {
+  return [...strandedJobs(queue), ...jobsOfOthers(queue), ...pools.flatMap(ofPool)];
+}
+
+/** Whether it is shown with the host: the pool that it is about, if any, has no place of its own. */
+export function isOfHost({ kind }: Condition): boolean {
+  return kind === 'stranded jobs' || kind === 'jobs of another daemon';
+}
+
+/** A condition of a host as `doctor` shows it. */
+export function findingOf({ pool, text, hint }: Condition): Finding {
+  return warning(pool === null ? 'own queue' : `pool ${pool}`, text, hint);
+}
+
+/** For after the name of its pool, such as `has no agents`. */
+export function clauseOf({ text }: Condition): string {
+  return text.replace(/^It /, '').replace(/\.$/, '');
+}
+
+/** In one line. */
+export function lineOf({ text, hint }: Condition): string {
+  return hint === null ? text : `${text} ${hint}`;
+}
+
+function strandedJobs(queue: HostState['queue']): Condition[] {
+  return [...queue.waiting].flatMap(([pool, jobs]) => {
+    if (queue.pools.has(pool) || jobs === 0) return [];
+    const text = `${jobs === 1 ? '1 job waits' : `${jobs} jobs wait`} in pool ${pool} and would wait for ever: the config has no such pool of the own queue.`;
+    return [{ kind: 'stranded jobs', pool, text, hint: strandedHint(pool, queue.pools), patience: strandedPatience }];
+  });
+}
+
+function jobsOfOthers({ leftToOthers }: HostState['queue']): Condition[] {
+  if (leftToOthers === 0) return [];
+  const [jobs, them] = leftToOthers === 1 ? ['One job waits', 'it'] : [`${leftToOthers} jobs wait`, 'them'];
+  const text = `${jobs} for the daemon that accepted ${them}, but this daemon is temporary: type "onejob up".`;
+  return [{ kind: 'jobs of another daemon', pool: null, text, hint: null, patience: null }];
+}
+
+function ofPool({ name, agents, hasDevices }: PoolState): Condition[] {
+  const about = { pool: name, patience: null } as const;
+  if (agents === 0) {
+    const hint = 'Give it "agents" in the config, or remove it.';
+    return [{ kind: 'no agents', ...about, text: 'It has no agents ("agents: 0"), so its jobs wait.', hint }];
+  }
+  if (agents !== 'per-device' || hasDevices !== false) return [];
+  const hint = 'See "onejob gpus": is the driver installed, and do its "devices" fit this host?';
+  return [{ kind: 'no devices', ...about, text: 'It has no device: this host has none that fits, so its jobs wait.', hint }];
+}
