@@ -25,6 +25,7 @@ export async function findings(
   if (pools.length === 0) found.push(warning(subject, 'No pool uses it.', `Write "service: ${config.name}" in a pool.`));
   if (filter === null)
     found.push(warning(subject, 'This manager is temporary and takes no jobs of GitLab.', 'Start one with "onejob up".'));
+  found.push(...((await filter?.check()) ?? []));
   try {
     const { id, date } = await client.verify(state.kind === 'ready' ? state.version : 'unknown', signal);
     found.push(
