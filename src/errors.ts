@@ -109,6 +109,7 @@ export const errorCodes = {
   E_CI_ANSWER: 'external',
   E_CI_NAME_TAKEN: 'external',
   E_FILTER: 'external',
+  E_FILTER_TAKEN: 'external',
   E_JOB_GONE: 'external',
   E_AGENT_SILENT: 'external',
   E_AGENT_ENDED: 'external',

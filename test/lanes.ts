@@ -29,7 +29,7 @@ const processes = [
   'src/ci/azure-pipelines/{drain-agent,outlived,placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/{api,init}.test.ts',
   'src/ci/buildkite/{agent/script,doctor/doctor,doctor/doctor-inside,jobs/recipe-class,stacks/stacks}.test.ts',
-  'src/ci/filter/{filter,server}.test.ts',
+  'src/ci/filter/{doors,filter,server}.test.ts',
   'src/ci/{gitea,github,gitlab}/init.test.ts',
   'src/ci/{github,gitlab}/script.test.ts',
   'src/ci/github/{before-job,elsewhere,shared-files,webhook}.test.ts',

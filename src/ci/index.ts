@@ -54,7 +54,7 @@ export async function createCiServices(parts: CiParts) {
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
       try {
         while (!signal.aborted && isNeeded()) await sleep(clock, strayEvery, signal);
-        if (!signal.aborted) (await import('./filter/filter.ts')).endFilter(store.dir);
+        if (!signal.aborted) (await import('./filter/doors.ts')).endFilter(store.dir);
       } catch (error) {
         // The next manager looks again.
         if (!signal.aborted) log.warn('cannot end an unused filter', { reason: toFailure(error).message });

@@ -1,9 +1,9 @@
 /**
- * `onejob filter`: passes calls of jobs to their service. Only the daemon starts it. It ends when nobody needs it any
- * more, not with the terminal or the daemon that started it.
+ * `onejob filter`: passes calls of jobs to their service. Only the daemon starts it, or the filter of another version. It ends when
+ * nobody needs it any more, not with the terminal or the daemon that started it.
  */
-import { keepListening } from '../ci/filter/filter.ts';
 import { createLeft } from '../ci/filter/left.ts';
+import { keepListening, predecessor } from '../ci/filter/listeners.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';
 import { createFilterServer } from '../ci/filter/server.ts';
 import { serviceTypes } from '../ci/types.ts';
@@ -12,6 +12,9 @@ import { createLog } from '../log.ts';
 import { subdirectory } from '../store/directory.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import type { Session } from './session.ts';
+
+/** ms for calls under way when another filter has taken over. Long uploads and followed logs are repeated by the agent. */
+const callPatience = 30_000;
 
 /** Resolves once it has ended. */
 export async function runFilter({ context, flags, version }: Session): Promise<number> {
@@ -27,13 +30,16 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
   const rules = serviceTypes.map(async ({ type, filterRules }) => [type, await filterRules?.()] as const);
   const filter = createFilterServer({
     seal: createSeal(installationKey(dir)),
+    identity: { key: installationKey(dir, 'proof.key'), version },
     left: createLeft(dir),
     rules: new Map((await Promise.all(rules)).flatMap(([type, one]) => (one === undefined ? [] : [[type, one]]))),
     proxies: context.environment.proxies,
     clock: systemClock,
     log,
   });
-  await keepListening(dir, { version, server: () => filter.server(), clock: systemClock, log }, asked.signal);
+  const listenerParts = { version, stateDir: flags.stateDir, dir, server: () => filter.server(), clock: systemClock, log };
+  // What a job is given once would be lost with its call.
+  if (await keepListening(listenerParts, asked.signal, predecessor())) await filter.drain(callPatience);
   filter.close();
   offSignal();
   return exitCodes.ok;

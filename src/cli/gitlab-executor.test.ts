@@ -1,5 +1,8 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { driverConfig, gitlabJob } from './gitlab-executor.ts';
+import { scratch } from '../../test/support/scratch.ts';
+import { driverConfig, gitlabJob, jobResponse } from './gitlab-executor.ts';
 
 const called = {
   CUSTOM_ENV_CI_JOB_ID: '4711',
@@ -18,9 +21,15 @@ const called = {
   BUILD_EXIT_CODE_FILE: '/tmp/custom-executor1/build_exit_code',
 };
 
+const answer = {
+  job_info: { name: 'train: [a100, 1/2]', project_full_path: 'lab/nets' },
+  runner_info: { timeout: 3600 },
+  variables: [{ key: 'GITLAB_USER_LOGIN', value: 'ada' }],
+};
+
 describe('what gitlab-runner says of a job', () => {
   test('is read from its environment, without anything secret', () => {
-    const job = gitlabJob(called);
+    const job = gitlabJob(called, answer);
     expect(job).toEqual({
       id: expect.stringMatching(/^[0-9a-f]{12}$/),
       name: 'GitLab job 4711 train: [a100, 1/2] (lab/nets)',
@@ -48,7 +57,7 @@ describe('what gitlab-runner says of a job', () => {
   test('may be odd: names are made fit for lists', () => {
     const odd = gitlabJob({ CUSTOM_ENV_CI_JOB_ID: '1', CUSTOM_ENV_CI_JOB_NAME: `a\u001b[31m\n${'x'.repeat(200)}` });
     expect(odd.name).toMatch(/^\P{Cc}{1,100}$/u);
-    expect(odd).toMatchObject({ user: null, image: null, timeout: null, codes: { build: 1, system: 2 }, codeFile: null });
+    expect(odd).toMatchObject({ user: null, image: null, timeout: 86_400_000, codes: { build: 1, system: 2 }, codeFile: null });
   });
 
   test('names its services', () => {
@@ -59,6 +68,46 @@ describe('what gitlab-runner says of a job', () => {
   test('must be there', () => {
     expect(() => gitlabJob({})).toThrow(/CUSTOM_ENV_CI_JOB_ID is not set/);
   });
+});
+
+describe('a pipeline that sets variables of GitLab', () => {
+  const forged = {
+    ...called,
+    CUSTOM_ENV_CI_PROJECT_PATH: 'acme/prod',
+    CUSTOM_ENV_CI_JOB_NAME: 'deploy',
+    CUSTOM_ENV_GITLAB_USER_LOGIN: 'root',
+    CUSTOM_ENV_CI_JOB_TIMEOUT: '',
+  };
+
+  test('forges neither project, name and user, nor leaves the limit out', () => {
+    const { name, user, timeout } = gitlabJob(forged, answer);
+    expect([name, user, timeout]).toEqual(['GitLab job 4711 train: [a100, 1/2] (lab/nets)', 'ada', 3_600_000]);
+    const doubled = { ...answer, variables: [...answer.variables, { key: 'GITLAB_USER_LOGIN', value: 'root' }] };
+    expect(gitlabJob(forged, doubled).user).toBe(null);
+  });
+
+  test('is not believed without the answer of the server', () => {
+    const { name, user, timeout } = gitlabJob(forged);
+    expect([name, user, timeout]).toEqual(['GitLab job 4711 deploy (acme/prod, says the job)', null, 86_400_000]);
+  });
+
+  test.each(['', '0', '-1', 'NaN', '1e99', 'Infinity', '86401'])('has the safe limit for %j', (CUSTOM_ENV_CI_JOB_TIMEOUT) => {
+    expect(gitlabJob({ ...called, CUSTOM_ENV_CI_JOB_TIMEOUT }).timeout).toBe(86_400_000);
+    const odd = {
+      ...answer,
+      runner_info: { timeout: CUSTOM_ENV_CI_JOB_TIMEOUT === '86401' ? 1e9 : Number(CUSTOM_ENV_CI_JOB_TIMEOUT) },
+    };
+    expect(gitlabJob(called, odd).timeout).toBe(86_400_000);
+  });
+});
+
+test('the answer of the server is read from the file of gitlab-runner', async () => {
+  using dir = scratch();
+  const path = join(dir.path, 'response.json');
+  expect(await jobResponse({})).toBe(null);
+  expect(await jobResponse({ JOB_RESPONSE_FILE: path })).toBe(null);
+  writeFileSync(path, JSON.stringify({ id: 4711, token: 'glcbt-secret', ...answer }));
+  expect(await jobResponse({ JOB_RESPONSE_FILE: path })).toEqual(answer);
 });
 
 test('gitlab-runner is told to use the workspace of the sandbox', () => {

@@ -28,11 +28,12 @@ export interface GitlabJob {
   /** Id of the own queue's job. */
   readonly id: string;
   readonly name: string;
+  /** null: unknown, or the pipeline has set one too. */
   readonly user: string | null;
   readonly image: string | null;
   readonly services: readonly string[];
   /** ms. */
-  readonly timeout: number | null;
+  readonly timeout: number;
   readonly codes: { readonly build: number; readonly system: number };
   /** Where to write the exit code of a script; null for a gitlab-runner that does not read it. */
   readonly codeFile: string | null;
@@ -42,8 +43,29 @@ type Variables = Readonly<Record<string, string | undefined>>;
 
 const services = z.array(z.object({ name: z.string() }));
 
+/**
+ * What the server has answered: gitlab-runner keeps it in JOB_RESPONSE_FILE. Variables can be set by the pipeline, too, and then have
+ * two values in it. Its token and variables are secret.
+ */
+const response = z.object({
+  job_info: z.object({ name: z.string(), project_full_path: z.string() }),
+  runner_info: z.object({ timeout: z.number() }).nullish().catch(null),
+  variables: z.array(z.object({ key: z.string(), value: z.string() })).catch([]),
+});
+export type JobResponse = z.output<typeof response>;
+
+/** null: gitlab-runner is too old to keep it, or it is not readable. */
+export async function jobResponse({ JOB_RESPONSE_FILE: path = '' }: Variables): Promise<JobResponse | null> {
+  if (path === '') return null;
+  const text = await readFile(path, 'utf8').catch(() => '');
+  return response.safeParse(jsonOf(text)).data ?? null;
+}
+
+/** ms: the limit of a job whose server names none, or an odd one; and the longest that GitLab allows. */
+const [safeLimit, longestLimit] = [86_400_000, 31 * 86_400_000];
+
 /** @throws OnejobError E_USAGE if no gitlab-runner has called */
-export function gitlabJob(variables: Variables): GitlabJob {
+export function gitlabJob(variables: Variables, answer: JobResponse | null = null): GitlabJob {
   const of = (name: string): string => variables[`CUSTOM_ENV_${name}`] ?? '';
   const number = of('CI_JOB_ID');
   if (number === '')
@@ -54,18 +76,27 @@ export function gitlabJob(variables: Variables): GitlabJob {
   // gitlab-runner prepares a job up to three times, each with a file of its own, so an id is never used again.
   const { JOB_RESPONSE_FILE = '', TMPDIR = '' } = variables;
   const same = [of('CI_SERVER_URL'), of('CI_RUNNER_ID'), number, JOB_RESPONSE_FILE, TMPDIR];
-  const seconds = Number(of('CI_JOB_TIMEOUT'));
+  const path = answer?.job_info.project_full_path ?? `${of('CI_PROJECT_PATH')}, says the job`;
+  const [user = '', ...others] = new Set(
+    answer?.variables.flatMap(({ key, value }) => (key === 'GITLAB_USER_LOGIN' ? [value] : [])),
+  );
   const code = (name: string, usual: number) => Number(variables[name] ?? usual);
   return {
     id: hash('sha256', JSON.stringify(same)).slice(0, 12),
-    name: label(`GitLab job ${number} ${of('CI_JOB_NAME')} (${of('CI_PROJECT_PATH')})`, 100) ?? `GitLab job ${number}`,
-    user: label(of('GITLAB_USER_LOGIN'), 64),
+    name: label(`GitLab job ${number} ${answer?.job_info.name ?? of('CI_JOB_NAME')} (${path})`, 100) ?? `GitLab job ${number}`,
+    user: others.length > 0 ? null : label(user, 64),
     image: of('CI_JOB_IMAGE') || null,
     services: (services.safeParse(jsonOf(of('CI_JOB_SERVICES'))).data ?? []).map(({ name }) => name),
-    timeout: seconds > 0 ? seconds * 1000 : null,
+    timeout: limitOf(answer?.runner_info?.timeout ?? null, Number(of('CI_JOB_TIMEOUT'))),
     codes: { build: code('BUILD_FAILURE_EXIT_CODE', 1), system: code('SYSTEM_FAILURE_EXIT_CODE', 2) },
     codeFile: variables.BUILD_EXIT_CODE_FILE || null,
   };
+}
+
+/** ms. `theirs`: seconds, of the server. `jobs`: in the words of the job, which may only shorten what is safe. */
+function limitOf(theirs: number | null, jobs: number): number {
+  const within = (seconds: number, most: number) => (seconds > 0 && seconds * 1000 <= most ? seconds * 1000 : null);
+  return theirs === null ? (within(jobs, safeLimit) ?? safeLimit) : (within(theirs, longestLimit) ?? safeLimit);
 }
 
 /** A line for lists; null if nothing is left of it. */
@@ -99,7 +130,7 @@ export async function gitlabExecutor(
   flags: DriverFlags,
 ): Promise<number> {
   const { output, context } = session;
-  const job = gitlabJob(context.variables);
+  const job = gitlabJob(context.variables, step === 'prepare' ? await jobResponse(context.variables) : null);
   if (step === 'config') {
     await output.value(driverConfig(session.version));
     return 0;
@@ -156,7 +187,7 @@ async function prepare(session: Session, client: Client, job: GitlabJob, flags: 
   if (image === null && job.image !== null)
     output.say(`the image of the pool is used; image "${job.image}" of the job would need --job-images in prepare_args`);
   const { pool = null, devices = null } = flags;
-  const timeout = job.timeout === null ? null : job.timeout + afterTimeout;
+  const timeout = job.timeout + afterTimeout;
   const { id, name, user } = job;
   await client.submit({ id, ...waiting(), attended: true, pool, devices, image, name, user, timeout });
   try {

@@ -246,6 +246,7 @@ export function keptLog(): Log & {
 /** One that is always there. */
 export const fakeFilter: Filter = {
   start() {},
+  check: async () => [],
   listenFor: async () => ({ authority: '172.18.0.1:7070', seal: createSeal(new Uint8Array(32)) }),
   close: async () => {},
 };

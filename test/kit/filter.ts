@@ -1,6 +1,6 @@
 /** For tests: the filter in this process, between a client and a service that is acted out. */
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
+import { request as ask, createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
 import { buildkiteRules, rulesOf } from '../../src/ci/buildkite/agent/filter-rules.ts';
 import { createLeft, type Left } from '../../src/ci/filter/left.ts';
 import type { Rules } from '../../src/ci/filter/rules.ts';
@@ -72,6 +72,7 @@ export async function filterBench(
   const say = (event: string): void => void said.push(event);
   const filter = createFilterServer({
     ...{ seal, left, proxies: noProxies, clock: systemClock, limits },
+    identity: { key: Buffer.alloc(32, 9), version: '1' },
     rules: new Map([[rulesOf, buildkiteRules], ...Object.entries(more)]),
     log: { info: say, warn: say, error: say },
   });
@@ -107,4 +108,34 @@ export async function filterBench(
       dir[Symbol.dispose]();
     },
   };
+}
+
+/** A man in the middle: listens at an address, and forwards everything to the same port of another one. */
+export async function relayAt(
+  address: string,
+  port: number,
+  to: string,
+): Promise<AsyncDisposable & { readonly seen: readonly string[] }> {
+  const seen: string[] = [];
+  const server = createServer((request, response) => {
+    seen.push(`${request.method} ${request.url}`);
+    const { method, url: path, headers } = request;
+    const forwarded = ask({ host: to, port, method, path, headers, agent: false }, (answer) => {
+      response.writeHead(answer.statusCode ?? 502, answer.headers);
+      answer.pipe(response);
+    });
+    forwarded.on('error', () => response.writeHead(502).end());
+    request.pipe(forwarded);
+  });
+  // The port may be that of a program that is just ending.
+  for (let isOpen = false; !isOpen; ) {
+    isOpen = await new Promise<boolean>((resolve) => {
+      const failed = () => setTimeout(() => resolve(false), 1);
+      server.once('error', failed).listen({ host: address, port, exclusive: true }, () => {
+        server.off('error', failed);
+        resolve(true);
+      });
+    });
+  }
+  return { seen, [Symbol.asyncDispose]: () => stopped(server) };
 }

@@ -1,6 +1,7 @@
 /** The service on a GitLab in memory: slots whose jobs are moved by hand, a state directory on disk, and time that is moved by hand. */
 import { join } from 'node:path';
 import type { AgentContext, CiEvent, JobSource } from '../../src/ci/ci-service.ts';
+import type { Filter } from '../../src/ci/filter/filter.ts';
 import { createLeft } from '../../src/ci/filter/left.ts';
 import { createGitlabClient } from '../../src/ci/gitlab/client.ts';
 import { createGitlab, type GitlabParts, gitlabPort } from '../../src/ci/gitlab/service.ts';
@@ -27,6 +28,7 @@ interface Options {
   /** What slots have at first. */
   readonly lanes?: Readonly<Record<string, readonly JobId[]>>;
   readonly keys?: SecretKeys;
+  readonly filter?: Filter;
   readonly program?: Pick<GitlabParts['program'], 'ready' | 'state'>;
 }
 
@@ -40,6 +42,7 @@ export function gitlabService({
   config: more = {},
   lanes: first = {},
   keys,
+  filter = fakeFilter,
   program: found = { ready: async () => '/tools/at-1/gitlab-runner', state: { kind: 'unknown' } },
 }: Options = {}) {
   const clock = handClock();
@@ -78,7 +81,7 @@ export function gitlabService({
   const real = openJobFiles(join(store.dir, 'jobs-lab'), port);
   const parts: GitlabParts = {
     ...{ config, client, program, port, images: config.images, pollEvery: config.pollEvery, stateDir: store.dir, clock, log, left },
-    ...{ filter: fakeFilter, pools: [testPool({ service: 'lab', ...pool })] },
+    ...{ filter, pools: [testPool({ service: 'lab', ...pool })] },
     files: { ...real, keep: (id, what) => track(real.keep(id, what)) },
     rows: createLateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),
     admission: { keys: async () => keys ?? null, pins: { of: () => [], first: (_, pipeline) => [pipeline] } },

@@ -128,7 +128,7 @@ pools:
   );
 
   test('what this host does not do is refused in the job’s log, and not as a failure of the system', async () => {
-    await using home = await bench(', trust: { forks: refuse, others: refuse, branches: [main] }');
+    await using home = await bench(', trust: { forks: refuse, others: refuse, pipelines: [acme/demo], branches: [main] }');
     await home.up();
     const services = gitlab.queue({ script: ['true'], services: ['postgres:16'] });
     const branch = gitlab.queue({ script: ['true'], ref: 'feature/x' });

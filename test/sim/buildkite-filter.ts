@@ -27,6 +27,7 @@ export class SimFilter {
   access(manager: SimProcess): Filter {
     return {
       start() {},
+      check: async () => [],
       listenFor: async (_context, signal) => {
         await pass(this.#time, 1, signal);
         if (manager.isDead) await new Promise<never>(() => {});

@@ -7,7 +7,7 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
 import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
-import { hasCode, toFailure } from '../../errors.ts';
+import { hasCode, type OnejobError, toFailure } from '../../errors.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
@@ -117,6 +117,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   /** Why jobs are being ended, until their pages say it. */
   const unsaid = new Map<JobId, string>();
   const watches = new Map<string, Turns>();
+  let filterTrouble: string | undefined;
 
   const wake = (): void => {
     for (const watch of watches.values()) watch.wake();
@@ -125,7 +126,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   const front = createFront(parts, {
     changed: wake,
     begin() {
-      filter?.start(signal);
+      filter?.start(signal, heardOfFilter);
       const here = parts.pools.filter(({ elsewhere }) => elsewhere === undefined);
       for (const queue of new Set(here.map((pool) => pool.queue))) follow(queue);
     },
@@ -134,6 +135,13 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   const { emit, signal, expiry, poolOf, isTaken } = shared;
   const reservations = createJobReservations(shared);
   const runs = createRuns(shared, reservations);
+
+  /** Trusted jobs do not need it, so it holds no pool: an untrusted job is refused its start. */
+  function heardOfFilter(problem: OnejobError | null): void {
+    if (filterTrouble === problem?.message) return;
+    filterTrouble = problem?.message;
+    if (problem !== null) log.error('no untrusted job is started: the filter has not proved itself', { reason: problem.message });
+  }
 
   function follow(queue: string): void {
     // A stack may list ten times a second.

@@ -1,14 +1,17 @@
 /** The manager's end of the filter, with the process that it starts. */
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
-import { afterEach, expect, it } from 'vitest';
-import { listening, stopped } from '../../../test/kit/filter.ts';
+import { afterEach, describe, expect, it } from 'vitest';
+import { relayAt } from '../../../test/kit/filter.ts';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import { createFilter, endFilter, type Filter, keepListening, readListenConfig, writeListenConfig } from './filter.ts';
+import { endFilter } from './doors.ts';
+import { createFilter, type Filter } from './filter.ts';
 
 const never = new AbortController().signal;
 const main = join(import.meta.dirname, '../../main.ts');
@@ -25,19 +28,35 @@ afterEach(async () => {
   }
 });
 
-function bench(
-  self: readonly string[] = [process.execPath, main],
-  given = {},
-): { readonly stateDir: string; readonly filter: Filter; readonly stop: AbortController } {
-  const dir = scratch();
-  const stop = new AbortController();
-  const filter = createFilter({ stateDir: dir.path, self, given, version, clock: systemClock, log: silent });
-  filter.start(stop.signal);
-  open.push({ dir, stop });
-  return { stateDir: dir.path, filter, stop };
+interface Bench {
+  readonly stateDir: string;
+  readonly filter: Filter;
+  readonly stop: AbortController;
+  /** What the manager was told of it, without what was told before. */
+  readonly troubles: (string | null)[];
 }
 
-const local = { hostAddress: async () => '127.0.0.1' };
+function bench(self: readonly string[] = [process.execPath, main], given = {}): Bench {
+  const dir = scratch();
+  open.push({ dir, stop: new AbortController() });
+  return managerAt(dir.path, self, given);
+}
+
+/** A manager in the state directory, which ends with the test. */
+function managerAt(stateDir: string, self: readonly string[], given = {}, its = version): Bench {
+  const stop = new AbortController();
+  const troubles: (string | null)[] = [];
+  const filter = createFilter({ stateDir, self, given, version: its, clock: systemClock, log: silent });
+  filter.start(stop.signal, (trouble) => {
+    const text = trouble?.message ?? null;
+    if (troubles.at(-1) !== text) troubles.push(text);
+  });
+  open.find(({ dir }) => dir.path === stateDir)?.stop.signal.addEventListener('abort', () => stop.abort());
+  return { stateDir, filter, stop, troubles };
+}
+
+const at = (address: string) => ({ hostAddress: async () => address });
+const local = at('127.0.0.1');
 
 /** What it answers to an invalid token, on a connection of its own: one that is kept would be that of a filter before. */
 async function knock(authority: string): Promise<number | undefined> {
@@ -88,21 +107,120 @@ it('is given the way to services and nothing else of our surroundings, and no ar
   dir[Symbol.dispose]();
 });
 
-it('ends where another program has its port', async () => {
-  using dir = scratch();
-  const { server, port } = await listening(() => {});
-  const parts = { version: '1', server: () => http.createServer(), clock: systemClock, log: silent };
-  writeListenConfig(dir.path, { version: '1', port, addresses: ['127.0.0.1'] });
-  await keepListening(dir.path, parts, never);
-  await stopped(server);
+describe('another program at one of its addresses', () => {
+  it('that forwards everything to it gets no job, and is reported until it is gone', async () => {
+    const { stateDir, filter, troubles } = bench();
+    const { authority } = await filter.listenFor(local, never);
+    const port = Number(authority.split(':')[1]);
+    {
+      await using relay = await relayAt('127.0.0.2', port, '127.0.0.1');
+      await expect(filter.listenFor(at('127.0.0.2'), never)).rejects.toMatchObject({
+        code: 'E_FILTER_TAKEN',
+        retry: true,
+        message: `Another program answers at 127.0.0.2:${port}, where the filter of this onejob must listen, so no job is started there.`,
+        hint: expect.stringContaining(`ss -ltnp 'sport = :${port}'`),
+      });
+      expect(troubles.at(-1)).toContain(`Another program answers at 127.0.0.2:${port}`);
+      expect(await filter.check()).toMatchObject([
+        { level: 'ok', message: `The filter answers at 127.0.0.1:${port}, and has proved that it is onejob's.` },
+        { level: 'error', message: expect.stringContaining(`Another program answers at 127.0.0.2:${port}`) },
+      ]);
+      // It asked, and the filter answered: for its own address.
+      expect(relay.seen.map((path) => path.replace(/=.*/, '='))).toContain('GET /who?nonce=');
+      const log = () => readFileSync(join(stateDir, 'filter/filter.log'), 'utf8');
+      await expect.poll(log, { timeout: 10_000 }).toMatch(/"level":"error".*EADDRINUSE/);
+      expect((await filter.listenFor(local, never)).authority).toBe(authority);
+    }
+    await expect.poll(() => troubles.at(-1), { timeout: 10_000 }).toBe(null);
+    expect((await filter.listenFor(at('127.0.0.2'), never)).authority).toBe(`127.0.0.2:${port}`);
+  });
+
+  it('that takes the port when the filter has died is noticed without a job', async () => {
+    const { stateDir, filter, troubles } = bench();
+    const { authority } = await filter.listenFor(local, never);
+    await killFilter({ stateDir });
+    await using _ = await relayAt('127.0.0.1', Number(authority.split(':')[1]), '127.0.0.2');
+    await expect.poll(() => troubles.at(-1), { timeout: 10_000 }).toContain(`Another program answers at ${authority}`);
+    await expect(filter.listenFor(local, never)).rejects.toMatchObject({ code: 'E_FILTER_TAKEN' });
+  });
 });
 
-it('a file of another version ends it, and so does an unreadable file', () => {
-  using dir = scratch();
-  writeListenConfig(dir.path, { version: '1', port: 7070, addresses: ['127.0.0.1'] });
-  expect(readListenConfig(dir.path)).toEqual({ version: '1', port: 7070, addresses: ['127.0.0.1'] });
-  writeFileSync(join(dir.path, 'doors.json'), '{"version":');
-  expect(readListenConfig(dir.path)).toBe(null);
-  writeListenConfig(dir.path, null);
-  expect(readListenConfig(dir.path)).toBe(null);
+const ofVersion = (its: string) => [process.execPath, join(import.meta.dirname, '../../../test/support/filter-of-version.ts'), its];
+
+describe('a new version of onejob', () => {
+  it('has its filter take the listeners over, and nobody gets the port in between', async () => {
+    const { stateDir, filter, stop } = bench();
+    const addresses = ['127.0.0.1', '127.0.0.2'];
+    const [first, second] = await Promise.all(addresses.map((address) => filter.listenFor(at(address), never)));
+    const before = filterPid({ stateDir });
+    const port = Number(first?.authority.split(':')[1]);
+    const stopTrying = new AbortController();
+    const tries = Promise.all(addresses.map((address) => tryToTake(address, port, stopTrying.signal)));
+    stop.abort();
+    const next = managerAt(stateDir, ofVersion('9.9.9'), {}, '9.9.9');
+    for (const address of addresses) expect((await next.filter.listenFor(at(address), never)).authority).toBe(`${address}:${port}`);
+    await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).not.toBe(before);
+    expect(await knock(second?.authority ?? '')).toBe(401);
+    stopTrying.abort();
+    expect(await tries).toEqual([false, false]);
+    expect(next.troubles).not.toContainEqual(expect.any(String));
+  });
+
+  it('whose filter does not start leaves the one before at work, and starts no job with it', async () => {
+    const { stateDir, filter, stop } = bench();
+    const { authority } = await filter.listenFor(local, never);
+    const before = filterPid({ stateDir });
+    stop.abort();
+    const next = managerAt(stateDir, [process.execPath, '--eval', 'process.exit(3)'], {}, '9.9.9');
+    const log = () => readFileSync(join(stateDir, 'filter/filter.log'), 'utf8');
+    await expect.poll(log, { timeout: 10_000 }).toContain('cannot take over');
+    const what = `The filter, through which agents reach their service, is still of version ${version} at ${authority}, not of 9.9.9.`;
+    expect(await next.filter.check()).toMatchObject([{ level: 'error', message: `${what} (E_FILTER)` }]);
+    expect(filterPid({ stateDir })).toBe(before);
+    expect(await knock(authority)).toBe(401);
+  });
+});
+
+/** Whether the port could be had before `signal` aborts. */
+async function tryToTake(host: string, port: number, signal: AbortSignal): Promise<boolean> {
+  while (!signal.aborted) {
+    const server = createServer();
+    const isOurs = await new Promise<boolean>((resolve) => {
+      server.once('listening', () => resolve(true)).once('error', () => resolve(false));
+      server.listen({ host, port, exclusive: true });
+    });
+    server.close();
+    if (isOurs) return true;
+    await new Promise((resolve) => setTimeout(resolve, 1));
+  }
+  return false;
+}
+
+it.runIf(process.getuid?.() === 0)('under root its port is one that no other user may take, and stays the same', async () => {
+  const { stateDir, filter } = bench();
+  const { authority } = await filter.listenFor(local, never);
+  const port = Number(authority.split(':')[1]);
+  expect(port).toBeLessThan(1024);
+  const code = `require('node:net').createServer().listen(${port}, '127.0.0.2').on('error', (e) => console.log(e.code))`;
+  const taken = spawnSync(process.execPath, ['--eval', code], { uid: 65_534, gid: 65_534, cwd: '/', encoding: 'utf8' });
+  expect(taken.stdout).toBe('EACCES\n');
+  await filter.close(false);
+  await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).toBe(null);
+  const next = managerAt(stateDir, [process.execPath, main]);
+  expect((await next.filter.listenFor(local, never)).authority).toBe(authority);
+});
+
+it('no secret is in arguments, environment or log of the filter', async () => {
+  const { stateDir, filter } = bench();
+  await filter.listenFor(local, never);
+  const pid = filterPid({ stateDir });
+  const shown = ['environ', 'cmdline'].map((name) => readFileSync(`/proc/${pid}/${name}`, 'utf8')).join('\n');
+  const log = readFileSync(join(stateDir, 'filter/filter.log'), 'utf8');
+  for (const name of ['key', 'proof.key']) {
+    const path = join(stateDir, 'filter', name);
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+    expect(`${shown}${log}${readFileSync(join(stateDir, 'filter/doors.json'), 'utf8')}`).not.toContain(
+      readFileSync(path, 'utf8').trim(),
+    );
+  }
 });

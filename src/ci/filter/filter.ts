@@ -1,46 +1,20 @@
 /**
- * The filter's process, through which agents of untrusted jobs, and all agents of some services, talk to their service. And the
- * manager's side of it, which seals tokens for sandboxes and keeps the process running. Jobs outlive managers, so the filter does too.
- * It listens at one port on the addresses at which sandboxes call. The manager writes them to a file, and the filter reads it; no
- * file means that nobody needs the filter.
+ * The manager's side of the filter, a process through which agents of untrusted jobs, and all agents of some services, talk to their
+ * service. It seals tokens for sandboxes, and keeps the process running. Jobs outlive managers, so the filter does too. No sandbox is
+ * given an address at which the filter has not proved itself: whatever else listens there would get all that the sandbox says.
  */
 import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import fs from 'node:fs';
-import type http from 'node:http';
-import { type AddressInfo, connect, createServer } from 'node:net';
 import { join } from 'node:path';
-import { z } from 'zod';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { attempt, OnejobError, toFailure } from '../../errors.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import { type Finding, fine, problem } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { AgentContext } from '../ci-service.ts';
+import { choosePort, endFilter, type ListenConfig, readListenConfig, writeListenConfig } from './doors.ts';
+import { type Who, whoAnswers } from './proof.ts';
 import { createSeal, installationKey } from './seal.ts';
-
-const listenConfig = z.object({
-  /** Of onejob: a filter of another version ends. */
-  version: z.string(),
-  port: z.int().min(1).max(65_535),
-  addresses: z.array(z.string()),
-});
-export type ListenConfig = Readonly<z.infer<typeof listenConfig>>;
-
-/** null: the file is missing or invalid. */
-export function readListenConfig(dir: string): ListenConfig | null {
-  return attempt(() => listenConfig.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8'))));
-}
-
-/** The file is never incomplete. @throws errors of the file system */
-export function writeListenConfig(dir: string, value: ListenConfig | null): void {
-  const path = join(dir, 'doors.json');
-  if (value === null) {
-    fs.rmSync(path, { force: true });
-    return;
-  }
-  fs.writeFileSync(`${path}.new`, JSON.stringify(value), { mode: 0o600 });
-  fs.renameSync(`${path}.new`, path);
-}
 
 export type Filter = ReturnType<typeof createFilter>;
 
@@ -55,7 +29,7 @@ export interface FilterParts {
   readonly log: Log;
 }
 
-/** ms between two checks whether it answers, and until it must. */
+/** ms between two checks whether it proves itself, and until it must. */
 const [lookEvery, patience] = [2_000, 10_000];
 /** Bytes. A larger log is emptied. */
 const logLimit = 1 << 20;
@@ -64,6 +38,10 @@ const logLimit = 1 << 20;
 export function createFilter({ stateDir, self, given, version, clock, log }: FilterParts) {
   const dir = subdirectory(stateDir, 'filter');
   const seal = createSeal(installationKey(dir));
+  const proofKey = installationKey(dir, 'proof.key');
+  /** Since when nothing answers at an address. */
+  const silent = new Map<string, number>();
+  let tell: (trouble: OnejobError | null) => void = () => {};
   const closing = new AbortController();
   let child: number | null = null;
   let starting = Number.NEGATIVE_INFINITY;
@@ -93,16 +71,58 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     started.unref();
   }
 
-  /** Starts the filter while there is an address and it does not answer. */
+  /** Why sandboxes are not given the address; null: the filter has proved itself there. */
+  function whyNot(who: Who, address: string, port: number): OnejobError | null {
+    const at = authorityOf(address, port);
+    if (who.kind === 'other') {
+      const what = `Another program answers at ${at}, where the filter of this onejob must listen, so no job is started there.`;
+      const find = `Type "ss -ltnp 'sport = :${port}'" to see which program it is, and end it`;
+      const hint = `${find}. If it must stay, run "onejob down", then start onejob again: it takes another port.`;
+      return new OnejobError('E_FILTER_TAKEN', what, { hint, retry: true });
+    }
+    if (who.kind === 'filter' && who.version === version) return null;
+    const why = {
+      filter: () => `is still of version ${who.kind === 'filter' ? who.version : ''} at ${at}, not of ${version}`,
+      silent: () => `does not answer at ${at}: ${who.kind === 'silent' ? who.why : ''}`,
+      absent: () => `does not answer at ${at}: this host has no such address`,
+    };
+    const hint = 'onejob restarts it automatically; "filter/filter.log" in the state directory says why it ended.';
+    const what = `The filter, through which agents reach their service, ${why[who.kind]()}.`;
+    return new OnejobError('E_FILTER', what, { hint, retry: true });
+  }
+
+  /** Of all addresses that this host has now. */
+  async function ask({ addresses, port }: ListenConfig): Promise<{ readonly address: string; readonly who: Who }[]> {
+    const all = await Promise.all(
+      addresses.map(async (address) => ({ address, who: await whoAnswers(proofKey, address, port, clock) })),
+    );
+    return all.filter(({ who }) => who.kind !== 'absent');
+  }
+
+  /** The first reason that lasts: a filter that was killed is back soon. */
+  function troubleIn(seen: Awaited<ReturnType<typeof ask>>, port: number): OnejobError | null {
+    const lasting = seen.map(({ address, who }) => {
+      const why = whyNot(who, address, port);
+      const since = silent.get(address) ?? clock.now();
+      if (why?.code === 'E_FILTER') silent.set(address, since);
+      else silent.delete(address);
+      return why?.code !== 'E_FILTER' || clock.now() - since >= patience ? why : null;
+    });
+    return lasting.find((why) => why !== null) ?? null;
+  }
+
+  /** Starts the filter while there is an address and it does not answer, and reports an address that it does not have. */
   async function keep(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const now = readListenConfig(dir);
-      const [address] = now?.addresses ?? [];
-      if (now !== null && address !== undefined) {
+      if (now !== null && now.addresses.length > 0) {
         try {
-          // A filter of another version ends when it reads this.
-          if (now.version !== version) writeListenConfig(dir, { ...now, version });
-          if (!(await answers(address, now.port)) && !signal.aborted) startOne();
+          // A filter of another version hands over when it reads this.
+          if (now.version !== version) writeListenConfig(dir, { ...now, version, program: [...self] });
+          const seen = await ask(now);
+          if (signal.aborted) return;
+          tell(troubleIn(seen, now.port));
+          if (seen.every(({ who }) => who.kind === 'silent')) startOne();
         } catch (error) {
           log.warn('cannot keep the filter running', { reason: toFailure(error).message });
         }
@@ -111,96 +131,69 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     }
   }
 
+  /** The port, which is in the file from then on: several services of a manager have one filter. */
+  async function portInFile(): Promise<number> {
+    for (;;) {
+      const known = readListenConfig(dir);
+      if (known !== null && known.addresses.length > 0) return known.port;
+      const port = await choosePort(known?.port ?? null);
+      const now = readListenConfig(dir);
+      if (now?.port !== known?.port || (now !== null && now.addresses.length > 0)) continue;
+      writeListenConfig(dir, { version, program: [...self], port, addresses: [] });
+      return port;
+    }
+  }
+
   return {
-    /** Keeps the filter of an earlier manager running, until `signal` aborts. */
-    start(signal: AbortSignal): void {
+    /**
+     * Keeps the filter of an earlier manager running, until `signal` aborts. `say`: why agents cannot use it now, each time that somebody
+     * has looked; null: they can.
+     */
+    start(signal: AbortSignal, say: typeof tell = () => {}): void {
+      tell = say;
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       void keep(closing.signal);
     },
-    /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR */
+    /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER, E_FILTER_TAKEN (retry), E_NO_DOOR */
     async listenFor(context: Pick<AgentContext, 'hostAddress'>, signal: AbortSignal) {
-      const known = readListenConfig(dir);
-      const port = known?.port ?? (await freePort());
+      const port = await portInFile();
       const address = await context.hostAddress(port, signal);
+      signal.throwIfAborted();
+      const known = readListenConfig(dir);
       const addresses = known?.addresses ?? [];
-      if (known === null || known.version !== version || !addresses.includes(address))
-        writeListenConfig(dir, { version, port, addresses: [...new Set([...addresses, address])] });
+      if (known?.version !== version || !addresses.includes(address))
+        writeListenConfig(dir, { version, program: [...self], port, addresses: [...new Set([...addresses, address])] });
       const until = clock.now() + patience;
-      while (!(await answers(address, port))) {
+      for (;;) {
+        const why = whyNot(await whoAnswers(proofKey, address, port, clock), address, port);
+        if (why === null) return { authority: authorityOf(address, port), seal };
         signal.throwIfAborted();
-        if (clock.now() > until) {
-          const what = 'The filter, through which agents reach their service, does not listen.';
-          const hint = 'onejob restarts it automatically; "filter/filter.log" in the state directory says why it ended.';
-          throw new OnejobError('E_FILTER', what, { hint, retry: true });
-        }
+        if (why.code === 'E_FILTER_TAKEN') tell(why);
+        if (why.code === 'E_FILTER_TAKEN' || clock.now() > until) throw why;
         if (addresses.length === 0) startOne();
         await sleep(clock, 50, signal);
       }
-      return { authority: `${address.includes(':') ? `[${address}]` : address}:${port}`, seal };
+    },
+    /** For `doctor`: at which addresses it proves itself. */
+    async check(): Promise<Finding[]> {
+      const now = readListenConfig(dir);
+      const seen = now === null ? [] : await ask(now);
+      return seen.map(({ address, who }) => {
+        const port = now?.port ?? 0;
+        const why = whyNot(who, address, port);
+        if (why === null)
+          return fine('filter', `The filter answers at ${authorityOf(address, port)}, and has proved that it is onejob's.`);
+        return problem('filter', `${why.message} (${why.code})`, why.hint);
+      });
     },
     /** `leaving`: agents keep running, and so must the filter. */
     async close(leaving: boolean): Promise<void> {
       closing.abort();
-      if (!leaving) writeListenConfig(dir, null);
+      if (!leaving) endFilter(stateDir);
     },
   };
 }
 
-/** Ends the filter, because nobody needs one. */
-export function endFilter(stateDir: string): void {
-  const dir = join(stateDir, 'filter');
-  if (fs.existsSync(dir)) writeListenConfig(dir, null);
-}
-
-function answers(host: string, port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect({ host, port, timeout: 1_000 });
-    const say = (is: boolean) => () => {
-      socket.destroy();
-      resolve(is);
-    };
-    socket.once('connect', say(true)).once('error', say(false)).once('timeout', say(false));
-  });
-}
-
-/** A port that is free now. */
-async function freePort(): Promise<number> {
-  await using server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  return (server.address() as AddressInfo).port;
-}
-
-/** ms between two looks at the file, and two tries to listen. */
-const lookAgain = 500;
-
-/**
- * Listens as the file says, and resolves when the file is gone or for another version. Also when another program, mostly a filter,
- * has every port: the manager starts this one again if needed.
- */
-export async function keepListening(
-  dir: string,
-  { version, server, clock, log }: Pick<FilterParts, 'version' | 'clock' | 'log'> & { readonly server: () => http.Server },
-  signal: AbortSignal,
-): Promise<void> {
-  const open = new Map<string, http.Server>();
-  const said = new Set<string>();
-  const taken = new Set<string>();
-
-  function listen(address: string, port: number): void {
-    const listener = server();
-    open.set(address, listener);
-    listener.on('error', (error: NodeJS.ErrnoException) => {
-      open.delete(address);
-      if (error.code === 'EADDRINUSE') taken.add(address);
-      if (!said.has(address)) log.warn('filter does not listen yet', { address, port, reason: error.message });
-      said.add(address);
-    });
-    listener.listen({ host: address, port, exclusive: true });
-  }
-
-  for (let now = readListenConfig(dir); now !== null && now.version === version && !signal.aborted; now = readListenConfig(dir)) {
-    if (now.addresses.length > 0 && now.addresses.every((address) => taken.has(address))) return;
-    for (const address of now.addresses) if (!open.has(address)) listen(address, now.port);
-    await sleep(clock, lookAgain, signal);
-  }
+function authorityOf(address: string, port: number): string {
+  return `${address.includes(':') ? `[${address}]` : address}:${port}`;
 }

@@ -63,11 +63,11 @@ export function createSeal(key: Uint8Array) {
 }
 
 /**
- * The installation's key, made at first need in `dir`, the filter's folder; only the owner can read it. @throws OnejobError
- * E_STATE_CORRUPT when the file is not a key, E_STATE_DIR, E_STATE_FULL
+ * A key of the installation, made at first need in `dir`, the filter's folder; only the owner can read it. `key` seals tokens, and the
+ * filter proves itself with `proof.key`. @throws OnejobError E_STATE_CORRUPT when the file is not a key, E_STATE_DIR, E_STATE_FULL
  */
-export function installationKey(dir: string): Uint8Array {
-  const path = join(dir, 'key');
+export function installationKey(dir: string, name: 'key' | 'proof.key' = 'key'): Uint8Array {
+  const path = join(dir, name);
   try {
     if (!existsSync(path)) make(path);
     const key = Buffer.from(readFileSync(path, 'utf8').trim(), 'base64');

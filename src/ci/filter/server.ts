@@ -16,8 +16,9 @@ import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Left } from './left.ts';
+import { type Identity, proveAt } from './proof.ts';
 import { createRate, type Rate } from './rate.ts';
-import { type Rules, readPath, type Verdict } from './rules.ts';
+import { type Asked, type Rules, readPath, type Verdict } from './rules.ts';
 import { looksSealed, type Seal, type Sealed } from './seal.ts';
 
 const filterLimits = {
@@ -37,6 +38,8 @@ const filterLimits = {
 export type FilterLimits = Readonly<typeof filterLimits>;
 
 export interface FilterServerParts {
+  /** With which it proves itself to the manager. */
+  readonly identity: Identity;
   readonly seal: Seal;
   readonly rules: ReadonlyMap<string, Rules>;
   readonly left: Pick<Left, 'take'>;
@@ -93,6 +96,10 @@ export function createFilterServer(parts: FilterServerParts) {
   function leave(job: string, usage: Usage): void {
     usage.calls -= 1;
     if (usage.calls > 0) return;
+    if (closing.signal.aborted) {
+      usage.outbound.close();
+      return;
+    }
     usage.forget = clock.after(keepUsage, () => {
       usages.delete(job);
       usage.outbound.close();
@@ -194,10 +201,22 @@ export function createFilterServer(parts: FilterServerParts) {
     refuse(response, status, why);
   }
 
+  function prove(request: IncomingMessage, response: ServerResponse, { method, query }: Asked): void {
+    const proof = method === 'GET' ? proveAt(parts.identity, query, request) : null;
+    if (proof === null) {
+      refuse(response, 400, 'The call is invalid: it needs a nonce.');
+      return;
+    }
+    const bytes = Buffer.from(JSON.stringify(proof));
+    response.writeHead(200, { 'content-type': 'application/json', 'content-length': bytes.length, connection: 'close' });
+    response.end(bytes);
+  }
+
   async function serve(request: IncomingMessage, response: ServerResponse, signal: AbortSignal): Promise<void> {
     const asked = readPath(request.method ?? '', request.url ?? '');
     const problem = typeof asked === 'string' ? asked : bodyProblem(request);
     if (typeof asked === 'string' || problem !== null) return refuse(response, 400, `The call is invalid: ${problem}.`);
+    if (asked.segments.length === 1 && asked.segments[0] === 'who') return prove(request, response, asked);
     const { scheme, token } = tokenOf(request, asked.segments[1] ?? '');
     const sealed = seal.open(token);
     const rules = sealed === null ? undefined : parts.rules.get(sealed.rules);
@@ -258,6 +277,15 @@ export function createFilterServer(parts: FilterServerParts) {
       connections.watch(made);
       servers.add(made);
       return made;
+    },
+    /** Listens no more, and resolves when the calls under way have ended, or after `ms`. Another process has the listeners now. */
+    async drain(ms: number): Promise<void> {
+      const isOpen = new Set(servers);
+      for (const one of servers) one.close(() => isOpen.delete(one));
+      for (const until = clock.now() + ms; isOpen.size > 0 && clock.now() < until; ) {
+        for (const one of isOpen) one.closeIdleConnections();
+        await sleep(clock, 50);
+      }
     },
     close(): void {
       closing.abort();

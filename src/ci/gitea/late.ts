@@ -82,7 +82,7 @@ export function createLateGitea(parts: LateGiteaParts): CiService {
   const ours = { places: createPlaces(client, config.url), isOurs: (name: string) => names.agentOf(name) !== null, left: 0 };
   return {
     ...common,
-    check: (signal) => findings(parts, ours, signal),
+    check: async (signal) => [...((await parts.filter?.check()) ?? []), ...(await findings(parts, ours, signal))],
     equip: (recipe) => equipped(recipe, program.folder),
     removeNamed: createNamedRemoval(
       [...new Set(parts.pools.map(({ queue }) => queue))].map((name) => ({ name, pools: [] })),

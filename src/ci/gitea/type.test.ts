@@ -41,3 +41,16 @@ it('warns of a limit for agents that nobody waits for', async () => {
     expect.stringMatching(/services\.forge\.boot_timeout: is not used/),
   ]);
 });
+
+it.each([
+  ['acme', 'branches: [main]', ''],
+  ['"*"', 'branches: [main], pipelines: [acme/demo]', ''],
+  ['"*"', 'branches: [main]', 'trust.branches: are trusted in every project, forks too'],
+  ['"*"', 'pipelines: [demo]', 'contain "demo", which forks of every owner match'],
+])('branches need a project where a runner is for the whole instance: queue %s, %s', async (queue, rules, words) => {
+  const service = 'type: gitea, url: "https://git.example.org", token: { env: T }, binding: late';
+  const pool = `service: forge, queue: ${queue}, image: x, trust: { ${rules} }`;
+  const found = await folder.check(`services: { forge: { ${service} } }\npools: { p: { ${pool} } }\n`);
+  expect(found.join('\n')).toContain(words);
+  expect(found.length).toBe(words === '' ? 0 : 1);
+});

@@ -6,7 +6,7 @@ import { complete } from '../../config/key.ts';
 import { packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
-import { checkForge, checkLatePool } from '../kit/checks.ts';
+import { checkForge, checkLatePool, checkProjects } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { giteaKeys, pinnedRunner, runnerKeys } from './schema.ts';
 
@@ -86,6 +86,7 @@ function checkGiteaPool(pool: PoolConfig, { name, binding }: GiteaServiceConfig,
       inPool(pool, ['service'], `is ${name}, ${why}; write another service with the same url and token`);
     }
     checkLatePool(pool, of, checking);
+    if (sound(pool, 'queue') && pool.queue === '*') checkProjects(pool, of, checking);
     checkTrust(pool, checking);
     return;
   }

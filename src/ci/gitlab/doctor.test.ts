@@ -1,12 +1,20 @@
 import { expect, it } from 'vitest';
+import { testPool } from '../../../test/kit/buildkite-manager.ts';
 import { gitlabService, patient } from '../../../test/kit/gitlab-service.ts';
 
 const look = async (one: ReturnType<typeof gitlabService>) =>
   (await one.service.check(patient, { like: () => null })).map(({ level, message, hint }) => `${level}: ${message} ${hint ?? ''}`);
 
 it('says whose runner it is', async () => {
-  await using one = gitlabService();
+  await using one = gitlabService({ pool: { trust: { ...testPool().trust, pipelines: ['acme/demo'] } } });
   expect(await look(one)).toEqual(['ok: http://lab accepts the token, which is that of runner #12. ']);
+});
+
+it('says that a pool without the name of a project trusts those of the whole instance, if its runner is one of that', async () => {
+  await using one = gitlabService();
+  expect((await look(one)).join()).toMatch(
+    /warning: Pool ci trusts jobs of every project .*instance_type.*pipelines: \[acme\/demo\]/,
+  );
 });
 
 it('says what to do about a token that the server refuses, and about a server that is away', async () => {

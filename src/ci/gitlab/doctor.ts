@@ -1,5 +1,6 @@
 /** What `onejob doctor` says of GitLab: each a sentence with what to do. */
 import { type Finding, fine, problem, warning } from '../../finding.ts';
+import { namesProjects } from '../kit/trust.ts';
 import { clockFindings, saidOf } from '../service-findings.ts';
 import type { GitlabParts } from './service.ts';
 
@@ -23,8 +24,15 @@ export async function findings(
   if (state.kind === 'failed')
     found.push(problem(subject, state.failure.message, 'Fix "agent" of the service; onejob tries again every 30 s.'));
   if (pools.length === 0) found.push(warning(subject, 'No pool uses it.', `Write "service: ${config.name}" in a pool.`));
+  for (const { name, trust } of pools) {
+    if (namesProjects(trust)) continue;
+    const what = `Pool ${name} trusts jobs of every project that its runner runs, and GitLab does not tell the token of a runner whether it is one of the instance (instance_type).`;
+    const how = 'If it is, or if its group has forks, name the projects: trust: { others: refuse, pipelines: [acme/demo] }.';
+    found.push(warning(subject, what, how));
+  }
   if (filter === null)
     found.push(warning(subject, 'This manager is temporary and takes no jobs of GitLab.', 'Start one with "onejob up".'));
+  found.push(...((await filter?.check()) ?? []));
   try {
     const { id, date } = await client.verify(state.kind === 'ready' ? state.version : 'unknown', signal);
     found.push(

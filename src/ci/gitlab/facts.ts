@@ -15,6 +15,8 @@ const madeBy: Readonly<Record<string, string>> = {
   ...{ push: 'webhook', merge_request_event: 'webhook', schedule: 'schedule', web: 'ui', api: 'api' },
   ...{ pipeline: 'trigger_job', trigger: 'trigger_job', parent_pipeline: 'trigger_job' },
 };
+/** Set in pipelines of merge requests. */
+const mergeNames = ['CI_MERGE_REQUEST_IID', 'CI_MERGE_REQUEST_PROJECT_URL', 'CI_MERGE_REQUEST_SOURCE_PROJECT_URL'];
 const triggers: ReadonlySet<string> = new Set(['pipeline', 'trigger']);
 /** In pipelines of merge requests the ref is one of these (`refs/merge-requests/12/head`). */
 const mergeRef = /^refs\/(merge-requests|pipelines|keep-around)\//;
@@ -26,7 +28,7 @@ export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJ
     return others.length > 0 ? null : whole(value, most);
   };
   const [, organisation = null, pipeline = null] = /^(.+)\/([^/]+)$/.exec(whole(job.project_full_path, 1024) ?? '') ?? [];
-  const isMerge = mergeRef.test(git.ref) || values('CI_MERGE_REQUEST_IID').some((value) => value !== '');
+  const isMerge = mergeRef.test(git.ref) || mergeNames.some((name) => values(name).some((value) => value !== ''));
   const isExternal = values('CI_EXTERNAL_PULL_REQUEST_IID').some((value) => value !== '');
   const isTag = git.ref_type === 'tag';
   const ref = whole(git.ref, 255);
@@ -41,8 +43,13 @@ export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJ
     refspec: null,
     hidden: ref === null ? 'its ref' : null,
     repository: git.repo_url === '' ? null : shownRepository(git.repo_url),
+    // GitLab runs the merge request of a fork in the fork, unless a member of the target starts it.
     pullRequest: isMerge
-      ? { number: of('CI_MERGE_REQUEST_IID', 18), repository: of('CI_MERGE_REQUEST_SOURCE_PROJECT_URL', 2048) }
+      ? {
+          number: of('CI_MERGE_REQUEST_IID', 18),
+          repository: of('CI_MERGE_REQUEST_SOURCE_PROJECT_URL', 2048),
+          target: of('CI_MERGE_REQUEST_PROJECT_URL', 2048),
+        }
       : isExternal
         ? { number: of('CI_EXTERNAL_PULL_REQUEST_IID', 18), repository: null }
         : null,
@@ -51,6 +58,8 @@ export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJ
     reason: source,
     /** By a pipeline of another project, or with a trigger's token. */
     triggeredBy: sources.some((source) => triggers.has(source)) ? { pipeline: null } : null,
+    // The server does not say whether the runner is one for the whole instance, and a fork has branches of all names.
+    ofAnyProject: true,
     // The server itself finds the commit of a ref; nobody can type another one.
     isResolved: true,
     id: String(id),

@@ -2,14 +2,16 @@
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { testPool } from '../../../test/kit/buildkite-manager.ts';
+import { fakeFilter, testPool } from '../../../test/kit/buildkite-manager.ts';
 import type { JobSpec } from '../../../test/kit/gitlab.ts';
 import { type GitlabBench, gitlabService, patient } from '../../../test/kit/gitlab-service.ts';
 import { ageKey } from '../../../test/kit/secrets.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { scratch } from '../../../test/support/scratch.ts';
+import { OnejobError } from '../../errors.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { seal } from '../../secrets/sealed-format.ts';
+import type { Filter } from '../filter/filter.ts';
 import { createSeal } from '../filter/seal.ts';
 
 type Options = Parameters<typeof gitlabService>[0];
@@ -30,6 +32,28 @@ async function waiting(spec: Partial<JobSpec> = {}, options: Options = {}) {
   await one.pass(4_000);
   return { one, job };
 }
+
+it('takes no job while another program has an address of the filter, and says so', async () => {
+  let say: (trouble: OnejobError | null) => void = () => {};
+  const filter: Filter = {
+    ...fakeFilter,
+    start(_signal, heard = () => {}) {
+      say = heard;
+    },
+  };
+  await using one = await ready({ filter });
+  await one.pass(100);
+  say(new OnejobError('E_FILTER_TAKEN', 'Another program answers.', { hint: 'End it.', retry: true }));
+  await one.pass(4_000);
+  const before = asked(one).length;
+  one.gitlab.queue({ script });
+  await one.pass(60_000);
+  expect([asked(one).length, one.holds().at(-1)]).toEqual([before, 'Another program answers. End it.']);
+  say(null);
+  await one.pass(4_000);
+  expect(one.holds().at(-1)).toBeNull();
+  expect(one.jobs.next('ci', 'ci/1')?.job).toBe('lab-1');
+});
 
 const asked = ({ gitlab }: GitlabBench) => gitlab.calls.filter((line) => line.includes('jobs/request'));
 

@@ -13,6 +13,13 @@ it('a service of its own for one pool is right', async () => {
   ).toEqual([]);
 });
 
+it.each(['pipelines: [acme/demo]', 'repositories: ["git.example.org/acme/**"]'])(
+  'branches of a project are right: %s',
+  async (keys) => {
+    expect(await lines('', `  ci: { service: lab, image: x, trust: { branches: [main], ${keys} } }\n`)).toEqual([]);
+  },
+);
+
 it('a second pool of one service is refused, with what to write', async () => {
   const [found, ...others] = await lines('', '  a: { service: lab, image: x }\n  b: { service: lab, image: x }\n');
   expect(found).toContain('pools.b.service: is lab, which pool a uses already');
@@ -25,6 +32,9 @@ describe('says what cannot work:', () => {
     ['queue: gpu', 'the choice of jobs belongs to the runner at the server'],
     ['tags: gpu', 'the tags are those of the runner at the server'],
     ['network: none', 'no job would ever start'],
+    ['trust: { branches: [main] }', 'trust.branches: are trusted in every project, forks too'],
+    ['trust: { tags: ["v*"], pipelines: [demo] }', 'trust.tags: are trusted in every project'],
+    ['trust: { pipelines: [demo] }', 'warning: pools.ci.trust.pipelines: contain "demo", which forks of every owner match'],
     ['trust: { network: host }', 'an untrusted job could reach everything'],
   ])('%s', async (keys, words) => {
     expect((await lines('', `  ci: { service: lab, image: x, ${keys} }\n`)).join('\n')).toContain(words);

@@ -5,7 +5,7 @@ import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { complete } from '../../config/key.ts';
 import { packageOf } from '../../config/service-keys.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
-import { checkForge, checkLatePool } from '../kit/checks.ts';
+import { checkForge, checkLatePool, checkProjects } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { exampleUrl, gitlabKeys, pinnedRunner, runnerKeys } from './schema.ts';
 
@@ -67,5 +67,6 @@ function checkGitlabPool(pool: PoolConfig, { name }: GitlabServiceConfig, checki
   if (sound(pool, 'tags') && pool.tags.length > 0)
     inPool(pool, ['tags'], `are not used: ${of}, where the tags are those of the runner at the server; set them there`, 'warning');
   checkLatePool(pool, of, checking);
+  checkProjects(pool, of, checking);
   checkTrust(pool, checking);
 }

@@ -3,6 +3,7 @@ import type { Checking } from '../../config/check.ts';
 import { isOpenProcess } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { clearTextHost } from '../../config/service-keys.ts';
+import { isBareName, namesProjects } from './trust.ts';
 
 /** What a pool needs whose service knows a job before there is an agent. `of`: whose pool it is, as `"service" is lab`. */
 export function checkLatePool(pool: PoolConfig, of: string, { sound, inPool }: Checking): void {
@@ -23,6 +24,21 @@ export function checkLatePool(pool: PoolConfig, of: string, { sound, inPool }: C
     const how = 'which keeps credentials from other jobs only as root with bubblewrap: otherwise the pool would start nothing';
     inPool(pool, ['runtime'], `is process, ${how}; write docker, or give up this protection with "isolation: none"`, 'warning');
   }
+}
+
+/** What the rules of a pool need whose service may give it jobs of any project. `of`: whose pool it is, as `"service" is lab`. */
+export function checkProjects(pool: PoolConfig, of: string, { sound, inPool }: Checking): void {
+  if (!sound(pool, 'trust')) return;
+  const { trust } = pool;
+  const key = (['branches', 'tags'] as const).find((one) => trust[one] !== null);
+  const write = 'name the project with its owner, as in pipelines: [acme/demo]';
+  if (key !== undefined && !namesProjects(trust)) {
+    const why = `are trusted in every project, forks too: ${of}, whose runner may be one for the whole instance`;
+    inPool(pool, ['trust', key], `${why}; ${write}`);
+  }
+  const bare = trust.pipelines?.find(isBareName);
+  if (bare !== undefined)
+    inPool(pool, ['trust', 'pipelines'], `contain ${JSON.stringify(bare)}, which forks of every owner match; ${write}`, 'warning');
 }
 
 /** Warns of what a service with these keys would send or run unprotected. */

@@ -30,8 +30,8 @@ export function endUnreported(result: JobResult | null): JobEnd {
 export const mostTries = 3;
 /** Problems of this host, its Engine or its service: any other job would fail too, so no job is ended for them. */
 const passing: ReadonlySet<string> = new Set<ErrorCode>([
-  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
-  ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
+  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
+  ...(['E_FILTER', 'E_FILTER_TAKEN', 'E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
 ]);
 
 /** A failure that counts against the job whose sandbox could not be made; null: it says nothing of the job. */

@@ -22,8 +22,15 @@ export interface Origin {
   readonly hidden: string | null;
   /** The pipeline's own: any form of address, or a path. */
   readonly repository: string | null;
-  /** null: the service says that it is not a pull request. `repository`: where the change comes from. */
-  readonly pullRequest: { readonly number: string | null; readonly repository: string | null } | null;
+  /**
+   * null: the service says that it is not a pull request. `repository`: where the change comes from. `target`: where it would go, if that
+   * may be another repository than the pipeline's.
+   */
+  readonly pullRequest: {
+    readonly number: string | null;
+    readonly repository: string | null;
+    readonly target?: string | null;
+  } | null;
   /** null: as far as the service says, no other build triggered it. */
   readonly triggeredBy: { readonly pipeline: string | null } | null;
 }
@@ -35,6 +42,8 @@ export interface TrustFacts extends Origin {
   readonly tag: string | null;
   /** What made the build, in the service's word. */
   readonly source: string | null;
+  /** Jobs of any project may come, so the name of a branch or tag says nothing without the name of its project. */
+  readonly ofAnyProject?: boolean;
   /** The service itself found the commit of the branch or tag, whatever made the build. */
   readonly isResolved?: boolean;
 }
@@ -44,7 +53,7 @@ export function decideTrust(facts: TrustFacts, trust: TrustConfig): Verdict {
   const fork = whyFork(facts);
   const pipeline = trust.pipelines === null ? null : whyOtherPipeline(facts, trust.pipelines);
   // Forks choose the names of their branches: being called `main` must neither help nor harm.
-  const revision = fork === null ? whyOtherRevision(facts, trust) : null;
+  const revision = fork === null ? (whyNoProject(facts, trust) ?? whyOtherRevision(facts, trust)) : null;
   const source = trust.sources === null || fork !== null ? null : whyOtherSource(facts, trust.sources);
   const repository = trust.repositories === null ? null : whyOtherRepository(facts, trust.repositories);
   const others = pipeline ?? repository ?? revision ?? source ?? (trust.triggered === 'trust' ? null : whyTriggered(facts));
@@ -86,11 +95,15 @@ function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: O
   if (refspec !== null && !refspec.split(/\s+/).every((one) => plainRefspec.test(one)))
     return `its refspec ${JSON.stringify(shown(refspec))} is not a plain "refs/heads/…", and may belong to a pull request`;
   if (pullRequest === null) return null;
-  if (isSameRepository(pullRequest.repository, repository)) return null;
+  const { target = repository } = pullRequest;
+  if (isSameRepository(pullRequest.repository, repository) && isSameRepository(target, repository)) return null;
   const it = pullRequest.number === null ? 'it may be a pull request' : `it is pull request ${pullRequest.number}`;
   if (pullRequest.repository === null) return `${it}, and the service does not say which repository it comes from`;
   if (repository === null) return `${it} from ${address(pullRequest.repository)}, and the pipeline's own repository is unknown`;
-  return `${it} from ${address(pullRequest.repository)}, not from ${address(repository)}`;
+  if (!isSameRepository(pullRequest.repository, repository))
+    return `${it} from ${address(pullRequest.repository)}, not from ${address(repository)}`;
+  if (target === null) return `${it}, and the service does not say which repository it is for`;
+  return `${it} from ${address(pullRequest.repository)}, not from ${address(target)}`;
 }
 
 /** The repository of an untrusted job, whose private caches it may have; null: unknown. */
@@ -109,6 +122,19 @@ function whyOtherRepository({ repository }: TrustFacts, patterns: readonly strin
   if (repository === null) return 'the service does not say which repository it belongs to';
   if (matchesRepository(patterns, repository)) return null;
   return `its repository ${address(repository)} does not match "trust.repositories"`;
+}
+
+/** Whether the rules name projects with their owner. A name alone is that of every fork, too. */
+export function namesProjects({ pipelines, repositories }: Pick<TrustConfig, 'pipelines' | 'repositories'>): boolean {
+  return repositories !== null || (pipelines ?? []).some((pattern) => !isBareName(pattern));
+}
+
+/** Whether a pattern of `trust.pipelines` leaves the owner open. */
+export const isBareName = (pattern: string): boolean => !pattern.includes('/') || /^[*?{[]/.test(pattern);
+
+function whyNoProject({ ofAnyProject }: TrustFacts, trust: TrustConfig): string | null {
+  if (ofAnyProject !== true || (trust.branches === null && trust.tags === null) || namesProjects(trust)) return null;
+  return '"trust" names branches or tags and no project, and every fork has branches and tags of all names';
 }
 
 const triggeredWords = 'another build triggered it';

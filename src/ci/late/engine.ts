@@ -94,6 +94,9 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
   let changed = new AbortController();
   /** Why there are no jobs, if the service is to blame; shown once that is certain. */
   let trouble: string | null = null;
+  /** Why no sandbox can be given the filter. */
+  let unproven: string | null = null;
+  let told: string | null = null;
   let asking: Promise<unknown> = Promise.resolve();
   /** Whether a slot gets devices only for a job: here already for the question, because the answer is this host's job. */
   const leases = pool !== undefined && !pool.standby && pool.devices.count !== 0;
@@ -110,9 +113,24 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
   const isCold = (one: One): boolean => one.admission !== null && (one.image !== null || wantsOther(pool, one.admission, stateDir));
 
   function say(problem: string | null): void {
-    if (pool === undefined || trouble === problem) return;
     trouble = problem;
-    emit({ kind: 'hold', pool: pool.name, reason: problem });
+    tellHold();
+  }
+
+  function tellHold(): void {
+    const reason = unproven ?? trouble;
+    if (pool === undefined || told === reason) return;
+    told = reason;
+    emit({ kind: 'hold', pool: pool.name, reason });
+  }
+
+  function heardOfFilter(problem: OnejobError | null): void {
+    const reason = problem === null ? null : toFailure(problem).message;
+    if (unproven === reason) return;
+    unproven = reason;
+    if (problem !== null) log.error('no job is taken: the filter has not proved itself', { service, reason });
+    tellHold();
+    wake();
   }
 
   /** Joins or leaves the line of pools that wait for devices, in order to ask. */
@@ -127,6 +145,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
   /** A service in trouble is asked although it holds the pool, because only an answer ends that. */
   const mayAsk = (): boolean =>
     hasProgram() &&
+    unproven === null &&
     waiting().length === 0 &&
     ([...offers.values()].includes('open') || (trouble !== null && [...offers.values()].some((offer) => offer !== 'gone')));
 
@@ -150,7 +169,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
     for (let failures = 0; !signal.aborted; ) {
       changed = new AbortController();
       if (!mayAsk()) {
-        setInLine(hasProgram() && waiting().length === 0);
+        setInLine(hasProgram() && unproven === null && waiting().length === 0);
         if (!changed.signal.aborted)
           await new Promise((resolve) => changed.signal.addEventListener('abort', resolve, { once: true }));
         continue;
@@ -274,7 +293,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
         outer.addEventListener('abort', stop, { once: true });
         const begin: CiService['observe'] = (own) => {
           emit = own;
-          filter?.start(signal);
+          filter?.start(signal, heardOfFilter);
           asking = Promise.all([jobs.resume(signal).then(follow), lookAfter()]);
         };
         const tell: typeof send = (event) => {
