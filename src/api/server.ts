@@ -5,6 +5,7 @@
  * Every body is checked before a route gets it, and every error is sent as an `errorView`. Waiting requests (the end of a job, a
  * followed log, a held client) end with their client or with the server.
  */
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { parse } from 'node:querystring';
@@ -95,10 +96,11 @@ export async function startApi(options: ApiOptions) {
     try {
       if (closing) throw stopping();
       from?.checkHost(request);
+      from?.prove(request, response);
       const isGet = method === 'GET' || method === 'HEAD';
       const found = findRoute(isGet ? 'GET' : method, path);
       if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/'))
-        return await serveFile(response, path);
+        return await serveFile(response, path, from.isLink(path));
       if (found === null) {
         from?.admit(request, 'read');
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
@@ -106,7 +108,8 @@ export async function startApi(options: ApiOptions) {
         });
       }
       const { route, params } = found;
-      const caller = from === null ? onSocket(request) : from.admit(request, route.role);
+      const admitted = from?.admit(request, route.role) ?? null;
+      const caller = from === null ? onSocket(request) : (admitted?.caller ?? null);
       // What waits ends with the login that asked for it.
       if (caller !== null && caller.until !== null && !response.destroyed)
         response.once(
@@ -116,13 +119,13 @@ export async function startApi(options: ApiOptions) {
             gone.abort();
           }),
         );
-      if (from !== null && caller !== null) {
-        from.known(request, response, caller);
+      if (from !== null && admitted !== null) {
+        from.known(request, response, admitted);
         response.setHeader('onejob-version', version);
-        if (!isGet) options.onCall?.(`${method} ${path}`, caller);
+        if (!isGet) options.onCall?.(`${method} ${path}`, admitted.caller);
       }
       // A PUT brings a file of any size, which its route reads.
-      const body = method === 'POST' ? await readBody(request, caller) : undefined;
+      const body = method === 'POST' ? await readBody(request, caller, admitted?.body ?? null) : undefined;
       const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
       const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
       const asked = checkedRequest(route, given);
@@ -252,12 +255,14 @@ function drop(request: IncomingMessage): void {
   request.once('close', () => clearTimeout(late));
 }
 
+const otherBody = 'the body is not the one that was signed';
+
 /** Bytes; less, and ms, for bodies of those who have not logged in. */
 const bodyLimit = 8 << 20;
 const [strangerLimit, strangerPatience] = [4_096, 10_000];
 
 /** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */
-async function readBody(request: IncomingMessage, caller: Caller | null): Promise<unknown> {
+async function readBody(request: IncomingMessage, caller: Caller | null, signed: string | null): Promise<unknown> {
   const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
   const stream = request.iterator({ destroyOnReturn: false });
   const late = caller !== null ? null : setTimeout(() => request.destroy(), strangerPatience);
@@ -265,6 +270,7 @@ async function readBody(request: IncomingMessage, caller: Caller | null): Promis
   const bytes = await bytesOf(stream, limit, () => unreadable('Request body is too large')).finally(() =>
     clearTimeout(late ?? undefined),
   );
+  if (signed !== null && createHash('sha256').update(bytes).digest('base64url') !== signed) throw unreadable(otherBody);
   if (type === undefined && bytes.length === 0) return undefined;
   if (type !== 'application/json') throw unreadable('Unsupported Media Type');
   if (bytes.length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");

@@ -28,6 +28,9 @@ const policy = [
   "frame-ancestors 'none'",
 ].join('; ');
 
+/** `clear-site-data`: a browser forgets all that it has of this origin. */
+export const forgetAll = '"cache", "storage"';
+
 /** In a clone and in a package. */
 export const webFolder = join(import.meta.dirname, '..', '..', 'dist', 'web');
 
@@ -58,7 +61,8 @@ export function createWebFiles(folder: string) {
     return new Map(await Promise.all(found));
   }
 
-  return async (response: ServerResponse, path: string): Promise<void> => {
+  /** `forgets`: the browser is to forget what it has. */
+  return async (response: ServerResponse, path: string, forgets = false): Promise<void> => {
     files ??= read();
     const known = await files.catch(() => new Map<string, File>());
     // It may be built yet.
@@ -75,6 +79,7 @@ export function createWebFiles(folder: string) {
       'content-length': file.bytes.length,
       'content-security-policy': policy,
       'cache-control': isHashed ? 'public, max-age=31536000, immutable' : 'no-cache',
+      ...(forgets && { 'clear-site-data': forgetAll }),
     });
     response.end(file.bytes);
   };

@@ -2,6 +2,7 @@
  * The API over TCP, with the dashboard: where the config says, or on a port of 127.0.0.1 from the first login on. An address that
  * cannot be used is a problem that people are shown, and is tried again; it never keeps agents from working.
  */
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
@@ -17,9 +18,10 @@ import { createConnections, oneAtATime } from '../http/connections.ts';
 import { ended, listenAgain, textOf, whyNoPort } from '../http/listen.ts';
 import type { Log } from '../log.ts';
 import { jsonOf } from '../system/json.ts';
-import { type Access, type AccessTable, type Caller, openAccess, sessionLife } from './access.ts';
+import { type Access, type AccessTable, type Admission, openAccess, sessionLife } from './access.ts';
 import { checkHost, checkOrigin } from './door.ts';
 import type { Role } from './route.ts';
+import { nonceHeader, type PublicKey, proofHeader, proofText } from './signed.ts';
 
 export interface WebOptions {
   /** null: from the first login on. */
@@ -60,6 +62,8 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
   let callOff = (): void => {};
   let opening: Promise<void> | null = null;
   let isClosed = false;
+  /** Another one for each daemon, and for each config that it has. */
+  const challenge = randomBytes(16).toString('base64url');
   const connections = createConnections(most);
   const answer = oneAtATime(handle);
 
@@ -101,7 +105,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
   }
 
   function keepUntil(until: number): void {
-    const { port } = (server?.address() ?? { port: 0 }) as AddressInfo;
+    const port = portOf(server);
     // Without it the next daemon has another port.
     attempt(() => writeFileSync(memory, JSON.stringify({ port, until } satisfies z.infer<typeof remembered>), { mode: 0o600 }));
     callOff();
@@ -119,7 +123,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
     },
     /** null while it does not listen. */
     get port(): number | null {
-      return (server?.address() as AddressInfo | null | undefined)?.port ?? null;
+      return portOf(server) || null;
     },
     /** Resolves once it listens, or it is known that it cannot. */
     async start(): Promise<void> {
@@ -148,36 +152,49 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
       } else if (config === null) keepUntil(life);
       if (server === null || access === null)
         throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
-      const { code, until } = access.code(caller);
-      return { url: `${base((server.address() as AddressInfo).port)}/login#${code}`, until };
+      const { code, name, until } = access.code(caller);
+      // An address that no cache of the browser can have.
+      return { url: `${base(portOf(server))}/login/${name}#${code}`, until };
     },
+    /** Whether a path is the page of a link that was not used yet. */
+    isLink: (path: string): boolean => access?.isCode(/^\/login\/([\w-]{22})$/.exec(path)?.[1] ?? '') === true,
     /** Who sends a request, and whether that may be. @throws OnejobError E_API_ORIGIN, E_API_LOGIN, E_API_ROLE */
-    admit({ headers }: IncomingMessage, role: Role): Caller | null {
+    admit({ headers, method = '', url = '' }: IncomingMessage, role: Role): Admission | null {
       checkOrigin(headers, door);
-      const caller = access?.callerOf(headers.authorization) ?? null;
-      if (role === 'anyone') return caller;
-      if (caller === null) {
+      const asked = { method, path: url, challenge, port: portOf(server) };
+      const found = access?.callerOf(headers.authorization, asked) ?? null;
+      if (role === 'anyone') return found;
+      if (found === null) {
         throw new OnejobError('E_API_LOGIN', 'Cannot answer without a login or a token that is valid now.', {
           hint: 'Type "onejob dashboard" on the host for a link.',
         });
       }
-      if (role === 'operator' && caller.role !== 'operator')
+      if (role === 'operator' && found.caller.role !== 'operator')
         throw new OnejobError('E_API_ROLE', 'Cannot do that with a login or a token that may only read.', {
           hint: 'Type "onejob dashboard" on the host for a link of an operator.',
         });
-      return caller;
+      return found;
     },
+    /** Tells a page that asks for it who answers. */
+    prove({ headers }: IncomingMessage, response: ServerResponse): void {
+      const nonce = headers[nonceHeader];
+      if (access === null || typeof nonce !== 'string' || !/^[\w-]{22}$/.test(nonce)) return;
+      const signature = access.prove(proofText({ nonce, challenge, port: portOf(server) }));
+      response.setHeader(proofHeader, `${challenge}.${signature}`);
+    },
+    challenge: () => ({ challenge, at: clock.wall() }),
     /** The caller of a request has access, so its connection makes room for no stranger. */
-    known: ({ socket }: IncomingMessage, response: ServerResponse, { role }: Caller): void =>
-      connections.known(socket, role, response),
+    known: ({ socket }: IncomingMessage, response: ServerResponse, { id }: Admission): void =>
+      connections.known(socket, id, response),
     /** @throws OnejobError E_API_ORIGIN */
     checkHost: (request: IncomingMessage): void => checkHost(request.headers, door),
-    /** Uses the code of a link. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
-    login(code: string): ReturnType<AccessTable['login']> {
+    /** Uses the code of a link. @throws OnejobError E_API_LOGIN, E_API_LIMIT, E_API_REQUEST */
+    login(code: string, key: PublicKey) {
       if (access === null) throw new OnejobError('E_API_LOGIN', 'Cannot log in here.');
-      const made = access.login(code);
+      const port = portOf(server);
+      const made = access.login(code, key, port);
       log.info('logged in over TCP', { user: made.user, role: made.role });
-      return made;
+      return { ...made, daemon: { key: access.key, port } };
     },
     /** Reads tokens and certificate again. Logins of a replaced token end. @throws OnejobError E_API_LISTEN */
     refresh(): void {
@@ -200,6 +217,11 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
     // The proxy has the usual port.
     return config?.behindProxy ? `https://${host}` : `${config?.tls == null ? 'http' : 'https'}://${host}:${port}`;
   }
+}
+
+/** 0 while it does not listen. */
+function portOf(server: Server | null): number {
+  return (server?.address() as AddressInfo | null | undefined)?.port ?? 0;
 }
 
 /** Whether it can be listened at an address. `own`: the port that this daemon has itself. @throws OnejobError E_API_LISTEN */
