@@ -86,7 +86,7 @@ export const lanes = {
   unit: { include: beside, exclude: [agents, ...processes] },
   sim: { include: ['test/sim/**/*.test.ts'], exclude: [] },
   process: { include: processes, exclude: [agents] },
-  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/daemon.test.ts'], exclude: slow },
+  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/{daemon,impostor}.test.ts'], exclude: slow },
   real: { include: real, exclude: [] },
   long: { include: ['test/long/**/*.test.ts', agents, ...slow], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },

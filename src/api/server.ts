@@ -25,7 +25,7 @@ import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 import { createUpgrades } from './upgrades.ts';
 import { createWeb, type Web, type WebOptions } from './web.ts';
-import { createWebFiles, webFolder } from './web-files.ts';
+import { createWebFiles, isWorkerScript, serveNoWorker, webFolder } from './web-files.ts';
 
 export interface ApiOptions extends Served {
   readonly socket: SocketOptions;
@@ -98,9 +98,13 @@ export async function startApi(options: ApiOptions) {
       from?.checkHost(request);
       from?.prove(request, response);
       const isGet = method === 'GET' || method === 'HEAD';
+      if (from !== null && isWorkerScript(request)) return serveNoWorker(response);
       const found = findRoute(isGet ? 'GET' : method, path);
-      if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/'))
+      if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/')) {
+        const moved = from.elsewhere(request);
+        if (moved !== null) return void response.writeHead(308, { location: moved }).end();
         return await serveFile(response, path, from.isLink(path));
+      }
       if (found === null) {
         from?.admit(request, 'read');
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {

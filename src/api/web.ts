@@ -19,7 +19,7 @@ import { ended, listenAgain, textOf, whyNoPort } from '../http/listen.ts';
 import type { Log } from '../log.ts';
 import { jsonOf } from '../system/json.ts';
 import { type Access, type AccessTable, type Admission, openAccess, sessionLife } from './access.ts';
-import { checkHost, checkOrigin } from './door.ts';
+import { checkHost, checkOrigin, originInstead } from './door.ts';
 import type { Role } from './route.ts';
 import { nonceHeader, type PublicKey, proofHeader, proofText } from './signed.ts';
 
@@ -158,6 +158,11 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
     },
     /** Whether a path is the page of a link that was not used yet. */
     isLink: (path: string): boolean => access?.isCode(/^\/login\/([\w-]{22})$/.exec(path)?.[1] ?? '') === true,
+    /** Where the page of a request is instead; null: here. */
+    elsewhere({ headers, url = '' }: IncomingMessage): string | null {
+      const origin = originInstead(headers, addressOf(server), door);
+      return origin === null ? null : `${origin}${url}`;
+    },
     /** Who sends a request, and whether that may be. @throws OnejobError E_API_ORIGIN, E_API_LOGIN, E_API_ROLE */
     admit({ headers, method = '', url = '' }: IncomingMessage, role: Role): Admission | null {
       checkOrigin(headers, door);
@@ -213,7 +218,9 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
 
   function base(port: number): string {
     const [name] = door.hosts;
-    const host = name ?? (door.listen.includes(':') ? `[${door.listen}]` : door.listen);
+    // Other programs may have the port of another address that this name has.
+    const listen = door.listen === 'localhost' && !door.isSecure ? addressOf(server) : door.listen;
+    const host = name ?? (listen.includes(':') ? `[${listen}]` : listen);
     // The proxy has the usual port.
     return config?.behindProxy ? `https://${host}` : `${config?.tls == null ? 'http' : 'https'}://${host}:${port}`;
   }
@@ -222,6 +229,11 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
 /** 0 while it does not listen. */
 function portOf(server: Server | null): number {
   return (server?.address() as AddressInfo | null | undefined)?.port ?? 0;
+}
+
+/** Empty while it does not listen. */
+function addressOf(server: Server | null): string {
+  return (server?.address() as AddressInfo | null | undefined)?.address ?? '';
 }
 
 /** Whether it can be listened at an address. `own`: the port that this daemon has itself. @throws OnejobError E_API_LISTEN */
