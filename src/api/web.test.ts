@@ -428,7 +428,7 @@ describe('the dashboard’s files', () => {
   ])('%s leads nowhere else', async (path) => {
     const { port } = new URL(base);
     const socket = connect(Number(port), '127.0.0.1');
-    socket.write(`GET ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n`);
+    socket.write(`GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n`);
     const text = (await buffer(socket)).toString();
     expect(text).toMatch(/^HTTP\/1\.1 (200 OK|404 Not Found)\r\n/);
     expect(text).toMatch(/(<title>onejob<\/title>|Not found\.\n)(\r\n0\r\n\r\n)?$/);
