@@ -173,6 +173,11 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
   };
 }
 
+/** Whether the `id` of an admission is that of a login. */
+export function isLogin(id: string): boolean {
+  return id.startsWith('login ');
+}
+
 function digestOf(text: string): Buffer {
   return createHash('sha256').update(text).digest();
 }

@@ -15,7 +15,7 @@ import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
-import type { Caller } from './access.ts';
+import { type Caller, isLogin } from './access.ts';
 import { createDoctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
@@ -133,7 +133,7 @@ export async function startApi(options: ApiOptions) {
       const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
       const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
       const asked = checkedRequest(route, given);
-      takeTurn(route, kind, response);
+      takeTurn(route, kind, admitted?.id ?? kind, response);
       const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
       send(response, route, answer, (error) => refuse(error, request, response, from));
@@ -315,19 +315,20 @@ function cutOff(response: ServerResponse, clock: Clock): void {
 function createTurns() {
   const unread = new Map<string, number>();
   /** @throws OnejobError E_API_BUSY */
-  return (route: Route, kind: ApiRequest['kind'], response: ServerResponse): void => {
+  return (route: Route, kind: ApiRequest['kind'], id: string, response: ServerResponse): void => {
     const { atOnce, summary } = route;
-    const key = `${kind} ${summary}`;
-    const before = unread.get(key) ?? 0;
     if (atOnce === undefined || response.destroyed) return;
-    if (before >= atOnce) {
-      const message = `Cannot answer now: ${atOnce} clients are already reading the same ("${summary}").`;
+    // One login has a share of what its role has, so that it keeps no other away.
+    const limits = [[`${kind} ${summary}`, atOnce] as const, ...(isLogin(id) ? [[`${id} ${summary}`, atOnce / 4] as const] : [])];
+    for (const [key, most] of limits) {
+      if ((unread.get(key) ?? 0) < most) continue;
+      const message = `Cannot answer now: ${most} clients are already reading the same ("${summary}").`;
       throw new OnejobError('E_API_BUSY', message, { hint: 'Try again in a minute.', retry: true });
     }
-    unread.set(key, before + 1);
+    for (const [key] of limits) unread.set(key, (unread.get(key) ?? 0) + 1);
     const late = setTimeout(() => response.destroy(), turnPatience).unref();
     response.once('close', () => {
-      unread.set(key, (unread.get(key) ?? 1) - 1);
+      for (const [key] of limits) unread.set(key, (unread.get(key) ?? 1) - 1);
       clearTimeout(late);
     });
   };

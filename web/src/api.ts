@@ -58,6 +58,11 @@ export async function ask(path: string, asked: Asked = {}): Promise<Response> {
   throw await problemOf(response);
 }
 
+/** Nothing more is sent before who answers has proved who it is: a connection has ended, and the port may be another program's. */
+export function meetAgain(): void {
+  door.renew();
+}
+
 function createDoor() {
   let login: Promise<Login | null> | null = null;
   let listener: Promise<Listener> | null = null;
@@ -83,6 +88,9 @@ function createDoor() {
   }
 
   return {
+    renew(): void {
+      listener = null;
+    },
     /** The answer of the daemon of the login. @throws as `ask`, but for errors of the daemon */
     async ask(path: string, asked: Asked): Promise<Response> {
       login ??= readLogin();
