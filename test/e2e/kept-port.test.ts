@@ -1,6 +1,7 @@
 /** The port of the API is never free while a daemon reloads its config, or while systemd keeps it for the next one. */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { type AddressInfo, createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -74,11 +75,17 @@ test('a changed config leaves no moment in which another program could take the 
 test('a daemon continues with the socket that its service manager keeps, after kill -9 as well', async () => {
   const kept = await listening();
   await using here = await onejob({ config: `${pools}\napi: { listen: "127.0.0.1:${kept.at}" }` });
-  const start = async (): Promise<ChildProcess> => {
-    // As systemd starts it: with the process's own id, which only the shell knows before.
-    const words = ['-c', 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" up', program];
-    const stdio = ['ignore' as const, 'ignore' as const, 'ignore' as const, (Reflect.get(kept, '_handle') as { fd: number }).fd];
-    const child = spawn('/bin/sh', words, { cwd: here.cwd, env: here.env, stdio });
+  // As systemd does: it keeps the socket and accepts nothing; only a shell knows the id of its process before the program runs.
+  const script = `while read _; do LISTEN_FDS=1 /bin/sh -c 'LISTEN_PID=$$ exec "$0" up </dev/null' "$0"; echo over; done`;
+  const { fd } = Reflect.get(kept, '_handle') as { fd: number };
+  const manager = spawn('/bin/sh', ['-c', script, program], {
+    ...{ cwd: here.cwd, env: here.env },
+    stdio: ['pipe', 'pipe', 'ignore', fd],
+  });
+  await once(manager, 'spawn');
+  await closed(kept);
+  const start = async (): Promise<void> => {
+    manager.stdin?.write('\n');
     await expect
       .poll(
         () =>
@@ -89,22 +96,22 @@ test('a daemon continues with the socket that its service manager keeps, after k
         { timeout: 30_000 },
       )
       .toBe(true);
-    return child;
   };
-  const first = await start();
+  await start();
   const me = await session(here);
   expect(await me()).toBe(200);
   // No job has the socket.
   const job = await here.run('--no-workspace', '--', 'sh', '-c', 'ls -l /proc/self/fd').ended;
   expect([job.code, job.stdout.includes('socket:')]).toEqual([0, false]);
   const stop = squat(kept.at);
-  const ended = once(first, 'exit');
-  first.kill('SIGKILL');
-  await ended;
-  const second = await start();
-  expect([await stop(), await me()]).toEqual([0, 200]);
-  const over = once(second, 'exit');
-  await here.cli(['down']).ended;
+  const { pid } = JSON.parse(readFileSync(join(here.stateDir, 'lead.json'), 'utf8')) as { pid: number };
+  const over = once(manager.stdout ?? expect.fail(), 'data');
+  process.kill(pid, 'SIGKILL');
   await over;
-  await closed(kept);
+  await start();
+  expect([await stop(), await me()]).toEqual([0, 200]);
+  const ended = once(manager, 'exit');
+  manager.stdin?.end();
+  await here.cli(['down']).ended;
+  await ended;
 });
