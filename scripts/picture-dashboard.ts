@@ -7,7 +7,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { BrowserContextOptions, Page } from 'playwright-core';
 import { buildDashboard, openBrowser, visit } from '../web/test/browser.ts';
-import { loggedIn, type Standin, startStandin } from '../web/test/standin.ts';
+import { linkTo, type Standin, startStandin } from '../web/test/standin.ts';
 import { brokenRun, workingDay } from '../web/test/world.ts';
 import { smallPng } from './small-png.ts';
 
@@ -46,12 +46,10 @@ const pictures: Readonly<Record<string, Picture>> = {
 };
 
 async function take(standin: Standin, name: string, { path, options, ready, whole = false }: Picture): Promise<void> {
-  await using view = await visit(browser, `${standin.url}/${path}`, {
-    ...loggedIn(standin.url),
-    ...options,
-    reducedMotion: 'reduce',
-  });
+  await using view = await visit(browser, linkTo(standin.url), { ...options, reducedMotion: 'reduce' });
   const { page } = view;
+  await page.locator('.link-live').waitFor({ state: 'attached' });
+  await page.goto(`${standin.url}/${path}`);
   await page.locator('.link-live').waitFor({ state: 'attached' });
   await ready(page);
   await page.locator('.chart canvas').last().waitFor({ state: 'attached' });

@@ -5,7 +5,7 @@ import { createClient } from './api/client.ts';
 import type { ConfigService } from './api/manager.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
-import { checkListen } from './api/web.ts';
+import { checkListen, portFinding } from './api/web.ts';
 import { fixedChanges } from './ci/types.ts';
 import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
@@ -18,6 +18,7 @@ import { isEmpty } from './core/slot.ts';
 import { OnejobError, toFailure } from './errors.ts';
 import { warning } from './finding.ts';
 import { openHost } from './host.ts';
+import { openPorts, type Ports } from './http/ports.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
 import { poolOf } from './manager/loop/pool.ts';
 import { storedSlots } from './manager/loop/restore-slots.ts';
@@ -43,10 +44,13 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
       else if (!isUp || missed.stops++ > 0) control.exit(128 + constants.signals[signal]);
     }),
   );
+  const ports = await openPorts(env.sockets, log);
+  ending.defer(() => ports.close());
   const load = (starting = false): Promise<Loaded> =>
     loadConfig({ flags: options, env, instead: options.instead, temporary: options.temporary, starting });
   const running: Running = {
     load,
+    ports,
     hear(by) {
       hears = by;
       for (; by !== null && missed.stops > 0; missed.stops--) by.stop();
@@ -85,6 +89,7 @@ interface Hears {
 
 interface Running {
   readonly load: () => Promise<Loaded>;
+  readonly ports: Ports;
   /** Who hears signals; null: the next manager. */
   hear(by: Hears | null): void;
   /** Called once a manager runs. */
@@ -96,7 +101,7 @@ async function runManager(
   loading: Loaded,
   options: DaemonOptions,
   env: Environment,
-  { load, hear, up }: Running,
+  { load, ports, hear, up }: Running,
 ): Promise<Loaded | null> {
   const { log, version, self, temporary } = options;
   const { config, files, warnings } = loading;
@@ -126,6 +131,7 @@ async function runManager(
   // The state directory is closed to others, so a shared socket is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
   const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
+  const unheld = env.serviceManager === null ? null : portFinding(config.api?.listen ?? null, ports, env.uid !== 0);
   let web: { readonly problem: string | null } | null = null;
   const webProblems = (): string[] => (web?.problem == null ? [] : [web.problem]);
   const host = await openHost({
@@ -135,7 +141,11 @@ async function runManager(
       const change = await configChange(loaded, findConfig(options, env, process.cwd()), clock.wall());
       return change === null ? null : `${change} ${await load().then(() => howToApply, howToFix)}`;
     },
-    findings: () => [...(system ? [socketFinding(socket)] : []), ...webProblems().map((why) => warning('dashboard', why))],
+    findings: () => [
+      ...(unheld === null ? [] : [unheld]),
+      ...(system ? [socketFinding(socket)] : []),
+      ...webProblems().map((why) => warning('dashboard', why)),
+    ],
     problems: webProblems,
   });
   parts.use(host);
@@ -148,7 +158,8 @@ async function runManager(
     const read = await load();
     const listen = read.config.api?.listen;
     // The daemon would go on without the dashboard, so this is told before anything changes.
-    if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen)) await checkListen(listen, api.port);
+    if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen) && !ports.has(listen))
+      await checkListen(listen, api.port);
     const { decided } = host.shutdown;
     if (decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
     const moved = (['stateDir', 'socket'] as const).filter((key) => read.config[key] !== config[key]);
@@ -197,10 +208,11 @@ async function runManager(
     version,
     onBug: (error, route) => log.error('request failed', { route, error }),
     // A temporary daemon has the jobs of a terminal.
-    web: { config: temporary ? null : config.api, stateDir: store.dir, log },
+    web: { config: temporary ? null : config.api, stateDir: store.dir, log, ports },
     onCall: (request, { user, role }) => log.info('request over TCP', { request, user, role }),
   });
   web = api;
+  ports.closeUnused(temporary ? null : (config.api?.listen ?? null));
   parts.defer(() => api.close());
   store.listens(socket);
   parts.defer(() => store.listens(null));

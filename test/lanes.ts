@@ -24,7 +24,7 @@ const agents = 'test/standins/*/agent/**/*.test.ts';
 /** Of what sits beside: the files that start processes or servers, and so depend on how busy the machine is. */
 const processes = [
   'scripts/{ci-count,install,launcher,link-bin,promtool}.test.ts',
-  'src/api/{api,devices,events,secrets,shell,sockets,tunnel,web,web-limits}.test.ts',
+  'src/api/{api,devices,events,raw-requests,secrets,shell,sockets,tunnel,web,web-limits}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,contract,doctor,drop-in,elsewhere,exchange,init,job-records,look,look-inside}.test.ts',
   'src/ci/azure-pipelines/{drain-agent,outlived,placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/{api,init}.test.ts',
@@ -87,7 +87,7 @@ export const lanes = {
   unit: { include: beside, exclude: [agents, ...processes] },
   sim: { include: ['test/sim/**/*.test.ts'], exclude: [] },
   process: { include: processes, exclude: [agents] },
-  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/daemon.test.ts'], exclude: slow },
+  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/{daemon,impostor}.test.ts'], exclude: slow },
   real: { include: real, exclude: [] },
   long: { include: ['test/long/**/*.test.ts', agents, ...slow], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },

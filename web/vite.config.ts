@@ -1,5 +1,6 @@
 /** Builds the dashboard into dist/web: files that a strict Content-Security-Policy takes, and that stay small. */
-import { existsSync, globSync, readFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { defineConfig, type Plugin } from 'vite';
@@ -41,9 +42,30 @@ function credited(): Plugin {
   };
 }
 
+/**
+ * Writes down what the page loads, so that a browser refuses anything else: a script that another program of the host has left in
+ * its cache while it had the port of the dashboard.
+ */
+function sealed(): Plugin {
+  const page = join(output, 'index.html');
+  return {
+    name: 'sealed',
+    apply: 'build',
+    writeBundle() {
+      const text = readFileSync(page, 'utf8').replaceAll(/(src|href)="(\/assets\/[^"]+)"/g, (attribute, _, file: string) => {
+        const sum = createHash('sha384')
+          .update(readFileSync(join(output, file)))
+          .digest('base64');
+        return `${attribute} integrity="sha384-${sum}"`;
+      });
+      writeFileSync(page, text);
+    },
+  };
+}
+
 export default defineConfig({
   root: import.meta.dirname,
-  plugins: [credited(), weighed()],
+  plugins: [credited(), sealed(), weighed()],
   build: {
     outDir: output,
     emptyOutDir: true,

@@ -1,10 +1,12 @@
 /** Tokens, sessions and codes, in virtual time. */
+import { createHmac, createPublicKey, verify } from 'node:crypto';
 import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
+import { authorize, browserKey, hashOf, type Signed } from '../../test/support/browser-login.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { openAccess } from './access.ts';
+import { type Admission, openAccess } from './access.ts';
 
 let dir: Scratch;
 beforeEach(() => {
@@ -17,22 +19,35 @@ const open = () => openAccess({ dir: dir.path, clock });
 const file = (role: string) => join(dir.path, 'api', `${role}.token`);
 const token = (role: string) => `Bearer ${readFileSync(file(role), 'utf8').trim()}`;
 const eve = { role: 'read', user: 'eve' } as const;
-/** What a browser sends once somebody has logged in. */
-const login = (access: ReturnType<typeof open>) => `Bearer ${access.login(access.code(eve).code).session}`;
+const browser = browserKey();
+const port = 7717;
+const asked = { method: 'POST', path: '/v1/jobs?x=1', challenge: 'c', port };
+const signIn = (access: ReturnType<typeof open>): Signed => ({
+  session: access.login(access.code(eve).code, browser.key, port).session,
+  sign: browser.sign,
+});
+/** The header of a request as `asked`, in which `otherwise` was signed. */
+const header = (signed: Signed, otherwise: object = {}) =>
+  authorize(signed, { ...asked, at: clock.wall(), body: 'b', ...otherwise });
+const caller = (
+  access: ReturnType<typeof open>,
+  authorization: string | undefined,
+  more: object = {},
+): Admission['caller'] | null => access.callerOf(authorization, { ...asked, ...more })?.caller ?? null;
 const encoded = (text: string) => Buffer.from(text).toString('base64url');
 
 test('tokens are made once, for this user only', () => {
   const access = open();
   expect([file('read'), file('operator')].map((path) => statSync(path).mode & 0o777)).toEqual([0o600, 0o600]);
-  expect(access.callerOf(token('read'))).toEqual({ role: 'read', user: null, until: null });
-  expect(open().callerOf(token('operator'))).toEqual({ role: 'operator', user: null, until: null });
+  expect(caller(access, token('read'))).toEqual({ role: 'read', user: null, until: null });
+  expect(caller(open(), token('operator'))).toEqual({ role: 'operator', user: null, until: null });
 });
 
 test('a kill while a token is made leaves none, and the next start makes it', () => {
   mkdirSync(join(dir.path, 'api'), { mode: 0o700 });
   writeFileSync(`${file('operator')}.new`, '', { mode: 0o600 });
-  expect(open().callerOf(token('operator'))).toMatchObject({ role: 'operator' });
-  expect(readdirSync(join(dir.path, 'api')).toSorted()).toEqual(['operator.token', 'read.token']);
+  expect(caller(open(), token('operator'))).toMatchObject({ role: 'operator' });
+  expect(readdirSync(join(dir.path, 'api')).toSorted()).toEqual(['identity.key', 'operator.token', 'read.token']);
 });
 
 test.each([
@@ -45,56 +60,98 @@ test.each([
   ['Bearer ojs_x.y'],
   [`Bearer ojs_${encoded('{"role":"operator","user":null,"until":9e15}')}.x`],
 ])('%j gives no access', (authorization) => {
-  expect(open().callerOf(authorization)).toBeNull();
+  expect(caller(open(), authorization)).toBeNull();
 });
 
-test('a session is not a token, and a token is not a session', () => {
+test('a session is worth nothing without signatures, and a token is not a session', () => {
   const access = open();
-  const sent = login(access);
-  expect(sent).toMatch(/^Bearer ojs_[\w-]+\.[\w-]+$/);
-  expect(access.callerOf(sent.replace('ojs_', ''))).toBeNull();
-  expect(access.callerOf(token('read').replace('Bearer ', 'Bearer ojs_'))).toBeNull();
+  const { session } = signIn(access);
+  for (const sent of [`Bearer ${session}`, `Bearer ${session.replace('ojs_', '')}`, `Onejob session=${session}`])
+    expect(caller(access, sent)).toBeNull();
+  expect(caller(access, header({ session: `ojs_${token('read').replace('Bearer ', '')}`, sign: browser.sign }))).toBeNull();
+});
+
+test('a session of an earlier onejob, which had no key, is refused', () => {
+  const access = open();
+  const text = encoded(JSON.stringify({ ...eve, until: clock.wall() + 1_000 }));
+  const secret = token('read').replace('Bearer ', '');
+  const session = `ojs_${text}.${createHmac('sha256', secret).update(`session ${text}`).digest('base64url')}`;
+  expect([caller(access, `Bearer ${session}`), caller(access, header({ session, sign: browser.sign }))]).toEqual([null, null]);
+});
+
+test('what was signed is good for that request, this listener and about now only', () => {
+  const access = open();
+  const signed = signIn(access);
+  expect(access.callerOf(header(signed), asked)).toMatchObject({ caller: eve, body: hashOf('b') });
+  const { at, ...others } = { method: 'GET', path: '/v1/jobs', challenge: 'd', at: clock.wall() - 60_001 };
+  for (const [name, value] of Object.entries(others)) expect(caller(access, header(signed, { [name]: value }))).toBeNull();
+  expect(caller(access, header(signed, { at }))).toBeNull();
+  const sent = header(signed);
+  expect(caller(access, sent.replace(hashOf('b'), hashOf('other')))).toBeNull();
+  // The port that another program has now, and passes on to this daemon.
+  expect(caller(access, sent, { port: port + 1 })).toBeNull();
+  clock.advance(60_001);
+  expect(caller(access, sent)).toBeNull();
+});
+
+test('a session needs the key that logged in', () => {
+  const access = open();
+  const { session } = signIn(access);
+  expect(caller(access, header({ session, sign: browserKey().sign }))).toBeNull();
+  const { code } = access.code(eve);
+  expect(() => access.login(code, { x: 'A'.repeat(43), y: 'A'.repeat(43) }, port)).toThrow(/not a public key on P-256/);
+  expect(access.login(code, browser.key, port)).toMatchObject(eve);
+});
+
+test('the daemon has the same key after a restart, and proves who it is with it', () => {
+  const access = open();
+  expect(open().key).toEqual(access.key);
+  const key = createPublicKey({ key: { kty: 'EC', crv: 'P-256', ...access.key }, format: 'jwk' });
+  const proof = Buffer.from(access.prove('text'), 'base64url');
+  expect(verify('sha256', Buffer.from('text'), { key, dsaEncoding: 'ieee-p1363' }, proof)).toBe(true);
+  writeFileSync(join(dir.path, 'api', 'identity.key'), 'x'.repeat(40), { mode: 0o600 });
+  expect(open).toThrow(/identity\.key: it is not a private key on P-256/);
 });
 
 test('a code is good for one login, and a minute', () => {
   const access = open();
   const { code, until } = access.code(eve);
   expect(until).toBe(clock.wall() + 60_000);
-  expect(access.login(code)).toMatchObject(eve);
-  expect(() => access.login(code)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
+  expect(access.login(code, browser.key, port)).toMatchObject(eve);
+  expect(() => access.login(code, browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
   const late = access.code(eve).code;
   clock.advance(60_000);
-  expect(() => access.login(late)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
+  expect(() => access.login(late, browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
 });
 
 test('a session survives a restart, and ends after a week', () => {
   const access = open();
-  const sent = login(access);
-  expect(open().callerOf(sent)).toEqual({ ...eve, until: clock.wall() + 7 * 86_400_000 });
+  const signed = signIn(access);
+  expect(caller(open(), header(signed))).toEqual({ ...eve, until: clock.wall() + 7 * 86_400_000 });
   clock.advance(7 * 86_400_000);
-  expect(access.callerOf(sent)).toBeNull();
+  expect(caller(access, header(signed))).toBeNull();
 });
 
 test('a changed session is refused', () => {
   const access = open();
-  const sent = login(access);
-  const [, payload = '', signature = ''] = /ojs_([^.]+)\.(.+)/.exec(sent) ?? [];
+  const { session, sign } = signIn(access);
+  const [, payload = '', mac = ''] = /ojs_([^.]+)\.(.+)/.exec(session) ?? [];
   const raised = Buffer.from(payload, 'base64url').toString().replace('read', 'operator');
-  expect(access.callerOf(sent.replace(payload, encoded(raised)))).toBeNull();
-  expect(access.callerOf(sent.replace(signature, signature.slice(1)))).toBeNull();
+  for (const other of [session.replace(payload, encoded(raised)), session.replace(mac, mac.slice(1))])
+    expect(caller(access, header({ session: other, sign }))).toBeNull();
 });
 
 test('a new token ends what the old one gave, and nothing else', () => {
   const access = open();
-  const sent = login(access);
+  const signed = signIn(access);
   const old = token('read');
   expect(access.refresh()).toBe(false);
   rmSync(file('read'));
   // Until the config is applied.
-  expect(access.callerOf(old)).not.toBeNull();
+  expect(caller(access, old)).not.toBeNull();
   expect(access.refresh()).toBe(true);
-  expect([access.callerOf(old), access.callerOf(sent)]).toEqual([null, null]);
-  expect([access.callerOf(token('read')), access.callerOf(token('operator'))]).toMatchObject([
+  expect([caller(access, old), caller(access, header(signed))]).toEqual([null, null]);
+  expect([caller(access, token('read')), caller(access, token('operator'))]).toMatchObject([
     { role: 'read' },
     { role: 'operator' },
   ]);
@@ -111,9 +168,10 @@ test('a token that others can read, or guess, is not used', () => {
 
 test('after ten wrong codes in a minute no more are tried, and a right one is still good', () => {
   const access = open();
-  for (let n = 0; n < 10; n += 1) expect(() => access.login('x')).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
-  expect(() => access.login('x')).toThrow(expect.objectContaining({ code: 'E_API_LIMIT', retry: true }));
-  expect(access.login(access.code(eve).code)).toMatchObject(eve);
+  for (let n = 0; n < 10; n += 1)
+    expect(() => access.login('x', browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
+  expect(() => access.login('x', browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LIMIT', retry: true }));
+  expect(access.login(access.code(eve).code, browser.key, port)).toMatchObject(eve);
   clock.advance(60_000);
-  expect(() => access.login('x')).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
+  expect(() => access.login('x', browser.key, port)).toThrow(expect.objectContaining({ code: 'E_API_LOGIN' }));
 });

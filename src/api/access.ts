@@ -2,9 +2,21 @@
  * Who may do what over TCP. A role's token is in a file that only this user can read. It also signs the sessions of browsers, so
  * these survive a restart of the daemon, and end when the token is replaced. Codes for a login are used once, and soon.
  *
- * No cookies: browsers send those of one port of a host to all its ports, so also to the programs of other users.
+ * A session says who has the key in it, and gives no access by itself: the browser signs each request with that key, which never
+ * leaves it (`signed.ts`). No cookies: browsers send those of one port of a host to all its ports, so also to the programs of other
+ * users.
  */
-import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
+import {
+  createHash,
+  createHmac,
+  createPrivateKey,
+  createPublicKey,
+  generateKeyPairSync,
+  randomBytes,
+  sign,
+  timingSafeEqual,
+  verify,
+} from 'node:crypto';
 import { closeSync, existsSync, fstatSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -13,6 +25,8 @@ import { attempt, codeOf, messageOf, OnejobError } from '../errors.ts';
 import { subdirectory } from '../store/directory.ts';
 import { jsonOf } from '../system/json.ts';
 import type { Role } from './route.ts';
+import { publicKey } from './schema.ts';
+import { type PublicKey, parseAuthorization, requestText } from './signed.ts';
 
 /** What a token or a session can be for. */
 export type Access = Exclude<Role, 'anyone'>;
@@ -25,15 +39,42 @@ export interface Caller {
   readonly until: number | null;
 }
 
+/** Who sends a request. */
+export interface Admission {
+  readonly caller: Caller;
+  /** Whose limits count: a token, or a single login. */
+  readonly id: string;
+  /** SHA-256 of the body that was signed; null: nothing was. */
+  readonly body: string | null;
+}
+
+/** What a request is checked against. `challenge` and `port`: of the listener that it came to. */
+export interface Asked {
+  readonly method: string;
+  /** With its query. */
+  readonly path: string;
+  readonly challenge: string;
+  readonly port: number;
+}
+
 /** ms that a code and a login last. */
 const codeLife = 60_000;
 export const sessionLife = 7 * 86_400_000;
 /** Codes at a time, and wrong ones within so many ms (monotonic) before no more are tried. */
 const [mostCodes, mostWrong, wrongWithin] = [100, 10, 60_000];
+/** ms between the clocks of a page, which follows the daemon's, and of the daemon. */
+const patience = 60_000;
 
 const roles = ['read', 'operator'] as const satisfies readonly Access[];
-const payload = z.object({ role: z.enum(roles), user: z.string().nullable(), until: z.number() });
-/** Signed payload. A token that onejob made has no dot. */
+const payload = z.object({
+  role: z.enum(roles),
+  user: z.string().nullable(),
+  until: z.number(),
+  key: publicKey,
+  /** Where somebody logged in. What listens elsewhere, such as the next daemon while another program has the port, is not meant. */
+  port: z.number(),
+});
+/** Signed payload. */
 const session = /^ojs_([\w-]+)\.([\w-]+)$/;
 
 export type AccessTable = ReturnType<typeof openAccess>;
@@ -43,6 +84,7 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
   const codes: { readonly digest: Buffer; readonly caller: Omit<Caller, 'until'>; readonly until: number }[] = [];
   let wrong: number[] = [];
   let tokens = readTokens();
+  const identity = readIdentity(join(subdirectory(dir, 'api'), 'identity.key'));
 
   function readTokens(): Record<Access, string> {
     const folder = subdirectory(dir, 'api');
@@ -53,34 +95,51 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
     return createHmac('sha256', tokens[role]).update(`session ${text}`).digest('base64url');
   }
 
-  function byToken(token: string): Caller | null {
+  function byToken(token: string): Admission | null {
     const role = roles.find((one) => isSame(digestOf(token), digestOf(tokens[one])));
-    return role === undefined ? null : { role, user: null, until: null };
+    return role === undefined ? null : { caller: { role, user: null, until: null }, id: `token ${role}`, body: null };
   }
 
-  function bySession(text: string, signature: string): Caller | null {
+  function bySession(header: string, asked: Asked): Admission | null {
+    const sent = parseAuthorization(header);
+    const [, text = '', mac = ''] = session.exec(sent?.session ?? '') ?? [];
     const found = payload.safeParse(jsonOf(Buffer.from(text, 'base64url').toString()));
-    if (!found.success || !isSame(digestOf(signature), digestOf(signatureOf(text, found.data.role)))) return null;
-    return found.data.until > clock.wall() ? found.data : null;
+    if (sent === null || !found.success || !isSame(digestOf(mac), digestOf(signatureOf(text, found.data.role)))) return null;
+    const { role, user, until, key, port } = found.data;
+    const now = clock.wall();
+    if (until <= now || port !== asked.port || Math.abs(now - sent.at) > patience) return null;
+    const signed = Buffer.from(requestText({ ...asked, ...sent }));
+    if (!isSignature(signed, key, Buffer.from(sent.signature, 'base64url'))) return null;
+    return { caller: { role, user, until }, id: `login ${key.x}`, body: sent.body };
   }
 
   return {
+    /** The daemon's own key: a page knows the daemon again by it. */
+    key: identity.key,
+    /** Signs a text as this daemon. */
+    prove: identity.prove,
     /** The caller, by the header `authorization` of a request; null if it gives no access. */
-    callerOf(authorization = ''): Caller | null {
-      const [, sent = ''] = /^Bearer +(\S+)$/i.exec(authorization) ?? [];
-      const [, text, signature] = session.exec(sent) ?? [];
-      return text === undefined || signature === undefined ? byToken(sent) : bySession(text, signature);
+    callerOf(authorization: string | undefined, asked: Asked): Admission | null {
+      const [, token] = /^Bearer +(\S+)$/i.exec(authorization ?? '') ?? [];
+      return token === undefined ? bySession(authorization ?? '', asked) : byToken(token);
     },
     /** A code for one login within a minute: 128 bits. */
-    code(caller: Omit<Caller, 'until'>): { readonly code: string; readonly until: number } {
+    code(caller: Omit<Caller, 'until'>): { readonly code: string; readonly name: string; readonly until: number } {
       const code = randomBytes(16).toString('base64url');
       const until = clock.wall() + codeLife;
-      codes.push({ digest: digestOf(code), caller, until });
+      const digest = digestOf(code);
+      codes.push({ digest, caller, until });
       codes.splice(0, Math.max(0, codes.length - mostCodes));
-      return { code, until };
+      return { code, name: nameOf(digest), until };
     },
-    /** Uses a code; `session` is what the browser sends from then on. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
-    login(code: string): Omit<Caller, 'until'> & { readonly session: string } {
+    /** Whether there is a code with this name, which says nothing of the code. */
+    isCode: (name: string): boolean => codes.some(({ digest, until }) => nameOf(digest) === name && until > clock.wall()),
+    /**
+     * Uses a code, for the browser that has the key of `key` and asks at `port`; `session` is what it sends from then on.
+     * @throws OnejobError E_API_LOGIN, E_API_LIMIT, E_API_REQUEST
+     */
+    login(code: string, key: PublicKey, port: number): Omit<Caller, 'until'> & { readonly session: string } {
+      if (keyOf(key) === null) throw new OnejobError('E_API_REQUEST', 'Cannot log in: the key is not a public key on P-256.');
       const now = clock.wall();
       const digest = digestOf(code);
       const at = codes.findIndex((one) => isSame(one.digest, digest));
@@ -100,7 +159,9 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
         });
       }
       const { role, user } = found.caller;
-      const text = Buffer.from(JSON.stringify({ role, user, until: now + sessionLife })).toString('base64url');
+      const text = Buffer.from(
+        JSON.stringify({ role, user, until: now + sessionLife, key, port } satisfies z.infer<typeof payload>),
+      ).toString('base64url');
       return { role, user, session: `ojs_${text}.${signatureOf(text, role)}` };
     },
     /** Reads the tokens again, and makes those that are missing. True if one is another. @throws as `openAccess` */
@@ -112,8 +173,28 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
   };
 }
 
+/** Whether the `id` of an admission is that of a login. */
+export function isLogin(id: string): boolean {
+  return id.startsWith('login ');
+}
+
 function digestOf(text: string): Buffer {
   return createHash('sha256').update(text).digest();
+}
+
+/** Of a code, for the address of its page: nobody can guess it, and it is not the code. */
+function nameOf(digest: Buffer): string {
+  return digest.toString('base64url').slice(0, 22);
+}
+
+/** null if it is not a point of the curve. */
+function keyOf({ x, y }: PublicKey) {
+  return attempt(() => createPublicKey({ key: { kty: 'EC', crv: 'P-256', x, y }, format: 'jwk' }));
+}
+
+function isSignature(text: Buffer, key: PublicKey, signature: Buffer): boolean {
+  const found = keyOf(key);
+  return found !== null && verify('sha256', text, { key: found, dsaEncoding: 'ieee-p1363' }, signature);
 }
 
 /** In constant time. */
@@ -121,14 +202,46 @@ function isSame(a: Buffer, b: Buffer): boolean {
   return timingSafeEqual(a, b);
 }
 
-/** Reads a token, and makes it if it does not exist. @throws OnejobError E_API_LISTEN */
 function tokenIn(path: string): string {
+  const token = secretIn(path, 'token', () => `${randomBytes(32).toString('base64url')}\n`);
+  return token.trim();
+}
+
+/** The daemon's own key, and what it signs. @throws OnejobError E_API_LISTEN */
+function readIdentity(path: string) {
+  const pem = secretIn(path, 'key', () =>
+    generateKeyPairSync('ec', {
+      namedCurve: 'P-256',
+      publicKeyEncoding: { type: 'spki', format: 'pem' },
+      privateKeyEncoding: { type: 'pkcs8', format: 'pem' },
+    }).privateKey.toString(),
+  );
+  const own = attempt(() => createPrivateKey(pem));
+  const known = own === null ? null : publicKey.safeParse(withoutRest(createPublicKey(own).export({ format: 'jwk' })));
+  if (own === null || known?.success !== true) throw unusable(path, 'key', 'it is not a private key on P-256');
+  return {
+    key: known.data,
+    prove: (text: string): string =>
+      sign('sha256', Buffer.from(text), { key: own, dsaEncoding: 'ieee-p1363' }).toString('base64url'),
+  };
+}
+
+function withoutRest({ x, y }: { readonly x?: unknown; readonly y?: unknown }): unknown {
+  return { x, y };
+}
+
+function unusable(path: string, what: string, why: string, cause?: unknown): OnejobError {
+  const hint = `Delete ${path} and type "onejob config apply": onejob makes a new one.`;
+  return new OnejobError('E_API_LISTEN', `Cannot use the ${what} in ${path}: ${why}.`, { hint, cause });
+}
+
+/** Reads a secret, and makes it if it does not exist. @throws OnejobError E_API_LISTEN */
+function secretIn(path: string, what: string, made: () => string): string {
   const refuse = (why: string, cause?: unknown): never => {
-    const hint = `Delete ${path} and type "onejob config apply": onejob makes a new one.`;
-    throw new OnejobError('E_API_LISTEN', `Cannot use the token in ${path}: ${why}.`, { hint, cause });
+    throw unusable(path, what, why, cause);
   };
   try {
-    if (!existsSync(path)) makeToken(path);
+    if (!existsSync(path)) make(path, made());
   } catch (error) {
     return refuse(messageOf(error), error);
   }
@@ -137,20 +250,20 @@ function tokenIn(path: string): string {
     const { mode, uid } = fstatSync(file);
     if ((mode & 0o077) !== 0) return refuse(`others can read it (mode ${(mode & 0o777).toString(8).padStart(4, '0')})`);
     if (uid !== process.geteuid?.()) return refuse(`it belongs to user ${uid}`);
-    const token = readFileSync(file, 'utf8').trim();
-    return token.length >= 32 ? token : refuse('it has less than 32 characters');
+    const secret = readFileSync(file, 'utf8');
+    return secret.trim().length >= 32 ? secret : refuse('it has less than 32 characters');
   } finally {
     closeSync(file);
   }
 }
 
 /** Whole or not at all, also after kill -9. One that exists by now is kept. */
-function makeToken(path: string): void {
+function make(path: string, text: string): void {
   const unfinished = `${path}.new`;
   rmSync(unfinished, { force: true });
   const file = openSync(unfinished, 'wx', 0o600);
   try {
-    writeFileSync(file, `${randomBytes(32).toString('base64url')}\n`);
+    writeFileSync(file, text);
     fsyncSync(file);
   } finally {
     closeSync(file);

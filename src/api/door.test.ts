@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { checkHost, checkOrigin } from './door.ts';
+import { checkHost, checkOrigin, originInstead } from './door.ts';
 
 const refused = expect.objectContaining({ code: 'E_API_ORIGIN' });
 const door = { listen: '192.168.1.7', hosts: ['ci.example.org'], isSecure: false };
@@ -72,4 +72,17 @@ test.each([
   { origin: own, 'sec-fetch-site': 'cross-site' },
 ])('%j is refused', (headers) => {
   expect(() => checkOrigin({ host, ...headers }, door)).toThrow(refused);
+});
+
+test.each([
+  ['localhost:7717', '127.0.0.1', 'http://127.0.0.1:7717'],
+  // A forwarded port.
+  ['LOCALHOST:8080', '127.0.0.1', 'http://127.0.0.1:8080'],
+  ['localhost', '::1', 'http://[::1]'],
+  ['127.0.0.1:7717', '127.0.0.1', null],
+  // Others reach it, so it has TLS or a proxy.
+  ['localhost:7717', '192.168.1.7', null],
+])('a browser at %s of a daemon on %s goes to %s', (sent, address, instead) => {
+  expect(originInstead({ host: sent }, address, door)).toBe(instead);
+  expect(originInstead({ host: sent }, address, { ...door, isSecure: true })).toBe(null);
 });

@@ -27,7 +27,18 @@ export function checkHost({ host = '' }: IncomingHttpHeaders, { listen, hosts }:
 }
 
 /**
- * The same on the unix socket, which somebody may forward to a port: no other address, and no name that a page can have. Clients
+ * Where a browser has to go that was sent to `localhost`, as an origin; null: it is right here. Another program can have the same
+ * port of the other loopback address, which browsers may try first: so no login is ever kept for that name. A certificate says
+ * more than a name, so with TLS it may stay. `address`: where the daemon listens.
+ */
+export function originInstead({ host = '' }: IncomingHttpHeaders, address: string, { isSecure }: DoorOptions): string | null {
+  if (isSecure || nameOf(host) !== 'localhost' || !isLoopback(address)) return null;
+  const [, port = ''] = /(:\d+)$/.exec(host) ?? [];
+  return `http://${address.includes(':') ? `[${address}]` : address}${port}`;
+}
+
+/**
+ * As `checkHost`, on the unix socket, which somebody may forward to a port: no other address, and no name that a page can have. Clients
  * send plain names, or the path of the socket. @throws OnejobError E_API_ORIGIN
  */
 export function checkSocketHost({ host = '' }: IncomingHttpHeaders): void {

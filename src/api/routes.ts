@@ -14,6 +14,7 @@ import { jobsListed, type LogPiece, type LogSource, type Manager, pageLimit } fr
 import { media, type Routes, route } from './route.ts';
 import * as schemas from './schema.ts';
 import { shellProtocol } from './shell-frames.ts';
+import { forgetAll } from './web-files.ts';
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });
 
@@ -135,11 +136,22 @@ const accessRoutes: Routes = {
     handle: ({ body }, { web }) => given(web).link(body),
   }),
   'POST /v1/login': route({
-    summary: 'Uses the code of a link for a session, which is sent as a token is',
+    summary: 'Uses the code of a link for a session, for the browser that has a key',
     role: 'anyone',
     body: schemas.loginRequest,
     answer: schemas.loginView,
-    handle: ({ body }, { web }) => given(web).login(body.code),
+    handle: ({ body, response }, { web }) => {
+      const made = given(web).login(body.code, body.key);
+      // What another program left in this browser while it had the port: pages, scripts, service workers, and the last login.
+      response.setHeader('clear-site-data', forgetAll);
+      return made;
+    },
+  }),
+  'GET /v1/challenge': route({
+    summary: 'What a browser signs its requests for',
+    role: 'anyone',
+    answer: schemas.challengeView,
+    handle: (_, { web }) => given(web).challenge(),
   }),
 };
 

@@ -193,9 +193,18 @@ export const linkRequest = z.strictObject({
  * another host may not say just anything.
  */
 export const linkView = z.object({ url: z.string().regex(/^https?:\/\/[^\s"'<>`]+$/), until: z.number() });
-export const loginRequest = z.strictObject({ code: z.string().min(1).max(100) });
-/** `session`: a secret, for the header `authorization: Bearer …`. */
-export const loginView = meView.extend({ session: z.string() });
+const coordinate = z.string().regex(/^[\w-]{43}$/);
+/** On P-256, as JWK has it. */
+export const publicKey = z.strictObject({ x: coordinate, y: coordinate });
+/** `key`: of the browser, which signs its requests with it. */
+export const loginRequest = z.strictObject({ code: z.string().min(1).max(100), key: publicKey });
+/** `session` gives access together with signatures of the key. `daemon`: its own key, and the port where it knows this login. */
+export const loginView = meView.extend({
+  session: z.string(),
+  daemon: z.object({ key: publicKey, port: z.number() }),
+});
+/** `challenge` is part of what is signed for this listener, and `at` the daemon's wall clock, ms. */
+export const challengeView = z.object({ challenge: z.string(), at: z.number() });
 
 /** A device that was once leased and is missing, until it comes back or is forgotten. */
 const missingView = z.object({

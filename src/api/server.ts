@@ -5,6 +5,7 @@
  * Every body is checked before a route gets it, and every error is sent as an `errorView`. Waiting requests (the end of a job, a
  * followed log, a held client) end with their client or with the server.
  */
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { parse } from 'node:querystring';
@@ -14,7 +15,7 @@ import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
-import type { Caller } from './access.ts';
+import { type Caller, isLogin } from './access.ts';
 import { createDoctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
@@ -24,7 +25,7 @@ import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 import { createUpgrades } from './upgrades.ts';
 import { createWeb, type Web, type WebOptions } from './web.ts';
-import { createWebFiles, webFolder } from './web-files.ts';
+import { createWebFiles, isWorkerScript, serveNoWorker, webFolder } from './web-files.ts';
 
 export interface ApiOptions extends Served {
   readonly socket: SocketOptions;
@@ -95,10 +96,15 @@ export async function startApi(options: ApiOptions) {
     try {
       if (closing) throw stopping();
       from?.checkHost(request);
+      from?.prove(request, response);
       const isGet = method === 'GET' || method === 'HEAD';
+      if (from !== null && isWorkerScript(request)) return serveNoWorker(response);
       const found = findRoute(isGet ? 'GET' : method, path);
-      if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/'))
-        return await serveFile(response, path);
+      if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/')) {
+        const moved = from.elsewhere(request);
+        if (moved !== null) return void response.writeHead(308, { location: moved }).end();
+        return await serveFile(response, path, from.isLink(path));
+      }
       if (found === null) {
         from?.admit(request, 'read');
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
@@ -106,7 +112,8 @@ export async function startApi(options: ApiOptions) {
         });
       }
       const { route, params } = found;
-      const caller = from === null ? onSocket(request) : from.admit(request, route.role);
+      const admitted = from?.admit(request, route.role) ?? null;
+      const caller = from === null ? onSocket(request) : (admitted?.caller ?? null);
       // What waits ends with the login that asked for it.
       if (caller !== null && caller.until !== null && !response.destroyed)
         response.once(
@@ -116,17 +123,17 @@ export async function startApi(options: ApiOptions) {
             gone.abort();
           }),
         );
-      if (from !== null && caller !== null) {
-        from.known(request, response, caller);
+      if (from !== null && admitted !== null) {
+        from.known(request, response, admitted);
         response.setHeader('onejob-version', version);
-        if (!isGet) options.onCall?.(`${method} ${path}`, caller);
+        if (!isGet) options.onCall?.(`${method} ${path}`, admitted.caller);
       }
       // A PUT brings a file of any size, which its route reads.
-      const body = method === 'POST' ? await readBody(request, caller) : undefined;
+      const body = method === 'POST' ? await readBody(request, caller, admitted?.body ?? null) : undefined;
       const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
       const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
       const asked = checkedRequest(route, given);
-      takeTurn(route, kind, response);
+      takeTurn(route, kind, admitted?.id ?? kind, response);
       const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
       send(response, route, answer, (error) => refuse(error, request, response, from));
@@ -252,12 +259,14 @@ function drop(request: IncomingMessage): void {
   request.once('close', () => clearTimeout(late));
 }
 
+const otherBody = 'the body is not the one that was signed';
+
 /** Bytes; less, and ms, for bodies of those who have not logged in. */
 const bodyLimit = 8 << 20;
 const [strangerLimit, strangerPatience] = [4_096, 10_000];
 
 /** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */
-async function readBody(request: IncomingMessage, caller: Caller | null): Promise<unknown> {
+async function readBody(request: IncomingMessage, caller: Caller | null, signed: string | null): Promise<unknown> {
   const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
   const stream = request.iterator({ destroyOnReturn: false });
   const late = caller !== null ? null : setTimeout(() => request.destroy(), strangerPatience);
@@ -265,6 +274,7 @@ async function readBody(request: IncomingMessage, caller: Caller | null): Promis
   const bytes = await bytesOf(stream, limit, () => unreadable('Request body is too large')).finally(() =>
     clearTimeout(late ?? undefined),
   );
+  if (signed !== null && createHash('sha256').update(bytes).digest('base64url') !== signed) throw unreadable(otherBody);
   if (type === undefined && bytes.length === 0) return undefined;
   if (type !== 'application/json') throw unreadable('Unsupported Media Type');
   if (bytes.length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");
@@ -305,19 +315,20 @@ function cutOff(response: ServerResponse, clock: Clock): void {
 function createTurns() {
   const unread = new Map<string, number>();
   /** @throws OnejobError E_API_BUSY */
-  return (route: Route, kind: ApiRequest['kind'], response: ServerResponse): void => {
+  return (route: Route, kind: ApiRequest['kind'], id: string, response: ServerResponse): void => {
     const { atOnce, summary } = route;
-    const key = `${kind} ${summary}`;
-    const before = unread.get(key) ?? 0;
     if (atOnce === undefined || response.destroyed) return;
-    if (before >= atOnce) {
-      const message = `Cannot answer now: ${atOnce} clients are already reading the same ("${summary}").`;
+    // One login has a share of what its role has, so that it keeps no other away.
+    const limits = [[`${kind} ${summary}`, atOnce] as const, ...(isLogin(id) ? [[`${id} ${summary}`, atOnce / 4] as const] : [])];
+    for (const [key, most] of limits) {
+      if ((unread.get(key) ?? 0) < most) continue;
+      const message = `Cannot answer now: ${most} clients are already reading the same ("${summary}").`;
       throw new OnejobError('E_API_BUSY', message, { hint: 'Try again in a minute.', retry: true });
     }
-    unread.set(key, before + 1);
+    for (const [key] of limits) unread.set(key, (unread.get(key) ?? 0) + 1);
     const late = setTimeout(() => response.destroy(), turnPatience).unref();
     response.once('close', () => {
-      unread.set(key, (unread.get(key) ?? 1) - 1);
+      for (const [key] of limits) unread.set(key, (unread.get(key) ?? 1) - 1);
       clearTimeout(late);
     });
   };

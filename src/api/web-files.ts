@@ -3,7 +3,7 @@
  * path that names no file is a page of the dashboard itself.
  */
 import { readdir, readFile } from 'node:fs/promises';
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { extname, join } from 'node:path';
 
 const types: Readonly<Record<string, string>> = {
@@ -23,10 +23,33 @@ const policy = [
   "default-src 'self'",
   "img-src 'self' data:",
   "object-src 'none'",
+  "worker-src 'none'",
   "base-uri 'none'",
   "form-action 'none'",
   "frame-ancestors 'none'",
 ].join('; ');
+
+/** `clear-site-data`: a browser forgets all that it has of this origin. */
+export const forgetAll = '"cache", "storage"';
+
+/**
+ * The answer to a browser that asks for the script of a service worker. The dashboard has none: it is one that another program left
+ * in the browser while it had the port, and it would outlive that. This one takes its place, and ends.
+ */
+const noWorker = `addEventListener('install', () => skipWaiting());
+addEventListener('activate', (event) => event.waitUntil(registration.unregister()
+  .then(() => clients.matchAll({ type: 'window' }))
+  .then((pages) => Promise.all(pages.map((page) => page.navigate(page.url))))));
+`;
+
+export function isWorkerScript({ headers }: IncomingMessage): boolean {
+  return headers['service-worker'] !== undefined;
+}
+
+export function serveNoWorker(response: ServerResponse): void {
+  response.writeHead(200, { 'content-type': 'text/javascript; charset=utf-8', 'content-length': noWorker.length });
+  response.end(noWorker);
+}
 
 /** In a clone and in a package. */
 export const webFolder = join(import.meta.dirname, '..', '..', 'dist', 'web');
@@ -58,7 +81,8 @@ export function createWebFiles(folder: string) {
     return new Map(await Promise.all(found));
   }
 
-  return async (response: ServerResponse, path: string): Promise<void> => {
+  /** `forgets`: the browser is to forget what it has. */
+  return async (response: ServerResponse, path: string, forgets = false): Promise<void> => {
     files ??= read();
     const known = await files.catch(() => new Map<string, File>());
     // It may be built yet.
@@ -75,6 +99,7 @@ export function createWebFiles(folder: string) {
       'content-length': file.bytes.length,
       'content-security-policy': policy,
       'cache-control': isHashed ? 'public, max-age=31536000, immutable' : 'no-cache',
+      ...(forgets && { 'clear-site-data': forgetAll }),
     });
     response.end(file.bytes);
   };

@@ -7,6 +7,7 @@ import { buffer } from 'node:stream/consumers';
 import tls from 'node:tls';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
+import { authorize, logIn } from '../../test/support/browser-login.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createAuthority } from '../../test/support/tls-front.ts';
@@ -151,6 +152,31 @@ test('over TLS strangers make room too, and silent connections do not delay the 
   await server.close();
   await Promise.all([isClosed(secure), ...silent.map(isClosed)]);
 }, 10_000);
+
+test('one login has connections and lists of its own, and keeps no other reader and no token away', async () => {
+  await start();
+  const client = createClient({ socket: join(dir.path, 'onejob.sock'), version: '1.0.0' });
+  const reader = async () => {
+    const { url } = await client.loginLink({ role: 'read' });
+    return logIn(url);
+  };
+  const [greedy, other] = [await reader(), await reader()];
+  const events = async ({ signed, challenge }: typeof greedy) => {
+    const { challenge: of } = await challenge();
+    const about = { method: 'GET', path: '/v1/events', challenge: of, at: clock.wall() };
+    return () => head('GET', '/v1/events', `authorization: ${authorize(signed, about)}\r\n`);
+  };
+  const again = await events(greedy);
+  const streams: Socket[] = [];
+  for (let at = 0; at < 384; at++) {
+    const socket = await dial();
+    streams.push(socket);
+    expect(await say(socket, again())).toMatch(/^HTTP\/1.1 200/);
+  }
+  expect(await say(await dial(), again())).toBe('closed');
+  expect(await say(await dial(), (await events(other))())).toMatch(/^HTTP\/1.1 200/);
+  expect(await say(await dial(), head('GET', '/v1/me', bearer('read')))).toMatch(/^HTTP\/1.1 200/);
+}, 20_000);
 
 /** Requests whose answers nobody reads, once all have begun. */
 async function unread(count: number, request: string): Promise<Socket[]> {

@@ -9,6 +9,7 @@ import { buffer } from 'node:stream/consumers';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { checkAnswer } from '../../test/support/answers.ts';
+import { authorize, browserKey, isProof, newNonce, parseLink } from '../../test/support/browser-login.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createAuthority } from '../../test/support/tls-front.ts';
@@ -57,8 +58,8 @@ const tokenFile = (role: string) => join(dir.path, 'api', `${role}.token`);
 const bearer = (role: 'read' | 'operator') => ({ authorization: `Bearer ${readFileSync(tokenFile(role), 'utf8').trim()}` });
 const link = async (role: 'read' | 'operator' = 'operator') => {
   const { url } = await client.loginLink({ role, user: 'eve' });
-  const [base = '', code = ''] = url.split('/login#');
-  return { base, code, port: Number(new URL(base).port) };
+  const { base, code } = parseLink(url);
+  return { base, code, url, port: Number(new URL(base).port) };
 };
 
 interface Answer {
@@ -69,32 +70,35 @@ interface Answer {
   readonly code: string | undefined;
 }
 
-async function ask(
-  base: string,
-  method: string,
-  path: string,
-  headers: http.OutgoingHttpHeaders = {},
-  body?: unknown,
-): Promise<Answer> {
+/** Headers, or what makes those of one request. */
+type Sent = http.OutgoingHttpHeaders | ((method: string, path: string, body?: string) => Promise<http.OutgoingHttpHeaders>);
+
+async function ask(base: string, method: string, path: string, sent: Sent = {}, body?: unknown): Promise<Answer> {
   const { hostname, port, protocol } = new URL(base);
   const json = body === undefined ? {} : { 'content-type': 'application/json' };
-  const options = { hostname, port, method, path, headers: { ...json, ...headers }, agent: false, rejectUnauthorized: false };
+  const content = body === undefined ? undefined : JSON.stringify(body);
+  const headers = { ...json, ...(typeof sent === 'function' ? await sent(method, path, content) : sent) };
+  const options = { hostname, port, method, path, headers, agent: false, rejectUnauthorized: false };
   const request = protocol === 'https:' ? https.request(options) : http.request(options);
-  request.end(body === undefined ? undefined : JSON.stringify(body));
+  request.end(content);
   const [response] = (await once(request, 'response')) as [http.IncomingMessage];
   const text = (await buffer(response)).toString();
   const isJson = response.headers['content-type']?.startsWith('application/json') === true;
   return { status: response.statusCode ?? 0, headers: response.headers, text, code: isJson ? JSON.parse(text).code : undefined };
 }
 
-/** The headers that a page of the dashboard sends, once somebody has logged in. */
+/** A browser in which somebody has logged in. `headers`: of its page. */
 async function login(role: 'read' | 'operator' = 'operator') {
-  const { base, code } = await link(role);
+  const { base, code, port } = await link(role);
   const page = { origin: base, 'sec-fetch-site': 'same-origin' };
-  const answer = await ask(base, 'POST', '/v1/login', page, { code });
-  const session: string = JSON.parse(answer.text).session;
-  const authorization = `Bearer ${session}`;
-  return { base, code, answer, session, authorization, headers: { ...page, authorization } };
+  const { key, sign } = browserKey();
+  const answer = await ask(base, 'POST', '/v1/login', page, { code, key });
+  const { session, daemon } = JSON.parse(answer.text);
+  const headers = async (method: string, path: string, body?: string): Promise<http.OutgoingHttpHeaders> => {
+    const { challenge, at } = JSON.parse((await ask(base, 'GET', '/v1/challenge', page)).text);
+    return { ...page, authorization: authorize({ session, sign }, { method, path, challenge, at, ...(body && { body }) }) };
+  };
+  return { base, code, port, answer, session: session as string, daemon, key, headers };
 }
 
 /** Each route, with something for the parts of its path. */
@@ -107,11 +111,48 @@ describe('who gets in', () => {
   beforeEach(() => start());
 
   test('a link gives one login', async () => {
-    const { base, code, answer, session, headers } = await login('read');
-    expect(JSON.parse(answer.text)).toEqual({ role: 'read', user: 'eve', session });
+    const { base, code, answer, session, key, daemon, headers } = await login('read');
+    expect(JSON.parse(answer.text)).toEqual({ role: 'read', user: 'eve', session, daemon });
+    // What another program has left there while it had the port.
+    expect(answer.headers['clear-site-data']).toBe('"cache", "storage"');
     expect(JSON.parse((await ask(base, 'GET', '/v1/me', headers)).text)).toEqual({ role: 'read', user: 'eve' });
-    expect(await ask(base, 'POST', '/v1/login', {}, { code })).toMatchObject({ status: 401, code: 'E_API_LOGIN' });
+    expect(await ask(base, 'POST', '/v1/login', {}, { code, key })).toMatchObject({ status: 401, code: 'E_API_LOGIN' });
     expect(log.join('\n')).not.toContain(session);
+  });
+
+  test('what a page sends is worth nothing in other hands', async () => {
+    const { base, session, headers } = await login();
+    const { authorization = '' } = await headers('GET', '/v1/me');
+    // An impostor on another port has it, and a tab sent it there.
+    for (const sent of [`Bearer ${session}`, `Onejob session=${session}`])
+      expect((await ask(base, 'GET', '/v1/me', { authorization: sent })).status).toBe(401);
+    expect((await ask(base, 'GET', '/v1/status', { authorization })).status).toBe(401);
+    expect((await ask(base, 'POST', '/v1/me', { authorization })).status).toBe(401);
+    expect((await ask(base, 'GET', '/v1/me', { authorization })).status).toBe(200);
+    clock.advance(60_001);
+    expect((await ask(base, 'GET', '/v1/me', { authorization })).status).toBe(401);
+  });
+
+  test('another body than the one that was signed does nothing', async () => {
+    const { base, headers } = await login();
+    const signed = await headers('POST', '/v1/pause', '{"reason":"eve"}');
+    expect(await ask(base, 'POST', '/v1/pause', signed, { reason: 'adam' })).toMatchObject({ status: 400, code: 'E_API_REQUEST' });
+    expect(manager.calls).toEqual([]);
+    expect((await ask(base, 'POST', '/v1/pause', signed, { reason: 'eve' })).status).toBe(204);
+  });
+
+  test('the daemon proves who it is to a page that asks, also when it refuses', async () => {
+    const { base, daemon, port } = await login();
+    for (const path of ['/v1/challenge', '/v1/status', '/v1/nothing', '/']) {
+      const nonce = newNonce();
+      const { headers } = await ask(base, 'GET', path, { 'onejob-nonce': nonce });
+      const proof = String(headers['onejob-proof']);
+      expect([daemon.port, isProof(proof, { nonce, ...daemon })]).toEqual([port, true]);
+      expect(isProof(proof, { nonce: newNonce(), ...daemon })).toBe(false);
+      expect(isProof(proof, { nonce, ...daemon, port: 1 })).toBe(false);
+      expect(isProof(proof, { nonce, ...daemon, key: browserKey().key })).toBe(false);
+    }
+    expect((await ask(base, 'GET', '/v1/challenge', { 'onejob-nonce': 'x' })).headers['onejob-proof']).toBeUndefined();
   });
 
   test('no cookie is set, and none gives access', async () => {
@@ -155,7 +196,7 @@ describe('who gets in', () => {
   });
 
   test('a page of another site changes and learns nothing, even with a login', async () => {
-    const { base, authorization } = await login();
+    const { base, headers } = await login();
     const sites = [
       { origin: 'https://evil.example', 'sec-fetch-site': 'cross-site' },
       { origin: 'http://127.0.0.1:8080', 'sec-fetch-site': 'same-site' },
@@ -163,7 +204,7 @@ describe('who gets in', () => {
     ];
     for (const { method, path, role } of each) {
       for (const site of sites) {
-        const { status, code } = await ask(base, method, path, { authorization, ...site });
+        const { status, code } = await ask(base, method, path, { ...(await headers(method, path)), ...site });
         expect([method, path, role, site, status, code]).toEqual([method, path, role, site, 403, 'E_API_ORIGIN']);
       }
     }
@@ -171,20 +212,20 @@ describe('who gets in', () => {
   });
 
   test('a name that was pointed here gets nothing, not even a page', async () => {
-    const { base, authorization, headers } = await login();
+    const { base, headers } = await login();
     for (const path of ['/', '/v1/status', '/assets/x.js'])
-      expect(await ask(base, 'GET', path, { ...headers, host: 'evil.example' })).toMatchObject({
+      expect(await ask(base, 'GET', path, { ...(await headers('GET', path)), host: 'evil.example' })).toMatchObject({
         status: 403,
         code: 'E_API_ORIGIN',
       });
-    const forwarded = { authorization, host: 'localhost:9999', origin: 'http://localhost:9999' };
-    expect((await ask(base, 'GET', '/v1/status', forwarded)).status).toBe(200);
+    const forwarded = { host: '127.0.0.1:9999', origin: 'http://127.0.0.1:9999' };
+    expect((await ask(base, 'GET', '/v1/status', { ...(await headers('GET', '/v1/status')), ...forwarded })).status).toBe(200);
   });
 
   test('a stolen login ends with its token, and so does what it reads', async () => {
     const { base, headers } = await login('read');
     const old = bearer('read');
-    const request = http.get(`${base}/v1/events`, { headers: { ...headers } });
+    const request = http.get(`${base}/v1/events`, { headers: await headers('GET', '/v1/events') });
     const [events] = (await once(request, 'response')) as [http.IncomingMessage];
     events.on('error', () => {});
     const closed = new Promise((resolve) => events.resume().once('close', resolve));
@@ -197,7 +238,7 @@ describe('who gets in', () => {
 
   test('a stream of events ends with its login', async () => {
     const { base, headers } = await login('read');
-    const request = http.get(`${base}/v1/events`, { headers: { ...headers } });
+    const request = http.get(`${base}/v1/events`, { headers: await headers('GET', '/v1/events') });
     const [events] = (await once(request, 'response')) as [http.IncomingMessage];
     const ended = once(events.resume(), 'end');
     clock.advance(7 * 86_400_000);
@@ -208,7 +249,8 @@ describe('who gets in', () => {
     const { id } = await client.submit(jobRequest.parse({ pool: null, command: ['sleep', '100'] }));
     const { base, headers } = await login('read');
     const settled = ask(base, 'GET', `/v1/jobs/${id}/settled`, headers);
-    const request = http.get(`${base}/v1/logs?job=${id}&follow=1`, { headers: { ...headers } });
+    const follow = `/v1/logs?job=${id}&follow=1`;
+    const request = http.get(`${base}${follow}`, { headers: await headers('GET', follow) });
     const [logs] = (await once(request, 'response')) as [http.IncomingMessage];
     await once(logs, 'readable');
     const ended = new Promise((resolve) => logs.resume().once('close', resolve));
@@ -317,7 +359,7 @@ describe('where it listens', () => {
   test('behind a proxy the link is that of the proxy', async () => {
     await start({ behindProxy: true, hosts: ['ci.example.org'] });
     const { url } = await client.loginLink({});
-    const [base, code] = url.split('/login#');
+    const { base, code } = parseLink(url);
     expect(base).toBe('https://ci.example.org');
     expect(code).toHaveLength(22);
   });
@@ -357,6 +399,21 @@ describe('the dashboard’s files', () => {
     expect(await ask(base, 'POST', '/', bearer('read'))).toMatchObject({ status: 404, code: 'E_API_ROUTE' });
   });
 
+  test('a browser forgets what it has of the page of an unused link, and of no other', async () => {
+    const { url, code } = await link();
+    const { pathname } = new URL(url);
+    const cleared = async (path: string) => (await ask(base, 'GET', path)).headers['clear-site-data'];
+    expect(await cleared(pathname)).toBe('"cache", "storage"');
+    // A page of another site may lead there.
+    expect([await cleared('/login'), await cleared(`/login/${'A'.repeat(22)}`), await cleared('/')]).toEqual([
+      undefined,
+      undefined,
+      undefined,
+    ]);
+    await ask(base, 'POST', '/v1/login', {}, { code, key: browserKey().key });
+    expect(await cleared(pathname)).toBeUndefined();
+  });
+
   test.each([
     '/../secret.html',
     '/..%2fsecret.html',
@@ -371,7 +428,7 @@ describe('the dashboard’s files', () => {
   ])('%s leads nowhere else', async (path) => {
     const { port } = new URL(base);
     const socket = connect(Number(port), '127.0.0.1');
-    socket.write(`GET ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n`);
+    socket.write(`GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n`);
     const text = (await buffer(socket)).toString();
     expect(text).toMatch(/^HTTP\/1\.1 (200 OK|404 Not Found)\r\n/);
     expect(text).toMatch(/(<title>onejob<\/title>|Not found\.\n)(\r\n0\r\n\r\n)?$/);

@@ -2,24 +2,28 @@
  * The API over TCP, with the dashboard: where the config says, or on a port of 127.0.0.1 from the first login on. An address that
  * cannot be used is a problem that people are shown, and is tried again; it never keeps agents from working.
  */
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import type https from 'node:https';
-import type { AddressInfo, Server } from 'node:net';
+import type { Server } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { Listen } from '../config/check-api.ts';
 import type { ApiConfig } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
 import { attempt, messageOf, OnejobError, toFailure } from '../errors.ts';
+import { type Finding, warning } from '../finding.ts';
 import { createConnections, oneAtATime } from '../http/connections.ts';
 import { ended, listenAgain, textOf, whyNoPort } from '../http/listen.ts';
+import { openPorts, type Port, type Ports } from '../http/ports.ts';
 import type { Log } from '../log.ts';
 import { jsonOf } from '../system/json.ts';
-import { type Access, type AccessTable, type Caller, openAccess, sessionLife } from './access.ts';
-import { checkHost, checkOrigin } from './door.ts';
+import { type Access, type AccessTable, type Admission, openAccess, sessionLife } from './access.ts';
+import { checkHost, checkOrigin, originInstead } from './door.ts';
 import type { Role } from './route.ts';
+import { nonceHeader, type PublicKey, proofHeader, proofText } from './signed.ts';
 
 export interface WebOptions {
   /** null: from the first login on. */
@@ -28,6 +32,8 @@ export interface WebOptions {
   readonly log: Pick<Log, 'info' | 'error'>;
   /** Default: of this onejob. */
   readonly files?: string;
+  /** What listens already. Default: nothing, and nothing is left open. */
+  readonly ports?: Ports;
 }
 
 interface WebParts extends WebOptions {
@@ -47,7 +53,7 @@ const remembered = z.object({ port: z.int().min(1).max(65_535), until: z.number(
 
 export type Web = ReturnType<typeof createWeb>;
 
-export function createWeb({ config, stateDir, log, clock, handle, patience }: WebParts) {
+export function createWeb({ config, stateDir, log, clock, handle, patience, ports: given }: WebParts) {
   const memory = join(stateDir, 'api', 'port.json');
   const door = {
     listen: config?.listen.host ?? '127.0.0.1',
@@ -55,11 +61,15 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
     isSecure: config !== null && (config.tls !== null || config.behindProxy),
   };
   let server: http.Server | https.Server | null = null;
+  let port: Port | null = null;
+  let ports = given;
   let access: AccessTable | null = null;
   let problem: OnejobError | null = null;
   let callOff = (): void => {};
   let opening: Promise<void> | null = null;
   let isClosed = false;
+  /** Another one for each daemon, and for each config that it has. */
+  const challenge = randomBytes(16).toString('base64url');
   const connections = createConnections(most);
   const answer = oneAtATime(handle);
 
@@ -71,9 +81,21 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
         ? http.createServer(patience, answer)
         : (await import('node:https')).createServer({ ...patience, handshakeTimeout: handshake, ...readTls(config.tls) }, answer);
     connections.watch(made);
-    await listenAt(made, listen);
-    if (isClosed) await ended(made);
-    else server = made;
+    ports ??= await openPorts([], log);
+    const taken = await ports.take(listen).catch((error: unknown) => {
+      throw unusable(listen, error);
+    });
+    [port, server] = [taken, made];
+    if (isClosed) leave();
+    else taken.serve(made);
+  }
+
+  /** Answers nobody any more; who listens next continues with the port. */
+  function leave(): void {
+    port?.release();
+    // It never listened itself.
+    server?.close(() => {});
+    if (given === undefined) ports?.close();
   }
 
   /** Opens what the config says, now or later. */
@@ -95,20 +117,24 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
   }
 
   /** Opens a port of 127.0.0.1 until nobody can be logged in any more; the next daemon opens the same. */
-  async function openForLogins(port: number, until: number): Promise<void> {
-    await open({ host: '127.0.0.1', port });
+  async function openForLogins(at: number, until: number): Promise<void> {
+    await open({ host: '127.0.0.1', port: at });
     if (server !== null) keepUntil(until);
   }
 
   function keepUntil(until: number): void {
-    const { port } = (server?.address() ?? { port: 0 }) as AddressInfo;
+    const opened = portOf(port);
     // Without it the next daemon has another port.
-    attempt(() => writeFileSync(memory, JSON.stringify({ port, until } satisfies z.infer<typeof remembered>), { mode: 0o600 }));
+    attempt(() =>
+      writeFileSync(memory, JSON.stringify({ port: opened, until } satisfies z.infer<typeof remembered>), { mode: 0o600 }),
+    );
     callOff();
     callOff = clock.after(until - clock.wall(), () => {
       rmSync(memory, { force: true });
-      if (server !== null) void ended(server);
-      server = null;
+      leave();
+      connections.closeAll();
+      [port, server] = [null, null];
+      ports?.closeUnused(null);
     });
   }
 
@@ -119,7 +145,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
     },
     /** null while it does not listen. */
     get port(): number | null {
-      return (server?.address() as AddressInfo | null | undefined)?.port ?? null;
+      return portOf(port) || null;
     },
     /** Resolves once it listens, or it is known that it cannot. */
     async start(): Promise<void> {
@@ -129,8 +155,8 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
       }
       const found = remembered.safeParse(jsonOf(attempt(() => readFileSync(memory, 'utf8')) ?? ''));
       if (!found.success || found.data.until <= clock.wall()) return;
-      const { port, until } = found.data;
-      await openForLogins(port, until).catch((error: unknown) => {
+      const { until } = found.data;
+      await openForLogins(found.data.port, until).catch((error: unknown) => {
         log.info('the dashboard has no port until the next "onejob dashboard"', { reason: toFailure(error).message });
       });
     },
@@ -148,36 +174,54 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
       } else if (config === null) keepUntil(life);
       if (server === null || access === null)
         throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
-      const { code, until } = access.code(caller);
-      return { url: `${base((server.address() as AddressInfo).port)}/login#${code}`, until };
+      const { code, name, until } = access.code(caller);
+      // An address that no cache of the browser can have.
+      return { url: `${base(portOf(port))}/login/${name}#${code}`, until };
+    },
+    /** Whether a path is the page of a link that was not used yet. */
+    isLink: (path: string): boolean => access?.isCode(/^\/login\/([\w-]{22})$/.exec(path)?.[1] ?? '') === true,
+    /** Where the page of a request is instead; null: here. */
+    elsewhere({ headers, url = '' }: IncomingMessage): string | null {
+      const origin = originInstead(headers, addressOf(port), door);
+      return origin === null ? null : `${origin}${url}`;
     },
     /** Who sends a request, and whether that may be. @throws OnejobError E_API_ORIGIN, E_API_LOGIN, E_API_ROLE */
-    admit({ headers }: IncomingMessage, role: Role): Caller | null {
+    admit({ headers, method = '', url = '' }: IncomingMessage, role: Role): Admission | null {
       checkOrigin(headers, door);
-      const caller = access?.callerOf(headers.authorization) ?? null;
-      if (role === 'anyone') return caller;
-      if (caller === null) {
+      const asked = { method, path: url, challenge, port: portOf(port) };
+      const found = access?.callerOf(headers.authorization, asked) ?? null;
+      if (role === 'anyone') return found;
+      if (found === null) {
         throw new OnejobError('E_API_LOGIN', 'Cannot answer without a login or a token that is valid now.', {
           hint: 'Type "onejob dashboard" on the host for a link.',
         });
       }
-      if (role === 'operator' && caller.role !== 'operator')
+      if (role === 'operator' && found.caller.role !== 'operator')
         throw new OnejobError('E_API_ROLE', 'Cannot do that with a login or a token that may only read.', {
           hint: 'Type "onejob dashboard" on the host for a link of an operator.',
         });
-      return caller;
+      return found;
     },
+    /** Tells a page that asks for it who answers. */
+    prove({ headers }: IncomingMessage, response: ServerResponse): void {
+      const nonce = headers[nonceHeader];
+      if (access === null || typeof nonce !== 'string' || !/^[\w-]{22}$/.test(nonce)) return;
+      const signature = access.prove(proofText({ nonce, challenge, port: portOf(port) }));
+      response.setHeader(proofHeader, `${challenge}.${signature}`);
+    },
+    challenge: () => ({ challenge, at: clock.wall() }),
     /** The caller of a request has access, so its connection makes room for no stranger. */
-    known: ({ socket }: IncomingMessage, response: ServerResponse, { role }: Caller): void =>
-      connections.known(socket, role, response),
+    known: ({ socket }: IncomingMessage, response: ServerResponse, { id }: Admission): void =>
+      connections.known(socket, id, response),
     /** @throws OnejobError E_API_ORIGIN */
     checkHost: (request: IncomingMessage): void => checkHost(request.headers, door),
-    /** Uses the code of a link. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
-    login(code: string): ReturnType<AccessTable['login']> {
+    /** Uses the code of a link. @throws OnejobError E_API_LOGIN, E_API_LIMIT, E_API_REQUEST */
+    login(code: string, key: PublicKey) {
       if (access === null) throw new OnejobError('E_API_LOGIN', 'Cannot log in here.');
-      const made = access.login(code);
+      const at = portOf(port);
+      const made = access.login(code, key, at);
       log.info('logged in over TCP', { user: made.user, role: made.role });
-      return made;
+      return { ...made, daemon: { key: access.key, port: at } };
     },
     /** Reads tokens and certificate again. Logins of a replaced token end. @throws OnejobError E_API_LISTEN */
     refresh(): void {
@@ -190,16 +234,49 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
       isClosed = true;
       callOff();
       await opening?.catch(() => {});
-      if (server !== null) await ended(server, false);
+      leave();
+      server?.closeIdleConnections();
+      await connections.drained();
     },
   };
 
-  function base(port: number): string {
+  function base(at: number): string {
     const [name] = door.hosts;
-    const host = name ?? (door.listen.includes(':') ? `[${door.listen}]` : door.listen);
+    // Other programs may have the port of another address that this name has.
+    const listen = door.listen === 'localhost' && !door.isSecure ? addressOf(port) : door.listen;
+    const host = name ?? (listen.includes(':') ? `[${listen}]` : listen);
     // The proxy has the usual port.
-    return config?.behindProxy ? `https://${host}` : `${config?.tls == null ? 'http' : 'https'}://${host}:${port}`;
+    return config?.behindProxy ? `https://${host}` : `${config?.tls == null ? 'http' : 'https'}://${host}:${at}`;
   }
+}
+
+/** For `doctor` of a service: whether systemd keeps the port while the daemon restarts. null: it does, or there is none. */
+export function portFinding(listen: Listen | null, ports: Pick<Ports, 'isInherited' | 'inherited'>, user: boolean): Finding | null {
+  const [held] = ports.inherited;
+  if (listen === null ? held === undefined : ports.isInherited(listen)) return null;
+  const install = `type "${user ? 'onejob service install --user' : 'sudo onejob service install'}", which writes onejob.socket anew.`;
+  if (listen === null)
+    return warning(
+      'dashboard',
+      `onejob.socket has ${textOf(held as Listen)}, and the config has no "api.listen".`,
+      `To release it, ${install}`,
+    );
+  const instead = held === undefined ? '' : `: onejob.socket has ${textOf(held)}`;
+  return warning(
+    'dashboard',
+    `systemd does not keep ${textOf(listen)} while the daemon restarts, so another program of this host can take it${instead}.`,
+    `To change that, ${install}`,
+  );
+}
+
+/** 0 while it does not listen. */
+function portOf(port: Port | null): number {
+  return port?.address.port ?? 0;
+}
+
+/** Empty while it does not listen. */
+function addressOf(port: Port | null): string {
+  return port?.address.address ?? '';
 }
 
 /** Whether it can be listened at an address. `own`: the port that this daemon has itself. @throws OnejobError E_API_LISTEN */

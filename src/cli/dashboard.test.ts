@@ -28,7 +28,7 @@ afterEach(async () => {
   dir[Symbol.dispose]();
 });
 
-const link = /^http:\/\/127\.0\.0\.1:\d+\/login#[\w-]{22}$/m;
+const link = /^http:\/\/127\.0\.0\.1:\d+\/login\/[\w-]{22}#[\w-]{22}$/m;
 
 /** On a desktop, whose browser writes down what it was started with. */
 async function onDesktop(...args: string[]) {

@@ -7,7 +7,11 @@ import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 
 async function service(...args: string[]) {
-  const { context, stdout, stderr } = testContext(['service', ...args], '/nowhere');
+  return inFolder('/nowhere', ...args);
+}
+
+async function inFolder(folder: string, ...args: string[]) {
+  const { context, stdout, stderr } = testContext(['service', ...args], folder);
   return { code: await runCli(context), stdout: stdout(), stderr: stderr() };
 }
 
@@ -25,6 +29,34 @@ test.skipIf(!hasAnalyze).each([[[]], [['--user']]])('systemd accepts the unit %j
   expect(stderr.split('\n').filter((line) => line.includes('onejob.service'))).toEqual([]);
   expect(status).toBe(0);
 });
+
+test('the unit lets only the daemon speak for itself; a user’s cannot, and says why', async () => {
+  expect((await service('install', '--print')).stdout).toMatch(/^NotifyAccess=main$/m);
+  expect((await service('install', '--print', '--user')).stdout).toMatch(/^# Only root may .*\nNotifyAccess=all$/m);
+});
+
+test.skipIf(!hasAnalyze)(
+  'systemd keeps the port of the API while the daemon restarts, and starts no daemon that was stopped',
+  async () => {
+    using here = scratch();
+    expect((await service('install', '--print')).stdout).not.toContain('onejob.socket');
+    writeFileSync(join(here.path, 'config.yml'), 'pools: { a: { agents: 1 } }\napi: { listen: "127.0.0.1:7717" }\n');
+    const { code, stdout } = await inFolder(here.path, 'install', '--print', '--json', '--config', join(here.path, 'config.yml'));
+    expect(code).toBe(0);
+    const { unit, socket, socketPath } = JSON.parse(stdout) as { unit: string; socket: string; socketPath: string };
+    expect(socketPath).toBe('/etc/systemd/system/onejob.socket');
+    expect(unit).toMatch(/^Wants=onejob\.socket\nAfter=onejob\.socket$/m);
+    expect(socket).toMatch(/^ListenStream=127\.0\.0\.1:7717$/m);
+    expect(socket).toMatch(/^StopWhenUnneeded=yes$/m);
+    expect(socket).not.toContain('[Install]');
+    const files = { service: unit, socket };
+    for (const [kind, text] of Object.entries(files)) writeFileSync(join(here.path, `onejob.${kind}`), text);
+    const paths = Object.keys(files).map((kind) => join(here.path, `onejob.${kind}`));
+    const { status, stderr } = spawnSync('systemd-analyze', ['verify', '--man=no', ...paths], { encoding: 'utf8' });
+    expect(stderr.split('\n').filter((line) => /onejob\.(service|socket)/.test(line))).toEqual([]);
+    expect(status).toBe(0);
+  },
+);
 
 test('a clone is refused, and so is what needs root or an earlier version', async () => {
   const refused = await service('install');

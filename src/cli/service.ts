@@ -6,11 +6,13 @@ import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
+import type { Listen } from '../config/check-api.ts';
 import { attempt, messageOf, OnejobError } from '../errors.ts';
+import { textOf } from '../http/listen.ts';
 import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
 import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
+import { configSource, type Session } from './session.ts';
 
 export type Flags = { readonly user?: boolean; readonly print?: boolean };
 
@@ -35,6 +37,7 @@ function installation({ context, flags: given }: Session, { user = false }: Flag
     /** The same path for every version, so that the unit outlives an upgrade. */
     program: join(isRelease ? join(versions, 'current') : root, 'bin', 'onejob'),
     unit: join(user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system', 'onejob.service'),
+    socketUnit: join(user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system', 'onejob.socket'),
     systemctl: async (...args: string[]) => {
       const words = [...(user ? ['--user'] : []), ...args];
       const ended = await run('systemctl', words, { timeout: patience });
@@ -87,7 +90,7 @@ function word(text: string): string {
 }
 
 /** The unit. Devices, namespaces, limits and umask stay as they are: jobs on the process runtime inherit what a unit changes. */
-function unitText({ program, user, isRelease, flags }: Installation): string {
+function unitText({ program, user, isRelease, flags }: Installation, listen: Listen | null): string {
   const command = (...words: string[]) => [program, ...words, ...flags].map(word).join(' ');
   const path = `${isRelease ? '' : `${dirname(process.execPath)}:`}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
   const hardening = `
@@ -103,11 +106,11 @@ CapabilityBoundingSet=~CAP_SYS_BOOT CAP_SYS_TIME CAP_SYS_MODULE CAP_MAC_ADMIN CA
   return `# Written by "onejob service install". Put changes into a drop-in: systemctl ${user ? '--user ' : ''}edit onejob
 [Unit]
 Description=onejob, fresh single-use CI agents
-${user ? '' : 'Wants=network-online.target\nAfter=network-online.target docker.service podman.socket\n'}StartLimitIntervalSec=0
+${user ? '' : 'Wants=network-online.target\nAfter=network-online.target docker.service podman.socket\n'}${listen === null ? '' : 'Wants=onejob.socket\nAfter=onejob.socket\n'}StartLimitIntervalSec=0
 
 [Service]
 Type=notify
-NotifyAccess=all
+${user ? userNotify : 'NotifyAccess=main'}
 Environment=${word(`PATH=${path}`)}
 # A stop leaves running jobs to the next daemon, which adopts their agents.
 ExecStart=${command('up', '--on-stop', 'leave')}
@@ -127,12 +130,55 @@ WantedBy=${user ? 'default.target' : 'multi-user.target'}
 `;
 }
 
+/**
+ * The port of the API, which stays open while the daemon restarts, so that no other program can take it meanwhile. It closes when
+ * the service stops for good: otherwise a browser that connects again would start a daemon that somebody has ended.
+ */
+function socketText({ user }: Installation, { host, port }: Listen): string {
+  return `# Written by "onejob service install" for "api.listen" of the config.
+[Unit]
+Description=onejob, the port of its API while the daemon restarts
+${user ? '' : 'Wants=network-online.target\nAfter=network-online.target\n'}StopWhenUnneeded=yes
+
+[Socket]
+ListenStream=${textOf({ host: host === 'localhost' ? '127.0.0.1' : host, port })}
+BindIPv6Only=ipv6-only
+FileDescriptorName=api
+`;
+}
+
+/** systemd-notify speaks for the daemon only as root. */
+const userNotify = `# Only root may send messages in the name of another process, as systemd-notify then does for the daemon.
+NotifyAccess=all`;
+
+/** Where the API listens, as the config of the service says; null: nowhere, or the config is invalid, which the daemon reports. */
+async function listenOf(session: Session): Promise<Listen | null> {
+  const { loadConfig } = await import('../config/load.ts');
+  const loaded = await loadConfig({ ...configSource(session), secrets: 'skip' }).catch(() => null);
+  return loaded?.config.api?.listen ?? null;
+}
+
+/** Stops what has a port, if it is not the one that the unit names by now: systemd opens none for a service that runs. */
+async function renewSocket(here: Installation, text: string | null): Promise<void> {
+  const before = attempt(() => readFileSync(here.socketUnit, 'utf8'));
+  if (before === text) return;
+  if (existsSync(here.unit)) await here.systemctl('stop', 'onejob', ...(before === null ? [] : ['onejob.socket']));
+  if (text === null) await rm(here.socketUnit, { force: true });
+  else await writeFile(here.socketUnit, text);
+}
+
 export async function installService(session: Session, flags: Flags): Promise<number> {
   const here = installation(session, flags);
   const { output, context } = session;
-  const text = unitText(here);
+  const listen = await listenOf(session);
+  const text = unitText(here, listen);
+  const socket = listen === null ? null : socketText(here, listen);
   if (flags.print === true) {
-    await output.result({ path: here.unit, unit: text }, () => [text.trimEnd()]);
+    const more = socket === null ? {} : { socketPath: here.socketUnit, socket };
+    await output.result({ path: here.unit, unit: text, ...more }, () => [
+      text.trimEnd(),
+      ...(socket === null ? [] : ['', `# ${here.socketUnit}`, socket.trimEnd()]),
+    ]);
     return exitCodes.ok;
   }
   if (existsSync(join(here.root, 'src', 'main.ts'))) {
@@ -141,6 +187,7 @@ export async function installService(session: Session, flags: Flags): Promise<nu
   }
   needRoot(session, here, 'install');
   await mkdir(dirname(here.unit), { recursive: true });
+  await renewSocket(here, socket);
   await writeFile(here.unit, text);
   // Without it, systemd ends a user's services when the last session of the user closes.
   const lingering = here.user ? await run('loginctl', ['enable-linger']) : null;
@@ -160,6 +207,8 @@ export async function uninstallService(session: Session, flags: Flags): Promise<
   if (!existsSync(here.unit)) throw problem(`There is no service to remove: ${here.unit} does not exist.`);
   needRoot(session, here, 'uninstall');
   await must(here.systemctl('disable', '--now', 'onejob'));
+  if (existsSync(here.socketUnit)) await here.systemctl('stop', 'onejob.socket');
+  await rm(here.socketUnit, { force: true });
   await rm(here.unit);
   await must(here.systemctl('daemon-reload'));
   const text = `Stopped the daemon and removed ${here.unit}. Running jobs continue; "onejob up" adopts them.`;

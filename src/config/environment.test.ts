@@ -24,6 +24,7 @@ it('absent and empty variables are the same', () => {
     hostRoot: null,
     uid: 5,
     ignored: [],
+    sockets: [],
     serviceManager: null,
   });
 });
@@ -55,4 +56,12 @@ it('a service manager is there if it waits for messages, and its watchdog is cou
 it('cannot be changed', () => {
   const env = readEnvironment({});
   expect(() => Object.assign(env, { uid: 0 })).toThrow(TypeError);
+});
+
+it('sockets of the service manager are for the process that it started only', () => {
+  const variables = { LISTEN_FDS: '2', LISTEN_PID: '77', LISTEN_FDNAMES: 'api:join' };
+  expect(readEnvironment(variables, 0, 77).sockets).toEqual([3, 4]);
+  expect(readEnvironment(variables, 0, 78).sockets).toEqual([]);
+  for (const LISTEN_FDS of ['-1', 'x', '1000000', ''])
+    expect(readEnvironment({ ...variables, LISTEN_FDS }, 0, 77).sockets).toEqual([]);
 });

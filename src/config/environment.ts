@@ -27,7 +27,11 @@ export function callersOwn(variables: Variables, name: string): string | undefin
 
 type Variables = Readonly<Record<string, string | undefined>>;
 
-export function readEnvironment(variables: Variables = process.env, uid: number = process.getuid?.() ?? 0) {
+export function readEnvironment(
+  variables: Variables = process.env,
+  uid: number = process.getuid?.() ?? 0,
+  pid: number = process.pid,
+) {
   const get = (name: string) => variables[name] || null;
   // The XDG specification: a relative path is invalid and must be ignored.
   const absolute = (name: string) => {
@@ -76,9 +80,15 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     uid,
     /** Signals that the caller ignores, which Node sets back; `bin/onejob` finds them. */
     ignored: ignoredSignals(variables),
+    /** Descriptors of sockets that the service manager has opened for this process; sd_listen_fds(3). */
+    sockets: Object.freeze(get('LISTEN_PID') === String(pid) ? inherited(Number(get('LISTEN_FDS'))) : []),
     /** Set if systemd started this process and expects messages from it. `watchdog`: its timeout in ms, or null. */
     serviceManager: socket === null ? null : { socket, watchdog: Number(get('WATCHDOG_USEC')) / 1000 || null },
   });
+}
+
+function inherited(count: number): number[] {
+  return Number.isInteger(count) && count > 0 && count < 100 ? Array.from({ length: count }, (_, at) => 3 + at) : [];
 }
 
 /** `name`: what `{host}` stands for. `memory`: bytes. */

@@ -28,6 +28,7 @@ const unknown = 'unknown';
 
 export function createConnections(limits: ConnectionLimits = connectionLimits) {
   const entries = new Map<Socket, Entry>();
+  let drained = Promise.withResolvers<void>();
   const groups = new Map<string, Set<Socket>>();
   /** With TLS a request has another socket than the connection. */
   const peers = new Map<string, Socket>();
@@ -46,7 +47,7 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
   const forget = (socket: Socket): void => {
     const entry = entries.get(socket);
     if (entry !== undefined) regroup(socket, entry, []);
-    entries.delete(socket);
+    if (entries.delete(socket) && entries.size === 0) drained.resolve();
   };
   const raw = (socket: Socket): Socket => (entries.has(socket) ? socket : (peers.get(peerOf(socket)) ?? socket));
   const close = (socket: Socket | undefined): void => {
@@ -87,6 +88,11 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
       regroup(socket, entry, [its]);
       if (sizeOf(its) <= limits.ofCaller) return;
       close([...(groups.get(its) ?? [])].find((each) => entries.get(each)?.calls === 0) ?? socket);
+    },
+    /** Resolves once none is left. */
+    async drained(): Promise<void> {
+      drained = Promise.withResolvers();
+      if (entries.size > 0) await drained.promise;
     },
     /** Also those that have said nothing yet, which Node does not know before their handshake. */
     closeAll(): void {

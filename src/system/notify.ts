@@ -1,6 +1,7 @@
 /**
  * Tells the service manager what the daemon is doing. Node has no datagram sockets of the unix family, so systemd's own
- * `systemd-notify` sends the message; a unit needs `NotifyAccess=all` for that.
+ * `systemd-notify` sends the message: as root in the name of the daemon, which called it. A user may not do that, so a user's unit
+ * needs `NotifyAccess=all`. With that, its jobs can send messages too.
  * https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html
  */
 import type { Environment } from '../config/environment.ts';

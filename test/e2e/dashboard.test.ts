@@ -6,6 +6,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { expect, test } from 'vitest';
+import { logIn } from '../support/browser-login.ts';
 import { freePort } from '../support/free-port.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
@@ -15,31 +16,33 @@ const pools = 'pools: { default: { agents: 1, runtime: process } }';
 async function login(here: Home, ...flags: string[]) {
   const { stdout, stderr } = await here.cli(['dashboard', '--json', ...flags]).ended;
   const { url, role } = JSON.parse(stdout || stderr) as { url: string; role: string };
-  const [base = '', code] = url.split('/login#');
-  const answer = await fetch(`${base}/v1/login`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json', origin: base },
-    body: JSON.stringify({ code }),
-  });
-  const { session } = (await answer.json()) as { session: string };
-  return { base, role, headers: { authorization: `Bearer ${session}` } };
+  return { role, ...(await logIn(url)) };
 }
 
-const me = async (base: string, headers: Record<string, string>) => {
+type Login = Awaited<ReturnType<typeof login>>;
+
+async function me(base: string, headers: Record<string, string>) {
   const answer = await fetch(`${base}/v1/me`, { headers });
   return [answer.status, ((await answer.json()) as { role?: string }).role];
-};
+}
+
+const mine = async ({ base, headers }: Login) => me(base, await headers('/v1/me'));
 
 test('a login survives the daemon, also one that is killed, and what it may do is kept', async () => {
   await using here = await onejob({ config: pools });
   const daemon = await here.up();
-  const { base, role, headers } = await login(here, '--read-only');
-  expect([role, await me(base, headers)]).toEqual(['read', [200, 'read']]);
+  const reader = await login(here, '--read-only');
+  const { base } = reader;
+  expect([reader.role, await mine(reader)]).toEqual(['read', [200, 'read']]);
+  const earlier = await reader.headers('/v1/me');
   await daemon.kill();
-  await expect(me(base, headers)).rejects.toThrow();
+  await expect(mine(reader)).rejects.toThrow();
   await here.up();
-  expect(await me(base, headers)).toEqual([200, 'read']);
-  const refused = await fetch(`${base}/v1/drain`, { method: 'POST', headers: { ...headers, origin: base } });
+  expect(await mine(reader)).toEqual([200, 'read']);
+  // What somebody has heard who had the port in between.
+  expect(await me(base, earlier)).toEqual([401, undefined]);
+  const signed = await reader.headers('/v1/drain', { method: 'POST' });
+  const refused = await fetch(`${base}/v1/drain`, { method: 'POST', headers: { ...signed, origin: base } });
   expect(refused.status).toBe(403);
 });
 
@@ -47,7 +50,7 @@ test.skipIf(lacks('bubblewrap', 'pasta'))('a job takes no port of a daemon that 
   const port = await freePort();
   await using here = await onejob({ config: `${pools}\napi: { listen: "127.0.0.1:${port}" }` });
   await here.up();
-  const { base, headers } = await login(here);
+  const operator = await login(here);
   // It tries until the port is free, and answers everybody who comes.
   const take = `until ($s = IO::Socket::IP->new(LocalAddr => "127.0.0.1", LocalPort => ${port}, ReuseAddr => 1, Listen => 5)) { select undef, undef, undef, 0.003 }`;
   const answer =
@@ -58,9 +61,9 @@ test.skipIf(lacks('bubblewrap', 'pasta'))('a job takes no port of a daemon that 
   const log = async (): Promise<string> => (await here.cli(['logs', id]).ended).stdout;
   await expect.poll(log, { timeout: 20_000 }).toBe('up\n');
   expect((await here.cli(['down', '--leave']).ended).code).toBe(0);
-  await expect(me(base, headers)).rejects.toThrow();
+  await expect(mine(operator)).rejects.toThrow();
   await here.up();
-  expect(await me(base, headers)).toEqual([200, 'operator']);
+  expect(await mine(operator)).toEqual([200, 'operator']);
   expect(await log()).toBe('up\n');
 });
 
@@ -68,7 +71,7 @@ test('a reader hears of a job as it runs, and of a pool that somebody drains', a
   await using here = await onejob({ config: pools });
   await here.up();
   const { base, headers } = await login(here, '--read-only');
-  const request = http.get(`${base}/v1/events`, { headers }).on('error', () => {});
+  const request = http.get(`${base}/v1/events`, { headers: await headers('/v1/events') }).on('error', () => {});
   const [answer] = (await once(request, 'response')) as [http.IncomingMessage];
   const lines = createInterface({ input: answer.on('error', () => {}) }).on('error', () => {});
   const heard = new Set<string>();
@@ -102,15 +105,16 @@ test('the config moves it, a port that is taken is refused, and a token that was
   await new Promise((resolve) => other.close(resolve));
   expect((await here.cli(['config', 'apply']).ended).stdout).toBe('Applied:\n  api: changed\n');
 
-  const { base, headers } = await login(here);
-  expect([base, await me(base, headers)]).toEqual([`http://127.0.0.1:${port}`, [200, 'operator']]);
+  const operator = await login(here);
+  const { base } = operator;
+  expect([base, await mine(operator)]).toEqual([`http://127.0.0.1:${port}`, [200, 'operator']]);
   const file = join(here.stateDir, 'api', 'operator.token');
   const token = () => ({ authorization: `Bearer ${readFileSync(file, 'utf8').trim()}` });
   const old = token();
   expect(await me(base, old)).toEqual([200, 'operator']);
   rmSync(file);
   expect((await here.cli(['config', 'apply']).ended).stdout).toBe('Nothing to apply.\n');
-  expect([await me(base, old), await me(base, headers)]).toEqual([
+  expect([await me(base, old), await mine(operator)]).toEqual([
     [401, undefined],
     [401, undefined],
   ]);

@@ -1,5 +1,7 @@
 /** Requests to the daemon that serves this page. */
-import type { ErrorView } from './views.ts';
+import { nonceHeader, proofHeader } from '../../src/api/signed.ts';
+import { isProof, keepLogin, type Login, makeKey, newNonce, readKey, readLogin, signed } from './login.ts';
+import type { ErrorView, LoginView } from './views.ts';
 
 /** An answer that is an error, or none. */
 export class Problem extends Error {
@@ -25,36 +27,117 @@ export class Problem extends Error {
 
 const noAnswer = { code: 'E_DAEMON_ABSENT', message: 'The daemon does not answer.', hint: 'Look at "onejob status" on the host.' };
 
-const stored = 'onejob-session';
-
-/** Of this origin, for all its tabs. No cookie: browsers would send that to the other ports of this host too. */
-export const session = {
-  set: (value: string): void => localStorage.setItem(stored, value),
-  forget: (): void => localStorage.removeItem(stored),
-  /** Calls back when another tab has logged in or out. */
-  onChange(call: () => void): void {
-    window.addEventListener('storage', ({ key }) => {
-      // null: all was removed.
-      if (key === stored || key === null) call();
-    });
-  },
+const loggedOut = {
+  code: 'E_API_LOGIN',
+  message: 'This browser is not logged in, or no longer.',
+  hint: 'Type "onejob dashboard" on the host for a link.',
 };
 
-/** @throws Problem for an answer that is an error, or none; the signal's reason when it is aborted */
-export async function ask(path: string, init: RequestInit = {}): Promise<Response> {
-  const value = localStorage.getItem(stored);
-  const headers = new Headers(init.headers);
-  if (value !== null) headers.set('authorization', `Bearer ${value}`);
-  let response: Response;
+const stranger = {
+  code: 'E_DAEMON_ABSENT',
+  message: `What answers at ${globalThis.location?.host ?? 'this address'} is not the onejob that you logged in to.`,
+  hint: 'Nothing that it says is shown. Look at "onejob status" on the host; for a new login there, type "onejob dashboard".',
+};
+
+type Asked = Omit<RequestInit, 'body'> & { readonly body?: string };
+
+/** What requests are signed for: the listener that answers now. `ahead`: ms that the daemon's clock is. */
+interface Listener {
+  readonly challenge: string;
+  readonly ahead: number;
+}
+
+const door = createDoor();
+
+/** @throws Problem for an answer that is an error, of somebody else, or none; the signal's reason when it is aborted */
+export async function ask(path: string, asked: Asked = {}): Promise<Response> {
+  let response = await door.ask(path, asked);
+  // The daemon may be another one by now, or its clock was set.
+  if (response.status === 401) response = await door.ask(path, asked);
+  if (response.ok) return response;
+  throw await problemOf(response);
+}
+
+/** Nothing more is sent before who answers has proved who it is: a connection has ended, and the port may be another program's. */
+export function meetAgain(): void {
+  door.renew();
+}
+
+function createDoor() {
+  let login: Promise<Login | null> | null = null;
+  let listener: Promise<Listener> | null = null;
+
+  async function askAs(known: Login, path: string, asked: Asked, authorization: (nonce: string) => Promise<string | null>) {
+    const nonce = newNonce();
+    const headers = new Headers(asked.headers);
+    headers.set(nonceHeader, nonce);
+    const sent = await authorization(nonce);
+    if (sent !== null) headers.set('authorization', sent);
+    const response = await answered(path, { ...asked, headers });
+    if (await isProof(known, response.headers.get(proofHeader), nonce)) return response;
+    // What a proxy says itself.
+    const isProxy = response.status >= 502 && !response.headers.has(proofHeader);
+    throw isProxy ? new Problem(response.status, { ...noAnswer, hint: null }) : new Problem(0, stranger);
+  }
+
+  async function meet(known: Login): Promise<Listener> {
+    const response = await askAs(known, '/v1/challenge', {}, async () => null);
+    if (!response.ok) throw await problemOf(response);
+    const { challenge, at } = (await response.json()) as { challenge: string; at: number };
+    return { challenge, ahead: at - Date.now() };
+  }
+
+  return {
+    renew(): void {
+      listener = null;
+    },
+    /** The answer of the daemon of the login. @throws as `ask`, but for errors of the daemon */
+    async ask(path: string, asked: Asked): Promise<Response> {
+      login ??= readLogin();
+      const known = await login;
+      if (known === null) throw new Problem(401, loggedOut);
+      listener ??= meet(known);
+      const mine = listener;
+      try {
+        const { challenge, ahead } = await mine;
+        asked.signal?.throwIfAborted();
+        const response = await askAs(known, path, asked, (nonce) => {
+          const { method = 'GET', body = '' } = asked;
+          return signed(known, { method, path, body, challenge, at: Date.now() + ahead, nonce });
+        });
+        if (response.status === 401 && listener === mine) listener = null;
+        return response;
+      } catch (error) {
+        // Who answers next may be somebody else.
+        if (!asked.signal?.aborted && listener === mine) listener = null;
+        throw error;
+      }
+    },
+  };
+}
+
+/** Turns the code of a link into a login of this browser. @throws as `ask` */
+export async function logIn(code: string): Promise<void> {
+  const { own, key } = await makeKey();
+  const headers = { 'content-type': 'application/json' };
+  const response = await answered('/v1/login', { method: 'POST', headers, body: JSON.stringify({ code, key }) });
+  if (!response.ok) throw await problemOf(response);
+  const { session, daemon } = (await response.json()) as LoginView;
+  await keepLogin({ session, key: own, daemon: await readKey(daemon.key), port: daemon.port });
+}
+
+async function answered(path: string, init: RequestInit): Promise<Response> {
   try {
-    response = await fetch(path, { credentials: 'omit', cache: 'no-store', ...init, headers });
+    return await fetch(path, { credentials: 'omit', cache: 'no-store', ...init });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new Problem(0, noAnswer);
   }
-  if (response.ok) return response;
+}
+
+async function problemOf(response: Response): Promise<Problem> {
   const said: unknown = await response.json().catch(() => null);
-  throw new Problem(response.status, isError(said) ? said : { ...noAnswer, message: `The daemon answered ${response.status}.` });
+  return new Problem(response.status, isError(said) ? said : { ...noAnswer, message: `The daemon answered ${response.status}.` });
 }
 
 function isError(said: unknown): said is ErrorView {

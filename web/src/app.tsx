@@ -1,8 +1,8 @@
 /** The frame around every page: where one is, whether what is shown is current, and the keyboard. */
 import { type ReactNode, useEffect, useRef, useState } from 'react';
-import { session } from './api.ts';
 import type { Link } from './live/connection.ts';
 import { useLive } from './live/store.ts';
+import { forgetLogin } from './login.ts';
 import { HealthPage } from './pages/health.tsx';
 import { HistoryPage } from './pages/history.tsx';
 import { JobPage } from './pages/job.tsx';
@@ -240,8 +240,7 @@ function Help({ onClose }: { readonly onClose: () => void }) {
         <button
           type="button"
           onClick={() => {
-            session.forget();
-            window.location.reload();
+            void forgetLogin().finally(() => window.location.reload());
           }}
         >
           Log out

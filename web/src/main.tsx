@@ -1,10 +1,11 @@
 /** Puts the dashboard together: the store, the connection that keeps it current, and the pages. */
 import { createRoot } from 'react-dom/client';
-import { get, session } from './api.ts';
+import { get } from './api.ts';
 import { App } from './app.tsx';
 import { keepCurrent } from './live/connection.ts';
 import { createStore, createTicker, ServicesContext } from './live/store.ts';
 import { watchVersion } from './live/version.ts';
+import { onLoginChange } from './login.ts';
 import { LoginPage } from './pages/login.tsx';
 import { Boundary } from './parts/boundary.tsx';
 import { startTheme } from './theme.ts';
@@ -14,10 +15,11 @@ import type { Me } from './views.ts';
 const patience = 60_000;
 
 startTheme();
+dismissWorkers();
 const place = document.getElementById('root');
 if (place === null) throw new Error('index.html has no place for the dashboard.');
 const root = createRoot(place);
-if (window.location.pathname === '/login') root.render(<LoginPage />);
+if (/^\/login(\/|$)/.test(window.location.pathname)) root.render(<LoginPage />);
 else start();
 
 function start(): void {
@@ -72,7 +74,7 @@ function start(): void {
       }, patience);
     } else if (running === null && store.get().link.kind !== 'login') connect();
   });
-  session.onChange(() => window.location.reload());
+  onLoginChange(() => window.location.reload());
   connect();
   root.render(
     <ServicesContext value={{ store, ticker }}>
@@ -81,4 +83,10 @@ function start(): void {
       </Boundary>
     </ServicesContext>,
   );
+}
+
+/** This page has none: it may be of another program that had this port. */
+function dismissWorkers(): void {
+  const found = navigator.serviceWorker?.getRegistrations().then((all) => Promise.all(all.map((one) => one.unregister())));
+  found?.catch(() => {});
 }

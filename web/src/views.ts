@@ -1,4 +1,5 @@
 /** What the dashboard reads, in the shapes of the API. */
+import type { z } from 'zod';
 import type * as api from '../../src/api/schema.ts';
 
 export type { ErrorView, FindingView, HistoryView, ProofView } from '../../src/api/schema.ts';
@@ -23,3 +24,5 @@ export interface Me {
   readonly role: 'read' | 'operator';
   readonly user: string | null;
 }
+
+export type LoginView = z.infer<typeof api.loginView>;

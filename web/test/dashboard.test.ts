@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { frame } from '../../src/api/frames.ts';
 import { lacks } from '../../test/support/require.ts';
 import { buildDashboard, openBrowser, type Visit, visit } from './browser.ts';
-import { loggedIn, startStandin } from './standin.ts';
+import { linkTo, startStandin } from './standin.ts';
 import { busySlot, ended, job, pool, slot, uuid, workingDay } from './world.ts';
 
 let browser: Browser;
@@ -15,7 +15,9 @@ const phone = { viewport: { width: 360, height: 740 } };
 
 /** Opens a page with a login, once it is live. */
 async function open(url: string, options: Parameters<typeof visit>[2] = {}): Promise<Visit> {
-  const opened = await visit(browser, url, { ...loggedIn(url), ...options });
+  const opened = await visit(browser, linkTo(url), options);
+  await opened.page.locator('.link-live').waitFor({ state: 'attached' });
+  if (opened.page.url() !== `${url}/`) await opened.page.goto(url);
   await opened.page.locator('.link-live').waitFor({ state: 'attached' });
   return opened;
 }

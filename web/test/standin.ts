@@ -7,8 +7,9 @@ import { existsSync, readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { extname, join } from 'node:path';
-import type { BrowserContextOptions } from 'playwright-core';
 import { frame } from '../../src/api/frames.ts';
+import { nonceHeader, parseAuthorization, proofHeader, proofText } from '../../src/api/signed.ts';
+import { browserKey } from '../../test/support/browser-login.ts';
 import type { Device, Job } from '../src/views.ts';
 import type { HostState } from './world.ts';
 
@@ -23,10 +24,9 @@ const policy = "default-src 'self'; object-src 'none'; base-uri 'none'; form-act
 
 const session = 'ojs_stand.in';
 
-/** Of a browser that is logged in at the stand-in with this address. */
-export function loggedIn(url: string): BrowserContextOptions {
-  const localStorage = [{ name: 'onejob-session', value: session }];
-  return { storageState: { cookies: [], origins: [{ origin: new URL(url).origin, localStorage }] } };
+/** Logs a browser in at the stand-in with this address. */
+export function linkTo(url: string): string {
+  return `${new URL(url).origin}/login#good`;
 }
 
 export interface Standin extends AsyncDisposable {
@@ -54,6 +54,7 @@ export interface Standin extends AsyncDisposable {
 }
 
 export async function startStandin(state: HostState): Promise<Standin> {
+  const identity = browserKey();
   const streams = new Set<ServerResponse>();
   let sequence = 0;
   const standin: Pick<Standin, 'role' | 'posted' | 'read' | 'logs' | 'findings'> = {
@@ -79,14 +80,21 @@ export async function startStandin(state: HostState): Promise<Standin> {
     const parts = url.pathname.split('/').map(decodeURIComponent);
     response.setHeader('content-security-policy', policy);
     if (parts[1] !== 'v1') return serveFile(url.pathname, response);
+    const { port } = server.address() as AddressInfo;
+    const nonce = request.headers[nonceHeader];
+    const challenge = 'stand-in';
+    if (typeof nonce === 'string')
+      response.setHeader(proofHeader, `${challenge}.${identity.sign(proofText({ nonce, challenge, port }))}`);
+    if (url.pathname === '/v1/challenge') return json(response, { challenge, at: Date.now() });
     const body = request.method === 'POST' ? JSON.parse(await bodyOf(request)) : null;
     if (request.method === 'POST') standin.posted.push({ path: url.pathname, body });
     else standin.read.push(url.pathname + url.search);
     if (url.pathname === '/v1/login') {
-      if ((body as { code?: string }).code === 'good') return json(response, { role: standin.role, user: null, session });
+      const daemon = { key: identity.key, port };
+      if ((body as { code?: string }).code === 'good') return json(response, { role: standin.role, user: null, session, daemon });
       return refuse(response, 401, 'E_API_LOGIN', 'Cannot log in: the code was used, or is too old.');
     }
-    if (standin.role === null || request.headers.authorization !== `Bearer ${session}`)
+    if (standin.role === null || parseAuthorization(request.headers.authorization ?? '')?.session !== session)
       return refuse(response, 401, 'E_API_LOGIN', 'This needs a login.');
     if (url.pathname === '/v1/events') return stream(request, response);
     if (url.pathname === '/v1/logs') return logs(url.searchParams, response);

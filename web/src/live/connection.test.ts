@@ -3,6 +3,14 @@ import { job, workingDay } from '../../test/world.ts';
 import { keepCurrent, type Link } from './connection.ts';
 import type { World } from './world.ts';
 
+// Who answers, and for whom, is what tests in a real browser are about.
+vi.mock('../login.ts', () => ({
+  readLogin: async () => ({}),
+  newNonce: () => 'n',
+  signed: async () => 'Onejob',
+  isProof: async () => true,
+}));
+
 /** A daemon in this process: what it answers, and its open event stream. */
 let streams: ReadableStreamDefaultController<Uint8Array>[] = [];
 let reads: string[] = [];
@@ -16,6 +24,7 @@ let ended: Promise<void>;
 const state = workingDay();
 
 function respond(path: string, signal: AbortSignal): Response {
+  if (path === '/v1/challenge') return new Response(JSON.stringify({ challenge: 'c', at: Date.now() }));
   reads.push(path);
   if (status !== 200) return new Response(JSON.stringify({ code: 'E_X', message: 'no', hint: null, retry: false }), { status });
   if (reads.length === failAt) return new Response('busy', { status: 502 });
@@ -41,7 +50,6 @@ const kinds = () => links.map(({ kind }) => kind);
 beforeEach(() => {
   vi.useFakeTimers();
   [streams, reads, links, world, status, failAt] = [[], [], [], null, 200, 0];
-  vi.stubGlobal('localStorage', { getItem: () => null });
   vi.stubGlobal('fetch', async (path: string, { signal }: { signal: AbortSignal }) => respond(path, signal));
   stop = new AbortController();
   ended = keepCurrent(

@@ -3,7 +3,7 @@
  * read again. While it is down nothing counts as current; a stream without a sign of life is down too.
  */
 import type { StatusView } from '../../../src/api/schema.ts';
-import { ask, clockOffset, get, Problem } from '../api.ts';
+import { ask, clockOffset, get, meetAgain, Problem } from '../api.ts';
 import type { Device, Job } from '../views.ts';
 import { isWaiting } from '../words/words.ts';
 import { createEventParser, type ServerEvent } from './sse.ts';
@@ -52,6 +52,7 @@ export async function keepCurrent(options: ConnectionOptions, signal: AbortSigna
     let why = 'The daemon ended the connection.';
     try {
       if (since === null) onLink({ kind: 'reading' });
+      meetAgain();
       await session(options, world, heard, signal);
     } catch (error) {
       if (signal.aborted) return;

@@ -1,6 +1,6 @@
 /** Turns the code of a one-time link into a session, and says how to get a link. */
 import { useEffect, useState } from 'react';
-import { post, session } from '../api.ts';
+import { logIn } from '../api.ts';
 import { problemText } from '../parts/dialog.tsx';
 
 export function LoginPage() {
@@ -10,11 +10,8 @@ export function LoginPage() {
     // The code works once, and does not stay in the history of the browser.
     window.history.replaceState(null, '', '/login');
     if (code === '') return setProblem('This link has no code.');
-    post<{ session: string }>('/v1/login', { code }).then(
-      (answer) => {
-        if (answer !== null) session.set(answer.session);
-        window.location.replace('/');
-      },
+    logIn(code).then(
+      () => window.location.replace('/'),
       (error: unknown) => setProblem(problemText(error)),
     );
   }, []);
