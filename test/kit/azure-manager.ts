@@ -11,8 +11,9 @@ import type { AgentContext, CiEvent, CiService, Registration } from '../../src/c
 import type { Clock } from '../../src/core/clock.ts';
 import type { AgentId } from '../../src/core/slot.ts';
 import { createLog } from '../../src/log.ts';
-import { openStore, type Store } from '../../src/store/store.ts';
+import type { Store } from '../../src/store/store.ts';
 import { type HandAgent, handAgentFromFiles } from '../standins/azure-devops/hand-agent.ts';
+import { openInstantStore } from '../support/instant-sync.ts';
 import { patient } from './azure.ts';
 import type { World } from './azure-service.ts';
 
@@ -63,7 +64,7 @@ export function openManager(
   { dir, config, pools, opened }: ManagerOptions & { dir: string },
 ): Manager {
   const { azure, clock, said } = world;
-  const store = openStore(dir);
+  const store = openInstantStore(dir);
   const whole: AzureServiceConfig = {
     name: 'azure',
     type: 'azure-pipelines',

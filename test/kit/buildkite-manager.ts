@@ -16,7 +16,8 @@ import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
 import type { Log } from '../../src/log.ts';
-import { openStore, type Store } from '../../src/store/store.ts';
+import type { Store } from '../../src/store/store.ts';
+import { openInstantStore } from '../support/instant-sync.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
 import { type FakeStacks, fakeStacks } from './buildkite-stacks.ts';
 import { type HandClock, handClock } from './core.ts';
@@ -142,7 +143,7 @@ export function openManager({
 }: ManagerOptions = {}): Manager {
   const clock = handClock();
   const log = keptLog();
-  const store = openStore(join(dir.path, 'state'));
+  const store = openInstantStore(join(dir.path, 'state'));
   const live = new Set<AgentId>();
   const lanes = new Map<string, JobId[]>();
   const events: CiEvent[] = [];

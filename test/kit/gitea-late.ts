@@ -11,7 +11,7 @@ import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
 import type { SecretKeys } from '../../src/secrets/keys.ts';
-import { openStore } from '../../src/store/store.ts';
+import { openInstantStore } from '../support/instant-sync.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
 import { patient } from './azure.ts';
 import { fakeFilter, keptLog, testPool } from './buildkite-manager.ts';
@@ -33,7 +33,7 @@ export type LateBench = ReturnType<typeof lateGitea>;
 export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more = {}, lanes: first = {}, keys }: Options = {}) {
   const clock = handClock();
   const log = keptLog();
-  const store = openStore(join(dir.path, 'state'));
+  const store = openInstantStore(join(dir.path, 'state'));
   const lanes = new Map<string, readonly JobId[]>(Object.entries(first));
   const events: CiEvent[] = [];
   const exits = new Map<AgentId, Exit>();

@@ -11,7 +11,7 @@ import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import type { Exit } from '../../src/core/slot.ts';
 import { createLog } from '../../src/log.ts';
-import { openStore } from '../../src/store/store.ts';
+import { openInstantStore } from '../support/instant-sync.ts';
 import { scratch } from '../support/scratch.ts';
 import { type MemoryGitea, memoryGitea } from './gitea.ts';
 
@@ -33,7 +33,7 @@ const quick: Clock = { ...systemClock, after: (ms, then) => systemClock.after(ms
 export function giteaService(options: Options = {}) {
   const { gitea = memoryGitea(), clock = quick, tags = [], queues = ['acme'], slots = {}, pool = {}, program = {} } = options;
   const dir = scratch();
-  const store = openStore(join(dir.path, 'state'));
+  const store = openInstantStore(join(dir.path, 'state'));
   const live = new Set<string>();
   const exits = new Map<string, Exit>();
   const config: GiteaServiceConfig = {

@@ -10,7 +10,7 @@ import { systemClock } from '../../src/clock.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import { createLog } from '../../src/log.ts';
-import { openStore } from '../../src/store/store.ts';
+import { openInstantStore } from '../support/instant-sync.ts';
 import { scratch } from '../support/scratch.ts';
 import { type MemoryGitHub, memoryGitHub } from './github.ts';
 
@@ -47,7 +47,7 @@ export function githubService(options: Options = {}) {
     token,
   } = options;
   const dir = scratch();
-  const store = openStore(join(dir.path, 'state'));
+  const store = openInstantStore(join(dir.path, 'state'));
   const live = new Set<string>();
   const key = github.app.key.export({ type: 'pkcs8', format: 'pem' }).toString();
   const credential: GithubCredential =

@@ -11,7 +11,7 @@ import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
 import type { SecretKeys } from '../../src/secrets/keys.ts';
-import { openStore } from '../../src/store/store.ts';
+import { openInstantStore } from '../support/instant-sync.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
 import { fakeFilter, keptLog, testPool } from './buildkite-manager.ts';
 import { handClock } from './core.ts';
@@ -48,7 +48,7 @@ export function gitlabService({
   const clock = handClock();
   const gitlab = given ?? memoryGitlab({ clock, holds });
   const log = keptLog();
-  const store = openStore(join(dir.path, 'state'));
+  const store = openInstantStore(join(dir.path, 'state'));
   const lanes = new Map<string, readonly JobId[]>(Object.entries(first));
   const events: CiEvent[] = [];
   const exits = new Map<AgentId, Exit>();
