@@ -1,15 +1,25 @@
-import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { job, workingDay } from '../../test/world.ts';
-import { keepCurrent, type Link } from './connection.ts';
+import type { keepCurrent as KeepCurrent, Link } from './connection.ts';
 import type { World } from './world.ts';
 
-// Who answers, and for whom, is what tests in a real browser are about.
-vi.mock('../login.ts', () => ({
-  readLogin: async () => ({}),
-  newNonce: () => 'n',
-  signed: async () => 'Onejob',
-  isProof: async () => true,
-}));
+let keepCurrent: typeof KeepCurrent;
+
+// Who answers, and for whom, is what tests in a real browser are about. Files share a worker, so the modules are read anew.
+beforeAll(async () => {
+  vi.resetModules();
+  vi.doMock('../login.ts', () => ({
+    readLogin: async () => ({}),
+    newNonce: () => 'n',
+    signed: async () => 'Onejob',
+    isProof: async () => true,
+  }));
+  ({ keepCurrent } = await import('./connection.ts'));
+});
+afterAll(() => {
+  vi.doUnmock('../login.ts');
+  vi.resetModules();
+});
 
 /** A daemon in this process: what it answers, and its open event stream. */
 let streams: ReadableStreamDefaultController<Uint8Array>[] = [];
