@@ -79,12 +79,8 @@ function bash(entries: readonly Entry[]): string {
   else case \${COMP_WORDS[1]} in
 ${cases.join('\n')}
   esac; fi
-<<<<<<< HEAD
   [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && offered=() ask=pools
-=======
-  [ "\${COMP_WORDS[1]}" = run ] && [ "$before" = --pool ] && words= ask=pools
-  [ "\${COMP_WORDS[1]}" = move ] && [ "$before" = --to ] && words= ask=pools
->>>>>>> w/p12
+  [ "\${COMP_WORDS[1]}" = move ] && [ "$before" = --to ] && offered=() ask=pools
   if [ "\${COMP_WORDS[1]}" = cloud ] && [ "$COMP_CWORD" -gt 2 ]; then
     case $word in -*) ;; *) offered=() ;; esac
     case \${COMP_WORDS[2]} in

@@ -221,8 +221,8 @@ describe('through a daemon', () => {
 
   test('completion knows them and what they take', async () => {
     const { stdout } = await onejob('completion', 'bash');
-    expect(stdout).toMatch(/ gpus\) words="[^"]*--for[^"]* reserve return quarantine clear forget"/);
-    expect(stdout).toMatch(/ proofs\) words="[^"]*--limit/);
+    expect(stdout).toMatch(/ gpus\) offered=\([^)]*--for[^)]* reserve return quarantine clear forget\)/);
+    expect(stdout).toMatch(/ proofs\) offered=\([^)]*--limit/);
   });
 });
 

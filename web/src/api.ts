@@ -120,7 +120,9 @@ function createDoor() {
 export async function logIn(code: string): Promise<void> {
   const { own, key } = await makeKey();
   const headers = { 'content-type': 'application/json' };
-  const response = await answered('/v1/login', { method: 'POST', headers, body: JSON.stringify({ code, key }) });
+  // A browser clears nothing for a request without credentials, although there are none.
+  const how = { method: 'POST', credentials: 'same-origin', headers } as const;
+  const response = await answered('/v1/login', { ...how, body: JSON.stringify({ code, key }) });
   if (!response.ok) throw await problemOf(response);
   const { session, daemon } = (await response.json()) as LoginView;
   await keepLogin({ session, key: own, daemon: await readKey(daemon.key), port: daemon.port });

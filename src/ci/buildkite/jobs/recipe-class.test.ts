@@ -21,7 +21,7 @@ const keyOf = (repository: string | null, more = {}) =>
     facts: jobFacts({ id: 'j', env: { BUILDKITE_PULL_REQUEST: '1', BUILDKITE_PULL_REQUEST_REPO: repository ?? '', ...more } }),
   });
 const all =
-  'image: "debian:12", volumes: ["/srv/in:/in:IN", "/srv/out:/out:rw"], caches: ["depot:/depot:DEPOT", "/var/c/{name}:/c"], env: { A: 1 }, cpus: 2, memory: 2GiB, user: "1000", network: host, cap_add: [SYS_PTRACE], unsafe: { privileged: true, pid_host: true, seccomp_unconfined: true }';
+  'image: "debian:12", volumes: ["/srv/in:/in:IN", "/srv/out:/out:rw"], caches: ["depot:/depot:DEPOT", "/var/c/{name}:/c"], env: { A: 1 }, cpus: 2, memory: 2GiB, user: "1000", network: wide, cap_add: [SYS_PTRACE], unsafe: { privileged: true, pid_host: true, seccomp_unconfined: true }';
 
 async function poolOf(keys: string): Promise<{ pool: PoolConfig; recipe: Recipe }> {
   const { config, errors } = await folder.load(
