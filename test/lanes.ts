@@ -91,6 +91,7 @@ export const lanes = {
   real: { include: real, exclude: [] },
   long: { include: ['test/long/**/*.test.ts', agents, ...slow], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },
+  hosts: { include: ['test/hosts/**/*.test.ts'], exclude: [] },
 } satisfies Record<string, Files>;
 
 export type LaneName = keyof typeof lanes;

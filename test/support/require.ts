@@ -7,6 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
+import { lacksHost } from '../hosts/machine.ts';
 import { lacksAwsClients } from './aws-clients.ts';
 import { lacksAzureClients } from './azure-clients.ts';
 import { lacksAgent } from './buildkite-agent.ts';
@@ -64,6 +65,8 @@ export interface Machine {
   readonly gcpClients: string | null;
   /** Microsoft's Python clients of Azure, installed before the tests. CI may lack them where there is no Python. */
   readonly azureClients: string | null;
+  /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
+  readonly host: string | null;
 }
 
 export type Need = keyof Machine;
@@ -108,6 +111,7 @@ export async function lookAtMachine(): Promise<Machine> {
     gitlabRunner: lacksGitlabRunner(),
     gcpClients: lacksGcpClients(),
     azureClients: lacksAzureClients(),
+    host: lacksHost(),
   };
 }
 
@@ -119,7 +123,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
-  return need === 'loop' || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
+  return ['loop', 'host'].includes(need) || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

@@ -1,0 +1,136 @@
+/**
+ * What only a host of today shows: Engine 29, systemd, a power cut, and a clock that is set back. One machine, so each test finds it
+ * as the one before left it.
+ */
+import { spawnSync } from 'node:child_process';
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import type { PoolView, StatusView } from '../../src/api/schema.ts';
+import { packThisClone } from '../support/cloud-machine.ts';
+import { lacks } from '../support/require.ts';
+import { createHost, type Host, makeHost } from './machine.ts';
+
+const config = `pools:
+  build: { agents: 1, image: "debian:stable-slim", volumes: ["/srv/evidence:/evidence:rw"] }
+  strict: { agents: 1, image: "debian:stable-slim", read_only: true, user: "1000:1000" }
+  proc: { agents: 1, runtime: process, volumes: ["/srv/evidence:/evidence:rw"] }
+`;
+
+/** Its commands take seconds: programs run at this machine's speed, but system calls are slow. */
+const patient = { timeout: 240_000, interval: 500 };
+
+describe.skipIf(lacks('host'))('a host of today', () => {
+  let host: Host;
+
+  beforeAll(async () => {
+    await makeHost();
+    host = createHost();
+    using archive = packThisClone();
+    copyFileSync(archive.path, join(host.share, 'onejob.tgz'));
+    writeFileSync(join(host.share, 'config.yml'), config);
+    await host.boot();
+    await host.sh('tar -C /root -xzf /mnt/onejob.tgz && /root/onejob/install.sh');
+    await host.sh(`docker import -c 'CMD ["bash"]' /mnt/image.tar debian:stable-slim`);
+    // Jobs run as other users in each sandbox.
+    await host.sh('install -d -m 777 /srv/evidence && cd /srv/evidence && touch build proc && chmod 666 *');
+  }, 3_600_000);
+
+  const journal = async () => (await host.start('journalctl --no-pager -o cat -u onejob -n 20').ended).stdout;
+
+  afterEach(async ({ task }) => {
+    if (task.result?.state === 'fail') console.log(`${await journal()}\n${host.look()}`);
+  });
+
+  afterAll(async () => {
+    await host?.[Symbol.asyncDispose]();
+  });
+
+  const pool = async (name: string): Promise<PoolView | undefined> => {
+    const said = await host.start('onejob status --json').ended;
+    if (said.code !== 0) return undefined;
+    return (JSON.parse(said.stdout) as StatusView).pools.find((one) => one.name === name);
+  };
+
+  /** What becomes of a pool's next sandbox: it waits for a job, or could not be made. */
+  const next = async (name: string): Promise<string> => {
+    const now = async (): Promise<string> => {
+      const found = await pool(name);
+      return found?.backoff?.reason ?? found?.slots[0]?.standby.state ?? 'none';
+    };
+    let state = '';
+    await expect.poll(async () => (state = await now()), patient).not.toMatch(/^(none|preparing)$/);
+    return state;
+  };
+
+  const jobs = async () =>
+    JSON.parse(await host.sh('onejob jobs --all --json')) as { state: string; pool: string; result: unknown }[];
+
+  test('has Engine 29, cgroup v2 and systemd', async () => {
+    expect(await host.sh(`docker version --format '{{.Server.APIVersion}}'`)).toBe('1.56\n');
+    expect(await host.sh(`docker info --format '{{.CgroupVersion}} {{.CgroupDriver}} {{.Driver}}'`)).toBe('2 systemd overlayfs\n');
+    expect(await host.sh('ps -o comm= 1')).toBe('systemd\n');
+  });
+
+  test("runs README's first command without a config", async () => {
+    const said = await host.sh(`mkdir -p /root/empty && cd /root/empty && onejob run -- sh -c 'echo hello from $(hostname)'`);
+    expect(said).toMatch(/^hello from \S+\n$/);
+  }, 300_000);
+
+  test('has onejob as a service, and a container whose user is not root writes into its workspace below a read-only root', async () => {
+    await host.sh('cp /mnt/config.yml /etc/onejob/config.yml && onejob service install');
+    // Neither an import of an image nor the installation of a unit does that: a power cut would leave empty files.
+    await host.sh('sync');
+    expect(await next('strict')).toBe('standby');
+    const script = 'id -u; touch file && stat -c %u:%g . file; touch /etc/no 2>/dev/null || echo read-only';
+    expect(await host.sh(`onejob run --no-workspace --pool strict -- sh -c '${script}'`)).toBe(
+      '1000\n1000:1000\n1000:1000\nread-only\n',
+    );
+  }, 600_000);
+
+  test('jobs pass after the wall clock was set back by an hour', async () => {
+    await expect.poll(() => next('build'), patient).toBe('standby');
+    const ends = 'echo begun; until [ -e /evidence/go ]; do sleep 0.2; done; echo end';
+    const during = ['build', 'proc'].map((name) => host.start(`onejob run --no-workspace --pool ${name} -- sh -c '${ends}'`));
+    await Promise.all(during.map((job) => job.says(/begun/)));
+    await host.sh(`date -s '-1 hour' && touch /srv/evidence/go`);
+    try {
+      for (const job of during) expect.soft(await job.ended).toMatchObject({ code: 0, stdout: 'begun\nend\n' });
+      for (const name of ['build', 'proc']) {
+        const after = await host.start(`onejob run --no-workspace --pool ${name} -- echo passed`).ended;
+        expect.soft(after, name).toMatchObject({ code: 0, stdout: 'passed\n', stderr: expect.not.stringContaining('lost') });
+      }
+    } finally {
+      await host.sh(`date -s '+1 hour'`);
+    }
+  }, 600_000);
+
+  test('a power cut while scripts run: each of them has run once, and its job is lost', async () => {
+    const before = (await jobs()).length;
+    const runs = ['build', 'proc'].map((name) => {
+      const script = `echo begun >>/evidence/${name}; sync /evidence/${name}; echo on disk; sleep 600`;
+      return host.start(`onejob run --no-workspace --pool ${name} -- sh -c '${script}'`);
+    });
+    await Promise.all(runs.map((job) => job.says(/on disk/)));
+    await host.cut();
+    await host.boot();
+    const evidence = () => host.sh('cat /srv/evidence/build; cat /srv/evidence/proc');
+    const now = async () => (await jobs()).slice(before).map((job) => [job.pool, job.state, job.result]);
+    // Either they are over, or one of them has begun again.
+    const isSettled = async () =>
+      (await now().catch(() => [['', 'not up']])).every(([, state]) => state === 'done') || (await evidence()) !== 'begun\nbegun\n';
+    await expect.poll(isSettled, patient).toBe(true);
+    expect.soft(await evidence()).toBe('begun\nbegun\n');
+    const lost = expect.objectContaining({ kind: 'lost' });
+    expect(await now()).toEqual([
+      ['build', 'done', lost],
+      ['proc', 'done', lost],
+    ]);
+  }, 600_000);
+
+  test('it is switched off in order, and leaves nothing on this machine', async () => {
+    await host.off();
+    expect(spawnSync('pgrep', ['-f', host.share], { encoding: 'utf8' }).stdout).toBe('');
+    expect(readFileSync('/proc/self/mounts', 'utf8')).not.toContain(host.share);
+  }, 300_000);
+});
