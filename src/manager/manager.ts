@@ -138,6 +138,7 @@ export function createManager(parts: ManagerParts): Manager {
   };
 
   return {
+    isStopping: () => reconciler.stopping || shutdown.isEnding,
     async status() {
       const changed = await host.configChanged();
       events.look(changed);

@@ -135,6 +135,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     forgottenViews: [],
     artifactsOf: () => null,
     holds: () => holds,
+    isStopping: () => manager.statusOverride.stopping ?? false,
     status: async () => ({
       version: '0.0.0',
       pid: process.pid,
