@@ -524,7 +524,7 @@ describe('holding and stopping', () => {
   test('pools and the daemon are told', async () => {
     await client.pause('lab', 'alice');
     manager.held = [{ pool: 'lab', by: ['bob'], because: [] }];
-    expect(await client.resume(null, 'alice')).toEqual({ held: manager.held });
+    expect(await client.resume(null, 'alice')).toEqual({ changed: true, held: manager.held });
     await client.drain('lab');
     await client.down({ how: 'drain' });
     expect(manager.calls).toEqual(['pause lab alice', 'resume null alice', 'drain lab', 'down drain null']);
