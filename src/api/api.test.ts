@@ -230,8 +230,9 @@ describe('jobs', () => {
     expect(await raw('GET', '/v1/jobs/%zz')).toMatchObject({ status: 400, body: { code: 'E_API_REQUEST' } });
   });
 
-  test('an unknown route says so', async () => {
-    expect(await raw('GET', '/v2/jobs')).toMatchObject({ status: 404, body: { code: 'E_API_ROUTE' } });
+  test('an unknown route says so, and where the known ones are listed', async () => {
+    const hint = expect.stringContaining('GET /v1/openapi.json');
+    expect(await raw('GET', '/v2/jobs')).toMatchObject({ status: 404, body: { code: 'E_API_ROUTE', hint } });
   });
 });
 
@@ -444,6 +445,20 @@ describe('files', () => {
   });
 });
 
+test('its health is a status alone: 200, and 503 while it stops', async () => {
+  const health = async () => {
+    const request = http.request({ socketPath: path, path: '/healthz' });
+    request.end();
+    const [response] = (await once(request, 'response')) as [http.IncomingMessage];
+    return { status: response.statusCode, text: (await buffer(response)).toString() };
+  };
+  expect(await health()).toEqual({ status: 200, text: 'ok\n' });
+  manager.statusOverride = { stopping: true };
+  const { status, text } = await health();
+  expect(status).toBe(503);
+  expect(JSON.parse(text)).toMatchObject({ code: 'E_DAEMON_STOPPING' });
+});
+
 describe('holding and stopping', () => {
   test('a hold lasts as long as its client', async () => {
     const hold = await client.hold();
@@ -509,7 +524,7 @@ describe('holding and stopping', () => {
   test('pools and the daemon are told', async () => {
     await client.pause('lab', 'alice');
     manager.held = [{ pool: 'lab', by: ['bob'], because: [] }];
-    expect(await client.resume(null, 'alice')).toEqual({ held: manager.held });
+    expect(await client.resume(null, 'alice')).toEqual({ changed: true, held: manager.held });
     await client.drain('lab');
     await client.down({ how: 'drain' });
     expect(manager.calls).toEqual(['pause lab alice', 'resume null alice', 'drain lab', 'down drain null']);

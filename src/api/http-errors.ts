@@ -28,3 +28,7 @@ export function fromErrorView({ code, message, hint, retry }: ErrorView): Onejob
   if (Object.hasOwn(errorCodes, code)) return new OnejobError(code as ErrorCode, message, { hint, retry });
   return new OnejobError('E_API_ANSWER', `${message} (${code})`, { hint, retry });
 }
+
+export function stopping(): OnejobError {
+  return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { hint: 'Try again when it is back.', retry: true });
+}

@@ -50,6 +50,8 @@ export interface MachineService {
 
 export interface Manager {
   status(): Promise<Schemas.StatusView>;
+  /** Whether new requests are refused, or about to be. */
+  isStopping(): boolean;
   plan(): Schemas.PlanLine[];
   doctor(signal: AbortSignal): Promise<Schemas.FindingView[]>;
 

@@ -9,7 +9,7 @@ import { skip } from '../logs/select.ts';
 import { pagePrefix } from '../manager/job-pages.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
 import { frame, pieceFrames } from './frames.ts';
-import { toErrorView } from './http-errors.ts';
+import { stopping, toErrorView } from './http-errors.ts';
 import { jobsListed, type LogPiece, type LogSource, type Manager, pageLimit } from './manager.ts';
 import { media, type Routes, route } from './route.ts';
 import * as schemas from './schema.ts';
@@ -121,6 +121,15 @@ const controlRoutes: Routes = {
 };
 
 const accessRoutes: Routes = {
+  'GET /healthz': route({
+    summary: 'Whether the daemon takes requests: 200, or 503 while it stops',
+    role: 'anyone',
+    answer: media('text/plain; charset=utf-8'),
+    handle(_, { manager }) {
+      if (manager.isStopping()) throw stopping();
+      return 'ok\n';
+    },
+  }),
   'GET /v1/me': route({
     summary: 'Who asks, and what that may do',
     role: 'read',

@@ -392,6 +392,8 @@ export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('
 
 /** What still holds pools after a resume; other pools are left out. */
 export const resumeView = z.object({
+  /** Whether it has ended a pause or a drain. */
+  changed: z.boolean(),
   held: z.array(
     z.object({
       pool: z.string(),

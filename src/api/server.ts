@@ -19,7 +19,7 @@ import { type Caller, isLogin } from './access.ts';
 import { createDoctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
-import { statusOf, toErrorView } from './http-errors.ts';
+import { statusOf, stopping, toErrorView } from './http-errors.ts';
 import { type Answering, type ApiRequest, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
 import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
@@ -108,7 +108,7 @@ export async function startApi(options: ApiOptions) {
       if (found === null) {
         from?.admit(request, 'read');
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
-          hint: 'Restart the daemon if onejob was updated after it started.',
+          hint: 'GET /v1/openapi.json lists what it supports. Restart the daemon if onejob was updated after it started.',
         });
       }
       const { route, params } = found;
@@ -215,10 +215,6 @@ export async function startApi(options: ApiOptions) {
 /** Errors of work whose client has gone. */
 function isAbort({ name, code }: Error & { readonly code?: unknown }): boolean {
   return name === 'AbortError' || code === 'ABORT_ERR' || code === 'ERR_STREAM_PREMATURE_CLOSE' || code === 'ECONNRESET';
-}
-
-function stopping(): OnejobError {
-  return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { hint: 'Try again when it is back.', retry: true });
 }
 
 function loginEnded(): OnejobError {

@@ -173,6 +173,15 @@ describe('who gets in', () => {
     expect(manager.calls).toEqual([]);
   });
 
+  test('whether it is healthy is answered without a login, and nothing else with it', async () => {
+    const { base } = await link();
+    const { status, text, headers } = await ask(base, 'GET', '/healthz');
+    expect({ status, text }).toEqual({ status: 200, text: 'ok\n' });
+    expect(headers['onejob-version']).toBeUndefined();
+    expect(await ask(base, 'GET', '/healthz', { host: 'evil.example' })).toMatchObject({ status: 403 });
+    expect(await ask(base, 'HEAD', '/healthz')).toMatchObject({ status: 200, text: '' });
+  });
+
   test('a login that may read changes nothing', async () => {
     const { base, headers } = await login('read');
     const changing = each.filter(({ role, method }) => role === 'operator' || method !== 'GET');

@@ -2,6 +2,7 @@
  * Makes the CI services that config names. The types that it can name are in `types.ts`. A service that it does not name is not loaded:
  * all of them together take longer to load than the rest of the daemon.
  */
+import { existsSync } from 'node:fs';
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
 import { noProxies } from '../config/proxies.ts';
@@ -30,6 +31,7 @@ export async function createCiServices(parts: CiParts) {
   const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
     ...{ store, pools, clock, reasonFor: (pool) => slots.reasonFor(pool), mountProblem: mountProblemFor(config, env) },
+    isThere: existsSync,
     temporary: onejob.temporary === true ? (config.path ?? '') : null,
   });
   const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));

@@ -9,11 +9,14 @@ import { startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { readVersion } from './session.ts';
 
-async function resume(held: ResumeView['held'], ...args: readonly string[]) {
+const resume = (held: ResumeView['held'], ...args: readonly string[]) => answered({ changed: true, held }, ...args);
+
+async function answered({ changed, held }: ResumeView, ...args: readonly string[]) {
   using dir = scratch();
   const socket = join(dir.path, 'onejob.sock');
   const manager = createFakeManager();
   manager.held = held;
+  manager.resumed = changed;
   const server = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: readVersion() });
   try {
     const { context, stdout } = testContext(['resume', ...args], dir.path);
@@ -42,4 +45,14 @@ test('a resume reports, but does not end, what onejob itself holds', async () =>
     code: 0,
     stdout: 'Resumed pool lab.\nPool lab still starts nothing: /data is full.\n',
   });
+});
+
+test('nothing was paused for that reason', async () => {
+  const { stdout } = await answered({ changed: false, held: [] }, 'lab');
+  expect(stdout).toBe('Pool lab was not paused.\n');
+  expect((await answered({ changed: false, held: [] })).stdout).toBe('No pool was paused.\n');
+  const other = await answered({ changed: false, held: [{ pool: 'lab', by: ['maintenance'], because: [] }] }, 'lab');
+  expect(other.stdout).toBe('Pool lab is still paused by maintenance: type "onejob resume lab --reason maintenance".\n');
+  const own = await answered({ changed: false, held: [{ pool: 'lab', by: [], because: ['/data is full.'] }] }, 'lab');
+  expect(own.stdout).toBe('Pool lab was not paused.\nPool lab still starts nothing: /data is full.\n');
 });

@@ -24,12 +24,13 @@ export async function pausePools(session: Session, what: 'pause' | 'drain', pool
 
 /** 1 when another pause remains. */
 export async function resumePools(session: Session, pool: string | null, reason: string): Promise<number> {
-  const { held } = await withDaemon(session, (client) => client.resume(pool, reason));
+  const { changed, held } = await withDaemon(session, (client) => client.resume(pool, reason));
   const { output } = session;
   const isHeld = held.some(({ by }) => by.length > 0);
   const resumed = pool === null ? 'Resumed all pools.' : `Resumed pool ${pool}.`;
-  const lines = () => [...(isHeld ? [] : [resumed]), ...held.flatMap(heldLines)];
-  await output.result({ done: 'resume', pool, reason, held }, lines);
+  const none = pool === null ? 'No pool was paused.' : `Pool ${pool} was not paused.`;
+  const lines = () => [...(isHeld ? [] : [changed ? resumed : none]), ...held.flatMap(heldLines)];
+  await output.result({ done: 'resume', pool, reason, changed, held }, lines);
   return isHeld ? exitCodes.failed : exitCodes.ok;
 }
 

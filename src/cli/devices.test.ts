@@ -56,11 +56,11 @@ describe('what is said', () => {
   const reserve = { act: 'reserve', for: null, by: 'alice' } as const;
   const back = `Give it back with "onejob gpus return ${uuid}".`;
 
-  test('reserved: until when, and that the job on it ends first', () => {
+  test('reserved: until when, and that the job on it may finish', () => {
     expect(said(reserve)).toEqual([`${uuid} is yours until you return it.`, back]);
     const until = new Date(2026, 10, 20, 18, 2).getTime();
     expect(said(reserve, { until, agents: ['a7'] })).toEqual([
-      `${uuid} is yours until 18:02 (or until you return it); the job that runs on it ends first.`,
+      `${uuid} is yours until 18:02 (or until you return it); the job that runs on it may finish.`,
       back,
     ]);
     expect(said(reserve, { until: until + 86_400_000 })[0]).toBe(
@@ -76,7 +76,7 @@ describe('what is said', () => {
 
   test('quarantined and cleared', () => {
     expect(said({ act: 'quarantine', reason: 'fan' }, { agents: ['a7'] })).toEqual([
-      `${uuid} is in quarantine until you type "onejob gpus clear ${uuid}"; the job that runs on it ends first.`,
+      `${uuid} is in quarantine until you type "onejob gpus clear ${uuid}"; the job that runs on it may finish.`,
     ]);
     expect(said({ act: 'clear' }, { state: 'free', why: null })).toEqual([`${uuid} is out of quarantine.`]);
     expect(said({ act: 'clear' })).toEqual([`${uuid} is out of quarantine; but ${uuid} is reserved by alice.`]);

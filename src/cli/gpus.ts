@@ -118,7 +118,7 @@ export function personOf({ variables }: CliContext): string | null {
 
 /** What was done, for a person. `now`: wall clock, ms. */
 export function changeLines({ act }: DeviceChange, { uuid, changed, device }: DeviceAnswer, now: number): string[] {
-  const busy = (device?.agents.length ?? 0) > 0 ? '; the job that runs on it ends first' : '';
+  const busy = (device?.agents.length ?? 0) > 0 ? '; the job that runs on it may finish' : '';
   switch (act) {
     case 'reserve': {
       const until = device?.until ?? null;

@@ -1,10 +1,12 @@
 import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
+
+afterEach(() => vi.unstubAllEnvs());
 
 async function service(...args: string[]) {
   return inFolder('/nowhere', ...args);
@@ -64,4 +66,13 @@ test('a clone is refused, and so is what needs root or an earlier version', asyn
   expect(refused.stderr).toContain('npm run release');
   expect(await service('rollback')).toMatchObject({ code: 1, stderr: expect.stringContaining('no previous version') });
   expect(await service('upgrade', 'x.tar.gz', '--user')).toMatchObject({ code: 1, stderr: expect.stringContaining('install.sh') });
+});
+
+test('without systemd an upgrade says what an install says', async () => {
+  using here = scratch();
+  vi.stubEnv('PATH', here.path);
+  const { code, stderr } = await service('upgrade', '--user');
+  expect(stderr).toMatch(/systemctl is not installed\.\n.*Without a running systemd, start "onejob up" by hand\./);
+  expect(stderr).not.toContain('last messages');
+  expect(code).toBe(1);
 });

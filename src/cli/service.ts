@@ -241,6 +241,8 @@ export async function upgradeService(session: Session, archive: string | null, f
   const here = installation(session, flags);
   needRoot(session, here, 'upgrade');
   const [before, earlier] = [here.linked('current'), here.linked('previous')];
+  if (archive !== null && !here.isRelease) throw notOfRelease();
+  await needSystemd(here);
   if (archive !== null) await installRelease(session, here, resolve(session.context.cwd, archive));
   const after = here.linked('current') ?? session.version;
   await restartOr(session, here, before === after ? null : before, earlier);
@@ -254,6 +256,7 @@ export async function rollBackService(session: Session, flags: Flags): Promise<n
   if (now === null || back === null || !existsSync(join(here.versions, back)))
     throw problem(`Cannot roll back: no previous version is installed in ${here.versions}.`);
   needRoot(session, here, 'rollback');
+  await needSystemd(here);
   await install(here, join(here.versions, back));
   await restartOr(session, here, now, back);
   await session.output.result({ upgraded: back, previous: now }, () => [`The daemon runs version ${back} again.`]);
@@ -262,11 +265,7 @@ export async function rollBackService(session: Session, flags: Flags): Promise<n
 
 /** Unpacks a release next to the installed ones, so that nothing that runs changes, and runs its installer. */
 async function installRelease({ output }: Session, here: Installation, archive: string): Promise<void> {
-  const { isRelease, versions } = here;
-  if (!isRelease) {
-    const hint = 'Upgrade with what installed it (such as "npm install --global"), then type "onejob service upgrade".';
-    throw problem('Cannot install an archive: this onejob was not installed by install.sh of a release.', hint);
-  }
+  const { versions } = here;
   const sums = attempt(() => readFileSync(join(dirname(archive), 'SHA256SUMS'), 'utf8'));
   const line = sums?.split('\n').find((one) => one.endsWith(`  ${basename(archive)}`));
   const bytes = attempt(() => readFileSync(archive));
@@ -331,6 +330,16 @@ async function start({ output }: Session, here: Installation): Promise<void> {
 async function must(asked: ReturnType<Installation['systemctl']>): Promise<void> {
   const { failure } = await asked;
   if (failure !== null) throw problem(`${failure}.`, 'Without a running systemd, start "onejob up" by hand.');
+}
+
+/** Before anything changes: a version that cannot be started would look like one that does not start. */
+async function needSystemd(here: Installation): Promise<void> {
+  await must(here.systemctl('show', '--property=Version'));
+}
+
+function notOfRelease(): OnejobError {
+  const hint = 'Upgrade with what installed it (such as "npm install --global"), then type "onejob service upgrade".';
+  return problem('Cannot install an archive: this onejob was not installed by install.sh of a release.', hint);
 }
 
 function needRoot({ context }: Session, { user, unit }: Installation, what: string): void {

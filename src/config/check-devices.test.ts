@@ -60,7 +60,13 @@ describe('pools that keep standbys and name the same devices', () => {
     ],
     ['one names none', '{ agents: 9, devices: 1 }', `{ devices: { uuid: ${a} } }`],
   ])('are right when %s', async (_, first, second) => {
-    expect(await pools({ first, second })).toEqual([]);
+    const lines = await pools({ first, second });
+    expect(lines.filter((line) => !line.includes('pools.first.agents: is 0'))).toEqual([]);
+  });
+
+  test('a pool without agents is warned about, since its jobs would wait for ever', async () => {
+    const lines = await pools({ x: '{ agents: 0 }', y: '{ agents: 1 }' });
+    expect(lines).toEqual(['config.yml:2:16: warning: pools.x.agents: is 0: jobs of this pool wait until it is larger']);
   });
 
   test.each([

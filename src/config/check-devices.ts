@@ -5,6 +5,8 @@ import { listed } from './problem.ts';
 
 export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking): void {
   if (!sound(pool, 'devices', 'agents')) return;
+  if (own(pool, 'agents') && pool.agents === 0)
+    inPool(pool, ['agents'], 'is 0: jobs of this pool wait until it is larger', 'warning');
   const { count, uuids, share, mig } = pool.devices;
   if (pool.agents === 'per-device' && count === 0) {
     const why = '"devices" is 0, so there would be no agents; set "devices", or set "agents" to a number';

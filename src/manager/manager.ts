@@ -138,6 +138,7 @@ export function createManager(parts: ManagerParts): Manager {
   };
 
   return {
+    isStopping: () => reconciler.stopping || shutdown.isEnding,
     async status() {
       const changed = await host.configChanged();
       events.look(changed);
@@ -246,7 +247,7 @@ export function createManager(parts: ManagerParts): Manager {
     changeDevice: (name, change) => shown(devices.changeDevice(name, change)),
 
     pause: (pool, reason) => shown(holds.pause(pool, reason)),
-    resume: (pool, reason) => shown({ held: holds.resume(pool, reason) }),
+    resume: (pool, reason) => shown(holds.resume(pool, reason)),
     drain: (pool) => shown(holds.drain(pool)),
     down: (request) => shown(shutdown.begin(request)),
     changes: events,

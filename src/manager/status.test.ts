@@ -249,6 +249,18 @@ describe('why a job waits', () => {
     expect(why(devicePool('lab', { agents: 0 }))).toBe('pool lab has no agents');
   });
 
+  test('a job waits for the agent that is being prepared, unless all agents are busy', () => {
+    const pool = devicePool('lab', { agents: 1 });
+    host.sees([gpu(0)]);
+    const empty = emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 });
+    const preparing: Slot = { ...empty, standby: { kind: 'preparing', agent: 'a2', reserved: null, since: 0 } };
+    host.slots = [preparing];
+    expect(why(pool)).toBe('the next agent is being prepared');
+    expect(why(pool, ['cannot reach the service'])).toBe('cannot reach the service');
+    host.slots = [{ ...preparing, agent: { kind: 'proving', agent: 'a1', since: 0 } }];
+    expect(why(pool)).toBeNull();
+  });
+
   test('before what troubles the host elsewhere', () => {
     host.sees([]);
     expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('this host has no devices');

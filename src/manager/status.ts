@@ -111,7 +111,14 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
   if (pool.rollout.update !== null && !pool.rollout.canGoBack) return pool.rollout.update.text;
-  return devicesReason(reconciler, pool) ?? problems[0] ?? null;
+  return devicesReason(reconciler, pool) ?? problems[0] ?? preparing(reconciler, pool);
+}
+
+/** Null if no slot without an agent has a sandbox under way. */
+function preparing(reconciler: Reconciler, pool: Pool): string | null {
+  const isNext = ({ key, agent, standby }: Slot) =>
+    agent.kind === 'free' && standby.kind === 'preparing' && reconciler.poolOf(key) === pool;
+  return reconciler.slots.some(isNext) ? 'the next agent is being prepared' : null;
 }
 
 const leaves = 'the config no longer asks for it';

@@ -43,6 +43,20 @@ describe('the state directory', () => {
     expect(() => prepareDirectory(join(file, 'x'))).toThrow(expect.objectContaining({ code: 'E_STATE_DIR' }));
   });
 
+  it('is refused with what to type on a file system that is read-only', () => {
+    chmodSync(dir.path, 0o755);
+    const readOnly = () => {
+      throw Object.assign(new Error("EROFS: read-only file system, chmod '/state'"), { code: 'EROFS' });
+    };
+    expect(() => prepareDirectory(dir.path, readOnly)).toThrow(
+      expect.objectContaining({
+        code: 'E_STATE_DIR',
+        message: `Cannot use ${dir.path} as the state directory: its file system is read-only.`,
+        hint: expect.stringContaining('--state-dir'),
+      }),
+    );
+  });
+
   it('may be reached through a link', () => {
     mkdirSync(join(dir.path, 'real'));
     expect(prepareDirectory(join(dir.path, 'real', '..', 'real'))).toBe(join(dir.path, 'real'));

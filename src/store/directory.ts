@@ -72,9 +72,10 @@ export function mountOf(path: string, mountinfo: string): MountSeen | null {
 
 /**
  * Creates or checks the state directory and returns its real path.
+ * @param close as chmod(2)
  * @throws OnejobError E_STATE_DIR, E_STATE_NETWORK_FS, E_STATE_FULL
  */
-export function prepareDirectory(dir: string): string {
+export function prepareDirectory(dir: string, close: (path: string, mode: number) => void = chmodSync): string {
   try {
     mkdirSync(dirname(dir), { recursive: true });
     mkdirSync(dir, { mode: 0o700 });
@@ -96,7 +97,11 @@ export function prepareDirectory(dir: string): string {
   if ((found.mode & 0o777) !== 0o700) {
     const entries = readdirSync(real);
     if (entries.length > 0 && !entries.includes(databaseName)) throw notOurs(dir, "it contains files that are not onejob's");
-    chmodSync(real, 0o700);
+    try {
+      close(real, 0o700);
+    } catch (error) {
+      throw cannotMake(dir, error);
+    }
   }
   return real;
 }
@@ -117,6 +122,7 @@ export function subdirectory(dir: string, name: string): string {
 }
 
 function cannotMake(dir: string, error: unknown): unknown {
+  if (codeOf(error) === 'EROFS') return notOurs(dir, 'its file system is read-only');
   const fault = storeFault('make the state directory', dir, error);
   if (fault instanceof OnejobError || !(error instanceof Error)) return fault;
   return notOurs(dir, error.message);

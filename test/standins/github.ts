@@ -52,6 +52,7 @@ pools:
 it ends.
 
 In another terminal, as it stands:
+  unset ONEJOB_STATE_DIR ONEJOB_SOCKET
   export ONEJOB_CONFIG=${config}
   bin/onejob up
 A job, here:

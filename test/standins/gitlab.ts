@@ -51,6 +51,7 @@ pools:
     greeting: `A stand-in for GitLab with one runner. It forgets everything when it ends.
 
 In another terminal, as it stands:
+  unset ONEJOB_STATE_DIR ONEJOB_SOCKET
   export ONEJOB_CONFIG=${config}
   bin/onejob up
 A job, here:

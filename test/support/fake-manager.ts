@@ -36,6 +36,8 @@ export interface FakeManager extends Manager {
   readonly calls: string[];
   /** What a resume answers. */
   held: ResumeView['held'];
+  /** Whether a resume ends anything. */
+  resumed: boolean;
   /** Jobs wait while it is false. */
   open: boolean;
   readonly holds: () => number;
@@ -115,6 +117,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     workspaces: new Map(),
     calls: [],
     held: [],
+    resumed: true,
     open: true,
     events,
     changes: Object.assign(changes, {
@@ -135,6 +138,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     forgottenViews: [],
     artifactsOf: () => null,
     holds: () => holds,
+    isStopping: () => manager.statusOverride.stopping ?? false,
     status: async () => ({
       version: '0.0.0',
       pid: process.pid,
@@ -337,7 +341,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     pause: (pool, reason) => void manager.calls.push(`pause ${pool} ${reason}`),
     resume: (pool, reason) => {
       manager.calls.push(`resume ${pool} ${reason}`);
-      return { held: manager.held };
+      return { changed: manager.resumed, held: manager.held };
     },
     drain: (pool) => void manager.calls.push(`drain ${pool}`),
     down(request) {

@@ -50,6 +50,8 @@ export interface OwnQueueOptions {
   readonly artifactLimit?: number;
   /** Why a job may not have this volume, as a clause, or null. By default only its paths are checked. */
   readonly mountProblem?: MountProblem;
+  /** Whether this host has a path; by default nobody looks. */
+  readonly isThere?: (path: string) => boolean;
   /** Config of a temporary daemon, or `''`: it hands out only jobs accepted with this config. Null (default): permanent. */
   readonly temporary?: string | null;
 }
@@ -61,7 +63,7 @@ export type OwnQueue = ReturnType<typeof createOwnQueue>;
 
 export function createOwnQueue(options: OwnQueueOptions) {
   const { store, clock = systemClock, reasonFor = () => null, artifactLimit = 2 * 2 ** 30 } = options;
-  const { mountProblem = mountPathProblem, temporary = null } = options;
+  const { mountProblem = mountPathProblem, isThere, temporary = null } = options;
   const isHeld = (job: Job): boolean => temporary !== null && job.temporary !== temporary;
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const poolNames = new Set(pools.keys());
@@ -222,7 +224,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
 
   /** Accepts jobs that differ only in their place in an array, in one commit; null: one job without an array. */
   function accept(request: JobRequest, indices: readonly number[] | null): JobView[] {
-    const checked = checkRequest(request, pools, mountProblem);
+    const checked = checkRequest(request, pools, mountProblem, isThere);
     const { workspace } = checked;
     if (workspace !== null) workspaces.check(workspace);
     const cold = isCold(checked);
@@ -349,7 +351,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
     ...service,
     /** Checks as `submit`, except for the workspace. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
     verify(request: JobRequest): void {
-      checkRequest(request, pools, mountProblem);
+      checkRequest(request, pools, mountProblem, isThere);
       unmet(request.needs);
     },
     /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
@@ -427,7 +429,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       if (state !== 'queued') throw cannotMove(job, pool, 'it has begun');
       if (isHeld(job)) throw cannotMove(job, pool, 'another daemon accepted it, and this one is temporary');
       const { array, ...request } = job.request;
-      const moved = { ...checkRequest({ ...request, pool }, pools, mountProblem), array };
+      const moved = { ...checkRequest({ ...request, pool }, pools, mountProblem, isThere), array };
       if (moved.pool === job.request.pool) return inQueue(job);
       commitNow(() => {
         const after = applyMove(job, moved, isCold(moved));

@@ -32,6 +32,25 @@ describe('the volumes of a job', () => {
     expect(() => check([data, { ...data, host: '/more', container: '//in/' }])).toThrow(/another of its volumes/);
   });
 
+  it('are refused if they are not on this host, unless a job before it may make them', () => {
+    const volumes = [{ ...data, host: '/new' }];
+    const ask = (needs: string[]) =>
+      checkRequest(
+        jobRequest.parse({ command: ['true'], volumes, needs }),
+        new Map([['default', pool]]),
+        () => null,
+        () => false,
+      );
+    expect(() => ask([])).toThrow(
+      expect.objectContaining({
+        code: 'E_JOB_REQUEST',
+        message: 'Cannot mount /new at /in: /new does not exist on this host.',
+        hint: 'Create it, or correct --volume.',
+      }),
+    );
+    expect(ask(['j1']).volumes).toEqual(volumes);
+  });
+
   it('are kept in the one way of writing them; what the pool has already is not asked about', () => {
     const { volumes } = check([{ ...data, host: '/data//', container: '/./in' }], () => 'nothing new');
     expect(volumes).toEqual([data]);

@@ -17,11 +17,12 @@ export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'device
 /** Why a job may not have this volume, as a clause, or null. */
 export type MountProblem = (mount: Mount) => string | null;
 
-/** The request with its pool chosen. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
+/** The request with its pool chosen. `isThere`: whether this host has a path. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
 export function checkRequest(
   request: JobRequest,
   pools: ReadonlyMap<string, QueuePool>,
   mountProblem: MountProblem = mountPathProblem,
+  isThere: (path: string) => boolean = () => true,
 ): StoredRequest {
   const pool = choosePool(request, pools);
   // Checks names and NUL bytes.
@@ -32,6 +33,8 @@ export function checkRequest(
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
   // What this host may show to jobs says nothing about the machines that have the pool; they look themselves.
   checkMounts(volumes, pool.recipe, pool.elsewhere === undefined ? mountProblem : mountPathProblem);
+  // A job that it needs may make them.
+  if (pool.elsewhere === undefined && request.needs.length === 0) checkThere(volumes, pool.recipe, isThere);
   if (request.attended && pool.elsewhere !== undefined)
     throw new OnejobError('E_JOB_REQUEST', `Cannot run programs in a job of pool "${pool.name}": it runs on machines of a cloud.`, {
       hint: 'Choose a pool of this host with --pool.',
@@ -60,6 +63,16 @@ export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProble
     const hint = 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.';
     throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, { hint });
   }
+}
+
+/** The job's own volumes only: what is wrong with its pool's is not its fault. @throws OnejobError E_JOB_REQUEST */
+function checkThere(volumes: readonly Mount[], pool: Recipe, isThere: (path: string) => boolean): void {
+  const missing = volumes.find((mount) => !pool.mounts.some((one) => sameMount(one, mount)) && !isThere(mount.host));
+  if (missing === undefined) return;
+  const { host, container } = missing;
+  throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${host} at ${container}: ${host} does not exist on this host.`, {
+    hint: 'Create it, or correct --volume.',
+  });
 }
 
 /** @throws OnejobError E_JOB_REQUEST for more than the pool gives its agents */

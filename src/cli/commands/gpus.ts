@@ -42,7 +42,7 @@ Exit codes: 0 all GPUs read and no errors; 1 a finding is an error, or not all G
 
   const reserve = gpus
     .command('reserve')
-    .description('reserve a device for yourself; the job that runs on it ends first')
+    .description('reserve a device for yourself; the job that runs on it may finish')
     .option('--for <time>', 'give it back automatically after this time, such as 4h or 2d', duration(1, 'longer than 0'))
     .after(`
 Examples:
@@ -63,7 +63,7 @@ A card in MIG mode is reserved with all its instances. Reserving it again change
 
   const quarantine = gpus
     .command('quarantine')
-    .description('take a device out of use until "gpus clear"; the job that runs on it ends first')
+    .description('take a device out of use until "gpus clear"; the job that runs on it may finish')
     .option('--reason <text>', 'what is wrong with it, shown in status and "gpus"');
   change<{ reason?: string }>(quarantine, async (flags, session) => ({
     act: 'quarantine',

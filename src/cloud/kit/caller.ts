@@ -89,7 +89,9 @@ export async function askProgram(command: readonly string[], parts: Pick<CloudPa
   if (ended.error === null) return ended.stdout.toString().trim();
   const why =
     ended.code === 'ENOENT' ? 'it is not installed' : ended.code === null ? 'it took too long' : `it ended with ${ended.code}`;
-  const lines = ended.stderr.trim().split('\n').at(-1) ?? '';
+  // Below the line that names the error, some print advice.
+  const all = ended.stderr.trim().split('\n');
+  const lines = all.find((line) => /^\W*error\b/i.test(line)) ?? all.at(-1) ?? '';
   const said = lines === '' ? '' : ` It said: ${lines.slice(0, 300)}`;
   throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot get a credential from "${program}": ${why}.${said}`, {
     hint: `Run "${[program, ...args].join(' ')}" as the user that onejob runs as.`,

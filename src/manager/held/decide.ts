@@ -64,8 +64,9 @@ export function endedHolds(held: readonly HeldSandbox[], { now, pools, full }: Q
     const before = kept.get(pool) ?? { count: 0, bytes: 0 };
     const after = { count: before.count + 1, bytes: before.bytes + (size ?? 0) };
     const limit = pools?.get(pool) ?? null;
-    if (after.count > heldAtMost) return `a pool holds ${heldAtMost} at most`;
-    if (before.count > 0 && limit !== null && after.bytes > limit) return 'held files of a pool may not exceed its "disk" together';
+    if (after.count > heldAtMost) return `its files were given up for newer ones, because a pool holds ${heldAtMost} at most`;
+    if (before.count > 0 && limit !== null && after.bytes > limit)
+      return 'its files were given up for newer ones, because those of a pool may not exceed its "disk" together';
     kept.set(pool, after);
     return null;
   }

@@ -149,6 +149,22 @@ test('a failed job is held for its time, and then nothing is left of it', async 
   await here.held.close();
 });
 
+test('who asks for files that were given up is told why', async () => {
+  const here = host();
+  here.held.start();
+  for (const name of ['a', 'b', 'c', 'd', 'e', 'f']) {
+    await here.end(name);
+    await here.advance(minute);
+  }
+  await expect(here.held.unhold('job-a')).rejects.toMatchObject({
+    code: 'E_NOT_HELD',
+    message: 'Job job-a is no longer held: its files were given up for newer ones, because a pool holds 5 at most.',
+  });
+  await here.held.unhold('job-b');
+  await expect(here.held.unhold('job-b')).rejects.toThrow('Job job-b is no longer held: somebody has ended it.');
+  await expect(here.held.unhold('job-x')).rejects.toThrow('Job job-x is not held.');
+});
+
 test.each([
   ['its pool holds nothing', { holdFailed: null }],
   ['the disk is full', { free: 0.05 }],

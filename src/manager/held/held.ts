@@ -53,6 +53,8 @@ const lookEvery = 10_000;
 const share = 0.05;
 /** ms between two looks for what belongs to no hold: an Engine may finish an image long after its hold has ended. */
 const sweepEvery = 600_000;
+/** Ended holds whose reason is remembered. */
+const overKept = 1_000;
 
 export type Held = ReturnType<typeof createHeld>;
 
@@ -79,6 +81,8 @@ export function createHeld(parts: HeldParts) {
     known.stale = true;
     known.written = first === undefined || shellsIn(agent).length === 0 ? null : { first, now: first };
   };
+  /** Why the newest holds ended, as clauses. */
+  const whyOver = new Map<JobId, string>();
   /** Removals that have begun. */
   const ending = new Map<AgentId, Promise<void>>();
   const closing = new AbortController();
@@ -161,6 +165,8 @@ export function createHeld(parts: HeldParts) {
     }
     boundary('unhold.effect');
     forget(one);
+    whyOver.set(job, why);
+    for (const oldest of whyOver.keys()) if (whyOver.size > overKept) whyOver.delete(oldest);
     log.info('no longer holding a failed job', { job, reason: why });
   }
 
@@ -271,7 +277,7 @@ export function createHeld(parts: HeldParts) {
     until: (job: JobId): number | null => ofJob(job)?.until ?? null,
     /** @throws OnejobError E_NOT_HELD */
     check(job: JobId): void {
-      if (ofJob(job) === null) notHeld(job);
+      if (ofJob(job) === null) notHeld(job, whyOver.get(job) ?? null);
     },
     /** Number of held jobs of a pool. */
     count: (pool: string): number => [...held.values()].filter((one) => one.pool === pool && isOpen(one)).length,
@@ -288,11 +294,11 @@ export function createHeld(parts: HeldParts) {
     },
     /** @throws OnejobError E_NOT_HELD, or what the runtime says */
     async unhold(job: JobId): Promise<void> {
-      await end(ofJob(job) ?? notHeld(job), 'somebody has ended it');
+      await end(ofJob(job) ?? notHeld(job, whyOver.get(job) ?? null), 'somebody has ended it');
     },
     /** @throws OnejobError E_NOT_HELD, E_SANDBOX_LOST, E_SHELL */
     async shell(job: JobId, how: Omit<ShellSpec, 'spec'>, outer: AbortSignal): Promise<RunningShell> {
-      const one = ofJob(job) ?? notHeld(job);
+      const one = ofJob(job) ?? notHeld(job, whyOver.get(job) ?? null);
       const { agent, pool, slot, name, recipe } = one;
       const holding = holdingOf(one);
       if (holding === null || isInSlot(agent))
@@ -362,7 +368,9 @@ function recipeOfShell(recipe: Recipe, job: JobId): Recipe {
   };
 }
 
-function notHeld(job: JobId): never {
+/** `why`: it was once. */
+function notHeld(job: JobId, why: string | null): never {
+  if (why !== null) throw new OnejobError('E_NOT_HELD', `Job ${job} is no longer held: ${why}.`);
   throw new OnejobError('E_NOT_HELD', `Job ${job} is not held.`, {
     hint: 'With "hold_failed" in the config of its pool, the sandbox of a job that failed is kept for a while. "onejob jobs JOB" says whether it is.',
   });

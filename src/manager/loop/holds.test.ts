@@ -61,14 +61,25 @@ test('a resume returns what else holds a pool: other people, and onejob itself',
   const { holds, pools, pause } = start('a', 'b');
   holds.pause(null, 'maintenance');
   holds.pause('b', 'hand');
-  expect(holds.resume(null, 'hand')).toEqual([
+  expect(holds.resume(null, 'hand').held).toEqual([
     { pool: 'a', by: ['maintenance'], because: [] },
     { pool: 'b', by: ['maintenance'], because: [] },
   ]);
   pools[1]?.pause.hold('disk', '/data is full');
   pause.hold('state', 'the store is full');
-  expect(holds.resume('b', 'maintenance')).toEqual([{ pool: 'b', by: [], because: ['the store is full', '/data is full'] }]);
-  expect(holds.resume('a', 'maintenance')).toEqual([{ pool: 'a', by: [], because: ['the store is full'] }]);
+  expect(holds.resume('b', 'maintenance').held).toEqual([{ pool: 'b', by: [], because: ['the store is full', '/data is full'] }]);
+  expect(holds.resume('a', 'maintenance').held).toEqual([{ pool: 'a', by: [], because: ['the store is full'] }]);
+});
+
+test('a resume returns whether it has ended anything', () => {
+  const { holds } = start('a', 'b');
+  expect(holds.resume('a', 'hand').changed).toBe(false);
+  holds.pause('b', 'hand');
+  expect(holds.resume('a', 'hand').changed).toBe(false);
+  expect(holds.resume('b', 'other').changed).toBe(false);
+  expect(holds.resume('b', 'hand').changed).toBe(true);
+  holds.drain(null);
+  expect(holds.resume('a', 'hand').changed).toBe(true);
 });
 
 test('a pool that left the config is neither held nor resumed, and an unknown pool changes nothing', () => {

@@ -89,15 +89,17 @@ export function createHolds({ store, reconciler, clock }: HoldsParts) {
     hold(name, { kind: 'drain', reason: '' });
   }
 
-  /** Ends the pauses with this reason, and drains. Returns the pools that are still held. @throws as `pause` */
-  function resume(name: string | null, reason: string): ResumeView['held'] {
+  /** Ends the pauses with this reason, and drains. Returns whether there were any, and the pools that are still held. @throws as `pause` */
+  function resume(name: string | null, reason: string): ResumeView {
     const chosen = choose(name);
+    let changed = false;
     const ended = [{ kind: 'pause', reason } as const, { kind: 'drain', reason: '' } as const];
     store.transaction({ durable: true }, () => {
       for (const hold of store.holds.all()) {
         if (!ended.some(({ kind, reason }) => kind === hold.kind && reason === hold.reason)) continue;
         if (name !== null && hold.pool !== null && hold.pool !== name) continue;
         store.holds.remove(hold);
+        changed = true;
         // The hold on all pools becomes holds on the others.
         if (name === null || hold.pool !== null) continue;
         for (const { config } of current()) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
@@ -108,7 +110,7 @@ export function createHolds({ store, reconciler, clock }: HoldsParts) {
       pool.draining = false;
     }
     reconciler.replanAll();
-    return chosen.flatMap((pool) => {
+    const held = chosen.flatMap((pool) => {
       const { people = [], own = [] } = Object.groupBy(pool.pause.held, ([reason]) =>
         reason.startsWith(person) ? 'people' : 'own',
       );
@@ -116,6 +118,7 @@ export function createHolds({ store, reconciler, clock }: HoldsParts) {
       const because = [...reconciler.pause.details, ...own.map(([, detail]) => detail)];
       return by.length + because.length === 0 ? [] : [{ pool: pool.config.name, by, because }];
     });
+    return { changed, held };
   }
 
   function hold(name: string | null, what: Pick<Hold, 'kind' | 'reason'>): void {

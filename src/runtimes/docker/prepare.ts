@@ -143,7 +143,7 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
     const key = recipe.mounts.some(({ host, cache }) => host === mount[1] && cache !== null) ? 'caches' : 'volumes';
     const hint = /\.sock$/.test(mount[1] ?? '')
       ? `Start the program that listens there, or change the path in the config: pools.${pool}, or the service that asks for it.`
-      : `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}.`;
+      : `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}${key === 'volumes' ? ", or from the job's own" : ''}.`;
     return fail({ code: 'E_MOUNT_MISSING', what: `the path "${mount[1]}" of its ${key} is not on this host`, hint });
   }
   if (/no such image/i.test(said)) {

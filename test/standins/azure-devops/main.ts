@@ -39,6 +39,7 @@ function greeting(azure: AzureDevOps, pool: string, stateDir: string): string {
 Images with an agent for it, made once:
   npx node test/support/azure-images.ts
 Agents, in another terminal; the first line also before "bin/onejob status" and the like in a third one:
+  unset ONEJOB_CONFIG ONEJOB_SOCKET
   export ONEJOB_STATE_DIR=${stateDir}
   AZP_TOKEN=${azure.pat} \\
     bin/onejob azure - ${azure.url} ${pool} -n 2 -d onejob-test/azure-agent:1

@@ -41,7 +41,7 @@ test('by hand: its config is a file that holds as it is, with a state directory 
     said += data;
   });
   await expect.poll(() => said, { timeout: 10_000 }).toMatch(/An agent of your own/);
-  const config = /export ONEJOB_CONFIG=(\S+)\n {2}bin\/onejob up\n/.exec(said)?.[1] ?? '';
+  const config = /unset ONEJOB_STATE_DIR ONEJOB_SOCKET\n {2}export ONEJOB_CONFIG=(\S+)\n {2}bin\/onejob up\n/.exec(said)?.[1] ?? '';
   expect(statSync(dirname(config)).mode & 0o777).toBe(0o700);
   const main = join(import.meta.dirname, '..', '..', '..', 'src', 'main.ts');
   const env = { ...process.env, ONEJOB_CONFIG: config };

@@ -57,6 +57,7 @@ function greeting(bk: BuildkiteStandin, { config, text }: TrialConfig): string {
   counts    ${bk.metricsToken}   (a token that may read them and nothing else)
 
 In another terminal, as it stands:${build}
+  unset ONEJOB_STATE_DIR ONEJOB_SOCKET
   export ONEJOB_CONFIG=${config}
   bin/onejob up
 A job, here:

@@ -227,7 +227,7 @@ function DeviceMenu({ device, name }: { readonly device: Device; readonly name: 
   return <Menu label={`Change ${name}`} items={items.map(([label, question]) => ({ label, run: () => ask(question()) }))} />;
 }
 
-const busyNote = (device: Device) => (device.agents.length > 0 ? ' The job that runs on it is not touched, and ends first.' : '');
+const busyNote = (device: Device) => (device.agents.length > 0 ? ' The job that runs on it is not touched, and may finish.' : '');
 
 function change(device: Device, act: string, body: object = {}): Promise<unknown> {
   return post(path`/v1/devices/${device.uuid}/${act}`, body);
