@@ -25,7 +25,7 @@ const pictures: Readonly<Record<string, Picture>> = {
   now: { path: '', options: wide, ready: (page) => page.getByText('proof: dirty').waitFor() },
   job: {
     path: '#/jobs/e2a1b2c3d4e5',
-    options: { viewport: { width: 1280, height: 560 } },
+    options: { viewport: { width: 1280, height: 640 } },
     whole: true,
     async ready(page) {
       await page.getByText('epoch 1').first().waitFor();

@@ -1,7 +1,7 @@
 /** The dashboard in a real browser, against a stand-in for the daemon, which can show what a real one rarely does. */
 import { once } from 'node:events';
 import type { ServerResponse } from 'node:http';
-import type { Browser, Page } from 'playwright-core';
+import type { Browser, Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { frame } from '../../src/api/frames.ts';
 import { lacks } from '../../test/support/require.ts';
@@ -21,6 +21,13 @@ async function open(url: string, options: Parameters<typeof visit>[2] = {}): Pro
   await opened.page.locator('.link-live').waitFor({ state: 'attached' });
   return opened;
 }
+
+/** Whether all of it is in the window, and in what scrolls around it. */
+const isSeen = (what: Locator) =>
+  what.evaluate((node) => {
+    const [own, around] = [node, node.closest('.log')].map((one) => one?.getBoundingClientRect());
+    return own !== undefined && around !== undefined && own.top >= around.top && own.bottom <= Math.min(around.bottom, innerHeight);
+  });
 
 const overflow = (page: Page) => page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
 
@@ -248,6 +255,48 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     expect(await top()).toBe(900);
     await page.keyboard.press('f');
     await expect.poll(distance).toBeLessThan(4);
+  });
+
+  test('the end of an output is seen at the first look, without scrolling the page', async () => {
+    const state = workingDay();
+    const held = state.jobs.find(({ id }) => id === 'e1a1b2c3d4e5');
+    if (held === undefined) throw new Error('no held job');
+    Object.assign(held, { command: ['sh', '-c', `cmake --build . ${'--target unit_tests '.repeat(40)}`] });
+    await using standin = await startStandin(state);
+    const lines = Array.from({ length: 400 }, (_, n) => `[${n}] compiles unit_${n}.cu\n`).join('');
+    const jobs = ['e1a1b2c3d4e5', 'e2a1b2c3d4e5', '9a41c07be2d1'];
+    for (const id of jobs) {
+      standin.logs.set(id, async (answer) => {
+        answer.write(frame('stdout', `${lines}the very last line\n`));
+        if (id.startsWith('e')) answer.end(frame('end'));
+      });
+    }
+    const sizes = [
+      { width: 1440, height: 900 },
+      { width: 1366, height: 768 },
+      { width: 1280, height: 800 },
+    ];
+    for (const viewport of sizes) {
+      for (const id of jobs) {
+        await using view = await open(`${standin.url}/#/jobs/${id}`, { viewport });
+        const { page, faults } = view;
+        const last = page.getByText('the very last line');
+        await expect.poll(() => isSeen(last), { message: `${id} at ${viewport.width}` }).toBe(true);
+        const log = page.getByRole('region', { name: 'Lines of output' });
+        expect(await log.evaluate((node) => node.clientHeight), `${id} at ${viewport.width}`).toBeGreaterThan(180);
+        await page.keyboard.press('s');
+        await expect.poll(() => log.evaluate((node) => node.scrollTop)).toBe(0);
+        await page.getByRole('button', { name: id.startsWith('e') ? 'End' : 'Follow', exact: true }).click();
+        await expect.poll(() => isSeen(last)).toBe(true);
+        expect(await page.evaluate('scrollY')).toBe(0);
+        expect(faults).toEqual([]);
+      }
+    }
+    // Where all that is above it fills the window, the keys bring it into view.
+    await using view = await open(`${standin.url}/#/jobs/e1a1b2c3d4e5`, phone);
+    await view.page.getByText('the very last line').waitFor();
+    await view.page.keyboard.press('f');
+    await expect.poll(() => isSeen(view.page.getByText('the very last line'))).toBe(true);
   });
 
   test('a huge log costs the tab little memory, also while it is searched', async () => {
