@@ -438,6 +438,49 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     expect(await page.evaluate('document.documentElement.dataset.theme')).toBe('light');
   });
 
+  test('a job that ended long ago is found by what people remember of it, and nothing opens a page of no job', async () => {
+    const state = workingDay();
+    const old = { name: 'build of tuesday', user: 'maria', command: ['cmake', '--build', 'out'], endedAt: Date.now() - 86_400_000 };
+    state.jobs.unshift(ended('0123456789ab', 'code', 'exit code 2', old));
+    for (let n = 0; n < 20; n += 1) {
+      const array = { id: 'abcabcabcabc', index: n };
+      state.jobs.push(job(`ab${String(n).padStart(10, '0')}`, { name: 'sweep', array }));
+    }
+    await using standin = await startStandin(state);
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    for (const text of ['TUESDAY', 'maria', 'cmake --build', '0123456789ab']) {
+      await page.goto(`${standin.url}/#/`);
+      await page.keyboard.press('/');
+      await page.keyboard.type(text);
+      await page.keyboard.press('Enter');
+      await page.getByRole('heading', { name: 'build of tuesday', level: 1 }).waitFor();
+    }
+    const dialog = page.getByRole('dialog', { name: 'Find a job' });
+    await page.keyboard.press('/');
+    await page.keyboard.type('sweep');
+    await dialog.getByText('sweep [11]').waitFor();
+    expect((await dialog.locator('.found bdi:first-child').allInnerTexts()).filter((text) => text.startsWith('sweep'))).toEqual(
+      Array.from({ length: 12 }, (_, n) => `sweep [${n}]`),
+    );
+    // One Escape closes it, whatever was typed.
+    await page.keyboard.press('Escape');
+    await dialog.waitFor({ state: 'detached' });
+    await page.keyboard.press('/');
+    await page.keyboard.type('no such job');
+    await page.keyboard.press('Enter');
+    await dialog.getByText('No job fits.').waitFor();
+    await page.keyboard.press('Enter');
+    expect(page.url()).toContain('#/jobs/0123456789ab');
+    await page.keyboard.press('Escape');
+    await page.goto(`${standin.url}/#/history`);
+    await page.getByRole('searchbox', { name: 'Job' }).fill('tuesday');
+    await page.keyboard.press('Enter');
+    await page.getByRole('link', { name: 'build of tuesday' }).waitFor();
+    expect(page.url()).toContain('text=tuesday');
+    expect(faults).toEqual([]);
+  });
+
   test('files of a failed job that are held say what to type, and operators end the hold', async () => {
     await using standin = await startStandin(workingDay());
     await using view = await open(standin.url);

@@ -9,6 +9,7 @@ import type { AddressInfo } from 'node:net';
 import { extname, join } from 'node:path';
 import { frame } from '../../src/api/frames.ts';
 import { nonceHeader, parseAuthorization, proofHeader, proofText } from '../../src/api/signed.ts';
+import { jobHas } from '../../src/verdict/found.ts';
 import { browserKey } from '../../test/support/browser-login.ts';
 import type { Device, Job } from '../src/views.ts';
 import type { HostState } from './world.ts';
@@ -246,6 +247,7 @@ function listed(jobs: readonly Job[], query: URLSearchParams, response: ServerRe
       (wanted('image') === null || job.image === wanted('image')) &&
       (wanted('device') === null || (job.devices ?? []).includes(wanted('device') ?? '')) &&
       (wanted('verdict') === null || job.verdict?.kind === wanted('verdict')) &&
+      (wanted('text') === null || jobHas(job, wanted('text') ?? '')) &&
       (wanted('failed') !== 'true' || (job.verdict?.kind !== 'passed' && job.verdict?.kind !== 'cancelled')),
   );
   const sorted = fits.toSorted((a, b) => (a.endedAt ?? 0) - (b.endedAt ?? 0));
