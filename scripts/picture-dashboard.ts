@@ -41,7 +41,7 @@ const pictures: Readonly<Record<string, Picture>> = {
   phone: {
     path: '',
     options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, colorScheme: 'dark' },
-    ready: (page) => page.getByText('Next in line').first().waitFor(),
+    ready: (page) => page.getByText('next, within').first().waitFor(),
   },
 };
 

@@ -49,11 +49,12 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     expect(await page.locator('.concerns').innerText()).toContain('is paused by hand. Type "onejob resume release".');
     // One of mig and one of azure, but not that of the paused pool.
     expect(await page.locator('.tile', { hasText: 'Ready for a job' }).innerText()).toMatch(/2\s+at once/);
-    const waiting = await page.locator('.job', { hasText: 'train-resnet --epochs 90' }).innerText();
+    const queueOf = (name: string) => page.locator('.queue', { has: page.getByRole('link', { name }) });
+    const waiting = await queueOf('train-resnet --epochs 90').innerText();
     expect(waiting).toContain('all 4 agents of pool gpu are busy; 1 more cannot be used: memory stays in use');
-    expect(waiting).toContain('Next in line, starts within 9 min.');
-    expect(await page.locator('.job', { hasText: './release.sh' }).innerText()).toContain('pool release is paused by hand');
-    expect(await page.locator('.job', { hasText: 'nightly-cuda' }).innerText()).toContain('was not found (404)');
+    expect(waiting).toContain('next, within 9 min');
+    expect(await queueOf('./release.sh').innerText()).toContain('pool release is paused by hand');
+    expect(await queueOf('nightly-cuda').innerText()).toContain('was not found (404)');
     await page.goto(`${standin.url}/#/history`);
     await expect.poll(() => page.locator('.bars').first().locator('li').first().innerText()).toMatch(/GPU 3\s+stands out/);
     expect(faults).toEqual([]);
@@ -436,6 +437,37 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await page.getByRole('heading', { name: 'coverage', level: 1 }).waitFor();
     await page.keyboard.press('t');
     expect(await page.evaluate('document.documentElement.dataset.theme')).toBe('light');
+  });
+
+  test('an array is one row, a deep queue is a line for each job with one reason, and what runs is above what waits', async () => {
+    const state = workingDay();
+    const place = (index: number) => ({ name: 'sweep', array: { id: 'abcabcabcabc', index } });
+    for (let n = 0; n < 200; n += 1) {
+      const id = `ab${String(n).padStart(10, '0')}`;
+      if (n < 14) state.jobs.push(ended(id, n < 12 ? 'passed' : 'code', 'exit code', place(n)));
+      else if (n < 16) state.jobs.push(job(id, { ...place(n), state: 'running', startedAt: Date.now() }));
+      else state.jobs.push(job(id, { ...place(n), ahead: n }));
+    }
+    for (let n = 0; n < 30; n += 1) state.jobs.push(job(`cd${String(n).padStart(10, '0')}`, { name: `nightly ${n}` }));
+    await using standin = await startStandin(state);
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    const [running, waiting] = ['Running', 'Waiting'].map((name) => page.getByRole('region', { name: new RegExp(`^${name}`) }));
+    if (running === undefined || waiting === undefined) throw new Error('no lists');
+    await running.getByText('12 passed, 2 failed, 2 running, 184 wait').waitFor();
+    await running.getByText('sweep [0-199]').waitFor();
+    await waiting.getByText('sweep [16-199]').waitFor();
+    await waiting.getByText('184 wait').waitFor();
+    const [above, below] = [await running.boundingBox(), await waiting.boundingBox()];
+    expect(above !== null && below !== null && above.y + above.height <= below.y).toBe(true);
+    // The reason is said once for all that wait for it.
+    expect(await waiting.getByText('all 4 agents of pool build are busy').count()).toBe(1);
+    const line = waiting.locator('.job', { hasText: 'nightly 3' });
+    expect((await line.boundingBox())?.height).toBeLessThan(40);
+    await waiting.getByText('sweep [16-199]').click();
+    await waiting.getByRole('link', { name: 'sweep [20]' }).click();
+    await page.getByRole('heading', { name: 'sweep [20]', level: 1 }).waitFor();
+    expect(faults).toEqual([]);
   });
 
   test('a job that ended long ago is found by what people remember of it, and nothing opens a page of no job', async () => {

@@ -35,7 +35,7 @@ export interface Standin extends AsyncDisposable {
   readonly state: HostState;
   /** Of everyone who is logged in; null ends all logins. */
   role: 'read' | 'operator' | null;
-  /** What was posted: path and body. */
+  /** What was posted but for logins: path and body. */
   readonly posted: { readonly path: string; readonly body: unknown }[];
   /** Paths with queries of everything that was read. */
   readonly read: string[];
@@ -88,8 +88,8 @@ export async function startStandin(state: HostState): Promise<Standin> {
       response.setHeader(proofHeader, `${challenge}.${identity.sign(proofText({ nonce, challenge, port }))}`);
     if (url.pathname === '/v1/challenge') return json(response, { challenge, at: Date.now() });
     const body = request.method === 'POST' ? JSON.parse(await bodyOf(request)) : null;
-    if (request.method === 'POST') standin.posted.push({ path: url.pathname, body });
-    else standin.read.push(url.pathname + url.search);
+    if (request.method === 'POST' && url.pathname !== '/v1/login') standin.posted.push({ path: url.pathname, body });
+    if (request.method !== 'POST') standin.read.push(url.pathname + url.search);
     if (url.pathname === '/v1/login') {
       const daemon = { key: identity.key, port };
       if ((body as { code?: string }).code === 'good') return json(response, { role: standin.role, user: null, session, daemon });
@@ -112,6 +112,11 @@ export async function startStandin(state: HostState): Promise<Standin> {
       const found = state.jobs.find(({ id }) => id === parts[3]);
       return found === undefined ? refuse(response, 404, 'E_JOB_UNKNOWN', `There is no job ${parts[3]}.`) : json(response, found);
     }
+    if (parts[2] === 'job-arrays')
+      return json(
+        response,
+        state.jobs.filter(({ array }) => array?.id === parts[3]),
+      );
     const route = routes[url.pathname];
     if (route === undefined) return refuse(response, 404, 'E_API_ROUTE', `The daemon does not support ${url.pathname}.`);
     return json(response, route({ url, body, parts, response }));
