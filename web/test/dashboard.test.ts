@@ -413,6 +413,25 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     }
   });
 
+  test('the names of pages are whole words on the narrowest phone, also beside the mark of who may only look', async () => {
+    await using standin = await startStandin(workingDay());
+    standin.role = 'read';
+    await using view = await open(standin.url, { viewport: { width: 320, height: 640 } });
+    const { page } = view;
+    await page.getByText('read-only').waitFor();
+    const lines = await page.locator('.bar nav a').evaluateAll((links) =>
+      links.map((link) => {
+        const text = document.createRange();
+        text.selectNodeContents(link);
+        return text.getClientRects().length;
+      }),
+    );
+    expect(lines).toEqual([1, 1, 1]);
+    expect(await overflow(page)).toBe(0);
+    const help = await page.getByRole('button', { name: 'Help and shortcuts' }).boundingBox();
+    expect(help !== null && help.x + help.width <= 320).toBe(true);
+  });
+
   test('the keyboard reaches everything', async () => {
     await using standin = await startStandin(workingDay());
     await using view = await open(standin.url);
