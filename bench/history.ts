@@ -74,6 +74,7 @@ export function historyFigures(dir: string, jobs: number, rounds: number): Histo
       since: null,
       until: null,
       before: null,
+      text: null,
     };
     const all = { pool: null, service: null, image: null, device: null, since: null, until: null };
     const day = 86_400_000;

@@ -25,7 +25,7 @@ const pictures: Readonly<Record<string, Picture>> = {
   now: { path: '', options: wide, ready: (page) => page.getByText('proof: dirty').waitFor() },
   job: {
     path: '#/jobs/e2a1b2c3d4e5',
-    options: { viewport: { width: 1280, height: 560 } },
+    options: { viewport: { width: 1280, height: 640 } },
     whole: true,
     async ready(page) {
       await page.getByText('epoch 1').first().waitFor();
@@ -41,7 +41,7 @@ const pictures: Readonly<Record<string, Picture>> = {
   phone: {
     path: '',
     options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, colorScheme: 'dark' },
-    ready: (page) => page.getByText('Next in line').first().waitFor(),
+    ready: (page) => page.getByText('next, within').first().waitFor(),
   },
 };
 

@@ -202,7 +202,7 @@ describe('jobs', () => {
     const [response] = (await once(request, 'response')) as [http.IncomingMessage];
     response.resume();
     expect(response.headers['onejob-next']).toBe('7.3');
-    const none = { pool: null, service: null, since: null, until: null, kind: null };
+    const none = { pool: null, service: null, since: null, until: null, kind: null, text: null };
     expect(asked).toEqual([{ ...none, failed: true, image: 'cuda:12', device: 'GPU-1', before: '9.4', limit: 2 }]);
   });
 

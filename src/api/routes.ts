@@ -197,6 +197,7 @@ const listQuery = z.strictObject({
   verdict: z.enum(verdictKinds).optional(),
   image: z.string().optional(),
   device: z.string().optional(),
+  text: z.string().min(1).max(200).optional(),
   before: z.string().optional(),
 });
 
@@ -255,8 +256,8 @@ const jobRoutes: Routes = {
         return page.jobs;
       }
       const { service = null, image = null, device = null, verdict: kind = null, failed } = ended;
-      const { since = null, until = null, before = null } = ended;
-      const narrow = { pool, service, image, device, kind, failed, since, until };
+      const { since = null, until = null, before = null, text = null } = ended;
+      const narrow = { pool, service, image, device, kind, failed, since, until, text };
       const filter = { ...narrow, before, limit: limit ?? jobsListed };
       const { jobs, next } = manager.endedJobs(filter);
       if (next !== null) response.setHeader('onejob-next', next);

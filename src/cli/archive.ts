@@ -63,7 +63,17 @@ export function openArchive(stateDir: string) {
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
     async endedJobs({ limit = jobsListed, failed = false, ...given }) {
-      const none = { pool: null, service: null, kind: null, image: null, device: null, since: null, until: null, before: null };
+      const none = {
+        pool: null,
+        service: null,
+        kind: null,
+        image: null,
+        device: null,
+        since: null,
+        until: null,
+        before: null,
+        text: null,
+      };
       const jobOf = (id: string) => ownJob(id) ?? elsewhere.job(id);
       return endedJobs(store.outcomes, jobOf, { ...none, ...given, failed, limit }).jobs;
     },

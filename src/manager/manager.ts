@@ -207,7 +207,10 @@ export function createManager(parts: ManagerParts): Manager {
       const estimate = estimates();
       return { ...page, jobs: page.jobs.map((job) => shownJob(job, estimate)) };
     },
-    endedJobs: (filter) => endedJobs(store.outcomes, (id) => listedJob(id), filter),
+    endedJobs(filter) {
+      const estimate = estimates();
+      return endedJobs(store.outcomes, (id) => listedJob(id, estimate), filter);
+    },
     history: (query) => jobHistory(store.outcomes, query),
     job: (id) => jobOf(id),
     settled: async (id, signal) =>

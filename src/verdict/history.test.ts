@@ -1,6 +1,7 @@
-import { expect, test } from 'vitest';
-import type { OutcomeSums, SumsFilter } from '../store/outcomes.ts';
-import { type HistoryQuery, jobHistory } from './history.ts';
+import { describe, expect, test } from 'vitest';
+import type { JobView } from '../api/schema.ts';
+import type { OutcomeSums, StoredOutcome, SumsFilter } from '../store/outcomes.ts';
+import { type EndedFilter, endedJobs, type HistoryQuery, jobHistory, searchedAtOnce } from './history.ts';
 
 const everything: HistoryQuery = { by: 'pool', pool: null, service: null, image: null, device: null, since: null, until: null };
 
@@ -39,4 +40,47 @@ test('one image, device or service is counted by time, and by itself', () => {
 test('what sums are not kept by is refused, not answered with other sums', () => {
   expect(() => asked({ by: 'device', image: 'cuda:12' })).toThrow('Cannot count jobs by device for one image');
   expect(() => asked({ by: 'day', image: 'cuda:12', device: 'GPU-1' })).toThrow('by day for one image and device');
+});
+
+describe('a search', () => {
+  const count = searchedAtOnce + 500;
+  const rows = Array.from({ length: count }, (_, n) => ({ job: `j${n}`, endedAt: n, seq: n }) as StoredOutcome);
+  const jobOf = (id: string) =>
+    rows.some(({ job }) => job === id)
+      ? ({
+          id,
+          state: 'done',
+          name: `build ${id.slice(1)}`,
+          user: 'Ada',
+          pool: 'gpu',
+          command: ['make'],
+          about: null,
+        } as unknown as JobView)
+      : null;
+  const none = { pool: null, service: null, image: null, device: null, kind: null, failed: false, since: null, until: null };
+  const search = (text: string, more: Partial<EndedFilter> = {}) => {
+    const list = ({ before, limit }: { before: { seq: number } | null; limit: number }) =>
+      rows
+        .filter(({ seq }) => before === null || seq < before.seq)
+        .reverse()
+        .slice(0, limit);
+    const { jobs, next } = endedJobs({ list }, jobOf, { ...none, before: null, limit: 50, text, ...more });
+    return { ids: jobs.map(({ id }) => id), next };
+  };
+
+  test('finds ended jobs by what people remember of them', () => {
+    expect(search('BUILD 1499')).toEqual({ ids: ['j1499'], next: '500.500' });
+    expect(search('ada', { limit: 2 })).toEqual({ ids: ['j1498', 'j1499'], next: '1498.1498' });
+    expect(search('no such')).toEqual({ ids: [], next: '500.500' });
+  });
+
+  test('looks at a bounded number of jobs at once, and continues where it stopped', () => {
+    expect(search('build 477').ids).toEqual([]);
+    expect(search('build 477', { before: '500.500' })).toEqual({ ids: ['j477'], next: null });
+  });
+
+  test('finds a job of any age by its whole id, once', () => {
+    expect(search('j3').ids).toEqual(['j3']);
+    expect(search('j1499').ids).toEqual(['j1499']);
+  });
 });

@@ -1,12 +1,15 @@
 /** Questions about jobs that have ended: which, and how many of them failed where and why. */
 import type { HistoryView, JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
-import type { OutcomeFilter, OutcomeSums, OutcomeTable, SumsFilter } from '../store/outcomes.ts';
+import type { OutcomeFilter, OutcomeSums, OutcomeTable, StoredOutcome, SumsFilter } from '../store/outcomes.ts';
+import { jobHas } from './found.ts';
 import type { HistoryAxis } from './verdict.ts';
 
 /** What a list of ended jobs is narrowed to. `before`: the `next` of an earlier page. Times: wall clock, ms since the epoch. */
 export interface EndedFilter extends Omit<OutcomeFilter, 'before'> {
   readonly before: string | null;
+  /** In what people remember of a job (`found.ts`); the first page also has the job whose id it is, whatever the rest asks for. */
+  readonly text: string | null;
 }
 
 export interface EndedJobs {
@@ -22,13 +25,39 @@ export function endedJobs(
   jobOf: (id: string) => JobView | null,
   filter: EndedFilter,
 ): EndedJobs {
+  if (filter.text !== null) return searchedJobs(outcomes, jobOf, filter, filter.text);
   const found = outcomes.list({ ...filter, before: placeOf(filter.before), limit: filter.limit + 1 });
   const page = found.slice(0, filter.limit);
   const last = page.at(-1);
   return {
     jobs: page.flatMap(({ job }) => jobOf(job) ?? []).reverse(),
-    next: found.length > page.length && last !== undefined ? `${last.endedAt}.${last.seq}` : null,
+    next: found.length > page.length && last !== undefined ? keyOf(last) : null,
   };
+}
+
+/** Jobs that are looked at for one page of a search: the daemon does nothing else meanwhile. A page may be empty and have a next one. */
+export const searchedAtOnce = 1_000;
+
+function searchedJobs(
+  outcomes: Pick<OutcomeTable, 'list'>,
+  jobOf: (id: string) => JobView | null,
+  { before, limit, ...rest }: EndedFilter,
+  text: string,
+): EndedJobs {
+  const exact = before === null ? jobOf(text) : null;
+  const jobs: JobView[] = exact?.state === 'done' ? [exact] : [];
+  const looked = outcomes.list({ ...rest, before: placeOf(before), limit: searchedAtOnce + 1 });
+  for (const [at, outcome] of looked.entries()) {
+    const last = looked[at - 1];
+    if (last !== undefined && (at === searchedAtOnce || jobs.length >= limit)) return { jobs: jobs.reverse(), next: keyOf(last) };
+    const job = outcome.job === text ? null : jobOf(outcome.job);
+    if (job !== null && jobHas(job, text)) jobs.push(job);
+  }
+  return { jobs: jobs.reverse(), next: null };
+}
+
+function keyOf({ endedAt, seq }: StoredOutcome): string {
+  return `${endedAt}.${seq}`;
 }
 
 function placeOf(key: string | null): OutcomeFilter['before'] {

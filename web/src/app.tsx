@@ -10,12 +10,12 @@ import { LoginHelp } from './pages/login.tsx';
 import { NowPage, useWorld } from './pages/now.tsx';
 import { Boundary } from './parts/boundary.tsx';
 import { Dialog, Questions } from './parts/dialog.tsx';
+import { Find } from './parts/find.tsx';
 import { Icon } from './parts/icon.tsx';
-import { jobHref, parseRoute, type Route, useHash } from './route.ts';
+import { parseRoute, type Route, useHash } from './route.ts';
 import { keyOf, shortcuts, usesKeys } from './shortcuts.ts';
 import { nextTheme, readTheme, setTheme } from './theme.ts';
 import { clockText, plain } from './words/text.ts';
-import { jobName, jobState } from './words/words.ts';
 
 export function App() {
   const link = useLive((live) => live.link);
@@ -249,60 +249,6 @@ function Help({ onClose }: { readonly onClose: () => void }) {
           Close
         </button>
       </div>
-    </Dialog>
-  );
-}
-
-/** Jobs that wait, run or have just ended, by what people remember of them; any other job by its whole id. */
-function Find({ onClose }: { readonly onClose: () => void }) {
-  const jobs = useLive(({ world }) => world?.jobs);
-  const [text, setText] = useState('');
-  const wanted = text.trim().toLowerCase();
-  const found = [...(jobs?.values() ?? [])]
-    .toReversed()
-    .filter(({ id, name, user, about, command, pool }) =>
-      [id, name ?? '', user ?? '', about?.title ?? '', about?.branch ?? '', about?.repository ?? '', command.join(' '), pool]
-        .join('\n')
-        .toLowerCase()
-        .includes(wanted),
-    )
-    .slice(0, 12);
-  const go = (id: string) => {
-    window.location.hash = jobHref(id);
-    onClose();
-  };
-  return (
-    <Dialog title="Find a job" onClose={onClose}>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          const id = found[0]?.id ?? wanted;
-          if (id !== '') go(id);
-        }}
-      >
-        <input
-          type="search"
-          aria-label="Id, name, user, branch or command"
-          placeholder="Id, name, user, branch or command"
-          value={text}
-          onChange={(event) => setText(event.currentTarget.value)}
-          autoComplete="off"
-          autoFocus
-        />
-        <ul className="found">
-          {found.map((job) => (
-            <li key={job.id}>
-              <button type="button" onClick={() => go(job.id)}>
-                <bdi>{jobName(job)}</bdi>
-                <span className="nothing">
-                  {jobState(job).word}, {plain(job.pool)} <span className="mono">{job.id}</span>
-                </span>
-              </button>
-            </li>
-          ))}
-        </ul>
-        {found.length === 0 && <p className="nothing">Not among the live jobs. Enter opens the job with this id.</p>}
-      </form>
     </Dialog>
   );
 }

@@ -1,7 +1,7 @@
 /** The dashboard in a real browser, against a stand-in for the daemon, which can show what a real one rarely does. */
 import { once } from 'node:events';
 import type { ServerResponse } from 'node:http';
-import type { Browser, Page } from 'playwright-core';
+import type { Browser, Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { frame } from '../../src/api/frames.ts';
 import { lacks } from '../../test/support/require.ts';
@@ -21,6 +21,13 @@ async function open(url: string, options: Parameters<typeof visit>[2] = {}): Pro
   await opened.page.locator('.link-live').waitFor({ state: 'attached' });
   return opened;
 }
+
+/** Whether all of it is in the window, and in what scrolls around it. */
+const isSeen = (what: Locator) =>
+  what.evaluate((node) => {
+    const [own, around] = [node, node.closest('.log')].map((one) => one?.getBoundingClientRect());
+    return own !== undefined && around !== undefined && own.top >= around.top && own.bottom <= Math.min(around.bottom, innerHeight);
+  });
 
 const overflow = (page: Page) => page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
 
@@ -42,11 +49,12 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     expect(await page.locator('.concerns').innerText()).toContain('is paused by hand. Type "onejob resume release".');
     // One of mig and one of azure, but not that of the paused pool.
     expect(await page.locator('.tile', { hasText: 'Ready for a job' }).innerText()).toMatch(/2\s+at once/);
-    const waiting = await page.locator('.job', { hasText: 'train-resnet --epochs 90' }).innerText();
+    const queueOf = (name: string) => page.locator('.queue', { has: page.getByRole('link', { name }) });
+    const waiting = await queueOf('train-resnet --epochs 90').innerText();
     expect(waiting).toContain('all 4 agents of pool gpu are busy; 1 more cannot be used: memory stays in use');
-    expect(waiting).toContain('Next in line, starts within 9 min.');
-    expect(await page.locator('.job', { hasText: './release.sh' }).innerText()).toContain('pool release is paused by hand');
-    expect(await page.locator('.job', { hasText: 'nightly-cuda' }).innerText()).toContain('was not found (404)');
+    expect(waiting).toContain('next, within 9 min');
+    expect(await queueOf('./release.sh').innerText()).toContain('pool release is paused by hand');
+    expect(await queueOf('nightly-cuda').innerText()).toContain('was not found (404)');
     await page.goto(`${standin.url}/#/history`);
     await expect.poll(() => page.locator('.bars').first().locator('li').first().innerText()).toMatch(/GPU 3\s+stands out/);
     expect(faults).toEqual([]);
@@ -250,6 +258,48 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await expect.poll(distance).toBeLessThan(4);
   });
 
+  test('the end of an output is seen at the first look, without scrolling the page', async () => {
+    const state = workingDay();
+    const held = state.jobs.find(({ id }) => id === 'e1a1b2c3d4e5');
+    if (held === undefined) throw new Error('no held job');
+    Object.assign(held, { command: ['sh', '-c', `cmake --build . ${'--target unit_tests '.repeat(40)}`] });
+    await using standin = await startStandin(state);
+    const lines = Array.from({ length: 400 }, (_, n) => `[${n}] compiles unit_${n}.cu\n`).join('');
+    const jobs = ['e1a1b2c3d4e5', 'e2a1b2c3d4e5', '9a41c07be2d1'];
+    for (const id of jobs) {
+      standin.logs.set(id, async (answer) => {
+        answer.write(frame('stdout', `${lines}the very last line\n`));
+        if (id.startsWith('e')) answer.end(frame('end'));
+      });
+    }
+    const sizes = [
+      { width: 1440, height: 900 },
+      { width: 1366, height: 768 },
+      { width: 1280, height: 800 },
+    ];
+    for (const viewport of sizes) {
+      for (const id of jobs) {
+        await using view = await open(`${standin.url}/#/jobs/${id}`, { viewport });
+        const { page, faults } = view;
+        const last = page.getByText('the very last line');
+        await expect.poll(() => isSeen(last), { message: `${id} at ${viewport.width}` }).toBe(true);
+        const log = page.getByRole('region', { name: 'Lines of output' });
+        expect(await log.evaluate((node) => node.clientHeight), `${id} at ${viewport.width}`).toBeGreaterThan(180);
+        await page.keyboard.press('s');
+        await expect.poll(() => log.evaluate((node) => node.scrollTop)).toBe(0);
+        await page.getByRole('button', { name: id.startsWith('e') ? 'End' : 'Follow', exact: true }).click();
+        await expect.poll(() => isSeen(last)).toBe(true);
+        expect(await page.evaluate('scrollY')).toBe(0);
+        expect(faults).toEqual([]);
+      }
+    }
+    // Where all that is above it fills the window, the keys bring it into view.
+    await using view = await open(`${standin.url}/#/jobs/e1a1b2c3d4e5`, phone);
+    await view.page.getByText('the very last line').waitFor();
+    await view.page.keyboard.press('f');
+    await expect.poll(() => isSeen(view.page.getByText('the very last line'))).toBe(true);
+  });
+
   test('a huge log costs the tab little memory, also while it is searched', async () => {
     await using standin = await startStandin(workingDay());
     const megabytes = 96;
@@ -363,6 +413,25 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     }
   });
 
+  test('the names of pages are whole words on the narrowest phone, also beside the mark of who may only look', async () => {
+    await using standin = await startStandin(workingDay());
+    standin.role = 'read';
+    await using view = await open(standin.url, { viewport: { width: 320, height: 640 } });
+    const { page } = view;
+    await page.getByText('read-only').waitFor();
+    const lines = await page.locator('.bar nav a').evaluateAll((links) =>
+      links.map((link) => {
+        const text = document.createRange();
+        text.selectNodeContents(link);
+        return text.getClientRects().length;
+      }),
+    );
+    expect(lines).toEqual([1, 1, 1]);
+    expect(await overflow(page)).toBe(0);
+    const help = await page.getByRole('button', { name: 'Help and shortcuts' }).boundingBox();
+    expect(help !== null && help.x + help.width <= 320).toBe(true);
+  });
+
   test('the keyboard reaches everything', async () => {
     await using standin = await startStandin(workingDay());
     await using view = await open(standin.url);
@@ -387,6 +456,80 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await page.getByRole('heading', { name: 'coverage', level: 1 }).waitFor();
     await page.keyboard.press('t');
     expect(await page.evaluate('document.documentElement.dataset.theme')).toBe('light');
+  });
+
+  test('an array is one row, a deep queue is a line for each job with one reason, and what runs is above what waits', async () => {
+    const state = workingDay();
+    const place = (index: number) => ({ name: 'sweep', array: { id: 'abcabcabcabc', index } });
+    for (let n = 0; n < 200; n += 1) {
+      const id = `ab${String(n).padStart(10, '0')}`;
+      if (n < 14) state.jobs.push(ended(id, n < 12 ? 'passed' : 'code', 'exit code', place(n)));
+      else if (n < 16) state.jobs.push(job(id, { ...place(n), state: 'running', startedAt: Date.now() }));
+      else state.jobs.push(job(id, { ...place(n), ahead: n }));
+    }
+    for (let n = 0; n < 30; n += 1) state.jobs.push(job(`cd${String(n).padStart(10, '0')}`, { name: `nightly ${n}` }));
+    await using standin = await startStandin(state);
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    const [running, waiting] = ['Running', 'Waiting'].map((name) => page.getByRole('region', { name: new RegExp(`^${name}`) }));
+    if (running === undefined || waiting === undefined) throw new Error('no lists');
+    await running.getByText('12 passed, 2 failed, 2 running, 184 wait').waitFor();
+    await running.getByText('sweep [0-199]').waitFor();
+    await waiting.getByText('sweep [16-199]').waitFor();
+    await waiting.getByText('184 wait').waitFor();
+    const [above, below] = [await running.boundingBox(), await waiting.boundingBox()];
+    expect(above !== null && below !== null && above.y + above.height <= below.y).toBe(true);
+    // The reason is said once for all that wait for it.
+    expect(await waiting.getByText('all 4 agents of pool build are busy').count()).toBe(1);
+    const line = waiting.locator('.job', { hasText: 'nightly 3' });
+    expect((await line.boundingBox())?.height).toBeLessThan(40);
+    await waiting.getByText('sweep [16-199]').click();
+    await waiting.getByRole('link', { name: 'sweep [20]' }).click();
+    await page.getByRole('heading', { name: 'sweep [20]', level: 1 }).waitFor();
+    expect(faults).toEqual([]);
+  });
+
+  test('a job that ended long ago is found by what people remember of it, and nothing opens a page of no job', async () => {
+    const state = workingDay();
+    const old = { name: 'build of tuesday', user: 'maria', command: ['cmake', '--build', 'out'], endedAt: Date.now() - 86_400_000 };
+    state.jobs.unshift(ended('0123456789ab', 'code', 'exit code 2', old));
+    for (let n = 0; n < 20; n += 1) {
+      const array = { id: 'abcabcabcabc', index: n };
+      state.jobs.push(job(`ab${String(n).padStart(10, '0')}`, { name: 'sweep', array }));
+    }
+    await using standin = await startStandin(state);
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    for (const text of ['TUESDAY', 'maria', 'cmake --build', '0123456789ab']) {
+      await page.goto(`${standin.url}/#/`);
+      await page.keyboard.press('/');
+      await page.keyboard.type(text);
+      await page.keyboard.press('Enter');
+      await page.getByRole('heading', { name: 'build of tuesday', level: 1 }).waitFor();
+    }
+    const dialog = page.getByRole('dialog', { name: 'Find a job' });
+    await page.keyboard.press('/');
+    await page.keyboard.type('sweep');
+    await dialog.getByText('sweep [11]').waitFor();
+    expect((await dialog.locator('.found bdi:first-child').allInnerTexts()).filter((text) => text.startsWith('sweep'))).toEqual(
+      Array.from({ length: 12 }, (_, n) => `sweep [${n}]`),
+    );
+    // One Escape closes it, whatever was typed.
+    await page.keyboard.press('Escape');
+    await dialog.waitFor({ state: 'detached' });
+    await page.keyboard.press('/');
+    await page.keyboard.type('no such job');
+    await page.keyboard.press('Enter');
+    await dialog.getByText('No job fits.').waitFor();
+    await page.keyboard.press('Enter');
+    expect(page.url()).toContain('#/jobs/0123456789ab');
+    await page.keyboard.press('Escape');
+    await page.goto(`${standin.url}/#/history`);
+    await page.getByRole('searchbox', { name: 'Job' }).fill('tuesday');
+    await page.keyboard.press('Enter');
+    await page.getByRole('link', { name: 'build of tuesday' }).waitFor();
+    expect(page.url()).toContain('text=tuesday');
+    expect(faults).toEqual([]);
   });
 
   test('files of a failed job that are held say what to type, and operators end the hold', async () => {

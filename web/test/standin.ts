@@ -9,6 +9,7 @@ import type { AddressInfo } from 'node:net';
 import { extname, join } from 'node:path';
 import { frame } from '../../src/api/frames.ts';
 import { nonceHeader, parseAuthorization, proofHeader, proofText } from '../../src/api/signed.ts';
+import { jobHas } from '../../src/verdict/found.ts';
 import { browserKey } from '../../test/support/browser-login.ts';
 import type { Device, Job } from '../src/views.ts';
 import type { HostState } from './world.ts';
@@ -34,7 +35,7 @@ export interface Standin extends AsyncDisposable {
   readonly state: HostState;
   /** Of everyone who is logged in; null ends all logins. */
   role: 'read' | 'operator' | null;
-  /** What was posted: path and body. */
+  /** What was posted but for logins: path and body. */
   readonly posted: { readonly path: string; readonly body: unknown }[];
   /** Paths with queries of everything that was read. */
   readonly read: string[];
@@ -87,8 +88,8 @@ export async function startStandin(state: HostState): Promise<Standin> {
       response.setHeader(proofHeader, `${challenge}.${identity.sign(proofText({ nonce, challenge, port }))}`);
     if (url.pathname === '/v1/challenge') return json(response, { challenge, at: Date.now() });
     const body = request.method === 'POST' ? JSON.parse(await bodyOf(request)) : null;
-    if (request.method === 'POST') standin.posted.push({ path: url.pathname, body });
-    else standin.read.push(url.pathname + url.search);
+    if (request.method === 'POST' && url.pathname !== '/v1/login') standin.posted.push({ path: url.pathname, body });
+    if (request.method !== 'POST') standin.read.push(url.pathname + url.search);
     if (url.pathname === '/v1/login') {
       const daemon = { key: identity.key, port };
       if ((body as { code?: string }).code === 'good') return json(response, { role: standin.role, user: null, session, daemon });
@@ -111,6 +112,11 @@ export async function startStandin(state: HostState): Promise<Standin> {
       const found = state.jobs.find(({ id }) => id === parts[3]);
       return found === undefined ? refuse(response, 404, 'E_JOB_UNKNOWN', `There is no job ${parts[3]}.`) : json(response, found);
     }
+    if (parts[2] === 'job-arrays')
+      return json(
+        response,
+        state.jobs.filter(({ array }) => array?.id === parts[3]),
+      );
     const route = routes[url.pathname];
     if (route === undefined) return refuse(response, 404, 'E_API_ROUTE', `The daemon does not support ${url.pathname}.`);
     return json(response, route({ url, body, parts, response }));
@@ -246,6 +252,7 @@ function listed(jobs: readonly Job[], query: URLSearchParams, response: ServerRe
       (wanted('image') === null || job.image === wanted('image')) &&
       (wanted('device') === null || (job.devices ?? []).includes(wanted('device') ?? '')) &&
       (wanted('verdict') === null || job.verdict?.kind === wanted('verdict')) &&
+      (wanted('text') === null || jobHas(job, wanted('text') ?? '')) &&
       (wanted('failed') !== 'true' || (job.verdict?.kind !== 'passed' && job.verdict?.kind !== 'cancelled')),
   );
   const sorted = fits.toSorted((a, b) => (a.endedAt ?? 0) - (b.endedAt ?? 0));

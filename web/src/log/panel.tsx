@@ -77,13 +77,16 @@ export function LogPanel({ job, waits }: PanelProps) {
     session.current?.hold(false);
     if (!stateRef.current.atEnd) void session.current?.showEnd();
     const element = scroller.current;
-    if (element !== null) element.scrollTop = element.scrollHeight;
+    if (element === null) return;
+    element.scrollTop = element.scrollHeight;
+    bringIntoView(element);
   }, []);
   const stateRef = useRef(state);
   stateRef.current = state;
 
   const toStart = () => {
     unfollow();
+    bringIntoView(scroller.current);
     if (stateRef.current.first === 0) scroller.current?.scrollTo({ top: 0 });
     else void session.current?.showAt();
   };
@@ -103,6 +106,7 @@ export function LogPanel({ job, waits }: PanelProps) {
     session.current?.hold(true);
     setTarget(match.number);
     jumping.current = true;
+    bringIntoView(scroller.current);
     const { first, blocks } = stateRef.current;
     const count = blocks.reduce((sum, { lines }) => sum + lines.length, 0);
     if (first === null || match.number < first || match.number >= first + count) void session.current?.showAt(match.from);
@@ -213,6 +217,11 @@ export function LogPanel({ job, waits }: PanelProps) {
       </section>
     </section>
   );
+}
+
+/** Where a window is too small for the whole page, the page is scrolled as far as is needed to see all of the output's panel. */
+function bringIntoView(log: HTMLElement | null): void {
+  log?.closest('.log-panel')?.scrollIntoView({ block: 'nearest' });
 }
 
 function stateText({ state, blocks }: LogState, waits: boolean): string {
@@ -336,6 +345,16 @@ function useScroll(
       if (block !== null) element.scrollTop += block.getBoundingClientRect().top - shown.current.top;
     }
   });
+  // What is above the output comes and goes, and leaves it more or less of the window.
+  useEffect(() => {
+    const element = scroller.current;
+    if (element === null || !follow) return;
+    const resized = new ResizeObserver(() => {
+      element.scrollTop = element.scrollHeight;
+    });
+    resized.observe(element);
+    return () => resized.disconnect();
+  }, [scroller, follow]);
   useEffect(() => {
     const element = scroller.current;
     if (element === null) return;

@@ -76,7 +76,26 @@ function Filters({ filter, images }: { readonly filter: Filter; readonly images:
     .slice(0, imagesOffered);
   const named = (values: readonly string[]) => values.map((value) => [value, plain(value)] as const);
   return (
-    <form className="filters" aria-label="Filter" onSubmit={(event) => event.preventDefault()}>
+    <form
+      className="filters"
+      aria-label="Filter"
+      onSubmit={(event) => {
+        event.preventDefault();
+        go({ text: String(new FormData(event.currentTarget).get('text') ?? '').trim() });
+      }}
+    >
+      <label>
+        Job
+        <input
+          key={filter.text ?? ''}
+          name="text"
+          type="search"
+          placeholder="Name, user, branch, command"
+          defaultValue={filter.text ?? ''}
+          maxLength={200}
+          autoComplete="off"
+        />
+      </label>
       <Choice name="Time" value={filter.since ?? usualSpan} options={spans} onChange={(since) => go({ since })} />
       <Choice
         name="Pool"
@@ -259,8 +278,8 @@ function Share({ line }: { readonly line: HistoryView }) {
 }
 
 function JobPages({ filter, since }: { readonly filter: Filter; readonly since: number }) {
-  const { pool, service, failed, verdict, image, device, before } = filter;
-  const narrowed = { pool, service, failed, verdict, image, device };
+  const { pool, service, failed, verdict, image, device, text, before } = filter;
+  const narrowed = { pool, service, failed, verdict, image, device, text };
   const address = `/v1/jobs${query({ all: true, since, ...narrowed, limit: pageSize, before })}`;
   const { data, problem } = useRead<{ jobs: Job[]; next: string | null }>(address, async (response) => ({
     jobs: ((await response.json()) as Job[]).toReversed(),
@@ -275,7 +294,9 @@ function JobPages({ filter, since }: { readonly filter: Filter; readonly since: 
           {problem}
         </p>
       )}
-      {data !== null && ended.length === 0 && <p className="nothing">No job fits.</p>}
+      {data !== null && ended.length === 0 && (
+        <p className="nothing">{data.next === null ? 'No job fits.' : 'No job of these fits; older ones may.'}</p>
+      )}
       {ended.length > 0 && (
         <TableScroll label="Jobs">
           <table className="job-table">

@@ -32,12 +32,14 @@ export function JobPage({ id }: { readonly id: string }) {
   if (job === null) return <p className="page nothing">Reading the job …</p>;
   return (
     <div className="page job-page">
-      <Head job={job} />
-      <Outcome job={job} />
-      <HeldFiles job={job} />
-      <Times job={job} />
+      <div className="job-top">
+        <Head job={job} />
+        <Outcome job={job} />
+        <HeldFiles job={job} />
+        <Times job={job} />
+        <LogPanel key={job.id} job={job.id} ended={job.state === 'done'} waits={isWaiting(job)} />
+      </div>
       <JobDevices job={job} />
-      <LogPanel key={job.id} job={job.id} ended={job.state === 'done'} waits={isWaiting(job)} />
     </div>
   );
 }
@@ -130,7 +132,7 @@ function Head({ job }: { readonly job: Job }) {
       : [['Needs', <Needs key="needs" ids={job.needs} />] as [string, React.ReactNode]]),
     ...(job.attempt > 1 ? [['Attempt', job.attempt] as [string, number]] : []),
     ...(job.command.length > 0
-      ? [['Command', <code key="command">{plain(job.command.join(' '))}</code>] as [string, React.ReactNode]]
+      ? [['Command', <Command key="command" text={plain(job.command.join(' '))} />] as [string, React.ReactNode]]
       : []),
   ];
   return (
@@ -165,6 +167,18 @@ function Head({ job }: { readonly job: Job }) {
         )}
       </dl>
     </header>
+  );
+}
+
+/** In one line until somebody wants to see all of a long one. */
+function Command({ text }: { readonly text: string }) {
+  if (text.length < 80) return <code>{text}</code>;
+  return (
+    <details>
+      <summary>
+        <code>{text}</code>
+      </summary>
+    </details>
   );
 }
 

@@ -1,14 +1,13 @@
 /** What is going on: what needs a person, devices, pools, and jobs. */
-import { useMemo, useState } from 'react';
+import { useState } from 'react';
 import { useLive, useServices, useTimed } from '../live/store.ts';
 import type { World } from '../live/world.ts';
 import { Icon, ToneIcon } from '../parts/icon.tsx';
-import { JobItem } from '../parts/job.tsx';
-import type { Job, Pool } from '../views.ts';
 import { type Concern, concerns } from '../words/attention.ts';
-import { formatAge, plural } from '../words/text.ts';
+import { formatAge } from '../words/text.ts';
 import { isBusy, isWaiting, poolCounts } from '../words/words.ts';
 import { Devices } from './devices.tsx';
+import { Jobs } from './jobs.tsx';
 import { Pools } from './pools.tsx';
 
 export function NowPage({ world }: { readonly world: World }) {
@@ -119,66 +118,6 @@ function Concerns({ found }: { readonly found: readonly Concern[] }) {
         </button>
       )}
     </div>
-  );
-}
-
-const jobsShown = 25;
-const noPools: readonly Pool[] = [];
-
-function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
-  const groups = useMemo(() => {
-    const waiting: Job[] = [];
-    const running: Job[] = [];
-    const ended: Job[] = [];
-    for (const job of jobs.values()) (isWaiting(job) ? waiting : job.state === 'done' ? ended : running).push(job);
-    return {
-      waiting,
-      running: running.toReversed(),
-      ended: ended
-        .toReversed()
-        .toSorted((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
-        .slice(0, 10),
-    };
-  }, [jobs]);
-  return (
-    <div className="now-right">
-      <JobList title="Waiting" jobs={groups.waiting} pools={pools} nothing="No job waits." />
-      <JobList title="Running" jobs={groups.running} pools={pools} nothing="No job runs." />
-      {groups.ended.length > 0 && <JobList title="Just ended" jobs={groups.ended} pools={pools} nothing="" />}
-      <p className="more">
-        <a href="#/history">All jobs that ended</a>
-      </p>
-    </div>
-  );
-}
-
-interface JobListProps {
-  readonly title: string;
-  readonly jobs: readonly Job[];
-  readonly pools: readonly Pool[];
-  readonly nothing: string;
-}
-
-function JobList({ title, jobs, pools, nothing }: JobListProps) {
-  const [shown, setShown] = useState(jobsShown);
-  const id = `jobs-${title.toLowerCase().replaceAll(' ', '-')}`;
-  return (
-    <section aria-labelledby={id} className="panel">
-      <h2 id={id}>
-        {title} <span className="count">{jobs.length > 0 && jobs.length}</span>
-      </h2>
-      {jobs.length === 0 && <p className="nothing">{nothing}</p>}
-      <ul className="jobs">
-        {jobs.slice(0, shown).map((job) => (
-          <JobItem key={job.id} job={job} pools={isWaiting(job) ? pools : noPools} />
-        ))}
-      </ul>
-      {jobs.length > shown && (
-        <button type="button" className="quiet" onClick={() => setShown(shown + 100)}>
-          {plural(jobs.length - shown, 'more job')}
-        </button>
-      )}
-    </section>
   );
 }
 

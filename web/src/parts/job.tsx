@@ -1,11 +1,11 @@
 /** A job in one line, and what people may do with it. */
 import { memo } from 'react';
 import { path, post } from '../api.ts';
-import { useNamed, useTimed } from '../live/store.ts';
+import { useNamed } from '../live/store.ts';
 import { jobHref } from '../route.ts';
-import type { Job, Pool } from '../views.ts';
+import type { Job } from '../views.ts';
 import { formatAge } from '../words/text.ts';
-import { isWaiting, jobName, jobOrigin, jobState, poolsFor, resultText, whenStarts, whyWaits } from '../words/words.ts';
+import { jobName, jobOrigin, jobState, resultText } from '../words/words.ts';
 import type { Question } from './dialog.tsx';
 import { HeldMark } from './held.tsx';
 import { Badge } from './icon.tsx';
@@ -19,17 +19,16 @@ export function JobLink({ job }: { readonly job: Job }) {
   );
 }
 
-/** `pools`: all, for a job that waits; else none, so that it is not drawn again when they change. */
-export const JobItem = memo(function JobItem({ job, pools }: { readonly job: Job; readonly pools: readonly Pool[] }) {
+/** A job that has begun, and perhaps ended. */
+export const JobItem = memo(function JobItem({ job }: { readonly job: Job }) {
   const origin = jobOrigin(job);
   return (
-    <li className="job">
+    <>
       <div className="job-head">
         <Badge {...jobState(job)} />
         <JobLink job={job} />
         <JobTime job={job} />
       </div>
-      {isWaiting(job) && <Waiting job={job} pools={pools} />}
       {job.state === 'done' && <Ended job={job} />}
       <div className="job-facts">
         {job.pool !== '' && <span>pool {job.pool}</span>}
@@ -37,11 +36,11 @@ export const JobItem = memo(function JobItem({ job, pools }: { readonly job: Job
         <HeldMark job={job} />
         {origin !== '' && <bdi>{origin}</bdi>}
       </div>
-    </li>
+    </>
   );
 });
 
-function JobTime({ job: { state, submittedAt, startedAt, endedAt } }: { readonly job: Job }) {
+export function JobTime({ job: { state, submittedAt, startedAt, endedAt } }: { readonly job: Job }) {
   const at = state === 'done' ? endedAt : (startedAt ?? submittedAt);
   if (at === null) return null;
   return (
@@ -49,18 +48,6 @@ function JobTime({ job: { state, submittedAt, startedAt, endedAt } }: { readonly
       <Age at={at} />
       {state === 'done' ? ' ago' : ''}
     </span>
-  );
-}
-
-function Waiting({ job, pools }: { readonly job: Job; readonly pools: readonly Pool[] }) {
-  const named = useNamed();
-  const why = useTimed((now) => whyWaits(job, poolsFor(job, pools), now));
-  const when = whenStarts(job);
-  return (
-    <>
-      <p className="why">Waits: {named(why)}.</p>
-      {when !== '' && <p className="when">{when}</p>}
-    </>
   );
 }
 

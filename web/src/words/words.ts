@@ -253,6 +253,12 @@ export function whenStarts({ ahead, startsIn }: Job): string {
   return text === '' ? '' : `${text[0]?.toUpperCase()}${text.slice(1)}.`;
 }
 
+/** The same in few words, such as "next, within 9 min". */
+export function whenStartsShort({ ahead, startsIn }: Job): string {
+  const place = ahead === undefined ? [] : [ahead === 0 ? 'next' : `${ahead} before`];
+  return [...place, ...(startsIn ? [rangeText(startsIn.from, startsIn.to)] : [])].join(', ');
+}
+
 /** It starts no job now, whatever is prepared there. */
 export function isClosed({ paused, draining, leaving }: Omit<Pool, 'slots'>): boolean {
   return paused.length > 0 || draining || leaving;
