@@ -4,6 +4,12 @@ import type { Mount } from '../runtimes/runtime.ts';
 import type { Parsed } from './units.ts';
 
 const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
+/** What Docker and Podman accept after the container path, beside `ro` and `rw`. */
+const engineOptions = new Set(
+  'z Z U cached consistent delegated copy nocopy shared rshared slave rslave private rprivate unbindable runbindable exec noexec suid nosuid dev nodev O idmap upperdir workdir'.split(
+    ' ',
+  ),
+);
 /** Places that belong to the sandbox itself. */
 const taken = new Set(['/', '/dev', '/proc', '/sys', '/workspace']);
 
@@ -18,6 +24,11 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
   const [host = '', container, ...rest] = text.split(':');
   if (container === undefined) return no(`has no container path; write ${form}`);
   const last = rest.at(-1);
+  const option = last?.split(',').find((word) => engineOptions.has(word));
+  if (option !== undefined) {
+    const variable = last === option && variableName.test(option) ? `; for a variable of that name, write ":${option}:ro"` : '';
+    return no(`"${option}" is an option of Docker that onejob does not have; leave it out${variable}`);
+  }
   const written = last === 'ro' || last === 'rw' ? last : null;
   if (written !== null) rest.pop();
   const [variable = null, ...extra] = rest;
