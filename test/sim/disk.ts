@@ -2,7 +2,19 @@
  * The disk under the store when the host loses power: every commit after the last sync is gone. SQLite's log is written in order, so
  * what is left is a shorter log. Files next to the database are as they were.
  */
-import { closeSync, copyFileSync, existsSync, openSync, readSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  closeSync,
+  copyFileSync,
+  existsSync,
+  fstatSync,
+  openSync,
+  readSync,
+  renameSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 
 /** How far the log is written: which log it is, and how many frames it has. */
 interface Mark {
@@ -15,16 +27,26 @@ const [logHead, frameHead] = [32, 24];
 
 export class SimDisk {
   readonly #database: string;
+  readonly #isWatched: boolean;
+  /** The index of the log, kept open: closing it would end the locks that SQLite has on it, which belong to the process. */
+  #index: number | null = null;
   #synced: Mark = { salt: '', frames: 0 };
   #isCut = false;
 
-  /** `database`: its path. */
-  constructor(database: string) {
+  /** `database`: its path. `isWatched`: power may be lost, so it matters what is synced. */
+  constructor(database: string, isWatched: boolean) {
     this.#database = database;
+    this.#isWatched = isWatched;
+  }
+
+  close(): void {
+    if (this.#index !== null) closeSync(this.#index);
+    this.#index = null;
   }
 
   /** What is written by now; to be called once that is on disk. */
   begin(): () => void {
+    if (!this.#isWatched) return () => {};
     const now = this.#look();
     return () => {
       if (now !== null && (now.salt !== this.#synced.salt || now.frames > this.#synced.frames)) this.#synced = now;
@@ -56,13 +78,10 @@ export class SimDisk {
   #look(): (Mark & { readonly pageSize: number; readonly copied: number }) | null {
     const path = `${this.#database}-shm`;
     if (!existsSync(path) || !existsSync(this.#database)) return null;
+    if (this.#index !== null && fstatSync(this.#index).ino !== statSync(path).ino) this.close();
+    this.#index ??= openSync(path, 'r');
     const head = Buffer.alloc(100);
-    const file = openSync(path, 'r');
-    try {
-      if (readSync(file, head, 0, head.length, 0) < head.length) return null;
-    } finally {
-      closeSync(file);
-    }
+    if (readSync(this.#index, head, 0, head.length, 0) < head.length) return null;
     const size = head.readUInt16LE(14);
     return {
       salt: head.toString('hex', 32, 40),

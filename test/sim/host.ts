@@ -44,6 +44,8 @@ export interface SimHostOptions {
   /** Whether it makes sandboxes from images. */
   readonly images?: boolean;
   readonly parts?: MoreParts;
+  /** Whether it may lose power. */
+  readonly losesPower?: boolean;
   /** Lines of the story that are kept; default 4,000. */
   readonly lines?: number;
 }
@@ -107,7 +109,7 @@ export class SimHost {
     drawFrom(seeded(seed ^ 0xc0de));
     this.dir = mkdtempSync(join(folder, 'onejob-sim-'));
     this.#config = join(this.dir, 'config.yml');
-    this.#disk = new SimDisk(join(this.dir, 'state', 'onejob.db'));
+    this.#disk = new SimDisk(join(this.dir, 'state', 'onejob.db'), options.losesPower === true);
     const takes = seeded(seed ^ 0xd15c);
     syncTo({
       begin: () => asWorld(() => this.#disk.begin()),
@@ -386,6 +388,7 @@ export class SimHost {
   close(): void {
     fillDisk(false);
     if (this.#running !== null) this.#end(this.#running);
+    this.#disk.close();
     rmSync(this.dir, { recursive: true, force: true });
   }
 }

@@ -222,6 +222,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   const host = new SimHost({
     seed,
     config: scenario.config,
+    losesPower: scenario.instead?.what === 'power' || scenario.happens.some(({ what }) => what === 'power'),
     ...(scenario.runtime !== undefined && { runtime: scenario.runtime }),
     ...(scenario.images !== undefined && { images: scenario.images }),
     parts: (process) => Object.assign({}, ...outsides.map((one) => one.parts?.(process) ?? {})) as ReturnType<MoreParts>,
