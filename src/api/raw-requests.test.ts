@@ -19,11 +19,14 @@ beforeAll(async () => {
   writeFileSync(join(dir.path, 'secret'), 'the secret');
   manager = createFakeManager();
   server = await startApi({
-    ...{ manager, version: '1.0.0' },
+    manager,
+    version: '1.0.0',
     socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
     web: {
       config: { listen: { host: '127.0.0.1', port: 0 }, tls: null, behindProxy: false, hosts: [] },
-      ...{ stateDir: dir.path, log: { info: () => {}, error: () => {} }, files: join(dir.path, 'web') },
+      stateDir: dir.path,
+      log: { info: () => {}, error: () => {} },
+      files: join(dir.path, 'web'),
     },
   });
 });
@@ -40,7 +43,7 @@ async function answers(request: string): Promise<string> {
   const token = (role: string) =>
     `Authorization: Bearer ${readFileSync(join(dir.path, 'api', `${role}.token`), 'utf8').trim()}\r\n`;
   const socket = connect(server.port ?? 0, '127.0.0.1');
-  // Those that wait for more end as a client that has gone.
+  // Those that wait for more end as a client that has gone. Only our half closes, so a slow answer still comes.
   socket.setTimeout(500, () => socket.end());
   socket.write(request.replaceAll('READ', token('read')).replaceAll('OPERATOR', token('operator')), 'latin1');
   return String(await buffer(socket).catch(() => ''));
