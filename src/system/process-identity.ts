@@ -2,7 +2,7 @@
  * Identifies processes: pids are reused, so a process is its pid, its start time and the boot it lives in. A process whose
  * identity does not match is never signalled.
  */
-import { readdirSync, readFileSync } from 'node:fs';
+import { constants, readdirSync, readFileSync } from 'node:fs';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
 
 /** Environment variable that every process of an agent inherits. */
@@ -107,7 +107,8 @@ const absent: readonly string[] = ['ENOENT', 'ESRCH', 'ENOTDIR', 'EISDIR', 'ELOO
  */
 export function readOr<T>(path: string, otherwise: T): string | T {
   try {
-    return readFileSync(path, 'utf8');
+    // A FIFO without a writer would hold the whole process, not only the caller.
+    return readFileSync(path, { encoding: 'utf8', flag: constants.O_RDONLY | constants.O_NONBLOCK });
   } catch (error) {
     if (absent.includes(codeOf(error))) return otherwise;
     throw unread(path, error);

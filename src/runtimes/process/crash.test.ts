@@ -1,5 +1,5 @@
 /** A manager that is killed at any moment, a host that restarts, and people who interfere: nothing is lost or left behind. */
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -168,4 +168,20 @@ test('a script of a megabyte passes the gate', async () => {
   await runtime.release(agent, frame(agent, `: ${'x'.repeat(1024 * 1024)}\necho whole; exit 0`), never);
   await log.ended;
   expect(log.text()).toContain('whole\n');
+});
+
+test('a sandbox whose network is still being made can be removed, and stops no manager', async () => {
+  const { agent, folder } = await standby();
+  // What its shell waits for until the network is there. Nobody writes to it here.
+  expect(spawnSync('mkfifo', [join(folder, 'network.ready')]).status).toBe(0);
+  const module = JSON.stringify(new URL('./process.ts', import.meta.url).href);
+  const program = `
+    const { createProcessRuntime } = await import(${module});
+    await (await createProcessRuntime(${JSON.stringify({ owner, dir })})).remove(${JSON.stringify(agent)});`;
+  // In a process of its own: one that waits for the FIFO answers no signal of a test's time limit.
+  const how = { timeout: 20_000, killSignal: 'SIGKILL', encoding: 'utf8' } as const;
+  const { status, signal, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], how);
+  rmSync(join(folder, 'network.ready'), { force: true });
+  expect([status, signal, stderr]).toEqual([0, null, '']);
+  expect(await stateOf(agent)).toBeUndefined();
 });

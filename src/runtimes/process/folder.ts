@@ -119,7 +119,7 @@ export function identityIn(path: string, name: string): ProcessIdentity | null {
 
 /** What carries the network of the sandbox, and its doors. */
 export function carriersOf(path: string): ProcessIdentity[] {
-  const names = (attempt(() => readdirSync(path)) ?? []).filter((name) => /^(network|door)(\.\w+)?$/.test(name));
+  const names = (attempt(() => readdirSync(path)) ?? []).filter((name) => /^(network|door\.\d+)$/.test(name));
   return names.flatMap((name) => identityIn(path, name) ?? []);
 }
 
