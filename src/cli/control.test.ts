@@ -1,4 +1,6 @@
 /** What `resume` says and ends with, over a manager in memory. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
@@ -7,6 +9,7 @@ import { scratch } from '../../test/support/scratch.ts';
 import type { ResumeView } from '../api/schema.ts';
 import { startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
+import { untilEnded } from './control.ts';
 import { readVersion } from './session.ts';
 
 const resume = (held: ResumeView['held'], ...args: readonly string[]) => answered({ changed: true, held }, ...args);
@@ -55,4 +58,17 @@ test('nothing was paused for that reason', async () => {
   expect(other.stdout).toBe('Pool lab is still paused by maintenance: type "onejob resume lab --reason maintenance".\n');
   const own = await answered({ changed: false, held: [{ pool: 'lab', by: [], because: ['/data is full.'] }] }, 'lab');
   expect(own.stdout).toBe('Pool lab was not paused.\nPool lab still starts nothing: /data is full.\n');
+});
+
+test('a daemon that does not end is not called ended', async () => {
+  const daemon = spawn('sleep', ['1000']);
+  try {
+    await once(daemon, 'spawn');
+    expect(await untilEnded(daemon.pid ?? 0, 30)).toBe(false);
+    const ended = untilEnded(daemon.pid ?? 0, 60_000);
+    daemon.kill('SIGKILL');
+    expect(await ended).toBe(true);
+  } finally {
+    daemon.kill('SIGKILL');
+  }
 });

@@ -1,6 +1,8 @@
 /** `onejob pause`, `resume`, `drain` and `down`. */
+import { readdirSync } from 'node:fs';
 import { setTimeout as after } from 'node:timers/promises';
 import type { DownRequest, ForgottenView, ResumeView } from '../api/schema.ts';
+import { attempt } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import { startOf } from '../store/lead.ts';
 import { askFor, endingQuestion, isAsked, runningJobs } from './ask-before-ending.ts';
@@ -100,8 +102,12 @@ async function end(session: Session, connection: Connection, asked: DownRequest,
     }
     const told = await forgotten;
     // A process of another host cannot be seen from here.
-    if (session.remote === null) await untilEnded(pid);
+    const hasEnded = session.remote !== null || (await untilEnded(pid, lastSteps));
     output.progress(null);
+    if (!hasEnded) {
+      output.say(`the daemon has closed its socket, but its process ${pid} still ends: start no other before that is gone`);
+      return exitCodes.failed;
+    }
     const became = { end: 'It ended', drain: 'It waited for', leave: 'It left' }[request.how];
     const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`];
     const lines = () => ['The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines)];
@@ -141,12 +147,18 @@ function forgottenLines({ service, removed, left, problem }: ForgottenView): str
 }
 
 /** ms that a daemon may take to end after it has closed its socket. */
-const lastSteps = 10_000;
+const lastSteps = 60_000;
 
 /**
- * A daemon closes its socket before it releases its state, and must be gone for `onejob down && onejob up`. It is not a child of
- * this process, so this has to poll.
+ * Whether a process ends within `patience` ms. A daemon closes its socket before it releases its state, and must be gone for
+ * `onejob down && onejob up`. It is not a child of this process, so this has to poll.
  */
-async function untilEnded(pid: number): Promise<void> {
-  for (const until = performance.now() + lastSteps; startOf(pid) !== null && performance.now() < until; ) await after(10);
+export async function untilEnded(pid: number, patience: number): Promise<boolean> {
+  for (const until = performance.now() + patience; isThere(pid); await after(10)) if (performance.now() > until) return false;
+  return true;
+}
+
+/** While one of its threads is there, so are its files and sockets, even if its first thread has ended. */
+function isThere(pid: number): boolean {
+  return startOf(pid) !== null || (attempt(() => readdirSync(`/proc/${pid}/task`)) ?? []).length > 1;
 }
