@@ -55,7 +55,7 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['a time limit on a card that failed', own({ kind: 'timeout' }), fault, 'infrastructure', 'time limit'],
   ['a disk limit', own({ kind: 'disk' }), healthy, 'code', 'disk limit'],
   ['a cancelled job', own({ kind: 'cancelled' }), fault, 'cancelled', ''],
-  ['an image that cannot be pulled', own(failed('E_IMAGE_PULL', true)), healthy, 'infrastructure', 'E_IMAGE_PULL: it failed'],
+  ['an image that cannot be pulled', own(failed('E_PULL_FAILED', true)), healthy, 'infrastructure', 'E_PULL_FAILED: it failed'],
   [
     'its own image, which does not exist',
     own(failed('E_IMAGE_NOT_FOUND', false), { ownRecipe: true, ownImage: true }),
@@ -65,10 +65,31 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ],
   [
     "a registry that is away, with the job's own image",
-    own(failed('E_IMAGE_PULL', true), { ownRecipe: true, ownImage: true }),
+    own(failed('E_REGISTRY_UNREACHABLE', true), { ownRecipe: true, ownImage: true }),
+    healthy,
+    'infrastructure',
+    'E_REGISTRY_UNREACHABLE: it failed',
+  ],
+  [
+    'an Engine that is away, with a memory limit of its own',
+    own(failed('E_ENGINE_UNREACHABLE', true), { ownRecipe: true }),
+    healthy,
+    'infrastructure',
+    'E_ENGINE_UNREACHABLE: it failed',
+  ],
+  [
+    'its own image, which the Engine failed to pull for another reason',
+    own(failed('E_PULL_FAILED', true), { ownRecipe: true, ownImage: true }),
     healthy,
     'unknown',
-    'E_IMAGE_PULL: it failed',
+    'E_PULL_FAILED: it failed',
+  ],
+  [
+    'its own image, which the registry refused',
+    own(failed('E_IMAGE_DENIED', false), { ownRecipe: true, ownImage: true }),
+    healthy,
+    'unknown',
+    'E_IMAGE_DENIED: it failed',
   ],
   [
     'a volume of its pool that is gone, with a memory limit of its own',

@@ -93,7 +93,8 @@ function judgeResult(ending: Ending): Verdict {
       const { failure } = result;
       const own = failure.code === 'E_JOB_REQUEST' || (ending.ownImage && imageCodes.has(failure.code));
       // With a recipe of its own, a limit, a volume or the pool may be at fault; so may be anybody if its files cannot be put into it.
-      const kind = own ? 'code' : ending.ownRecipe || isJobsOwn(failure) ? 'unknown' : 'infrastructure';
+      const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !awayCodes.has(failure.code);
+      const kind = own ? 'code' : isEithers ? 'unknown' : 'infrastructure';
       return { kind, why: 'the job could not be started', evidence: [`${failure.code}: ${failure.message}`] };
     }
     default:
@@ -107,6 +108,9 @@ function limitText({ timeLimit = null }: Ending): string {
 
 /** Faults of an image on any host. */
 const imageCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_IMAGE_NOT_FOUND', 'E_NO_SHELL']);
+
+/** Somebody is away whom every job of this host needs, whatever it asks for. */
+const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_ENGINE_UNREACHABLE']);
 
 /** Signals that others than the job may send; it raises the rest itself, such as SEGV. */
 const sent: ReadonlySet<string> = new Set(['HUP', 'INT', 'QUIT', 'KILL', 'USR1', 'USR2', 'TERM', 'STOP', 'PWR']);
