@@ -310,7 +310,7 @@ test.each([
     'Get "https://r.test/v2/denied/manifests/403": dial tcp 10.0.0.9:443: i/o timeout',
     'E_REGISTRY_UNREACHABLE',
   ],
-])('the name of image %s is no reason', async (image, said, code) => {
+])('the name of image %s does not decide', async (image, said, code) => {
   await using fake = fakeEngine('pull-named', (path, _request, reply) => {
     if (path === '/_ping') reply.end('OK');
     else if (path === '/images/create') reply.end(`${JSON.stringify({ error: said })}\n`);
