@@ -231,9 +231,11 @@ const verdictWords: Readonly<Record<VerdictKind, string>> = {
 };
 
 /** Whose fault the end of a job was, with the evidence; empty if it passed. */
-function verdictLines({ verdict }: JobView): string[] {
+function verdictLines({ verdict, reason }: JobView): string[] {
   if (verdict == null || !isFailure(verdict.kind)) return [];
-  return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...newEvidence(verdict).map((line) => `  ${line}`)].map(printable);
+  // Its reason stands below the table.
+  const evidence = newEvidence(verdict).filter((line) => line !== reason);
+  return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...evidence.map((line) => `  ${line}`)].map(printable);
 }
 
 /** What else is known about how a job ended, such as which job it needed; empty if its row says so already. */

@@ -9,7 +9,7 @@ const own = (result: JobResult | null): Ending => ({
 });
 const reported = (outcome: Outcome | null, exit: Exit | null = null): Ending => ({
   ...own(null),
-  result: { kind: 'reported', word: 'word', outcome, note: null },
+  result: { kind: 'reported', word: 'word', outcome, failedIn: 'script', note: null },
   exit,
 });
 const unstartable = (failure: string): JobResult => ({

@@ -20,7 +20,17 @@ function bench(job: string | null, exit: Exit | null) {
     works: () => evidenceOf(store, 'a')?.works ?? null,
     reports: (outcome: ServiceJob['outcome']) =>
       write(() => {
-        const about = { id: 'j', service: 'azure', pool: 'p', agent: 'a', state: 'done', result: 'word', outcome, note: null };
+        const about = {
+          id: 'j',
+          service: 'azure',
+          pool: 'p',
+          agent: 'a',
+          state: 'done',
+          result: 'word',
+          outcome,
+          failedIn: 'script',
+          note: null,
+        };
         serviceJobEnded(store, { ...about, queuedAt: 1, startedAt: 2, endedAt: 3 } as unknown as ServiceJob, 4);
       }),
     [Symbol.dispose]: () => {

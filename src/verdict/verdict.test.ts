@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { type Exit, type JobResult, stoppedWithJob, takenWithJob } from '../core/slot.ts';
 import { deviceEvidence } from './evidence.ts';
-import { type DeviceEvidence, type Ending, judgeEnding, type Outcome, type VerdictKind } from './verdict.ts';
+import { type DeviceEvidence, type Ending, type FailedIn, judgeEnding, type Outcome, type VerdictKind } from './verdict.ts';
 
 const healthy: DeviceEvidence = { faults: [], doubts: [], errors: [] };
 const fault: DeviceEvidence = { ...healthy, faults: ['Xid 79, GPU has fallen off the bus, on GPU-1'] };
@@ -18,9 +18,14 @@ function own(result: JobResult | null, more: Partial<Ending> = {}): Ending {
   return { result, exit: null, memoryLimited: true, ownRecipe: false, ownImage: false, ...more };
 }
 
-function reported(outcome: Outcome | null, exit: Exit | null = null, more: Partial<Ending> = {}): Ending {
+function reported(
+  outcome: Outcome | null,
+  exit: Exit | null = null,
+  more: Partial<Ending> = {},
+  failedIn: FailedIn | null = 'script',
+): Ending {
   return {
-    result: { kind: 'reported', word: 'word', outcome, note: null },
+    result: { kind: 'reported', word: 'word', outcome, failedIn, note: null },
     exit,
     memoryLimited: true,
     ownRecipe: false,
@@ -117,6 +122,15 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
     healthy,
     'code',
     'result word',
+  ],
+  ['a service that says failed outside of the script', reported('failed', null, {}, 'runner'), healthy, 'unknown', 'result word'],
+  ['a service that does not say where it failed', reported('failed', code(1) as Exit, {}, null), healthy, 'unknown', 'result word'],
+  [
+    'a service that says failed outside of the script, and a sandbox out of memory',
+    reported('failed', { kind: 'oom' }, {}, 'runner'),
+    healthy,
+    'code',
+    'OOM kill',
   ],
   ['a service that says failed, on a card that failed', reported('failed'), fault, 'infrastructure', 'result word'],
   [

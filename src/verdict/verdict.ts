@@ -32,11 +32,19 @@ export interface Verdict {
 /** How a CI service says that its job ended; null: it did not say, or in a word that onejob does not know. */
 export type Outcome = 'passed' | 'failed' | 'cancelled' | 'lost';
 
-/** The end of a job of a service that keeps its own jobs. `note`: what onejob knows of it; a sentence or null. */
+/** Where a failed job failed: in its own script, or in what its runner does before and around that. */
+export const failedPlaces = ['script', 'runner'] as const;
+export type FailedIn = (typeof failedPlaces)[number];
+
+/**
+ * The end of a job of a service that keeps its own jobs. `failedIn`: what shows where it failed; null: nothing does. `note`: what onejob
+ * knows of it; a sentence or null.
+ */
 interface Reported {
   readonly kind: 'reported';
   readonly word: string;
   readonly outcome: Outcome | null;
+  readonly failedIn: FailedIn | null;
   readonly note: string | null;
 }
 
@@ -149,7 +157,7 @@ function judgeExit(exit: Exit, { memoryLimited }: Pick<Ending, 'memoryLimited'>)
   }
 }
 
-function judgeReport({ word, outcome, note }: Reported, ending: Ending, exit: Exit | null): Verdict {
+function judgeReport({ word, outcome, failedIn, note }: Reported, ending: Ending, exit: Exit | null): Verdict {
   const said = `its CI service reports "${word}"`;
   const evidence = [`result ${word}`, ...(note === null ? [] : [note])];
   switch (outcome) {
@@ -167,9 +175,13 @@ function judgeReport({ word, outcome, note }: Reported, ending: Ending, exit: Ex
     case 'failed': {
       // An agent ends with 0 or with its job's code. What else ends it also ends its job.
       const isItsOwn = exit === null || (exit.kind === 'code' && sentSignal(exit.code) === null);
-      if (isItsOwn) return { kind: 'code', why: said, evidence };
-      const ended = judgeExit(exit, ending);
-      return { ...ended, evidence: [...evidence, ...ended.evidence] };
+      if (!isItsOwn) {
+        const ended = judgeExit(exit, ending);
+        return { ...ended, evidence: [...evidence, ...ended.evidence] };
+      }
+      if (failedIn === 'script') return { kind: 'code', why: said, evidence };
+      const where = failedIn === 'runner' ? 'it failed outside of its script' : 'nobody says whether its script failed';
+      return { kind: 'unknown', why: `${said}, but ${where}`, evidence };
     }
   }
 }
