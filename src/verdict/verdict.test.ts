@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest';
 import { type Exit, type JobResult, stoppedWithJob, takenWithJob } from '../core/slot.ts';
 import { deviceEvidence } from './evidence.ts';
-import { type DeviceEvidence, type Ending, type FailedIn, judgeEnding, type Outcome, type VerdictKind } from './verdict.ts';
+import type { Outcome } from './outcome.ts';
+import { type DeviceEvidence, type Ending, type FailedIn, judgeEnding, type VerdictKind } from './verdict.ts';
 
 const healthy: DeviceEvidence = { faults: [], doubts: [], errors: [] };
 const fault: DeviceEvidence = { ...healthy, faults: ['Xid 79, GPU has fallen off the bus, on GPU-1'] };

@@ -6,6 +6,7 @@ import { constants } from 'node:os';
 import { formatDuration } from '../config/units.ts';
 import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
 import { type ErrorCode, isJobsOwn } from '../errors.ts';
+import type { Outcome } from './outcome.ts';
 
 export const verdictKinds = ['passed', 'cancelled', 'code', 'infrastructure', 'unknown'] as const;
 export type VerdictKind = (typeof verdictKinds)[number];
@@ -29,15 +30,12 @@ export interface Verdict {
   readonly evidence: readonly string[];
 }
 
-/** How a CI service says that its job ended; null: it did not say, or in a word that onejob does not know. */
-export type Outcome = 'passed' | 'failed' | 'cancelled' | 'lost';
-
 /** Where a failed job failed: in its own script, or in what its runner does before and around that. */
 export const failedPlaces = ['script', 'runner'] as const;
 export type FailedIn = (typeof failedPlaces)[number];
 
 /**
- * The end of a job of a service that keeps its own jobs. `failedIn`: what shows where it failed; null: nothing does. `note`: what onejob
+ * The end of a job of a service that keeps its own jobs. `outcome`: what its word means; null: unknown. `failedIn`: what shows where it failed; null: nothing does. `note`: what onejob
  * knows of it; a sentence or null.
  */
 interface Reported {

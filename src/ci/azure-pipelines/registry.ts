@@ -3,7 +3,7 @@ import { abortable } from '../../abortable.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { readSecret, type Variables } from '../../secrets/reference.ts';
-import type { Outcome } from '../../verdict/verdict.ts';
+import type { Outcome } from '../../verdict/outcome.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';

@@ -32,7 +32,7 @@ it.each([
   ],
   ['Pull alpine:3', false, /an action that is an image, and sandboxes have none/],
   ['Initialize containers', true, /the one of "docker" in services\.hub did not do it/],
-  ['Set up job', false, /^Its runner failed at "Set up job", which is no step of its script\./],
+  ['Set up job', false, /^Its runner failed at "Set up job", a step of its own\./],
 ])('says what a job wanted that failed at %s', (name, hasEngine, words) => {
   expect(whyOutside(job('failure', [name, 'failure']), { service: 'hub', hasEngine })).toMatch(words);
 });

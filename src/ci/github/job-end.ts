@@ -30,7 +30,7 @@ export function whyOutside(job: Ended, { service, hasEngine }: { readonly servic
   const [name] = failed(job);
   if (name === undefined) return 'No step of it failed, as GitHub shows it: its runner ended in the middle of it.';
   if (name !== 'Initialize containers' && !ofImages.test(name))
-    return `Its runner failed at "${name}", which is no step of its script. The log of that step says why.`;
+    return `Its runner failed at "${name}", a step of its own. The log of that step says why.`;
   const wants = name === 'Initialize containers' ? '"container:" or "services:" in its workflow' : 'an action that is an image';
   const what = `Its runner failed at "${name}", before its script: it wants an Engine, for ${wants}`;
   if (hasEngine) return `${what}, and the one of "docker" in services.${service} did not do it. The log of that step says why.`;

@@ -363,7 +363,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       const served = parts.pools.filter((pool) => suits(pool, job.labels)).map(({ queue }) => placeOf(queue));
       return places.filter((place) => served.includes(place));
     },
-    /** The job whose agent had ended before a webhook told of its end; null: it tells of another one. */
+    /** The job of an agent that has ended already, whose end a webhook reports; null: the event is about another one. */
     over({
       action,
       workflow_job: job,

@@ -2,7 +2,8 @@
 import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
 import type { ErrorCode } from '../../errors.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
-import type { FailedIn, Outcome } from '../../verdict/verdict.ts';
+import type { Outcome } from '../../verdict/outcome.ts';
+import type { FailedIn } from '../../verdict/verdict.ts';
 import { createRowWriter, type RowWriterParts } from './row-writer.ts';
 
 /**
