@@ -2,6 +2,7 @@
 import { z } from 'zod';
 import { arrayPlace, jobResult } from '../job.ts';
 import { parsePipeline } from '../secrets/pipelines.ts';
+import { outcomes } from '../verdict/outcome.ts';
 import { verdictKinds } from '../verdict/verdict.ts';
 
 /** The result of a job of a CI service, in the service's word. */
@@ -59,6 +60,8 @@ export const jobView = z.object({
   agent: z.string().nullable(),
   /** null also when it is over and its service did not say how. */
   result: z.discriminatedUnion('kind', [...jobResult.options, reported]).nullable(),
+  /** What that means, in the same words for all CI services; null until it is over, and if nobody knows. */
+  outcome: z.enum(outcomes).nullable().optional(),
   /** Why it waits, or what else is known; a sentence. */
   reason: z.string().nullable(),
   /** Whether it runs in a sandbox made for it alone. */

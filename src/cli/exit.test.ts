@@ -49,9 +49,9 @@ describe('the end of a job', () => {
 
   test('names the signal in a shell’s exit code', () => {
     expect(verdict(ended(139), null).line).toBe('exit code 139 means that signal 11 (SEGV) ended a command of the job');
-    expect(resultWord(ended(139))).toBe('exit 139 (SEGV)');
+    expect(resultWord(ended(139))).toBe('failed (exit 139, SEGV)');
     for (const code of [0, 1, 127, 128, 255]) expect(verdict(ended(code), null).line).toBeNull();
-    expect(resultWord(ended(1))).toBe('exit 1');
+    expect(resultWord(ended(1))).toBe('failed (exit 1)');
   });
 });
 

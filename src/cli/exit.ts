@@ -3,6 +3,7 @@ import { constants } from 'node:os';
 import type { JobView } from '../api/schema.ts';
 import { formatDuration } from '../config/units.ts';
 import { OnejobError } from '../errors.ts';
+import { detailOf, endText, outcomeIn } from '../verdict/outcome.ts';
 
 export const exitCodes = {
   ok: 0,
@@ -86,10 +87,10 @@ function endOf(job: JobView, limit: number | null): { readonly code: number; rea
 }
 
 /** The end of a job that its service reports in a word, as far as that is understood. */
-function reportedCode({ verdict: known }: JobView): number {
-  const codes = { passed: exitCodes.ok, cancelled: exitCodes.cancelled, code: exitCodes.failed } as const;
-  const kind = known?.kind;
-  return kind === 'passed' || kind === 'cancelled' || kind === 'code' ? codes[kind] : exitCodes.notRun;
+function reportedCode(job: JobView): number {
+  const codes = { passed: exitCodes.ok, failed: exitCodes.failed, cancelled: exitCodes.cancelled, lost: exitCodes.notRun };
+  const outcome = outcomeIn(job);
+  return outcome === null ? exitCodes.notRun : codes[outcome];
 }
 
 /** The signal that an exit code of a shell stands for (128 and more), such as `SEGV`; null for any other code. */
@@ -138,14 +139,9 @@ export function missingCommand(
   return `exit code 127 means that a command was not found: ${where}`;
 }
 
-/** A result in a word or two, for tables. */
+/** How a job ended, for tables: in the words of all services, and what else is known. */
 export function resultWord(job: JobView): string {
-  const { result } = job;
-  if (result === null) return 'ended';
-  if (result.kind === 'reported') return result.word;
-  if (result.kind === 'code') {
-    const signal = signalOf(result.code);
-    return result.code === 0 ? 'ok' : `exit ${result.code}${signal === null ? '' : ` (${signal})`}`;
-  }
-  return result.kind === 'signal' ? result.signal : result.kind;
+  const detail = detailOf(job.result);
+  const signal = job.result?.kind === 'code' ? signalOf(job.result.code) : null;
+  return endText(outcomeIn(job), signal === null ? detail : `${detail}, ${signal}`);
 }

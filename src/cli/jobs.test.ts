@@ -167,7 +167,8 @@ test('jobs says whose they are, what they are called and how long they took, and
   // The same in the words of a CI service.
   const told = ['dddddddddddd success', 'eeeeeeeeeeee failure'].map((line): JobView => {
     const [id = '', word = ''] = line.split(' ');
-    return { ...job, id, result: { kind: 'reported', word } };
+    const outcome = word === 'success' ? 'passed' : 'failed';
+    return { ...job, id, result: { kind: 'reported', word }, outcome };
   });
   manager.elsewhere = told;
   expect(await ids('--state', 'passed')).toEqual(['dddddddddddd']);

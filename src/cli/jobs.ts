@@ -5,6 +5,7 @@ import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes, parseDuration } from '../config/units.ts';
 import { hasCode, OnejobError } from '../errors.ts';
 import type { EndedFilter } from '../verdict/history.ts';
+import { detailOf, outcomeIn, outcomes } from '../verdict/outcome.ts';
 import { newEvidence } from '../verdict/shown.ts';
 import { isFailure, type VerdictKind } from '../verdict/verdict.ts';
 import type { Archive, JobReader } from './archive.ts';
@@ -105,11 +106,11 @@ function endedFilter(
 const statesBefore: ReadonlySet<string> = new Set(['waiting', 'queued', 'reserved', 'assigned', 'running', 'settling']);
 
 /** How a job may have ended. A CI service has words of its own for its jobs. */
-const endings = ['ok', 'failed', 'cancelled', 'timeout', 'oom', 'disk', 'lost', 'unstartable'] as const;
+const endings = [...outcomes, 'ended', 'timeout', 'oom', 'disk', 'unstartable'] as const;
 
-/** Words of CI services for the same. */
+/** Words of CI services, and of earlier versions, for the same. */
 const synonyms = new Map([
-  ...['passed', 'success', 'succeeded'].map((word) => [word, 'ok'] as const),
+  ...['ok', 'success', 'succeeded'].map((word) => [word, 'passed'] as const),
   ['failure', 'failed'],
   ['canceled', 'cancelled'],
 ]);
@@ -120,12 +121,11 @@ function isState(word: string): boolean {
   );
 }
 
-/** Whether a job is in a state, or ended in it: in the words of the column STATE, of any service, or `failed` for any exit code but 0. */
+/** Whether a job is in a state, or ended in it: in the words of the column STATE, or in the part of them in parentheses. */
 function isIn(job: JobView, state: string): boolean {
   if (job.state !== 'done') return job.state === state;
-  const word = resultWord(job);
-  const same = (one: string): string => synonyms.get(one) ?? one;
-  return same(word) === same(state) || (same(state) === 'failed' && job.result?.kind === 'code' && job.result.code !== 0);
+  const outcome = outcomeIn(job) ?? 'ended';
+  return (synonyms.get(state) ?? state) === outcome || state === resultWord(job) || state === detailOf(job.result);
 }
 
 /** By agent: its slot and devices. */
@@ -191,8 +191,8 @@ export function jobTable(
   const haveEnded = jobs.some(({ startedAt, endedAt }) => startedAt !== null && endedAt !== null);
   const rows = jobs.map((job) => {
     const state = job.state === 'done' ? printable(resultWord(job)) : job.state;
-    // The meaning of a CI service's word is unknown here.
-    const bad = job.state === 'done' && job.about === null && !(job.result?.kind === 'code' && job.result.code === 0);
+    const outcome = job.state === 'done' ? outcomeIn(job) : null;
+    const bad = outcome !== null && outcome !== 'passed' && (outcome !== 'cancelled' || job.about === null);
     const paint = bad ? colors.red : job.state === 'running' ? colors.green : (text: string) => text;
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
     const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
@@ -231,9 +231,11 @@ const verdictWords: Readonly<Record<VerdictKind, string>> = {
 };
 
 /** Whose fault the end of a job was, with the evidence; empty if it passed. */
-function verdictLines({ verdict }: JobView): string[] {
+function verdictLines({ verdict, reason }: JobView): string[] {
   if (verdict == null || !isFailure(verdict.kind)) return [];
-  return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...newEvidence(verdict).map((line) => `  ${line}`)].map(printable);
+  // Its reason stands below the table.
+  const evidence = newEvidence(verdict).filter((line) => line !== reason);
+  return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...evidence.map((line) => `  ${line}`)].map(printable);
 }
 
 /** What else is known about how a job ended, such as which job it needed; empty if its row says so already. */

@@ -268,6 +268,24 @@ test.each([
     'failed to resolve reference "r.test/none:1": failed to do request: Head "https://r.test/v2/none/manifests/1": dial tcp: lookup r.test: no such host',
     'E_REGISTRY_UNREACHABLE',
   ],
+  [
+    'a registry whose name is unknown',
+    'Get "https://r.test/v2/": dial tcp: lookup r.test on 10.0.0.2:53: server misbehaving',
+    'E_REGISTRY_UNREACHABLE',
+  ],
+  [
+    'a registry that does not answer in time',
+    'Get "https://r.test/v2/": net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)',
+    'E_REGISTRY_UNREACHABLE',
+  ],
+  ['a registry with a fault', 'received unexpected HTTP status: 503 Service Unavailable', 'E_REGISTRY_UNREACHABLE'],
+  [
+    'a registry with a fault, in the containerd image store',
+    'failed to resolve reference "r.test/none:1": unexpected status from HEAD request to https://r.test/v2/none/manifests/1: 502 Bad Gateway',
+    'E_REGISTRY_UNREACHABLE',
+  ],
+  ['a registry that gives no more', 'toomanyrequests: You have reached your pull rate limit.', 'E_REGISTRY_UNREACHABLE'],
+  ['an image for other processors', 'no matching manifest for linux/amd64 in the manifest list entries', 'E_PULL_FAILED'],
 ])('an image that cannot be pulled, as %s says it', async (_, said, code) => {
   await using fake = fakeEngine(`pull-${code}`, (path, _request, reply) => {
     if (path === '/_ping') reply.end('OK');
@@ -280,6 +298,30 @@ test.each([
     { ...recipe, image: 'none:1', pull: 'missing' },
     () => {},
     new AbortController().signal,
+  );
+  await expect(pulled).rejects.toMatchObject({ code });
+  engine.close();
+});
+
+test.each([
+  ['r.test/timeout-test:eof', 'no matching manifest for linux/amd64 in r.test/timeout-test:eof', 'E_PULL_FAILED'],
+  [
+    'r.test/denied:403',
+    'Get "https://r.test/v2/denied/manifests/403": dial tcp 10.0.0.9:443: i/o timeout',
+    'E_REGISTRY_UNREACHABLE',
+  ],
+])('the name of image %s does not decide', async (image, said, code) => {
+  await using fake = fakeEngine('pull-named', (path, _request, reply) => {
+    if (path === '/_ping') reply.end('OK');
+    else if (path === '/images/create') reply.end(`${JSON.stringify({ error: said })}\n`);
+    else reply.writeHead(404).end('{"message":"no such image"}');
+  });
+  await fake.start();
+  const engine = connectEngine(fake.endpoint);
+  const pulled = createImages(engine, '/nowhere', () => 0).get(
+    { ...recipe, image, pull: 'missing' },
+    () => {},
+    AbortSignal.timeout(60_000),
   );
   await expect(pulled).rejects.toMatchObject({ code });
   engine.close();

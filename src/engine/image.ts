@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { createShared, type Progress } from '../abortable.ts';
 import { type Clock, deadline } from '../core/clock.ts';
-import { codeOf, messageOf, OnejobError } from '../errors.ts';
+import { codeOf, hasCode, messageOf, OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import { jsonOf } from '../system/json.ts';
 import { run } from '../system/run.ts';
@@ -160,29 +160,45 @@ const notThere =
 const denied =
   /unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i;
 const unreached =
-  /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset/i;
+  /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset|toomanyrequests|HTTP status: (429|5\d\d)|unexpected status .*: (429|5\d\d)/i;
 
 /** Translates the Engine's words about a pull. Docker gives no codes here. */
 function pullFailure(reference: string, error: unknown, engine: Engine): OnejobError {
+  if (hasCode(error, 'E_ENGINE_SILENT')) {
+    // The Engine answers other calls, so it waits for the registry.
+    const { message, hint } = error;
+    return new OnejobError('E_REGISTRY_UNREACHABLE', message, { hint, retry: true, cause: error });
+  }
   if (error instanceof OnejobError) return error;
   // The connection to the Engine itself broke.
   if (codeOf(error) !== '' && statusOf(error) === null) return translate(error, `pull image "${reference}"`, engine.endpoint);
   const said = messageOf(error);
+  const reasons = withoutNames(said, reference);
   const { registry } = parseReference(reference);
   const what = `Cannot pull image "${reference}"`;
   if (isDiskFull(said)) return diskFull(`pull image "${reference}"`, said, error);
-  if (notThere.test(said)) {
+  if (notThere.test(reasons)) {
     const hint = 'Check its name and tag in the pool.';
     return new OnejobError('E_IMAGE_NOT_FOUND', `${what}: ${registry} does not have it (${said}).`, { hint, cause: error });
   }
-  if (denied.test(said)) {
+  if (denied.test(reasons)) {
     const login = `docker login${registry === 'docker.io' ? '' : ` ${registry}`}`;
     const hint = `Check the name, or type "${login}" as the user onejob runs as.`;
     return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${said}).`, { hint, cause: error });
   }
   const options = { hint: `Check whether "docker pull ${reference}" works.`, retry: true, cause: error };
-  if (!unreached.test(said)) return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, options);
+  if (!unreached.test(reasons)) return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, options);
   return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, options);
+}
+
+/** What was said, without the words that a job may choose: an image may be called `timeout`. */
+function withoutNames(said: string, reference: string): string {
+  const { name, tag } = parseReference(reference);
+  const path = name.slice(name.lastIndexOf('/') + 1);
+  return said
+    .replaceAll(/https?:\/\/[^\s"]*[^\s":]/g, '')
+    .replaceAll(`${path}:${tag}`, '')
+    .replaceAll(`${path}@${tag}`, '');
 }
 
 /** A reference (distribution/reference): host with port, path, then tag and digest. Only registry and tag have upper case. */

@@ -5,13 +5,15 @@
 import { z } from 'zod';
 import type { AgentId, DeviceId, JobId } from '../core/slot.ts';
 import { exit, jobResult } from '../job.ts';
-import { type HistoryAxis, isFailure, otherImages, type Verdict, verdictKinds } from '../verdict/verdict.ts';
+import { failedPlaces, type HistoryAxis, isFailure, otherImages, type Verdict, verdictKinds } from '../verdict/verdict.ts';
 import { query, type Reader } from './db.ts';
 
 const reported = z.object({
   kind: z.literal('reported'),
   word: z.string(),
   outcome: z.enum(['passed', 'failed', 'cancelled', 'lost']).nullable(),
+  /** Older rows have none: every failure was taken for the script's. */
+  failedIn: z.enum(failedPlaces).nullable().default('script'),
   note: z.string().nullable(),
 });
 

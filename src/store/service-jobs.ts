@@ -1,6 +1,7 @@
 /** Jobs of CI services that keep their own jobs, as far as onejob has seen them, for people. */
 import { z } from 'zod';
 import type { JobId } from '../core/slot.ts';
+import { failedPlaces } from '../verdict/verdict.ts';
 import { query, type Reader } from './db.ts';
 
 const text = z.string().nullable();
@@ -24,6 +25,8 @@ const body = z.object({
   result: text,
   /** What that word means for the job; null if that is unknown. Older rows have none. */
   outcome: z.enum(['passed', 'failed', 'cancelled', 'lost']).nullable().default(null),
+  /** Where it failed; null: nothing shows that. Older rows have none: every failure was taken for the script's. */
+  failedIn: z.enum(failedPlaces).nullable().default('script'),
   /** A sentence from onejob: why it was refused or given up, or what it did not get. Older rows have none. */
   note: text.default(null),
   /** Times are wall clock, ms since the epoch. */

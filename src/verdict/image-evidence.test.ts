@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest';
 import type { Exit, JobResult } from '../core/slot.ts';
 import { agentEvidence, imageEvidence } from './image-evidence.ts';
-import { type Ending, judgeEnding, type Outcome } from './verdict.ts';
+import type { Outcome } from './outcome.ts';
+import { type Ending, judgeEnding } from './verdict.ts';
 
 const code = (number: number): Exit => ({ kind: 'code', code: number });
 const own = (result: JobResult | null): Ending => ({
@@ -9,7 +10,7 @@ const own = (result: JobResult | null): Ending => ({
 });
 const reported = (outcome: Outcome | null, exit: Exit | null = null): Ending => ({
   ...own(null),
-  result: { kind: 'reported', word: 'word', outcome, note: null },
+  result: { kind: 'reported', word: 'word', outcome, failedIn: 'script', note: null },
   exit,
 });
 const unstartable = (failure: string): JobResult => ({

@@ -1,6 +1,7 @@
 /** What the ends of agents and jobs say together, over a real store. */
 import { expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
+import { serviceJob } from '../../test/support/service-job.ts';
 import type { Exit } from '../core/slot.ts';
 import type { ServiceJob } from '../store/service-jobs.ts';
 import { openStore } from '../store/store.ts';
@@ -20,7 +21,17 @@ function bench(job: string | null, exit: Exit | null) {
     works: () => evidenceOf(store, 'a')?.works ?? null,
     reports: (outcome: ServiceJob['outcome']) =>
       write(() => {
-        const about = { id: 'j', service: 'azure', pool: 'p', agent: 'a', state: 'done', result: 'word', outcome, note: null };
+        const about = {
+          id: 'j',
+          service: 'azure',
+          pool: 'p',
+          agent: 'a',
+          state: 'done',
+          result: 'word',
+          outcome,
+          failedIn: 'script',
+          note: null,
+        };
         serviceJobEnded(store, { ...about, queuedAt: 1, startedAt: 2, endedAt: 3 } as unknown as ServiceJob, 4);
       }),
     [Symbol.dispose]: () => {
@@ -49,4 +60,15 @@ it('one that had no job says nothing, nor does one that was stopped', () => {
   using idle = bench(null, killed);
   using stopped = bench('j', null);
   expect([idle.works(), stopped.works()]).toEqual([null, null]);
+});
+
+it('a failure that an earlier version wrote down stays the blame of its script', () => {
+  using dir = scratch();
+  const store = openStore(join(dir.path, 'state'));
+  const { failedIn: _, ...older } = serviceJob('j', { agent: 'a', state: 'done', result: 'failed', outcome: 'failed' });
+  store.serviceJobs.save(older as ServiceJob, 1);
+  const read = store.serviceJobs.get('j');
+  if (read !== null) store.transaction({ durable: false }, () => serviceJobEnded(store, read, 4));
+  expect([read?.failedIn, store.outcomes.get('j')?.verdict.kind]).toEqual(['script', 'code']);
+  store.close();
 });

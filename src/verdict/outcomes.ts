@@ -28,10 +28,10 @@ export function ownJobEnded(store: OutcomeStore, job: Job, poolLimit: number | n
 
 /** A job of a service that keeps its own jobs, as it was seen last. It says nothing until the job is over. */
 export function serviceJobEnded(store: OutcomeStore, job: ServiceJob, seenAt: number): void {
-  const { id, service, pool, agent, state, result, outcome, note, queuedAt, startedAt, endedAt } = job;
+  const { id, service, pool, agent, state, result, outcome, failedIn, note, queuedAt, startedAt, endedAt } = job;
   // A job that never had an agent here is another host's.
   if (state !== 'done' || agent === null) return;
-  const reported = result === null ? null : { kind: 'reported' as const, word: result, outcome, note };
+  const reported = result === null ? null : { kind: 'reported' as const, word: result, outcome, failedIn, note };
   const ending: Ending = { result: reported, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
   record(store, { job: id, service, pool, image: null }, agent, ending, { queuedAt, startedAt, endedAt: endedAt ?? seenAt });
 }

@@ -15,7 +15,9 @@ it('leaves out evidence that the reason says already', () => {
   expect(shown({ kind: 'signal', signal: 'SIGSEGV' })).toEqual([]);
   expect(shown({ kind: 'timeout' })).toEqual([]);
   expect(shown({ kind: 'lost', reason: 'the host was restarted' })).toEqual([]);
-  expect(shown({ kind: 'reported', word: 'failed', outcome: 'failed', note: 'it says so' })).toEqual(['it says so']);
+  expect(shown({ kind: 'reported', word: 'failed', outcome: 'failed', failedIn: 'script', note: 'it says so' })).toEqual([
+    'it says so',
+  ]);
 });
 
 it('shows all other evidence', () => {

@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest';
 import { type Exit, type JobResult, stoppedWithJob, takenWithJob } from '../core/slot.ts';
 import { deviceEvidence } from './evidence.ts';
-import { type DeviceEvidence, type Ending, judgeEnding, type Outcome, type VerdictKind } from './verdict.ts';
+import type { Outcome } from './outcome.ts';
+import { type DeviceEvidence, type Ending, type FailedIn, judgeEnding, type VerdictKind } from './verdict.ts';
 
 const healthy: DeviceEvidence = { faults: [], doubts: [], errors: [] };
 const fault: DeviceEvidence = { ...healthy, faults: ['Xid 79, GPU has fallen off the bus, on GPU-1'] };
@@ -18,9 +19,14 @@ function own(result: JobResult | null, more: Partial<Ending> = {}): Ending {
   return { result, exit: null, memoryLimited: true, ownRecipe: false, ownImage: false, ...more };
 }
 
-function reported(outcome: Outcome | null, exit: Exit | null = null, more: Partial<Ending> = {}): Ending {
+function reported(
+  outcome: Outcome | null,
+  exit: Exit | null = null,
+  more: Partial<Ending> = {},
+  failedIn: FailedIn | null = 'script',
+): Ending {
   return {
-    result: { kind: 'reported', word: 'word', outcome, note: null },
+    result: { kind: 'reported', word: 'word', outcome, failedIn, note: null },
     exit,
     memoryLimited: true,
     ownRecipe: false,
@@ -55,7 +61,7 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['a time limit on a card that failed', own({ kind: 'timeout' }), fault, 'infrastructure', 'time limit'],
   ['a disk limit', own({ kind: 'disk' }), healthy, 'code', 'disk limit'],
   ['a cancelled job', own({ kind: 'cancelled' }), fault, 'cancelled', ''],
-  ['an image that cannot be pulled', own(failed('E_IMAGE_PULL', true)), healthy, 'infrastructure', 'E_IMAGE_PULL: it failed'],
+  ['an image that cannot be pulled', own(failed('E_PULL_FAILED', true)), healthy, 'infrastructure', 'E_PULL_FAILED: it failed'],
   [
     'its own image, which does not exist',
     own(failed('E_IMAGE_NOT_FOUND', false), { ownRecipe: true, ownImage: true }),
@@ -65,10 +71,31 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ],
   [
     "a registry that is away, with the job's own image",
-    own(failed('E_IMAGE_PULL', true), { ownRecipe: true, ownImage: true }),
+    own(failed('E_REGISTRY_UNREACHABLE', true), { ownRecipe: true, ownImage: true }),
+    healthy,
+    'infrastructure',
+    'E_REGISTRY_UNREACHABLE: it failed',
+  ],
+  [
+    'an Engine that is away, with a memory limit of its own',
+    own(failed('E_ENGINE_UNREACHABLE', true), { ownRecipe: true }),
+    healthy,
+    'infrastructure',
+    'E_ENGINE_UNREACHABLE: it failed',
+  ],
+  [
+    'its own image, which the Engine failed to pull for another reason',
+    own(failed('E_PULL_FAILED', true), { ownRecipe: true, ownImage: true }),
     healthy,
     'unknown',
-    'E_IMAGE_PULL: it failed',
+    'E_PULL_FAILED: it failed',
+  ],
+  [
+    'its own image, which the registry refused',
+    own(failed('E_IMAGE_DENIED', false), { ownRecipe: true, ownImage: true }),
+    healthy,
+    'unknown',
+    'E_IMAGE_DENIED: it failed',
   ],
   [
     'a volume of its pool that is gone, with a memory limit of its own',
@@ -96,6 +123,15 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
     healthy,
     'code',
     'result word',
+  ],
+  ['a service that says failed outside of the script', reported('failed', null, {}, 'runner'), healthy, 'unknown', 'result word'],
+  ['a service that does not say where it failed', reported('failed', code(1) as Exit, {}, null), healthy, 'unknown', 'result word'],
+  [
+    'a service that says failed outside of the script, and a sandbox out of memory',
+    reported('failed', { kind: 'oom' }, {}, 'runner'),
+    healthy,
+    'code',
+    'OOM kill',
   ],
   ['a service that says failed, on a card that failed', reported('failed'), fault, 'infrastructure', 'result word'],
   [

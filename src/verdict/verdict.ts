@@ -6,6 +6,7 @@ import { constants } from 'node:os';
 import { formatDuration } from '../config/units.ts';
 import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
 import { type ErrorCode, isJobsOwn } from '../errors.ts';
+import type { Outcome } from './outcome.ts';
 
 export const verdictKinds = ['passed', 'cancelled', 'code', 'infrastructure', 'unknown'] as const;
 export type VerdictKind = (typeof verdictKinds)[number];
@@ -29,14 +30,19 @@ export interface Verdict {
   readonly evidence: readonly string[];
 }
 
-/** How a CI service says that its job ended; null: it did not say, or in a word that onejob does not know. */
-export type Outcome = 'passed' | 'failed' | 'cancelled' | 'lost';
+/** Where a failed job failed: in its own script, or in what its runner does before and around that. */
+export const failedPlaces = ['script', 'runner'] as const;
+export type FailedIn = (typeof failedPlaces)[number];
 
-/** The end of a job of a service that keeps its own jobs. `note`: what onejob knows of it; a sentence or null. */
+/**
+ * The end of a job of a service that keeps its own jobs. `outcome`: what its word means; null: unknown. `failedIn`: what shows where it failed; null: nothing does. `note`: what onejob
+ * knows of it; a sentence or null.
+ */
 interface Reported {
   readonly kind: 'reported';
   readonly word: string;
   readonly outcome: Outcome | null;
+  readonly failedIn: FailedIn | null;
   readonly note: string | null;
 }
 
@@ -93,7 +99,8 @@ function judgeResult(ending: Ending): Verdict {
       const { failure } = result;
       const own = failure.code === 'E_JOB_REQUEST' || (ending.ownImage && imageCodes.has(failure.code));
       // With a recipe of its own, a limit, a volume or the pool may be at fault; so may be anybody if its files cannot be put into it.
-      const kind = own ? 'code' : ending.ownRecipe || isJobsOwn(failure) ? 'unknown' : 'infrastructure';
+      const isEithers = (ending.ownRecipe || isJobsOwn(failure)) && !awayCodes.has(failure.code);
+      const kind = own ? 'code' : isEithers ? 'unknown' : 'infrastructure';
       return { kind, why: 'the job could not be started', evidence: [`${failure.code}: ${failure.message}`] };
     }
     default:
@@ -107,6 +114,9 @@ function limitText({ timeLimit = null }: Ending): string {
 
 /** Faults of an image on any host. */
 const imageCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_IMAGE_NOT_FOUND', 'E_NO_SHELL']);
+
+/** Somebody is away whom every job of this host needs, whatever it asks for. */
+const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_ENGINE_UNREACHABLE']);
 
 /** Signals that others than the job may send; it raises the rest itself, such as SEGV. */
 const sent: ReadonlySet<string> = new Set(['HUP', 'INT', 'QUIT', 'KILL', 'USR1', 'USR2', 'TERM', 'STOP', 'PWR']);
@@ -145,7 +155,7 @@ function judgeExit(exit: Exit, { memoryLimited }: Pick<Ending, 'memoryLimited'>)
   }
 }
 
-function judgeReport({ word, outcome, note }: Reported, ending: Ending, exit: Exit | null): Verdict {
+function judgeReport({ word, outcome, failedIn, note }: Reported, ending: Ending, exit: Exit | null): Verdict {
   const said = `its CI service reports "${word}"`;
   const evidence = [`result ${word}`, ...(note === null ? [] : [note])];
   switch (outcome) {
@@ -163,9 +173,13 @@ function judgeReport({ word, outcome, note }: Reported, ending: Ending, exit: Ex
     case 'failed': {
       // An agent ends with 0 or with its job's code. What else ends it also ends its job.
       const isItsOwn = exit === null || (exit.kind === 'code' && sentSignal(exit.code) === null);
-      if (isItsOwn) return { kind: 'code', why: said, evidence };
-      const ended = judgeExit(exit, ending);
-      return { ...ended, evidence: [...evidence, ...ended.evidence] };
+      if (!isItsOwn) {
+        const ended = judgeExit(exit, ending);
+        return { ...ended, evidence: [...evidence, ...ended.evidence] };
+      }
+      if (failedIn === 'script') return { kind: 'code', why: said, evidence };
+      const where = failedIn === 'runner' ? 'it failed outside of its script' : 'nobody says whether its script failed';
+      return { kind: 'unknown', why: `${said}, but ${where}`, evidence };
     }
   }
 }

@@ -24,6 +24,8 @@ export interface JobRow {
   attempt: number;
   log: string[];
   isSealed: boolean;
+  /** How its only step ended; null: nobody has begun it. */
+  step: string | null;
   /** What is special about its task. */
   spec: TaskSpec;
   /** Runners' reports that it is not forgotten. */
@@ -53,11 +55,12 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     runners.push(row);
     return row;
   };
-  const jobView = ({ id, labels, status, conclusion, runner, attempt }: JobRow) => ({
+  const jobView = ({ id, labels, status, conclusion, runner, attempt, step }: JobRow) => ({
     ...{ id, name: 'j', labels, status, conclusion, run_id: id, run_attempt: attempt, head_branch: 'main' },
     url: `http://forge/api/v1/repos/acme/demo/actions/jobs/${id}`,
     html_url: `http://forge/acme/demo/actions/runs/${id}/jobs/0`,
     runner_id: runner ?? undefined,
+    steps: step === null ? [] : [{ name: 'run', number: 0, status: 'completed', conclusion: step }],
     ...{ created_at: '2026-01-01T00:00:00Z', started_at: runner === null ? never : '2026-01-01T00:00:01Z', completed_at: never },
   });
   const runnerView = ({ id, name, labels, disabled, isOnline }: RunnerRow) => ({
@@ -74,9 +77,11 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     if (at !== -1) runners.splice(at, 1);
     return at !== -1;
   };
-  const end = (job: JobRow, conclusion: string): void => {
+  /** `step`: how its step ended. */
+  const end = (job: JobRow, conclusion: string, step = conclusion): void => {
     job.status = 'completed';
     job.conclusion = conclusion;
+    job.step = step;
     // Ephemeral.
     if (job.runner !== null) remove(job.runner);
   };
@@ -194,6 +199,7 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
         attempt: 0,
         log: [],
         isSealed: false,
+        step: null,
         spec,
         touches: 0,
       };
@@ -202,7 +208,7 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     },
     /** As somebody does on the website: the same job waits again. */
     rerun(job: JobRow): void {
-      Object.assign(job, { status: 'queued', conclusion: '', runner: null, log: [], isSealed: false });
+      Object.assign(job, { status: 'queued', conclusion: '', runner: null, log: [], isSealed: false, step: null });
     },
     byUuid: (uuid: string) => runners.find((one) => one.uuid === uuid),
     /** The next runner is made, or the next task given, and nobody hears of it. */

@@ -58,12 +58,12 @@ export class PlayedRunner {
   }
 
   /** Ends its job, and with it the registration; the process ends too. */
-  finish(conclusion: Conclusion = 'success', log = ''): void {
+  finish(conclusion: Conclusion = 'success', log = '', failedStep?: string): void {
     const { job } = this.row;
     if (job?.status !== 'in_progress') throw new Error(`Runner ${this.row.name} has no job to finish.`);
     job.log += log;
     this.#isAlive = false;
-    this.#world.end(job, conclusion);
+    this.#world.end(job, conclusion, false, failedStep);
   }
 
   /** The process is dead, and says nothing more: GitHub ends its job at most 10 minutes later. The row stays. */

@@ -131,9 +131,32 @@ export function restOperations(parts: RestParts): {
     const group = world.groups.find(({ id }) => id === ranOn?.group);
     const state = { status: run.held === null ? job.status : 'waiting', conclusion: job.conclusion, labels: [...job.labels] };
     return filled('job', {
-      ...{ id: job.id, run_id: run.id, run_attempt: job.attempt, html_url: page, ...names, ...state, ...times, steps: [] },
+      ...{
+        id: job.id,
+        run_id: run.id,
+        run_attempt: job.attempt,
+        html_url: page,
+        ...names,
+        ...state,
+        ...times,
+        steps: stepsOf(job),
+      },
       ...{ runner_id: ranOn?.id ?? null, runner_name: ranOn?.name ?? null },
       ...{ runner_group_id: group?.id ?? null, runner_group_name: group?.name ?? null },
+    });
+  };
+
+  /** Of a job that is over: the runner's own, and those of its workflow. Names: actions/runner, `JobExtension.cs`. */
+  const stepsOf = (job: Job) => {
+    if (job.status !== 'completed' || job.ranOn === null) return [];
+    const own = job.steps.map((_, at) => `Step ${at + 1}`);
+    const before = job.failedStep === null || own.includes(job.failedStep) ? [] : [job.failedStep];
+    let isOver = false;
+    return ['Set up job', ...before, ...own, 'Complete job'].map((name, at) => {
+      const isFailed = name === job.failedStep;
+      const conclusion = isFailed ? 'failure' : isOver && name !== 'Complete job' ? 'skipped' : 'success';
+      isOver ||= isFailed;
+      return { name, number: at + 1, status: 'completed', conclusion, started_at: null, completed_at: null };
     });
   };
 

@@ -65,6 +65,8 @@ export interface Job {
   /** How often its runner has renewed its lease. */
   renewals: number;
   log: string;
+  /** Name of the step that failed, its own or its runner's; null: none did. */
+  failedStep: string | null;
   readonly queuedAt: number;
   startedAt: number | null;
   completedAt: number | null;
@@ -232,7 +234,16 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
     },
     addJob(row: Pick<Job, 'run' | 'name' | 'labels' | 'steps'>, attempt = 1): Job {
       const names = { id: 90_000 + jobs.length, uuid: randomUUID(), plan: randomUUID(), request: randomUUID() };
-      const state = { status: 'queued' as const, conclusion: null, runner: null, ranOn: null, set: null, renewals: 0, log: '' };
+      const state = {
+        status: 'queued' as const,
+        conclusion: null,
+        runner: null,
+        ranOn: null,
+        set: null,
+        renewals: 0,
+        log: '',
+        failedStep: null,
+      };
       const times = { queuedAt: clock.wall(), startedAt: null, completedAt: null, callOff: () => {} };
       const job: Job = { ...names, ...row, attempt, ...state, ...times };
       jobs.push(job);
@@ -278,9 +289,11 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
       job.callOff = clock.after(leaseTime, over);
       return clock.wall() + leaseTime;
     },
-    end(job: Job, conclusion: Conclusion, keepsRow = false): void {
+    /** `failedStep`: left out for a failure: its last. */
+    end(job: Job, conclusion: Conclusion, keepsRow = false, failedStep?: string): void {
       const { runner } = job;
-      Object.assign(job, { status: 'completed', conclusion, completedAt: clock.wall() });
+      const last = conclusion === 'failure' && !keepsRow ? `Step ${job.steps.length}` : null;
+      Object.assign(job, { status: 'completed', conclusion, completedAt: clock.wall(), failedStep: failedStep ?? last });
       tell('completed', job);
       letGo(job);
       if (runner !== null && !keepsRow) world.unregister(runner);

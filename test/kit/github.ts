@@ -211,11 +211,12 @@ export function memoryGitHub(options: GitHubOptions = {}) {
   };
 
   const { app, installations, install, quota, userToken, revokeTokens } = access;
-  const { repositories, people, repository, group, groups, jobs, runners, queue, cancel, rerun, approve } = world;
+  const { repositories, people, repository, group, groups, jobs, runners, queue, cancel, rerun, approve, watch } = world;
   return {
     ...{ fetch: fetchHere, handle, origin, api: `${origin}${base}`, enterprise, calls, faults },
     ...{ app, installations, install, quota, userToken, revokeTokens },
     ...{ repositories, people, repository, group, groups, jobs, runners, sets: sets.rows, queue, cancel, rerun, approve },
+    watch,
     /** The next `times` calls whose `METHOD /path` matches `on` end like this. Returns what ends it earlier. */
     fault(on: RegExp, trouble: Trouble, times = 1): () => void {
       const rule = { on, left: times, trouble };

@@ -51,7 +51,7 @@ test.each(['before its first word', 'half-way'])('a pull that stands still %s is
   const images = createImages(engine, '/nowhere', () => 0);
   const error = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never()).catch((e: unknown) => e);
   expect(error).toMatchObject({ retry: true, message: expect.stringContaining('pull') });
-  expect(['E_PULL_FAILED', 'E_ENGINE_SILENT']).toContain((error as { code: string }).code);
+  expect(['E_PULL_FAILED', 'E_REGISTRY_UNREACHABLE']).toContain((error as { code: string }).code);
   engine.close();
 });
 

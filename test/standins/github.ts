@@ -1,7 +1,9 @@
 /** `npm run standin:github`: the stand-in by hand, to see the whole flow without an account. */
+import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
+import { freePort } from '../support/free-port.ts';
 import { ensureGithubBase, writeRunnerPackage } from '../support/github-image.ts';
 import { buildGitHub } from '../support/github-programs.ts';
 import { startGitHub } from '../support/github-server.ts';
@@ -24,7 +26,15 @@ await playByHand({ usage, port: 0 }, async (where, stack) => {
   const base = await ensureGithubBase();
   const github = stack.use(await startGitHub({ address: where.host }));
   const { dir, state } = stack.use(trialFolder('github', 'state'));
-  const [config, key] = [join(dir, 'try.yml'), join(dir, 'app.pem')];
+  const [config, key, hookKey] = [join(dir, 'try.yml'), join(dir, 'app.pem'), join(dir, 'webhook.secret')];
+  const [port, secret] = [await freePort(), randomUUID()];
+  // An organisation's runner that runs no script in front of its job tells nobody which job that is: the webhook does.
+  const actions = { queued: 'queued', assigned: null, started: 'in_progress', completed: 'completed' } as const;
+  github.watch((what, job) => {
+    const action = actions[what];
+    // As at GitHub, each event is sent once, whether or not somebody listens.
+    if (action !== null) fetch(`http://127.0.0.1:${port}/`, github.webhook(action, job, secret)).catch(() => {});
+  });
   const runner = await writeRunnerPackage(dir);
   const text = `state_dir: "${state}"
 services:
@@ -33,11 +43,13 @@ services:
     url: "${github.origin}"
     app: { id: ${github.app.id}, private_key: { file: "${key}" } }
     poll: 5s
+    webhook: { listen: "127.0.0.1:${port}", secret: { file: "${hookKey}" } }
     agent: { from: "${runner}" }
 pools:
   lab: { service: hub, queue: acme, agents: 2, image: { base: "${base}" }, tags: gpu, network: default }
 `;
   writeFileSync(key, github.app.pem, { mode: 0o600 });
+  writeFileSync(hookKey, secret, { mode: 0o600 });
   writeFileSync(config, text);
 
   const queue = (words: string): string => {

@@ -18,6 +18,7 @@ export function serviceJob(id: string, change: Partial<ServiceJob> = {}): Servic
     state: 'running',
     result: null,
     outcome: null,
+    failedIn: null,
     note: null,
     queuedAt: 1_000,
     startedAt: 2_000,

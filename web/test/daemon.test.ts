@@ -94,7 +94,7 @@ describe.skipIf(lacks('chromium', 'bubblewrap', 'root'))('dashboard of a real da
     await log.getByText('<b>text</b>').waitFor();
     expect(await log.locator('.fg-c1').innerText()).toBe('red');
     await page.getByText('It failed by its own code').waitFor();
-    await page.getByText('your code', { exact: true }).waitFor();
+    await page.locator('.job-title').getByText('failed', { exact: true }).waitFor();
     await page.keyboard.press('e');
     await log.locator('.line.current', { hasText: 'error: it broke' }).waitFor();
 

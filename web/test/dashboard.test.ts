@@ -555,8 +555,8 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     expect(standin.posted.map(({ path }) => path)).toEqual(['/v1/jobs/e1a1b2c3d4e5/unhold']);
     // It ended once: what changed later was not its end.
     await page.goto(`${standin.url}/#/health`);
-    await page.getByText('ended: your code').waitFor();
-    expect(await page.getByText('ended: your code').count()).toBe(1);
+    await page.getByText('ended: failed, your code').waitFor();
+    expect(await page.getByText('ended: failed, your code').count()).toBe(1);
     expect(faults).toEqual([]);
   });
 

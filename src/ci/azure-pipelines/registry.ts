@@ -3,7 +3,7 @@ import { abortable } from '../../abortable.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { readSecret, type Variables } from '../../secrets/reference.ts';
-import type { Outcome } from '../../verdict/verdict.ts';
+import type { Outcome } from '../../verdict/outcome.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
@@ -271,6 +271,7 @@ export function jobOf(request: JobRequest, service: string, builds: Pick<Builds,
         demands: request.demands,
         result: request.result,
         outcome: outcomes.get(request.result ?? '') ?? null,
+        failedIn: 'script',
         queuedAt: request.queueTime,
         startedAt: request.receiveTime ?? request.assignTime,
         endedAt: request.finishTime,

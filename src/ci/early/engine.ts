@@ -204,5 +204,5 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     wanted.add(queue);
     waits.get(queue)?.abort();
   }
-  return { common, registry, registrations, lookNow };
+  return { common, registry, registrations, lookNow, had: jobs.had };
 }

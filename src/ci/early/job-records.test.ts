@@ -18,6 +18,7 @@ const nothing = {
   demands: [],
   result: null,
   outcome: null,
+  failedIn: null,
 };
 const job = (state: RemoteJob['state'], id = 'bell-7'): RemoteJob => ({
   ...{ id, state },

@@ -18,7 +18,7 @@ export interface JobRecordsParts extends RowWriterParts {
 
 /** `place`, in what follows: of the queue at the service. */
 export function createJobRecords(parts: JobRecordsParts) {
-  const { service, clock, registry, poolOf } = parts;
+  const { service, clock, registry, poolOf, store } = parts;
   const writer = createRowWriter(service, parts);
   const known = new Map<JobId, { readonly job: ServiceJob; readonly place: string }>();
   /** Jobs that are over: a look that began before a job ended may arrive after it. */
@@ -44,12 +44,24 @@ export function createJobRecords(parts: JobRecordsParts) {
     return { ...{ id, service, pool, agent, state, note: null }, ...job.facts() };
   };
 
+  /** With this host's times where the service has none: when the job was first seen at work, and when its agent ended. */
+  const timed = (row: ServiceJob): ServiceJob => {
+    const { startedAt = null, endedAt = null } = writer.get(row.id) ?? {};
+    const isOver = row.state === 'done';
+    const now = clock.wall();
+    return {
+      ...row,
+      startedAt: row.startedAt ?? startedAt ?? (row.state === 'running' ? now : null),
+      endedAt: isOver ? (row.endedAt ?? endedAt ?? store.history.get(row.agent ?? '')?.endedAt ?? now) : row.endedAt,
+    };
+  };
+
   /** Writes down at once that an agent has this job, with what is known. */
   const had = (job: RemoteJob, agent: AgentId, place: string): JobId => {
     const { id } = job;
     jobOf.set(agent, id);
     for (const old of [...jobOf.keys()].slice(0, -remembered)) jobOf.delete(old);
-    save(rowOf(job, poolOf(agent) ?? known.get(id)?.job.pool ?? writer.get(id)?.pool ?? '', agent), place);
+    save(timed(rowOf(job, poolOf(agent) ?? known.get(id)?.job.pool ?? writer.get(id)?.pool ?? '', agent)), place);
     return id;
   };
 
@@ -97,7 +109,7 @@ export function createJobRecords(parts: JobRecordsParts) {
         if (job.state === 'waiting' && !here.has(id)) known.delete(id);
         if (there.has(id) || !known.has(id)) continue;
         // A present agent reports by its end how the job ended.
-        if (job.agent === null || poolOf(job.agent) === null) save({ ...job, state: 'done', endedAt: clock.wall() }, place);
+        if (job.agent === null || poolOf(job.agent) === null) save(timed({ ...job, state: 'done' }), place);
       }
       for (const { job, pools } of waiting) {
         const [pool] = pools;

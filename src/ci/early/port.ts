@@ -28,7 +28,7 @@ export interface RemoteJob {
   readonly id: JobId;
   readonly state: ServiceJob['state'];
   /** For people: what is known by now. */
-  facts(): Omit<ServiceJob, 'id' | 'state' | 'service' | 'pool' | 'agent' | 'note'>;
+  facts(): Omit<ServiceJob, 'id' | 'state' | 'service' | 'pool' | 'agent' | 'note'> & Partial<Pick<ServiceJob, 'note'>>;
   /** Finds out more for `facts`; nobody waits for it. Answers whether there is more now. Absent: there is no more. */
   describe?(signal: AbortSignal): Promise<boolean>;
 }

@@ -206,6 +206,18 @@ describe('a job that was taken', () => {
 });
 
 describe('a job that runs', () => {
+  it.each([
+    ['failure', 'script'],
+    ['cancelled', 'runner'],
+  ] as const)('is blamed for its failure only if a step of it failed: %s', async (step, where) => {
+    const { one, row, job } = await begun();
+    await using _ = one;
+    one.gitea.end(row, 'failure', step);
+    await one.settle(job, { kind: 'code', code: 0 });
+    expect(one.row(job)).toMatchObject({ result: 'failure', outcome: 'failed', failedIn: where });
+    expect(one.store.outcomes.get(job)?.verdict.kind).toBe(where === 'script' ? 'code' : 'unknown');
+  });
+
   it('is ended when it was cancelled, of which its runner never hears', async () => {
     const { one, row, job } = await begun();
     await using _ = one;

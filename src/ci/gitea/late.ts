@@ -30,7 +30,7 @@ import { createPlaces } from './registry.ts';
 import { equipped, runnerScript } from './script.ts';
 import { type GivenTask, handedIn, taskFacts, taskIn } from './task.ts';
 import { type GiteaServiceConfig, labelsOf } from './type.ts';
-import { endOf, type Job, repositoryOf } from './wire.ts';
+import { endOf, failedIn, type Job, outsideScript, repositoryOf } from './wire.ts';
 
 /** A runner at the server. `place`: whose it is, as a part of the path. */
 const enlisted = z.object({
@@ -225,8 +225,10 @@ export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
 
   /** How the job of a runner ended, as the server says. */
   async function ended({ id, place }: Enlisted, signal: AbortSignal): Promise<JobEnd> {
-    const { conclusion = null } = (await client.endedJobs(place, signal)).find(({ runner_id }) => runner_id === id) ?? {};
-    return { word: conclusion ?? 'ended', outcome: endOf(conclusion) };
+    const job = (await client.endedJobs(place, signal)).find(({ runner_id }) => runner_id === id);
+    const outcome = endOf(job?.conclusion ?? null);
+    const where = job === undefined || outcome !== 'failed' ? null : failedIn(job);
+    return { word: job?.conclusion ?? 'ended', outcome, failedIn: where, note: where === 'runner' ? outsideScript : null };
   }
 
   return {

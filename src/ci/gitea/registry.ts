@@ -6,6 +6,7 @@
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, StopReason } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
@@ -14,7 +15,7 @@ import { endTask } from './last-words.ts';
 import { runnerScript } from './script.ts';
 import type { GiteaParts } from './service.ts';
 import { labelsOf } from './type.ts';
-import { endOf, type Job, type Run, type Runner, repositoryOf } from './wire.ts';
+import { endOf, failedIn, type Job, outsideScript, type Run, type Runner, repositoryOf } from './wire.ts';
 
 export type GiteaRegistry = ReturnType<typeof createGiteaRegistry>;
 
@@ -36,6 +37,8 @@ interface Known {
   task: number | null;
   /** Why it was told to end. */
   why: StopReason | null;
+  /** What onejob wrote into the log of its job, which it ended. */
+  words: string | null;
   /** It gets no more jobs, and one that was being picked for it shows. */
   isClosed: boolean;
   /** Its sandbox is gone, and it has no job that is not over: another look would only cost its server time. */
@@ -59,6 +62,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       ended: null,
       task: null,
       why: null,
+      words: null,
       isClosed: false,
       isOver: false,
       uselessSince: null,
@@ -69,7 +73,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     return found;
   };
 
-  const remoteJob = (job: Job) => jobOf(job, config.name, runs);
+  const remoteJob = (job: Job, how: How = alive) => jobOf(job, config.name, runs, how);
 
   const entryOf = (place: string, { id, name, status }: Runner, jobs: readonly Job[]): Entry => {
     const job = jobs.find(({ runner_id }) => runner_id === id);
@@ -111,9 +115,14 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     const key = keys.of(agent);
     const repository = repositoryOf(job);
     if (key === null || repository === null) return false;
-    const { task: heard, why } = knownOf(agent);
+    const known = knownOf(agent);
+    const { task: heard, why } = known;
     const words = lastWords(why, parts.exitOf(agent));
-    const tell = (task: number) => endTask(parts, { key, task, words }, signal);
+    const tell = async (task: number): Promise<boolean> => {
+      const isEnded = await endTask(parts, { key, task, words }, signal);
+      if (isEnded) known.words = words;
+      return isEnded;
+    };
     if (heard !== null && (await tell(heard))) return true;
     for (const task of await client.runningTasks(repository, signal)) if (task !== heard && (await tell(task))) return true;
     return false;
@@ -187,20 +196,21 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     },
     disable: keep,
     async lastJob(remote, signal) {
-      const { job, task, isOver, ended: last } = knownOf(agentAt(remote) ?? '');
-      if (last !== null) return remoteJob(last);
+      const known = knownOf(agentAt(remote) ?? '');
+      const { job, task, isOver, ended: last } = known;
+      if (last !== null) return remoteJob(last, known);
       const current = isOver ? null : await currentJob(remote, signal);
       const agent = agentAt(remote);
       // Its agent is long gone: this ends it, and its result is known.
       const isLeft = current !== null && agent !== undefined && slots.poolOf(agent) === null;
-      if (isLeft && (await speakFor(agent, current, signal))) return remoteJob((await again(current, signal)) ?? current);
-      if (current !== null) return remoteJob(current);
+      if (isLeft && (await speakFor(agent, current, signal))) return remoteJob((await again(current, signal)) ?? current, known);
+      if (current !== null) return remoteJob(current, known);
       const found = job === null ? null : await again(job, signal);
-      if (found !== null) return remoteJob(found);
+      if (found !== null) return remoteJob(found, known);
       // A runner says in its log when it begins a task: without that, there was none.
       if (job === null && task === null) return null;
       const ended = (await client.endedJobs(remote.place, signal)).find(({ runner_id }) => runner_id === Number(remote.id));
-      if (ended !== undefined) return remoteJob(ended);
+      if (ended !== undefined) return remoteJob(ended, known);
       throw new OnejobError('E_CI_ANSWER', `${config.url} does not say which job runner ${remote.id} had.`, { retry: true });
     },
     async follow({ place, entries }, emit, signal) {
@@ -318,7 +328,22 @@ function jobIdOf(service: string, { id, status, run_attempt: tries }: Pick<Job, 
   return attempt > 1 ? `${service}-${id}-${attempt}` : `${service}-${id}`;
 }
 
-function jobOf(job: Job, service: string, runs: Runs): RemoteJob {
+type How = Pick<Known, 'why' | 'words'>;
+/** Of an agent that nobody told to end, and whose job onejob did not end. */
+const alive: How = { why: null, words: null };
+
+/** Where a job failed, and what onejob knows of that. */
+function failureOf(job: Job, { why, words }: How): Pick<ServiceJob, 'failedIn' | 'note'> {
+  if (endOf(job.conclusion) !== 'failed') return { failedIn: null, note: null };
+  const note = words === null ? null : `onejob ended this job: ${words}`;
+  // Its own limits, which onejob watches.
+  if (why === 'timeout' || why === 'disk') return { failedIn: 'script', note };
+  if (words !== null) return { failedIn: 'runner', note };
+  const where = failedIn(job);
+  return { failedIn: where, note: where === 'runner' ? outsideScript : null };
+}
+
+function jobOf(job: Job, service: string, runs: Runs, how: How): RemoteJob {
   const { status, conclusion, runner_id } = job;
   return {
     id: jobIdOf(service, job),
@@ -338,6 +363,7 @@ function jobOf(job: Job, service: string, runs: Runs): RemoteJob {
         demands: job.labels,
         result: conclusion,
         outcome: endOf(conclusion),
+        ...failureOf(job, how),
         queuedAt: job.created_at,
         startedAt: job.started_at,
         endedAt: job.completed_at,

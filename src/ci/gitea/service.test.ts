@@ -93,6 +93,50 @@ it('keeps what is known of an agent whose service is away when it ends', async (
   await soon(() => bench.store.serviceJobs.get('forge-1')).toMatchObject({ state: 'done', result: 'success' });
 });
 
+it.each([
+  ['a step of its workflow', 'failure', 'script', 'code'],
+  // As where `container:` wants an Engine.
+  ['no step, because none began', 'cancelled', 'runner', 'unknown'],
+] as const)('a job that failed in %s is blamed for it only then', async (_, step, where, kind) => {
+  bench = giteaService();
+  const { runner } = await start('a1');
+  const job = work(runner);
+  watch();
+  await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
+  bench.gitea.end(job, 'failure', step);
+  bench.live.delete('a1');
+  await bench.service.deregister(contextOf('a1'), patient);
+  expect(bench.store.serviceJobs.get('forge-1')).toMatchObject({ state: 'done', result: 'failure', failedIn: where });
+  expect(bench.store.outcomes.get('forge-1')?.verdict.kind).toBe(kind);
+  const note = bench.store.serviceJobs.get('forge-1')?.note ?? '';
+  expect(/"container:" in its workflow wants an Engine.*name the image in the pool/.test(note)).toBe(where === 'runner');
+});
+
+it('a job that onejob ended at its time limit is to blame, one that it ended for a stop is not', async () => {
+  for (const [why, kind] of [
+    ['timeout', 'code'],
+    ['shutdown', 'unknown'],
+  ] as const) {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    work(runner);
+    const on = new AbortController();
+    bench.service.observe((event) => seen.push(event), on.signal);
+    await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
+    bench.service.listen?.('a1')('time="x" level=info msg="task 101 repo is acme/demo http://forge"');
+    await bench.service.ending?.({ agent: 'a1', job: 'forge-1', why, released: true }, patient);
+    bench.live.delete('a1');
+    await bench.service.deregister(contextOf('a1'), patient);
+    on.abort();
+    expect(bench.store.outcomes.get('forge-1')?.verdict).toMatchObject({
+      kind,
+      evidence: expect.arrayContaining([expect.stringMatching(/^onejob ended this job: /)]),
+    });
+    if (why === 'timeout') bench.close();
+    seen = [];
+  }
+});
+
 it('watches the agents of two pools that write one place differently', async () => {
   bench = giteaService({ queues: ['acme', 'Acme'] });
   bench.live.add('b1');

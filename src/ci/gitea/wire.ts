@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { serviceId } from '../../http/service-id.ts';
+import type { FailedIn } from '../../verdict/verdict.ts';
 import type { Page } from '../kit/pages.ts';
 
 const id = z.union([z.int(), z.string().regex(/^\d+$/)]).transform(Number);
@@ -19,6 +20,12 @@ const text = z
   .string()
   .nullish()
   .transform((found) => (found === undefined || found === '' ? null : found));
+
+const listOf = <T extends z.ZodType>(row: T) =>
+  row
+    .array()
+    .nullish()
+    .transform((found) => found ?? []);
 
 export const runner = z.object({
   id,
@@ -56,6 +63,8 @@ export const job = z.object({
   created_at: time,
   started_at: time,
   completed_at: time,
+  /** As its workflow has them. Empty where no runner has begun it. */
+  steps: listOf(z.object({ conclusion: text })),
 });
 export type Job = z.infer<typeof job>;
 
@@ -65,12 +74,6 @@ export const run = z.object({
   path: text,
 });
 export type Run = z.infer<typeof run>;
-
-const listOf = <T extends z.ZodType>(row: T) =>
-  row
-    .array()
-    .nullish()
-    .transform((found) => found ?? []);
 
 const page = <T>(total: number, rows: readonly T[]): Page<T> => ({ total, rows });
 
@@ -106,3 +109,16 @@ const outcomes = { success: 'passed', failure: 'failed', cancelled: 'cancelled',
 /** What a conclusion means; null: unknown. */
 export const endOf = (conclusion: string | null): (typeof outcomes)[keyof typeof outcomes] | null =>
   conclusion !== null && Object.hasOwn(outcomes, conclusion) ? outcomes[conclusion as keyof typeof outcomes] : null;
+
+/**
+ * Where a job failed: a job is blamed only if a step of its workflow failed. Its runner lists no steps of its own, and reports steps
+ * that it never began as cancelled (1.0.8, `reporter.go`). null: the server shows no steps.
+ */
+export function failedIn({ steps }: Pick<Job, 'steps'>): FailedIn | null {
+  if (steps.length === 0) return null;
+  return steps.some(({ conclusion }) => conclusion === 'failure') ? 'script' : 'runner';
+}
+
+/** What such a job may have wanted, and what to do, as sentences. */
+export const outsideScript =
+  'No step of its workflow failed: its runner did not come to one. "container:" in its workflow wants an Engine, and sandboxes have none: name the image in the pool instead. The log of the job says what it was.';

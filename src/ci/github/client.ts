@@ -132,10 +132,13 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
         return restOf(place).read(wire.groupPage, call, signal);
       }),
     /**
-     * Jobs of a repository that no runner has, also those of runs whose other jobs run already. GitHub has no such list of an
-     * organisation. null: it has so many unfinished runs that not all were read, and those that were have none.
+     * Jobs of a repository's unfinished runs. GitHub has no such list of an organisation. `waiting`: those that no runner has; null: it
+     * has so many unfinished runs that not all were read, and those that were have none. `taken`: those that a runner has or had.
      */
-    async waitingJobs(place: string, signal: AbortSignal): Promise<wire.Job[] | null> {
+    async unfinishedJobs(
+      place: string,
+      signal: AbortSignal,
+    ): Promise<{ readonly waiting: wire.Job[] | null; readonly taken: wire.Job[] }> {
       const rest = restOf(place);
       const doing = `list the waiting jobs of ${place}`;
       const lists = await Promise.all(
@@ -155,9 +158,11 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
         else running.delete(id);
         return rows;
       });
-      const found = (await Promise.all(pages)).flatMap((rows) => rows.filter(({ status }) => status === 'queued'));
+      const all = (await Promise.all(pages)).flat();
+      const waiting = all.filter(({ status }) => status === 'queued');
       const isComplete = lists.every(({ total, rows }) => total <= rows.length);
-      return found.length === 0 && !isComplete ? null : found;
+      const taken = all.filter(({ runner_name }) => runner_name !== null);
+      return { waiting: waiting.length === 0 && !isComplete ? null : waiting, taken };
     },
     /** The job of a run that the runner with this name got, in whichever try; null: it has none there. */
     async jobOf(
@@ -172,11 +177,10 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       );
       return rows.find(({ runner_name }) => runner_name === runner) ?? null;
     },
-    /** Whether a job still waits for a runner; null: the credential does not see it. `place`: whose runners may take it. */
-    async stillWaits(place: string, repository: string, job: number, signal: AbortSignal): Promise<boolean | null> {
+    /** null: the credential does not see it. `place`: whose runners may take it. */
+    job(place: string, repository: string, job: number, signal: AbortSignal): Promise<wire.Job | null> {
       const call = { path: `/repos/${repository}/actions/jobs/${job}`, doing: `look at job ${job} of ${repository}` };
-      const found = await restOf(place).find(wire.job, call, signal);
-      return found === null ? null : found.status === 'queued';
+      return restOf(place).find(wire.job, call, signal);
     },
     /** Packages of the runner for a platform such as `linux-x64`: the newest only, which is all that GitHub offers. */
     async packages(place: string, platform: string, signal: AbortSignal): Promise<OfferedPackage[]> {

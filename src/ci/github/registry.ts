@@ -3,6 +3,7 @@
  * that, and the runner itself how the job ended.
  */
 import type { PoolConfig } from '../../config/config.ts';
+import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -10,6 +11,7 @@ import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { GithubClient } from './client.ts';
+import { failedIn, whyOutside } from './job-end.ts';
 import { deviceLabels, isDeviceLabel } from './labels.ts';
 import type { SetJob, SetPool } from './scale-sets.ts';
 import { jobMark, mountedAt, runnerIn, runnerScript } from './script.ts';
@@ -27,6 +29,8 @@ const [tidying, ghostly] = [120_000, 60_000];
 const rightsMayCome = 600_000;
 /** How often GitHub is asked for an agent's job that it does not show. */
 const mostTries = 3;
+/** ms before each further question for the end of a job whose agent has ended: GitHub learns of it later than this host. */
+const settling = [2_000, 10_000, 60_000];
 /** How many agents are remembered with what is known of them. */
 const remembered = 1_000;
 
@@ -47,6 +51,8 @@ interface Known {
   job: Job | null;
   /** How often GitHub was asked for its job in vain. */
   tries: number;
+  /** When its runner began the job by its own words, or a look showed it busy first; wall clock, ms. */
+  begunAt: number | null;
   /** Since when looks do not show its runner, or since it was asked for; core clock, ms. */
   goneSince: number | null;
 }
@@ -60,6 +66,7 @@ const unknown = {
   wasBusy: false,
   job: null,
   tries: 0,
+  begunAt: null,
   goneSince: null,
 };
 
@@ -91,30 +98,76 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const bookedAt = ({ place, id }: Remote) => registrations.open().find((one) => one.place === place && one.remote === id);
   const agentAt = (remote: Remote): AgentId | null => bookedAt(remote)?.agent ?? null;
 
-  const mayRead = ({ told, job, tries }: Known): boolean =>
-    told !== null && !isDenied(told.repository) && (job === null ? tries < mostTries : job.status !== 'completed');
+  const isEnded = ({ job }: Known): boolean => job?.status === 'completed';
+  const mayRead = (known: Known): boolean => known.told !== null && !isDenied(known.told.repository) && !isEnded(known);
+  const hasEngine = config.docker !== null;
+
+  const factsAt = (known: Known): ReturnType<RemoteJob['facts']> => {
+    const { told, refused, job } = known;
+    const facts = factsOf(known);
+    if (refused !== null) return { ...facts, failedIn: 'runner', note: `onejob refused this job: ${refused}.` };
+    if (facts.outcome !== 'failed') return facts;
+    const where = job?.conclusion == null ? null : failedIn(job);
+    if (job !== null && where === 'runner')
+      return { ...facts, failedIn: where, note: whyOutside(job, { service: config.name, hasEngine }) };
+    if (where === 'script') return { ...facts, failedIn: where };
+    const note = `GitHub shows no steps of it to the credential of ${config.name}, so nobody knows whether its script failed.`;
+    if (told !== null && isDenied(told.repository))
+      return { ...facts, failedIn: where, note: `${note} Give the App or the token the right to read Actions.` };
+    return { ...facts, failedIn: where, note };
+  };
 
   const jobAt = (remote: Remote, known: Known): RemoteJob => ({
     id: `${config.name}-${remote.id}`,
-    state: known.job?.status === 'completed' ? 'done' : 'running',
-    facts: () => factsOf(known),
-    ...(known.job === null && mayRead(known) && { describe: (signal) => read(remote, known, signal) }),
+    state: isEnded(known) ? 'done' : 'running',
+    facts: () => factsAt(known),
+    ...(known.job === null &&
+      known.tries < mostTries &&
+      mayRead(known) && { describe: (signal) => read(remote.place, bookedAt(remote)?.name, known, signal) }),
   });
 
-  /** Asks GitHub for the job that an agent has. Whether it said. */
-  async function read(remote: Remote, known: Known, signal: AbortSignal): Promise<boolean> {
-    const name = bookedAt(remote)?.name;
-    const { told } = known;
-    if (told === null || name === undefined || !mayRead(known)) return false;
+  /** Asks GitHub for the job that an agent has, or had. `runner`: its name. Whether it said. */
+  async function read(place: string, runner: string | undefined, known: Known, signal: AbortSignal): Promise<boolean> {
+    const { told, job } = known;
+    if (told === null || runner === undefined || !mayRead(known)) return false;
     known.tries += 1;
     try {
-      known.job = (await client.jobOf(remote.place, { ...told, runner: name }, signal)) ?? known.job;
+      const found =
+        job === null
+          ? await client.jobOf(place, { ...told, runner }, signal)
+          : await client.job(place, told.repository, job.id, signal);
+      // A webhook may have told of its end meanwhile.
+      if (!isEnded(known)) known.job = found ?? job;
     } catch (error) {
       signal.throwIfAborted();
       // The App or the token need not have that right.
       if (hasCode(error, 'E_CI_DENIED')) deny(told.repository);
     }
     return known.job !== null;
+  }
+
+  /** Asks for the end of a job whose agent has ended, until GitHub knows it. */
+  async function readEnd(place: string, runner: string | undefined, known: Known, signal: AbortSignal): Promise<boolean> {
+    for (const wait of settling) {
+      if (runner === undefined || !mayRead(known)) break;
+      await sleep(clock, wait, signal);
+      signal.throwIfAborted();
+      await read(place, runner, known, signal);
+    }
+    return known.job !== null;
+  }
+
+  /** What GitHub says of a job that a runner has or had. Its agent, if it is this service's. */
+  function shown(repository: string, job: Job): AgentId | null {
+    const agent = job.runner_name === null ? null : registrations.agentNames.agentOf(job.runner_name);
+    if (agent === null || registrations.find(agent)?.service !== config.name) return null;
+    const known = knownOf(agent);
+    if (!isEnded(known)) known.job = job;
+    known.told ??= {
+      ...{ repository, run: job.run_id, number: null, workflow: job.workflow_name, name: job.name },
+      ...{ event: null, ref: null, refused: null },
+    };
+    return agent;
   }
 
   /** A runner works on one job at most, so its id is that of the job. */
@@ -124,7 +177,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     const state = status === 'online' || status === 'offline' ? status : null;
     if (!busy) return { ...remote, name, status: state, job: null };
     const known = agent === null ? null : knownOf(agent);
-    if (known !== null) known.wasBusy = true;
+    if (known !== null) Object.assign(known, { wasBusy: true, begunAt: known.begunAt ?? clock.wall() });
     // "offline" is said of runners at work, too.
     return { ...remote, name, status: 'online', job: jobAt(remote, known ?? unknown) };
   };
@@ -134,8 +187,10 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     if (sets !== null) return null;
     if (!place.startsWith('repos/') || isDenied(place)) return toldJobs.at(place);
     try {
-      const found = await client.waitingJobs(place, signal);
-      return found?.map((job) => ({ job, repository: place.slice('repos/'.length) })) ?? null;
+      const repository = place.slice('repos/'.length);
+      const { waiting, taken } = await client.unfinishedJobs(place, signal);
+      for (const job of taken) shown(repository, job);
+      return waiting?.map((job) => ({ job, repository })) ?? null;
     } catch (error) {
       signal.throwIfAborted();
       if (hasCode(error, 'E_CI_DENIED')) deny(place);
@@ -148,7 +203,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     for (const { job, repository } of sets === null ? toldJobs.inDoubt(place) : []) {
       if (isDenied(repository)) continue;
       try {
-        if ((await client.stillWaits(place, repository, job.id, signal)) === false) toldJobs.gone(job.id);
+        const now = await client.job(place, repository, job.id, signal);
+        if (now !== null && now.status !== 'queued') toldJobs.gone(job.id);
       } catch (error) {
         signal.throwIfAborted();
         if (hasCode(error, 'E_CI_DENIED')) deny(repository);
@@ -233,8 +289,11 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       const known = agent === null ? null : knownOf(agent);
       // A runner says in its own words when it begins a job. That it is gone shows nothing: onejob or a person may have removed it.
       if (known === null || (known.told === null && known.title === null && !known.wasBusy)) return null;
-      await read(remote, known, signal);
-      const job = { ...jobAt(remote, known), state: 'done' } as const;
+      const runner = bookedAt(remote)?.name;
+      await read(remote.place, runner, known, signal);
+      const describe = (inner: AbortSignal) => readEnd(remote.place, runner, known, inner);
+      const { id, facts } = jobAt(remote, known);
+      const job: RemoteJob = { id, state: 'done', facts, ...(mayRead(known) && { describe }) };
       const pool = agent === null ? null : slots.poolOf(agent);
       // One that was cancelled early may have ended before that script.
       const hasRun = !known.isHeard && job.facts().outcome === 'passed';
@@ -298,19 +357,23 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       toldJobs.heard(event);
       const { workflow_job: job, repository } = event;
       const places = placesOf(event);
-      const agent = job.runner_name === null ? null : registrations.agentNames.agentOf(job.runner_name);
-      const registration = agent === null ? null : registrations.find(agent);
-      if (agent !== null && registration?.service === config.name && places.includes(registration.place)) {
-        const known = knownOf(agent);
-        if (known.job?.status !== 'completed') known.job = job;
-        known.told ??= {
-          ...{ repository: repository.full_name, run: job.run_id, number: null, workflow: job.workflow_name, name: job.name },
-          ...{ event: null, ref: null, refused: null },
-        };
-        return [registration.place];
-      }
+      const name = job.runner_name;
+      const its = name === null ? null : registrations.find(registrations.agentNames.agentOf(name) ?? '');
+      if (its !== null && places.includes(its.place) && shown(repository.full_name, job) !== null) return [its.place];
       const served = parts.pools.filter((pool) => suits(pool, job.labels)).map(({ queue }) => placeOf(queue));
       return places.filter((place) => served.includes(place));
+    },
+    /** The job of an agent that has ended already, whose end a webhook reports; null: the event is about another one. */
+    over({
+      action,
+      workflow_job: job,
+    }: JobEvent): { readonly job: RemoteJob; readonly agent: AgentId; readonly place: string } | null {
+      const agent = job.runner_name === null ? null : registrations.agentNames.agentOf(job.runner_name);
+      if (action !== 'completed' || agent === null || slots.poolOf(agent) !== null) return null;
+      const its = registrations.find(agent);
+      if (its?.service !== config.name || its.remote === null) return null;
+      const remote = { place: its.place, id: its.remote };
+      return { job: jobAt(remote, { ...knownOf(agent), job }), agent, place: its.place };
     },
     /** A line of the runner, or of the script in front of its job. A job may forge one, but comes after the first. */
     heard(agent: AgentId, line: string): void {
@@ -323,7 +386,11 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
         return;
       }
       const [, begun, , result] = /^\S+ \S+Z: (?:Running job: (.+)|Job (.+) completed with result: (\w+))$/.exec(line) ?? [];
-      if (begun !== undefined) knownOf(agent).title ??= begun;
+      if (begun !== undefined) {
+        const known = knownOf(agent);
+        known.title ??= begun;
+        known.begunAt ??= clock.wall();
+      }
       if (result !== undefined) knownOf(agent).result ??= result;
     },
     forget: (agent: AgentId) => void agents.delete(agent),
@@ -336,7 +403,7 @@ const outcomes: Readonly<Record<string, 'passed' | 'failed' | 'cancelled' | 'los
   ...{ succeeded: 'passed', failed: 'failed', canceled: 'cancelled', abandoned: 'lost' },
 };
 
-function factsOf({ told: said, refused, title, result, job }: Known): ReturnType<RemoteJob['facts']> {
+function factsOf({ told: said, refused, title, result, job, begunAt }: Known): ReturnType<RemoteJob['facts']> {
   const file = job?.workflow_name ?? said?.workflow ?? null;
   const name = job?.name ?? title ?? said?.name ?? null;
   const number = said?.number ?? null;
@@ -353,8 +420,10 @@ function factsOf({ told: said, refused, title, result, job }: Known): ReturnType
     demands: job?.labels ?? [],
     result: refused === null ? end : 'refused',
     outcome: refused !== null ? 'failed' : end === null ? null : (outcomes[end] ?? null),
+    failedIn: null,
     queuedAt: job?.created_at ?? null,
-    startedAt: job?.started_at ?? null,
+    // GitHub writes the time of its creation while it waits.
+    startedAt: (job === null || job.runner_name === null ? null : job.started_at) ?? begunAt,
     endedAt: job?.completed_at ?? null,
   };
 }

@@ -50,7 +50,7 @@ export function createGithub(parts: GithubParts) {
   const { name: service, url } = config;
   const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
   const connect = (known: Registrations) => createGithubRegistry(parts, known);
-  const { common, registry, registrations, lookNow } = createEarlyBound(early, connect);
+  const { common, registry, registrations, lookNow, had } = createEarlyBound(early, connect);
   const webhook = config.webhook === null ? null : openWebhook(config.webhook);
   const { docker } = config;
   const shared = docker === null ? null : createSharedFiles({ ...parts, docker, agentNames: registrations.agentNames });
@@ -100,6 +100,8 @@ export function createGithub(parts: GithubParts) {
   function openWebhook({ listen, secret }: NonNullable<GithubServiceConfig['webhook']>) {
     const heard = (event: JobEvent): void => {
       const places = registry.hooked(event);
+      const over = registry.over(event);
+      if (over !== null) had(over.job, over.agent, over.place);
       for (const { name } of early.queues) if (places.includes(placeOf(name))) lookNow(name);
     };
     return createWebhook({ service, listen, secret: () => readSecret(secret, parts.variables), clock, log, heard });

@@ -312,3 +312,27 @@ describe('doctor', () => {
     await up();
   });
 });
+
+it('tells how a job ended whose agent has ended before', async () => {
+  const one = await bench();
+  await one.up();
+  one.live.add('a1');
+  const { script } = await one.service.register(contextOf('a1'), patient);
+  const runner = one.github.connect(jitIn(script));
+  const job = one.github.queue({ labels: ['ci'], name: 'build' });
+  runner.take();
+  expect(await one.hook('in_progress', job)).toBe(204);
+  const id = `hub-${runner.row.id}`;
+  one.live.delete('a1');
+  await one.service.deregister(contextOf('a1'), patient);
+  expect(one.store.serviceJobs.get(id)).toMatchObject({ state: 'done', outcome: null, endedAt: expect.any(Number) });
+  one.clock.advance(700);
+  runner.finish();
+  expect(await one.hook('completed', job)).toBe(204);
+  await one
+    .soon(() => one.store.serviceJobs.get(id))
+    .toMatchObject({ result: 'success', outcome: 'passed', startedAt: job.startedAt });
+  // Once more, and late, changes nothing.
+  expect(await one.hook('in_progress', job)).toBe(204);
+  expect(one.store.serviceJobs.get(id)).toMatchObject({ result: 'success' });
+});

@@ -41,8 +41,10 @@ export const groupPage = z
 /** `encoded_jit_config` holds a private key: it goes into the script of the sandbox, and nowhere else. */
 export const jitConfig = z.object({ runner: z.object({ id }), encoded_jit_config: z.string().regex(/^[\w+/=-]+$/) });
 
+const step = z.object({ name: z.string(), conclusion: text });
 export const job = z.object({
   id,
+  run_id: id,
   name: z.string(),
   workflow_name: text,
   head_branch: text,
@@ -54,13 +56,18 @@ export const job = z.object({
   created_at: time,
   started_at: time,
   completed_at: time,
+  /** Also those of the runner. */
+  steps: z
+    .array(step)
+    .nullish()
+    .transform((found) => found ?? []),
 });
 export type Job = z.infer<typeof job>;
 /** A webhook about a job (docs, "Webhook events and payloads"). It says nothing of forks. */
 export const jobEvent = z.object({
   /** `queued`, `in_progress`, `completed`; `waiting`: for an approval. */
   action: z.string(),
-  workflow_job: job.extend({ run_id: id }),
+  workflow_job: job,
   repository: z.object({ full_name: z.string().regex(/^[\w-]+\/(?!\.{1,2}$)[\w.-]+$/) }),
   enterprise: z.object({ slug: z.string() }).nullish(),
 });

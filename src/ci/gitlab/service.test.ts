@@ -361,6 +361,21 @@ describe('a job whose sandbox is over', () => {
     expect(one.row('lab-1')).toMatchObject({ state: 'done', outcome });
   });
 
+  it.each([
+    ['WARNING: Job failed: exit status 1  duration_s=0.3 job=1', 'script', 'code'],
+    ['ERROR: Job failed (system failure): prepare environment: exit status 1  job=1', 'runner', 'unknown'],
+  ])('is not blamed for a failure of its runner: %s', async (line, where, kind) => {
+    const { one, job } = await waiting();
+    await using _ = one;
+    await one.take('lab-1');
+    await one.begin('lab-1');
+    one.service.listen?.('a1')(line);
+    one.gitlab.end(job, 'failed');
+    await one.settle('lab-1', { kind: 'code', code: 0 });
+    expect(one.row('lab-1')).toMatchObject({ outcome: 'failed', failedIn: where });
+    expect(one.store.outcomes.get('lab-1')?.verdict.kind).toBe(kind);
+  });
+
   it('is ended later if the server is away', async () => {
     const { one, job } = await waiting();
     await using _ = one;

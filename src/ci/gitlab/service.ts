@@ -108,6 +108,8 @@ export function gitlabPort({
       if (state === 'canceling') return { word: 'cancelled', outcome: 'cancelled' };
       return isOurs ? null : { word: 'ended', outcome: null };
     },
+    // gitlab-runner 19.4 (`common/build.go`).
+    failsOutside: (line) => line.includes('Job failed (system failure): '),
     script({ name, workspace }, given, { authority, notes, secrets, leave }) {
       const url = `http://${authority}/${gitlabRules.root}/${leave(payloadFor(given, authority, secrets))}`;
       return runnerScript({ name, url, workspace, notes, before: noProxyFor(url) });

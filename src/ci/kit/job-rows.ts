@@ -2,13 +2,20 @@
 import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
 import type { ErrorCode } from '../../errors.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
-import type { Outcome } from '../../verdict/verdict.ts';
+import type { Outcome } from '../../verdict/outcome.ts';
+import type { FailedIn } from '../../verdict/verdict.ts';
 import { createRowWriter, type RowWriterParts } from './row-writer.ts';
 
-/** How a job ended: in a word for people, and what that means; null: unknown. */
+/**
+ * How a job ended: in a word for people, and what that means; null: unknown. `failedIn`: where, if it failed; left out: in its script,
+ * as the exit of its agent or a limit shows.
+ */
 export interface JobEnd {
   readonly word: string;
   readonly outcome: Outcome | null;
+  readonly failedIn?: FailedIn | null;
+  /** A sentence about it. */
+  readonly note?: string | null;
 }
 
 /** How a job ended whose agent did not report it, by how its sandbox ended; null: unknown. */
@@ -60,6 +67,7 @@ export function createLateRows<J>(service: string, parts: RowWriterParts, about:
         state: 'running',
         result: null,
         outcome: null,
+        failedIn: null,
         startedAt: before.startedAt ?? since,
         endedAt: null,
       });
@@ -75,6 +83,7 @@ export function createLateRows<J>(service: string, parts: RowWriterParts, about:
       const before = find(facts.id);
       save({
         ...{ service, pool, agent: null, ...facts, demands: [], state: 'assigned', result: null, outcome: null },
+        failedIn: null,
         ...{ note: before?.note ?? null, queuedAt: before?.queuedAt ?? clock.wall(), startedAt: before?.startedAt ?? null },
         endedAt: null,
       });
@@ -84,7 +93,9 @@ export function createLateRows<J>(service: string, parts: RowWriterParts, about:
       const before = find(id);
       if (before === null || before.state === 'done') return;
       const agent = before.startedAt === null ? null : before.agent;
-      save({ ...before, agent, state: 'done', result: end?.word ?? null, outcome: end?.outcome ?? null, endedAt: clock.wall() });
+      const { word: result = null, outcome = null, failedIn = 'script' } = end ?? {};
+      const note = end?.note ?? before.note;
+      save({ ...before, agent, state: 'done', result, outcome, failedIn, note, endedAt: clock.wall() });
     },
     /** Those that are not over, also those of earlier managers. */
     unended(): readonly ServiceJob[] {

@@ -80,6 +80,9 @@ const silence = 5_000;
 /** ms to end waiting jobs when the manager ends. */
 const leaving = 5_000;
 
+/** Letters of what an agent said. */
+const longestWords = 300;
+
 /** All of a service but its name for `doctor` and what equips its sandboxes. */
 export function createLateBound<G, K>(parts: LateParts<G, K>) {
   const { service, port, program, filter, left, slots, rows, stateDir, clock, log } = parts;
@@ -355,6 +358,11 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
         const known = results.get(one.job) ?? parts.exitOf(agent);
         await jobs.finish(one, jobs.lost(unsaid.get(one.job) ?? whyLost(known, pool), known), inner);
         wake();
+      },
+      listen: (agent) => (line) => {
+        if (port.failsOutside?.(line) !== true) return;
+        const one = jobs.all().find((each) => each.agent === agent);
+        if (one !== undefined) one.failedOutside ??= `Its runner said: ${line.slice(0, longestWords)}`;
       },
       async deregister({ agent }) {
         left.forget(fileOf(agent));

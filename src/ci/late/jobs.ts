@@ -32,6 +32,8 @@ export interface Held<G, K> {
   /** Why it must never run, until the service knows. */
   verdict: Verdict | null;
   hasBegun: boolean;
+  /** What its agent said of a failure outside of its script; null: nothing. */
+  failedOutside: string | null;
   /** Failed sandboxes. */
   failures: number;
   /** Since when the service says that it is over or cancelled (the clock's `now`); null: it does not. */
@@ -67,14 +69,15 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
   const add = (key: K, given: G | null): Held<G, K> => {
     const job = jobIdOf(service, port.idOf(key));
     const state = { admission: null, image: null, notes: [], agent: null, verdict: null, failures: 0, overSince: null };
-    const one: Held<G, K> = { job, key, given, ...state, hasBegun: given === null };
+    const one: Held<G, K> = { job, key, given, failedOutside: null, ...state, hasBegun: given === null };
     held.set(job, one);
     return one;
   };
 
   /** It is over, or another's. */
   function forget(one: Held<G, K>, end: JobEnd): void {
-    rows.left(one.job, end);
+    const { failedOutside: note } = one;
+    rows.left(one.job, note === null || end.outcome !== 'failed' ? end : { ...end, failedIn: 'runner', note });
     held.delete(one.job);
     files.forget(port.idOf(one.key));
   }

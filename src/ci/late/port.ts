@@ -62,6 +62,8 @@ export interface LatePort<G, K> {
     },
     signal: AbortSignal,
   ): string | Promise<string>;
+  /** Whether a line of its agent's standard error says that the job failed outside of its script. */
+  failsOutside?(line: string): boolean;
   /** Removes what it keeps at the service for the next request. @throws OnejobError E_CI_* */
   withdraw?(signal: AbortSignal): Promise<void>;
 }

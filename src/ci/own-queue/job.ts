@@ -8,6 +8,7 @@ import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
 import { isJobsOwn } from '../../errors.ts';
 import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
 import type { StoredOutcome } from '../../store/outcomes.ts';
+import { outcomeOf } from '../../verdict/outcome.ts';
 
 /**
  * A job in the own queue. `agent` has it now; those in `past` had it before. `unmendable`: how often in a row it came back with one
@@ -186,6 +187,7 @@ export function viewOf(job: Job, reasonFor: (pool: string) => string | null, out
     ...(request.array !== null && { array: request.array }),
     ...(request.needs.length > 0 && { needs: [...request.needs] }),
     ...{ state, priority: request.priority, attempt, agent, result, reason, cold, artifacts: [...request.artifacts] },
+    outcome: state !== 'done' || result === null ? null : outcomeOf(result),
     ...{ submittedAt, startedAt, endedAt, verdict: outcome?.verdict ?? null },
     ...(outcome !== null && { image: outcome.image, devices: outcome.devices }),
   };

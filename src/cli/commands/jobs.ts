@@ -24,7 +24,7 @@ export function addJobCommands(program: Cli): void {
     .option('--user <name>', 'only jobs that were submitted under this user name')
     .option(
       '--state <state>',
-      'only jobs in this state: queued, running and so on, or, of jobs that ended, ok, failed, lost and so on',
+      'only jobs in this state: queued, running and so on, or, of jobs that ended, passed, failed, cancelled, lost, timeout and so on',
     )
     .option('--since <time>', 'only jobs that ended since then, such as 7d ago, or a date')
     .option('--until <time>', 'only jobs that ended before then')

@@ -59,6 +59,7 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
       attempt: job.agent === null ? 0 : 1,
       agent: job.agent,
       result: job.result === null ? null : { kind: 'reported', word: job.result },
+      outcome: isOver ? job.outcome : null,
       reason: reasonOf(job, pool, isOver),
       cold: false,
       artifacts: [],

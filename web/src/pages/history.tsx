@@ -13,7 +13,7 @@ import type { HistoryView, Job } from '../views.ts';
 import type { Names } from '../words/names.ts';
 import { failuresText, standsOut, worstFirst } from '../words/stands-out.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
-import { jobOrigin, jobState, otherImages, resultText, verdictLabels } from '../words/words.ts';
+import { endReason, jobOrigin, jobState, otherImages, verdictLabels } from '../words/words.ts';
 import { OverTime } from './over-time.tsx';
 
 type Filter = Readonly<Record<string, string>>;
@@ -333,7 +333,7 @@ function JobPages({ filter, since }: { readonly filter: Filter; readonly since: 
 function JobLine({ job }: { readonly job: Job }) {
   const { submittedAt, startedAt, endedAt } = job;
   const span = (from: number | null, to: number | null) => (from === null || to === null ? '–' : formatAge(to - from));
-  const why = job.verdict?.why ?? resultText(job);
+  const why = endReason(job);
   const origin = jobOrigin(job);
   return (
     <tr>

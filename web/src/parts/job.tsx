@@ -5,7 +5,7 @@ import { useNamed } from '../live/store.ts';
 import { jobHref } from '../route.ts';
 import type { Job } from '../views.ts';
 import { formatAge } from '../words/text.ts';
-import { jobName, jobOrigin, jobState, resultText } from '../words/words.ts';
+import { endReason, jobName, jobOrigin, jobState } from '../words/words.ts';
 import type { Question } from './dialog.tsx';
 import { HeldMark } from './held.tsx';
 import { Badge } from './icon.tsx';
@@ -53,7 +53,7 @@ export function JobTime({ job: { state, submittedAt, startedAt, endedAt } }: { r
 
 function Ended({ job }: { readonly job: Job }) {
   const took = job.startedAt === null || job.endedAt === null ? '' : `, after ${formatAge(job.endedAt - job.startedAt)}`;
-  const why = useNamed()(job.verdict?.why ?? resultText(job));
+  const why = useNamed()(endReason(job));
   return why === '' && took === '' ? null : <p className="why">{`${why}${took}`}</p>;
 }
 

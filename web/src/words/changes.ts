@@ -2,7 +2,7 @@
 import type { Device, Job, Pool } from '../views.ts';
 import { deviceReason, type Names } from './names.ts';
 import { plain, shortUuid } from './text.ts';
-import { deviceState, jobName, jobState, resultText } from './words.ts';
+import { deviceState, endReason, jobName, jobState } from './words.ts';
 
 interface Told {
   readonly what: string;
@@ -20,7 +20,7 @@ export function jobChange(before: Job | null, after: Job): Told | null {
       return { what: `${name} began${after.pool === '' ? '' : ` in pool ${plain(after.pool)}`}`, bad: false };
     case 'done': {
       const { word, tone } = jobState(after);
-      const why = after.verdict?.why ?? resultText(after);
+      const why = endReason(after);
       return { what: `${name} ended: ${word}${why === '' ? '' : `, ${plain(why)}`}`, bad: tone === 'bad' };
     }
     default:

@@ -17,8 +17,8 @@ test('jobs that wait in one pool for one reason are one queue', () => {
 });
 
 test('an array says how many of its jobs stand how', () => {
-  const passed = { state: 'done', verdict: { kind: 'passed', why: '', evidence: [] } } as const;
-  const failed = { state: 'done', verdict: { kind: 'infrastructure', why: '', evidence: [] } } as const;
+  const passed = { state: 'done', outcome: 'passed', verdict: { kind: 'passed', why: '', evidence: [] } } as const;
+  const failed = { state: 'done', outcome: 'failed', verdict: { kind: 'infrastructure', why: '', evidence: [] } } as const;
   const jobs = [member(0, passed), member(1, failed), member(2, { state: 'running' }), member(3), member(9)];
   expect(countsText(jobs)).toBe('1 passed, 1 failed, 1 running, 2 wait');
   expect(indicesText(jobs)).toBe('[0-9]');

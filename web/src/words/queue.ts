@@ -38,11 +38,12 @@ export function indicesText(jobs: readonly Job[]): string {
   return least === most ? `[${least}]` : `[${least}-${most}]`;
 }
 
+const words: readonly string[] = ['passed', 'failed', 'lost', 'cancelled', 'ended', 'running', 'wait'];
+
 /** Such as "12 passed, 2 failed, 2 running, 184 wait". */
 export function countsText(jobs: readonly Job[]): string {
   const counts = new Map<string, number>();
   for (const job of jobs) counts.set(wordOf(job), (counts.get(wordOf(job)) ?? 0) + 1);
-  const words = ['passed', 'failed', 'cancelled', 'ended', 'running', 'wait'];
   return words.flatMap((word) => (counts.has(word) ? [`${counts.get(word)} ${word}`] : [])).join(', ');
 }
 
@@ -50,5 +51,5 @@ function wordOf(job: Job): string {
   if (isWaiting(job)) return 'wait';
   if (job.state !== 'done') return 'running';
   const { word } = jobState(job);
-  return word === 'passed' || word === 'cancelled' || word === 'ended' ? word : 'failed';
+  return words.includes(word) ? word : 'ended';
 }

@@ -1,13 +1,14 @@
 import { expect, test } from 'vitest';
 import * as daemon from '../../../src/verdict/verdict.ts';
 import { busySlot, device, ended, job, pool, slot, workingDay } from '../../test/world.ts';
-import type { Pool } from '../views.ts';
+import type { Job, Pool } from '../views.ts';
 import { concerns } from './attention.ts';
 import { deviceReason, named, namesOf } from './names.ts';
 import { failuresText, standsOut, worstFirst } from './stands-out.ts';
 import { clockText, memoryText, pageAddress, plain, rangeText } from './text.ts';
 import { timeLine } from './time-line.ts';
 import {
+  endReason,
   isHeld,
   isReady,
   jobName,
@@ -97,11 +98,22 @@ test('when a job starts is said as far as it is known', () => {
   );
 });
 
-test('an ended job is what its verdict says', () => {
-  expect(jobState(ended('j', 'infrastructure', 'x'))).toEqual({ word: 'infrastructure', tone: 'bad' });
-  expect(jobState(ended('j', 'code', 'x')).word).toBe('your code');
-  expect(jobState(ended('j', 'passed', 'x', { verdict: null })).word).toBe('passed');
-  expect(jobState(ended('j', 'code', 'x', { verdict: null })).word).toBe('ended');
+test('an ended job has the same words in all services, and says whose fault it was next to them', () => {
+  const shown = (job: Job) => [jobState(job).word, jobState(job).tone, endReason(job)];
+  expect(shown(ended('j', 'infrastructure', 'x'))).toEqual(['failed', 'bad', 'infrastructure: x']);
+  expect(shown(ended('j', 'code', 'exit code 1'))).toEqual(['failed', 'warn', 'your code: exit code 1']);
+  expect(shown(ended('j', 'passed', 'x', { verdict: null }))).toEqual(['passed', 'ok', 'exit code 0']);
+  const azure = { result: { kind: 'reported', word: 'abandoned' }, outcome: 'lost' } as const;
+  expect(shown(ended('j', 'unknown', 'its agent was lost', azure))).toEqual([
+    'lost',
+    'calm',
+    'unknown: its agent was lost (abandoned)',
+  ]);
+  expect(shown(ended('j', 'unknown', 'x', { verdict: null, result: null, outcome: null }))).toEqual([
+    'ended',
+    'calm',
+    'its CI service did not report a result',
+  ]);
 });
 
 test('the numbers of a pool', () => {

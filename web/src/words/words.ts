@@ -1,5 +1,6 @@
 /** States in words, with how they look: `ok`, `busy`, `calm`, `warn`, `bad`, `off`. */
 import { quoted } from '../../../src/quoted.ts';
+import { detailOf, type Outcome, outcomeIn } from '../../../src/verdict/outcome.ts';
 import type { Device, Job, Pool, Slot, Verdict } from '../views.ts';
 import { formatAge, plain, plural, rangeText } from './text.ts';
 
@@ -56,16 +57,32 @@ export function jobState(job: Job): Said {
     case 'settling':
       return { word: 'finishing', tone: 'busy' };
     case 'done':
-      // A newer daemon may know more kinds.
-      if (job.verdict) return verdictWords[job.verdict.kind] ?? { word: plain(job.verdict.kind), tone: 'calm' };
-      return job.result?.kind === 'code' && job.result.code === 0
-        ? { word: 'passed', tone: 'ok' }
-        : job.result?.kind === 'cancelled'
-          ? { word: 'cancelled', tone: 'off' }
-          : { word: 'ended', tone: 'calm' };
+      return endState(job);
     default:
       return { word: newer(job.state), tone: 'calm' };
   }
+}
+
+/** In the words of all services; whose fault it was is its tone. */
+function endState(job: Job): Said {
+  const outcome = outcomeIn(job);
+  const known = outcome === null ? null : endTones[outcome];
+  // A newer daemon may know more of both.
+  const tone = job.verdict ? (verdictWords[job.verdict.kind]?.tone ?? 'calm') : (known ?? 'calm');
+  return { word: plain(outcome ?? 'ended'), tone };
+}
+
+const endTones: Readonly<Record<Outcome, Tone>> = { passed: 'ok', failed: 'warn', cancelled: 'off', lost: 'bad' };
+
+/** Whose fault its end was and why, for next to its state; empty if there is nothing to add. */
+export function endReason(job: Job): string {
+  const { verdict = null, result } = job;
+  if (verdict === null) return resultText(job);
+  if (verdict.kind === 'passed' || verdict.kind === 'cancelled') return plain(verdict.why);
+  const own = result?.kind === 'reported' ? detailOf(result) : null;
+  // The reason may quote the word of its service already.
+  const word = own === null || verdict.why.includes(own) ? '' : ` (${plain(own)})`;
+  return `${verdictLabels[verdict.kind] ?? plain(verdict.kind)}: ${plain(verdict.why)}${word}`;
 }
 
 /** A word that only a newer daemon knows; here nothing may be missing. */
