@@ -19,6 +19,7 @@ import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, type Script, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
 import { findJob } from './jobs.ts';
+import { checkNamedConfig } from './named-config.ts';
 import { OutputClosed } from './output.ts';
 import type { Session } from './session.ts';
 import { formatAge, plural } from './text.ts';
@@ -98,6 +99,8 @@ async function submit(
   let isUnsure = false;
   try {
     return await lasting.persist(`job ${id} is submitted again`, async ({ client }) => {
+      // A daemon that has the job already must say so, whatever it has read.
+      if (!isUnsure) await checkNamedConfig(session, client);
       const sending = workspace === null && options.workspace !== null ? (packed ?? pack(session, options.workspace)) : null;
       // A stream that was partly sent cannot be used again.
       packed = null;
@@ -139,7 +142,7 @@ function sayOf({ output }: Session, status: StatusView, { detach, request: { poo
   const isHere = pool == null || status.pools.some(({ name }) => name === pool);
   const said = isHere ? [status.runtimeReason, status.weaker].filter((each) => each !== null) : [];
   if (!detach && said.length > 0) output.say(said.join('. ').replace('.. ', '. '));
-  for (const problem of status.problems) output.say(problem);
+  for (const problem of [status.configChanged, ...status.problems]) if (problem !== null) output.say(problem);
 }
 
 /** Checks the request first, so that a mistake in it is reported before gigabytes are sent. */

@@ -162,7 +162,9 @@ export function createManager(parts: ManagerParts): Manager {
       await startedSoon(signal);
       const changed = await host.configChanged();
       const config: FindingView[] =
-        changed === null ? [] : [{ level: 'warning', subject: 'config', message: changed, hint: howToApply }];
+        changed === null
+          ? []
+          : [{ level: 'warning', subject: 'config', message: changed, hint: facts.temporary ? null : howToApply }];
       const checks = [
         queue.check(signal, diagnostics),
         serviceFindings({ services, registrations: store.registrations, clock, diagnostics }, signal),
