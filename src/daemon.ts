@@ -9,7 +9,7 @@ import { checkListen, portFinding } from './api/web.ts';
 import { fixedChanges } from './ci/types.ts';
 import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
-import { configChange, howToApply, howToFix } from './config/changed.ts';
+import { configChange, howToApply, howToFix, whenTemporary } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
@@ -139,7 +139,8 @@ async function runManager(
     async configChanged() {
       if (options.instead !== undefined) return null;
       const change = await configChange(loaded, findConfig(options, env, process.cwd()), clock.wall());
-      return change === null ? null : `${change} ${await load().then(() => howToApply, howToFix)}`;
+      const how = () => load().then(() => (options.temporary ? whenTemporary : howToApply), howToFix);
+      return change === null ? null : `${change} ${await how()}`;
     },
     findings: () => [
       ...(unheld === null ? [] : [unheld]),

@@ -42,6 +42,7 @@ export const errorCodes = {
   E_DAEMON_START: 'external',
   E_DAEMON_STOPPING: 'external',
   E_DAEMON_ELSEWHERE: 'user',
+  E_DAEMON_CONFIG: 'user',
   E_SOCKET_DENIED: 'user',
   E_SOCKET_FOREIGN: 'user',
   E_SOCKET_PATH: 'user',

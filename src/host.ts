@@ -22,6 +22,7 @@ import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
 import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
 import { keepChoosing } from './manager/loop/observe.ts';
+import type { Pool } from './manager/loop/pool.ts';
 import { createShutdown, foreignTo, forgetServices, tellLeft } from './manager/loop/shutdown.ts';
 import { createManager } from './manager/manager.ts';
 import { createMetrics } from './manager/metrics/metrics.ts';
@@ -56,8 +57,7 @@ export async function openHost(given: HostParts) {
   const { temporary } = store;
   const { runner, ...outside } = given.outside ?? {};
   await using parts = new AsyncDisposableStack();
-  const reasonFor = (pool: string): string | null =>
-    machines?.waitsFor(pool) ?? waitingReason(loop.reconciler, pool, loop.observer.problems);
+  const reasonFor = (pool: string): string | null => machines?.waitsFor(pool) ?? waitingReason(loop.reconciler, pool);
   // It reads what is made below.
   const metrics = createMetrics({
     ...{ clock, store, version: given.program.version, serviceNames: config.services.map(({ name }) => name) },
@@ -132,6 +132,13 @@ export async function openHost(given: HostParts) {
     ...(machines?.problems() ?? []),
     ...(given.problems?.() ?? []),
   ];
+  const notesOf = (pool: Pool): string[] => {
+    const { runtime, service } = pool.config;
+    const reason = runtime === null ? chosen().reason : null;
+    const how = [reason, pool.runtime.capabilities.weaker].filter((one) => one !== null);
+    const where = how.length === 0 ? [] : [how.join('. ').replace('.. ', '. ')];
+    return [...where, ...(pool.away === null ? [] : [pool.away]), ...house.problemsOf(service)];
+  };
   const started = Promise.withResolvers<void>();
   const manager = createManager({
     ...{ clock, loop, shutdown, queue, store, changes },
@@ -161,6 +168,7 @@ export async function openHost(given: HostParts) {
         ...((await deviceManager?.doctor(signal)) ?? []),
       ],
       problems,
+      notesOf,
       conditions: wrong,
       configChanged: given.configChanged,
       machines: machines?.service,

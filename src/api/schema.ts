@@ -149,6 +149,8 @@ export const poolView = z.object({
   held: z.int().optional(),
   /** What keeps it from having agents until a person does something, for after its name, such as `has no agents`. */
   problems: z.array(z.string()).optional(),
+  /** What its jobs should know: which runtime was chosen and why, how its isolation is weaker, what it cannot reach. */
+  notes: z.array(z.string()).optional(),
   paused: z.array(z.string()),
   draining: z.boolean(),
   /** The config no longer has it: it exists until its agents have ended. */

@@ -219,6 +219,8 @@ export interface JobSource {
   devicesFor?(job: JobId): number | null;
   /** The recipe of a job that brings its own; null: the pool's. */
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
+  /** Whether a job itself asks for an image, if only for its pool's. Absent: none does. */
+  namesImage?(job: JobId): boolean;
   /** Whether an ended job that is not settled yet has failed by itself, so that people may want to look at its files. */
   hasFailed?(job: JobId): boolean;
   /** What a slot could do with a job, first and on every change. Only with `standsForSlots`. */

@@ -8,6 +8,7 @@ import { formatProblem, type Problem } from '../config/problem.ts';
 import { OnejobError } from '../errors.ts';
 import { connect, reconnect } from './connect.ts';
 import { exitCodes } from './exit.ts';
+import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { printable } from './text.ts';
 
@@ -69,6 +70,7 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
   const { output } = session;
   const connection = await connect(session, { start: false });
   try {
+    await checkNamedConfig(session, connection.client);
     const { applied, changes, warnings, stranded } = await connection.client.applyConfig({ dryRun });
     if (!output.json) for (const warning of warnings) output.say(formatProblem(warning));
     if (applied) {

@@ -13,6 +13,7 @@ import { chooseRuntimes } from '../runtimes/choose.ts';
 import { removeTree } from '../system/foreign-tree.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
+import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { hang, plural, printable } from './text.ts';
 
@@ -21,7 +22,10 @@ export async function showDoctor(session: Session): Promise<number> {
   const { output } = session;
   const findings = await withDaemon(
     session,
-    (client) => client.doctor(),
+    async (client) => {
+      await checkNamedConfig(session, client);
+      return client.doctor();
+    },
     (absent) => doctorAlone(session, absent),
   );
   const code = findings.some((each) => each.level === 'error') ? exitCodes.failed : exitCodes.ok;

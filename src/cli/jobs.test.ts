@@ -151,6 +151,7 @@ test('which jobs are to end must be said in one way', async () => {
 });
 
 test('jobs says whose they are, what they are called and how long they took, and lists some of them', async () => {
+  manager.statusOverride = { pools: [] };
   const now = Date.now();
   const mine = { ...job, user: 'ada', name: 'nightly', startedAt: now - 90_000, endedAt: now - 30_000 };
   const theirs: JobView = { ...job, id: 'ba9876543210', user: 'bob', state: 'running', result: null, endedAt: null };

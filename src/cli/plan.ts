@@ -12,12 +12,16 @@ import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../manager/devices/partition.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
+import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { hang, printable, titledTable } from './text.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
-  const [lines, { configChanged }] = await withDaemon(session, (client) => Promise.all([client.plan(), client.status()]));
+  const [lines, { configChanged }] = await withDaemon(session, async (client) => {
+    await checkNamedConfig(session, client);
+    return Promise.all([client.plan(), client.status()]);
+  });
   await output.result(lines, () => {
     const changed = configChanged === null ? [] : hang('! ', printable(configChanged), output.width).map(output.colors.yellow);
     const rows = lines.map(({ slot, intent, because }) => ({ SLOT: slot, NEXT: intent, BECAUSE: printable(because) }));

@@ -19,6 +19,7 @@ import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, type Script, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
 import { findJob } from './jobs.ts';
+import { checkNamedConfig } from './named-config.ts';
 import { OutputClosed } from './output.ts';
 import type { Session } from './session.ts';
 import { formatAge, plural } from './text.ts';
@@ -94,10 +95,11 @@ async function submit(
   const id = randomBytes(6).toString('hex');
   let packed = packing;
   let workspace: string | null = null;
-  let isFirst = true;
   let isUnsure = false;
   try {
     return await lasting.persist(`job ${id} is submitted again`, async ({ client }) => {
+      // A daemon that has the job already must say so, whatever it has read.
+      if (!isUnsure) await checkNamedConfig(session, client);
       const sending = workspace === null && options.workspace !== null ? (packed ?? pack(session, options.workspace)) : null;
       // A stream that was partly sent cannot be used again.
       packed = null;
@@ -108,13 +110,14 @@ async function submit(
       ]);
       workspace = sent;
       lasting.temporary = status.temporary;
-      if (isFirst) sayOf(session, status, options);
-      isFirst = false;
       const request = { ...options.request, id, workspace, needs };
       try {
-        return options.array === null
-          ? [await client.submit(request)]
-          : await client.submitArray({ job: request, indices: [...options.array] });
+        const jobs =
+          options.array === null
+            ? [await client.submit(request)]
+            : await client.submitArray({ job: request, indices: [...options.array] });
+        sayOf(session, status, jobs[0]?.pool ?? '', options.detach);
+        return jobs;
       } catch (error) {
         isUnsure ||= hasCode(error, 'E_DAEMON_CUT');
         throw error;
@@ -134,12 +137,13 @@ async function needNamed(client: Client, id: string): Promise<string> {
   return /^[0-9a-f]{12}$/.test(id) ? id : ((await findJob(client, id))?.id ?? id);
 }
 
-function sayOf({ output }: Session, status: StatusView, { detach, request: { pool } }: RunOptions): void {
-  // Of this host; the pool may be one of machines.
-  const isHere = pool == null || status.pools.some(({ name }) => name === pool);
-  const said = isHere ? [status.runtimeReason, status.weaker].filter((each) => each !== null) : [];
-  if (!detach && said.length > 0) output.say(said.join('. ').replace('.. ', '. '));
-  for (const problem of status.problems) output.say(problem);
+/** What concerns the host or the job's pool; what concerns only other pools is for `status`. */
+function sayOf({ output }: Session, { pools, problems, configChanged }: StatusView, pool: string, detach: boolean): void {
+  const notes = pools.find(({ name }) => name === pool)?.notes ?? [];
+  const ofPools = new Set(pools.flatMap((one) => one.notes ?? []));
+  const about = problems.filter((problem) => notes.includes(problem) || !ofPools.has(problem));
+  const rest = detach ? [] : notes.filter((note) => !problems.includes(note));
+  for (const line of [...rest, configChanged, ...about]) if (line !== null) output.say(line);
 }
 
 /** Checks the request first, so that a mistake in it is reported before gigabytes are sent. */

@@ -19,6 +19,7 @@ export interface LoadedConfig {
 }
 
 export const howToApply = 'To apply it, type "onejob config apply"; running jobs continue meanwhile.';
+export const whenTemporary = 'The daemon is temporary: it ends with its last job and command, and the next one reads it.';
 export const howToFix = (): string => 'It is invalid, or a secret is missing: see "onejob config check".';
 
 /** What has changed, as a sentence; null if nothing has. `found`: where a config file is now. */

@@ -17,6 +17,12 @@ const slice: Device = {
 const why = (device: Partial<Device>, asked: Partial<DeviceRequest>, base = gpu) =>
   whyNot({ ...base, ...device }, { ...oneDevice, ...asked });
 
+test('a card for one process is not for a pool whose agents share it', () => {
+  const exclusive = { computeMode: 'Exclusive_Process' };
+  expect([why(exclusive, { share: 1 }), why({ computeMode: 'Default' }, { share: 2 })]).toEqual([null, null]);
+  expect(why(exclusive, { share: 2 })).toMatch(/one process.*Exclusive_Process.*"share: 2"/);
+});
+
 describe('model', () => {
   test.each([
     ['NVIDIA A100-SXM4-40GB', 'A100', true],

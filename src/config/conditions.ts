@@ -54,7 +54,8 @@ export function whyNot(device: Device, request: DeviceRequest): string | null {
     whyNotNamed(device, request) ??
     whyNotMemory(device, request.memory) ??
     whyNotCompute(device, request.compute) ??
-    whyNotDisplay(device, request.display)
+    whyNotDisplay(device, request.display) ??
+    whyNotShared(device, request.share)
   );
 }
 
@@ -70,6 +71,11 @@ function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | nul
   const profile = profileOf(device);
   if (profile === null) return `is a MIG instance of unknown profile, but ${mig} is requested`;
   return satisfiesProfile(profile, mig) ? null : `is a ${profile}, but ${mig} is requested`;
+}
+
+function whyNotShared({ computeMode }: Device, share: number): string | null {
+  if (share === 1 || !/^exclusive/i.test(computeMode ?? '')) return null;
+  return `lets only one process compute (compute mode ${computeMode}), but several agents would use it ("share: ${share}")`;
 }
 
 function whyNotNamed(device: Device, request: DeviceRequest): string | null {

@@ -1,9 +1,10 @@
 /** The proof over real recordings: what a healthy host shows is clean, what a sick one shows is not. */
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { noKernelLook } from '../../test/kit/gpu.ts';
 import type { Inventory } from './inventory.ts';
+import { readRecorded, recordedHost } from './nvidia/recorded.ts';
 import { baselineOf, judge, type Verdict } from './proof.ts';
 import { readRecording } from './recording.ts';
 
@@ -44,6 +45,21 @@ test.each([
   const host = await read(path);
   expect(host.devices).toHaveLength(count);
   expect(judgeAll(host, host, 100_000).map((verdict) => verdict.kind)).toEqual(Array.from({ length: count }, () => kind));
+});
+
+test('what no program can use is not clean because it was so before', async () => {
+  const xml = readFileSync(join(fixtures, 'nvidia-smi/xml/r580-h100-x8.xml'), 'utf8');
+  const licence =
+    '<vgpu_software_licensed_product><license_status>Unlicensed (Restricted)</license_status></vgpu_software_licensed_product>';
+  const vgpu = '<gpu_virtualization_mode><virtualization_mode>VGPU</virtualization_mode></gpu_virtualization_mode>';
+  const bad = [
+    xml.replaceAll('<compute_mode>Default<', '<compute_mode>Prohibited<'),
+    xml.replaceAll(/<gpu_virtualization_mode>.*?<\/gpu_virtualization_mode>/gs, `${vgpu}${licence}`),
+  ].map((text) => recordedHost([{ name: 'gpus.xml', pieces: readRecorded(text).pieces }]));
+  for (const host of bad) {
+    expect(host.devices.map(({ health }) => health.state)).toEqual(Array.from({ length: 8 }, () => 'failed'));
+    expect(judgeAll(host, host, 100_000).map(({ kind }) => kind)).toEqual(Array.from({ length: 8 }, () => 'dirty'));
+  }
 });
 
 test('one GPU is lost, the other has memory that cannot be repaired: each verdict says what is wrong', async () => {

@@ -41,7 +41,12 @@ function scene() {
   const waiting = new Set<string>();
   const status = {
     ...{ clock, reconciler, nameOf: (key: string) => key, noteOf: () => null, about: () => null },
-    ...{ deviceManager: { registry: { partition: { waiting } } }, held: { count: () => 0 }, conditions: () => [] },
+    ...{
+      deviceManager: { registry: { partition: { waiting } } },
+      held: { count: () => 0 },
+      conditions: () => [],
+      notesOf: () => [],
+    },
   };
   const failures: string[] = [];
   const events = createEvents({

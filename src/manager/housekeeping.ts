@@ -65,8 +65,11 @@ export async function keepHouse({ clock, log, store, queue, config, caches, chec
   return {
     /** Problems with the config's secrets, one sentence each. */
     get problems(): readonly string[] {
-      return troubles.map(({ finding: { subject, message, hint } }) => `${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
+      return inWords(troubles);
     },
+    /** Those of a service's secrets. */
+    problemsOf: (service: string): string[] =>
+      inWords(troubles.filter(({ finding }) => finding.subject.startsWith(`services.${service}.`))),
     /** The same with what kind of problem it is. */
     get troubles(): readonly SecretTrouble[] {
       return troubles;
@@ -103,4 +106,8 @@ export function createPruneJobs({ store, queue, clock, logs }: PruneJobsParts) {
     if (!dryRun) await queue.prune(now, olderThan);
     return { jobs: jobs.length, agents: agents.length, bytes, dryRun };
   };
+}
+
+function inWords(troubles: readonly SecretTrouble[]): string[] {
+  return troubles.map(({ finding: { subject, message, hint } }) => `${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
 }

@@ -20,6 +20,7 @@ import { createPruneJobs } from './housekeeping.ts';
 import { jobPage, pagePlace } from './job-pages.ts';
 import { createLogs } from './logs.ts';
 import type { Loop } from './loop/loop.ts';
+import type { Pool } from './loop/pool.ts';
 import type { Shutdown } from './loop/shutdown.ts';
 import { createServiceJobs, newestLast, notHere } from './services/service-jobs.ts';
 import { createStartEstimate } from './start-estimate.ts';
@@ -51,6 +52,8 @@ export interface HostReport {
   readonly configChanged: () => Promise<string | null>;
   /** What keeps the whole host from working, or soon will. */
   readonly problems: () => string[];
+  /** What jobs of a pool should know about where they run. */
+  readonly notesOf: (pool: Pool) => readonly string[];
   /** What keeps jobs from starting until a person does something. */
   readonly conditions: () => Condition[];
   readonly findings: () => FindingView[];
@@ -68,9 +71,9 @@ const startPatience = 5_000;
 
 export function createManager(parts: ManagerParts): Manager {
   const { clock, loop, shutdown, queue, services, store, facts, host } = parts;
-  const { reconciler, observer, deviceManager, holds, held, runtimes } = loop;
+  const { reconciler, deviceManager, holds, held, runtimes } = loop;
   const devices = createDeviceRequests(deviceManager, clock, () => reconciler.slots);
-  const reasonFor = (pool: string) => waitingReason(reconciler, pool, observer.problems);
+  const reasonFor = (pool: string) => waitingReason(reconciler, pool);
   const serviceJobs = createServiceJobs({
     services,
     table: store.serviceJobs,
@@ -113,7 +116,7 @@ export function createManager(parts: ManagerParts): Manager {
     const job = queue.job(id) === null ? serviceJobs.job(id) : null;
     if (job !== null) throw notHere(job);
   };
-  const status = { ...loop, clock, about: serviceJobs.about, conditions: host.conditions };
+  const status = { ...loop, clock, about: serviceJobs.about, conditions: host.conditions, notesOf: host.notesOf };
   const diagnostics = createDiagnosticSandboxes(loop);
   const events = createEvents({
     ...{ clock, reconciler, status, changes: parts.changes },
@@ -162,7 +165,9 @@ export function createManager(parts: ManagerParts): Manager {
       await startedSoon(signal);
       const changed = await host.configChanged();
       const config: FindingView[] =
-        changed === null ? [] : [{ level: 'warning', subject: 'config', message: changed, hint: howToApply }];
+        changed === null
+          ? []
+          : [{ level: 'warning', subject: 'config', message: changed, hint: facts.temporary ? null : howToApply }];
       const checks = [
         queue.check(signal, diagnostics),
         serviceFindings({ services, registrations: store.registrations, clock, diagnostics }, signal),

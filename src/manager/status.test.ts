@@ -56,12 +56,17 @@ function parts(reconciler: Reconciler, notes: Record<string, string> = {}): Stat
     deviceManager: devices,
     conditions: () => conditionsNow,
     held: { count: () => 0 },
+    notesOf: () => [],
   };
 }
 
 const poolView = (notes?: Record<string, string>): PoolView | undefined => poolViews(parts(loop().reconciler, notes))[0];
 const heldIn = (view: PoolView | undefined) => view?.slots.map((slot) => slot.held);
-const why = (config?: PoolConfig, problems: string[] = []) => waitingReason(loop(config).reconciler, 'lab', problems);
+const why = (config?: PoolConfig, away: string | null = null) => {
+  const { pool, reconciler } = loop(config);
+  pool.away = away;
+  return waitingReason(reconciler, 'lab');
+};
 
 describe('slots and their devices', () => {
   test('all there', () => {
@@ -256,16 +261,15 @@ describe('why a job waits', () => {
     const preparing: Slot = { ...empty, standby: { kind: 'preparing', agent: 'a2', reserved: null, since: 0 } };
     host.slots = [preparing];
     expect(why(pool)).toBe('the next agent is being prepared');
-    expect(why(pool, ['cannot reach the service'])).toBe('cannot reach the service');
+    expect(why(pool, 'cannot reach the Engine')).toBe('cannot reach the Engine');
     host.slots = [{ ...preparing, agent: { kind: 'proving', agent: 'a1', since: 0 } }];
     expect(why(pool)).toBeNull();
   });
 
-  test('before what troubles the host elsewhere', () => {
+  test('for its runtime rather than for devices', () => {
     host.sees([]);
-    expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('this host has no devices');
-    host.sees([gpu(0), gpu(1)]);
-    expect(why(undefined, ['Docker Engine cannot be reached'])).toBe('Docker Engine cannot be reached');
+    expect(why(undefined, 'Docker Engine cannot be reached')).toBe('Docker Engine cannot be reached');
+    expect(why()).toBe('this host has no devices');
   });
 });
 

@@ -21,6 +21,8 @@ export interface StatusParts {
   readonly deviceManager: DeviceAccess | null;
   readonly held: Pick<Held, 'count'>;
   readonly conditions: () => readonly Condition[];
+  /** What jobs of the pool should know about where they run. */
+  readonly notesOf: (pool: Pool) => readonly string[];
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {
@@ -47,6 +49,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
       waiting: pool.service.waiting?.(pool.config.name) ?? null,
       ...heldOf(parts, pool),
       ...(problems.length > 0 && { problems }),
+      ...notesOf(parts, pool),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
       leaving: pool.leaving,
@@ -56,6 +59,11 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
     };
     yield [head, mine];
   }
+}
+
+function notesOf(parts: StatusParts, pool: Pool): Pick<PoolView, 'notes'> {
+  const notes = parts.notesOf(pool);
+  return notes.length === 0 ? {} : { notes: [...notes] };
 }
 
 function heldOf({ held }: StatusParts, { config }: Pool): Pick<PoolView, 'held'> {
@@ -100,7 +108,7 @@ export function planLines(parts: StatusParts): PlanLine[] {
 }
 
 /** Why jobs of a pool wait, as a sentence; null if its agents are just busy. */
-export function waitingReason(reconciler: Reconciler, poolName: string, problems: readonly string[]): string | null {
+export function waitingReason(reconciler: Reconciler, poolName: string): string | null {
   const pool = reconciler.pools.find((one) => one.config.name === poolName);
   if (pool === undefined) return null;
   const [held] = [...reconciler.pause.details, ...pool.pause.details];
@@ -111,7 +119,7 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
   if (pool.rollout.update !== null && !pool.rollout.canGoBack) return pool.rollout.update.text;
-  return devicesReason(reconciler, pool) ?? problems[0] ?? preparing(reconciler, pool);
+  return devicesReason(reconciler, pool) ?? preparing(reconciler, pool);
 }
 
 /** Null if no slot without an agent has a sandbox under way. */

@@ -72,4 +72,25 @@ describe.skipIf(lacks('bubblewrap'))('a temporary daemon', () => {
     await here.up();
     expect((await here.api.settled(id)).result).toEqual({ kind: 'code', code: 0 });
   });
+
+  test('a second "run" with another config is refused while the first one runs, and counts after it', async () => {
+    await using here = await onejob({ config: '' });
+    const flags = join(here.dir, 'flags');
+    mkdirSync(flags);
+    const config = (name: string, value: string) => {
+      const file = join(here.dir, name);
+      writeFileSync(file, `{ pools: { default: { runtime: process, env: { WHICH: ${value} }, volumes: ["${flags}:/flags"] } } }`);
+      return file;
+    };
+    const [a, b] = [config('a.yml', 'A'), config('b.yml', 'B')];
+    const told = ['--no-workspace', '--', 'sh', '-c', 'echo $WHICH'];
+    const waits = 'echo $WHICH; until [ -e /flags/go ]; do sleep 0.05; done';
+    const first = here.run('--config', a, '--no-workspace', '--', 'sh', '-c', waits);
+    await first.says(/^A$/m);
+    const refused = await here.run('--config', b, ...told).ended;
+    expect(refused).toMatchObject({ code: 125, stdout: '', stderr: expect.stringContaining(a) });
+    writeFileSync(join(flags, 'go'), '');
+    expect(await first.ended).toMatchObject({ code: 0 });
+    expect(await here.run('--config', b, ...told).ended).toMatchObject({ code: 0, stdout: 'B\n' });
+  });
 });

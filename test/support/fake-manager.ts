@@ -153,7 +153,13 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       problems: [],
       missing: [],
       quarantined: [],
-      pools: [],
+      pools: [
+        {
+          ...{ name: 'default', service: 'own', runtime: 'fake', agents: 1, waiting: null, slots: [], devices: null },
+          ...{ paused: [], draining: false, leaving: false, backoff: null },
+          notes: ['runtime fake: there is no other'],
+        },
+      ],
       ...manager.statusOverride,
     }),
     plan: () => [{ slot: 'default/1', intent: 'fill', because: 'a standby is wanted' }],

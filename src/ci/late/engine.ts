@@ -326,6 +326,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
           if (one.image !== null) return { ...base, image: one.image };
           return trusted ? null : base;
         },
+        namesImage: (job) => (jobs.of(job)?.image ?? null) !== null,
         ...whenCommitted(apply),
       },
       async register(context, inner) {

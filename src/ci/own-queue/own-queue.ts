@@ -310,6 +310,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
         checkMounts(job.request.volumes, pool, mountProblem);
         return recipeOfJob(job.request, pool);
       },
+      namesImage: (id) => (index.get(id)?.request.image ?? null) !== null,
       hasFailed(id) {
         const job = index.get(id);
         return job !== null && hasFailed(job);

@@ -197,7 +197,10 @@ export function judge(reading: GpuReading, subject: string): { readonly health: 
   const complaints = complaintsOf(reading, subject);
   const open = complaints.length > 0 ? [] : openQuestions(reading);
   const uncorrectedErrors = uncorrected(reading);
-  const findings = complaints.map(({ code, words, hint }) => finding('error', code, subject, `${subject} ${words}.`, hint));
+  const findings = [
+    ...complaints.map(({ code, words, hint }) => finding('error', code, subject, `${subject} ${words}.`, hint)),
+    ...limits(reading, subject),
+  ];
   const unread = open.filter((each) => each.reported);
   if (unread.length > 0) {
     const words = unread.map((each) => each.words).join(', ');
@@ -217,6 +220,32 @@ export function judge(reading: GpuReading, subject: string): { readonly health: 
     recoveryAction: action === null ? null : clip(action),
   };
   return { health, findings };
+}
+
+const license =
+  'Check the client of the license ("systemctl status nvidia-gridd", and its log) and the license server; then type "onejob gpus".';
+
+/** What keeps some programs from a card that works. */
+function limits({ facts }: GpuReading, subject: string): GpuFinding[] {
+  const found: GpuFinding[] = [];
+  const mode = said(facts.computeMode);
+  if (mode !== null && /^exclusive/i.test(mode)) {
+    const message = `${subject} lets only one process compute at a time (compute mode ${clip(mode)}): a second process of a job fails.`;
+    const hint = `Unless MPS needs it, type "nvidia-smi -i ${subject} -c DEFAULT" as root.`;
+    found.push(finding('warning', 'compute-exclusive', subject, message, hint));
+  }
+  if (licenceOf(facts) === 'grace') {
+    const message = `${subject} is a vGPU without a license: 20 minutes after its start it becomes so slow that no program can use it.`;
+    found.push(finding('warning', 'vgpu-unlicensed', subject, message, license));
+  }
+  return found;
+}
+
+/** Only a vGPU needs one to compute. `grace`: it has none, and is still fast. */
+function licenceOf(facts: GpuReading['facts']): 'grace' | 'none' | null {
+  const status = said(facts.licence);
+  if (status === null || !/^unlicensed/i.test(status) || !/^vgpu$/i.test(said(facts.virtualization) ?? '')) return null;
+  return /unrestricted/i.test(status) ? 'grace' : 'none';
 }
 
 /** `words`: the end of a sentence that begins with the GPU's name. */
@@ -246,6 +275,10 @@ function complaintsOf(reading: GpuReading, subject: string) {
   const isRetiring = yes('retirementPending') || yes('blacklistPending');
   add(isRetiring, 'page-retirement-pending', 'waits for a reset to retire a broken page of memory', reset);
   add(yes('channelRepair') || yes('tpcRepair'), 'repair-pending', 'waits for a reset to repair itself', reset);
+  const allow = `Type "nvidia-smi -i ${subject} -c DEFAULT" as root.`;
+  const isProhibited = /^prohibited$/i.test(said(facts.computeMode) ?? '');
+  add(isProhibited, 'compute-prohibited', 'lets no program compute (compute mode Prohibited)', allow);
+  add(licenceOf(facts) === 'none', 'vgpu-unlicensed', 'is a vGPU without a license, so no program can use it', license);
   const state = other('fabricState', 'completed');
   add(state !== null, 'fabric', `is not part of the NVLink fabric yet (${state})`, fabric);
   const status = other('fabricStatus', 'success');

@@ -56,6 +56,11 @@ const ofTheHost: Readonly<Record<string, HostFailure>> = {
       'NVML answers "Unknown Error": inside a container this means that the container lost its access to the devices, on a host that no GPU responds.',
     hint: 'Try nvidia-smi on the host: if it works there, restarting the container is enough (a daemon-reload removes its devices).',
   },
+  'access-blocked': {
+    message:
+      'The operating system blocks access to the GPU. In WSL this means that the driver of Windows is missing, too old for this card, or was replaced by one installed in Linux.',
+    hint: 'In WSL: install the newest NVIDIA driver in Windows, none in Linux, then type "wsl --update" and "wsl --shutdown" in Windows. Elsewhere, check whether a policy or another virtual machine holds the card.',
+  },
   'nvml-failed': { message: (detail) => `NVML could not start${after(': ', detail)}.`, hint: kernelLog },
   'tool-missing': { message: 'nvidia-smi is not installed, or not on PATH.', hint: "Install the NVIDIA driver's tools." },
   'tool-failed': { message: (detail) => `nvidia-smi failed${after(': ', detail)}.`, hint: kernelLog },
@@ -115,8 +120,17 @@ function failureIn(line: string, text: string, module: string | null): readonly 
   }
   const corrupt = /infoROM is corrupted at gpu (\S{7,20})/i.exec(line)?.[1];
   if (corrupt !== undefined) return [{ ...hostFinding('inforom-corrupt', module), subject: normalPci(corrupt) ?? 'host' }];
+  if (/^warning: /i.test(line)) return [warningFinding(line)];
   const code = texts.find(([pattern]) => pattern.test(line))?.[1];
   return code === undefined ? [] : [hostFinding(code, module, line.replace(/\.$/, ''))];
+}
+
+/** What it says next to an answer may be why no program can use a card. */
+function warningFinding(line: string): GpuFinding {
+  const address = /\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b/i.exec(line)?.[0];
+  const subject = (address === undefined ? null : normalPci(address)) ?? 'host';
+  const hint = 'Check it before jobs use the card: the rest of the output may look fine.';
+  return finding('warning', 'tool-warning', subject, `nvidia-smi warns: "${clip(line.replace(/^warning: /i, ''))}".`, hint);
 }
 
 /** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, depending on the branch. */

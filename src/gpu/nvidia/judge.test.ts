@@ -26,6 +26,10 @@ describe('healthy', () => {
     ['unified memory that has no size', { memoryTotal: '[N/A]', memoryUsed: 'Not Supported' }],
     ['a question that the driver has dropped', { resetRequired: 'Requested functionality has been deprecated' }],
     ['less bandwidth in the fabric', { fabricSummary: 'Limited Capacity' }],
+    ['the usual compute mode', { computeMode: 'Default' }],
+    ['a licensed vGPU', { virtualization: 'VGPU', licence: 'Licensed (Expiry: 2026-12-1 0:0:0 GMT)' }],
+    ['a card passed through, which needs no licence to compute', { virtualization: 'Pass-Through', licence: 'Unlicensed' }],
+    ['a vGPU that has no such product', { virtualization: 'VGPU', licence: 'N/A' }],
   ])('%s', (_, facts) => expect(of(facts)).toMatchObject({ state: 'ok', codes: [] }));
 });
 
@@ -46,6 +50,9 @@ describe('failed, with a reason', () => {
     ['fabric', { fabricState: 'Completed', fabricStatus: 'Insufficient Resources' }],
     ['fabric', { fabricState: 'Completed', fabricStatus: 'Success', fabricRoute: 'True' }],
     ['fabric', { fabricConfig: 'Incorrect SysGUID' }],
+    ['compute-prohibited', { computeMode: 'Prohibited' }],
+    ['vgpu-unlicensed', { virtualization: 'VGPU', licence: 'Unlicensed (Restricted)' }],
+    ['vgpu-unlicensed', { virtualization: 'VGPU', licence: 'Unlicensed' }],
   ])('%s %j', (code, facts) => {
     const { state, codes, health } = of(facts);
     expect({ state, codes }).toEqual({ state: 'failed', codes: [code] });
@@ -67,6 +74,14 @@ describe('unknown is not healthy', () => {
   test('nothing is said at all', () =>
     expect(of({ memoryTotal: 'N/A', temperature: 'N/A', performanceState: 'N/A' }).state).toBe('unknown'));
   test('only its name was read', () => expect(of({}, { depth: 'name' }).state).toBe('unknown'));
+});
+
+describe('may be used, with a warning', () => {
+  test.each<[string, Facts<GpuField>]>([
+    ['compute-exclusive', { computeMode: 'Exclusive_Process' }],
+    ['compute-exclusive', { computeMode: 'Exclusive_Thread' }],
+    ['vgpu-unlicensed', { virtualization: 'VGPU', licence: 'Unlicensed (Unrestricted)' }],
+  ])('%s %j', (code, facts) => expect(of(facts)).toMatchObject({ state: 'ok', codes: [code] }));
 });
 
 describe('uncorrected errors', () => {

@@ -150,6 +150,30 @@ test('the image of a sandbox is learned even if the sandbox cannot be made', asy
   expect([learned, events]).toMatchObject([['sha256:two'], [{ kind: 'prepareFailed', failure: { code: 'E_USER_UNKNOWN' } }]]);
 });
 
+test.each([
+  [true, 'E_JOB_REQUEST'],
+  [false, 'E_GATE_ENDED'],
+])('a job of the pool’s image is refused by a runtime without images if it names it (%s): %s', async (names, code) => {
+  const config = { name: 'p', recipe: plainRecipe, imageRecipe: null, caches: [] } as unknown as PoolConfig;
+  const runtime = {
+    ...{ name: 'process', capabilities: { images: false } },
+    async prepare() {
+      throw new OnejobError('E_GATE_ENDED', 'It was asked for a sandbox.');
+    },
+  } as unknown as Runtime;
+  const jobs = { namesImage: () => names, recipeFor: () => null };
+  const service = { name: 'own', capabilities: { binds: 'late' }, jobs } as unknown as CiService;
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
+  const slot = emptySlot({ key: 'p/1', runtime: 'process', grace: 0 });
+  const parts = {
+    ...{ clock: handClock(), slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} } },
+    ...{ deviceManager: null, caches: { ensure: async () => {} }, fingerprints: { imageOf: async () => null } },
+  } as unknown as ActParts;
+  const { prepare } = createExecutors(parts);
+  const events = await prepare({ act: 'prepare', agent: 'a', job: 'j' }, 'p/1', new AbortController().signal);
+  expect(events).toMatchObject([{ kind: 'prepareFailed', failure: { code } }]);
+});
+
 /** An agent of a service that binds early and takes the first TERM as a wish; `retire` is what the service does about it. */
 function retiring(retire: () => Promise<string | null>, startedAt: number) {
   const sent: string[] = [];

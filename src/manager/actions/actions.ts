@@ -84,7 +84,9 @@ export function createExecutors(parts: ActParts): Executors {
     const named = own.image === null ? await fingerprints.imageOf(pool, (line) => note(key, line), signal) : null;
     const recipe = { ...own, ...named };
     await parts.caches.ensure(recipe.mounts);
-    if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
+    const wantsImage =
+      recipe.image !== pool.config.recipe.image || (job !== null && (pool.service.jobs?.namesImage?.(job) ?? false));
+    if (!runtime.capabilities.images && wantsImage) throw noImages(runtime, recipe);
     const devices = devicesOf(slot);
     // The only CPUs for it; null for all.
     const cpuset = pool.config.recipe.grant.numa && devices.length > 0 ? ((await deviceManager?.cpusNear(devices)) ?? null) : null;

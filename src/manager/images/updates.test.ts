@@ -118,6 +118,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       deviceManager: null,
       held: { count: () => 0 },
       conditions: () => [],
+      notesOf: () => [],
     };
     const slot = (n: number): Slot => reconciler.slot(`p/${n}`) as Slot;
     const post = (n: number, event: SlotEvent): void => reconciler.post(`p/${n}`, event);
@@ -217,7 +218,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         status: poolViews(status)[0]?.update,
         plan: planLines(status),
         doctor: poolFindings(reconciler),
-        waiting: waitingReason(reconciler, 'p', []),
+        waiting: waitingReason(reconciler, 'p'),
       }),
     };
     return it;

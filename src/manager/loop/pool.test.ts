@@ -58,3 +58,15 @@ test('a pool whose agents borrow devices needs none once no job has waited for a
   expect([unneeded(early, 17_000), unneeded(early, 31_000)]).toEqual([false, false]);
   expect([early, ...others].map((pool) => pool.view('p/1', host).contested)).toEqual([true, false, false, true]);
 });
+
+test.each([true, false])('a job that names an image gets no standby of a runtime without images (images: %s)', (images) => {
+  const jobs = {
+    next: () => ({ job: 'j', limit: null, cold: false }),
+    namesImage: (job: string) => job === 'j',
+  };
+  const service = { capabilities: { binds: 'late' }, jobs } as unknown as CiService;
+  const config = { name: 'p', standby: true, recipe: {} } as unknown as PoolConfig;
+  const runtime = { name: 'any', capabilities: { images } } as unknown as Runtime;
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
+  expect(pool.view('p/1', host).waiting).toEqual({ job: 'j', limit: null, cold: !images });
+});

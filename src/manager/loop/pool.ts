@@ -4,7 +4,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { expandRecipe } from '../../config/template.ts';
 import { type Backoff, backoff } from '../../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../../core/plan.ts';
-import type { AgentId, DeviceId, Failure, Slot } from '../../core/slot.ts';
+import type { AgentId, DeviceId, Failure, Reserved, Slot } from '../../core/slot.ts';
 import type { ErrorCode } from '../../errors.ts';
 import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import { ImageRollout, type Origin, withOrigin } from './image-rollout.ts';
@@ -234,7 +234,7 @@ export class Pool {
       backoff: this.backoff,
       fingerprint: this.fingerprintOf(key),
       standbyMaxAge: this.config.standbyMaxAge,
-      waiting: this.service.jobs?.next(this.config.name, key, ownImageOnly ? 'ownImage' : undefined) ?? null,
+      waiting: this.#next(key, ownImageOnly),
       devices: this.devices.of(key),
       held: this.devices.heldBack(key) !== null,
       lost: this.devices.lost(key),
@@ -244,6 +244,14 @@ export class Pool {
       unneeded: this.#isUnneeded(host.now),
       contested: this.leases && this.devices.contested(this.config.name),
     };
+  }
+
+  /** The next job for this slot. One that names an image fits no standby without any, even if the pool would use the same. */
+  #next(key: string, ownImageOnly: boolean): Reserved | null {
+    const { jobs } = this.service;
+    const next = jobs?.next(this.config.name, key, ownImageOnly ? 'ownImage' : undefined) ?? null;
+    if (next === null || next.cold || jobs?.namesImage?.(next.job) !== true) return next;
+    return { ...next, cold: !this.#runtime.capabilities.images };
   }
 
   /** An outdated agent that is not online yet delays nobody: it may never come online. */
