@@ -13,6 +13,7 @@ import { run } from '../system/run.ts';
 import { readDockerConfig } from './endpoint.ts';
 import type { Engine } from './engine.ts';
 import { diskFull, isDiskFull, statusOf, translate } from './failures.ts';
+import { isOwnName } from './own-names.ts';
 
 export interface Image {
   readonly id: string;
@@ -54,6 +55,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
   };
 
   const pullOnce = async (reference: string, progress: Progress, signal: AbortSignal): Promise<void> => {
+    if (isOwnName(reference)) throw notPulled(reference);
     const { name, tag, registry } = parseReference(reference);
     const shown = createProgress(reference, progress);
     try {
@@ -117,6 +119,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       try {
         if ((await look(reference, signal)) !== null) return null;
         if (policy === 'never') return notFetched(reference);
+        if (isOwnName(reference)) return notPulled(reference);
         const auth = await registryAuth(configDir, parseReference(reference).registry, signal, engine.clock);
         await engine.distribution(reference, auth, signal);
         return null;
@@ -132,6 +135,15 @@ function notFetched(reference: string): OnejobError {
   return new OnejobError('E_IMAGE_NOT_FOUND', `Image "${reference}" is not on the Engine, and "pull: never" forbids pulling it.`, {
     hint: `Type "docker pull ${reference}", or write "pull: missing".`,
   });
+}
+
+/** From a registry it would be an image of somebody else, with the name of ours. */
+function notPulled(reference: string): OnejobError {
+  return new OnejobError(
+    'E_IMAGE_NOT_FOUND',
+    `Image "${reference}" is not on the Engine, and onejob never pulls an image with the name of those that it builds itself.`,
+    { hint: 'Give the pool the recipe, as in image: { base: … }: onejob builds its image again.' },
+  );
 }
 
 /** Reports one line per tenth of the known size. */
