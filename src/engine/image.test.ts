@@ -239,6 +239,20 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     expect(await images().trouble({ ...recipe, pull: 'missing', image }, never())).toBeNull();
   });
 
+  test('an image that a job chose must be one that everybody may pull, also if it is there already', async () => {
+    const chosen = () => get({ publicOnly: true });
+    local.password = 'me:s3cret';
+    const right = { auths: { [local.address]: { auth: Buffer.from(local.password).toString('base64') } } };
+    await writeFile(join(folder, 'config.json'), JSON.stringify(right));
+    const refusal = { code: 'E_IMAGE_DENIED', message: expect.stringContaining('does not give it to everybody'), retry: false };
+    await expect(chosen()).rejects.toMatchObject(refusal);
+    // A pool of this host has it.
+    expect((await get({})).id).toMatch(/^sha256:/);
+    await expect(chosen()).rejects.toMatchObject(refusal);
+    local.password = null;
+    expect((await chosen()).id).toMatch(/^sha256:/);
+  });
+
   test('a registry that cannot be reached, and one that hangs up', async () => {
     await expect(get({ image: '127.0.0.1:9/x:1' })).rejects.toMatchObject({ code: 'E_REGISTRY_UNREACHABLE', retry: true });
     expect(await images().trouble({ ...recipe, pull: 'missing', image: '127.0.0.1:9/x:1' }, never())).toMatchObject({

@@ -78,6 +78,26 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
   const pull = (reference: string, progress: Progress, signal: AbortSignal): Promise<void> =>
     pulls(reference, (say, until) => pullOnce(reference, say, until), progress, signal);
 
+  /**
+   * Asks the registry as a stranger, also for an image that is there: another pool may have pulled it with the password of this host.
+   * Where this host has no password, nothing can have come by one.
+   */
+  const mustBePublic = async (reference: string, signal: AbortSignal): Promise<void> => {
+    const { registry } = parseReference(reference);
+    if (!isReference(reference) || (await registryAuth(configDir, registry, signal, engine.clock)) === null) return;
+    try {
+      await engine.distribution(reference, null, signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      const failure = pullFailure(reference, error, engine);
+      if (failure.retry) throw failure;
+      const message = `Cannot use image "${reference}": the job named it, and ${registry} does not give it to everybody.`;
+      const hint =
+        'Write the image of the pool, or name its registry in "images" of the service, which lets jobs use the password of this host.';
+      throw new OnejobError('E_IMAGE_DENIED', message, { hint, cause: error });
+    }
+  };
+
   return {
     look,
     /** The image that a recipe's sandboxes are made from; null if it is not there. */
@@ -103,6 +123,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
           `Image "${recipe.imageId}", which was "${reference}", is no longer on the Engine.`,
         );
       }
+      if (recipe.publicOnly === true) await mustBePublic(reference, signal);
       if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
       const there = await look(reference, signal);
       if (there !== null) return there;

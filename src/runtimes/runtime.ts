@@ -36,6 +36,8 @@ export interface Recipe {
   /** Id of the image to use, whatever its name means now. It is not pulled. Default: what the name means. */
   readonly imageId?: string;
   readonly pull: 'missing' | 'always' | 'never';
+  /** Set for an image that a job chose without leave for its registry: it must be one that everybody may pull. */
+  readonly publicOnly?: true;
   /** Environment of the sandbox, and so of every job in it: never a secret. */
   readonly env: Readonly<Record<string, string>>;
   readonly mounts: readonly Mount[];

@@ -8,6 +8,7 @@ import { isOwnName, plainName } from '../../engine/own-names.ts';
 /** Why a job may not run in that image, as a clause, or null. */
 export function jobImageProblem(reference: string): string | null {
   if (isOwnName(reference)) return 'only images that onejob makes for itself have such a name';
-  if (/^(sha256:)?[0-9a-f]{4,64}$/.test(plainName(reference))) return 'it is the id of an image on this host, and may be of somebody else';
+  if (/^(sha256:)?[0-9a-f]{4,64}$/.test(plainName(reference)))
+    return 'it is the id of an image on this host, and may be of somebody else';
   return null;
 }

@@ -291,6 +291,12 @@ describe('what a job brings itself', () => {
     });
   });
 
+  it('has an image that everybody may pull if a pipeline named it', () => {
+    const job = submit({ image: 'other:1', attended: true });
+    expect(queue.jobs.recipeFor(job.id, recipe)).toMatchObject({ image: 'other:1', publicOnly: true });
+    expect(queue.jobs.recipeFor(submit({ image: 'other:1' }).id, recipe)).not.toHaveProperty('publicOnly');
+  });
+
   it('is looked at again before its sandbox is made: a folder may have become a link while it waited', () => {
     let why: string | null = null;
     store.close();

@@ -101,7 +101,10 @@ function checkLimits({ memory, cpus }: JobRequest, { name, recipe }: QueuePool):
 }
 
 /** The recipe of a job with its own image, limits or volumes; null: the pool's. */
-export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus'>, pool: Recipe): Recipe | null {
+export function recipeOfJob(
+  request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus' | 'attended'>,
+  pool: Recipe,
+): Recipe | null {
   const image = request.image ?? pool.image;
   const memory = request.memory ?? pool.memory;
   const cpus = request.cpus ?? pool.cpus;
@@ -109,7 +112,9 @@ export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes' | 'mem
   if (image === pool.image && memory === pool.memory && cpus === pool.cpus && added.length === 0) return null;
   // A job's volume replaces the pool's at the same path.
   const kept = pool.mounts.filter((mount) => !added.some((one) => one.container === mount.container));
-  return { ...pool, image, memory, cpus, mounts: [...kept, ...added] };
+  // An attended job is one of gitlab-runner, whose image a pipeline names.
+  const rights = request.attended && image !== pool.image ? { publicOnly: true as const } : {};
+  return { ...pool, image, memory, cpus, mounts: [...kept, ...added], ...rights };
 }
 
 /** Whether an agent of this pool can have so many. A pool that leases per job gives what the job asks for. */
