@@ -1,25 +1,40 @@
-/** Brings artifacts back into the current folder: for `run`, and later for `onejob artifacts`. */
+/**
+ * Brings artifacts back into the current folder: for `run`, and later for `onejob artifacts`. What comes is compared with the patterns
+ * of the person here: the daemon of another host is not believed when it says what a job was asked for.
+ */
 import type { Readable } from 'node:stream';
+import { globMatcher } from '../ci/own-queue/globs.ts';
 import type { ErrorCode } from '../errors.ts';
 import { messageOf, OnejobError } from '../errors.ts';
-import { exitCodes } from './exit.ts';
+import { quoted } from '../quoted.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import { findJob, withReader } from './jobs.ts';
+import { artifactPatterns } from './request.ts';
 import type { Session } from './session.ts';
 import { plural } from './text.ts';
 
 const unsafe: ErrorCode = 'E_ARTIFACT_UNSAFE';
-/** Lines about files that could not be written: a full disk fails for each. */
+/** Lines about files that could not be written, as on a full disk, or may not be. */
 const mostNamed = 10;
 
-/** Unpacks artifacts and says what came. Returns false if some of them could not be written here; never throws. */
-export async function bringBack({ context, output }: Session, id: string, files: Readable): Promise<boolean> {
+export interface ArtifactsFlags {
+  readonly artifact?: readonly string[];
+}
+
+/**
+ * Unpacks the artifacts that match `patterns`, and says what came. Returns false if some of them could not be written here; never
+ * throws.
+ */
+export async function bringBack(session: Session, id: string, files: Readable, patterns: readonly string[]): Promise<boolean> {
+  const { context, output } = session;
   const { unpackArtifacts } = await import('../workspace/unpack.ts');
-  const again = `"onejob artifacts ${id}" brings them into the current folder, as long as the job is kept (keep_jobs in the config)`;
+  const again = `"${command(session, id, patterns)}" brings them into the current folder, as long as the job is kept (keep_jobs in the config)`;
   try {
-    const { written, folders, refused, failed } = await unpackArtifacts(files, context.cwd);
+    const { written, folders, refused, failed } = await unpackArtifacts(files, context.cwd, globMatcher(patterns));
     const made = written.length === 0 && folders.length > 0 ? ` and ${plural(folders.length, 'folder')}` : '';
     output.say(`brought back ${plural(written.length, 'file')}${made}`);
-    for (const { path, why } of refused) output.say(`did not bring back ${path}: ${why} (${unsafe})`);
+    for (const { path, why } of refused.slice(0, mostNamed)) output.say(`did not bring back ${path}: ${why} (${unsafe})`);
+    if (refused.length > mostNamed) output.say(`did not bring back ${refused.length - mostNamed} more (${unsafe})`);
     for (const { path, why } of failed.slice(0, mostNamed)) output.say(`could not bring back ${path}: ${why}`);
     if (failed.length > mostNamed) output.say(`could not bring back ${failed.length - mostNamed} more`);
     if (failed.length > 0) output.say(again);
@@ -31,15 +46,30 @@ export async function bringBack({ context, output }: Session, id: string, files:
   }
 }
 
-/** @throws OnejobError E_JOB_UNKNOWN, E_ARTIFACTS, E_USAGE for an ambiguous id */
-export async function fetchArtifacts(session: Session, which: string): Promise<number> {
+/** What brings the artifacts later. */
+function command({ remote }: Session, id: string, patterns: readonly string[]): string {
+  if (remote === null) return `onejob artifacts ${id}`;
+  return `onejob --host ${remote.shown} artifacts ${id} ${patterns.map((pattern) => `--artifact ${quoted(pattern)}`).join(' ')}`;
+}
+
+/** @throws OnejobError E_JOB_UNKNOWN, E_ARTIFACTS, E_USAGE for an ambiguous id, and without patterns for another host */
+export async function fetchArtifacts(session: Session, which: string, { artifact }: ArtifactsFlags): Promise<number> {
+  const asked = artifact === undefined ? null : artifactPatterns(artifact);
   return withReader(session, async (reader) => {
     const job = await findJob(reader, which);
     if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${which}.`, { hint: 'See "onejob jobs --all".' });
+    if (asked === null && session.remote !== null && job.artifacts.length > 0) throw unasked(session, job.id, job.artifacts);
     const files = await reader.artifacts(job.id);
     if (files === null) throw none(job.id, job.state !== 'done', job.artifacts.length > 0);
-    return (await bringBack(session, job.id, files)) ? exitCodes.ok : exitCodes.failed;
+    return (await bringBack(session, job.id, files, asked ?? job.artifacts)) ? exitCodes.ok : exitCodes.failed;
   });
+}
+
+/** Nobody here has said what the job may write into the current folder. */
+function unasked(session: Session, id: string, told: readonly string[]): OnejobError {
+  const where = session.remote?.shown ?? '';
+  const message = `Cannot bring back the artifacts of job ${id} from ${where}: which files may be written here was not said.`;
+  return wrongUsage(message, `If what ${where} says of the job is right, type "${command(session, id, told)}".`);
 }
 
 function none(id: string, lives: boolean, wanted: boolean): OnejobError {

@@ -4,7 +4,7 @@
  */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -372,6 +372,24 @@ test('artifacts are brought to the current folder', async () => {
   expect(run).toMatchObject({ code: 1, stderr: expect.stringContaining('brought back 1 file\n') });
   expect(run.stderr).toMatch(/did not bring back \.\.\/up: .* \(E_ARTIFACT_UNSAFE\)/);
   expect(readFileSync(join(dir.path, 'work', 'dist', 'app.js'), 'utf8')).toBe('built');
+});
+
+test('files that were not asked for are not brought back from a daemon that sends them', async () => {
+  const tar = pack();
+  for (const name of ['out.txt', '.envrc', 'package.json', '.github/workflows/x.yml']) tar.entry({ name }, 'sent');
+  for (let at = 0; at < 20; at += 1) tar.entry({ name: `more-${at}` }, 'sent');
+  tar.finalize();
+  writeFileSync(join(dir.path, 'artifacts.tar'), await buffer(tar));
+  writeFileSync(join(dir.path, 'work', 'package.json'), 'mine');
+  const run = await onejob(['run', '--no-workspace', '--artifact', 'out.txt', '--', 'true'], {
+    FAKE_ARTIFACTS: join(dir.path, 'artifacts.tar'),
+  });
+  expect(run).toMatchObject({ code: 0, stderr: expect.stringContaining('brought back 1 file\n') });
+  expect(run.stderr).toContain('did not bring back .envrc: nobody asked for it (E_ARTIFACT_UNSAFE)');
+  expect(run.stderr.match(/did not bring back/g)).toHaveLength(11);
+  expect(run.stderr).toContain('did not bring back 13 more (E_ARTIFACT_UNSAFE)');
+  expect(readdirSync(join(dir.path, 'work')).sort()).toEqual(['out.txt', 'package.json']);
+  expect(readFileSync(join(dir.path, 'work', 'package.json'), 'utf8')).toBe('mine');
 });
 
 test('a reader that does not read stops neither the job nor Ctrl-C', async () => {

@@ -1,6 +1,10 @@
 /** Jobs after their end, and cancelling several at once, over a daemon in this process. */
+import { existsSync } from 'node:fs';
+import { connect } from 'node:net';
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { pack } from 'tar-stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
@@ -8,7 +12,11 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { JobView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
+import { fetchArtifacts } from './artifacts.ts';
+import { createOutput } from './output.ts';
+import { createRemote } from './remote.ts';
 import { readVersion } from './session.ts';
+import { parseSshUrl } from './ssh.ts';
 
 let dir: Scratch;
 let manager: FakeManager;
@@ -105,6 +113,30 @@ test('an artifact outside of the workspace is wrong usage', async () => {
     const { code, stderr } = await onejob('run', '--no-workspace', '--artifact', artifact, '--', 'true');
     expect([code, stderr]).toEqual([2, expect.stringContaining(`--artifact ${artifact}: `)]);
   }
+});
+
+test('artifacts of a job on another host need a pattern from here, which decides', async () => {
+  const tar = pack();
+  for (const name of ['out.txt', '.envrc']) tar.entry({ name }, 'sent');
+  tar.finalize();
+  const bytes = await buffer(tar);
+  manager.artifactsOf = () => bytes;
+  manager.elsewhere = [{ ...job, artifacts: ['**'] }];
+  const { context, stderr } = testContext(['artifacts', job.id], dir.path);
+  // Its daemon is reached through a pipe, which is this socket here.
+  const remote = createRemote({
+    ...{ host: parseSshUrl('ssh://gpuci'), variables: {}, interactive: false, progress: () => {} },
+  });
+  remote.dial = async () => () => connect(join(dir.path, 'onejob.sock'));
+  const place = async () => Promise.reject(new Error('nothing is here'));
+  const session = { context, output: createOutput(context, false), version: readVersion(), flags: {}, remote, place };
+  const hint = `type "onejob --host ssh://gpuci artifacts ${job.id} --artifact '**'"`;
+  await expect(fetchArtifacts(session, job.id, {})).rejects.toMatchObject({ code: 'E_USAGE', hint: expect.stringContaining(hint) });
+  expect(existsSync(join(dir.path, 'out.txt'))).toBe(false);
+  expect(await fetchArtifacts(session, job.id, { artifact: ['*.txt'] })).toBe(0);
+  expect(stderr()).toContain('did not bring back .envrc: nobody asked for it');
+  expect([existsSync(join(dir.path, 'out.txt')), existsSync(join(dir.path, '.envrc'))]).toEqual([true, false]);
+  expect(await onejob('artifacts', job.id)).toMatchObject({ code: 0, stderr: 'onejob: brought back 2 files\n' });
 });
 
 async function waiting(times: number): Promise<string[]> {

@@ -60,7 +60,7 @@ export async function runOptions(context: CliContext, command: readonly string[]
       env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context))),
       volumes: (flags.volume ?? []).map((each) => volume(each, context.cwd)),
       timeout: flags.timeout === undefined ? null : duration(flags.timeout),
-      artifacts: artifacts(flags.artifact ?? []),
+      artifacts: artifactPatterns(flags.artifact ?? []),
     },
   };
 }
@@ -101,7 +101,8 @@ function size(text: string): number {
   return parsed.value;
 }
 
-function artifacts(patterns: readonly string[]): string[] {
+/** @throws OnejobError E_USAGE */
+export function artifactPatterns(patterns: readonly string[]): string[] {
   const why = artifactsProblem(patterns);
   if (why === null) return patterns.map(artifact);
   throw usage(`--artifact with ${why}.`, 'Name a folder, which means everything in it, or combine several patterns into one.');

@@ -228,7 +228,8 @@ async function attend(
     });
     stopWatching();
     const { code, line } = verdict(done, request.timeout ?? null);
-    const isWhole = done.artifacts.length === 0 || (await fetchArtifacts(session, lasting, done.id));
+    const wanted = request.artifacts ?? [];
+    const isWhole = wanted.length === 0 || (await fetchArtifacts(session, lasting, done.id, wanted));
     // What happened apart from the result: missing artifacts, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
@@ -282,9 +283,9 @@ async function imageOf({ connection }: Lasting, pool: string): Promise<string | 
 }
 
 /** Whether all that was kept is here. */
-async function fetchArtifacts(session: Session, lasting: Lasting, id: string): Promise<boolean> {
+async function fetchArtifacts(session: Session, lasting: Lasting, id: string, wanted: readonly string[]): Promise<boolean> {
   const files = await lasting.persist(`job ${id} goes on without it`, ({ client }) => client.artifacts(id));
-  return files === null || bringBack(session, id, files);
+  return files === null || bringBack(session, id, files, wanted);
 }
 
 function leave({ output }: Session, id: string): void {

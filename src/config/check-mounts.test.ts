@@ -142,6 +142,22 @@ describe('volumes below a folder that jobs can write to', () => {
     expect([first, more]).toEqual([expect.stringContaining(expected), []]);
   });
 
+  it('are refused on machines of a cloud, too, between the pools of one host', async () => {
+    const machines = (name: string, ...volumes: string[]) => {
+      const pools = volumes.map((volume, at) => `p${at}: { service: own, image: x, volumes: ["${volume}"] }`);
+      return `  ${name}: { cloud: aws, types: [g6.xlarge], pools: { ${pools.join(', ')} } }\n`;
+    };
+    const found = await folder.check(`
+clouds: { aws: { type: aws, region: us-west-2, credentials: { profile: ci }, scheduler_role: "arn:aws:iam::123456789012:role/x" } }
+join: { listen: "127.0.0.1:7718", url: "http://127.0.0.1:7718", package: /srv/onejob.tar.gz }
+pools: { local: { agents: 1, service: own, runtime: docker, image: x, volumes: ["/srv/d:/d:rw"] } }
+hosts:
+${machines('near', '/srv/d:/d:rw', '/srv/d/one:/one')}${machines('far', '/srv/d/one:/one')}`);
+    expect(found.filter((line) => line.includes('can write to'))).toEqual([
+      expect.stringContaining(`hosts.near.pools.p1.volumes[0]: ${why('/srv/d', 'hosts.near.pools.p0.volumes[0]')}`),
+    ]);
+  });
+
   it('are allowed in the same folder, next to it, and in folders that nobody can write to', async () => {
     const same = 'volumes: ["/srv/d:/d:rw", "/srv/d:/again", "/srv/dd/x:/x", "/srv/ro:/ro", "/srv/ro/in:/in"]';
     expect(await errors(pool('n', same), pool('m', 'agents: 2, volumes: ["/srv/{name}:/d:rw", "/srv/box-n-2/x:/x"]'))).toEqual([]);

@@ -52,10 +52,10 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
 
 /**
  * What jobs can write to must not decide what another volume is: a job could put a link there, to any folder of the host, and the next
- * agent would have that. Over all pools, since a job of one decides for the agents of another.
+ * agent would have that. Over all pools of a host, since a job of one decides for the agents of another.
  */
-export function checkNesting({ config, inPool, sound }: Checking): void {
-  const open = writableOf(config);
+export function checkNesting({ config, inPool, sound, root }: Checking): void {
+  const open = writableOf(config, root);
   for (const pool of config.pools) {
     if (!sound(pool, 'volumes', 'caches')) continue;
     const folders = hostFoldersOf(pool).map(({ mount: { host }, path }) => ({ host, path }));
@@ -79,10 +79,10 @@ interface Writable {
 }
 
 /** Folders of the host that jobs of some pool can write to. */
-function writableOf(config: Pick<Config, 'pools' | 'host'>): readonly Writable[] {
+function writableOf(config: Pick<Config, 'pools' | 'host'>, root: Path = ['pools']): readonly Writable[] {
   return config.pools.flatMap((pool) =>
     hostFoldersOf(pool).flatMap(({ mount: { host, readOnly }, path }) =>
-      readOnly ? [] : [{ host, places: placesOf(pool, host, config), key: formatPath(['pools', pool.name, ...path]) }],
+      readOnly ? [] : [{ host, places: placesOf(pool, host, config), key: formatPath([...root, pool.name, ...path]) }],
     ),
   );
 }

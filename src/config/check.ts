@@ -25,6 +25,8 @@ export interface Checking {
   readonly host: HostFacts | null;
   /** Whether a daemon starts with it. */
   readonly starting: boolean;
+  /** Where pools are written. */
+  readonly root: Path;
   /** Whether no problem was found in these keys, so that they hold what is written or the default. */
   sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
   /** Whether the pool itself has the key, not `defaults`. */
@@ -55,6 +57,7 @@ export function checkAcross(
   const checkingOf = (given: Pick<Checking, 'config' | 'written' | 'host'>, root: Path): Checking => ({
     ...given,
     starting,
+    root,
     whyHidden: (path) => hostPathProblem({ host: path }, config),
     sound: (pool, ...keys) => !keys.some((key) => isBroken([...root, pool.name, key]) || isBroken(['defaults', key])),
     own: (pool, key) => writing.has([...root, pool.name, key]),
@@ -86,6 +89,7 @@ export function checkAcross(
       checkRecipe(pool, there);
       checkMounts(pool, there);
     }
+    checkNesting(there);
     checkNames(there);
     checkNetworks(there);
   }

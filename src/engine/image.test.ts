@@ -25,6 +25,35 @@ test('references are read as Docker reads them', () => {
   expect(parseReference('a.b/c:1@sha256:ff')).toEqual({ name: 'a.b/c', tag: 'sha256:ff', registry: 'a.b' });
 });
 
+test.each([
+  'onejob/own-queue:aaaaaaaaaaaa',
+  'docker.io/onejob/own-queue:aaaaaaaaaaaa',
+  'localhost/onejob/own-queue',
+  'onejob-held:2dacd40417',
+])('%s is pulled from no registry, whatever the policy', async (image) => {
+  const asked: string[] = [];
+  const fake = fakeEngine('own-names', (path, { method }, reply) => {
+    asked.push(`${method} ${path}`);
+    return reply.writeHead(404).end('{"message":"no such image"}');
+  });
+  await fake.start();
+  const engine = connectEngine(fake.endpoint);
+  const images = createImages(engine, '/nowhere', () => 0);
+  const { signal } = new AbortController();
+  try {
+    for (const pull of ['missing', 'always'] as const)
+      await expect(images.get({ ...recipe, image, pull }, () => {}, signal)).rejects.toMatchObject({
+        code: 'E_IMAGE_NOT_FOUND',
+        message: expect.stringContaining('never pulls an image with the name of those that it builds itself'),
+      });
+    expect(await images.trouble({ ...recipe, image, pull: 'missing' }, signal)).toMatchObject({ code: 'E_IMAGE_NOT_FOUND' });
+    expect(asked.filter((call) => call.startsWith('POST') || call.includes('distribution'))).toEqual([]);
+  } finally {
+    engine.close();
+    await fake.stop();
+  }
+});
+
 interface Registry {
   readonly address: string;
   /** Requests for manifests so far. */
@@ -208,6 +237,20 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     await writeFile(join(folder, 'config.json'), JSON.stringify(right));
     expect((await get({})).id).toMatch(/^sha256:/);
     expect(await images().trouble({ ...recipe, pull: 'missing', image }, never())).toBeNull();
+  });
+
+  test('an image that a job chose must be one that everybody may pull, also if it is there already', async () => {
+    const chosen = () => get({ publicOnly: true });
+    local.password = 'me:s3cret';
+    const right = { auths: { [local.address]: { auth: Buffer.from(local.password).toString('base64') } } };
+    await writeFile(join(folder, 'config.json'), JSON.stringify(right));
+    const refusal = { code: 'E_IMAGE_DENIED', message: expect.stringContaining('does not give it to everybody'), retry: false };
+    await expect(chosen()).rejects.toMatchObject(refusal);
+    // A pool of this host has it.
+    expect((await get({})).id).toMatch(/^sha256:/);
+    await expect(chosen()).rejects.toMatchObject(refusal);
+    local.password = null;
+    expect((await chosen()).id).toMatch(/^sha256:/);
   });
 
   test('a registry that cannot be reached, and one that hangs up', async () => {

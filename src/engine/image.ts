@@ -13,6 +13,7 @@ import { run } from '../system/run.ts';
 import { readDockerConfig } from './endpoint.ts';
 import type { Engine } from './engine.ts';
 import { diskFull, isDiskFull, statusOf, translate } from './failures.ts';
+import { isOwnName } from './own-names.ts';
 
 export interface Image {
   readonly id: string;
@@ -54,6 +55,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
   };
 
   const pullOnce = async (reference: string, progress: Progress, signal: AbortSignal): Promise<void> => {
+    if (isOwnName(reference)) throw notPulled(reference);
     const { name, tag, registry } = parseReference(reference);
     const shown = createProgress(reference, progress);
     try {
@@ -75,6 +77,26 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
   };
   const pull = (reference: string, progress: Progress, signal: AbortSignal): Promise<void> =>
     pulls(reference, (say, until) => pullOnce(reference, say, until), progress, signal);
+
+  /**
+   * Asks the registry as a stranger, also for an image that is there: another pool may have pulled it with the password of this host.
+   * Where this host has no password, nothing can have come by one.
+   */
+  const mustBePublic = async (reference: string, signal: AbortSignal): Promise<void> => {
+    const { registry } = parseReference(reference);
+    if (!isReference(reference) || (await registryAuth(configDir, registry, signal, engine.clock)) === null) return;
+    try {
+      await engine.distribution(reference, null, signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      const failure = pullFailure(reference, error, engine);
+      if (failure.retry) throw failure;
+      const message = `Cannot use image "${reference}": the job named it, and ${registry} does not give it to everybody.`;
+      const hint =
+        'Write the image of the pool, or name its registry in "images" of the service, which lets jobs use the password of this host.';
+      throw new OnejobError('E_IMAGE_DENIED', message, { hint, cause: error });
+    }
+  };
 
   return {
     look,
@@ -101,6 +123,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
           `Image "${recipe.imageId}", which was "${reference}", is no longer on the Engine.`,
         );
       }
+      if (recipe.publicOnly === true) await mustBePublic(reference, signal);
       if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
       const there = await look(reference, signal);
       if (there !== null) return there;
@@ -117,6 +140,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       try {
         if ((await look(reference, signal)) !== null) return null;
         if (policy === 'never') return notFetched(reference);
+        if (isOwnName(reference)) return notPulled(reference);
         const auth = await registryAuth(configDir, parseReference(reference).registry, signal, engine.clock);
         await engine.distribution(reference, auth, signal);
         return null;
@@ -132,6 +156,15 @@ function notFetched(reference: string): OnejobError {
   return new OnejobError('E_IMAGE_NOT_FOUND', `Image "${reference}" is not on the Engine, and "pull: never" forbids pulling it.`, {
     hint: `Type "docker pull ${reference}", or write "pull: missing".`,
   });
+}
+
+/** From a registry it would be an image of somebody else, with the name of ours. */
+function notPulled(reference: string): OnejobError {
+  return new OnejobError(
+    'E_IMAGE_NOT_FOUND',
+    `Image "${reference}" is not on the Engine, and onejob never pulls an image with the name of those that it builds itself.`,
+    { hint: 'Give the pool the recipe, as in image: { base: … }: onejob builds its image again.' },
+  );
 }
 
 /** Reports one line per tenth of the known size. */

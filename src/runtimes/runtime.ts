@@ -19,6 +19,8 @@ export interface Mount {
   readonly variable: string | null;
   /** Set for a cache: its name if onejob keeps the folder, a null name if `host` is the owner's own folder. */
   readonly cache: { readonly name: string | null } | null;
+  /** For a volume of a job: `host` without links, as it was checked. */
+  readonly real?: string;
 }
 
 /** How to ask for NVIDIA's devices: `auto` depends on what the Engine reports. */
@@ -34,6 +36,8 @@ export interface Recipe {
   /** Id of the image to use, whatever its name means now. It is not pulled. Default: what the name means. */
   readonly imageId?: string;
   readonly pull: 'missing' | 'always' | 'never';
+  /** Set for an image that a job chose without leave for its registry: it must be one that everybody may pull. */
+  readonly publicOnly?: true;
   /** Environment of the sandbox, and so of every job in it: never a secret. */
   readonly env: Readonly<Record<string, string>>;
   readonly mounts: readonly Mount[];
@@ -72,6 +76,8 @@ export interface SandboxSpec {
   /** The agent's name from the pool's template; also the sandbox's host name. */
   readonly name: string;
   readonly recipe: Recipe;
+  /** For each mount of the recipe its host path without links, as it was checked: nothing else may be mounted. */
+  readonly places?: readonly string[];
   /** Exactly these, checked from evidence before the gate is ready. Empty: none at all, even if its image asks for some. */
   readonly devices: readonly LeasedDevice[];
   /** Ports of this host that it must reach, for a sandbox that nobody asks for with `hostAddress`. */

@@ -28,7 +28,8 @@ function tar(...entries: Entry[]): Readable {
   packed.finalize();
   return Readable.from(packed, { objectMode: false });
 }
-const unpack = (...entries: Entry[]) => unpackArtifacts(tar(...entries), top);
+const all = () => true;
+const unpack = (...entries: Entry[]) => unpackArtifacts(tar(...entries), top, all);
 const read = (path: string) => readFileSync(join(top, path), 'utf8');
 
 describe('artifacts', () => {
@@ -108,6 +109,25 @@ describe('artifacts', () => {
     expect(readdirSync(top).filter((name) => name.startsWith('.onejob'))).toEqual([]);
   });
 
+  it('that nobody asked for are refused before anything of them is written, whatever their kind', async () => {
+    const wanted = (path: string) => path === 'out.txt' || path.startsWith('dist/');
+    writeFileSync(join(top, 'Makefile'), 'mine');
+    const strange: Entry[] = [
+      { name: '.envrc', body: 'x' },
+      { name: 'Makefile', body: 'x' },
+      { name: '.github/workflows/x.yml', body: 'x' },
+      { name: './large', body: 'x'.repeat(300_000) },
+      { name: 'folder/', type: 'directory' },
+      { name: 'link', type: 'symlink', linkname: 'out.txt' },
+      { name: 'again', type: 'link', linkname: 'out.txt' },
+    ];
+    const entries = tar({ name: 'out.txt', body: 'ok' }, ...strange, { name: './dist/app', body: 'app' });
+    const { written, folders, refused } = await unpackArtifacts(entries, top, wanted);
+    expect([written, folders]).toEqual([['out.txt', 'dist/app'], ['dist']]);
+    expect(refused).toEqual(strange.map(({ name }) => ({ path: name, why: 'nobody asked for it' })));
+    expect([readdirSync(top).sort(), read('Makefile')]).toEqual([['Makefile', 'dist', 'out.txt'], 'mine']);
+  });
+
   it('that cannot be written are reported with the reason, and the rest is kept', async () => {
     const long = 'n'.repeat(300);
     const why = 'the name is too long for the file system';
@@ -131,7 +151,7 @@ describe('artifacts', () => {
     whole.fill(0x20, 148, 156);
     const sum = whole.subarray(0, 512).reduce((total, byte) => total + byte, 0);
     whole.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148);
-    const { written, refused } = await unpackArtifacts(Readable.from([whole]), top);
+    const { written, refused } = await unpackArtifacts(Readable.from([whole]), top, all);
     expect([written, refused]).toEqual([['fine'], [{ path: 'o/f-\ufffd', why: 'its name is not UTF-8' }]]);
     expect(readdirSync(top)).toEqual(['fine']);
   });
@@ -154,8 +174,8 @@ describe('artifacts', () => {
 
   it('of a cut-off stream are an error, without a half-written file', async () => {
     const whole = await buffer(tar({ name: 'a', body: 'ok' }, { name: 'b', body: 'x'.repeat(1_000_000) }));
-    await expect(unpackArtifacts(Readable.from([whole.subarray(0, 500_000)]), top)).rejects.toThrow();
+    await expect(unpackArtifacts(Readable.from([whole.subarray(0, 500_000)]), top, all)).rejects.toThrow();
     expect(readdirSync(top)).toEqual(['a']);
-    await expect(unpackArtifacts(Readable.from([Buffer.alloc(2048, 'no tar')]), top)).rejects.toThrow();
+    await expect(unpackArtifacts(Readable.from([Buffer.alloc(2048, 'no tar')]), top, all)).rejects.toThrow();
   });
 });

@@ -1,6 +1,7 @@
 /**
- * Unpacks artifacts into the current folder. A tar from a job is not trusted: nothing is written outside the folder, nor through
- * a link, whether the link existed before or came with the tar. Refused entries are reported, the rest is kept.
+ * Unpacks artifacts into the current folder. A tar from a job, or from the daemon of another host, is not trusted: nothing is written
+ * that was not asked for, nor outside the folder, nor through a link, whether the link existed before or came with the tar. Refused
+ * entries are reported, the rest is kept.
  */
 import { randomBytes } from 'node:crypto';
 import { constants, copyFileSync, lstatSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -14,18 +15,18 @@ import { codeOf, messageOf } from '../errors.ts';
 import { lacksInodes } from '../system/disk-room.ts';
 
 /**
- * Unpacks a tar stream below `folder`, and replaces files of the same name. `written`: paths of files relative to the folder, in the
+ * Unpacks what is wanted of a tar stream below `folder`, and replaces files of the same name. `written`: paths of files relative to the folder, in the
  * tar's order; `folders`: those that were made. `refused`: entries that may not be written; `failed`: those that could not be, such
  * as on a full disk. Both say why, and the rest is written. Throws if the stream is cut off.
  */
-export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal) {
+export async function unpackArtifacts(from: Readable, folder: string, wanted: (path: string) => boolean) {
   const top = resolve(folder);
   const written: string[] = [];
   const progress: Progress = { top, files: new Set(), folders: new Set(), made: [] };
   const refused: { path: string; why: string }[] = [];
   const failed: { path: string; why: string }[] = [];
   const entries = extract();
-  const read = pipeline(from, entries, signal === undefined ? {} : { signal });
+  const read = pipeline(from, entries);
   read.catch(() => {});
   try {
     for await (const entry of entries) {
@@ -34,7 +35,8 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
       let why: string | null = null;
       try {
         if (parts === null) why = 'its name points outside the folder';
-        else if (parts.length > 0) why = isText(header) ? await write(progress, parts, entry) : 'its name is not UTF-8';
+        else if (!isText(header)) why = 'its name is not UTF-8';
+        else if (parts.length > 0) why = wanted(parts.join('/')) ? await write(progress, parts, entry) : 'nobody asked for it';
       } catch (error) {
         // The stream itself failed, not the disk.
         if (codeOf(error) === '' || entries.destroyed) throw error;

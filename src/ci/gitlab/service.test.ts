@@ -502,6 +502,18 @@ describe('what a job may have', () => {
     expect(one.jobs.recipeFor('lab-1', testPool().recipe)?.image).toBe('lab/acme/ci:1');
   });
 
+  it.each([
+    ['lab/acme/**', {}],
+    ['lab/**', {}],
+    ['**', { publicOnly: true }],
+    ['*/acme/ci:1', { publicOnly: true }],
+  ])('is an image that needs a password only if its registry is named: %s', async (pattern, rights) => {
+    const { one } = await waiting({ image: 'lab/acme/ci:1' }, { config: { images: [pattern] } });
+    await using _ = one;
+    const { image, publicOnly } = one.jobs.recipeFor('lab-1', testPool().recipe) ?? {};
+    expect({ image, publicOnly }).toEqual({ image: 'lab/acme/ci:1', publicOnly: undefined, ...rights });
+  });
+
   it('is the pool’s image otherwise, and its log says so', async () => {
     const { one } = await waiting({ image: 'ruby:3' });
     await using _ = one;

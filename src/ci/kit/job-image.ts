@@ -3,13 +3,12 @@
  * gives to its own images, and ids, name whatever is on this host, such as the files of somebody else's held job.
  */
 
-/** Names that the Engine takes for the same image as the rest of the name. */
-const sameAs = /^(?:(?:docker\.io|index\.docker\.io|localhost)\/)?(?:library\/)?/;
+import { isOwnName, plainName } from '../../engine/own-names.ts';
 
 /** Why a job may not run in that image, as a clause, or null. */
 export function jobImageProblem(reference: string): string | null {
-  const name = reference.trim().toLowerCase().replace(sameAs, '');
-  if (/^onejob(-held)?([/:@]|$)/.test(name)) return 'only images that onejob makes for itself have such a name';
-  if (/^(sha256:)?[0-9a-f]{4,64}$/.test(name)) return 'it is the id of an image on this host, and may be of somebody else';
+  if (isOwnName(reference)) return 'only images that onejob makes for itself have such a name';
+  if (/^(sha256:)?[0-9a-f]{4,64}$/.test(plainName(reference)))
+    return 'it is the id of an image on this host, and may be of somebody else';
   return null;
 }

@@ -323,7 +323,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
           if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
           const { trusted } = one.admission;
           const base = trusted ? recipe : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
-          if (one.image !== null) return { ...base, image: one.image };
+          if (one.image !== null) return { ...base, image: one.image, ...jobs.imageRights(one.image, trusted) };
           return trusted ? null : base;
         },
         namesImage: (job) => (jobs.of(job)?.image ?? null) !== null,

@@ -60,6 +60,11 @@ export function openJobFiles<G, K>(dir: string, { schemas: { given, key } }: Pic
   return createJobFiles(dir, z.union([z.object({ given }), z.object({ begun: key })]));
 }
 
+/** Whether the registry, or at Docker Hub the first part of the name, is written without wildcards. */
+function namesSource(pattern: string): boolean {
+  return /^[\w.-]+(:\d+\/|[/:@]|$)/.test(pattern);
+}
+
 export const jobIdOf = (service: string, id: string): JobId => `${service}-${id}`;
 
 export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
@@ -124,6 +129,11 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
     return { image: null, note: `onejob: image ${wanted} is not used: this pool runs its jobs in ${own ?? 'this host itself'}.` };
   }
 
+  /** Only a pattern that names where images come from is a leave to use the password for it, which "**" is not. */
+  function imageRights(image: string, trusted: boolean): { readonly publicOnly?: true } {
+    return trusted && matches(parts.images.filter(namesSource), image) ? {} : { publicOnly: true };
+  }
+
   async function decide(one: Held<G, K>, signal: AbortSignal): Promise<void> {
     const { given } = one;
     if (given === null || pool === undefined) return;
@@ -147,6 +157,7 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
   }
 
   return {
+    imageRights,
     of: (job: JobId | null): Held<G, K> | null => (job === null ? null : (held.get(job) ?? null)),
     all: (): readonly Held<G, K>[] => [...held.values()],
     /** A job that the service has just given. It is written down before anything else. */

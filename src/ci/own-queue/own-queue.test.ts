@@ -1,4 +1,4 @@
-import { existsSync, readdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, rmdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
@@ -284,8 +284,17 @@ describe('what a job brings itself', () => {
     expect(queue.jobs.recipeFor(job.id, base)).toEqual({
       ...base,
       image: 'other:1',
-      mounts: [{ ...data, container: '/kept' }, data],
+      mounts: [
+        { ...data, container: '/kept' },
+        { ...data, real: data.host },
+      ],
     });
+  });
+
+  it('has an image that everybody may pull if a pipeline named it', () => {
+    const job = submit({ image: 'other:1', attended: true });
+    expect(queue.jobs.recipeFor(job.id, recipe)).toMatchObject({ image: 'other:1', publicOnly: true });
+    expect(queue.jobs.recipeFor(submit({ image: 'other:1' }).id, recipe)).not.toHaveProperty('publicOnly');
   });
 
   it('is looked at again before its sandbox is made: a folder may have become a link while it waited', () => {
@@ -294,10 +303,43 @@ describe('what a job brings itself', () => {
     store = openStore(join(dir.path, 'state'));
     queue = createOwnQueue({ store, pools: [pool('default')], mountProblem: () => why });
     const job = submit({ volumes: [data] });
-    expect(queue.jobs.recipeFor(job.id, recipe)?.mounts).toEqual([data]);
+    expect(queue.jobs.recipeFor(job.id, recipe)?.mounts).toEqual([{ ...data, real: data.host }]);
     why = 'it shows secrets';
     expect(() => queue.jobs.recipeFor(job.id, recipe)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST', retry: false }));
     expect(() => submit({ volumes: [data] })).toThrow('Cannot mount /data at /in: it shows secrets.');
+  });
+
+  it('gets what was checked: a folder that becomes a link to another place in between is that place for both', () => {
+    const real = join(dir.path, 'real');
+    const host = join(dir.path, 'link');
+    mkdirSync(real);
+    mkdirSync(host);
+    const asked: string[] = [];
+    store.close();
+    store = openStore(join(dir.path, 'state'));
+    queue = createOwnQueue({
+      ...{ store, pools: [pool('default')] },
+      mountProblem: (mount) => {
+        asked.push(mount.host);
+        return mount.host === real ? 'it shows secrets' : null;
+      },
+    });
+    const job = submit({ volumes: [{ ...data, host }] });
+    rmdirSync(host);
+    symlinkSync(real, host);
+    expect(() => queue.jobs.recipeFor(job.id, recipe)).toThrow(`Cannot mount ${host} at /in: it shows secrets.`);
+    expect(asked.slice(1)).toEqual([host, real]);
+  });
+
+  it('has no volume in another one that it can write to: its next attempt would get whatever it puts there', () => {
+    const volumes = (readOnly: boolean) => [
+      { ...data, host: '/data', container: '/all', readOnly },
+      { ...data, host: '/data/one', container: '/one' },
+    ];
+    expect(() => submit({ volumes: volumes(false) })).toThrow(
+      'Cannot mount /data/one at /one: it lies in /data, which the job can write to.',
+    );
+    expect(submit({ volumes: volumes(true) }).cold).toBe(true);
   });
 
   it('gets a script with its place in the environment', async () => {

@@ -34,7 +34,7 @@ import {
 } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
-import { checkMounts, checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
+import { checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob, volumesNow } from './request.ts';
 import { createSettle } from './settle.ts';
 import { createWorkspaces, openSpool } from './spool.ts';
 import { type StrandedJobs, strandedHint } from './stranded.ts';
@@ -306,9 +306,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       recipeFor(id, pool) {
         const job = index.get(id);
         if (job === null) return null;
-        // Checked again: meanwhile a folder may have become a link to a forbidden place.
-        checkMounts(job.request.volumes, pool, mountProblem);
-        return recipeOfJob(job.request, pool);
+        return recipeOfJob({ ...job.request, volumes: volumesNow(job.request.volumes, pool, mountProblem) }, pool);
       },
       namesImage: (id) => (index.get(id)?.request.image ?? null) !== null,
       hasFailed(id) {

@@ -1,5 +1,6 @@
 /** What a job may ask for, and the script that it becomes: everything that could only fail later is refused when it is submitted. */
 import type { PoolConfig } from '../../config/config.ts';
+import { contains, realOf } from '../../config/host-places.ts';
 import { formatSize } from '../../config/units.ts';
 import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
@@ -58,11 +59,24 @@ export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProble
   for (const mount of volumes) {
     const twice = taken.has(mount.container) ? 'another of its volumes is already mounted there' : null;
     taken.add(mount.container);
-    const why = twice ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
+    const above = volumes.find((one) => !one.readOnly && one.host !== mount.host && contains(one.host, mount.host));
+    // Its next attempt would have whatever it put there.
+    const within = above === undefined ? null : `it lies in ${above.host}, which the job can write to`;
+    const why = twice ?? within ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
     if (why === null) continue;
     const hint = 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.';
     throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, { hint });
   }
+}
+
+/**
+ * A job's volumes for its sandbox, checked once more: what they lead to now is what is checked, and nothing else may be mounted. A
+ * folder may have become a link to a forbidden place since the job was submitted. @throws OnejobError E_JOB_REQUEST
+ */
+export function volumesNow(volumes: readonly Mount[], pool: Recipe, mountProblem: MountProblem): Mount[] {
+  const now = volumes.map((mount) => ({ ...mount, real: realOf(mount.host) }));
+  checkMounts(now, pool, (mount) => mountProblem(mount) ?? mountProblem({ ...mount, host: mount.real ?? mount.host }));
+  return now;
 }
 
 /** The job's own volumes only: what is wrong with its pool's is not its fault. @throws OnejobError E_JOB_REQUEST */
@@ -87,7 +101,10 @@ function checkLimits({ memory, cpus }: JobRequest, { name, recipe }: QueuePool):
 }
 
 /** The recipe of a job with its own image, limits or volumes; null: the pool's. */
-export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus'>, pool: Recipe): Recipe | null {
+export function recipeOfJob(
+  request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus' | 'attended'>,
+  pool: Recipe,
+): Recipe | null {
   const image = request.image ?? pool.image;
   const memory = request.memory ?? pool.memory;
   const cpus = request.cpus ?? pool.cpus;
@@ -95,7 +112,9 @@ export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes' | 'mem
   if (image === pool.image && memory === pool.memory && cpus === pool.cpus && added.length === 0) return null;
   // A job's volume replaces the pool's at the same path.
   const kept = pool.mounts.filter((mount) => !added.some((one) => one.container === mount.container));
-  return { ...pool, image, memory, cpus, mounts: [...kept, ...added] };
+  // An attended job is one of gitlab-runner, whose image a pipeline names.
+  const rights = request.attended && image !== pool.image ? { publicOnly: true as const } : {};
+  return { ...pool, image, memory, cpus, mounts: [...kept, ...added], ...rights };
 }
 
 /** Whether an agent of this pool can have so many. A pool that leases per job gives what the job asks for. */

@@ -1,6 +1,7 @@
 /** `run`, `jobs`, `logs`, `cancel`: their options and help. */
 import { Option } from 'commander';
 import { historyAxes, verdictKinds } from '../../verdict/verdict.ts';
+import type { ArtifactsFlags } from '../artifacts.ts';
 import type { HistoryFlags } from '../history.ts';
 import type { CancelFlags, ListFlags, LogsFlags, MoveFlags, PruneFlags } from '../jobs.ts';
 import type { RunFlags } from '../request.ts';
@@ -112,12 +113,20 @@ Examples:
     .command('artifacts')
     .description('bring the artifacts of a job that ended into the current folder, as "run" does')
     .argument('<job>', 'its id, or the first letters of it, at least four')
+    .option(
+      '--artifact <glob>',
+      'only files that match, as with "run"; needed for a job of another host, which does not decide what is written here; may be repeated',
+      collect,
+    )
     .after(`
 For jobs of "run --detach" and of arrays, and for those that "run" could not write, as on a full disk.
 
 Examples:
-  onejob artifacts JOB`)
-    .does(wrongOrFailed, async (session, job: string) => (await import('../artifacts.ts')).fetchArtifacts(session, job));
+  onejob artifacts JOB
+  onejob --host gpuci artifacts JOB --artifact 'dist/**'`)
+    .does(wrongOrFailed, async (session, job: string, flags: ArtifactsFlags) =>
+      (await import('../artifacts.ts')).fetchArtifacts(session, job, flags),
+    );
 
   program
     .command('cancel')

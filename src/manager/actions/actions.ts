@@ -15,6 +15,7 @@ import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Observer } from '../loop/observe.ts';
 import { oldRecipe, type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Executors } from './action-runner.ts';
+import type { MountPlaces } from './places.ts';
 import type { SandboxProbe } from './probe-sandbox.ts';
 import type { Registrations } from './registrations.ts';
 
@@ -27,6 +28,7 @@ export interface ActParts {
   readonly deviceManager: Pick<DeviceManager, 'registry' | 'verifier' | 'cpusNear'> | null;
   readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'made'>;
   readonly caches: Pick<Caches, 'ensure'>;
+  readonly mountPlaces: MountPlaces;
   readonly followers: LogFollowers;
   /** Made ahead for agents that bind early. */
   readonly registrations: Registrations;
@@ -81,6 +83,7 @@ export function createExecutors(parts: ActParts): Executors {
   const specOf = async (key: string, agent: AgentId, job: JobId | null, signal: AbortSignal): Promise<SandboxSpec> => {
     const { slot, pool, name, runtime } = place(key);
     const own = recipeOf(pool, { key, name }, job);
+    const places = own.mounts.length === 0 ? null : parts.mountPlaces.of(own.mounts);
     const named = own.image === null ? await fingerprints.imageOf(pool, (line) => note(key, line), signal) : null;
     const recipe = { ...own, ...named };
     await parts.caches.ensure(recipe.mounts);
@@ -90,7 +93,8 @@ export function createExecutors(parts: ActParts): Executors {
     const devices = devicesOf(slot);
     // The only CPUs for it; null for all.
     const cpuset = pool.config.recipe.grant.numa && devices.length > 0 ? ((await deviceManager?.cpusNear(devices)) ?? null) : null;
-    return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...(cpuset !== null && { cpuset }) };
+    const how = { ...(places !== null && { places }), ...(cpuset !== null && { cpuset }) };
+    return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...how };
   };
 
   /** `fingerprint`: what the agent's sandbox was made from. */

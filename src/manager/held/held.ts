@@ -15,6 +15,7 @@ import { type Finding, fine } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Holding, Recipe, RunningShell, Runtime, ShellSpec } from '../../runtimes/runtime.ts';
 import type { HeldSandbox, HeldTable } from '../../store/held.ts';
+import type { MountPlaces } from '../actions/places.ts';
 import { endedHolds, overQuota, type Quota, type Written } from './decide.ts';
 
 /** `hold`: written down, not kept yet. `unhold`: given up, still there. `unheld`: gone, still written down. */
@@ -29,6 +30,8 @@ export interface HeldParts {
   readonly temporary: boolean;
   readonly runtimes: () => readonly Runtime[];
   readonly pools: readonly Pick<PoolConfig, 'name' | 'disk' | 'holdFailed'>[];
+  /** Where mounts lead. @throws OnejobError E_MOUNT_CHANGED */
+  readonly placesOf: MountPlaces['of'];
   /** Share of the disk, 0 to 1, that must stay free. */
   readonly minFree: number;
   readonly newAgent: () => AgentId;
@@ -59,7 +62,8 @@ const overKept = 1_000;
 export type Held = ReturnType<typeof createHeld>;
 
 export function createHeld(parts: HeldParts) {
-  const { clock, log, table, transaction, temporary, runtimes, pools, minFree, newAgent, isInSlot, changed, boundary } = parts;
+  const { clock, log, table, transaction, temporary, runtimes, pools, minFree, newAgent, isInSlot, changed, boundary, placesOf } =
+    parts;
   const held = new Map(table.all().map((one) => [one.agent, one]));
   /** By the ids of their sandboxes. */
   const shells = new Map<AgentId, { readonly of: AgentId; readonly stop: AbortController; readonly done: Promise<void> }>();
@@ -316,8 +320,9 @@ export function createHeld(parts: HeldParts) {
         resolve();
       };
       const signal = AbortSignal.any([outer, cut.signal, closed]);
-      const spec = { agent: own, pool, slot, name, recipe: recipeOfShell(recipe, job), devices: [] };
       try {
+        const shown = recipeOfShell(recipe, job);
+        const spec = { agent: own, pool, slot, name, recipe: shown, places: placesOf(shown.mounts), devices: [] };
         const shell = await holding.shell(agent, { spec, ...how }, signal);
         shell.ended.then(over, over);
         return shell;
@@ -357,7 +362,8 @@ export function createHeld(parts: HeldParts) {
 
 /** The next jobs of the slot write to its caches, so a shell may only read them. */
 function recipeOfShell(recipe: Recipe, job: JobId): Recipe {
-  const mounts = recipe.mounts.map((mount) => (mount.cache === null ? mount : { ...mount, readOnly: true }));
+  // What a volume of the job led to when that ran says nothing of now.
+  const mounts = recipe.mounts.map(({ real: _, ...mount }) => (mount.cache === null ? mount : { ...mount, readOnly: true }));
   const { pidHost: _, ...unsafe } = recipe.unsafe;
   return {
     ...recipe,

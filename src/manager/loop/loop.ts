@@ -22,6 +22,7 @@ import type { Store } from '../../store/store.ts';
 import { agentEnded, evidenceOf, type OutcomeStore } from '../../verdict/outcomes.ts';
 import { createActionRunner } from '../actions/action-runner.ts';
 import { createExecutors } from '../actions/actions.ts';
+import { createMountPlaces } from '../actions/places.ts';
 import { createSandboxProbe } from '../actions/probe-sandbox.ts';
 import { Registrations } from '../actions/registrations.ts';
 import { hasEnded, isIdle, wantedCaches } from '../caches/cache-places.ts';
@@ -168,8 +169,10 @@ export async function openLoop(parts: LoopParts) {
   const boundary = (name: string): void => {
     if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
   };
+  const mountPlaces = createMountPlaces(config);
   const held = createHeld({
     ...{ clock, log, pools, newAgent, boundary },
+    placesOf: mountPlaces.of,
     table: store.held,
     transaction: store.transaction,
     temporary: store.temporary,
@@ -202,6 +205,7 @@ export async function openLoop(parts: LoopParts) {
       }),
     executors: createExecutors({
       ...{ clock, followers, registrations, observer, deviceManager, fingerprints, caches, probe, held, hurry: parts.end.hurry },
+      mountPlaces,
       synced: store.sync,
       slots: {
         place: (key) => {

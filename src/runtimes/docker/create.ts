@@ -114,7 +114,12 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       }),
       Mounts: [
         { Type: 'volume', Target: workspacePath, VolumeOptions: { Labels: owned } },
-        ...recipe.mounts.map((mount) => ({ Type: 'bind', Source: mount.host, Target: mount.container, ReadOnly: mount.readOnly })),
+        ...recipe.mounts.map(({ host, container, readOnly }, at) => ({
+          Type: 'bind',
+          Source: spec.places?.[at] ?? host,
+          Target: container,
+          ReadOnly: readOnly,
+        })),
       ],
       Tmpfs: { ...(recipe.readOnly && { '/tmp': 'rw,exec,nosuid,nodev,mode=1777' }), ...recipe.tmpfs },
       ReadonlyRootfs: recipe.readOnly,

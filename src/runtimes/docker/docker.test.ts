@@ -1,6 +1,6 @@
 /** Tests for Docker alone: images that conflict with the gate, invalid recipes, limits, cleaning up. */
 import { randomBytes } from 'node:crypto';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -63,6 +63,25 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
   test('an image with its own user owns the workspace', async () => {
     const { output } = await run({ image: images.user }, 'id -u; touch x && stat -c "%u:%g" . x');
     expect(output).toBe('1000\n1000:1000\n1000:1000\n');
+  });
+
+  test('a folder that became a link after it was checked is not given to a job', async () => {
+    await mkdir(join(folder, 'checked'));
+    await symlink('/etc', join(folder, 'swapped'));
+    const mounts = ['checked', 'swapped'].map((name) => {
+      return { host: join(folder, name), container: `/var/${name}`, readOnly: true, variable: null, cache: null };
+    });
+    const [good, bad] = mounts;
+    // As if each had been a folder when it was checked.
+    const specFor = (mount: typeof good) =>
+      specOf({ ...recipe, mounts: mount === undefined ? [] : [mount] }, { places: [mount?.host ?? ''] });
+    const spec = specFor(bad);
+    await expect(runtime.prepare(spec, quiet, never())).rejects.toMatchObject({
+      code: 'E_MOUNT_CHANGED',
+      message: expect.stringContaining(`/var/swapped is not ${bad?.host}, which was checked`),
+    });
+    expect((await runtime.list(never())).map(({ agent }) => agent)).not.toContain(spec.agent);
+    await runtime.prepare(specFor(good), quiet, never());
   });
 
   test('what a job runs as another user opens the output by name', async () => {

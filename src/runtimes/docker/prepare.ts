@@ -8,7 +8,8 @@ import { type Endpoint, endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { statusOf, translate } from '../../engine/failures.ts';
 import type { Image, Images } from '../../engine/image.ts';
-import { type ErrorCode, messageOf, OnejobError } from '../../errors.ts';
+import { type ErrorCode, hasCode, messageOf, OnejobError } from '../../errors.ts';
+import { placedOf, verifyMounts } from '../mounts.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody } from './create.ts';
@@ -63,6 +64,14 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
   };
 
+  const verifyFolders = async (spec: SandboxSpec, id: string, signal: AbortSignal): Promise<void> => {
+    if (spec.recipe.mounts.length === 0) return;
+    const container = await engine.inspect(id, signal);
+    if (container === null || !container.State.Running) return;
+    // Of each container the Engine mounts files from a folder with its id, such as /etc/hosts.
+    await verifyMounts(spec.name, container.State.Pid, placedOf(spec), (mounts) => mounts.includes(id));
+  };
+
   const start = async (spec: SandboxSpec, image: Image, progress: Progress, signal: AbortSignal): Promise<void> => {
     const id = await make(spec, image, signal);
     containers.note(spec.agent, id);
@@ -86,9 +95,10 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
     try {
       await devices.verify(spec, id, progress, signal);
+      await verifyFolders(spec, id, signal);
     } catch (error) {
-      // Its gate waits with foreign devices, so nothing may release it.
-      if (error instanceof OnejobError && error.code === 'E_DEVICES_GRANTED') await containers.remove(spec.agent);
+      // Its gate waits with foreign devices or folders, so nothing may release it.
+      if (hasCode(error, 'E_DEVICES_GRANTED') || hasCode(error, 'E_MOUNT_CHANGED')) await containers.remove(spec.agent);
       throw error;
     }
   };

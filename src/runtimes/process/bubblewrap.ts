@@ -38,7 +38,11 @@ export function accounts(uid: number | null): { passwd: string; group: string } 
 }
 
 /** All of bubblewrap's options for one sandbox, for its `--args`. A seccomp filter is read from descriptor 6. */
-export function bubblewrapArgs(host: Host, { name, recipe }: SandboxSpec, { env, uid, folder, devices, names }: Inside): string[] {
+export function bubblewrapArgs(
+  host: Host,
+  { name, recipe, places: checked }: SandboxSpec,
+  { env, uid, folder, devices, names }: Inside,
+): string[] {
   const args = [...isolation(uid, recipe.network === 'none'), '--hostname', name.slice(0, 64), ...host.mounts];
   // Folders that bubblewrap creates above a mount are closed to all but root (seen with 0.8).
   const places = ['/home/job', ...Object.keys(recipe.tmpfs), ...recipe.mounts.map((mount) => mount.container)];
@@ -54,7 +58,8 @@ export function bubblewrapArgs(host: Host, { name, recipe }: SandboxSpec, { env,
     const bytes = tmpfsSize(options);
     args.push('--perms', '1777', ...(bytes === null ? [] : ['--size', String(bytes)]), '--tmpfs', container);
   }
-  for (const mount of recipe.mounts) args.push(mount.readOnly ? '--ro-bind' : '--bind', mount.host, mount.container);
+  for (const [at, { host: path, container, readOnly }] of recipe.mounts.entries())
+    args.push(readOnly ? '--ro-bind' : '--bind', checked?.[at] ?? path, container);
   for (const [name, value] of Object.entries(env)) args.push('--setenv', name, value);
   return [...args, '--chdir', '/workspace', '--json-status-fd', '5', ...(host.filter === null ? [] : ['--seccomp', '6'])];
 }

@@ -122,6 +122,21 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     await runtime.remove(other.agent);
   });
 
+  testIn(sandboxed)('get no folder that became a link after it was checked', async () => {
+    mkdirSync(join(secrets, 'checked'));
+    symlinkSync('/etc', join(secrets, 'swapped'));
+    for (const name of ['checked', 'swapped']) {
+      const host = join(secrets, name);
+      const mounts = [{ host, container: '/data', readOnly: true, variable: null, cache: null }];
+      // As if each had been a folder when it was checked.
+      const spec = specOf({ ...plainRecipe, mounts }, { places: [host] });
+      await runtime.prepare(spec, () => {}, never);
+      const released = runtime.release(spec.agent, frame(spec.agent, 'exit 0'), never);
+      if (name === 'checked') await released;
+      else await expect(released).rejects.toMatchObject({ code: 'E_MOUNT_CHANGED' });
+    }
+  });
+
   testIn(root)('run as users that no two agents share', async () => {
     const made = await Promise.all(Array.from({ length: 4 }, () => run('id -u')));
     expect(new Set(made.map(({ out }) => out)).size).toBe(4);

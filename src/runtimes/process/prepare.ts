@@ -10,6 +10,7 @@ import { codeOf, messageOf, OnejobError } from '../../errors.ts';
 import { markVariable, ownerVariable } from '../../system/process-identity.ts';
 import { capsOf, gateNodes, nodesOf, openFilesForDevices, readMigMinors, visibleDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
+import { placedOf } from '../mounts.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
 import { accounts, asUser, bubblewrapArgs, path } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
@@ -19,6 +20,9 @@ import { networkFile, networkScript, uplink } from './network.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { claimUid } from './uids.ts';
+
+/** Of a sandbox made by bubblewrap: the folders of this host that it must have, as JSON. */
+export const placedFile = 'placed';
 
 /** Bytes of each output stream that are kept until they are read, the newest. */
 const outputLimit = 128 * 1024 * 1024;
@@ -91,6 +95,8 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
     killFile: killFile(groups.paths),
     oomScoreAdj: recipe.oomScoreAdj,
   });
+  if (bubblewrap && recipe.mounts.length > 0)
+    await writeFile(join(folder, placedFile), JSON.stringify(placedOf(spec)), { mode: 0o600 });
   await writeFile(join(folder, 'run.sh'), script, { mode: 0o600 });
   await start(folder, host, agent);
 }

@@ -20,7 +20,7 @@ import { createHolding } from './holding.ts';
 import { findings, type Host, lookAtHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
-import { releaseGate, untilStarted } from './release.ts';
+import { releaseGate, untilStarted, verifyFolders } from './release.ts';
 import { killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
 
 /** Sets up the runtime: probes bubblewrap, finds control groups, creates its folders. */
@@ -92,6 +92,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
     putFiles: async (agent, files, signal) => extract(needed(agent), files, signal),
     release: async (agent, frame, signal) => {
       needed(agent);
+      await verifyFolders(host.clock, folder(agent), agent, hasExited(agent), signal);
       return releaseGate(host.clock, folder(agent), agent, frame, hasExited(agent), signal);
     },
     getFiles: async (agent, signal, only) => archive(needed(agent), '.', signal, only),

@@ -2,12 +2,17 @@
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
-import { type Clock, deadline } from '../../core/clock.ts';
+import { z } from 'zod';
+import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { codeOf, OnejobError } from '../../errors.ts';
+import { readOr } from '../../system/process-identity.ts';
 import { releasedMarker } from '../gate.ts';
+import { verifyMounts } from '../mounts.ts';
 import { watchFolders } from '../watch.ts';
 import { firstProcessOf } from './folder.ts';
+import { placedFile } from './prepare.ts';
+import { insideBubblewrap } from './remove.ts';
 
 /**
  * Writes `frame` to the gate in the folder `path`. Resolves when the kernel has all of it, or at once if it was released before.
@@ -54,6 +59,29 @@ export async function releaseGate(
   } finally {
     socket.destroy();
   }
+}
+
+/** Whether the sandbox in `path` has the folders of this host that it should. @throws OnejobError E_MOUNT_CHANGED */
+export async function verifyFolders(
+  clock: Clock,
+  path: string,
+  agent: AgentId,
+  over: () => boolean,
+  signal: AbortSignal,
+): Promise<void> {
+  const text = readOr(join(path, placedFile), '');
+  if (text === '') return;
+  const placed = z.array(z.object({ host: z.string(), container: z.string() })).parse(JSON.parse(text));
+  const until = clock.now() + startTimeout;
+  await untilStarted(clock, path, over, signal);
+  let pid = insideBubblewrap(path);
+  while (pid === null && !over() && clock.now() < until) {
+    await sleep(clock, 20, signal);
+    signal.throwIfAborted();
+    pid = insideBubblewrap(path);
+  }
+  // Its own files are in its folder.
+  if (pid !== null) await verifyMounts(agent, pid, placed, (mounts) => mounts.includes(`/${agent}/`));
 }
 
 function openGate(path: string): number | null {

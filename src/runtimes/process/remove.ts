@@ -141,8 +141,8 @@ export function terminate(path: string, about: Intent): void {
   else signalProcess(first, 'TERM');
 }
 
-/** The job's pid on the host: process 2 of the sandbox, child of bubblewrap's reaper. */
-function insideBubblewrap(path: string): number | null {
+/** The job's pid on the host: process 2 of the sandbox, child of bubblewrap's reaper. It exists once all is mounted. */
+export function insideBubblewrap(path: string): number | null {
   const reaper = /"child-pid": (\d+)/.exec(readOr(join(path, 'status'), ''))?.[1];
   if (reaper === undefined) return null;
   const children = readOr(`/proc/${reaper}/task/${reaper}/children`, '').split(' ').filter(Boolean);
