@@ -2,7 +2,9 @@
  * Makes the archives of a release: onejob with production dependencies and its own Node, for each processor, with a bill of materials
  * (CycloneDX) and checksums. From the commit that is checked out, so the same commit gives the same files.
  *
- *     npm run release [-- --out DIR] [--arch x64 --arch arm64]
+ *     npm run release [-- --out DIR] [--arch x64 --arch arm64] [--sign KEY]
+ *
+ * `--sign` signs each archive with minisign, for hosts whose config has `upgrade.key`. minisign asks for the password of the key.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -14,18 +16,24 @@ import { parseArgs } from 'node:util';
 
 const sums = createRequire(import.meta.url)('./node-sums.cjs') as Readonly<Record<string, string>>;
 const root = join(import.meta.dirname, '..');
-const usage = 'npm run release [-- --out DIR] [--arch x64] [--arch arm64]';
+const usage = 'npm run release [-- --out DIR] [--arch x64] [--arch arm64] [--sign KEY]';
 
 const { values } = parseArgs({
   options: {
     out: { type: 'string', default: 'release' },
     arch: { type: 'string', multiple: true, default: Object.keys(sums) },
+    sign: { type: 'string' },
     help: { type: 'boolean', default: false },
   },
 });
 if (values.help) {
   console.log(usage);
   process.exit(0);
+}
+// Before the minutes that a release takes.
+if (values.sign !== undefined && !existsSync(values.sign)) {
+  console.error(`Cannot sign with ${values.sign}: there is no such file. Make a key with "minisign -G -s ${values.sign}".`);
+  process.exit(2);
 }
 const strange = values.arch.find((one) => sums[one] === undefined);
 if (strange !== undefined) {
@@ -127,7 +135,13 @@ try {
     made.push(archive, join(out, `${name}.cdx.json`));
   }
   writeFileSync(join(out, 'SHA256SUMS'), made.map((file) => `${sha256(file)}  ${basename(file)}\n`).join(''));
-  console.log(`Made ${[...made.map((file) => basename(file)), 'SHA256SUMS'].join(', ')} in ${out}`);
+  const archives = made.filter((file) => file.endsWith('.tar.gz'));
+  // One that is left from before would be of other bytes.
+  for (const archive of archives) rmSync(`${archive}.minisig`, { force: true });
+  if (values.sign !== undefined)
+    execFileSync('minisign', ['-S', '-s', resolve(values.sign), '-m', ...archives], { cwd: out, stdio: 'inherit' });
+  const signatures = values.sign === undefined ? [] : archives.map((archive) => `${archive}.minisig`);
+  console.log(`Made ${[...[...made, ...signatures].map((file) => basename(file)), 'SHA256SUMS'].join(', ')} in ${out}`);
 } finally {
   rmSync(work, { recursive: true, force: true });
 }

@@ -56,6 +56,7 @@ export const errorCodes = {
   E_OUTPUT: 'user',
   E_INIT_FILE: 'user',
   E_SERVICE: 'user',
+  E_SIGNATURE: 'user',
   E_IMPORT: 'user',
   E_WORKSPACE_TOO_LARGE: 'user',
   E_STATE_FULL: 'external',

@@ -36,7 +36,7 @@ const processes = [
   'src/ci/kit/{agent-program,released,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,completion,connect,control,dashboard,devices,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
-  'src/cli/{jobs,logs,named-config,program,secret-pins,service,service-jobs,status-all}.test.ts',
+  'src/cli/{jobs,logs,named-config,program,secret-pins,service,service-jobs,status-all,upgrade}.test.ts',
   'src/cloud/boot/boot.test.ts',
   'src/cloud/join/{machine,server,tunnel}.test.ts',
   'src/config/{host-places,load}.test.ts',

@@ -2,7 +2,6 @@
  * `onejob service`: the unit of systemd that runs the daemon, and the versions that are installed. `install.sh` of a release puts
  * each version into a folder of its own; the link `current` names the one that runs, `previous` the one before it.
  */
-import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -12,6 +11,7 @@ import { textOf } from '../http/listen.ts';
 import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
 import { exitCodes } from './exit.ts';
+import { checkedArchive, upgradeKey } from './release-archive.ts';
 import { configSource, type Session } from './session.ts';
 
 export type Flags = { readonly user?: boolean; readonly print?: boolean };
@@ -264,16 +264,10 @@ export async function rollBackService(session: Session, flags: Flags): Promise<n
 }
 
 /** Unpacks a release next to the installed ones, so that nothing that runs changes, and runs its installer. */
-async function installRelease({ output }: Session, here: Installation, archive: string): Promise<void> {
+async function installRelease(session: Session, here: Installation, archive: string): Promise<void> {
+  const { output } = session;
   const { versions } = here;
-  const sums = attempt(() => readFileSync(join(dirname(archive), 'SHA256SUMS'), 'utf8'));
-  const line = sums?.split('\n').find((one) => one.endsWith(`  ${basename(archive)}`));
-  const bytes = attempt(() => readFileSync(archive));
-  if (bytes === null) throw problem(`Cannot read ${archive}.`);
-  const sum = createHash('sha256').update(bytes).digest('hex');
-  if (line !== undefined && !line.startsWith(sum))
-    throw problem(`${archive} is not the archive that SHA256SUMS next to it names: its sha256 is ${sum}.`);
-  if (line === undefined) output.say(`${archive} was not checked: there is no SHA256SUMS next to it that names it`);
+  const bytes = checkedArchive(archive, await upgradeKey(session, here.unit), output.say);
   const work = await mkdtemp(join(versions, '.unpacked-'));
   try {
     output.progress(`unpacking ${basename(archive)}`);

@@ -129,6 +129,8 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts, u
     notify: top.notify === undefined ? null : resolveNotify(top.notify),
     /** Private key that decrypts secrets of jobs; null if not set. */
     secretsKey: top.secrets?.key ?? null,
+    /** Public key of minisign that signs releases; null: none needs to be signed. */
+    upgradeKey: top.upgrade?.key ?? null,
     services,
     pools,
     ...resolveClouds(written, (name, pool) =>

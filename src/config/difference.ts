@@ -6,6 +6,7 @@ import { showPlain } from './explain.ts';
 /** Keys of the config whose names here do not follow from those in the file. */
 const written: Readonly<Record<string, string>> = {
   ...{ agentName: 'name', imageRecipe: 'image', mounts: 'volumes', diskMinFree: 'disk.min_free', secretsKey: 'secrets.key' },
+  upgradeKey: 'upgrade.key',
   ...{ agentPackage: 'agent', mountedRunner: 'agent.folder', pollEvery: 'poll' },
 };
 

@@ -26,6 +26,7 @@ const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
   api: (key) => `api: { ${key} }`,
+  upgrade: (key) => `upgrade: { ${key} }`,
   join: (key) => {
     const away = ['package: "https://a/onejob.tgz"', `sha256: "${'a'.repeat(64)}"`];
     const rest = key.startsWith('through') ? away : ['listen: "127.0.0.1:7718"', 'url: "https://a"', 'package: /srv/onejob.tgz'];

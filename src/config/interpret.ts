@@ -18,6 +18,7 @@ import {
   topKeys,
   trustKeys,
   unsafeKeys,
+  upgradeKeys,
 } from './keys.ts';
 import { describeKind, isMap, strict, word } from './kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
@@ -34,6 +35,7 @@ function strictMaps(maps: Readonly<Record<string, Keys>>): Readonly<Record<strin
 export const nestedKeys = strictMaps({
   ...{ devices: deviceKeys, image: imageKeys, trust: trustKeys, unsafe: unsafeKeys },
   ...{ secrets: secretsKeys, disk: diskKeys, notify: notifyKeys, api: apiKeys, join: joinKeys },
+  upgrade: upgradeKeys,
 });
 
 export const hostFile = strict(hostKeys);

@@ -404,6 +404,15 @@ export const apiKeys = {
   }),
 };
 
+export const upgradeKeys = {
+  key: key((v) => v.minisignKey, undefined, 'public key', {
+    description:
+      'Public key of minisign: `onejob service upgrade` then installs only archives that are signed with it. See [operating.md](operating.md#signed-releases).',
+    example: 'RWTsQuC0HjPu8X1iRf0O6PKScPmoDsZxGzgjgufU1KILRx7Vi02luwwu',
+    shown: 'none; a signature is not needed',
+  }),
+};
+
 export const topKeys = {
   include: key(
     (v) => v.either(Array.isArray, v.z.array(v.text('a path', v.oneLine)), v.text('a path, or a list of paths', v.oneLine)),
@@ -492,6 +501,10 @@ export const topKeys = {
     description:
       'Messages for the few things that need a person, such as a device in quarantine or a credential that expires; one for each cause, and one when it is over. Needs either `webhook` or `command`. See [operating.md](operating.md#messages-for-people).',
     example: '{ webhook: { file: /etc/onejob/webhook.url } }',
+  }),
+  upgrade: key((v) => v.strict(upgradeKeys), undefined, {
+    description: 'Whose releases `onejob service upgrade` installs.',
+    example: '{ key: RWTsQuC0HjPu8X1iRf0O6PKScPmoDsZxGzgjgufU1KILRx7Vi02luwwu }',
   }),
 };
 

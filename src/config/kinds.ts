@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { globProblem } from '../glob.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
+import { minisignKey as parseMinisignKey } from '../system/minisign.ts';
 import { parseListen } from './check-api.ts';
 import type { Described, Keys } from './key.ts';
 import * as kinds from './kinds.ts';
@@ -228,6 +229,11 @@ export function volume(as: 'volume' | 'cache') {
 export const checksum = value((found) => {
   if (typeof found === 'string' && /^[0-9a-f]{64}$/i.test(found)) return yes(found.toLowerCase());
   return no('expected a SHA-256 checksum: 64 digits 0 to 9 and a to f');
+});
+
+export const minisignKey = value((found) => {
+  if (typeof found === 'string' && parseMinisignKey(found) !== null) return yes(found);
+  return no('expected a public key of minisign: the second line of minisign.pub, which begins with "RW"');
 });
 
 /** The kind of a value, in words of YAML. */

@@ -37,6 +37,8 @@ export interface Machine {
   readonly busybox: string | null;
   /** The command line of OpenSSL, whose encrypted values onejob reads and writes. */
   readonly openssl: string | null;
+  /** The program that signs releases. */
+  readonly minisign: string | null;
   /** Prometheus' tool that checks metrics and alert rules. */
   readonly promtool: string | null;
   /** Podman with what it needs beside: runc, and catatonit as its init. */
@@ -97,6 +99,7 @@ export async function lookAtMachine(): Promise<Machine> {
     pasta: found('pasta') ?? found('nsenter') ?? found('ip'),
     busybox: found('busybox'),
     openssl: found('openssl'),
+    minisign: found('minisign'),
     promtool: found('promtool'),
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
     chromium: found('chromium'),
