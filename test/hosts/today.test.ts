@@ -125,7 +125,11 @@ describe.skipIf(lacks('host'))('a host of today', () => {
     await host.cut();
     await host.boot();
     const evidence = () => host.sh('cat /srv/evidence/build; cat /srv/evidence/proc');
-    const now = async () => (await jobs()).slice(before).map((job) => [job.pool, job.state, job.result]);
+    const now = async () =>
+      (await jobs())
+        .slice(before)
+        .map((job) => [job.pool, job.state, job.result])
+        .toSorted();
     // Either they are over, or one of them has begun again.
     const isSettled = async () =>
       (await now().catch(() => [['', 'not up']])).every(([, state]) => state === 'done') || (await evidence()) !== 'begun\nbegun\n';
