@@ -55,6 +55,10 @@ version=$(sed -n 's/^  "version": "\(.*\)",$/\1/p' "$here/package.json")
 node=$here/node_modules/node/bin/node
 "$node" --version >/dev/null 2>&1 || fail "$node does not run here: this release is for $(cat "$here/platform"), this machine is $(uname -sm)"
 
+synced() { # synced PATH: what was written there survives a power cut. Old ones of sync know no -f
+  sync -f "$1" 2>/dev/null || sync
+}
+
 umask 022
 mkdir -p "$versions"
 # One at a time.
@@ -74,6 +78,7 @@ if [ "$here" != "$versions/$version" ]; then
   trap 'if [ -e "$new.old" ] && ! [ -e "$versions/$version" ]; then mv -T "$new.old" "$versions/$version"; fi; rm -rf "$new" "$new.old"' EXIT
   cp -R "$here/." "$new/"
   chmod 755 "$new"
+  synced "$new"
   # The same version again: a running daemon keeps the files that it has open.
   if [ -e "$versions/$version" ]; then
     mv -T "$versions/$version" "$new.old"
@@ -102,6 +107,7 @@ link "$now/man/man1/onejob.1" "$share/man/man1/onejob.1"
 link "$now/completions/onejob.bash" "$share/bash-completion/completions/onejob"
 link "$now/completions/onejob.zsh" "$share/zsh/site-functions/_onejob"
 link "$now/completions/onejob.fish" "$share/fish/vendor_completions.d/onejob.fish"
+for folder in "$versions" "$bin" "$share"; do synced "$folder"; done
 
 if $user; then
   echo "Installed onejob $version in $versions/$version."

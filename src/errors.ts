@@ -121,6 +121,7 @@ export const errorCodes = {
   E_AGENT_PACKAGE: 'external',
   E_IMAGE_BUILD: 'user',
   E_NOTIFY: 'external',
+  E_CLOUD_CHECK: 'user',
   E_CLOUD_CREDENTIAL: 'user',
   E_CLOUD_DENIED: 'user',
   E_CLOUD_REQUEST: 'user',

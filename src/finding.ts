@@ -5,6 +5,8 @@ export interface Finding {
   readonly message: string;
   /** What to do about it; null if there is nothing to do. */
   readonly hint: string | null;
+  /** An error that may pass by itself, such as a cloud that does not answer. */
+  readonly mayPass?: boolean;
 }
 
 const finding =

@@ -17,12 +17,13 @@ import {
   timingSafeEqual,
   verify,
 } from 'node:crypto';
-import { closeSync, existsSync, fstatSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { Clock } from '../core/clock.ts';
 import { attempt, codeOf, messageOf, OnejobError } from '../errors.ts';
 import { subdirectory } from '../store/directory.ts';
+import { writeWhole } from '../system/files.ts';
 import { jsonOf } from '../system/json.ts';
 import type { Role } from './route.ts';
 import { publicKey } from './schema.ts';
@@ -257,22 +258,11 @@ function secretIn(path: string, what: string, made: () => string): string {
   }
 }
 
-/** Whole or not at all, also after kill -9. One that exists by now is kept. */
+/** One that exists by now is kept. */
 function make(path: string, text: string): void {
-  const unfinished = `${path}.new`;
-  rmSync(unfinished, { force: true });
-  const file = openSync(unfinished, 'wx', 0o600);
   try {
-    writeFileSync(file, text);
-    fsyncSync(file);
-  } finally {
-    closeSync(file);
-  }
-  try {
-    linkSync(unfinished, path);
+    writeWhole(path, text, { over: false, mode: 0o600, alone: true });
   } catch (error) {
     if (codeOf(error) !== 'EEXIST') throw error;
-  } finally {
-    rmSync(unfinished, { force: true });
   }
 }

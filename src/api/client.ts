@@ -235,8 +235,13 @@ export function createClient(options: ClientOptions) {
     machines: () => ask((schemas) => schemas.cloudHostView.array(), get('/v1/machines')),
     receipts: (limit: number) => ask((schemas) => schemas.machineView.array(), get(`/v1/receipts?limit=${limit}`)),
     /** `wait`: ms. */
-    machineUp: (host: string, wait?: number) =>
-      ask((schemas) => schemas.cloudHostView, post(`/v1/machines/${encodeURIComponent(host)}/up`, { wait })),
+    /** The cloud is asked a lot first. */
+    machineUp: (host: string, wait?: number, signal?: AbortSignal) =>
+      ask((schemas) => schemas.cloudHostView, {
+        ...post(`/v1/machines/${encodeURIComponent(host)}/up`, { wait }),
+        patience: slow,
+        signal,
+      }),
     machineDown: (host: string, now: boolean) =>
       ask((schemas) => schemas.cloudHostView, post(`/v1/machines/${encodeURIComponent(host)}/down`, { now })),
     pause: (pool: string | null, reason: string) => tell(post(`${poolPath(pool)}/pause`, { reason })),

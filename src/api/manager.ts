@@ -40,8 +40,11 @@ export interface JobsFilter {
 /** Machines in clouds. */
 export interface MachineService {
   hosts(): Schemas.CloudHostView[];
-  /** Asks for a machine of the host, if none works, for `wait` ms. @throws OnejobError E_USAGE for an unknown host */
-  up(host: string, wait: number): Schemas.CloudHostView;
+  /**
+   * Asks for a machine of the host, if none works, for `wait` ms.
+   * @throws OnejobError E_USAGE for an unknown host, E_CLOUD_CHECK if its cloud would not make one, the reason of `signal`
+   */
+  up(host: string, wait: number, signal: AbortSignal): Promise<Schemas.CloudHostView>;
   /** Ends its machines: those that work drain first, unless `now`. @throws OnejobError E_USAGE for an unknown host */
   down(host: string, now: boolean): Schemas.CloudHostView;
   /** Those that are gone, newest first. */

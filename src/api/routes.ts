@@ -459,12 +459,12 @@ const machineRoutes: Routes = {
     handle: ({ query }, { machines }) => machines?.receipts(query.limit) ?? [],
   }),
   'POST /v1/machines/:host/up': route({
-    summary: 'Asks for a machine of the host, if none works',
+    summary: 'Asks for a machine of the host, if none works, after the checks of `onejob cloud check`',
     role: 'operator',
     params: byHost,
     body: schemas.makeMachineRequest,
     answer: schemas.cloudHostView,
-    handle: ({ params, body }, { machines }) => given(machines).up(params.host, body.wait),
+    handle: ({ params, body, signal }, { machines }) => given(machines).up(params.host, body.wait, signal),
   }),
   'POST /v1/machines/:host/down': route({
     summary: 'Ends all machines of the host; those that work drain first',

@@ -282,6 +282,9 @@ export const machineView = z.object({
 });
 export type MachineView = z.infer<typeof machineView>;
 
+export const errorView = z.object({ code: z.string(), message: z.string(), hint: z.string().nullable(), retry: z.boolean() });
+export type ErrorView = z.infer<typeof errorView>;
+
 /** An entry of `hosts` with its machines. */
 export const cloudHostView = z.object({
   host: z.string(),
@@ -294,6 +297,8 @@ export const cloudHostView = z.object({
   wanted: z.number(),
   /** Why it has fewer machines than its jobs need. */
   reason: z.string().nullable(),
+  /** Why its cloud makes none until a person changes something. */
+  refused: errorView.nullable(),
   /** Why CI services tell nothing about its jobs, one sentence for each of its pools that is concerned. */
   held: z.array(z.string()),
   machines: z.array(machineView),
@@ -438,9 +443,6 @@ export type PrunedView = z.infer<typeof prunedView>;
 
 /** Bytes of the tar of a workspace. */
 export const workspaceLimit = 2 * 2 ** 30;
-
-export const errorView = z.object({ code: z.string(), message: z.string(), hint: z.string().nullable(), retry: z.boolean() });
-export type ErrorView = z.infer<typeof errorView>;
 
 /**
  * `occupied`: a person's process uses it. `reserved`: by a person. `missing`: was leased once, and is gone. `unknown`: not in the

@@ -1,5 +1,6 @@
 /** `onejob cloud`: machines in clouds, by the daemon where one runs, else by this command itself. */
 import { setTimeout as after } from 'node:timers/promises';
+import { fromErrorView } from '../api/http-errors.ts';
 import type { CloudHostView, MachineView } from '../api/schema.ts';
 import { systemClock as clock } from '../clock.ts';
 import type { Cloud, Thing } from '../cloud/cloud.ts';
@@ -119,23 +120,17 @@ async function ownerOf(config: Config): Promise<string> {
 /** What a daemon and this command can both do. */
 interface Desk {
   hosts(): Promise<CloudHostView[]>;
-  up(host: string, wait: number): Promise<CloudHostView>;
+  up(host: string, wait: number, signal: AbortSignal): Promise<CloudHostView>;
   down(host: string, now: boolean): Promise<CloudHostView>;
   /** null: a daemon has them. */
   readonly machines: Machines | null;
 }
 
 /**
- * Runs `work` with the daemon, or with a controller of its own. Only the latter reads the config and its secrets; `before` runs before it
- * asks the cloud for anything.
+ * Runs `work` with the daemon, or with a controller of its own. Only the latter reads the config and its secrets.
  * @throws OnejobError E_USAGE if there is no such host
  */
-async function withDesk<T>(
-  session: Session,
-  only: string,
-  work: (desk: Desk) => Promise<T>,
-  before: (machines: Machines) => Promise<void> = async () => {},
-): Promise<T> {
+async function withDesk<T>(session: Session, only: string, work: (desk: Desk) => Promise<T>): Promise<T> {
   const connection = await findDaemon(session);
   if (connection !== null) {
     using _ = { [Symbol.dispose]: () => connection.close() };
@@ -168,9 +163,8 @@ async function withDesk<T>(
     <A extends unknown[], R>(ask: (...given: A) => R) =>
     async (...given: A): Promise<R> =>
       ask(...given);
-  await before(machines);
   await machines.start();
-  const desk = { hosts: later(service.hosts), up: later(service.up), down: later(service.down) };
+  const desk = { hosts: later(service.hosts), up: service.up, down: later(service.down) };
   return await work({ ...desk, machines });
 }
 
@@ -280,70 +274,51 @@ function machineWords({ run, offer, state, why, id, place, console: text }: Mach
 export async function upHost(session: Session, name: string, { timeout = usualPatience, wait }: CloudFlags): Promise<number> {
   const { output } = session;
   const down = `"onejob cloud down ${name}${sameConfig(session)}"`;
-  return withDesk(
-    session,
-    name,
-    async (desk) => {
-      if (!wait && desk.machines !== null)
-        throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
-      using asked = interrupts(session);
-      const began = performance.now();
-      const first = await desk.up(name, Math.min(timeout, longestWish));
-      const before = new Set(first.machines.flatMap(({ run, state }) => (state === 'ending' ? [run] : [])));
-      const isUp = ({ machines, wanted }: CloudHostView): number | null => {
-        const refusal = machines.length === 0 ? refusalOf(desk) : null;
-        if (refusal !== null) throw refusal;
-        if (machines.some(({ state }) => state === 'joined')) return exitCodes.ok;
-        // A machine that came and failed is replaced, as long as somebody wants one.
-        return wanted === 0 && machines.every(({ run }) => before.has(run)) ? exitCodes.failed : null;
-      };
-      let end: FollowEnd = exitCodes.ok;
-      if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
-      else end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isUp);
-      if (end === exitCodes.failed) output.say(`the request for a machine of ${name} is over: it was called off or timed out`);
-      const gaveUp = `gave up after ${formatAge(timeout)}`;
-      if (end === 'interrupted' && desk.machines !== null) await takeBack(session, desk, name, end, asked.hurry);
-      else if (end === 'gave up' && desk.machines !== null) await takeBack(session, desk, name, gaveUp, asked.stop);
-      else if (end === 'interrupted') {
-        const left = formatAge(Math.max(0, timeout - (performance.now() - began)));
-        output.say(
-          `interrupted; the daemon continues for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
-        );
-      } else if (end === 'gave up')
-        output.say(
-          `${gaveUp}. The daemon asks for no other machine because of this command; one that still boots may join. To end all machines of ${name}: ${down}`,
-        );
-      const view = await hostView(desk, name);
-      await output.result(view, () => []);
-      if (typeof end === 'number') return end;
-      return end === 'interrupted' ? exitCodes.cancelled : exitCodes.failed;
-    },
-    lists(session),
-  );
-}
-
-/** Lists what exists, which makes nothing and needs the credential. @throws OnejobError if the cloud refuses that for good */
-const lists =
-  ({ output }: Session) =>
-  async ({ clouds }: Machines): Promise<void> => {
-    const { signal } = new AbortController();
-    for (const [name, { cloud, owner }] of clouds) {
-      output.progress(`asking cloud ${name} what exists`);
-      // Any other failure may pass, and the command says it later.
-      const refused = await cloud.list(owner, { places: [], everywhere: false }, signal).then(
-        (listing) => listing.refused ?? null,
-        (error: unknown) => (error instanceof OnejobError && error.retry ? null : error),
-      );
-      output.progress(null);
-      if (refused !== null) throw refused;
+  return withDesk(session, name, async (desk) => {
+    if (!wait && desk.machines !== null)
+      throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
+    using asked = interrupts(session);
+    const began = performance.now();
+    output.progress(`checking whether a machine of ${name} can be made`);
+    const first = await desk.up(name, Math.min(timeout, longestWish), asked.stop).catch((error: unknown) => {
+      if (!asked.stop.aborted) throw error;
+      return null;
+    });
+    output.progress(null);
+    if (first === null) {
+      const made =
+        desk.machines === null ? `the daemon had not answered. To end all machines of ${name}: ${down}` : 'nothing was made';
+      output.say(`interrupted; ${made}`);
+      return exitCodes.cancelled;
     }
-  };
-
-/** Why a cloud of this command refuses for good to list what exists; null also where a daemon has the clouds. */
-function refusalOf({ machines }: Desk): OnejobError | null {
-  return machines === null
-    ? null
-    : ([...machines.clouds.keys()].flatMap((name) => machines.controller.refusal(name) ?? [])[0] ?? null);
+    const before = new Set(first.machines.flatMap(({ run, state }) => (state === 'ending' ? [run] : [])));
+    const isUp = ({ machines, wanted, refused }: CloudHostView): number | null => {
+      if (machines.length === 0 && refused !== null) throw fromErrorView(refused);
+      if (machines.some(({ state }) => state === 'joined')) return exitCodes.ok;
+      // A machine that came and failed is replaced, as long as somebody wants one.
+      return wanted === 0 && machines.every(({ run }) => before.has(run)) ? exitCodes.failed : null;
+    };
+    let end: FollowEnd = exitCodes.ok;
+    if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
+    else end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isUp);
+    if (end === exitCodes.failed) output.say(`the request for a machine of ${name} is over: it was called off or timed out`);
+    const gaveUp = `gave up after ${formatAge(timeout)}`;
+    if (end === 'interrupted' && desk.machines !== null) await takeBack(session, desk, name, end, asked.hurry);
+    else if (end === 'gave up' && desk.machines !== null) await takeBack(session, desk, name, gaveUp, asked.stop);
+    else if (end === 'interrupted') {
+      const left = formatAge(Math.max(0, timeout - (performance.now() - began)));
+      output.say(
+        `interrupted; the daemon continues for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
+      );
+    } else if (end === 'gave up')
+      output.say(
+        `${gaveUp}. The daemon asks for no other machine because of this command; one that still boots may join. To end all machines of ${name}: ${down}`,
+      );
+    const view = await hostView(desk, name);
+    await output.result(view, () => []);
+    if (typeof end === 'number') return end;
+    return end === 'interrupted' ? exitCodes.cancelled : exitCodes.failed;
+  });
 }
 
 /** ms to see a machine go that nobody waits for. */

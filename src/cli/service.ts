@@ -3,11 +3,12 @@
  * each version into a folder of its own; the link `current` names the one that runs, `previous` the one before it.
  */
 import { existsSync, readFileSync, readlinkSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import type { Listen } from '../config/check-api.ts';
 import { attempt, messageOf, OnejobError } from '../errors.ts';
 import { textOf } from '../http/listen.ts';
+import { syncFolder, writeWhole } from '../system/files.ts';
 import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
 import { exitCodes } from './exit.ts';
@@ -36,6 +37,8 @@ function installation({ context, flags: given }: Session, { user = false }: Flag
     ),
     /** The same path for every version, so that the unit outlives an upgrade. */
     program: join(isRelease ? join(versions, 'current') : root, 'bin', 'onejob'),
+    /** What starts it. */
+    target: user ? 'default.target' : 'multi-user.target',
     unit: join(user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system', 'onejob.service'),
     socketUnit: join(user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system', 'onejob.socket'),
     systemctl: async (...args: string[]) => {
@@ -90,7 +93,7 @@ function word(text: string): string {
 }
 
 /** The unit. Devices, namespaces, limits and umask stay as they are: jobs on the process runtime inherit what a unit changes. */
-function unitText({ program, user, isRelease, flags }: Installation, listen: Listen | null): string {
+function unitText({ program, user, target, isRelease, flags }: Installation, listen: Listen | null): string {
   const command = (...words: string[]) => [program, ...words, ...flags].map(word).join(' ');
   const path = `${isRelease ? '' : `${dirname(process.execPath)}:`}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
   const hardening = `
@@ -126,7 +129,7 @@ TasksMax=infinity
 NoNewPrivileges=yes${user ? '' : hardening}
 
 [Install]
-WantedBy=${user ? 'default.target' : 'multi-user.target'}
+WantedBy=${target}
 `;
 }
 
@@ -158,13 +161,22 @@ async function listenOf(session: Session): Promise<Listen | null> {
   return loaded?.config.api?.listen ?? null;
 }
 
+/** systemd starts nothing from an empty unit, which a power cut would leave. @throws OnejobError E_SERVICE */
+function writeUnit(path: string, text: string): void {
+  try {
+    writeWhole(path, text, { over: true, mode: 0o644 });
+  } catch (error) {
+    throw problem(`Cannot write ${path}: ${messageOf(error)}.`);
+  }
+}
+
 /** Stops what has a port, if it is not the one that the unit names by now: systemd opens none for a service that runs. */
 async function renewSocket(here: Installation, text: string | null): Promise<void> {
   const before = attempt(() => readFileSync(here.socketUnit, 'utf8'));
   if (before === text) return;
   if (existsSync(here.unit)) await here.systemctl('stop', 'onejob', ...(before === null ? [] : ['onejob.socket']));
   if (text === null) await rm(here.socketUnit, { force: true });
-  else await writeFile(here.socketUnit, text);
+  else writeUnit(here.socketUnit, text);
 }
 
 export async function installService(session: Session, flags: Flags): Promise<number> {
@@ -188,7 +200,7 @@ export async function installService(session: Session, flags: Flags): Promise<nu
   needRoot(session, here, 'install');
   await mkdir(dirname(here.unit), { recursive: true });
   await renewSocket(here, socket);
-  await writeFile(here.unit, text);
+  writeUnit(here.unit, text);
   // Without it, systemd ends a user's services when the last session of the user closes.
   const lingering = here.user ? await run('loginctl', ['enable-linger']) : null;
   if (lingering !== null && lingering.error !== null) {
@@ -197,6 +209,8 @@ export async function installService(session: Session, flags: Flags): Promise<nu
   }
   await must(here.systemctl('daemon-reload'));
   await must(here.systemctl('enable', 'onejob'));
+  // systemd's link, which starts the daemon at the next boot.
+  attempt(() => syncFolder(join(dirname(here.unit), `${here.target}.wants`)));
   await start(session, here);
   await output.result({ installed: here.unit }, () => [`Installed ${here.unit}, and started the daemon.`]);
   return exitCodes.ok;
@@ -210,6 +224,7 @@ export async function uninstallService(session: Session, flags: Flags): Promise<
   if (existsSync(here.socketUnit)) await here.systemctl('stop', 'onejob.socket');
   await rm(here.socketUnit, { force: true });
   await rm(here.unit);
+  syncFolder(dirname(here.unit));
   await must(here.systemctl('daemon-reload'));
   const text = `Stopped the daemon and removed ${here.unit}. Running jobs continue; "onejob up" adopts them.`;
   await session.output.result({ uninstalled: here.unit }, () => [text]);

@@ -284,7 +284,18 @@ test('machines in clouds, and why a job waits for one', () => {
     ...{ console: null, state: 'joined', registrations: null },
   };
   const reason = 'no g5.xlarge in us-west-2a since 14:02; trying g4dn.xlarge';
-  const host = { host: 'burst', cloud: 'aws', min: 0, max: 4, waiting: 3, wanted: 0, reason, held: [], machines: [machine] };
+  const host = {
+    host: 'burst',
+    cloud: 'aws',
+    min: 0,
+    max: 4,
+    waiting: 3,
+    wanted: 0,
+    reason,
+    refused: null,
+    held: [],
+    machines: [machine],
+  };
   const broken = { ...machine, report: { busy: 0, agents: 2, idleFor: 0, problem: 'pool gpu: no such image' } };
   const held = ['jobs of idle.gpu are not known: HTTP 401 from github.com'];
   const lines = page({ hosts: [host, { ...host, host: 'idle', waiting: 0, reason: null, held, machines: [broken], max: 1 }] }, 100);

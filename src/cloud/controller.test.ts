@@ -226,6 +226,42 @@ it('a wish for a machine ends at its time, also for the controller after this on
   expect(wishes.get('burst')).toEqual({ machines: 0, until: null });
 });
 
+it('a wish ends once no try can bring a machine, and the next one tries again', async () => {
+  let why: string | null = 'A policy forbids it.';
+  const { controller, pass, counted } = play({
+    async create() {
+      if (why !== null) throw new CloudError('E_CLOUD_DENIED', why, { hint: 'Ask an administrator.' });
+      return { id: 'i-1', place: 'here', zone: 'a' };
+    },
+  });
+  controller.up('burst', 600_000);
+  await pass(300);
+  expect(controller.wanted('burst')).toBe(0);
+  expect(controller.refusal('burst')).toMatchObject({ code: 'E_CLOUD_DENIED', message: why, hint: 'Ask an administrator.' });
+  why = null;
+  controller.up('burst', 600_000);
+  expect([controller.wanted('burst'), controller.refusal('burst')]).toEqual([1, null]);
+  await pass(10);
+  expect(counted('setEnd')).toBe(1);
+});
+
+it('a wish goes on while the cloud only has none left, or has refused one type of two', async () => {
+  for (const rules of [{}, { types: ['big', 'small'] }]) {
+    const { controller, pass } = play(
+      {
+        async create({ offer }) {
+          if (offer.type === 'small') throw new CloudError('E_CLOUD_REQUEST', 'There is no such type.');
+          throw new CloudError('E_CLOUD_CAPACITY', 'There is none.', { retry: true });
+        },
+      },
+      { rules },
+    );
+    controller.up('burst', 600_000);
+    await pass(300);
+    expect([controller.wanted('burst'), controller.refusal('burst')]).toEqual([1, null]);
+  }
+});
+
 it('a wish that is called off ends machines that have not joined, and only those', async () => {
   const { controller, rows, pass, counted } = play({}, { rules: { max: 2 } });
   controller.up('burst', 600_000);

@@ -209,6 +209,8 @@ export function createController(parts: ControllerParts) {
 
   function tick(): void {
     for (const [host, end] of wishEnds) if (clock.now() >= end) expire(host);
+    // Nobody waits for a machine that no try brings: whoever asked is told why.
+    for (const [host] of wishes) if (wishOf(host) > 0 && of(host).length === 0 && refusal(host) !== null) expire(host);
     const earliest = Math.min(...[...clouds.keys()].map(nowOf));
     const today = Math.floor(earliest / 86_400) * 86_400;
     const deaf = parts.deaf?.() ?? null;
@@ -240,6 +242,17 @@ export function createController(parts: ControllerParts) {
     const wait = failures === 1 ? 0 : doubling(failingFirst, failingLongest, failures - 1);
     const at = nowOf(cloud);
     failing.set(host, { failures, at, until: at + wait, why: why ?? '' });
+  }
+
+  /** Why no try brings a machine of the host until a person changes something. */
+  function refusal(name: string): OnejobError | null {
+    const host = hosts.find((one) => one.host === name);
+    const memory = host === undefined ? undefined : memories.get(host.cloud);
+    if (host === undefined || memory === undefined) return null;
+    if (memory.refusal !== null) return memory.refusal;
+    const next = offers.next(host, memory.types, nowOf(host.cloud));
+    if (next.offer !== null || next.because.some(({ lasting }) => lasting === null)) return null;
+    return next.because[0]?.lasting ?? null;
   }
 
   async function act(step: Exclude<Step, { do: 'change' }>): Promise<void> {
@@ -440,7 +453,11 @@ export function createController(parts: ControllerParts) {
       if (isThere) want(host, 0);
       else want(host, 1, wait);
       const found = hosts.find((one) => one.host === host);
-      if (found !== undefined && !isThere) offers.forget(found);
+      if (found !== undefined && !isThere) {
+        offers.forget(found);
+        const memory = memories.get(found.cloud);
+        if (memory !== undefined) memory.refusal = null;
+      }
       soon();
     },
     /** How many machines people wait for. */
@@ -540,7 +557,7 @@ export function createController(parts: ControllerParts) {
     reason: (host: string): string | null => reasons.get(host) ?? null,
     /** The latest list of the cloud; null: there was none. */
     listed: (cloud: string): Listed | null => memoryOf(cloud).listed,
-    refusal: (cloud: string): OnejobError | null => memoryOf(cloud).refusal,
+    refusal,
     /** Why things of the cloud could not be asked to go, one sentence each. */
     refused: (cloud: string): readonly string[] => [...memoryOf(cloud).refused.values()],
     nowOf,

@@ -1,5 +1,5 @@
 /** Which offer is asked for next, and which had no capacity lately. */
-import { hasCode, messageOf } from '../errors.ts';
+import { errorCodes, hasCode, messageOf, OnejobError } from '../errors.ts';
 import { CloudError, type CloudErrorCode, type Offer } from './cloud.ts';
 import type { HostConfig } from './hosts.ts';
 import { spotsOf } from './offer.ts';
@@ -14,6 +14,8 @@ export interface Unavailable {
   readonly code: CloudErrorCode;
   /** The cloud's words. */
   readonly why: string;
+  /** The error, if no other try changes it; else null. */
+  readonly lasting: OnejobError | null;
 }
 
 /** Seconds until an offer is asked for again; peers remember quota for an hour, and capacity for minutes to a day. */
@@ -110,7 +112,15 @@ function make(): Omit<Offers, 'unknown'> {
       const isOurs = hasCode(error, 'E_SECRET', 'E_CONFIG');
       const code = error instanceof CloudError ? error.code : isOurs ? 'E_CLOUD_CREDENTIAL' : 'E_CLOUD_ANSWER';
       const seconds = again[code] ?? 60;
-      const one = { cloud, offer, since: before?.since ?? now, until: now + seconds, code, why: messageOf(error) };
+      const one = {
+        cloud,
+        offer,
+        since: before?.since ?? now,
+        until: now + seconds,
+        code,
+        why: messageOf(error),
+        lasting: lastingOf(error),
+      };
       known = [...known.filter((other) => other !== before), one];
       if (error instanceof CloudError && error.zones.length > 0) named.set(nameOf(cloud, offer), error.zones);
     },
@@ -124,6 +134,11 @@ function make(): Omit<Offers, 'unknown'> {
     },
     unavailable: (now) => known.filter(({ until }) => now < until),
   };
+}
+
+/** An answer that says nothing, or a lack of capacity, may be another one next time. */
+function lastingOf(error: unknown): OnejobError | null {
+  return error instanceof OnejobError && !error.retry && errorCodes[error.code] === 'user' ? error : null;
 }
 
 /**

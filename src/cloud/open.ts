@@ -146,7 +146,7 @@ export async function openMachines(parts: MachinesParts) {
     clearing,
     hosts,
     clouds,
-    service: machineService(hosts, controller, parts.away ?? new Map()),
+    service: machineService(hosts, clouds, controller, parts.away ?? new Map()),
     /** Jobs of the own queue on machines. */
     jobs,
     /** Whether machines that another host made can be told to drain: by mail. */

@@ -1,16 +1,19 @@
 /** What the API, and a command without a daemon, show and ask of machines in clouds. */
+import { toErrorView } from '../api/http-errors.ts';
 import type { MachineService } from '../api/manager.ts';
 import type { CloudHostView, MachineView } from '../api/schema.ts';
 import type { CloudHost } from '../config/clouds.ts';
 import { suggest } from '../config/problem.ts';
 import { OnejobError } from '../errors.ts';
-import type { Controller } from './controller.ts';
-import { costOf, type LeftRegistrations, type Machine } from './machine.ts';
+import type { Cloud } from './cloud.ts';
+import type { Controller, OwnedCloud } from './controller.ts';
+import { costOf, isWanted, type LeftRegistrations, type Machine } from './machine.ts';
 import type { Report } from './plan.ts';
 
-/** `away`: why services cannot serve pools of hosts. */
+/** `clouds`: by name. `away`: why services cannot serve pools of hosts. */
 export function machineService(
   hosts: readonly CloudHost[],
+  clouds: ReadonlyMap<string, Pick<OwnedCloud, 'cloud'>>,
   controller: Controller,
   away: ReadonlyMap<string, string | null>,
 ): MachineService {
@@ -19,6 +22,10 @@ export function machineService(
     if (found !== undefined) return found;
     const names = hosts.map(({ host }) => host);
     throw new OnejobError('E_USAGE', `The config has no host ${JSON.stringify(name)}; ${suggest(name, names)}.`);
+  };
+  const refusalOf = (host: string): CloudHostView['refused'] => {
+    const refusal = controller.refusal(host);
+    return refusal === null ? null : toErrorView(refusal);
   };
   const view = ({ host, cloud, min, max, pools }: CloudHost): CloudHostView => ({
     ...{
@@ -29,6 +36,7 @@ export function machineService(
       waiting: controller.waiting(host),
       wanted: controller.wanted(host),
       reason: controller.reason(host),
+      refused: refusalOf(host),
     },
     held: pools.flatMap(({ name }) => {
       const why = away.get(name) ?? null;
@@ -41,8 +49,11 @@ export function machineService(
   });
   return {
     hosts: () => hosts.map(view),
-    up(name, wait) {
+    async up(name, wait, signal) {
       const host = known(name);
+      const cloud = clouds.get(host.cloud)?.cloud;
+      const isThere = controller.machines().some((machine) => machine.host === name && isWanted(machine));
+      if (cloud !== undefined && !isThere) await check(host, cloud, signal);
       controller.up(name, wait);
       return view(host);
     },
@@ -53,6 +64,29 @@ export function machineService(
     },
     receipts: (limit) => controller.receipts(limit).map((machine) => viewOf(machine, controller.nowOf(machine.cloud), null)),
   };
+}
+
+/** Lines of an error; "cloud check" shows all. */
+const mostLines = 5;
+
+/** Makes nothing. @throws OnejobError E_CLOUD_CHECK, the reason of `signal` */
+async function check(host: CloudHost, cloud: Cloud, signal: AbortSignal): Promise<void> {
+  const found = await cloud.preflight({ ...host, image: host.image ?? cloud.usualImage }, signal);
+  signal.throwIfAborted();
+  const errors = found.filter(({ level, mayPass }) => level === 'error' && mayPass !== true);
+  if (errors.length === 0) return;
+  const lines = errors.map(({ subject, message, hint }) => `  ${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
+  const more = lines.length > mostLines ? [`  and ${lines.length - mostLines} more`] : [];
+  const count = errors.length === 1 ? 'one error' : `${errors.length} errors`;
+  throw new OnejobError(
+    'E_CLOUD_CHECK',
+    [
+      `Cannot make a machine of ${host.host}: the check of cloud ${host.cloud} found ${count}.`,
+      ...lines.slice(0, mostLines),
+      ...more,
+    ].join('\n'),
+    { hint: `Nothing was made. "onejob cloud check ${host.host}" shows everything that it looks at.` },
+  );
 }
 
 /** `now`: seconds by the clock of its cloud. */

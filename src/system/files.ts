@@ -1,7 +1,8 @@
-/** Files that may not exist, and names that must outlive a power cut. */
-import { closeSync, fsyncSync, openSync } from 'node:fs';
+/** Files that may not exist, and files and names that must outlive a power cut. */
+import { closeSync, fchownSync, fsyncSync, linkSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { type FileHandle, open, readdir } from 'node:fs/promises';
-import { codeOf } from '../errors.ts';
+import { dirname } from 'node:path';
+import { attempt, codeOf } from '../errors.ts';
 
 /** Opens a file to read it; null if it does not exist. */
 export async function openExisting(path: string): Promise<FileHandle | null> {
@@ -28,5 +29,44 @@ export function syncFolder(folder: string): void {
     fsyncSync(file);
   } finally {
     closeSync(file);
+  }
+}
+
+export interface WholeFile {
+  /** false: one that exists stays, also if it appears meanwhile, and this fails with EEXIST. */
+  readonly over: boolean;
+  readonly mode: number;
+  readonly owner?: { readonly uid: number; readonly gid: number } | null;
+  /** Only this process writes the file, so that it may remove what a killed one has left of it. */
+  readonly alone?: boolean;
+}
+
+/**
+ * Writes a file that is whole or not there, whenever the process is killed or the power is cut. Once this returns, the file survives
+ * both. @throws Error of the file system
+ */
+export function writeWhole(path: string, text: string, { over, mode, owner = null, alone = false }: WholeFile): void {
+  const unfinished = alone ? `${path}.new` : `${path}.${process.pid}.new`;
+  try {
+    // One that was killed may have had this id, too: in containers few processes have one.
+    rmSync(unfinished, { force: true });
+    const file = openSync(unfinished, 'wx', mode);
+    try {
+      // By its descriptor: others may be able to write to its folder.
+      if (owner !== null) fchownSync(file, owner.uid, owner.gid);
+      // Unlike a single write, this continues until everything is written or the disk refuses.
+      writeFileSync(file, text);
+      // Before it has its name: after a power cut a name may have a file without its content.
+      fsyncSync(file);
+    } finally {
+      closeSync(file);
+    }
+    if (over) renameSync(unfinished, path);
+    // Unlike a rename, a link never replaces a file.
+    else linkSync(unfinished, path);
+    syncFolder(dirname(path));
+  } finally {
+    // If its folder does not exist, neither does the file.
+    attempt(() => rmSync(unfinished, { force: true }));
   }
 }

@@ -45,6 +45,7 @@ export function lacksHost(): string | null {
     if (bavail * bsize < room) return `less than 6 GB of disk are free in ${dirname(disk)}`;
     needed.push('debootstrap', 'mkfs.ext4', 'ssh-keygen', 'gcc', 'make', 'flex', 'bison', 'bc', 'xz');
     if (!hasGo()) return '"go" is not installed to build its Engine';
+    if (spawnSync('pkg-config', ['libseccomp']).status !== 0) return 'not installed: pkg-config with libseccomp-dev';
   }
   const look = 'for name; do command -v "$name" >/dev/null || echo "$name"; done';
   const missing = spawnSync('sh', ['-c', look, 'sh', ...needed], { encoding: 'utf8' }).stdout.trim();

@@ -96,13 +96,14 @@ export async function awsStandin(
   };
 }
 
-export async function gcpStandin(machines: Machines): Promise<CloudStandin> {
+export async function gcpStandin(machines: Machines): Promise<CloudStandin & { readonly gcp: ReturnType<typeof createGcp> }> {
   const gcp = createGcp({
     ...{ clock: systemClock, times: { start: 200, stop: 200 } },
     hooks: { onBoot: ({ name, userData }) => machines.boot(name, userData), onEnd: ({ name }) => machines.end(name) },
   });
   const served = await gcp.serve();
   return {
+    gcp,
     keys: `type: gcp, project: ${gcp.project}, region: us-central1, endpoint: "${gcp.origin}", credentials: { file: { env: GCP_KEY } }`,
     env: { GCP_KEY: gcp.keyFile() },
     ...{ scheme: 'http', join: () => '', types: ['g2-standard-4'] },
@@ -118,7 +119,7 @@ export async function gcpStandin(machines: Machines): Promise<CloudStandin> {
 }
 
 /** With TLS, by an authority of its own that the controller and its machines are told of. Needs `openssl`. */
-export async function azureStandin(machines: Machines): Promise<CloudStandin> {
+export async function azureStandin(machines: Machines): Promise<CloudStandin & { readonly azure: ReturnType<typeof azureCloud> }> {
   await using stack = new AsyncDisposableStack();
   const authority = createAuthority(stack.use(scratch()).path);
   const identity = authority.issue('127.0.0.1');
@@ -130,6 +131,7 @@ export async function azureStandin(machines: Machines): Promise<CloudStandin> {
   const { groups, resources } = azure.world;
   const all = stack.move();
   return {
+    azure,
     keys: `type: azure, subscription: ${subscription}, location: ${location}, subnet: "${subnet}", security_group: "${securityGroup}", endpoint: "${azure.url}", login_endpoint: "${azure.url}", credentials: { tenant: ${tenant}, client: ${client}, secret: { env: AZURE_SECRET } }`,
     env: { AZURE_SECRET: clientSecret, NODE_EXTRA_CA_CERTS: authority.file },
     ...{ scheme: 'https', types: ['Standard_NC4as_T4_v3'] },

@@ -3,11 +3,12 @@
  * Only this installation's key opens it, so the filter keeps no state. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
-import { chmodSync, existsSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { attempt, OnejobError } from '../../errors.ts';
+import { attempt, codeOf, OnejobError } from '../../errors.ts';
 import { storeFault } from '../../store/fault.ts';
+import { writeWhole } from '../../system/files.ts';
 
 const sealed = z.strictObject({
   /** Type of the service, for its rules. */
@@ -81,15 +82,11 @@ export function installationKey(dir: string, name: 'key' | 'proof.key' = 'key'):
   });
 }
 
-/** Written to another name and then linked: the key is complete, and never replaced. */
+/** It is complete, and never replaced. */
 function make(path: string): void {
-  const unlinked = `${path}.${randomBytes(4).toString('hex')}`;
-  writeFileSync(unlinked, `${randomBytes(keyBytes).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });
   try {
-    linkSync(unlinked, path);
+    writeWhole(path, `${randomBytes(keyBytes).toString('base64')}\n`, { over: false, mode: 0o600 });
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
-  } finally {
-    unlinkSync(unlinked);
+    if (codeOf(error) !== 'EEXIST') throw error;
   }
 }

@@ -82,7 +82,7 @@ function kindOf(code: string, message: string, status: number | null): CloudErro
 /** The machine certainly does not run. Others, such as `OSProvisioningTimedOut`, come after it has started. */
 const neverRan: readonly CloudErrorCode[] = ['E_CLOUD_CAPACITY', 'E_CLOUD_QUOTA'];
 /** Another try would fail, too. */
-const lasting: readonly CloudErrorCode[] = ['E_CLOUD_REQUEST', 'E_CLOUD_DENIED', 'E_CLOUD_QUOTA'];
+const lasting: readonly CloudErrorCode[] = ['E_CLOUD_REQUEST', 'E_CLOUD_DENIED', 'E_CLOUD_QUOTA', 'E_CLOUD_ACCOUNT'];
 
 export interface Refused extends Pick<Asked, 'doing' | 'needs'> {
   readonly said: Said;

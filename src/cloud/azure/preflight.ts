@@ -109,7 +109,9 @@ async function sizes(subject: string, { config, arm }: Parts, plan: HostPlan, si
     const message = `${one.name.localizedValue ?? title} in ${location}: ${one.limit}, of which ${one.currentValue} are used; ${max} of ${type} need ${max * cores}.`;
     const hint = `Ask for at least ${one.currentValue + max * cores} in the Azure portal under Quotas.`;
     if (free >= max * cores) return [fine('quota', message)];
-    return [free >= cores ? warning('quota', message, hint) : problem('quota', message, hint)];
+    if (free >= cores) return [warning('quota', message, hint)];
+    // What uses it now may end.
+    return [{ ...problem('quota', message, hint), ...(one.limit >= cores && { mayPass: true }) }];
   };
 
   return types.flatMap((type): Finding[] => {

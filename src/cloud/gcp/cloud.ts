@@ -85,8 +85,9 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
       };
       return calls.pages(call, each, unknown, signal);
     });
-    await Promise.all(listed);
-    return { things, unknown };
+    const errors = await Promise.all(listed);
+    const refused = errors.includes(null) ? undefined : errors.find((error) => error?.retry === false);
+    return { things, unknown, ...(refused != null && { refused }) };
   }
 
   async function destroy({ kind, id, place }: Pick<Thing, 'kind' | 'id' | 'place'>, signal: AbortSignal): Promise<void> {

@@ -1,5 +1,7 @@
 import { expect, it } from 'vitest';
-import { priceFindings } from './preflight.ts';
+import { fine } from '../../finding.ts';
+import { CloudError, type CloudErrorCode } from '../cloud.ts';
+import { examineAfter, priceFindings } from './preflight.ts';
 
 it('prices are those of the host, else of the cloud; a budget rules out a type without one, with what to write', async () => {
   const known = { perHour: 1, asOf: '2026-11-01' };
@@ -20,4 +22,23 @@ it('prices are those of the host, else of the cloud; a budget rules out a type w
   ]);
   const [first] = await found({});
   expect(first?.hint).toBe('Write one under hosts.burst.prices, such as { big: 0.62 }.');
+});
+
+it('an error that may pass says so; a credential is tried twice, since a token may have become invalid', async () => {
+  const failing = (code: CloudErrorCode, times: number) => {
+    let left = times;
+    return async (subject: string) => {
+      left -= 1;
+      if (left >= 0) throw new CloudError(code, 'No.', { retry: true });
+      return [fine(subject, 'Yes.')];
+    };
+  };
+  const check = async (code: CloudErrorCode, times: number) => {
+    const found = await examineAfter(['credential', failing(code, times)], [['types', failing('E_CLOUD_UNREACHABLE', 1)]]);
+    return found.map(({ subject, level, mayPass }) => [subject, level, mayPass === true]);
+  };
+  const types = ['types', 'error', true];
+  expect(await check('E_CLOUD_CREDENTIAL', 1)).toEqual([['credential', 'ok', false], types]);
+  expect(await check('E_CLOUD_CREDENTIAL', 2)).toEqual([['credential', 'error', false]]);
+  expect(await check('E_CLOUD_UNREACHABLE', 1)).toEqual([['credential', 'error', true]]);
 });

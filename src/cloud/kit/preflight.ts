@@ -1,5 +1,5 @@
 /** What the preflights of all clouds share: how questions are asked, and what they say of prices and of the end of life. */
-import { messageOf, OnejobError } from '../../errors.ts';
+import { hasCode, messageOf, OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import type { Cloud, HostPlan } from '../cloud.ts';
 import { offerText, spotsOf } from '../offer.ts';
@@ -12,9 +12,25 @@ async function examine([subject, ask]: Question): Promise<readonly Finding[]> {
   try {
     return await ask(subject);
   } catch (error) {
-    return [problem(subject, messageOf(error), error instanceof OnejobError ? error.hint : null)];
+    if (!(error instanceof OnejobError)) return [problem(subject, messageOf(error))];
+    const found = problem(subject, error.message, error.hint);
+    return [error.retry && error.code !== 'E_CLOUD_CREDENTIAL' ? { ...found, mayPass: true } : found];
   }
 }
+
+/** A second time, since a token may have become invalid before its time: the second one is new. */
+const signInTwice = async ([subject, signIn]: Question): Promise<readonly Finding[]> =>
+  examine([
+    subject,
+    async (of) => {
+      try {
+        return await signIn(of);
+      } catch (error) {
+        if (!hasCode(error, 'E_CLOUD_CREDENTIAL') || !error.retry) throw error;
+        return signIn(of);
+      }
+    },
+  ]);
 
 /** All at once. The findings are in the order of the questions. */
 export async function examineAll(questions: readonly Question[]): Promise<Finding[]> {
@@ -27,7 +43,7 @@ export async function examineAfter(
   others: readonly Question[],
   always: readonly Question[] = [],
 ): Promise<Finding[]> {
-  const signedIn = await examine(signIn);
+  const signedIn = await signInTwice(signIn);
   const isIn = signedIn.every(({ level }) => level !== 'error');
   return [...signedIn, ...(await examineAll(isIn ? [...others, ...always] : always))];
 }
