@@ -138,8 +138,14 @@ async function runManager(
     ...{ config, env, store, runtimes, clock, log, program: { version, self } },
     async configChanged() {
       if (options.instead !== undefined) return null;
-      const change = await configChange(loaded, findConfig(options, env, process.cwd()), clock.wall());
-      return change === null ? null : `${change} ${await load().then(() => howToApply, howToFix)}`;
+      const found = findConfig(options, env, process.cwd());
+      const change = await configChange(loaded, found, clock.wall());
+      const next = () =>
+        load().then(
+          () => howToApply,
+          () => howToFix(found),
+        );
+      return change === null ? null : `${change} ${await next()}`;
     },
     findings: () => [
       ...(unheld === null ? [] : [unheld]),
