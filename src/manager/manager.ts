@@ -117,7 +117,7 @@ export function createManager(parts: ManagerParts): Manager {
   const diagnostics = createDiagnosticSandboxes(loop);
   const events = createEvents({
     ...{ clock, reconciler, status, changes: parts.changes },
-    devices: () => (deviceManager === null ? [] : devices.devices()),
+    devices: () => devices.devices(),
     serviceJobs: () => serviceJobs.jobs(null),
     job: jobOfEvent,
     host: () => ({ problems: host.problems(), stopping: reconciler.stopping }),
