@@ -190,9 +190,14 @@ export const linkRequest = z.strictObject({
 });
 /**
  * `until`: wall clock, ms since the epoch. The client writes the address into a page of its own host and opens it, so a daemon on
- * another host may not say just anything.
+ * another host may not say just anything. `built`: whether the daemon has the page that the address is for.
  */
-export const linkView = z.object({ url: z.string().regex(/^https?:\/\/[^\s"'<>`]+$/), until: z.number() });
+export const linkView = z.object({
+  url: z.string().regex(/^https?:\/\/[^\s"'<>`]+$/),
+  until: z.number(),
+  built: z.boolean().default(true),
+});
+export type LinkView = z.infer<typeof linkView>;
 const coordinate = z.string().regex(/^[\w-]{43}$/);
 /** On P-256, as JWK has it. */
 export const publicKey = z.strictObject({ x: coordinate, y: coordinate });

@@ -57,7 +57,7 @@ export async function startApi(options: ApiOptions) {
   const { version, clock = systemClock } = options;
   const findRoute = createRouter(routes);
   const takeTurn = createTurns();
-  const serveFile = createWebFiles(options.web?.files ?? webFolder);
+  const files = createWebFiles(options.web?.files ?? webFolder);
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
@@ -103,7 +103,7 @@ export async function startApi(options: ApiOptions) {
       if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/')) {
         const moved = from.elsewhere(request);
         if (moved !== null) return void response.writeHead(308, { location: moved }).end();
-        return await serveFile(response, path, from.isLink(path));
+        return await files.serve(response, path, from.isLink(path));
       }
       if (found === null) {
         from?.admit(request, 'read');
@@ -161,7 +161,13 @@ export async function startApi(options: ApiOptions) {
   const web: Web | null =
     options.web === undefined
       ? null
-      : createWeb({ ...options.web, clock, patience, handle: (request, response) => void serve(web, request, response) });
+      : createWeb({
+          ...options.web,
+          clock,
+          patience,
+          handle: (request, response) => void serve(web, request, response),
+          isBuilt: files.isBuilt,
+        });
   const failed = (error: Error): void => options.onBug?.(error, 'GET /v1/events');
   const streams = createEventStreams(options.manager.changes, clock, failed);
   const doctor = createDoctor((signal) => options.manager.doctor(signal), clock);
