@@ -219,7 +219,7 @@ async function runManager(
   });
   web = api;
   ports.closeUnused(temporary ? null : (config.api?.listen ?? null));
-  parts.defer(() => api.close());
+  parts.defer(() => api.close({ reloads: next !== null }));
   store.listens(socket);
   parts.defer(() => store.listens(null));
 

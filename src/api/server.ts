@@ -61,6 +61,7 @@ export async function startApi(options: ApiOptions) {
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
+  let reloads = false;
 
   const refuse = (error: unknown, request: IncomingMessage, response: ServerResponse, from: Web | null): void => {
     // Work that is aborted because the server closes may fail with any error.
@@ -171,7 +172,7 @@ export async function startApi(options: ApiOptions) {
   const failed = (error: Error): void => options.onBug?.(error, 'GET /v1/events');
   const streams = createEventStreams(options.manager.changes, clock, failed);
   const doctor = createDoctor((signal) => options.manager.doctor(signal), clock);
-  const answering: Answering = { ...options, web, streams, doctor };
+  const answering: Answering = { ...options, web, streams, doctor, reloads: () => reloads };
   const closeIdle = () => {
     server.closeIdleConnections();
     web?.closeIdle();
@@ -210,8 +211,12 @@ export async function startApi(options: ApiOptions) {
     },
     /** Reads tokens and certificate for TCP again. @throws OnejobError E_API_LISTEN */
     refresh: (): void => web?.refresh(),
-    /** Takes no more requests, ends those that wait, removes the socket. Idempotent. */
-    close(): Promise<void> {
+    /**
+     * Takes no more requests, ends those that wait, removes the socket. Idempotent. `reloads`: the daemon reads a new config, and
+     * will be back at once.
+     */
+    close(how: { readonly reloads: boolean } = { reloads: false }): Promise<void> {
+      reloads ||= how.reloads;
       closed ??= close();
       return closed;
     },
