@@ -1018,7 +1018,11 @@ describe('a connection that breaks', () => {
     all.start();
     const machine = await all.connect();
     const client = machine.client();
-    all.jobs.attach(first, { ...client, hold: async () => ({ ...(await client.hold()), ended: Promise.resolve({ reloads: false }) }) }, () => {});
+    all.jobs.attach(
+      first,
+      { ...client, hold: async () => ({ ...(await client.hold()), ended: Promise.resolve({ reloads: false }) }) },
+      () => {},
+    );
     all.submit();
     await all.pass(60_000);
     expect(machine.calls.filter((call) => call === 'hold').length).toBeLessThan(70);
