@@ -317,6 +317,8 @@ export const statusView = z.object({
   /** That its files have changed since it was loaded, and what to do; else null. */
   configChanged: z.string().nullable(),
   stateDir: z.string(),
+  /** Short name of the host; left out by an earlier version. */
+  hostName: z.string().optional(),
   /** Ends by itself when nothing is left to do. */
   temporary: z.boolean(),
   stopping: z.boolean(),

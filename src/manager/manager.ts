@@ -35,7 +35,7 @@ export interface ManagerParts {
   readonly store: Store;
   readonly changes: Changes;
   /** What never changes while this manager lives. */
-  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
+  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'hostName' | 'temporary'>;
   readonly host: HostReport;
   /** Called for bugs that no request is told of. */
   readonly failed: (error: Error) => void;
