@@ -138,9 +138,14 @@ async function runManager(
     ...{ config, env, store, runtimes, clock, log, program: { version, self } },
     async configChanged() {
       if (options.instead !== undefined) return null;
-      const change = await configChange(loaded, findConfig(options, env, process.cwd()), clock.wall());
-      const how = () => load().then(() => (options.temporary ? whenTemporary : howToApply), howToFix);
-      return change === null ? null : `${change} ${await how()}`;
+      const found = findConfig(options, env, process.cwd());
+      const change = await configChange(loaded, found, clock.wall());
+      const next = () =>
+        load().then(
+          () => (options.temporary ? whenTemporary : howToApply),
+          () => howToFix(found),
+        );
+      return change === null ? null : `${change} ${await next()}`;
     },
     findings: () => [
       ...(unheld === null ? [] : [unheld]),
@@ -214,7 +219,7 @@ async function runManager(
   });
   web = api;
   ports.closeUnused(temporary ? null : (config.api?.listen ?? null));
-  parts.defer(() => api.close());
+  parts.defer(() => api.close({ reloads: next !== null }));
   store.listens(socket);
   parts.defer(() => store.listens(null));
 

@@ -35,6 +35,7 @@ export const errorCodes = {
   E_API_ORIGIN: 'user',
   E_API_LIMIT: 'user',
   E_API_VERSION: 'user',
+  E_DASHBOARD: 'user',
   E_HOST: 'external',
   E_DAEMON_ABSENT: 'external',
   E_DAEMON_SILENT: 'external',

@@ -149,6 +149,7 @@ export async function openHost(given: HostParts) {
       owner: store.owner,
       config: config.path,
       stateDir: store.dir,
+      hostName: config.host,
       temporary,
     },
     host: {

@@ -13,7 +13,7 @@ import { type Counts, none } from '../logs/gap.ts';
 import { jsonOf } from '../system/json.ts';
 import type { EndedFilter, HistoryQuery } from '../verdict/history.ts';
 import { readFrames } from './frames.ts';
-import { fromErrorView } from './http-errors.ts';
+import { fromErrorView, reloading } from './http-errors.ts';
 import {
   type ImageService,
   type JobsFilter,
@@ -318,11 +318,19 @@ export function createClient(options: ClientOptions) {
       }
     },
 
-    /** Keeps a temporary daemon alive. `signal` aborts only the request. `ended` resolves with the daemon; it never rejects. */
+    /**
+     * Keeps a temporary daemon alive. `signal` aborts only the request. `ended` resolves with the daemon, with whether it reads a new
+     * config and will be back at once; it never rejects.
+     */
     async hold(signal?: AbortSignal) {
       const response = await succeeded(await open({ ...get('/v1/hold'), signal }));
-      const ended = new Promise<void>((resolve) => response.once('close', resolve));
-      response.on('error', () => {}).resume();
+      let reloads = false;
+      const ended = new Promise<{ readonly reloads: boolean }>((resolve) => response.once('close', () => resolve({ reloads })));
+      response
+        .on('error', () => {})
+        .on('data', (bytes: Buffer) => {
+          reloads ||= bytes.includes(reloading);
+        });
       return { ended, release: () => response.destroy() };
     },
 

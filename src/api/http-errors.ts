@@ -10,6 +10,9 @@ const statusByCode: Partial<Record<ErrorCode, number>> = {
   ...{ E_WORKSPACE_TOO_LARGE: 413, E_DAEMON_STOPPING: 503 },
 };
 
+/** The end of `GET /v1/hold` when the daemon reads a new config. */
+export const reloading = 'reloading';
+
 /** HTTP status of an error: by its code, else by its kind. */
 export function statusOf(code: ErrorCode): number {
   const known = statusByCode[code];

@@ -119,7 +119,7 @@ export interface Manager {
    */
   agentLogs(source: LogSource, how: { readonly tail?: number | null }, signal: AbortSignal): AsyncIterable<LogPiece>;
 
-  /** Each GPU followed by its MIG instances, then missing devices. @throws OnejobError when no pool has devices */
+  /** Each GPU followed by its MIG instances, then missing devices. Empty when no pool has devices. */
   devices(): Schemas.DeviceView[];
   /**
    * Samples of the last hour at most, since a time of the wall clock (ms), oldest first; `name` as below.

@@ -47,6 +47,8 @@ export interface Answering extends Served {
   readonly doctor: Doctor;
   /** null where the API is on its socket only. */
   readonly web: Web | null;
+  /** Whether the API closes because the daemon reads a new config, and will be back at once. */
+  readonly reloads: () => boolean;
 }
 
 export interface ApiRequest<P = unknown, Q = unknown, B = unknown> {

@@ -9,7 +9,7 @@ import { skip } from '../logs/select.ts';
 import { pagePrefix } from '../manager/job-pages.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
 import { frame, pieceFrames } from './frames.ts';
-import { stopping, toErrorView } from './http-errors.ts';
+import { reloading, stopping, toErrorView } from './http-errors.ts';
 import { jobsListed, type LogPiece, type LogSource, type Manager, pageLimit } from './manager.ts';
 import { media, type Routes, route } from './route.ts';
 import * as schemas from './schema.ts';
@@ -104,14 +104,14 @@ const controlRoutes: Routes = {
     summary: 'Keeps a temporary daemon alive as long as the connection lasts',
     role: 'operator',
     answer: media('application/octet-stream'),
-    // The answer begins at once, and ends with the daemon or the client.
-    handle({ signal }, { manager }) {
+    // The answer begins at once, and ends with the daemon or the client. Its end says whether the daemon will be back at once.
+    handle({ signal }, { manager, reloads }) {
       const release = manager.hold();
       const body = new PassThrough();
       body.write('\n');
       const end = () => {
         release();
-        body.end();
+        body.end(reloads() ? `${reloading}\n` : undefined);
       };
       if (signal.aborted) end();
       else signal.addEventListener('abort', end, { once: true });

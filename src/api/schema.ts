@@ -195,9 +195,14 @@ export const linkRequest = z.strictObject({
 });
 /**
  * `until`: wall clock, ms since the epoch. The client writes the address into a page of its own host and opens it, so a daemon on
- * another host may not say just anything.
+ * another host may not say just anything. `built`: whether the daemon has the page that the address is for.
  */
-export const linkView = z.object({ url: z.string().regex(/^https?:\/\/[^\s"'<>`]+$/), until: z.number() });
+export const linkView = z.object({
+  url: z.string().regex(/^https?:\/\/[^\s"'<>`]+$/),
+  until: z.number(),
+  built: z.boolean().default(true),
+});
+export type LinkView = z.infer<typeof linkView>;
 const coordinate = z.string().regex(/^[\w-]{43}$/);
 /** On P-256, as JWK has it. */
 export const publicKey = z.strictObject({ x: coordinate, y: coordinate });
@@ -322,6 +327,8 @@ export const statusView = z.object({
   /** That its files have changed since it was loaded, and what to do; else null. */
   configChanged: z.string().nullable(),
   stateDir: z.string(),
+  /** Short name of the host; left out by an earlier version. */
+  hostName: z.string().optional(),
   /** Ends by itself when nothing is left to do. */
   temporary: z.boolean(),
   stopping: z.boolean(),

@@ -57,10 +57,11 @@ export async function startApi(options: ApiOptions) {
   const { version, clock = systemClock } = options;
   const findRoute = createRouter(routes);
   const takeTurn = createTurns();
-  const serveFile = createWebFiles(options.web?.files ?? webFolder);
+  const files = createWebFiles(options.web?.files ?? webFolder);
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
+  let reloads = false;
 
   const refuse = (error: unknown, request: IncomingMessage, response: ServerResponse, from: Web | null): void => {
     // Work that is aborted because the server closes may fail with any error.
@@ -103,7 +104,7 @@ export async function startApi(options: ApiOptions) {
       if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/')) {
         const moved = from.elsewhere(request);
         if (moved !== null) return void response.writeHead(308, { location: moved }).end();
-        return await serveFile(response, path, from.isLink(path));
+        return await files.serve(response, path, from.isLink(path));
       }
       if (found === null) {
         from?.admit(request, 'read');
@@ -161,11 +162,17 @@ export async function startApi(options: ApiOptions) {
   const web: Web | null =
     options.web === undefined
       ? null
-      : createWeb({ ...options.web, clock, patience, handle: (request, response) => void serve(web, request, response) });
+      : createWeb({
+          ...options.web,
+          clock,
+          patience,
+          handle: (request, response) => void serve(web, request, response),
+          isBuilt: files.isBuilt,
+        });
   const failed = (error: Error): void => options.onBug?.(error, 'GET /v1/events');
   const streams = createEventStreams(options.manager.changes, clock, failed);
   const doctor = createDoctor((signal) => options.manager.doctor(signal), clock);
-  const answering: Answering = { ...options, web, streams, doctor };
+  const answering: Answering = { ...options, web, streams, doctor, reloads: () => reloads };
   const closeIdle = () => {
     server.closeIdleConnections();
     web?.closeIdle();
@@ -204,8 +211,12 @@ export async function startApi(options: ApiOptions) {
     },
     /** Reads tokens and certificate for TCP again. @throws OnejobError E_API_LISTEN */
     refresh: (): void => web?.refresh(),
-    /** Takes no more requests, ends those that wait, removes the socket. Idempotent. */
-    close(): Promise<void> {
+    /**
+     * Takes no more requests, ends those that wait, removes the socket. Idempotent. `reloads`: the daemon reads a new config, and
+     * will be back at once.
+     */
+    close(how: { readonly reloads: boolean } = { reloads: false }): Promise<void> {
+      reloads ||= how.reloads;
       closed ??= close();
       return closed;
     },

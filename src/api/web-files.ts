@@ -2,6 +2,7 @@
  * The files of the dashboard. A request only chooses among the files that are there: its path never becomes a path of the disk. A
  * path that names no file is a page of the dashboard itself.
  */
+import { existsSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { extname, join } from 'node:path';
@@ -81,8 +82,9 @@ export function createWebFiles(folder: string) {
     return new Map(await Promise.all(found));
   }
 
+  const isBuilt = (): boolean => existsSync(join(folder, 'index.html'));
   /** `forgets`: the browser is to forget what it has. */
-  return async (response: ServerResponse, path: string, forgets = false): Promise<void> => {
+  const serve = async (response: ServerResponse, path: string, forgets = false): Promise<void> => {
     files ??= read();
     const known = await files.catch(() => new Map<string, File>());
     // It may be built yet.
@@ -103,6 +105,7 @@ export function createWebFiles(folder: string) {
     });
     response.end(file.bytes);
   };
+  return { isBuilt, serve };
 }
 
 function urlOf({ parentPath, name }: { readonly parentPath: string; readonly name: string }, folder: string): string {

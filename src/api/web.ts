@@ -23,6 +23,7 @@ import { jsonOf } from '../system/json.ts';
 import { type Access, type AccessTable, type Admission, openAccess, sessionLife } from './access.ts';
 import { checkHost, checkOrigin, originInstead } from './door.ts';
 import type { Role } from './route.ts';
+import type { LinkView } from './schema.ts';
 import { nonceHeader, type PublicKey, proofHeader, proofText } from './signed.ts';
 
 export interface WebOptions {
@@ -41,6 +42,8 @@ interface WebParts extends WebOptions {
   /** Answers requests. */
   readonly handle: (request: IncomingMessage, response: ServerResponse) => void;
   readonly patience: http.ServerOptions;
+  /** Whether there is a page. */
+  readonly isBuilt: () => boolean;
 }
 
 /** Connections at a time: of an address and of all without a login, and of all that have the same role. A browser has six. */
@@ -53,7 +56,7 @@ const remembered = z.object({ port: z.int().min(1).max(65_535), until: z.number(
 
 export type Web = ReturnType<typeof createWeb>;
 
-export function createWeb({ config, stateDir, log, clock, handle, patience, ports: given }: WebParts) {
+export function createWeb({ config, stateDir, log, clock, handle, patience, isBuilt, ports: given }: WebParts) {
   const memory = join(stateDir, 'api', 'port.json');
   const door = {
     listen: config?.listen.host ?? '127.0.0.1',
@@ -161,7 +164,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, port
       });
     },
     /** A link for one login. @throws OnejobError E_API_LISTEN */
-    async link(caller: { readonly role: Access; readonly user: string | null }): Promise<{ url: string; until: number }> {
+    async link(caller: { readonly role: Access; readonly user: string | null }): Promise<LinkView> {
       await opening;
       if (problem !== null) throw problem;
       const life = clock.wall() + sessionLife;
@@ -176,7 +179,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, port
         throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
       const { code, name, until } = access.code(caller);
       // An address that no cache of the browser can have.
-      return { url: `${base(portOf(port))}/login/${name}#${code}`, until };
+      return { url: `${base(portOf(port))}/login/${name}#${code}`, until, built: isBuilt() };
     },
     /** Whether a path is the page of a link that was not used yet. */
     isLink: (path: string): boolean => access?.isCode(/^\/login\/([\w-]{22})$/.exec(path)?.[1] ?? '') === true,

@@ -4,6 +4,7 @@ import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
 import { secretsOf } from '../config/findings.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
+import { checkCommand } from '../config/paths.ts';
 import { formatProblem, type Problem } from '../config/problem.ts';
 import { OnejobError } from '../errors.ts';
 import { connect, reconnect } from './connect.ts';
@@ -58,7 +59,7 @@ export async function showConfig(session: Session): Promise<number> {
   await output.result(shown, () => [formatShown(shown).trimEnd()]);
   if (configCheck(checked).ok) return exitCodes.ok;
   // A daemon would not run what is shown, and standard output must contain only the config.
-  output.say('the config is invalid, so no daemon can start with it; see "onejob config check"');
+  output.say(`the config is invalid, so no daemon can start with it; see "${checkCommand(checked.paths.config)}"`);
   return exitCodes.failed;
 }
 

@@ -1,5 +1,5 @@
 /** `onejob dashboard`: the link, and the browser, which is a script here. */
-import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -16,10 +16,13 @@ let server: ApiServer;
 
 beforeEach(async () => {
   dir = scratch();
+  const files = join(dir.path, 'web');
+  mkdirSync(files);
+  writeFileSync(join(files, 'index.html'), '');
   server = await startApi({
     ...{ manager: createFakeManager(), version: readVersion() },
     socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
-    web: { config: null, stateDir: dir.path, log: { info: () => {}, error: () => {} } },
+    web: { config: null, stateDir: dir.path, log: { info: () => {}, error: () => {} }, files },
   });
 });
 
@@ -50,6 +53,18 @@ test('prints a link that works once', async () => {
   expect(await runCli(context)).toBe(0);
   expect(stdout()).toMatch(link);
   expect(stderr()).toMatch(/within a minute.*may see everything for seven days/s);
+});
+
+test('gives no link to a dashboard that is not built, and says how to build it', async () => {
+  rmSync(join(dir.path, 'web'), { recursive: true });
+  const { code, stdout, stderr } = await onDesktop();
+  expect([code, stdout]).toEqual([1, '']);
+  expect(stderr).toMatch(/^onejob: The dashboard of this onejob is not built\.\n.*"npm run build:web"/);
+  expect(existsSync(join(dir.path, 'opened'))).toBe(false);
+  expect(JSON.parse((await onDesktop('--json')).stdout)).toMatchObject({ built: false });
+  mkdirSync(join(dir.path, 'web'));
+  writeFileSync(join(dir.path, 'web', 'index.html'), '');
+  expect((await onDesktop()).stdout).toMatch(link);
 });
 
 test('opens the browser of a desktop, and no argument of a program has the code', async () => {

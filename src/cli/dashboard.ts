@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
-import { attempt } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -17,9 +17,16 @@ export async function showDashboard(session: Session, { readOnly = false, print 
   const { output, context } = session;
   const role = readOnly ? 'read' : 'operator';
   const user = attempt(() => userInfo().username.slice(0, 64));
-  const { url, until } = await withDaemon(session, (client) => client.loginLink({ role, user }));
+  const { url, until, built } = await withDaemon(session, (client) => client.loginLink({ role, user }));
+  if (!built && !output.json) {
+    const where =
+      session.remote === null ? 'In the clone that the daemon runs from' : `On ${session.remote.shown}, in the clone of onejob`;
+    throw new OnejobError('E_DASHBOARD', 'The dashboard of this onejob is not built.', {
+      hint: `${where}, type "npm run build:web". Then type "onejob dashboard" again.`,
+    });
+  }
   const may = readOnly ? 'see everything' : 'see everything, and pause, drain, cancel and quarantine';
-  await output.result({ url, role, until }, () => [url]);
+  await output.result({ url, role, until, built }, () => [url]);
   const opens = !print && !output.json && output.isTerminal('stdout') && context.environment.hasDisplay;
   const opened = opens && (await openBrowser(session, url));
   if (!output.json)

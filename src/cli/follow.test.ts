@@ -54,6 +54,26 @@ test('the output continues without a gap or a repeat, and the exit code is the j
   expect(cli.stderr()).toContain('connected again');
 });
 
+test('a daemon that reads a new config is one line, and no death', async () => {
+  const cli = testContext(script('echo one; while ! [ -e go ]; do sleep 0.02; done; echo two; exit 5'), dir.path);
+  const cwd = process.cwd();
+  process.chdir(dir.path);
+  const run = runCli(cli.context);
+  await cli.says(/^one$/m);
+  process.chdir(cwd);
+  for (let times = 1; times <= 2; times += 1) {
+    await server.close({ reloads: true });
+    await cli.says(new RegExp(`(reads a new config[^]*){${times}}`));
+    server = await listen();
+    await expect.poll(() => manager.holds()).toBe(1);
+  }
+  writeFileSync(join(dir.path, 'go'), '');
+  expect(await run).toBe(5);
+  expect(cli.stdout()).toBe('one\ntwo\n');
+  expect(cli.stderr().match(/^onejob: .*daemon.*$/gm)).toEqual(Array(2).fill('onejob: the daemon reads a new config'));
+  expect(cli.stderr()).not.toMatch(/gone|stopping|connected again/);
+});
+
 test('a command that only follows a job starts no daemon when a temporary one is lost', async () => {
   await server.close();
   manager = createFakeManager({ temporary: true });

@@ -3,6 +3,7 @@
  * unchanged and notes as lines of onejob, or everything as JSON.
  */
 import { isUtf8 } from 'node:buffer';
+import { setTimeout as after } from 'node:timers/promises';
 import { abortable } from '../abortable.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
@@ -92,20 +93,39 @@ export class Lasting {
     const { output } = this.#session;
     const { signal, mayStart, patience = 600_000 } = this.#options;
     const temporary = this.temporary && mayStart;
-    if (stopping) {
+    // It says why only with its end, which usually follows at once.
+    let ended = await abortable(Promise.race([connection.gone, after(usualEnd, null, { ref: false })]), signal);
+    if (stopping && ended === null) {
       // It may wait for its jobs, and would refuse every request until it has ended.
       output.say('the daemon is stopping and accepts no new requests; waiting for it to end');
-      await abortable(connection.gone, signal);
+      ended = await abortable(connection.gone, signal);
     }
     connection.close();
+    const connecting = reconnect(this.#session, connection.client, { temporary, patience, signal });
+    connecting.catch(() => {});
+    const isReload = ended?.reloads === true;
+    if (isReload) output.say('the daemon reads a new config');
+    const isBack = isReload && (await isWithin(usualReload, connecting, signal));
     const wait = temporary ? 'starting another' : `waiting for up to ${formatAge(patience)}`;
-    output.say(`the daemon is gone; ${what}; ${wait}`);
-    this.connection = await reconnect(this.#session, connection.client, { temporary, patience, signal });
+    if (!isBack) output.say(`the daemon is gone; ${what}; ${wait}`);
+    this.connection = await connecting;
     // A permanent daemon may have replaced a temporary one, or the other way round.
     const status = await this.connection.client.status().catch(() => null);
     this.temporary = status?.temporary ?? this.temporary;
-    output.say('connected again');
+    if (!isBack) output.say('connected again');
   }
+}
+
+/** ms in which a daemon that was lost has usually ended, and in which one that reads a new config is usually back. */
+const [usualEnd, usualReload] = [1_000, 10_000];
+
+/** Whether the work is done in so many ms; not how. */
+async function isWithin(ms: number, work: Promise<unknown>, signal: AbortSignal): Promise<boolean> {
+  const done = work.then(
+    () => true,
+    () => true,
+  );
+  return abortable(Promise.race([done, after(ms, false, { ref: false })]), signal);
 }
 
 export interface JobPrinter {

@@ -13,7 +13,7 @@ export async function notifyTest(session: Session): Promise<number> {
   const { output, context } = session;
   const { config, errors, paths } = await checkConfig({ ...configSource(session), secrets: 'skip' });
   const wrong = errors.filter(({ key }) => key === '' || /^notify(\W|$)/.test(key));
-  if (wrong.length > 0) throw configError(wrong);
+  if (wrong.length > 0) throw configError(wrong, paths.config);
   const { notify } = config;
   if (notify === null) {
     const hint = 'Write for example: notify: { webhook: { file: /etc/onejob/webhook.url } }';

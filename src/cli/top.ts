@@ -91,7 +91,7 @@ async function look(session: Session): Promise<TopView | null> {
 
 async function devicesOf(client: Client): Promise<DeviceView[]> {
   return client.devices().catch((error: unknown) => {
-    // No pool has devices.
+    // A daemon of an earlier version refuses, where no pool has devices.
     if (error instanceof OnejobError && !error.retry && !hasCode(error, 'E_DAEMON_CUT')) return [];
     throw error;
   });

@@ -178,11 +178,11 @@ class FakeMachine {
       hold: (signal = never) =>
         call('hold', () => {
           this.holds += 1;
-          const ending = Promise.withResolvers<void>();
+          const ending = Promise.withResolvers<{ readonly reloads: boolean }>();
           const release = () => {
             if (isHeld) this.holds -= 1;
             isHeld = false;
-            ending.resolve();
+            ending.resolve({ reloads: false });
           };
           let isHeld = true;
           for (const one of [over, signal]) one.addEventListener('abort', release, { once: true });
@@ -1018,7 +1018,11 @@ describe('a connection that breaks', () => {
     all.start();
     const machine = await all.connect();
     const client = machine.client();
-    all.jobs.attach(first, { ...client, hold: async () => ({ ...(await client.hold()), ended: Promise.resolve() }) }, () => {});
+    all.jobs.attach(
+      first,
+      { ...client, hold: async () => ({ ...(await client.hold()), ended: Promise.resolve({ reloads: false }) }) },
+      () => {},
+    );
     all.submit();
     await all.pass(60_000);
     expect(machine.calls.filter((call) => call === 'hold').length).toBeLessThan(70);

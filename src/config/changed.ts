@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { formatTime } from '../gpu/processes.ts';
-import type { Given } from './paths.ts';
+import { checkCommand, type Given } from './paths.ts';
 
 export interface ReadFile {
   readonly path: string;
@@ -20,7 +20,7 @@ export interface LoadedConfig {
 
 export const howToApply = 'To apply it, type "onejob config apply"; running jobs continue meanwhile.';
 export const whenTemporary = 'The daemon is temporary: it ends with its last job and command, and the next one reads it.';
-export const howToFix = (): string => 'It is invalid, or a secret is missing: see "onejob config check".';
+export const howToFix = (found: Given | null): string => `It is invalid, or a secret is missing: see "${checkCommand(found)}".`;
 
 /** What has changed, as a sentence; null if nothing has. `found`: where a config file is now. */
 export async function configChange(loaded: LoadedConfig, found: Given | null, now: number): Promise<string | null> {

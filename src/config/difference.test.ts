@@ -48,7 +48,11 @@ test.each<[string, string, string[]]>([
     ['pool build: removed; its running jobs continue to their end', 'pool other: added, 1 slot'],
   ],
   ['pools: { a: { agents: 1 }, b: { agents: 1 } }', 'pools: { b: { agents: 1 }, a: { agents: 1 } }', ['order of pools: changed']],
-  [pool(''), `{ keep_jobs: 3d, on_stop: drain, ${pool('')} }`, ['keep_jobs (3d instead of 7d), on_stop: changed']],
+  [
+    pool(''),
+    `{ keep_jobs: 3d, on_stop: drain, ${pool('')} }`,
+    ['keep_jobs (3d instead of 7d), on_stop (drain instead of end): changed'],
+  ],
   [
     pool(', memory: 1GiB, read_only: true'),
     pool(', memory: 1.5GiB'),
@@ -56,6 +60,19 @@ test.each<[string, string, string[]]>([
       'pool build: memory (1536MiB instead of 1GiB), read_only (false instead of true) changed: standbys are renewed now, agents after their job',
     ],
   ],
+  [
+    'pools: { build: { agents: 2 } }',
+    pool(', hold_failed: 30m'),
+    [
+      'pool build: runtime (process instead of best) changed: standbys are renewed now, agents after their job; hold_failed (30m instead of none) changed',
+    ],
+  ],
+  [
+    'pools: { build: { agents: 2 } }',
+    'pools: { build: { agents: 2, runtime: docker } }',
+    ['pool build: runtime (docker instead of best) changed'],
+  ],
+  [pool(''), pool(', name: "process{n}"'), ['pool build: name changed']],
   [pool(''), `{ disk: { min_free: 20% }, ${pool('')} }`, ['disk.min_free (20% instead of 10%): changed']],
 ])('from %s to %s', async (before, after, words) => {
   expect(await between(before, after)).toEqual(words);

@@ -10,7 +10,7 @@ const written: Readonly<Record<string, string>> = {
   ...{ agentPackage: 'agent', mountedRunner: 'agent.folder', pollEvery: 'poll' },
 };
 
-/** A sentence for each pool and service, and one for the keys outside of them. Of values, only numbers and the like: others may be secret. */
+/** A sentence for each pool and service, and one for the keys outside of them. Of values, only numbers and words of onejob: others may be secret. */
 export function differences(before: Config, after: Config): string[] {
   const others = changedKeys({ ...before, pools: 0, services: 0, path: 0 }, { ...after, pools: 0, services: 0, path: 0 });
   const [old, now] = [before, after].map(({ pools }) => pools.map(({ name }) => name));
@@ -41,10 +41,15 @@ function byName<T extends { readonly name: string }>(
 }
 
 function poolChange(before: PoolConfig, after: PoolConfig): string {
-  const [old, now] = [before, after].map(({ agents: _, recipe, imageRecipe, ...rest }) => ({
-    made: { ...recipe, imageRecipe },
-    rest,
-  }));
+  const runtimes = [before, after].map(({ runtime }) => runtime ?? 'best');
+  // Processes have no image, which nobody wrote.
+  const moves = runtimes[0] !== runtimes[1] && runtimes.includes('process');
+  const [old, now] = [before, after].map(({ agents: _, recipe, imageRecipe, ...rest }, i) => {
+    const runtime = runtimes[i];
+    return moves
+      ? { made: { runtime, ...recipe, image: null }, rest: { ...rest, runtime: null } }
+      : { made: { ...recipe, imageRecipe }, rest: { ...rest, runtime } };
+  });
   const [made, others] = [changedKeys(old?.made, now?.made), changedKeys(old?.rest, now?.rest)];
   const tried = made.includes('image') && after.agents !== 1 ? ', and one slot tries the image first' : '';
   const agents = before.agents === after.agents ? [] : [`${slots(after.agents)} instead of ${before.agents}`];

@@ -119,10 +119,11 @@ const kinds = new Map(
   ),
 );
 
-/** A number, a boolean or `none` of this key, as people write it; null for other values, which may be secret. */
+/** A number, a boolean, a word of onejob or `none` of this key, as people write it; null for other values, which may be secret. */
 export function showPlain(key: string, value: unknown): string | null {
   const kind = kinds.get(key);
-  const isPlain = value === null || typeof value === 'number' || typeof value === 'boolean';
+  const isWord = typeof value === 'string' && kind?.includes(`\`${value}\``) === true;
+  const isPlain = value === null || typeof value === 'number' || typeof value === 'boolean' || isWord;
   return kind !== undefined && isPlain ? show(kind, value) : null;
 }
 

@@ -3,8 +3,11 @@ import { chownSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
+import type { OnejobError } from '../errors.ts';
 import { makeKey } from '../secrets/keys.ts';
+import type { Environment } from './environment.ts';
 import { checkConfig, loadConfig, loadPaths } from './load.ts';
+import type { Flags } from './paths.ts';
 import { formatProblem } from './problem.ts';
 
 const folder = new Folder();
@@ -337,8 +340,19 @@ it('loadConfig throws all problems as one error', async () => {
     code: 'E_CONFIG',
     retry: false,
     message: expect.stringMatching(/2 problems:\n.*:1:10: on_stop: .*\n.*:2:21: pools\.a\.cpus: /),
-    hint: expect.stringContaining('onejob config check'),
+    hint: `Fix the problems that are listed, then type "onejob config check ${config}".`,
   });
+});
+
+it('says how to check the config that was given, which a plain "config check" would not read', async () => {
+  const config = folder.write('bad config.yml', 'pools: { a: { cpus: -1 } }\n');
+  const hint = (env: Partial<Environment>, flags: Flags) =>
+    loadConfig({ flags, env: { ...emptyEnvironment(), ...env }, host }).catch((error: OnejobError) => error.hint);
+  expect(await hint({}, { config })).toContain(`"onejob config check '${config}'".`);
+  expect(await hint({ config }, {})).toContain(`"onejob config check '${config}'".`);
+  mkdirSync(join(folder.path, 'onejob'));
+  folder.write('onejob/config.yml', 'pools: { a: { cpus: -1 } }\n');
+  expect(await hint({ configHome: folder.path }, {})).toContain('"onejob config check".');
 });
 
 describe('loadPaths, for those who only look', () => {

@@ -8,7 +8,7 @@ import { checkAcross } from './check.ts';
 import { type Config, nothingWritten, resolveConfig, type Written } from './config.ts';
 import { type Environment, type HostFacts, readHost } from './environment.ts';
 import { checkSecrets, type WithSecrets } from './findings.ts';
-import { choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
+import { checkCommand, choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
 import { formatProblem, inOrder, type Problem, place } from './problem.ts';
 import type { Combined } from './source.ts';
 import { pathProblem } from './volumes.ts';
@@ -85,8 +85,8 @@ export async function checkConfig(options: LoadOptions) {
  * @throws OnejobError E_CONFIG with every problem in its message.
  */
 export async function loadConfig(options: LoadOptions): Promise<Loaded> {
-  const { config, files, errors, warnings } = await checkConfig(options);
-  if (errors.length > 0) throw configError(errors);
+  const { config, files, errors, warnings, paths } = await checkConfig(options);
+  if (errors.length > 0) throw configError(errors, paths.config);
   return { config, files, warnings };
 }
 
@@ -104,7 +104,7 @@ export async function loadPaths(options: LoadOptions): Promise<Paths> {
   const file = config === null || known ? nothing : await writtenPaths(config, stateDir !== null || socket !== null);
   const paths = { config, ...choosePaths(flags, env, cwd, file) };
   const problem = socketProblem(paths.socket);
-  if (problem !== null) throw configError([problem]);
+  if (problem !== null) throw configError([problem], config);
   return paths;
 }
 
@@ -121,7 +121,7 @@ async function writtenPaths(found: Given, isNamed: boolean): Promise<{ stateDir:
   const isHidden = !isNamed && paths.stateDir === null && combined.keyless.some((text) => mayNamePath.test(text));
   if (fatal.length > 0 && (isHidden || fatal.some(({ line }) => line === null))) {
     const shown = fatal.map((problem) => withoutText(problem, combined.foreign));
-    throw isHidden ? configError(shown, howToFindAnyway) : configError(shown);
+    throw configError(shown, found, isHidden ? howToFindAnyway : undefined);
   }
   return paths;
 }
@@ -169,12 +169,12 @@ function unread(instead: Instead | undefined) {
   return { written: instead?.written ?? nothingWritten, problems: [], writing };
 }
 
-/** All that is wrong as one error, E_CONFIG. `hint`: what to do, if that is not only to fix it. */
-export function configError(errors: readonly Problem[], hint?: string): OnejobError {
+/** All that is wrong as one error, E_CONFIG. `found`: the file. `hint`: what to do, if that is not only to fix it. */
+export function configError(errors: readonly Problem[], found: Given | null, hint?: string): OnejobError {
   const count = errors.length === 1 ? 'a problem' : `${errors.length} problems`;
   const list = errors.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
   const usual = errors.every(({ line }) => line === null)
     ? 'Fix the problems that are listed.'
-    : 'Fix the problems that are listed, then type "onejob config check".';
+    : `Fix the problems that are listed, then type "${checkCommand(found)}".`;
   return new OnejobError('E_CONFIG', `The config has ${count}:\n${list}`, { hint: hint ?? usual });
 }

@@ -2,6 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { attempt } from '../errors.ts';
+import { inQuotes } from '../quoted.ts';
 import type { Environment } from './environment.ts';
 import { type Place, type Problem, place } from './problem.ts';
 
@@ -42,6 +43,12 @@ export function findConfig(flags: Flags, env: Environment, cwd: string): Given |
   if (env.config !== null) return { path: resolve(cwd, env.config), from: place('ONEJOB_CONFIG') };
   const path = ['/etc/onejob/config.yml', join(env.configHome, 'onejob', 'config.yml')].find((one) => existsSync(one));
   return path === undefined ? null : { path, from: place('default') };
+}
+
+/** What checks this config: only the usual one is found without its name. */
+export function checkCommand(found: Given | null): string {
+  if (found === null || found.from.source === 'default') return 'onejob config check';
+  return `onejob config check ${/^[\w./-]+$/.test(found.path) ? found.path : inQuotes(found.path)}`;
 }
 
 /** State directory and socket: flags override the environment, which overrides the file, which overrides the defaults. */

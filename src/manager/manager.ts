@@ -36,7 +36,7 @@ export interface ManagerParts {
   readonly store: Store;
   readonly changes: Changes;
   /** What never changes while this manager lives. */
-  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
+  readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'hostName' | 'temporary'>;
   readonly host: HostReport;
   /** Called for bugs that no request is told of. */
   readonly failed: (error: Error) => void;
@@ -120,7 +120,7 @@ export function createManager(parts: ManagerParts): Manager {
   const diagnostics = createDiagnosticSandboxes(loop);
   const events = createEvents({
     ...{ clock, reconciler, status, changes: parts.changes },
-    devices: () => (deviceManager === null ? [] : devices.devices()),
+    devices: () => devices.devices(),
     serviceJobs: () => serviceJobs.jobs(null),
     job: jobOfEvent,
     host: () => ({ problems: host.problems(), stopping: reconciler.stopping }),

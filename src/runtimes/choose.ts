@@ -47,7 +47,11 @@ export async function chooseRuntimes(options: ChooseOptions) {
   };
   const chooseBest = async (inUse: readonly string[]): Promise<Choice> => {
     if (inUse.includes('docker'))
-      return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', noDocker: null };
+      return {
+        runtime: await make('docker'),
+        reason: 'docker, because agents from before the start of this daemon are in containers',
+        noDocker: null,
+      };
     const { probeDocker } = await import('../engine/probe.ts');
     const { resolveEndpoint } = await import('../engine/endpoint.ts');
     using limit = deadline(clock, patience);

@@ -107,7 +107,7 @@ test('a hangup applies the config, and an invalid one changes nothing; status an
   expect(refused).toMatchObject({ code: 1, stderr: expect.stringMatching(/config\.yml:1:\d+: .*agents/) });
   daemon.child.signal('SIGHUP');
   await daemon.child.says(/failed to apply the config/);
-  expect((await here.cli(['status']).ended).stdout).toMatch(/It is invalid.*"onejob config check"/);
+  expect((await here.cli(['status']).ended).stdout).toMatch(/It is invalid.*"onejob config check \S*config\.yml"/);
   expect((await here.cli(['doctor']).ended).stdout).toMatch(/It is invalid/);
   expect((await here.api.status()).pools[0]?.slots).toHaveLength(1);
 

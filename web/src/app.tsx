@@ -22,9 +22,11 @@ export function App() {
   const known = useLive(({ world }) => world !== null);
   const route = parseRoute(useHash());
   const [open, setOpen] = useState<'help' | 'find' | null>(null);
-  const title = pageTitle(route);
+  const hostName = useHostName();
+  // Tabs of several hosts are told apart by their beginning.
+  const title = hostName === null ? `${pageTitle(route)} · onejob` : `${hostName} · ${pageTitle(route)}`;
   useEffect(() => {
-    document.title = `${title} · onejob`;
+    document.title = title;
   }, [title]);
   useKeyboard(setOpen);
   const main = useRef<HTMLElement>(null);
@@ -67,6 +69,11 @@ export function App() {
   );
 }
 
+/** Of the daemon's host; null before the first answer. */
+function useHostName(): string | null {
+  return useLive(({ world }) => (world?.host.hostName === undefined ? null : plain(world.host.hostName)));
+}
+
 function pageTitle(route: Route): string {
   if (route.page === 'job') return `Job ${plain(route.id)}`;
   return { now: 'Now', history: 'History', health: 'Health' }[route.page];
@@ -93,11 +100,12 @@ function Header({ route, onOpen }: { readonly route: Route; readonly onOpen: (op
     ['history', '#/history', 'History'],
     ['health', '#/health', 'Health'],
   ] as const;
+  const hostName = useHostName();
   return (
     <header className="bar">
       <a className="brand" href="#/">
         <img src="/favicon.svg" alt="" width="20" height="20" />
-        onejob
+        <bdi title={hostName === null ? undefined : `onejob on ${hostName}`}>{hostName ?? 'onejob'}</bdi>
       </a>
       <nav aria-label="Pages">
         {pages.map(([page, href, name]) => (

@@ -53,9 +53,14 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     const waiting = await queueOf('train-resnet --epochs 90').innerText();
     expect(waiting).toContain('all 4 agents of pool gpu are busy; 1 more cannot be used: memory stays in use');
     expect(waiting).toContain('next, within 9 min');
-    expect(await queueOf('./release.sh').innerText()).toContain('pool release is paused by hand');
-    expect(await queueOf('nightly-cuda').innerText()).toContain('was not found (404)');
+    expect(await queueOf('./release.sh').innerText()).toContain('the pool is paused by hand');
+    expect(await queueOf('nightly-cuda').innerText()).toContain('the pool waits for image "onejob/azure:4.261.0" on docker');
+    // The cause of one fault is there once, with what needs attention.
+    expect((await page.locator('main').innerText()).split('was not found (404)')).toHaveLength(2);
+    expect(await page.locator('.concerns').innerText()).toContain('was not found (404)');
+    expect([await page.title(), await page.locator('.brand').innerText()]).toEqual(['gpuci · Now', 'gpuci']);
     await page.goto(`${standin.url}/#/history`);
+    await expect.poll(() => page.title()).toBe('gpuci · History');
     await expect.poll(() => page.locator('.bars').first().locator('li').first().innerText()).toMatch(/GPU 3\s+stands out/);
     expect(faults).toEqual([]);
   });

@@ -296,6 +296,7 @@ export function workingDay(): HostState {
     config: '/etc/onejob/config.yml',
     configChanged: null,
     stateDir: '/var/lib/onejob',
+    hostName: 'gpuci',
     temporary: false,
     stopping: false,
     runtimeReason: null,

@@ -58,7 +58,7 @@ export async function azure(session: Session, typed: AzureArguments, cards = loo
 
   const instead = dropInConfig(given, token);
   const { errors } = await checkConfig({ ...configSource(session), instead, secrets: 'skip' });
-  if (errors.length > 0) throw configError(errors);
+  if (errors.length > 0) throw configError(errors, null);
 
   if (token.kind === 'memory') output.say(`warning: ${onCommandLine}`);
   if (remark !== null) output.say(remark);
@@ -183,7 +183,7 @@ export function dropInConfig(given: DropIn, token: SecretReference): Instead {
   const place = { source: name, line: null, column: null };
   const value = plain(given, { env: 'AZP_TOKEN' });
   const { written, problems } = interpret({ value, locate: () => place });
-  if (problems.length > 0) throw configError(problems);
+  if (problems.length > 0) throw configError(problems, null);
   const keys = {
     ...written.services.get('azure')?.keys,
     token,

@@ -241,12 +241,13 @@ describe('what a person wants', () => {
   });
 });
 
-test('where no pool has devices every request says so', () => {
+test('where no pool has devices the lists are empty, and every request about one device says so', () => {
   const none = createDeviceRequests(null, host.clock, () => []);
+  expect([none.devices(), none.proofs({ device: null, limit: 1 })]).toEqual([[], []]);
   for (const act of [
-    () => none.devices(),
+    () => none.deviceUse('0', 0),
     () => none.changeDevice('0', { act: 'return' }),
-    () => none.proofs({ device: null, limit: 1 }),
+    () => none.proofs({ device: '0', limit: 1 }),
   ]) {
     expect(act).toThrow(
       expect.objectContaining({ code: 'E_DEVICE_UNKNOWN', message: 'No pool of this daemon has devices, so it manages none.' }),

@@ -158,7 +158,7 @@ export type DeviceAccess = Pick<DeviceManager, 'registry' | 'quarantine' | 'rese
   readonly watch: { readonly fault: string | null };
 };
 
-/** `manager`: null where no pool asks for devices; then every request is refused with a message that says so. */
+/** `manager`: null where no pool asks for devices; then lists are empty, and requests about one device are refused. */
 export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
   const known = (): DeviceAccess => {
     if (manager !== null) return manager;
@@ -168,8 +168,9 @@ export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<C
   };
   return {
     devices(): DeviceView[] {
-      known().use.asked();
-      return deviceViews(known(), slots());
+      if (manager === null) return [];
+      manager.use.asked();
+      return deviceViews(manager, slots());
     },
     deviceUse(name: string, since: number): UseView[] {
       const { registry, use } = known();
@@ -184,6 +185,7 @@ export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<C
       return { uuid: before.uuid, changed, device: deviceView(before.uuid, known(), slots()) };
     },
     proofs({ device, limit }: { readonly device: string | null; readonly limit: number }): ProofView[] {
+      if (manager === null && device === null) return [];
       const { registry, proofs } = known();
       return proofs.of(device === null ? null : registry.find(device).uuid, limit);
     },

@@ -130,7 +130,7 @@ async function session(
     const [status, jobs, devices] = await Promise.all([
       ask('/v1/status', { signal }),
       get<Job[]>('/v1/jobs', signal),
-      get<Device[]>('/v1/devices', signal).catch(withoutDevices),
+      get<Device[]>('/v1/devices', signal),
     ]);
     offset = clockOffset(status, now());
     world = worldOf((await status.json()) as StatusView, jobs, devices, now() + offset, last);
@@ -195,12 +195,6 @@ export function pause(ms: number, after: ConnectionOptions['after'], signal: Abo
       { once: true },
     );
   });
-}
-
-/** Not an error: no pool has devices. */
-function withoutDevices(error: unknown): Device[] {
-  if (error instanceof Problem && error.code === 'E_DEVICE_UNKNOWN') return [];
-  throw error;
 }
 
 /** null for an event that this page does not know. */

@@ -131,7 +131,6 @@ function Proofs() {
   const [proofs, setProofs] = useState<readonly ProofView[]>([]);
   useEffect(() => {
     const gone = new AbortController();
-    // Without devices there are none.
     get<ProofView[]>('/v1/proofs?limit=30', gone.signal).then(setProofs, () => {});
     return () => gone.abort();
   }, []);

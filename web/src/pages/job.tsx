@@ -196,11 +196,11 @@ function Outcome({ job }: { readonly job: Job }) {
   const pools = useLive(({ world }) => world?.pools) ?? [];
   const why = useTimed((now) => (isWaiting(job) ? whyWaits(job, poolsFor(job, pools), now) : ''));
   if (isWaiting(job)) {
-    const when = whenStarts(job);
+    const when = whenStarts(job, poolsFor(job, pools));
     return (
       <section aria-label="Why it waits" className="outcome tone-calm">
         <p>
-          <b>Waits: {named(why)}.</b>
+          <b>{named(why.startsWith('waits for ') ? `W${why.slice(1)}` : `Waits: ${why}`)}.</b>
         </p>
         {when !== '' && <p>{when}</p>}
       </section>

@@ -7,7 +7,7 @@ import { JobItem, JobLink, JobTime } from '../parts/job.tsx';
 import type { Job, Pool } from '../views.ts';
 import { countsText, type Entry, entriesOf, indicesText, queuesOf } from '../words/queue.ts';
 import { plain, plural } from '../words/text.ts';
-import { isClosed, isWaiting, jobName, jobOrigin, poolsFor, whenStartsShort, whyWaits } from '../words/words.ts';
+import { isWaiting, jobName, jobOrigin, poolsFor, whenStartsShort, whyWaitsBriefly } from '../words/words.ts';
 
 /** At first, of each list and queue. */
 const [jobsShown, queuedShown] = [25, 8];
@@ -125,11 +125,9 @@ interface QueueProps {
 function Queue({ jobs, pools, begun }: QueueProps) {
   const named = useNamed();
   const [first] = jobs;
-  const why = useTimed((now) => (first === undefined ? '' : whyWaits(first, poolsFor(first, pools), now)));
+  const why = useTimed((now) => (first === undefined ? '' : whyWaitsBriefly(first, poolsFor(first, pools), now)));
   const entries = useMemo(() => entriesOf(jobs), [jobs]);
   if (first === undefined) return null;
-  // A place in a line that does not move says nothing.
-  const moves = poolsFor(first, pools).some((pool) => !isClosed(pool) && pool.backoff === null);
   return (
     <div className="queue">
       <p className="why">
@@ -141,7 +139,7 @@ function Queue({ jobs, pools, begun }: QueueProps) {
         of={({ jobs: of }) => {
           const [job] = of;
           if (job === undefined) return null;
-          const when = moves ? whenStartsShort(job) : '';
+          const when = whenStartsShort(job, poolsFor(job, pools));
           if (job.array === undefined) return <JobLine job={job} when={when} />;
           return <ArrayRow jobs={of} id={job.array.id} isWhole={!begun.has(job.array.id)} when={when} />;
         }}

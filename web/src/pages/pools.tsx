@@ -35,7 +35,7 @@ const PoolBox = memo(function PoolBox({ pool }: { readonly pool: Pool }) {
   const { wanted, ready, busy } = poolCounts(pool);
   const problems = useTimed((now) =>
     poolProblems(pool, now)
-      .map(({ text }) => text)
+      .map(({ brief }) => brief)
       .join('\n'),
   );
   const may = useMay();

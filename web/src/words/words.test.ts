@@ -15,12 +15,15 @@ import {
   jobState,
   otherImages,
   poolCounts,
+  poolProblems,
   poolsFor,
   resultText,
   slotState,
   verdictSentence,
   whenStarts,
+  whenStartsShort,
   whyWaits,
+  whyWaitsBriefly,
 } from './words.ts';
 
 const now = Date.now();
@@ -73,7 +76,8 @@ test('why a job waits: what the daemon says, else what its pool shows', () => {
   const why = (pools: Pool[], more = {}) => whyWaits(job('j', more), pools, now);
   const busy = pool('a', [busySlot('a/1', 'x', 0), busySlot('a/2', 'y', 0)]);
   expect(why([busy], { reason: 'Tried again, because its agent was lost.' })).toBe('Tried again, because its agent was lost');
-  expect(why([busy])).toBe('all 2 agents of pool a are busy');
+  expect(why([busy])).toBe('both agents of pool a are busy');
+  expect(why([pool('a', [...busy.slots, busySlot('a/3', 'z', 0)])])).toBe('all 3 agents of pool a are busy');
   expect(why([{ ...busy, paused: ['by hand'] }])).toBe('pool a is paused by hand');
   expect(why([{ ...busy, draining: true }])).toMatch(/^pool a drains/);
   const backoff = { failures: 3, retryIn: now + 20_000, reason: 'no such image', waitsFor: null };
@@ -90,10 +94,45 @@ test('why a job waits: what the daemon says, else what its pool shows', () => {
   expect(poolsFor(job('j', { pool: '', service: 'azure' }), pools).map(({ name }) => name)).toEqual(['azure']);
 });
 
+test('what needs attention already is named in few words at the jobs that wait for it', () => {
+  const brief = (of: Pool, reason: string | null) => whyWaitsBriefly(job('j', { reason }), [of], now);
+  const backoff = {
+    failures: 3,
+    retryIn: now + 20_000,
+    reason: 'no image "x:1" in the registry',
+    waitsFor: 'image "x:1" on docker',
+  };
+  const failing = pool('a', [slot('a/1')], { backoff });
+  expect(brief(failing, 'waits for image "x:1" on docker: no image "x:1" in the registry')).toBe(
+    'the pool waits for image "x:1" on docker, the next try is in 20s',
+  );
+  expect(poolProblems(failing, now)).toMatchObject([
+    { text: expect.stringContaining('no image "x:1"'), brief: expect.not.stringContaining('no image') },
+  ]);
+  const closed = pool('a', [slot('a/1')], { draining: true });
+  expect(brief(closed, 'the pool drains')).toBe('the pool drains');
+  expect(brief(closed, null)).toBe('the pool drains');
+  // What only this job waits for is nowhere else.
+  expect(brief(failing, 'it needs job k')).toBe('it needs job k');
+  expect(brief(pool('a', [slot('a/1')]), 'the next agent is being prepared')).toBe('the next agent is being prepared');
+});
+
+test('a job has a place in line only where the line moves', () => {
+  const first = job('j', { ahead: 0 });
+  const backoff = { failures: 3, retryIn: now + 20_000, reason: 'no such image', waitsFor: null };
+  expect(whenStarts(first, [pool('a', [])])).toBe('Next in line.');
+  for (const stuck of [{ backoff }, { paused: ['by hand'] }, { draining: true }, { leaving: true }])
+    expect(whenStarts(first, [pool('a', [], stuck)])).toBe('');
+  expect(whenStarts(first, [])).toBe('');
+  expect(whenStartsShort(first, [pool('a', [])])).toBe('next');
+  expect(whenStartsShort(first, [])).toBe('');
+});
+
 test('when a job starts is said as far as it is known', () => {
-  expect(whenStarts(job('j'))).toBe('');
-  expect(whenStarts(job('j', { ahead: 0 }))).toBe('Next in line.');
-  expect(whenStarts(job('j', { ahead: 2, startsIn: { from: 3 * minute, to: 11 * minute } }))).toBe(
+  const open = [pool('a', [])];
+  expect(whenStarts(job('j'), open)).toBe('');
+  expect(whenStarts(job('j', { ahead: 0 }), open)).toBe('Next in line.');
+  expect(whenStarts(job('j', { ahead: 2, startsIn: { from: 3 * minute, to: 11 * minute } }), open)).toBe(
     '2 jobs before it, starts in 3 to 11 min.',
   );
 });

@@ -202,6 +202,8 @@ export function deviceState({ state }: Pick<Device, 'state'>): Said {
 export interface PoolProblem {
   /** A sentence without its subject and its full stop. */
   readonly text: string;
+  /** The same without its cause, where that is said elsewhere on the page. */
+  readonly brief: string;
   /** What to type, if that ends it. */
   readonly hint: string | null;
 }
@@ -209,20 +211,25 @@ export interface PoolProblem {
 /** Why a pool starts less than it could. `now`: wall clock, ms. */
 export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): PoolProblem[] {
   const problems: PoolProblem[] = [];
-  const add = (text: string, hint: string | null = null) => problems.push({ text: plain(text).replace(/\.$/, ''), hint });
+  const add = (text: string, hint: string | null = null, brief = text) => {
+    const [whole = '', short = ''] = [text, brief].map((one) => plain(one).replace(/\.$/, ''));
+    problems.push({ text: whole, brief: short, hint });
+  };
   for (const held of pool.paused) {
     if (!held.startsWith('by ')) add(`is paused: ${held}`);
     // A pool that left the config cannot be resumed.
     else add(`is paused ${held}`, pool.leaving ? null : resumeHint(pool.name, held.slice(3)));
   }
   if (pool.leaving) add('is no longer in the config, and ends when its jobs have ended');
-  else if (pool.draining) add('drains: running jobs finish, and nothing new starts until it is resumed', resumeHint(pool.name));
+  else if (pool.draining)
+    add('drains: running jobs finish, and nothing new starts until it is resumed', resumeHint(pool.name), 'drains');
   for (const problem of pool.problems ?? []) add(problem);
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;
     const times = failures === 1 ? 'failed to start an agent' : `failed to start agents ${failures} times`;
     const next = retryIn <= now ? 'the next try is now' : `the next try is in ${formatAge(retryIn - now)}`;
-    add(`${waitsFor === null ? times : `waits for ${waitsFor}`}, ${next}: ${reason}`);
+    const brief = `${waitsFor === null ? times : `waits for ${waitsFor}`}, ${next}`;
+    add(`${brief}: ${reason}`, null, brief);
   }
   return problems;
 }
@@ -249,7 +256,8 @@ export function whyWaits(job: Job, pools: readonly Pool[], now: number): string 
   const out = held === undefined ? '' : `${pool.slots.length - usable.length} more cannot be used: ${plain(held)}`;
   if (usable.length === 0 && held !== undefined) return `${name} has no device that can be used: ${plain(held)}`;
   if (usable.length > 0 && usable.every(isBusy)) {
-    const busy = usable.length === 1 ? `the agent of ${name} is busy` : `all ${usable.length} agents of ${name} are busy`;
+    const all = usable.length === 2 ? 'both' : `all ${usable.length}`;
+    const busy = usable.length === 1 ? `the agent of ${name} is busy` : `${all} agents of ${name} are busy`;
     return out === '' ? busy : `${busy}; ${out}`;
   }
   const note = pool.slots.find((slot) => !isBusy(slot) && slot.note !== null)?.note;
@@ -257,13 +265,32 @@ export function whyWaits(job: Job, pools: readonly Pool[], now: number): string 
   return job.state === 'waiting' ? 'its CI service has not given it to an agent yet' : 'its agent is being prepared';
 }
 
+/** The same in few words where the page says all about its pool already. */
+export function whyWaitsBriefly(job: Job, pools: readonly Pool[], now: number): string {
+  const [pool, ...others] = pools;
+  const whole = whyWaits(job, pools, now);
+  if (pool === undefined || others.length > 0) return whole;
+  const [problem] = poolProblems(pool, now);
+  const said = [...pool.paused, pool.backoff?.reason, 'the pool drains'].flatMap((text) =>
+    text === undefined ? [] : [plain(text)],
+  );
+  const isOfPool = job.reason === null || said.some((text) => whole.includes(text.replace(/\.$/, '')));
+  return problem === undefined || !isOfPool ? whole : `the pool ${problem.brief}`;
+}
+
+/** Whether jobs start there one after the other: a place in a line that does not move says nothing. */
+function moves(pools: readonly Pool[]): boolean {
+  return pools.some((pool) => !isClosed(pool) && pool.backoff === null);
+}
+
 /** The pools that may run a job, as far as the dashboard knows. */
 export function poolsFor(job: Job, pools: readonly Pool[]): readonly Pool[] {
   return pools.filter(({ name, service }) => (job.pool === '' ? service === job.service : name === job.pool));
 }
 
-/** Place and start of a waiting job, as a sentence, as far as the daemon says; empty if it says nothing. */
-export function whenStarts({ ahead, startsIn }: Job): string {
+/** Place and start of a waiting job, as a sentence, as far as the daemon says; empty if it says nothing. `pools`: those that may run it. */
+export function whenStarts({ ahead, startsIn }: Job, pools: readonly Pool[]): string {
+  if (!moves(pools)) return '';
   const place = ahead === undefined ? [] : [ahead === 0 ? 'next in line' : `${plural(ahead, 'job')} before it`];
   const start = startsIn ? [`starts ${rangeText(startsIn.from, startsIn.to)}`] : [];
   const text = [...place, ...start].join(', ');
@@ -271,7 +298,8 @@ export function whenStarts({ ahead, startsIn }: Job): string {
 }
 
 /** The same in few words, such as "next, within 9 min". */
-export function whenStartsShort({ ahead, startsIn }: Job): string {
+export function whenStartsShort({ ahead, startsIn }: Job, pools: readonly Pool[]): string {
+  if (!moves(pools)) return '';
   const place = ahead === undefined ? [] : [ahead === 0 ? 'next' : `${ahead} before`];
   return [...place, ...(startsIn ? [rangeText(startsIn.from, startsIn.to)] : [])].join(', ');
 }
