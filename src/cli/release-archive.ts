@@ -29,7 +29,7 @@ export async function upgradeKey(session: Session, unit: string): Promise<string
   const { config, errors } = await checkConfig({ ...source, flags, secrets: 'skip', gpus: false });
   if (config.upgradeKey === null && errors.length > 0) {
     const hint = 'It may say which key archives are signed with. Fix the problems that are listed, then type the command again.';
-    throw configError(errors, hint);
+    throw configError(errors, null, hint);
   }
   return config.upgradeKey;
 }
