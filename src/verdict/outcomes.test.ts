@@ -64,7 +64,7 @@ it('one that had no job says nothing, nor does one that was stopped', () => {
 
 it('a failure that an earlier version wrote down stays the blame of its script', () => {
   using dir = scratch();
-  const store = openStore(join(dir.path, 'state'));
+  const store = openStore(dir.path);
   const { failedIn: _, ...older } = serviceJob('j', { agent: 'a', state: 'done', result: 'failed', outcome: 'failed' });
   store.serviceJobs.save(older as ServiceJob, 1);
   const read = store.serviceJobs.get('j');
