@@ -1,6 +1,7 @@
 /** One job: how it stands or ended, its times, its devices, and its output. */
 import { useEffect, useMemo, useState } from 'react';
 import type uPlot from 'uplot';
+import { commandText } from '../../../src/cli/job-title.ts';
 import { newEvidence } from '../../../src/verdict/shown.ts';
 import { get, Problem, path } from '../api.ts';
 import { useLive, useMay, useNamed, useNames, useServices, useTimed } from '../live/store.ts';
@@ -144,8 +145,8 @@ function Head({ job }: { readonly job: Job }) {
       : [['Needs', <Needs key="needs" ids={job.needs} />] as [string, React.ReactNode]]),
     ...(limitsText(job) === '' ? [] : [['Limits', limitsText(job)] as [string, string]]),
     ...(job.attempt > 1 ? [['Attempt', job.attempt] as [string, number]] : []),
-    ...(job.command.length > 0
-      ? [['Command', <Command key="command" text={plain(job.command.join(' '))} />] as [string, React.ReactNode]]
+    ...(commandText(job) !== ''
+      ? [['Command', <Command key="command" text={plain(commandText(job))} />] as [string, React.ReactNode]]
       : []),
   ];
   return (

@@ -1,4 +1,5 @@
 /** States in words, with how they look: `ok`, `busy`, `calm`, `warn`, `bad`, `off`. */
+import { commandText } from '../../../src/cli/job-title.ts';
 import { formatBytes } from '../../../src/config/units.ts';
 import { quoted } from '../../../src/quoted.ts';
 import { detailOf, type Outcome, outcomeIn } from '../../../src/verdict/outcome.ts';
@@ -14,7 +15,7 @@ export interface Said {
 
 /** What people call it: its name, its title at the CI service, or its command; `[3]` behind it is its place in an array. */
 export function jobName({ name, about, command, id, array }: Job): string {
-  const text = plain(name ?? about?.title ?? command.join(' ')).trim();
+  const text = plain(name ?? about?.title ?? commandText({ command })).trim();
   const place = array === undefined ? '' : ` [${array.index}]`;
   return (text === '' ? id : text.slice(0, 300)) + place;
 }
