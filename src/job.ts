@@ -94,7 +94,7 @@ export const failure = z.object({ code: z.string(), message: z.string(), retry: 
 export const exit = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('code'), code: z.int() }),
   z.object({ kind: z.literal('signal'), signal: z.string() }),
-  z.object({ kind: z.literal('oom') }),
+  z.object({ kind: z.literal('oom'), peak: z.number().optional() }),
   z.object({ kind: z.literal('lost'), reason: z.string() }),
 ]) satisfies z.ZodType<Exit>;
 

@@ -77,6 +77,17 @@ export const jobView = z.object({
   endedAt: z.number().nullable(),
   /** When it first printed something; null: nothing yet. Only in the answer about one job. */
   firstOutputAt: z.number().nullable().optional(),
+  /**
+   * What it may have at most: bytes, CPUs, ms; null: no limit. What is not certain is left out, as where config has changed since it
+   * began. Only in the answer about one job.
+   */
+  limits: z
+    .object({
+      memory: z.number().nullable().optional(),
+      cpus: z.number().nullable().optional(),
+      timeout: z.number().nullable().optional(),
+    })
+    .optional(),
   /** Image of its agent; null if its runtime has none. Only of a job that has ended. */
   image: z.string().nullable().optional(),
   /** UUIDs of the devices of its agent. */

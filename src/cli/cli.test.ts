@@ -147,7 +147,7 @@ describe('run', () => {
     expect(code).toBe(0);
     const id = stdout.trim();
     expect((await asked(['logs', '-f', id])).stdout).toBe('later\n');
-    expect((await asked(['jobs', '--all'])).stdout).toMatch(new RegExp(`^${id} +default +\\S+ +ok `, 'm'));
+    expect((await asked(['jobs', '--all'])).stdout).toMatch(new RegExp(`^${id} +default +\\S+ +passed `, 'm'));
   });
 
   test('the first INT cancels and waits for the last words', async () => {

@@ -64,3 +64,11 @@ test('says when the infrastructure is to blame for an exit code', () => {
   });
   expect(verdict({ ...job, verdict: { ...job.verdict, kind: 'code' } } as unknown as JobView, null).line).toBe(null);
 });
+
+test('names the limit of a job that ran out of memory', () => {
+  const why = 'the job used more memory than its limit of 64 MiB';
+  const job = { id: 'a1', result: { kind: 'oom' }, verdict: { kind: 'code', why, evidence: [] } } as unknown as JobView;
+  const line = 'job a1 was killed because it used more memory than its limit of 64 MiB';
+  expect(verdict(job, null)).toEqual({ code: 137, line });
+  expect(verdict({ ...job, verdict: null }, null).line).toContain('more memory than its agent is allowed to');
+});

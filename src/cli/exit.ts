@@ -61,8 +61,15 @@ function endOf(job: JobView, limit: number | null): { readonly code: number; rea
       const number = numbers[result.signal] ?? numbers[`SIG${result.signal}`] ?? 0;
       return { code: 128 + number, line: `job ${id} was ended by ${result.signal}` };
     }
-    case 'oom':
-      return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent is allowed to` };
+    case 'oom': {
+      // Its verdict names the limit, unless a device is to blame.
+      const { kind = null, why = '' } = job.verdict ?? {};
+      const known = kind === 'code' || kind === 'unknown' ? why.replace(/^the job /, 'it ') : null;
+      return {
+        code: exitCodes.outOfMemory,
+        line: `job ${id} was killed because ${known ?? 'it used more memory than its agent is allowed to'}`,
+      };
+    }
     case 'timeout': {
       const its =
         limit === null ? "pool's time limit (timeout in the config)" : `time limit of ${formatDuration(limit)} (--timeout)`;

@@ -5,6 +5,7 @@
  * A waiting program is the job of the own queue. It ends when it is told to, or when no driver has called for a while: so a sandbox
  * ends also after gitlab-runner and its drivers were killed.
  */
+import { attendedCommand } from './job-title.ts';
 
 /** Where the waiting program writes its process id, in the workspace. The job may change it, and then signals only itself. */
 const pidFile = '.onejob-gitlab';
@@ -35,7 +36,7 @@ while [ "$idle" -lt ${idle} ]; do
 done
 echo 'onejob: gitlab-runner has not called for ${idle} s, so this sandbox ends' >&2
 exit 1`;
-  return { command: ['sh', '-c', 'eval "$ONEJOB_GITLAB"'], env: { ONEJOB_GITLAB: script } };
+  return { command: [...attendedCommand], env: { ONEJOB_GITLAB: script } };
 }
 
 /** Ends the waiting program, and so the sandbox. */

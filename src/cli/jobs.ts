@@ -12,6 +12,7 @@ import type { Archive, JobReader } from './archive.ts';
 import { findDaemon, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
+import { titleOf } from './job-title.ts';
 import type { Session } from './session.ts';
 import { type Colors, cut, formatAge, plural, printable, titledTable, wrap } from './text.ts';
 import { timeAgo } from './time-ago.ts';
@@ -197,8 +198,6 @@ export function jobTable(
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
     const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
     const branch = cut(printable(job.about?.branch ?? '-'), width === null ? null : widestBranch);
-    const place = job.array === undefined ? '' : `[${job.array.index}] `;
-    const command = `${place}${job.name == null ? '' : `${job.name}: `}${job.command.join(' ')}`;
     const took = job.startedAt === null || job.endedAt === null ? '-' : formatAge(job.endedAt - job.startedAt);
     const where = places?.get(job.agent ?? '');
     return {
@@ -211,7 +210,7 @@ export function jobTable(
       ...(haveEnded && { TOOK: took }),
       ...(places !== null && { SLOT: where?.slot ?? '-', DEVICES: where?.devices.join(',') || '-' }),
       ...(hasBranches && { BRANCH: branch }),
-      COMMAND: printable(job.about?.title ?? command) + reason,
+      COMMAND: printable(titleOf(job)) + reason,
     };
   });
   const lines = titledTable(rows, { colors, width });

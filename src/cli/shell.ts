@@ -5,6 +5,7 @@ import type { RemoteShell } from '../api/shell-client.ts';
 import { OnejobError } from '../errors.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
+import { titleOf } from './job-title.ts';
 import { findJob } from './jobs.ts';
 import type { Session, Terminal } from './session.ts';
 import { formatAge } from './text.ts';
@@ -41,7 +42,7 @@ export async function openShell(session: Session, id: string, command: readonly 
     ];
     if (terminal !== null && job.held != null)
       output.say(
-        `job ${job.id} ran: ${job.command.join(' ')}; its files are held for ${formatAge(Math.max(0, job.held.until - Date.now()))}`,
+        `job ${job.id} ran: ${titleOf(job)}; its files are held for ${formatAge(Math.max(0, job.held.until - Date.now()))}`,
       );
     const typing = forward(stdin, shell);
     try {

@@ -100,17 +100,17 @@ describe('jobs of a CI service that keeps them', () => {
   };
   const kept = (id: string, change: Partial<JobView>) => job(id, { service: 'azure', command: [], about, pool: 'lab', ...change });
 
-  test('have their title as the command, and the service’s word as the result', () => {
+  test('have their title as the command, and the service’s word next to the state', () => {
     const jobs = [
-      kept('azure-1', { state: 'done', result: { kind: 'reported', word: 'succeededWithIssues' } }),
+      kept('azure-1', { state: 'done', result: { kind: 'reported', word: 'succeededWithIssues' }, outcome: 'passed' }),
       kept('azure-2', { state: 'done', result: null, about: { ...about, branch: null } }),
       kept('azure-3', { state: 'waiting', pool: '', submittedAt: null, reason: 'paused: the token was refused' }),
     ];
     expect(shown(jobs, 80)).toEqual([
-      'JOB      POOL  STATE                SINCE  BRANCH  COMMAND',
-      'azure-1  lab   succeededWithIssues  4s     main    app-ci #7 build',
-      'azure-2  lab   ended                4s     -       app-ci #7 build',
-      'azure-3  -     waiting                     main    app-ci #7 build',
+      'JOB      POOL  STATE                         SINCE  BRANCH  COMMAND',
+      'azure-1  lab   passed (succeededWithIssues)  4s     main    app-ci #7 build',
+      'azure-2  lab   ended                         4s     -       app-ci #7 build',
+      'azure-3  -     waiting                              main    app-ci #7 build',
       '',
       'azure-3: paused: the token was refused',
     ]);

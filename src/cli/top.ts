@@ -6,6 +6,7 @@ import type { DeviceView, JobView, PoolView, StatusView } from '../api/schema.ts
 import { hasCode, OnejobError } from '../errors.ts';
 import { findDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
+import { titleOf } from './job-title.ts';
 import { agentsBusy } from './jobs.ts';
 import { startText } from './run.ts';
 import type { Session } from './session.ts';
@@ -197,7 +198,13 @@ function poolRow(pool: PoolView, colors: Colors) {
 }
 
 function jobRow(job: JobView, now: number) {
-  return { JOB: job.id, POOL: job.pool || '-', STATE: job.state, RUNS: ageOf(job.startedAt, now), COMMAND: titleOf(job) };
+  return {
+    JOB: job.id,
+    POOL: job.pool || '-',
+    STATE: job.state,
+    RUNS: ageOf(job.startedAt, now),
+    COMMAND: printable(titleOf(job)),
+  };
 }
 
 function queueRow(job: JobView, now: number) {
@@ -207,15 +214,10 @@ function queueRow(job: JobView, now: number) {
     FOR: ageOf(job.submittedAt, now),
     STARTS: startText(job) ?? '-',
     WHY: printable(job.reason ?? agentsBusy),
-    COMMAND: titleOf(job),
+    COMMAND: printable(titleOf(job)),
   };
 }
 
 function ageOf(since: number | null, now: number): string {
   return since === null ? '-' : formatAge(now - since);
-}
-
-function titleOf({ about, name, command, array }: JobView): string {
-  const place = array === undefined ? '' : `[${array.index}] `;
-  return printable(about?.title ?? `${place}${name == null ? '' : `${name}: `}${command.join(' ')}`);
 }

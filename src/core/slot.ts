@@ -27,7 +27,8 @@ export interface Failure {
 export type Exit =
   | { readonly kind: 'code'; readonly code: number }
   | { readonly kind: 'signal'; readonly signal: string }
-  | { readonly kind: 'oom' }
+  /** `peak`: bytes of memory that it had at most; left out: unknown. */
+  | { readonly kind: 'oom'; readonly peak?: number | undefined }
   | { readonly kind: 'lost'; readonly reason: string };
 
 /** `taken`: a shutdown because others than its owner end the host. */

@@ -17,6 +17,7 @@ import { createDeviceRequests, missingDevices, quarantinedDevices } from './devi
 import { createEvents } from './events.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
 import { createPruneJobs } from './housekeeping.ts';
+import { limitsOf } from './job-limits.ts';
 import { jobPage, pagePlace } from './job-pages.ts';
 import { createLogs } from './logs.ts';
 import type { Loop } from './loop/loop.ts';
@@ -95,6 +96,12 @@ export function createManager(parts: ManagerParts): Manager {
     const until = job.state === 'done' ? held.until(job.id) : null;
     return estimate(until === null ? job : { ...job, held: { until } });
   };
+  const since = clock.wall();
+  const limits = (job: JobView) => {
+    const pool = reconciler.pools.find(({ config }) => config.name === job.pool);
+    const its = pool === undefined ? null : { config: pool.config, poolTimeout: pool.service.capabilities.poolTimeout };
+    return limitsOf({ job, own: queue.asked(job.id), pool: its, since });
+  };
   /** As in lists: without what must be read from its output. */
   const listedJob = (id: string, estimate = estimates()): JobView | null => {
     const own = queue.job(id);
@@ -102,7 +109,9 @@ export function createManager(parts: ManagerParts): Manager {
   };
   const jobOf = (id: string, estimate = estimates()) => {
     const job = listedJob(id, estimate);
-    return job === null || job.agent === null ? job : { ...job, firstOutputAt: loop.logs.firstOutputAt(job.agent) };
+    if (job === null) return null;
+    const limited = { ...job, limits: limits(job) };
+    return job.agent === null ? limited : { ...limited, firstOutputAt: loop.logs.firstOutputAt(job.agent) };
   };
   /** Events may tell of thousands of jobs at once. */
   let recent = { at: Number.NEGATIVE_INFINITY, estimate: estimates() };

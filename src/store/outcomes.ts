@@ -22,6 +22,7 @@ const ending = z.object({
   result: z.discriminatedUnion('kind', [...jobResult.options, reported]).nullable(),
   exit: exit.nullable(),
   memoryLimited: z.boolean(),
+  memoryLimit: z.number().nullable().optional(),
   ownRecipe: z.boolean(),
   ownImage: z.boolean().default(false),
   timeLimit: z.number().nullable().optional(),

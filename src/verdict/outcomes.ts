@@ -20,7 +20,12 @@ export function ownJobEnded(store: OutcomeStore, job: Job, poolLimit: number | n
   // The config may have changed since the job began: a limit that it did not reach is not the one that ended it.
   const ran = between(startedAt, endedAt) ?? 0;
   const timeLimit = request.timeout ?? (poolLimit !== null && ran >= poolLimit ? poolLimit : null);
-  const own = { memoryLimited: request.memory !== null, ownRecipe: cold, ownImage: request.image !== null };
+  const own = {
+    memoryLimited: request.memory !== null,
+    memoryLimit: request.memory,
+    ownRecipe: cold,
+    ownImage: request.image !== null,
+  };
   const ending: Ending = { result, exit: null, ...own, ...(result?.kind === 'timeout' && { timeLimit }) };
   const about = { job: id, service: 'own', pool: request.pool, image: request.image };
   record(store, about, agent, ending, { queuedAt: waitsSince(job), startedAt, endedAt: endedAt ?? submittedAt });
@@ -72,6 +77,7 @@ function record(
     ...ending,
     exit: ending.result?.kind === 'reported' ? (made?.exit ?? null) : null,
     memoryLimited: ending.memoryLimited || (made?.memory ?? null) !== null,
+    memoryLimit: ending.memoryLimit ?? made?.memory ?? null,
   };
   store.outcomes.save({
     ...about,

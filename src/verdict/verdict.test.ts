@@ -52,6 +52,8 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['SIGTERM', own({ kind: 'signal', signal: 'SIGTERM' }), healthy, 'unknown', 'signal SIGTERM'],
   ['an OOM kill by its limit', own({ kind: 'oom' }), healthy, 'code', 'OOM kill'],
   ['an OOM kill without a limit', own({ kind: 'oom' }, { memoryLimited: false }), healthy, 'unknown', 'OOM kill'],
+  ['an OOM kill by a limit that is known', own({ kind: 'oom' }, { memoryLimit: 64 * 2 ** 20 }), healthy, 'code', 'OOM kill'],
+  ['an OOM kill whose peak is known', own({ kind: 'oom', peak: 63.4 * 2 ** 20 }), healthy, 'code', '63.4 MiB of memory at most'],
   ['a lost agent', own({ kind: 'lost', reason: 'the host was restarted' }), healthy, 'infrastructure', 'agent lost'],
   ['a job that a stop of onejob ended', own({ kind: 'lost', reason: stoppedWithJob }), healthy, 'unknown', stoppedWithJob],
   ['a job whose machine the cloud took back', own({ kind: 'lost', reason: takenWithJob }), healthy, 'infrastructure', 'agent lost'],
@@ -185,6 +187,11 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   expect(verdict.kind).toBe(kind);
   if (evidence !== '') expect(verdict.evidence).toContain(evidence);
   expect(verdict.why).toMatch(/^[a-z].*[^.]$/);
+});
+
+it('names the limit of a job that ran out of memory', () => {
+  const { why } = judgeEnding(own({ kind: 'oom' }, { memoryLimit: 64 * 2 ** 20 }), healthy);
+  expect(why).toBe('the job used more memory than its limit of 64 MiB');
 });
 
 /** A proof as `gpu/proof.ts` writes it. */

@@ -3,7 +3,7 @@
  * not, so whatever could have either cause is unknown.
  */
 import { constants } from 'node:os';
-import { formatDuration } from '../config/units.ts';
+import { formatBytes, formatDuration } from '../config/units.ts';
 import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
 import { type ErrorCode, isJobsOwn } from '../errors.ts';
 import type { Outcome } from './outcome.ts';
@@ -54,6 +54,8 @@ export interface Ending {
   readonly exit: Exit | null;
   /** Whether it had a memory limit of its own. Without one, the host has run out of memory. */
   readonly memoryLimited: boolean;
+  /** That limit in bytes, if it is known. */
+  readonly memoryLimit?: number | null | undefined;
   /** Whether its sandbox was made from its own recipe, and whether its client chose the image. */
   readonly ownRecipe: boolean;
   readonly ownImage: boolean;
@@ -129,7 +131,7 @@ function sentSignal(code: number): string | null {
   return name !== undefined && sent.has(name) ? name : null;
 }
 
-function judgeExit(exit: Exit, { memoryLimited }: Pick<Ending, 'memoryLimited'>): Verdict {
+function judgeExit(exit: Exit, { memoryLimited, memoryLimit = null }: Pick<Ending, 'memoryLimited' | 'memoryLimit'>): Verdict {
   switch (exit.kind) {
     case 'code': {
       const { code } = exit;
@@ -144,15 +146,21 @@ function judgeExit(exit: Exit, { memoryLimited }: Pick<Ending, 'memoryLimited'>)
       const isSent = sent.has(exit.signal.replace(/^SIG/, ''));
       return { kind: isSent ? 'unknown' : 'code', why: `the job was ended by ${exit.signal}`, evidence };
     }
-    case 'oom':
-      return memoryLimited
-        ? { kind: 'code', why: 'the job used more memory than its agent is allowed to', evidence: ['OOM kill'] }
-        : { kind: 'unknown', why: 'the host ran out of memory, and the job had no memory limit', evidence: ['OOM kill'] };
+    case 'oom': {
+      const evidence = oomEvidence(exit);
+      if (!memoryLimited) return { kind: 'unknown', why: 'the host ran out of memory, and the job had no memory limit', evidence };
+      const than = memoryLimit === null ? 'its agent is allowed to' : `its limit of ${formatBytes(memoryLimit)}`;
+      return { kind: 'code', why: `the job used more memory than ${than}`, evidence };
+    }
     case 'lost':
       // Its owner did it, which says nothing about the host. The job itself may have been about to pass or to fail.
       if (exit.reason === stoppedWithJob) return { kind: 'unknown', why: stoppedWithJob, evidence: [stoppedWithJob] };
       return { kind: 'infrastructure', why: `its agent was lost: ${exit.reason}`, evidence: ['agent lost'] };
   }
+}
+
+function oomEvidence({ peak }: Extract<Exit, { kind: 'oom' }>): readonly string[] {
+  return ['OOM kill', ...(peak === undefined ? [] : [`${formatBytes(peak)} of memory at most`])];
 }
 
 function judgeReport({ word, outcome, failedIn, note }: Reported, ending: Ending, exit: Exit | null): Verdict {
@@ -165,7 +173,7 @@ function judgeReport({ word, outcome, failedIn, note }: Reported, ending: Ending
       return { kind: 'cancelled', why: said, evidence };
     case 'lost':
       // A job can take its agent down, by memory or by a signal.
-      if (exit?.kind === 'oom') return { ...judgeExit(exit, ending), evidence: [...evidence, 'OOM kill'] };
+      if (exit?.kind === 'oom') return { ...judgeExit(exit, ending), evidence: [...evidence, ...oomEvidence(exit)] };
       if (exit?.kind === 'lost') return { ...judgeExit(exit, ending), evidence: [...evidence, 'agent lost'] };
       return { kind: 'unknown', why: `${said}: its agent was lost`, evidence };
     case null:

@@ -93,6 +93,20 @@ pools:
     expect(await here.runners()).toEqual([]);
   });
 
+  test('a job that wants an Engine is not to blame for its failure, and says what to do', async () => {
+    const wants = workflow('true').replace('    runs-on: gpu\n', '    runs-on: gpu\n    container: debian:stable-slim\n');
+    await using here = await bench('container', { 'image.yml': wants, 'bad.yml': workflow('exit 3') });
+    await here.home.up();
+    for (const file of ['image.yml', 'bad.yml']) await here.dispatch(file);
+    const jobs = await here.until((all) => all.length === 2 && all.every(isOver));
+    expect(jobs.map(({ conclusion }) => conclusion)).toEqual(['failure', 'failure']);
+    const listed = async () => (await here.home.api.jobs({ all: true, pool: null })).map(({ verdict }) => verdict?.kind);
+    await expect.poll(listed, { timeout: 60_000 }).toEqual(['unknown', 'code']);
+    const [first] = await here.home.api.jobs({ all: true, pool: null });
+    const { stdout } = await here.home.cli(['jobs', first?.id ?? '']).ended;
+    expect(stdout).toMatch(/failed \(failure\) .*"container:" in its workflow wants an Engine/s);
+  });
+
   test('a job that is cancelled ends at once, with its sandbox', async () => {
     const one = workflow('for i in $(seq 600); do echo $i; sleep 1; done', 'concurrency: { group: c, cancel-in-progress: true }');
     await using here = await bench('cancel', { 'long.yml': one }, '', 'acme');

@@ -156,7 +156,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     await here.up();
     const ended = await here.run('--no-workspace', '--', 'sh', '-c', 'echo begun; exec tail /dev/zero').ended;
     expect(ended).toMatchObject({ code: 137, stdout: 'begun\n' });
-    expect(ended.stderr).toMatch(/onejob: job \w+ was killed because it used more memory than its agent is allowed to/);
+    expect(ended.stderr).toMatch(/onejob: job \w+ was killed because it used more memory than its limit of \d+ MiB/);
     const own = await here.run('--no-workspace', '--', 'sh', '-c', 'kill -9 $$').ended;
     expect(own.code).toBe(137);
     expect(own.stderr).not.toMatch(/memory/);

@@ -94,6 +94,19 @@ it('GitHub may learn of the end later than this host: it is asked again, a few t
   expect(one.answers.asked).toBeLessThanOrEqual(4);
 });
 
+it('a manager that ends does not wait for what GitHub may still say', async () => {
+  const one = await working();
+  one.hear(jobLine());
+  await one.leave('Succeeded');
+  const { asked } = one.answers;
+  await one.service.close();
+  for (let n = 0; n < 100; n++) {
+    one.clock.advance(5_000);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  expect(one.answers.asked).toBe(asked);
+});
+
 it.each(['refused', 'silent', 'dead'] as const)(
   'a GitHub that is %s leaves the words of the runner and the times of this host',
   async (how) => {

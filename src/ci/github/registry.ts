@@ -70,7 +70,8 @@ const unknown = {
   goneSince: null,
 };
 
-export function createGithubRegistry(parts: GithubParts, registrations: Registrations) {
+/** `closing`: aborts when the manager ends. */
+export function createGithubRegistry(parts: GithubParts, registrations: Registrations, closing: AbortSignal) {
   const { config, client, clock, log, slots, sets } = parts;
   const groups = createGroups(client, config.group);
   const agents = new Map<AgentId, Known>();
@@ -291,7 +292,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       if (known === null || (known.told === null && known.title === null && !known.wasBusy)) return null;
       const runner = bookedAt(remote)?.name;
       await read(remote.place, runner, known, signal);
-      const describe = (inner: AbortSignal) => readEnd(remote.place, runner, known, inner);
+      // What has removed the agent is over by then.
+      const describe = (inner: AbortSignal) => readEnd(remote.place, runner, known, AbortSignal.any([inner, closing]));
       const { id, facts } = jobAt(remote, known);
       const job: RemoteJob = { id, state: 'done', facts, ...(mayRead(known) && { describe }) };
       const pool = agent === null ? null : slots.poolOf(agent);

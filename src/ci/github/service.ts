@@ -49,14 +49,14 @@ export function createGithub(parts: GithubParts) {
   const { config, pools, client, sets, store, clock, log } = parts;
   const { name: service, url } = config;
   const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
-  const connect = (known: Registrations) => createGithubRegistry(parts, known);
+  const closing = new AbortController();
+  const connect = (known: Registrations) => createGithubRegistry(parts, known, closing.signal);
   const { common, registry, registrations, lookNow, had } = createEarlyBound(early, connect);
   const webhook = config.webhook === null ? null : openWebhook(config.webhook);
   const { docker } = config;
   const shared = docker === null ? null : createSharedFiles({ ...parts, docker, agentNames: registrations.agentNames });
   const first = pools[0]?.queue;
   const sessions = new Set<Promise<void>>();
-  const closing = new AbortController();
 
   return {
     ...common,

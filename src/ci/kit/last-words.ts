@@ -17,7 +17,7 @@ export function whyLost(result: JobResult | null, pool: PoolConfig | undefined):
     case 'cancelled':
       return 'onejob ended this job: it was cancelled.';
     case 'oom':
-      return 'This job was lost: its sandbox ran out of memory.';
+      return outOfMemory(pool);
     case 'lost':
       return `This job was lost: ${result.reason}. ${notTheJobs}`;
     case 'unstartable':
@@ -27,6 +27,12 @@ export function whyLost(result: JobResult | null, pool: PoolConfig | undefined):
     case 'signal':
       return `This job was lost: its agent was ended by ${result.signal}.`;
   }
+}
+
+function outOfMemory(pool: PoolConfig | undefined): string {
+  const limit = pool?.recipe.memory ?? null;
+  const its = pool === undefined || limit === null ? '' : `; pool ${pool.name} lets a job have ${formatSize(limit)} at most`;
+  return `This job was lost: its sandbox ran out of memory${its}.`;
 }
 
 /** The verdict `infrastructure`, for the page of a job. */

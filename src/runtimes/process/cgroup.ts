@@ -117,6 +117,13 @@ export function oomKilled(paths: readonly string[]): boolean {
   });
 }
 
+/** Bytes of memory that these groups had at most; null: the kernel does not count that. */
+export function peakMemory(paths: readonly string[]): number | null {
+  const files = paths.flatMap((path) => ['memory.peak', 'memory.max_usage_in_bytes'].map((name) => join(path, name)));
+  const found = files.map((file) => Number(readOr(file, '0').trim())).filter((bytes) => bytes > 0);
+  return found.length === 0 ? null : Math.max(...found);
+}
+
 /** The file that ends the whole group when 1 is written to it; null if the kernel has none. */
 export function killFile(paths: readonly string[]): string | null {
   return paths.map((path) => join(path, 'cgroup.kill')).find((path) => existsSync(path)) ?? null;

@@ -21,7 +21,7 @@ import { attempt } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from '../../system/process-identity.ts';
 import type { SandboxSeen } from '../runtime.ts';
-import { oomKilled } from './cgroup.ts';
+import { oomKilled, peakMemory } from './cgroup.ts';
 
 const intent = z.object({
   owner: z.string(),
@@ -136,7 +136,9 @@ function exitCode(at: Layout, agent: AgentId): number | null {
 export function stateOf(at: Layout, about: Intent, boot: string): SandboxSeen['state'] {
   const path = join(at.agents, about.agent);
   const ended = (code: number): SandboxSeen['state'] => {
-    const exit: Exit = code === 137 && oomKilled(about.cgroups) ? { kind: 'oom' } : { kind: 'code', code };
+    if (code !== 137 || !oomKilled(about.cgroups)) return { kind: 'exited', exit: { kind: 'code', code } };
+    const peak = peakMemory(about.cgroups);
+    const exit: Exit = { kind: 'oom', ...(peak !== null && { peak }) };
     return { kind: 'exited', exit };
   };
   const lost = (reason: string): SandboxSeen['state'] => ({ kind: 'exited', exit: { kind: 'lost', reason } });

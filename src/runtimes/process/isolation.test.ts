@@ -271,7 +271,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
       expect(told.join('\n')).toContain('The memory limit of 67108864 bytes is not enforced');
       return;
     }
-    expect((await run(script, { memory: 64 * 1024 * 1024 })).exit).toEqual({ kind: 'oom' });
+    expect((await run(script, { memory: 64 * 1024 * 1024 })).exit).toEqual({ kind: 'oom', peak: expect.any(Number) });
   });
 
   /** Starts as many as it can, up to 200, and says how many it could. */

@@ -1,6 +1,7 @@
 /** One job: how it stands or ended, its times, its devices, and its output. */
 import { useEffect, useMemo, useState } from 'react';
 import type uPlot from 'uplot';
+import { commandText } from '../../../src/cli/job-title.ts';
 import { newEvidence } from '../../../src/verdict/shown.ts';
 import { get, Problem, path } from '../api.ts';
 import { useLive, useMay, useNamed, useNames, useServices, useTimed } from '../live/store.ts';
@@ -15,7 +16,18 @@ import { historyHref, jobHref } from '../route.ts';
 import type { Device, Job, ProofView, Sample } from '../views.ts';
 import { formatAge, memoryText, pageAddress, plain, shortUuid } from '../words/text.ts';
 import { type Moment, timeLine } from '../words/time-line.ts';
-import { isWaiting, jobName, jobOrigin, jobState, poolsFor, verdictSentence, whenStarts, whyWaits } from '../words/words.ts';
+import {
+  endDetail,
+  isWaiting,
+  jobName,
+  jobOrigin,
+  jobState,
+  limitsText,
+  poolsFor,
+  verdictSentence,
+  whenStarts,
+  whyWaits,
+} from '../words/words.ts';
 
 export function JobPage({ id }: { readonly id: string }) {
   const { job, problem } = useJob(id);
@@ -87,6 +99,7 @@ function Head({ job }: { readonly job: Job }) {
   const may = useMay();
   const origin = jobOrigin(job);
   const link = pageAddress(job.about?.link);
+  const detail = endDetail(job);
   const facts: [string, React.ReactNode][] = [
     [
       'Job',
@@ -130,9 +143,10 @@ function Head({ job }: { readonly job: Job }) {
     ...(job.needs === undefined || job.needs.length === 0
       ? []
       : [['Needs', <Needs key="needs" ids={job.needs} />] as [string, React.ReactNode]]),
+    ...(limitsText(job) === '' ? [] : [['Limits', limitsText(job)] as [string, string]]),
     ...(job.attempt > 1 ? [['Attempt', job.attempt] as [string, number]] : []),
-    ...(job.command.length > 0
-      ? [['Command', <Command key="command" text={plain(job.command.join(' '))} />] as [string, React.ReactNode]]
+    ...(commandText(job) !== ''
+      ? [['Command', <Command key="command" text={plain(commandText(job))} />] as [string, React.ReactNode]]
       : []),
   ];
   return (
@@ -142,6 +156,7 @@ function Head({ job }: { readonly job: Job }) {
           <bdi>{jobName(job)}</bdi>
         </h1>
         <Badge {...jobState(job)} />
+        {detail !== '' && <span className="nothing">{detail}</span>}
         {may && job.state !== 'done' && job.service === 'own' && (
           <button type="button" className="danger" onClick={() => ask(cancelQuestion(job))}>
             Cancel the job

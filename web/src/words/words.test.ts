@@ -8,11 +8,13 @@ import { failuresText, standsOut, worstFirst } from './stands-out.ts';
 import { clockText, memoryText, pageAddress, plain, rangeText } from './text.ts';
 import { timeLine } from './time-line.ts';
 import {
+  endDetail,
   endReason,
   isHeld,
   isReady,
   jobName,
   jobState,
+  limitsText,
   otherImages,
   poolCounts,
   poolProblems,
@@ -153,6 +155,20 @@ test('an ended job has the same words in all services, and says whose fault it w
     'calm',
     'its CI service did not report a result',
   ]);
+});
+
+test('the page of a job shows its exit code and its limits', () => {
+  expect(endDetail(ended('j', 'code', 'x'))).toBe('exit 1');
+  expect(endDetail(ended('j', 'code', 'x', { result: { kind: 'oom' }, outcome: 'failed' }))).toBe('oom');
+  expect(endDetail(ended('j', 'passed', 'x'))).toBe('');
+  expect(endDetail(ended('j', 'passed', 'x', { result: { kind: 'reported', word: 'success' }, outcome: 'passed' }))).toBe(
+    'success',
+  );
+  expect(limitsText(job('j'))).toBe('');
+  expect(limitsText(job('j', { limits: { memory: null, cpus: null } }))).toBe('none');
+  expect(limitsText(job('j', { limits: { memory: 64 * 2 ** 20, cpus: 2, timeout: 90 * minute } }))).toBe(
+    '64 MiB of memory, 2 CPUs, 1h 30m of time',
+  );
 });
 
 test('the numbers of a pool', () => {

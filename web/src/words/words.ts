@@ -1,4 +1,6 @@
 /** States in words, with how they look: `ok`, `busy`, `calm`, `warn`, `bad`, `off`. */
+import { commandText } from '../../../src/cli/job-title.ts';
+import { formatBytes } from '../../../src/config/units.ts';
 import { quoted } from '../../../src/quoted.ts';
 import { detailOf, type Outcome, outcomeIn } from '../../../src/verdict/outcome.ts';
 import type { Device, Job, Pool, Slot, Verdict } from '../views.ts';
@@ -13,7 +15,7 @@ export interface Said {
 
 /** What people call it: its name, its title at the CI service, or its command; `[3]` behind it is its place in an array. */
 export function jobName({ name, about, command, id, array }: Job): string {
-  const text = plain(name ?? about?.title ?? command.join(' ')).trim();
+  const text = plain(name ?? about?.title ?? commandText({ command })).trim();
   const place = array === undefined ? '' : ` [${array.index}]`;
   return (text === '' ? id : text.slice(0, 300)) + place;
 }
@@ -73,6 +75,24 @@ function endState(job: Job): Said {
 }
 
 const endTones: Readonly<Record<Outcome, Tone>> = { passed: 'ok', failed: 'warn', cancelled: 'off', lost: 'bad' };
+
+/** What else its result says, for next to its state, such as `exit 3` or the word of its service; empty if there is nothing to add. */
+export function endDetail(job: Job): string {
+  const detail = job.state === 'done' ? detailOf(job.result) : null;
+  return detail === null || detail === jobState(job).word ? '' : plain(detail);
+}
+
+/** What it may have at most, as far as that is certain. */
+export function limitsText({ limits = {} }: Job): string {
+  const { memory, cpus, timeout } = limits;
+  const parts = [
+    memory == null ? '' : `${formatBytes(memory)} of memory`,
+    cpus == null ? '' : plural(cpus, 'CPU'),
+    timeout == null ? '' : `${formatAge(timeout)} of time`,
+  ].filter((part) => part !== '');
+  const isKnown = memory !== undefined || cpus !== undefined || timeout !== undefined;
+  return parts.length === 0 && isKnown ? 'none' : parts.join(', ');
+}
 
 /** Whose fault its end was and why, for next to its state; empty if there is nothing to add. */
 export function endReason(job: Job): string {

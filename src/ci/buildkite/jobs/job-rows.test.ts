@@ -67,7 +67,16 @@ it("follows a job from its reservation to its end, in the service's own words", 
   expect(one.row()).toEqual({
     ...{ id: 'job-1', service: 'bk', pool: 'ci', agent: null, title: 'app #7 unit tests', definition: 'app', build: '7' },
     ...{ repository: 'https://github.com/acme/app.git', branch: 'main', reason: null, link: null, demands: [] },
-    ...{ state: 'assigned', note: null, result: null, outcome: null, queuedAt: 1_000, startedAt: null, endedAt: null },
+    ...{
+      state: 'assigned',
+      note: null,
+      result: null,
+      outcome: null,
+      failedIn: null,
+      queuedAt: 1_000,
+      startedAt: null,
+      endedAt: null,
+    },
   });
   one.wall = 2_000;
   one.rows.runs('job-1', 'agent1');
