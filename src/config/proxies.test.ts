@@ -42,6 +42,17 @@ describe('the variables', () => {
     ['fd00::1', 'https://[fd00::1]/', true],
     ['[fd00::1]:443', 'https://[fd00::1]/', true],
     ['', 'https://a.example/', false],
+    ['10.0.0.0/8', 'https://10.1.2.3', true],
+    ['10.0.0.0/8', 'https://11.1.2.3', false],
+    ['10.0.0.0/8:8443', 'https://10.1.2.3:8443', true],
+    ['10.0.0.0/8:8443', 'https://10.1.2.3', false],
+    ['fd00::/8,a', 'https://[fd12::1]', true],
+    ['fd00::/8', 'https://[fe12::1]', false],
+    ['10.1.0.1-10.1.0.9', 'https://10.1.0.9', true],
+    ['10.1.0.1-10.1.0.9', 'https://10.1.0.10', false],
+    ['10.0.0.0/99,::/x,10.1.0.9-10.1.0.1', 'https://10.1.0.5', false],
+    // A name is not resolved for it.
+    ['0.0.0.0/0', 'https://a.example', false],
   ])('NO_PROXY %j keeps %s from it: %s', (none, address, isDirect) => {
     expect(via({ HTTPS_PROXY: 'http://p:1', NO_PROXY: none }, address)).toBe(isDirect ? null : 'p:1');
   });

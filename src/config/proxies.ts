@@ -2,7 +2,7 @@
  * Which proxy leads to an address, by the usual variables, read as Node's own `fetch` reads them. Nothing that is shown contains
  * the password of a proxy.
  */
-import { isIP } from 'node:net';
+import { BlockList, isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { attempt } from '../errors.ts';
 import type { Variables } from '../secrets/reference.ts';
@@ -87,8 +87,23 @@ function isExcepted(host: string, port: number, none: string): boolean {
       const withPort = isIP(entry) === 6 ? null : /^(.+):(\d+)$/.exec(entry);
       if (withPort !== null && Number(withPort[2]) !== port) return false;
       const name = bare((withPort?.[1] ?? entry).replace(/^\*?\./, ''));
-      return host === name || host.endsWith(`.${name}`);
+      return host === name || host.endsWith(`.${name}`) || isInRange(host, withPort?.[1] ?? entry);
     });
+}
+
+/** `10.0.0.0/8` or `10.0.0.1-10.0.0.9`. Only for addresses: a name is not resolved for it. False for an invalid range. */
+function isInRange(host: string, range: string): boolean {
+  const family = (address: string) => (isIP(address) === 6 ? 'ipv6' : 'ipv4');
+  const [, from = '', mark, to = ''] = /^([0-9a-f.:]+)([/-])([0-9a-f.:]+)$/.exec(range) ?? [];
+  if (isIP(host) === 0 || family(host) !== family(from)) return false;
+  const list = new BlockList();
+  // They throw for what is no range.
+  const isRange = attempt(() => {
+    if (mark === '/') list.addSubnet(from, Number(to), family(from));
+    else list.addRange(from, to, family(from));
+    return true;
+  });
+  return isRange === true && list.check(host, family(host));
 }
 
 function isLoopback(host: string): boolean {

@@ -199,3 +199,16 @@ describe('texts that people paste', () => {
 
   test('an error', () => expect(codes(of('$ nvidia-smi\nNo devices were found\n'))).toEqual(['no-devices']));
 });
+
+test.each([
+  ['index, name, uuid, memory.total [MiB]\n0, NVIDIA A100, GPU-27b94a00-ed54-5c24-b1fd-1054085de32a, 40960 MiB\n'],
+  ['0, NVIDIA A100-SXM4-40GB, 40960, 12\n1, NVIDIA A100-SXM4-40GB, 40960, 0\n'],
+])('values in CSV are named, with what to record instead: %j', (text) => {
+  expect(inventoryOf([{ name: 'gpus.csv', text }]).findings).toMatchObject([
+    {
+      code: 'recording-unused',
+      message: expect.stringMatching(/^gpus\.csv contains .*"nvidia-smi --query-gpu".*CSV/),
+      hint: expect.stringContaining('nvidia-smi -q -x'),
+    },
+  ]);
+});

@@ -24,6 +24,8 @@ export interface Service {
   readonly isOnly: boolean;
   /** Including what it extends, with variables filled in. */
   readonly written: Readonly<Record<string, unknown>>;
+  /** Variables of `environment` that cannot be written down without one of the shell that starts Compose, and its name. */
+  readonly unset: ReadonlyMap<string, string>;
   /** `volumes` at the top of the file. */
   readonly volumes: unknown;
   /** Absolute path of the folder that was read. */
@@ -83,6 +85,11 @@ export function inside(found: unknown, ...path: readonly string[]): unknown {
 export function textOf(found: unknown): string | null {
   if (typeof found === 'string') return found;
   return typeof found === 'number' || typeof found === 'boolean' || typeof found === 'bigint' ? String(found) : null;
+}
+
+/** A boolean as Compose reads it, also from a text; false for other values. */
+export function isTrue(found: unknown): boolean {
+  return /^(true|yes|y|on|1)$/i.test(textOf(found)?.trim() ?? '');
 }
 
 export function listOf(found: unknown): readonly unknown[] {

@@ -4,7 +4,7 @@
  */
 import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { join, posix, resolve } from 'node:path';
-import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
+import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument, type Scalar, visit } from 'yaml';
 import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
 import { attempt, codeOf, messageOf } from '../errors.ts';
@@ -59,8 +59,12 @@ export function readComposeFiles(root: string) {
       const merged = isMap(over) ? overlay(lower ?? {}, over) : lower;
       if (merged === null) continue;
       const lineOf = (path: Path) => line(['services', key, ...path]);
-      const written = interpolate(merged, known, [], (variable, path) => {
-        if (!soundsSecret(variable))
+      const unset = new Map<string, string>();
+      const written = interpolate(merged, known, [], (variable, path, text) => {
+        const [top, at] = path;
+        if (top === 'environment' && (soundsSecret(variable) || variable === 'PATH'))
+          unset.set(typeof at === 'number' ? (text.split('=')[0] ?? '').trim() : String(at), variable);
+        else if (!soundsSecret(variable))
           warn(file, lineOf(path), `$${variable} has no value: it comes from the shell that starts Compose`);
       });
       const said: Remark[] = [];
@@ -69,6 +73,7 @@ export function readComposeFiles(root: string) {
         key,
         isOnly: keys.size === 1,
         written: isMap(written) ? written : {},
+        unset,
         volumes: value.volumes,
         root,
         read,
@@ -162,6 +167,7 @@ function readCompose(file: string, text: string | null, warn: Warn) {
       const why = (errors[0].message.split('\n')[0] ?? '').replace(/ at line \d+, column \d+:?$/, '');
       return no(lines.linePos(errors[0].pos[0]).line, `is not YAML: ${why}`);
     }
+    visit(document, { Scalar: (_, node) => void asCompose(node) });
     const value: unknown = document.toJS({ maxAliasCount: 1000 });
     if (value === null || value === undefined) return no(null, 'is empty');
     if (!isMap(value)) return no(1, 'is not a Compose file: it contains no map');
@@ -185,6 +191,14 @@ function readCompose(file: string, text: string | null, warn: Warn) {
   } catch (error) {
     return no(null, `cannot be read as YAML: ${messageOf(error).split('\n')[0]}`);
   }
+}
+
+/** Compose reads whole numbers of 64 bits exactly, and those with a leading zero as octal. */
+function asCompose(node: Scalar): void {
+  const { value, source = '', type } = node;
+  if (type !== 'PLAIN' || typeof value !== 'number' || !/^[-+]?\d+$/.test(source)) return;
+  if (/^[-+]?0[0-7]+$/.test(source)) node.value = String(Number.parseInt(source, 8));
+  else if (!Number.isSafeInteger(value)) node.value = source.replace('+', '');
 }
 
 /** The position of a node or its key in the text, and the node. */
@@ -292,7 +306,7 @@ function interpolate(
   value: unknown,
   known: ReadonlyMap<string, string>,
   path: Path,
-  missing: (variable: string, path: Path) => void,
+  missing: (variable: string, path: Path, text: string) => void,
 ): unknown {
   const fill = (text: string): string =>
     text.replaceAll(variable, (_, dollar?: string, plain?: string, braced?: string, how?: string, other = '') => {
@@ -303,7 +317,7 @@ function interpolate(
       if (how?.endsWith('+')) return isThere ? fill(other) : '';
       if (isThere) return found;
       if (how?.endsWith('-')) return fill(other);
-      missing(wanted, path);
+      missing(wanted, path, text);
       return '';
     });
   if (typeof value === 'string') return fill(value);

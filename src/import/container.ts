@@ -5,6 +5,7 @@ import { parseDuration } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import {
   inside,
+  isTrue,
   listOf,
   nameFrom,
   numberOf,
@@ -142,7 +143,8 @@ export function readMounts({ file, root, written, volumes: named, warn, note }: 
       warn(path, `this volume is not carried over: ${what} is not a folder of the host`);
       continue;
     }
-    const { source, target, readOnly } = mount;
+    const { source, target, readOnly, lost } = mount;
+    for (const what of lost) warn(path, `${what} ${source} is not carried over`);
     const bound = bindOf(inside(named, source, 'driver_opts'));
     const isNamed = bound === null && !/^[./~]/.test(source);
     const isRelative = bound === null && !source.startsWith('/');
@@ -189,7 +191,19 @@ function mountOf(item: unknown) {
   const long: Record<string, unknown> = isMap(item) ? item : { source: from, target: to, read_only: isReadOnly };
   const [source, target] = [textOf(long.source ?? long.src), textOf(long.target ?? long.dst ?? long.destination)];
   if (!source || !target?.startsWith('/') || !/^(bind|volume)$/.test(String(long.type ?? 'bind'))) return null;
-  return { source, target, readOnly: long.read_only === true || long.readonly === true };
+  return { source, target, readOnly: isTrue(long.read_only ?? long.readonly), lost: lostOf(long, options.join(',').split(',')) };
+}
+
+/** Names of options of a mount that there are none for here. */
+function lostOf(long: Readonly<Record<string, unknown>>, options: readonly string[]): string[] {
+  const short = options.filter((option) => !['', 'ro', 'rw'].includes(option)).map((option) => `the mount option "${option}" of`);
+  const keys = ['bind', 'volume', 'consistency'].filter((key) => {
+    const found = long[key];
+    // Folders of the host are made in any case.
+    const names = isMap(found) ? Object.keys(found).filter((name) => name !== 'create_host_path') : [];
+    return names.length > 0 || textOf(found) !== null;
+  });
+  return [...short, ...keys.map((key) => `"${key}" of the volume`)];
 }
 
 /** The folder that a volume is bound to; null if the Engine keeps it. */
@@ -202,8 +216,9 @@ function bindOf(options: unknown): string | null {
 const quiet = new Set(
   `build image extends environment env_file command entrypoint volumes devices gpus runtime hostname container_name restart init tty
 stdin_open deploy cpus mem_limit shm_size ulimits cap_add security_opt privileged pid tmpfs read_only user network_mode oom_score_adj
-stop_grace_period pull_policy scale profiles labels annotations logging stop_signal attach memswap_limit mem_swappiness develop expose
-mem_reservation networks group_add pids_limit`.split(/\s+/),
+stop_grace_period pull_policy scale profiles labels annotations logging stop_signal attach develop expose networks group_add pids_limit`.split(
+    /\s+/,
+  ),
 );
 
 /** Why other keys are not carried over. */
@@ -214,8 +229,14 @@ const reasons: ReadonlyMap<string, string> = new Map([
   ['cpuset', 'CPUs are limited by number ("cpus"); "numa: true" in "devices" keeps agents near their cards'],
   ['cap_drop', 'beyond NET_RAW, MKNOD and AUDIT_WRITE, which agents never have'],
   ['secrets', 'secrets reach jobs through "onejob secret"'],
+  ['memswap_limit', '"memory" is the limit, and agents have no swap'],
+  ['mem_swappiness', 'agents have no swap'],
+  ['mem_reservation', '"memory" is a limit, and nothing is reserved'],
   ['ipc', 'write "shm_size" for shared memory'],
 ]);
+
+/** Fewer processes than an agent and a small job need. */
+const leastPids = 32;
 
 /** Limits and rights, null for what is not limited. Reports keys that are not carried over. */
 export function readLimits({ written, warn, note }: Service) {
@@ -243,22 +264,38 @@ export function readLimits({ written, warn, note }: Service) {
     if (found === null && value !== undefined) warn([key], `"${key}" is not carried over: ${JSON.stringify(value)} is not a size`);
     return found;
   };
-  const cpus = numberOf(written.cpus ?? inside(limits, 'cpus')) ?? 0;
-  const pids = numberOf(written.pids_limit ?? inside(limits, 'pids'));
+  const number = (key: string, value: unknown): number | null => {
+    const found = numberOf(value);
+    if (found === null && value !== undefined && value !== null)
+      warn([key], `"${key}" is not carried over: ${JSON.stringify(value)} is not a number`);
+    return found;
+  };
+  const reserved = inside(written.deploy, 'resources', 'reservations');
+  if (inside(reserved, 'cpus') !== undefined || inside(reserved, 'memory') !== undefined)
+    warn(
+      ['deploy'],
+      'reservations of CPUs and memory are not carried over: "cpus" and "memory" are limits, and nothing is reserved',
+    );
+  const cpus = number('cpus', written.cpus ?? inside(limits, 'cpus')) ?? 0;
+  const pids = number('pids_limit', written.pids_limit ?? inside(limits, 'pids'));
+  if (pids !== null && pids > 0 && pids < leastPids)
+    warn(['pids_limit'], `"pids_limit: ${pids}" becomes ${leastPids}, the least that an agent needs`);
   const user = textOf(written.user) ?? 'root';
   const grace = textOf(written.stop_grace_period) ?? '';
+  const duration = parseDuration(grace);
+  if (grace !== '' && !duration.ok) warn(['stop_grace_period'], `"stop_grace_period" is not carried over: ${duration.why}`);
   return {
     cpus: cpus > 0 ? cpus : null,
     // Compose's words for no limit are 0 and -1.
-    pids: pids === null ? null : pids > 0 && pids <= 4_194_304 ? Math.max(32, Math.floor(pids)) : 'none',
+    pids: pids === null ? null : pids > 0 && pids <= 4_194_304 ? Math.max(leastPids, Math.floor(pids)) : 'none',
     memory: size('mem_limit', written.mem_limit ?? inside(limits, 'memory')),
     shm_size: size('shm_size', written.shm_size),
     ulimits: isMap(written.ulimits) ? ulimits(written.ulimits, warn) : null,
     tmpfs: Object.fromEntries(textsOf(written.tmpfs).map((line) => [line.split(':')[0] ?? '', line.split(':')[1] ?? ''])),
-    read_only: written.read_only === true ? true : null,
+    read_only: isTrue(written.read_only) ? true : null,
     user: ['root', '0', '0:0'].includes(user) ? null : user,
     oom_score_adj: numberOf(written.oom_score_adj),
-    stop_grace: parseDuration(grace).ok ? grace : null,
+    stop_grace: duration.ok ? grace : null,
     pull: ['always', 'never'].find((policy) => policy === written.pull_policy) ?? null,
     cap_add: added.filter((name) => /^[A-Z_]{3,32}$/.test(name) && name !== 'ALL'),
     unsafe: unsafe({ written, warn, note }),
@@ -280,7 +317,7 @@ function ulimits(written: Readonly<Record<string, unknown>>, warn: Service['warn
 /** Rights that weaken the sandbox. */
 function unsafe({ written, warn, note }: Pick<Service, 'written' | 'warn' | 'note'>): PlainMap {
   const kept: Record<string, Plain> = {};
-  if (written.privileged === true) kept.privileged = true;
+  if (isTrue(written.privileged)) kept.privileged = true;
   if (written.pid === 'host') kept.pid_host = true;
   else if (written.pid !== undefined) warn(['pid'], `"pid: ${String(written.pid)}" is not carried over`);
   for (const [at, item] of listOf(written.security_opt).entries()) {

@@ -51,6 +51,15 @@ function prefixOf(name: string): string {
   return name.replace(/[._-]+\d+$/, '') || name;
 }
 
+/** What the names of agents begin with, in whole words; without that, the prefix of the first. */
+function commonOf(agents: readonly Agent[]): string {
+  const [first = '', ...others] = agents.map(({ hostname, name }) => prefixOf(hostname ?? name)).sort(byNumber);
+  const words = first.split(/(?<=[._-])/);
+  const isShared = (prefix: string) => others.every((name) => name === prefix || name.startsWith(prefix));
+  const most = words.map((_, at) => words.slice(0, at + 1).join('')).findLast(isShared) ?? first;
+  return most.replace(/[._-]+$/, '') || first;
+}
+
 function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
   const perFile = Map.groupBy(agents, ({ file }) => file);
   const isAlone = ({ file }: Agent) => perFile.get(file)?.length === 1;
@@ -64,7 +73,7 @@ function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
     if (hostname !== null && (perHostname.get(hostname)?.length ?? 0) > 1) return hostname;
     if (isAlone(agent)) return parts.length > 1 ? parts.slice(0, -1).join('.') : prefixOf(leaf ?? agent.name);
     // Several agents of one file run on one host, so its folder belongs to that host, unless the host has many folders.
-    if (leaf === undefined) return prefixOf(agent.hostname ?? agent.name);
+    if (leaf === undefined) return commonOf(perFile.get(agent.file) ?? [agent]);
     return single.has(prefixOf(leaf)) ? prefixOf(leaf) : parts.join('.');
   });
   // `gpu0`, `gpu1`, … are one host if each agent names different devices: with one host per agent nobody does that.

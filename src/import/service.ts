@@ -54,6 +54,8 @@ export function readService(service: Service, heading: string) {
   // These are mounted by their own keys.
   const byKey = new Set(flags.folders.map(([flag, path]) => `${folders[flag]}:${path.replace(/\/$/, '')}`));
   const devices = readDevices(service, all);
+  for (const name of devices.by === 'uuid' ? devices.names : [])
+    if (isShort(name)) warn(['environment'], `${name} is only the beginning of a UUID: write all of it (nvidia-smi -L)`);
   if (cpu !== null && limits.cpus === null)
     note(['environment', cpu.variable], `${cpu.variable} follows from "cpus", which also holds its jobs to as many CPUs`);
   if (hostname !== null && hostname !== flags.name)
@@ -108,6 +110,11 @@ export function readService(service: Service, heading: string) {
 }
 
 export type Agent = Readonly<NonNullable<ReturnType<typeof readService>>>;
+
+/** Vendors' tools accept the beginning of a UUID. */
+function isShort(uuid: string): boolean {
+  return uuid.length < 40 && /^(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12})?$/i.test(uuid);
+}
 
 /** The file that is most likely to contain the token. */
 function tokenFileOf(files: readonly string[], folder: string): string | null {
@@ -309,7 +316,7 @@ const threads =
 MKL_NUM_THREADS OPENBLAS_NUM_THREADS`.split(/\s+/);
 
 /** `environment` as `flags` of the agent, `all` variables with a value (for devices), the variable for CPUs, and `env` for jobs. */
-function readEnvironment({ written, warn }: Service) {
+function readEnvironment({ written, unset, warn }: Service) {
   const env: Record<string, string | number> = {};
   const all = new Map<string, string>();
   const flags: Flag[] = [];
@@ -322,7 +329,13 @@ function readEnvironment({ written, warn }: Service) {
       if (flag === undefined && !isOfDevices) no('its value comes from the shell that starts Compose');
       continue;
     }
+    const shell = unset.get(key);
+    if (shell !== undefined && flag === undefined && !isOfDevices) {
+      no(`$${shell} in its value comes from the shell that starts Compose`);
+      continue;
+    }
     all.set(key, value);
+    if (value.includes('{name}')) warn(path, `${key}: "{name}" becomes the agent's name in a config`);
     if (flag !== undefined) flags.push({ name: flag === 'meta-data' ? 'tags' : flag, value, path });
     else if (isOfDevices || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
     else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key) || key === '__proto__')

@@ -422,3 +422,73 @@ test('reports what cannot be read with its place, and reads the rest', async () 
     'a.7/compose.yml:4 is not YAML:',
   ]);
 });
+
+describe('what Compose means, kept or remarked', () => {
+  const one = async (more: string) => {
+    const found = await imported({ 'a/compose.yml': composeOf('a.1', more) });
+    return { pool: Object.values(found.pools())[0] ?? {}, warnings: found.warnings.map((line) => line.replace(/^\S+ /, '')) };
+  };
+
+  test('numbers of any length, as Compose reads them', async () => {
+    const { pool, warnings } = await one(`environment:
+  LONG: 1234567890123456789
+  NEGATIVE: -9223372036854775808
+  OCTAL: 0755
+  QUOTED: "0755"
+  SHORT: 7
+  BARE: true
+  TEXT: "true"`);
+    const env = { LONG: '1234567890123456789', NEGATIVE: '-9223372036854775808', OCTAL: 493, QUOTED: '0755', SHORT: 7 };
+    expect(pool.env).toEqual({ ...env, BARE: 'true', TEXT: 'true' });
+    expect(warnings).toEqual([]);
+  });
+
+  test.each(['"true"', '"yes"', 'on', "'1'"])('a boolean written as %s', async (yes) => {
+    const { pool } = await one(
+      `privileged: ${yes}\nread_only: ${yes}\nvolumes: [ { type: bind, source: /x, target: /x, read_only: ${yes} } ]`,
+    );
+    expect(pool).toMatchObject({ read_only: true, unsafe: { privileged: true }, volumes: ['/x:/x'] });
+  });
+
+  test('and no is no', async () => {
+    const { pool } = await one('privileged: "false"\nread_only: "no"');
+    expect([pool.read_only, pool.unsafe]).toEqual([undefined, undefined]);
+  });
+
+  test.each([
+    ['volumes: [ "/data:/data:ro,z" ]', /mount option "z" of \/data is not carried over/],
+    ['volumes: [ "/data:/data:rslave" ]', /mount option "rslave" of \/data/],
+    [
+      'volumes: [ { type: bind, source: /x, target: /x, bind: { propagation: rshared } } ]',
+      /"bind" of the volume \/x is not carried over/,
+    ],
+    ['memswap_limit: 8g', /"memswap_limit" is not carried over/],
+    ['mem_reservation: 2g', /"mem_reservation" is not carried over/],
+    ['mem_swappiness: 0', /"mem_swappiness" is not carried over/],
+    ['deploy: { resources: { reservations: { cpus: "1", memory: 1g } } }', /reservations of CPUs and memory are not carried over/],
+    ['stop_grace_period: soon', /"stop_grace_period" is not carried over: .*"soon"/],
+    ['cpus: many', /"cpus" is not carried over: "many" is not a number/],
+    ['pids_limit: 10', /"pids_limit: 10" becomes 32/],
+    ['environment: { NVIDIA_VISIBLE_DEVICES: GPU-27b94a00 }\nruntime: nvidia', /GPU-27b94a00 is only the beginning of a UUID/],
+    ['environment: { WHO: "a{name}b" }', /WHO: "\{name\}" becomes the agent's name/],
+    ['environment: { OTHER: "${MY_TOKEN}" }', /OTHER is not carried over: \$MY_TOKEN/],
+    ['environment: [ "OTHER=a-${MY_TOKEN}" ]', /OTHER is not carried over: \$MY_TOKEN/],
+    ['environment: { PATH: "/opt/bin:$PATH" }', /PATH is not carried over: \$PATH/],
+  ])('%s', async (more, remark) => {
+    const { warnings, pool } = await one(more);
+    expect(warnings).toEqual([expect.stringMatching(remark)]);
+    expect(JSON.stringify(pool.env ?? {})).not.toMatch(/OTHER|"PATH"/);
+  });
+
+  test('agents of one file at the top are on one host', async () => {
+    const service = (name: string, more = '') =>
+      `  ${name}: { image: buildkite/agent, command: [ start, --name=box.${name} ]${more} }\n`;
+    const found = await imported({ 'compose.yml': `services:\n${service('gpu', ', runtime: nvidia')}${service('cpu')}` });
+    expect(found.groups).toEqual(['box: box.cpu box.gpu']);
+    const devices = Object.values(found.pools()).map((pool) => [pool.name, pool.devices]);
+    expect(devices).toEqual([
+      ['box.cpu', 0],
+      ['box.gpu', { count: 'all', vendor: 'nvidia' }],
+    ]);
+  });
+});

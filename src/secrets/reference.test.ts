@@ -22,6 +22,28 @@ const memory = (value: string): SecretReference => ({
 });
 const variable: SecretReference = { kind: 'env', variable: 'X_TOKEN', expires: null };
 
+describe('a file with a variable instead of its value', () => {
+  it.each(['GITHUB_TOKEN=abc\n', 'export AZP_TOKEN="abc"\n', '# for CI\nBUILDKITE_AGENT_TOKEN = abc', 'password=abc\r\n'])(
+    'is named, and its value is not: %j',
+    async (content) => {
+      const reference = file('named', content);
+      const why = expect.stringMatching(/contains a variable \(\w+=…\).*only/);
+      expect((await checkSecret(reference, 0)).problem).toEqual(why);
+      await expect(readSecret(reference)).rejects.toMatchObject({ code: 'E_SECRET', message: why });
+      expect((await checkSecret(reference, 0)).problem).not.toContain('abc');
+    },
+  );
+
+  it.each([
+    'ghp_abc',
+    'TOKEN==',
+    'c2VjcmV0X3Rva2VuPQ==',
+    'a=b',
+    'https://h.example/?token=abc',
+    '-----BEGIN PRIVATE KEY-----\nkey=1\n',
+  ])('and %j is a value', async (content) => expect((await checkSecret(file('value', content), 0)).problem).toBeNull());
+});
+
 describe('reading', () => {
   it('the newline that ends the file is not part of the secret; others are', async () => {
     expect(await readSecret(file('a', 'hunter2\n'))).toBe('hunter2');

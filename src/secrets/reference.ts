@@ -103,11 +103,16 @@ async function inspect(path: string): Promise<{ problem: string | null; mode: nu
     if (!found.isFile()) return { problem: 'is not a file', mode: null };
     if (found.size === 0) return { problem: 'is empty', mode };
     if (found.size > longest) return { problem: 'is larger than 64 KiB', mode };
-    await readFile(path);
-    return { problem: null, mode };
+    return { problem: variableIn(await readFile(path, 'utf8')), mode };
   } catch (error) {
     return { problem: unreadable(error), mode: null };
   }
+}
+
+/** A line of a shell or of a file of variables, where the value alone is needed: each service would only say that it is wrong. */
+function variableIn(text: string): string | null {
+  const [, name] = /^(?:#[^\n]*\n|\s)*(?:export\s+)?(\w*(?:token|key|secret|password|pat))[ \t]*=[ \t]*[^=\s]/i.exec(text) ?? [];
+  return name === undefined ? null : `contains a variable (${name}=…); it must contain only the value`;
 }
 
 /** Why a file cannot be read, as the end of a sentence about it. */

@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { readRecorded } from '../nvidia/recorded.ts';
 import { amdInventory, looksLikeAmd } from './amd.ts';
 
 const folder = join(import.meta.dirname, '../../../test/fixtures/gpu/rocm-smi');
@@ -206,6 +207,20 @@ describe('amd-smi', () => {
       expect(host.findings[0]?.hint).toContain('--json');
     }
   });
+});
+
+test.each([
+  ['WARNING: No JSON data to report\n'],
+  ['=== ROCm System Management Interface ===\nWARNING: No AMD GPUs specified\n=== End of ROCm SMI Log ===\n'],
+  ['No AMD GPUs specified\n'],
+])('a tool that sees no card says so: %j', (text) => {
+  expect(looksLikeAmd(text)).toBe(true);
+  const { devices, findings } = amdInventory([text]);
+  expect(devices).toEqual([]);
+  expect(findings).toMatchObject([
+    { code: 'no-devices', message: 'The AMD tool sees no card.', hint: expect.stringContaining('lspci') },
+  ]);
+  expect(readRecorded(text)).toMatchObject({ pieces: [] });
 });
 
 describe('what is not an answer', () => {

@@ -8,7 +8,7 @@ import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownC
 
 /** Banners and errors of AMD's tools, and how a card begins in what they print without `--json`, which is not read. */
 const ours =
-  /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|AMDSMI_STATUS_|\bamdsmi\b|^GPU(?:\[\d+\]\s*: |: \d+\s*\n {2,}\w+:)/im;
+  /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|No AMD GPUs? |No JSON data to report|AMDSMI_STATUS_|\bamdsmi\b|^GPU(?:\[\d+\]\s*: |: \d+\s*\n {2,}\w+:)/im;
 
 /** Whether a text is the output of one of AMD's tools, complete or not. */
 export function looksLikeAmd(text: string): boolean {
@@ -36,14 +36,17 @@ export function readAmd(text: string): readonly AmdReading[] {
     const message = 'The AMD driver amdgpu is not loaded, so no AMD card can be used.';
     return [trouble('driver-not-loaded', message, 'Type "modprobe amdgpu", or search dmesg for amdgpu.')];
   }
-  if (values.some((value) => Array.isArray(value)) || /no json data|no (amd )?gpus?\b.*(found|detected)/i.test(text))
-    return [{ ...trouble('no-devices', 'The AMD tool lists no cards.', 'Search dmesg for amdgpu.'), complete: true }];
+  if (values.some((value) => Array.isArray(value)) || /no json data|no (amd )?gpus?\b.*(found|detected|specified)/i.test(text))
+    return [{ ...trouble('no-devices', 'The AMD tool sees no card.', seesNone), complete: true }];
   if (/required groups|NO_PERM|permission denied/i.test(text)) {
     const hint = 'Add the user to the groups "render" and "video".';
     return [trouble('insufficient-permissions', 'The AMD tool has no permission to query the driver.', hint)];
   }
   return [trouble('not-understood', `The AMD tool printed ${printed(text)}.`, askAgain)];
 }
+
+const seesNone =
+  'Type "lspci -d 1002:" to see whether a card is on the bus, and "dmesg | grep amdgpu" for why its driver did not start. In a container or a virtual machine, the card may not be passed on.';
 
 /** A reading without cards, with the reason. */
 function trouble(code: string, message: string, hint: string): AmdReading {

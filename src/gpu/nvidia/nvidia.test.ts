@@ -167,6 +167,18 @@ describe('nothing is made up', () => {
     expect(found.findings).toEqual([expect.objectContaining({ code: 'no-uuid', subject: '0000:01:00.0' })]);
   });
 
+  test.each([
+    ['GPU is lost', 'gpu-lost', /is lost: it has fallen off the bus/],
+    ['GPU requires reset', 'reset-required', /cannot be used before it is reset/],
+    ['Unknown Error', 'gpu-unknown', /does not answer: its UUID reads "Unknown Error"/],
+  ])('a card whose values all read "%s" is named by its address, with what to do', (value, code, message) => {
+    const lost = gpu('00000000:01:00.0', uuidOf(1)).replaceAll(/>[^<>\n]+<\//g, `>${value}</`);
+    const found = nvidiaInventory({ xml: answer(blocks(lost, gpu('00000000:02:00.0', uuidOf(2)))) });
+    expect(found).toMatchObject({ complete: false, devices: [{ uuid: uuidOf(2) }] });
+    const about = { code, subject: '0000:01:00.0', message: expect.stringMatching(message), hint: expect.stringMatching(/./) };
+    expect(found.findings).toEqual([expect.objectContaining(about)]);
+  });
+
   test('a card without a name is listed, and no name is made up', () => {
     const found = nvidiaInventory({ xml: answer(blocks(gpu('00000000:01:00.0', uuidOf(1)).replace('NVIDIA L4', ''))) });
     expect(found.devices).toMatchObject([{ model: 'unknown', computeCapability: null, architecture: null }]);

@@ -7,12 +7,12 @@ import { clip, distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
 import { isInMigMode } from '../mig.ts';
 import { normalPci } from '../pci.ts';
-import { gpuDevice, migDevice } from './device.ts';
+import { gpuDevice, judge, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
 import { readProcGpus } from './list.ts';
 import { fillUp, type GpuReading, type MigReading } from './reading.ts';
 import { type NvidiaParts, type Source, sourcesOf } from './sources.ts';
-import { cudaVersion, driverVersion, gpuUuid, migUuid, readProcVersion, said } from './values.ts';
+import { cudaVersion, driverVersion, gpuUuid, isUnread, migUuid, readProcVersion, said } from './values.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
@@ -58,7 +58,7 @@ function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly Source[], gpu
   const best = sources.find((each) => each.gpus.length > 0);
   // A better source was asked and listed nothing: it failed.
   const whole = best?.whole === true && sources[0] === best;
-  const nameless = listed.filter((gpu) => gpu.uuid === null).map(namelessFinding);
+  const nameless = listed.filter((gpu) => gpu.uuid === null).flatMap(namelessFindings);
   const seen = new Set(listed.map((gpu) => gpu.pciId));
   const expected = [...new Set([...(onBus ?? []), ...gpus.flatMap((gpu) => gpu.pciId ?? [])])];
   const named = new Set(complaints.flatMap((each) => (each.level === 'error' ? [each.subject] : [])));
@@ -91,10 +91,16 @@ function lostFinding(pciId: string): GpuFinding {
   return finding('error', 'gpu-lost', pciId, message, reboot);
 }
 
-function namelessFinding({ pciId, reading }: Joined): GpuFinding {
+function namelessFindings({ pciId, reading }: Joined): readonly GpuFinding[] {
+  const { index, uuid } = reading.facts;
+  const who = pciId ?? (index === undefined ? 'A GPU' : `GPU ${index}`);
+  // It has a problem in place of each value, also of its UUID.
+  if (reading.trouble !== null) return judge(reading, who).findings;
+  if (isUnread(uuid))
+    return [finding('error', 'gpu-unknown', pciId ?? 'host', `${who} does not answer: its UUID reads "${uuid}".`, reboot)];
   const name = said(reading.facts.model) ?? 'A GPU';
   const message = `${clip(name)}${pciId === null ? '' : ` at ${pciId}`} has no UUID in this output, and onejob grants no device without one.`;
-  return finding('error', 'no-uuid', pciId ?? 'host', message, 'Record "nvidia-smi -q -x" and "nvidia-smi -L" as well.');
+  return [finding('error', 'no-uuid', pciId ?? 'host', message, 'Record "nvidia-smi -q -x" and "nvidia-smi -L" as well.')];
 }
 
 /** A GPU with its instances. `uncertain`: findings that leave the set of devices uncertain. */

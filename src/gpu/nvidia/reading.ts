@@ -1,4 +1,5 @@
 /** The reading of one output of nvidia-smi, without any conclusions: texts as printed, and whether the output was complete. */
+import { normalPci } from '../pci.ts';
 import fields from './fields.json' with { type: 'json' };
 import { cudaVersion, driverVersion, said, type Trouble, troubleIn } from './values.ts';
 
@@ -78,6 +79,8 @@ export function take(block: Block, place: string, value: string): void {
     return;
   }
   const field = gpuPlaces.get(place);
+  // A lost card has words there; the block itself begins with its address.
+  if (field === 'pciId' && block.facts.pciId !== undefined && normalPci(value) === null) return;
   if (field !== undefined) block.facts[field] = value;
 }
 

@@ -30,11 +30,16 @@ function piecesOf(text: string): Piece[] {
   const rest = [...documents.map((chunk) => cutOut(chunk).rest), ...(chunks.get(false) ?? [])].join('\n');
   const found = documents.map((chunk): Piece => ({ kind: 'xml', text: chunk, reading: readXml(chunk) }));
   if (looksLikeList(rest)) found.push({ kind: 'list', text: rest, reading: readList(rest) });
-  if (found.length > 0 || failuresIn(rest).length === 0) return found;
+  // A warning alone may be of any tool.
+  if (found.length > 0 || failuresIn(rest).every(({ code }) => code === 'tool-warning')) return found;
   return [{ kind: 'complaint', text: rest, reading: nothingRead }];
 }
 
 const others: readonly (readonly [RegExp, string])[] = [
+  [
+    /^(?:[a-z_.]{2,60}(?: \[[^\]\n]{1,20}\])?, ?){1,200}(?:[a-z_.]{2,60})(?: \[[^\]\n]{1,20}\])?\s*$|^\d{1,3}, ?(?:NVIDIA|Tesla|GeForce|Quadro|GPU-)[^\n]*$/m,
+    'values of "nvidia-smi --query-gpu" as CSV, which do not say enough about a card',
+  ],
   [
     /^(?:.{0,80}kernel: |\[[^\]\n]{1,60}\] {0,2})?(?:\[[ \d.]{1,20}\] )?(?:NVRM|nvidia|nouveau)\b.{0,60}: |^\[ *\d{1,10}\.\d{6}\] /m,
     'a kernel log, which lists no devices',

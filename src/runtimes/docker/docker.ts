@@ -13,6 +13,7 @@ import { connectEngine } from '../../engine/engine.ts';
 import { createImages } from '../../engine/image.ts';
 import { isPodman } from '../../engine/probe.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { uplinkMtu } from '../../system/default-route.ts';
 import { roomOf } from '../../system/disk-room.ts';
 import { bootId } from '../../system/process-identity.ts';
 import { diskUsage } from '../disk-usage.ts';
@@ -29,6 +30,7 @@ import { createFirewall } from './firewall.ts';
 import { createHolding } from './holding.ts';
 import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
+import { mtuFindings } from './mtu.ts';
 import { createNetworks } from './networks.ts';
 import { createPrepare, fingerprintOf } from './prepare.ts';
 import { createGivers, insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
@@ -74,7 +76,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const { owner, grant = 'auto' } = options;
   const images = createImages(engine, options.environment.config, engine.clock.now);
   const firewall = createFirewall(owner, isLocal, options.nameservers);
-  const networks = createNetworks(engine, owner, firewall);
+  const uplink = isLocal ? uplinkMtu : () => null;
+  const networks = createNetworks(engine, owner, firewall, uplink);
   const exits = createExits(engine, boot);
   const devices = createDevices(engine, grant);
   const inputs = createInputs(engine);
@@ -134,7 +137,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       return trouble === null ? null : toFailure(trouble).message;
     },
 
-    check: async (signal) => [...(await checkEngine(endpoint, signal, grant, engine.clock)), await checkInternet(firewall)],
+    check: async (signal) => {
+      const [found, bridge] = await Promise.all([
+        checkEngine(endpoint, signal, grant, engine.clock),
+        engine.network('bridge', signal).catch(() => null),
+      ]);
+      return [...found, await checkInternet(firewall), ...mtuFindings(uplink(), bridge === null ? null : (bridge.Options ?? {}))];
+    },
 
     fingerprint: async (recipe, signal) => {
       const image = await images.of(recipe, signal);

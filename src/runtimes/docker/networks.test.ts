@@ -129,3 +129,38 @@ test.each([
   runtime.close();
   expect(asked.includes('DELETE /networks/n1')).toBe(isSwept);
 });
+
+/** An Engine with the networks that it is asked for. `inUse`: it removes none. */
+async function making(mtu: number, there: readonly object[] = [], inUse = false) {
+  const networks = there.map((one, at) => ({ Id: `n${at}`, Created: `${at}`, Name: 'onejob-me', ...one }));
+  await using fake = fakeEngine('making', async (path, request, reply) => {
+    if (path === '/_ping') return reply.end('OK');
+    let text = '';
+    for await (const part of request) text += part;
+    if (request.method === 'DELETE') {
+      if (!inUse) networks.splice(0, 1);
+      return reply.writeHead(inUse ? 403 : 204).end(inUse ? '{"message":"in use"}' : undefined);
+    }
+    if (request.method === 'GET') return reply.end(JSON.stringify(networks));
+    const { Name, Options } = JSON.parse(text) as { Name: string; Options: object };
+    networks.push({ Id: `made${networks.length}`, Created: '9', Name, Options } as never);
+    return reply.writeHead(201).end('{}');
+  });
+  await fake.start();
+  const engine = connectEngine(fake.endpoint, limits);
+  const firewall = { bridge: 'oj-me' } as Firewall;
+  const id = await createNetworks(engine, 'me', firewall, () => ({ name: 'eth0', mtu })).resolve('default');
+  engine.close();
+  return networks.find(({ Id }) => Id === id) as { Options?: Record<string, string> } | undefined;
+}
+
+const mtu = 'com.docker.network.driver.mtu';
+
+test('a network has at most the MTU of the uplink, also one that was there before', async () => {
+  expect((await making(1_400))?.Options).toMatchObject({ [mtu]: '1400' });
+  expect((await making(1_500))?.Options).not.toHaveProperty([mtu]);
+  expect((await making(1_400, [{ Options: {} }]))?.Options).toMatchObject({ [mtu]: '1400' });
+  expect((await making(1_500, [{ Options: { [mtu]: '1400' } }]))?.Options).toEqual({ [mtu]: '1400' });
+  // Jobs are on it.
+  expect((await making(1_400, [{ Options: { own: 'x' } }], true))?.Options).toEqual({ own: 'x' });
+});

@@ -7,14 +7,17 @@ import { endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine, NetworkAnswer } from '../../engine/engine.ts';
 import { type ErrorOptions, OnejobError } from '../../errors.ts';
 import { isOwnAddress } from '../../own-address.ts';
+import { uplinkMtu } from '../../system/default-route.ts';
 import { labels } from './create.ts';
 import { type Firewall, isInterface, unguarded } from './firewall.ts';
+import { exceeds, mtuOptions } from './mtu.ts';
 
 const bridgeName = 'com.docker.network.bridge.name';
 
 export type Networks = ReturnType<typeof createNetworks>;
 
-export function createNetworks(engine: Engine, owner: string, firewall: Firewall) {
+/** `uplink`: what packets of sandboxes must fit into. */
+export function createNetworks(engine: Engine, owner: string, firewall: Firewall, uplink = uplinkMtu) {
   const own = `onejob-${owner}`;
   const guarded = `${own}-internet`;
   const made = new Map<string, Promise<string>>();
@@ -27,9 +30,14 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
 
   /** Returns its id, because several may have the same name. */
   const ensure = async (name: string, more: Readonly<Record<string, string>>): Promise<string> => {
-    if ((await ours(name)).length === 0) {
+    const fitting = mtuOptions(uplink());
+    const there = await ours(name);
+    // One that an earlier manager made; in use, it stays as it is until the next one.
+    const large = there.filter(({ Options }) => exceeds(Options, fitting) && Options?.[bridgeName] === more[bridgeName]);
+    const removed = await Promise.all(large.map(({ Id }) => engine.removeNetwork(Id)));
+    if (removed.filter((one) => one).length === there.length) {
       const label = { [labels.owner]: owner };
-      const options = { 'com.docker.network.bridge.enable_icc': 'false', ...more };
+      const options = { 'com.docker.network.bridge.enable_icc': 'false', ...fitting, ...more };
       await engine.createNetwork({ Name: name, CheckDuplicate: true, Driver: 'bridge', Labels: label, Options: options });
     }
     const [first, ...others] = await ours(name);

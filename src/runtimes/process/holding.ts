@@ -60,11 +60,12 @@ export function createHolding(
       if (shell.terminal !== null && !(await isInstalled('script'))) throw noTerminal();
       const own = randomBytes(4).toString('hex');
       const [args, status] = [`args.${own}`, `status.${own}`];
+      const pipes = [`out.${own}`, `err.${own}`] as const;
       open.set(agent, (open.get(agent) ?? 0) + 1);
       const over: (() => void)[] = [];
       const left = () => {
         for (const end of over) end();
-        return leave(about, [args, status]);
+        return leave(about, [args, status, ...pipes]);
       };
       try {
         // Its processes have the mark and the groups of the held sandbox, by which they are found.
@@ -80,6 +81,7 @@ export function createHolding(
         signal.throwIfAborted();
         const child = start(folder, agent, host.inherited, [
           'umask 022',
+          ...(shell.terminal === null ? namedOutput(pipes, uid) : []),
           ...paths.map((group) => `echo 0 >${quoted(`${group}/cgroup.procs`)} || exit 125`),
           ...(how.cores ? [] : ['ulimit -c 0']),
           `{ echo ${spec.recipe.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
@@ -131,6 +133,23 @@ function program({ command, terminal }: ShellSpec): string[] {
     run,
   ];
   return ['script', '--quiet', '--return', '--flush', '--command', inside.join('\n'), '/dev/null'];
+}
+
+/**
+ * The manager reads from sockets, which no program can open again by name, as in `>/dev/stderr`. So the output goes through pipes
+ * that belong to the shell's user. Their readers are no part of the sandbox: they end with the last writer. Nothing waits for them
+ * but the end of the output.
+ */
+function namedOutput([out, err]: readonly [string, string], uid: number | null): string[] {
+  const reader = (pipe: string, to: string) => `(unset ${markVariable}; exec cat <${pipe} 3<&- ${to}) &`;
+  return [
+    `mkfifo -m 600 ${out} ${err} || exit 125`,
+    ...(uid === null ? [] : [`chown ${uid} ${out} ${err} || exit 125`]),
+    reader(out, '2>/dev/null'),
+    reader(err, '>&2 2>/dev/null'),
+    `exec >${out} 2>${err}`,
+    `rm -f ${out} ${err}`,
+  ];
 }
 
 function start(folder: string, agent: AgentId, inherited: readonly number[], script: readonly string[]): ChildProcess {

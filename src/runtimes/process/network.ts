@@ -11,6 +11,7 @@ import { mkdtemp, readlink } from 'node:fs/promises';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { quoted } from '../../quoted.ts';
+import { defaultRoute } from '../../system/default-route.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
 import { readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
@@ -55,17 +56,6 @@ export function uplink(read = (path: string): string => readOr(path, ''), interf
     addresses: ownAddresses(read),
     resolvConf: forwards ? text : null,
   };
-}
-
-/** Interface of the IPv4 default route with the lowest metric, and whether that names a gateway; null: there is none. */
-function defaultRoute(table: string): { readonly name: string; readonly gateway: boolean } | null {
-  const routes = table
-    .split('\n')
-    .map((line) => line.split('\t'))
-    .filter(([, target, , flags, , , , mask]) => target === '00000000' && mask === '00000000' && (Number(`0x${flags}`) & 1) === 1)
-    .sort((a, b) => Number(a[6]) - Number(b[6]));
-  const [name, , gateway] = routes[0] ?? [];
-  return name === undefined ? null : { name, gateway: gateway !== '00000000' };
 }
 
 /** A host without a default route, such as one of a closed network: pasta needs an interface, and the kernel of the host decides. */

@@ -39,6 +39,7 @@ export type ContractTest =
   | 'door'
   | 'held'
   | 'held-input'
+  | 'held-output'
   | 'held-terminal'
   | 'held-abort'
   | 'exec'

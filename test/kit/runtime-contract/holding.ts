@@ -75,6 +75,13 @@ export function holdingTests(bench: Bench): void {
     await release(agent);
   });
 
+  it('held-output', 'what a shell runs opens its output by name, and its exit code does not wait for what it leaves', async () => {
+    const agent = await failed('exit 1');
+    const shell = await open(agent, ['sh', '-c', 'echo one >/dev/stdout; echo two >/dev/stderr; sleep 300 & exit 7']);
+    expect(await said(shell)).toEqual({ stdout: 'one\n', stderr: 'two\n', code: 7 });
+    await release(agent);
+  });
+
   it('held-terminal', 'a terminal has a size that follows, and Ctrl-C reaches what runs in it', async () => {
     const agent = await failed('exit 1');
     const shell = await open(agent, null, { terminal: { columns: 91, rows: 33, term: 'vt100' } });
