@@ -86,7 +86,7 @@ test('nor that of webhooks, which GitHub’s secret and events would go to', asy
   const hub = `type: github, url: "http://127.0.0.1:9/", token: ${file('token')}`;
   const config = (agents: number) => `
 services: { hub: { ${hub}, webhook: { listen: "127.0.0.1:${port}", secret: ${file('secret')} } } }
-pools: { default: { agents: ${agents}, runtime: process, service: own }, gh: { agents: 1, runtime: process, service: hub, queue: acme/demo } }`;
+pools: { default: { agents: ${agents}, runtime: process, service: own }, gh: { agents: 0, runtime: docker, image: x, service: hub, queue: acme/demo } }`;
   here.configure(config(1));
   await here.up();
   const hook = () => fetch(`http://127.0.0.1:${port}/`, { method: 'POST' }).then(({ status }) => status);
