@@ -5,12 +5,13 @@ import { createClient } from './api/client.ts';
 import type { ConfigService } from './api/manager.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
-import { checkListen, portFinding } from './api/web.ts';
+import { checkListen, portFindings } from './api/web.ts';
 import { fixedChanges } from './ci/types.ts';
 import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply, howToFix, whenTemporary } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
+import { listensOf } from './config/listens.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
@@ -131,11 +132,13 @@ async function runManager(
   // The state directory is closed to others, so a shared socket is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
   const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
-  const unheld = env.serviceManager === null ? null : portFinding(config.api?.listen ?? null, ports, env.uid !== 0);
+  const listens = temporary ? [] : listensOf(config);
+  ports.want(listens);
+  const unheld = env.serviceManager === null ? [] : portFindings(listens, ports, env.uid !== 0);
   let web: { readonly problem: string | null } | null = null;
   const webProblems = (): string[] => (web?.problem == null ? [] : [web.problem]);
   const host = await openHost({
-    ...{ config, env, store, runtimes, clock, log, program: { version, self } },
+    ...{ config, env, store, runtimes, clock, log, ports, program: { version, self } },
     async configChanged() {
       if (options.instead !== undefined) return null;
       const found = findConfig(options, env, process.cwd());
@@ -148,7 +151,7 @@ async function runManager(
       return change === null ? null : `${change} ${await next()}`;
     },
     findings: () => [
-      ...(unheld === null ? [] : [unheld]),
+      ...unheld,
       ...(system ? [socketFinding(socket)] : []),
       ...webProblems().map((why) => warning('dashboard', why)),
     ],
@@ -218,7 +221,7 @@ async function runManager(
     onCall: (request, { user, role }) => log.info('request over TCP', { request, user, role }),
   });
   web = api;
-  ports.closeUnused(temporary ? null : (config.api?.listen ?? null));
+  ports.closeUnused();
   parts.defer(() => api.close({ reloads: next !== null }));
   store.listens(socket);
   parts.defer(() => store.listens(null));

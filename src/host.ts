@@ -13,6 +13,7 @@ import type { Config } from './config/config.ts';
 import { weakenedFindings } from './config/findings.ts';
 import type { Finding } from './finding.ts';
 import type { ToolRunner } from './gpu/run.ts';
+import type { Ports } from './http/ports.ts';
 import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
@@ -36,6 +37,8 @@ import { subdirectory } from './store/directory.ts';
 export interface HostParts extends Pick<LoopParts, 'config' | 'env' | 'store' | 'runtimes' | 'clock' | 'log'> {
   readonly program: Pick<ThisOnejob, 'version' | 'self'>;
   readonly outside?: Outside;
+  /** They outlive the host. */
+  readonly ports?: Ports | undefined;
   /** A sentence that says that the config has changed since it was loaded; null if it has not. */
   readonly configChanged: () => Promise<string | null>;
   /** Findings for `doctor` in addition to the manager's own. */
@@ -71,7 +74,7 @@ export async function openHost(given: HostParts) {
   const services = await createCiServices({
     // Machines in clouds have the slots of these pools; here they only show how many jobs wait.
     config: { ...config, pools: [...config.pools, ...config.hosts.flatMap((host) => host.pools)] },
-    ...{ env, store, clock, log, onejob: { ...given.program, temporary } },
+    ...{ env, store, clock, log, onejob: { ...given.program, temporary }, ports: given.ports },
     ...outside,
     slots: { ...slotFacts(() => loop.reconciler, clock), reasonFor },
     called: metrics.called,
@@ -199,7 +202,7 @@ export async function openHost(given: HostParts) {
     const mayStart = () => shutdown.decided === null && !loop.reconciler.pause.any;
     const own = { queue, logs: loop.followers, history: store.history, mayStart, recount: countWaiting };
     return openMachines({
-      ...{ config, store, clock, log, fetch, variables, version, own, away },
+      ...{ config, store, clock, log, fetch, variables, version, own, away, ports: given.ports },
       services: [...services.byName.values()],
     });
   }

@@ -551,6 +551,37 @@ describe('what can go wrong on the way', () => {
     await expect(client.status()).rejects.toMatchObject({ code: 'E_API_ANSWER' });
   });
 
+  test('a daemon that sends informational answers without end, or more than a sign of life while it is held, is cut off', async () => {
+    const path = join(dir.path, 'flood');
+    let written = 0;
+    const daemon = createServer((socket) => {
+      socket
+        .on('error', () => {})
+        .once('data', (request) => {
+          const isHold = request.toString().startsWith('GET /v1/hold');
+          const piece = isHold ? 'x'.repeat(1_000) : 'HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n'.repeat(100);
+          if (isHold) socket.write('HTTP/1.1 200 OK\r\nonejob-version: 1\r\n\r\n\n');
+          const more = (): void => {
+            written += 1;
+            if (!socket.destroyed) socket.write(piece, () => setImmediate(more));
+          };
+          more();
+        });
+    }).listen(path);
+    await once(daemon, 'listening');
+    try {
+      const client = createClient({ socket: path, version: '1' });
+      await expect(client.status()).rejects.toMatchObject({
+        message: expect.stringContaining('informational answers without end'),
+      });
+      const held = await client.hold();
+      await held.ended;
+      expect(written).toBeGreaterThan(0);
+    } finally {
+      daemon.close();
+    }
+  });
+
   test('a client that trusts its daemon checks the answers of any other version', async () => {
     const daemon = http.createServer((_request, response) => response.setHeader('onejob-version', '1.0.0').end('{"pools": []}'));
     const where = join(dir.path, 'daemon.sock');

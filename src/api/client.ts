@@ -79,6 +79,8 @@ const { Agent, request: sendRequest } = process.getBuiltinModule('node:http');
 
 /** Bytes of an answer of another host, which is not trusted. */
 const mostFromAfar = 256 * 2 ** 20;
+/** Informational answers (1xx) to one request, and bytes while a daemon is held, which sends one. */
+const [mostHints, mostWhileHeld] = [4, 64];
 /** ms that an Engine may take to remove images. */
 const slow = 600_000;
 
@@ -109,6 +111,12 @@ export function createClient(options: ClientOptions) {
         ...(call.signal === undefined ? {} : { signal: call.signal }),
       });
       const silence = patience === null ? null : setTimeout(() => request.destroy(silent(socket, call, patience)), patience);
+      // A daemon sends none, and each costs as much as an answer.
+      let hints = 0;
+      request.on('information', () => {
+        hints += 1;
+        if (hints > mostHints) request.destroy(new Error('it sent informational answers without end'));
+      });
       request.once('response', (response) => {
         if (silence !== null) clearTimeout(silence);
         resolve(response);
@@ -325,11 +333,14 @@ export function createClient(options: ClientOptions) {
     async hold(signal?: AbortSignal) {
       const response = await succeeded(await open({ ...get('/v1/hold'), signal }));
       let reloads = false;
+      let read = 0;
       const ended = new Promise<{ readonly reloads: boolean }>((resolve) => response.once('close', () => resolve({ reloads })));
       response
         .on('error', () => {})
         .on('data', (bytes: Buffer) => {
           reloads ||= bytes.includes(reloading);
+          read += bytes.length;
+          if (read > mostWhileHeld) response.destroy();
         });
       return { ended, release: () => response.destroy() };
     },

@@ -4,6 +4,7 @@ import { type Duplex, pipeline, type Readable } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { createMux } from '../http/mux.ts';
+import type { Pace } from '../http/pace.ts';
 import { jsonOf } from '../system/json.ts';
 import { errorView } from './schema.ts';
 import { checkSocketOwner } from './sockets.ts';
@@ -69,9 +70,9 @@ function readable(from: Readable, signal: AbortSignal): Promise<void> {
   });
 }
 
-/** The near end. */
-export function openTunnel(pipe: Duplex) {
-  const mux = createMux(pipe);
+/** The near end. `pace`: for a far end that may take only so much of this process' time. */
+export function openTunnel(pipe: Duplex, pace: Pace | null = null) {
+  const mux = createMux(pipe, null, pace);
   return {
     get isOver(): boolean {
       return mux.isOver;

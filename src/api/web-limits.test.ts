@@ -13,7 +13,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createAuthority } from '../../test/support/tls-front.ts';
 import type { ApiConfig } from '../config/config.ts';
 import { jobRequest } from '../job.ts';
-import { createClient } from './client.ts';
+import { type Client, createClient } from './client.ts';
 import { type ApiServer, startApi } from './server.ts';
 import { checkListen } from './web.ts';
 
@@ -118,6 +118,41 @@ test('connections without a login make room for each other, and keep nobody else
   expect(await say(await dial(), me)).toMatch(/^HTTP\/1.1 200/);
 });
 
+test('strangers who open connections as fast as they can keep nobody away', async () => {
+  await start();
+  const client = createClient({ socket: join(dir.path, 'onejob.sock'), version: '1.0.0' });
+  const me = head('GET', '/v1/me', bearer('operator'));
+  const kept = await dial();
+  expect(await say(kept, me)).toMatch(/^HTTP\/1.1 200/);
+  let [opened, isOver] = [0, false];
+  const flood = (async () => {
+    const ring: Socket[] = [];
+    while (!isOver) {
+      for (let at = 0; at < 20; at += 1) {
+        const stranger = connect(port, '127.0.0.1').on('error', () => {});
+        ring.push(stranger);
+        opened += 1;
+        if (ring.length > 300) ring.shift()?.destroy();
+      }
+      // The server has the same thread.
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+    for (const stranger of ring) stranger.destroy();
+  })();
+  try {
+    await expect.poll(() => opened).toBeGreaterThan(500);
+    for (let at = 0; at < 3; at += 1) {
+      expect(await say(kept, me)).toMatch(/^HTTP\/1.1 200/);
+      expect((await client.status()).version).toBe('0.0.0');
+    }
+    // One that has not said yet who it is may have to make room, and is answered when it comes again.
+    await expect.poll(async () => say(await dial(), me).catch(() => 'closed')).toMatch(/^HTTP\/1.1 200/);
+  } finally {
+    isOver = true;
+    await flood;
+  }
+}, 30_000);
+
 test('the rest of a refused request is not read for ever', async () => {
   await start();
   const socket = await dial();
@@ -153,20 +188,25 @@ test('over TLS strangers make room too, and silent connections do not delay the 
   await Promise.all([isClosed(secure), ...silent.map(isClosed)]);
 }, 10_000);
 
-test('one login has connections and lists of its own, and keeps no other reader and no token away', async () => {
+async function readerOf(client: Client) {
+  const { url } = await client.loginLink({ role: 'read' });
+  return logIn(url);
+}
+
+/** Requests of a login, each signed anew. */
+async function asking({ signed, challenge }: Awaited<ReturnType<typeof readerOf>>, path: string): Promise<() => string> {
+  const { challenge: of } = await challenge();
+  return () => {
+    const about = { method: 'GET', path, challenge: of, at: clock.wall() };
+    return head('GET', path, `authorization: ${authorize(signed, about)}\r\n`);
+  };
+}
+
+test('one login has connections of its own, and keeps no other reader and no token away', async () => {
   await start();
   const client = createClient({ socket: join(dir.path, 'onejob.sock'), version: '1.0.0' });
-  const reader = async () => {
-    const { url } = await client.loginLink({ role: 'read' });
-    return logIn(url);
-  };
-  const [greedy, other] = [await reader(), await reader()];
-  const events = async ({ signed, challenge }: typeof greedy) => {
-    const { challenge: of } = await challenge();
-    const about = { method: 'GET', path: '/v1/events', challenge: of, at: clock.wall() };
-    return () => head('GET', '/v1/events', `authorization: ${authorize(signed, about)}\r\n`);
-  };
-  const again = await events(greedy);
+  const [greedy, other] = [await readerOf(client), await readerOf(client)];
+  const again = await asking(greedy, '/v1/events');
   const streams: Socket[] = [];
   for (let at = 0; at < 384; at++) {
     const socket = await dial();
@@ -174,7 +214,7 @@ test('one login has connections and lists of its own, and keeps no other reader 
     expect(await say(socket, again())).toMatch(/^HTTP\/1.1 200/);
   }
   expect(await say(await dial(), again())).toBe('closed');
-  expect(await say(await dial(), (await events(other))())).toMatch(/^HTTP\/1.1 200/);
+  expect(await say(await dial(), (await asking(other, '/v1/events'))())).toMatch(/^HTTP\/1.1 200/);
   expect(await say(await dial(), head('GET', '/v1/me', bearer('read')))).toMatch(/^HTTP\/1.1 200/);
 }, 20_000);
 
@@ -200,6 +240,23 @@ test('readers that never read a list keep no operator from it, and nobody on the
   expect(await say(await dial(), head('GET', '/v1/jobs', bearer('operator')))).toMatch(/^HTTP\/1.1 200/);
   expect(await client.jobs({ all: false, pool: null })).toHaveLength(1_000);
 });
+
+test('one login has a share of the lists that readers may leave unread, and keeps no other reader from them', async () => {
+  await start();
+  const client = createClient({ socket: join(dir.path, 'onejob.sock'), version: '1.0.0' });
+  const job = { ...(await client.submit(jobRequest.parse({ pool: null, command: ['true'] }))), command: ['x'.repeat(10_000)] };
+  manager.elsewhere = Array.from({ length: 1_000 }, (_, n) => ({ ...job, id: `e${n}`, state: 'running' }));
+  const readers = await Promise.all(Array.from({ length: 5 }, () => readerOf(client)));
+  const [greedy, other, ...more] = await Promise.all(readers.map((reader) => asking(reader, '/v1/jobs')));
+  if (greedy === undefined || other === undefined) throw new RangeError('there are five');
+  for (let at = 0; at < 4; at += 1) await unread(1, greedy());
+  expect(await say(await dial(), greedy())).toMatch(/^HTTP\/1.1 503[^]*4 clients are already reading the same/);
+  expect(await say(await dial(), other())).toMatch(/^HTTP\/1.1 200/);
+  // All of them together have what their role has; operators have their own.
+  for (const one of more) for (let at = 0; at < 4; at += 1) await unread(1, one());
+  await expect.poll(async () => say(await dial(), other())).toMatch(/^HTTP\/1.1 503[^]*16 clients are already reading the same/);
+  expect(await say(await dial(), head('GET', '/v1/jobs', bearer('operator')))).toMatch(/^HTTP\/1.1 200/);
+}, 20_000);
 
 /** Resolves once so many more bytes have arrived. */
 function takes(reader: Socket, bytes: number): Promise<void> {

@@ -137,7 +137,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, isBu
       leave();
       connections.closeAll();
       [port, server] = [null, null];
-      ports?.closeUnused(null);
+      ports?.closeUnused();
     });
   }
 
@@ -253,23 +253,30 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, isBu
   }
 }
 
-/** For `doctor` of a service: whether systemd keeps the port while the daemon restarts. null: it does, or there is none. */
-export function portFinding(listen: Listen | null, ports: Pick<Ports, 'isInherited' | 'inherited'>, user: boolean): Finding | null {
-  const [held] = ports.inherited;
-  if (listen === null ? held === undefined : ports.isInherited(listen)) return null;
+/** For `doctor` of a service: whether systemd keeps the ports of the config while the daemon restarts, and no others. */
+export function portFindings(
+  listens: readonly Listen[],
+  ports: Pick<Ports, 'isInherited' | 'inherited'>,
+  user: boolean,
+): Finding[] {
   const install = `type "${user ? 'onejob service install --user' : 'sudo onejob service install'}", which writes onejob.socket anew.`;
-  if (listen === null)
-    return warning(
-      'dashboard',
-      `onejob.socket has ${textOf(held as Listen)}, and the config has no "api.listen".`,
-      `To release it, ${install}`,
+  const open = listens.filter((listen) => !ports.isInherited(listen)).map(textOf);
+  const known = new Set(listens.map(({ port }) => port));
+  const stray = ports.inherited.filter(({ port }) => !known.has(port)).map(textOf);
+  const found: Finding[] = [];
+  if (open.length > 0)
+    found.push(
+      warning(
+        'ports',
+        `systemd does not keep ${open.join(' and ')} while the daemon restarts, so another program of this host can take it.`,
+        `To change that, ${install}`,
+      ),
     );
-  const instead = held === undefined ? '' : `: onejob.socket has ${textOf(held)}`;
-  return warning(
-    'dashboard',
-    `systemd does not keep ${textOf(listen)} while the daemon restarts, so another program of this host can take it${instead}.`,
-    `To change that, ${install}`,
-  );
+  if (stray.length > 0)
+    found.push(
+      warning('ports', `onejob.socket has ${stray.join(' and ')}, which the config does not name.`, `To release it, ${install}`),
+    );
+  return found;
 }
 
 /** 0 while it does not listen. */

@@ -4,6 +4,7 @@ import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Clock } from '../core/clock.ts';
 import type { AgentId, JobId } from '../core/slot.ts';
+import type { Ports } from '../http/ports.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
@@ -28,6 +29,8 @@ export interface CiParts {
   readonly fetch?: typeof fetch;
   /** Told how each call of a service ended. */
   readonly called?: (service: string, result: CallResult) => void;
+  /** Of the daemon. By default a service that listens has a port of its own. */
+  readonly ports?: Ports | undefined;
   /** By default one with a process of its own. */
   readonly filter?: Filter;
 }

@@ -37,6 +37,21 @@ test('the unit lets only the daemon speak for itself; a user’s cannot, and say
   expect((await service('install', '--print', '--user')).stdout).toMatch(/^# Only root may .*\nNotifyAccess=all$/m);
 });
 
+test('systemd keeps the ports for machines and webhooks, too', async () => {
+  using here = scratch();
+  writeFileSync(
+    join(here.path, 'config.yml'),
+    `services: { hub: { type: github, token: { file: /keys/pat }, webhook: { listen: "127.0.0.1:8787", secret: { file: /keys/hook } } } }
+join: { listen: "127.0.0.1:7718", url: "http://127.0.0.1:7718", package: /srv/onejob.tar.gz }
+pools: { a: { service: hub, queue: acme/demo } }
+`,
+  );
+  const { stdout } = await inFolder(here.path, 'install', '--print', '--json', '--config', join(here.path, 'config.yml'));
+  const { unit, socket } = JSON.parse(stdout) as { unit: string; socket: string };
+  expect(unit).toMatch(/^Wants=onejob\.socket$/m);
+  expect(socket.match(/^ListenStream=.*$/gm)).toEqual(['ListenStream=127.0.0.1:7718', 'ListenStream=127.0.0.1:8787']);
+});
+
 test.skipIf(!hasAnalyze)(
   'systemd keeps the port of the API while the daemon restarts, and starts no daemon that was stopped',
   async () => {

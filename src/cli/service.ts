@@ -6,6 +6,7 @@ import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import type { Listen } from '../config/check-api.ts';
+import { listensOf } from '../config/listens.ts';
 import { attempt, messageOf, OnejobError } from '../errors.ts';
 import { textOf } from '../http/listen.ts';
 import { syncFolder, writeWhole } from '../system/files.ts';
@@ -93,7 +94,7 @@ function word(text: string): string {
 }
 
 /** The unit. Devices, namespaces, limits and umask stay as they are: jobs on the process runtime inherit what a unit changes. */
-function unitText({ program, user, target, isRelease, flags }: Installation, listen: Listen | null): string {
+function unitText({ program, user, target, isRelease, flags }: Installation, hasPorts: boolean): string {
   const command = (...words: string[]) => [program, ...words, ...flags].map(word).join(' ');
   const path = `${isRelease ? '' : `${dirname(process.execPath)}:`}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
   const hardening = `
@@ -109,7 +110,7 @@ CapabilityBoundingSet=~CAP_SYS_BOOT CAP_SYS_TIME CAP_SYS_MODULE CAP_MAC_ADMIN CA
   return `# Written by "onejob service install". Put changes into a drop-in: systemctl ${user ? '--user ' : ''}edit onejob
 [Unit]
 Description=onejob, fresh single-use CI agents
-${user ? '' : 'Wants=network-online.target\nAfter=network-online.target docker.service podman.socket\n'}${listen === null ? '' : 'Wants=onejob.socket\nAfter=onejob.socket\n'}StartLimitIntervalSec=0
+${user ? '' : 'Wants=network-online.target\nAfter=network-online.target docker.service podman.socket\n'}${!hasPorts ? '' : 'Wants=onejob.socket\nAfter=onejob.socket\n'}StartLimitIntervalSec=0
 
 [Service]
 Type=notify
@@ -134,17 +135,20 @@ WantedBy=${target}
 }
 
 /**
- * The port of the API, which stays open while the daemon restarts, so that no other program can take it meanwhile. It closes when
- * the service stops for good: otherwise a browser that connects again would start a daemon that somebody has ended.
+ * The ports that the config names, which stay open while the daemon restarts, so that no other program can take them meanwhile. They
+ * close when the service stops for good: otherwise a browser that connects again would start a daemon that somebody has ended.
  */
-function socketText({ user }: Installation, { host, port }: Listen): string {
-  return `# Written by "onejob service install" for "api.listen" of the config.
+function socketText({ user }: Installation, listens: readonly Listen[]): string {
+  const streams = listens.map(
+    ({ host, port }) => `ListenStream=${textOf({ host: host === 'localhost' ? '127.0.0.1' : host, port })}`,
+  );
+  return `# Written by "onejob service install" for the ports of the config, such as "api.listen".
 [Unit]
-Description=onejob, the port of its API while the daemon restarts
+Description=onejob, its ports while the daemon restarts
 ${user ? '' : 'Wants=network-online.target\nAfter=network-online.target\n'}StopWhenUnneeded=yes
 
 [Socket]
-ListenStream=${textOf({ host: host === 'localhost' ? '127.0.0.1' : host, port })}
+${streams.join('\n')}
 BindIPv6Only=ipv6-only
 FileDescriptorName=api
 `;
@@ -154,11 +158,11 @@ FileDescriptorName=api
 const userNotify = `# Only root may send messages in the name of another process, as systemd-notify then does for the daemon.
 NotifyAccess=all`;
 
-/** Where the API listens, as the config of the service says; null: nowhere, or the config is invalid, which the daemon reports. */
-async function listenOf(session: Session): Promise<Listen | null> {
+/** Where the daemon listens, as the config of the service says; empty: nowhere, or the config is invalid, which the daemon reports. */
+async function listensHere(session: Session): Promise<readonly Listen[]> {
   const { loadConfig } = await import('../config/load.ts');
   const loaded = await loadConfig({ ...configSource(session), secrets: 'skip' }).catch(() => null);
-  return loaded?.config.api?.listen ?? null;
+  return loaded === null ? [] : listensOf(loaded.config);
 }
 
 /** systemd starts nothing from an empty unit, which a power cut would leave. @throws OnejobError E_SERVICE */
@@ -182,9 +186,9 @@ async function renewSocket(here: Installation, text: string | null): Promise<voi
 export async function installService(session: Session, flags: Flags): Promise<number> {
   const here = installation(session, flags);
   const { output, context } = session;
-  const listen = await listenOf(session);
-  const text = unitText(here, listen);
-  const socket = listen === null ? null : socketText(here, listen);
+  const listens = await listensHere(session);
+  const text = unitText(here, listens.length > 0);
+  const socket = listens.length === 0 ? null : socketText(here, listens);
   if (flags.print === true) {
     const more = socket === null ? {} : { socketPath: here.socketUnit, socket };
     await output.result({ path: here.unit, unit: text, ...more }, () => [

@@ -19,6 +19,7 @@ import type { PoolConfig } from '../config/config.ts';
 import { type Clock, deadline, doubling, sleep } from '../core/clock.ts';
 import { type Failure, type JobResult, takenWithJob } from '../core/slot.ts';
 import { hasCode, isJobsOwn, messageOf, OnejobError, toFailure } from '../errors.ts';
+import { createPace } from '../http/pace.ts';
 import type { Log } from '../log.ts';
 import type { LogFollowers } from '../logs/followers.ts';
 import { streams } from '../logs/gap.ts';
@@ -498,7 +499,7 @@ export function createMachineJobs(parts: MachineJobsParts) {
     /** A machine has opened a connection to its onejob. False: nobody wants it. */
     connected(run: string, pipe: Duplex): boolean {
       if (closing.signal.aborted || pipe.destroyed || parts.machine(run) === null) return false;
-      const tunnel = openTunnel(pipe);
+      const tunnel = openTunnel(pipe, createPace(clock));
       const client = createClient({ socket: `machine ${run}`, dial: tunnel.dial, version, patience, mostAnswer });
       const close = attach(run, client, () => {
         tunnel.close();

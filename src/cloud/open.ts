@@ -6,6 +6,7 @@ import type { JoinConfig } from '../config/clouds.ts';
 import type { Config } from '../config/config.ts';
 import { type Clock, every } from '../core/clock.ts';
 import { attempt, messageOf, OnejobError, toFailure } from '../errors.ts';
+import type { Ports } from '../http/ports.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
@@ -32,6 +33,8 @@ export interface MachinesParts {
   readonly log: Log;
   readonly fetch: typeof fetch;
   readonly variables: Variables;
+  /** Of the daemon. */
+  readonly ports?: Ports | undefined;
   readonly version: string;
   /** See `ControllerParts`. */
   readonly only?: string;
@@ -137,7 +140,7 @@ export async function openMachines(parts: MachinesParts) {
   const server =
     join === null || join.listen === null
       ? null
-      : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk });
+      : createJoinServer({ listen: join.listen, tls: join.tls, key: 'join.listen', clock, log, desk, ports: parts.ports });
   const cloudOf = (machine: Machine) => clouds.get(machine.cloud)?.cloud ?? null;
   const post = join?.url === null ? createPost({ clock, log, desk, machines: controller.machines, cloudOf }) : null;
   let callOff = (): void => {};

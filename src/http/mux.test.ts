@@ -5,7 +5,9 @@ import { pipeline } from 'node:stream/promises';
 import { setImmediate as turn } from 'node:timers/promises';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { createMux } from './mux.ts';
+import { createPace } from './pace.ts';
 
 /** Both ends; the far one gives each stream to `opened`. `tear`: how large the pieces are in which the pipe delivers. */
 function pair(opened: (stream: Duplex) => void, tear?: number) {
@@ -159,4 +161,41 @@ test('the end that opens streams accepts none, and answers nothing that is not r
   frame(1, 7, 0);
   await mux.ended;
   expect(mux.isOver).toBe(true);
+});
+
+test('a paced end takes its part of the time, whatever its bytes cost, and the pipe waits meanwhile', async () => {
+  const [near, far] = duplexPair();
+  const clock = handClock();
+  const mux = createMux(near, null, createPace(clock));
+  const stream = mux.open();
+  let frames = 0;
+  // Each costs 1 ms, however small it is.
+  stream.on('data', () => {
+    frames += 1;
+    clock.advance(1);
+  });
+  const frame = Buffer.alloc(10, 'x');
+  frame.writeUInt8(2);
+  frame.writeUInt32BE(1, 1);
+  frame.writeUInt32BE(1, 5);
+  far.resume().write(Buffer.concat(Array.from({ length: 2_000 }, () => frame)));
+  const rest = async () => {
+    for (let turns = 0; turns < 20; turns += 1) await turn();
+    return frames;
+  };
+  const first = await rest();
+  expect(first).toBe(64);
+  expect(near.isPaused()).toBe(true);
+  clock.advance(10_000);
+  const later = await rest();
+  expect(later).toBeGreaterThan(first);
+  // A fifth of the time and what it may have at once, in whole turns.
+  for (let at = 0; at < 40 && frames < 2_000; at += 1) {
+    const before = { frames, now: clock.now() };
+    clock.advance(320);
+    await rest();
+    expect(frames - before.frames).toBeLessThanOrEqual(128);
+  }
+  expect(frames).toBe(2_000);
+  expect(near.isPaused()).toBe(false);
 });

@@ -9,6 +9,7 @@
  * A frame is a byte for its kind, the id of its stream and a number, both big-endian in 4 bytes, and for `data` so many bytes.
  */
 import { Duplex } from 'node:stream';
+import type { Pace } from './pace.ts';
 
 /** `end`: nothing more is written. `reset`: the stream is over, in both directions. `credit`: so many more bytes may be sent. */
 const kinds = { open: 1, data: 2, end: 3, reset: 4, credit: 5 } as const;
@@ -28,8 +29,14 @@ export interface Mux {
   readonly ended: Promise<void>;
 }
 
-/** `opened`: gets each stream that the other end opens. Without it this end alone opens them, and one from there ends it all. */
-export function createMux(pipe: Duplex, opened: ((stream: Duplex) => void) | null = null): Mux {
+/** Frames after which a paced end lets others have a turn. */
+const mostFrames = 64;
+
+/**
+ * `opened`: gets each stream that the other end opens. Without it this end alone opens them, and one from there ends it all. `pace`: how
+ * much time the other end may take; null: all that it wants.
+ */
+export function createMux(pipe: Duplex, opened: ((stream: Duplex) => void) | null = null, pace: Pace | null = null): Mux {
   const streams = new Map<number, MuxStream>();
   const ended = Promise.withResolvers<void>();
   let isOver = false;
@@ -95,17 +102,38 @@ export function createMux(pipe: Duplex, opened: ((stream: Duplex) => void) | nul
     else if (kind === kinds.reset) stream?.cut();
     else close();
   };
+  /** Takes the next frame; false: it is not whole yet. */
+  const takeNext = (): boolean => {
+    if (isOver || unread.length < headLength) return false;
+    const [kind, id, number] = [unread.readUInt8(), unread.readUInt32BE(1), unread.readUInt32BE(5)];
+    const length = kind === kinds.data ? number : 0;
+    if (length > piece) {
+      close();
+      return false;
+    }
+    if (unread.length < headLength + length) return false;
+    const data = unread.subarray(headLength, headLength + length);
+    unread = unread.subarray(headLength + length);
+    take(kind, id, number, data);
+    return true;
+  };
+  /** Whether it waits for its next turn. The pipe may still deliver what it had. */
+  let isPaced = false;
+  const takeAll = async (paced: Pace): Promise<void> => {
+    isPaced = true;
+    pipe.pause();
+    for (let hasMore = true; hasMore && !isOver; ) {
+      const since = paced.now();
+      for (let left = mostFrames; left > 0 && hasMore; left -= 1) hasMore = takeNext();
+      await paced.spent(since);
+    }
+    isPaced = false;
+    pipe.resume();
+  };
   pipe.on('data', (bytes: Buffer) => {
     unread = unread.length === 0 ? bytes : Buffer.concat([unread, bytes]);
-    while (!isOver && unread.length >= headLength) {
-      const [kind, id, number] = [unread.readUInt8(), unread.readUInt32BE(1), unread.readUInt32BE(5)];
-      const length = kind === kinds.data ? number : 0;
-      if (length > piece) return close();
-      if (unread.length < headLength + length) return;
-      const data = unread.subarray(headLength, headLength + length);
-      unread = unread.subarray(headLength + length);
-      take(kind, id, number, data);
-    }
+    if (pace === null) while (takeNext());
+    else if (!isPaced) void takeAll(pace);
   });
   for (const event of ['end', 'close', 'error'] as const) pipe.once(event, close);
   return {

@@ -9,6 +9,7 @@ import type https from 'node:https';
 import { type AddressInfo, createServer, type Server } from 'node:net';
 import { isLoopback, type Listen } from '../config/check-api.ts';
 import type { Log } from '../log.ts';
+import { ended } from './listen.ts';
 
 export interface Port {
   readonly address: AddressInfo;
@@ -29,6 +30,7 @@ export type Ports = Awaited<ReturnType<typeof openPorts>>;
 /** `inherited`: descriptors that listen, from the service manager. */
 export async function openPorts(inherited: readonly number[], log: Pick<Log, 'info'>) {
   const kept = new Set<Kept>();
+  let wanted: readonly Listen[] = [];
 
   const keep = async (where: Listen | { readonly fd: number }): Promise<Kept> => {
     let server: http.Server | https.Server | null = null;
@@ -80,13 +82,42 @@ export async function openPorts(inherited: readonly number[], log: Pick<Log, 'in
       return [...kept].filter(({ isInherited }) => isInherited).map(({ address: { address: host, port } }) => ({ host, port }));
     },
     isInherited: (listen: Listen): boolean => find(listen)?.isInherited === true,
-    /** Closes those that nobody answers at, but for `wanted` and what the service manager keeps anyway. */
-    closeUnused(wanted: Listen | null): void {
+    /** What the config names: it stays open, also while nobody answers there. */
+    want(listens: readonly Listen[]): void {
+      wanted = listens;
+    },
+    /** Closes those that nobody answers at, but for what the config names and the service manager keeps anyway. */
+    closeUnused(): void {
       for (const one of [...kept])
-        if (!one.isTaken && !one.isInherited && (wanted === null || !isAt(one.address, wanted))) close(one);
+        if (!one.isTaken && !one.isInherited && !wanted.some((listen) => isAt(one.address, listen))) close(one);
     },
     close(): void {
       for (const one of [...kept]) close(one);
+    },
+  };
+}
+
+/** Where a server answers; `leave` ends that, without waiting for answers that are under way. */
+export interface Answering {
+  readonly port: number;
+  leave(): Promise<void>;
+}
+
+/** Lets a server answer at a kept port; without `ports`, at one that closes with it. Others' port: the system's error. */
+export async function answerAt(
+  listen: Listen,
+  server: http.Server | https.Server,
+  given: { readonly ports: Ports | undefined; readonly log: Pick<Log, 'info'> },
+): Promise<Answering> {
+  const ports = given.ports ?? (await openPorts([], given.log));
+  const taken = await ports.take(listen);
+  taken.serve(server);
+  return {
+    port: taken.address.port,
+    leave() {
+      taken.release();
+      if (given.ports === undefined) ports.close();
+      return ended(server);
     },
   };
 }

@@ -1,7 +1,7 @@
-/** The port of the API is never free while a daemon reloads its config, or while systemd keeps it for the next one. */
+/** Ports of the config are never free while a daemon reloads its config, or while systemd keeps it for the next one. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, createServer, type Server } from 'node:net';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -68,6 +68,34 @@ test('a changed config leaves no moment in which another program could take the 
       )
       .toBe(agents);
     expect(await me()).toBe(200);
+  }
+  expect(await stop()).toBe(0);
+});
+
+test('nor that of webhooks, which GitHub’s secret and events would go to', async () => {
+  const probe = await listening();
+  const port = probe.at;
+  await closed(probe);
+  await using here = await onejob({ config: '' });
+  const file = (name: string) => {
+    const path = join(here.cwd, name);
+    writeFileSync(path, 'a-secret-of-github', { mode: 0o600 });
+    return `{ file: ${path} }`;
+  };
+  // Nothing answers for GitHub.
+  const hub = `type: github, url: "http://127.0.0.1:9/", token: ${file('token')}`;
+  const config = (agents: number) => `
+services: { hub: { ${hub}, webhook: { listen: "127.0.0.1:${port}", secret: ${file('secret')} } } }
+pools: { default: { agents: ${agents}, runtime: process, service: own }, gh: { agents: 0, runtime: docker, image: x, service: hub, queue: acme/demo } }`;
+  here.configure(config(1));
+  await here.up();
+  const hook = () => fetch(`http://127.0.0.1:${port}/`, { method: 'POST' }).then(({ status }) => status);
+  await expect.poll(() => hook().catch(() => null)).toBe(401);
+  const stop = squat(port);
+  for (const agents of [2, 1]) {
+    here.configure(config(agents));
+    expect((await here.cli(['config', 'apply']).ended).code).toBe(0);
+    await expect.poll(() => hook().catch(() => null)).toBe(401);
   }
   expect(await stop()).toBe(0);
 });

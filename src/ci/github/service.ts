@@ -35,7 +35,9 @@ export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiSer
   return createGithub({ ...parts, config, client, sets, random: Math.random });
 }
 
-export interface GithubParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>, Pick<OpenParts, 'variables'> {
+export interface GithubParts
+  extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>,
+    Pick<OpenParts, 'variables' | 'ports'> {
   readonly slots: EarlyParts['slots'] & Pick<SlotFacts, 'sizeOf'>;
   readonly config: GithubServiceConfig;
   readonly pools: readonly PoolConfig[];
@@ -104,7 +106,15 @@ export function createGithub(parts: GithubParts) {
       if (over !== null) had(over.job, over.agent, over.place);
       for (const { name } of early.queues) if (places.includes(placeOf(name))) lookNow(name);
     };
-    return createWebhook({ service, listen, secret: () => readSecret(secret, parts.variables), clock, log, heard });
+    return createWebhook({
+      service,
+      listen,
+      secret: () => readSecret(secret, parts.variables),
+      clock,
+      log,
+      heard,
+      ports: parts.ports,
+    });
   }
 
   /** Another Engine may be at the socket than when the config was checked. @throws OnejobError E_CONFIG */

@@ -7,6 +7,7 @@ import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub, signedWebhook } from '../../../test/kit/github.ts';
 import { contextOf, githubService, hookSecret, jitIn } from '../../../test/kit/github-service.ts';
+import { openPorts } from '../../http/ports.ts';
 import { createWebhook } from './webhook.ts';
 
 const [day, hour, minute] = [86_400_000, 3_600_000, 60_000];
@@ -284,6 +285,31 @@ describe('the listener', () => {
     await made.open();
     expect((await fetch(`http://127.0.0.1:${port}/`, good)).status).toBe(503);
     expect(lines).toEqual([expect.stringContaining('the secret file is missing')]);
+  });
+});
+
+describe('a port of the daemon', () => {
+  it('stays open between one listener and the next, and closes when the config no longer has it', async () => {
+    const log = { info: () => {}, warn: () => {}, error: () => {} };
+    const ports = await openPorts([], log);
+    endings.push(async () => ports.close());
+    const listen = { host: '127.0.0.1', port: await freePort() };
+    ports.want([listen]);
+    const made = () =>
+      createWebhook({ service: 'hub', listen, secret: async () => 's', clock: handClock(), heard: () => {}, log, ports });
+    const ask = () => fetch(`http://127.0.0.1:${listen.port}/`, { method: 'POST' }).then(({ status }) => status);
+    const [first, second] = [made(), made()];
+    await first.open();
+    expect(await ask()).toBe(401);
+    await first.close();
+    ports.closeUnused();
+    await expect(ports.take({ ...listen, host: '0.0.0.0' })).rejects.toMatchObject({ code: 'EADDRINUSE' });
+    await second.open();
+    expect(await ask()).toBe(401);
+    await second.close();
+    ports.want([]);
+    ports.closeUnused();
+    expect(ports.has(listen)).toBe(false);
   });
 });
 

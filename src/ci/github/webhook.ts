@@ -3,7 +3,6 @@
  * relay of the user, so anybody may reach this port. GitHub sends each event once, and does not send it again by itself.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import { once } from 'node:events';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import type { Listen } from '../../config/check-api.ts';
 import { formatDuration } from '../../config/units.ts';
@@ -12,7 +11,8 @@ import { toFailure } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { createConnections, oneAtATime } from '../../http/connections.ts';
 import { bytesOf } from '../../http/exchange.ts';
-import { ended, listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
+import { listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
+import { type Answering, answerAt, type Ports } from '../../http/ports.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import * as wire from './wire.ts';
@@ -27,6 +27,8 @@ export interface WebhookParts {
   readonly log: Pick<Log, 'info' | 'warn' | 'error'>;
   readonly heard: (event: wire.JobEvent) => void;
   readonly limits?: Partial<typeof webhookLimits>;
+  /** Those of the daemon, which stay open when this ends. */
+  readonly ports?: Ports | undefined;
 }
 
 const webhookLimits = {
@@ -40,10 +42,10 @@ const [quiet, young] = [60_000, 600_000];
 
 export type Webhook = ReturnType<typeof createWebhook>;
 
-export function createWebhook({ service, listen, secret, clock, log, heard, limits: given }: WebhookParts) {
+export function createWebhook({ service, listen, secret, clock, log, heard, limits: given, ports }: WebhookParts) {
   const limits = { ...webhookLimits, ...given };
   const connections = createConnections();
-  let server: http.Server | null = null;
+  let answering: Answering | null = null;
   let unusable: { readonly why: string; readonly hint: string } | null = null;
   let since = 0;
   let last: number | null = null;
@@ -119,12 +121,11 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
     );
     connections.watch(made);
     try {
-      await once(made.listen({ ...listen }), 'listening');
-      server = made;
+      answering = await answerAt(listen, made, { ports, log });
       since = clock.now();
       unusable = null;
       log.info('takes webhooks', { service, address: textOf(listen) });
-      if (isClosed) await ended(made);
+      if (isClosed) await answering.leave();
     } catch (error) {
       const found = whyNoPort(listen, `services.${service}.webhook.listen`, error);
       if (unusable?.why !== found.why) log.error('cannot take webhooks', { service, address: textOf(listen), reason: found.why });
@@ -141,7 +142,7 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
       const polling = 'Until then, onejob learns of jobs by polling.';
       if (unusable !== null)
         return [problem(subject, `Cannot listen on ${where} for webhooks: ${unusable.why}.`, `${unusable.hint} ${polling}`)];
-      if (server === null) return [];
+      if (answering === null) return [];
       const ago = (from: number) => formatDuration(Math.max(1_000, Math.floor((clock.now() - from) / 1_000) * 1_000));
       if (last !== null) return [fine(subject, `The last webhook came in ${ago(last)} ago.`)];
       const none = `No webhook has come in since onejob listens on ${where}, for ${ago(since)}.`;
@@ -152,7 +153,7 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
     async close(): Promise<void> {
       isClosed = true;
       callOff();
-      if (server !== null) await ended(server);
+      await answering?.leave();
     },
   };
 }

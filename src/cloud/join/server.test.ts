@@ -11,6 +11,7 @@ import { memoryDesk } from '../../../test/kit/desk.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { createAuthority } from '../../../test/support/tls-front.ts';
 import { systemClock } from '../../clock.ts';
+import { openPorts } from '../../http/ports.ts';
 import { createJoinClient } from './client.ts';
 import { hashOf, newSecret, type StageName } from './protocol.ts';
 import { createJoinServer } from './server.ts';
@@ -71,6 +72,33 @@ async function bench(tls: { cert: string; key: string } | null = null, tunnel: (
 }
 
 const beat = { busy: 1, agents: 2, slots: 3, waiting: null, idleFor: 0, problem: null };
+
+it('takes its port over from the one before, so that nobody gets it in between', async () => {
+  const log = { info: () => {}, warn: () => {}, error: () => {} };
+  const ports = await openPorts([], log);
+  endings.push(async () => ports.close());
+  const first = await ports.take({ host: '127.0.0.1', port: 0 });
+  const listen = { host: '127.0.0.1', port: first.address.port };
+  first.release();
+  ports.want([listen]);
+  const ask = () => fetch(`http://127.0.0.1:${listen.port}/cloud/join`).then(({ status }) => status);
+  for (let at = 0; at < 2; at += 1) {
+    const server = createJoinServer({
+      listen,
+      tls: null,
+      key: 'join.listen',
+      desk: memoryDesk().desk,
+      clock: systemClock,
+      log,
+      ports,
+    });
+    await server.open();
+    expect([server.port, await ask()]).toEqual([listen.port, 405]);
+    await server.close();
+    ports.closeUnused();
+    await expect(ports.take({ ...listen, host: '0.0.0.0' })).rejects.toMatchObject({ code: 'EADDRINUSE' });
+  }
+});
 
 describe('a machine', () => {
   it('tells its stages with the token, joins once, and beats with its own credential', async () => {

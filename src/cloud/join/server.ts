@@ -3,12 +3,10 @@
  * and everything has bounds. No secret is in a log or an error.
  */
 import { timingSafeEqual } from 'node:crypto';
-import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { open as openFile } from 'node:fs/promises';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import type https from 'node:https';
-import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
@@ -17,7 +15,8 @@ import { type Clock, deadline } from '../../core/clock.ts';
 import { codeOf, messageOf, toFailure } from '../../errors.ts';
 import { createConnections, oneAtATime } from '../../http/connections.ts';
 import { bytesOf } from '../../http/exchange.ts';
-import { ended, listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
+import { listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
+import { type Answering, answerAt, type Ports } from '../../http/ports.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Desk } from './desk.ts';
@@ -32,6 +31,8 @@ export interface JoinServerParts {
   readonly desk: Desk;
   readonly clock: Clock;
   readonly log: Pick<Log, 'info' | 'warn' | 'error'>;
+  /** Those of the daemon, which stay open when this ends. */
+  readonly ports?: Ports | undefined;
 }
 
 const limits = {
@@ -53,9 +54,10 @@ const notFound: Answer = { status: 404 };
 
 export type JoinServer = ReturnType<typeof createJoinServer>;
 
-export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinServerParts) {
+export function createJoinServer({ listen, tls, key, desk, clock, log, ports }: JoinServerParts) {
   const connections = createConnections();
   let server: http.Server | https.Server | null = null;
+  let answering: Answering | null = null;
   let problem: { readonly why: string; readonly hint: string } | null = null;
   let quietUntil = 0;
   let isClosed = false;
@@ -211,11 +213,11 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
           : (await import('node:https')).createServer({ ...options, handshakeTimeout: 10_000, ...readTls(tls) }, handle);
       connections.watch(made);
       made.on('upgrade', (request: IncomingMessage, pipe: Duplex, head: Buffer) => void tunnel(request, pipe, head));
-      await once(made.listen({ ...listen }), 'listening');
+      answering = await answerAt(listen, made, { ports, log });
       server = made;
       problem = null;
       log.info('machines can join', { address: textOf(listen) });
-      if (isClosed) await ended(made);
+      if (isClosed) await answering.leave();
     } catch (error) {
       const found = tls !== null && codeOf(error) === 'E_TLS' ? noTls(error, key) : whyNoPort(listen, key, error);
       if (problem?.why !== found.why) log.error('machines cannot join', { address: textOf(listen), reason: found.why });
@@ -233,7 +235,7 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
     },
     /** null while it does not listen. */
     get port(): number | null {
-      return (server?.address() as AddressInfo | null | undefined)?.port ?? null;
+      return answering?.port ?? null;
     },
     /** Reads the certificate again, after it was renewed. */
     refresh(): void {
@@ -247,7 +249,7 @@ export function createJoinServer({ listen, tls, key, desk, clock, log }: JoinSer
     async close(): Promise<void> {
       isClosed = true;
       callOff();
-      if (server !== null) await ended(server);
+      await answering?.leave();
     },
   };
 }
