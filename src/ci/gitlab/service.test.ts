@@ -514,6 +514,16 @@ describe('what a job may have', () => {
     expect({ image, publicOnly }).toEqual({ image: 'lab/acme/ci:1', publicOnly: undefined, ...rights });
   });
 
+  it.each(['onejob-held:2dacd40417', 'onejob/own-queue:aaaaaaaaaaaa', '$ID'])(
+    'is never an image of somebody else’s on this host, whatever config allows: %s',
+    async (image) => {
+      const { one } = await waiting({ image, variables: { ID: `sha256:${'a'.repeat(64)}` } }, { config: { images: ['**'] } });
+      await using _ = one;
+      expect(one.jobs.recipeFor('lab-1', testPool().recipe)).toBeNull();
+      expect(await one.take('lab-1')).toMatch(/onejob: image \S+ is not used: (only images that onejob makes|it is the id)/);
+    },
+  );
+
   it('is the pool’s image otherwise, and its log says so', async () => {
     const { one } = await waiting({ image: 'ruby:3' });
     await using _ = one;

@@ -1,5 +1,6 @@
 /** The network of a sandbox, with real sandboxes: what a job can take and reach of this host. No packet leaves this machine. */
 import { spawnSync } from 'node:child_process';
+import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
@@ -76,6 +77,25 @@ describe.skipIf(lacks('bubblewrap', 'pasta'))('a job in a network of its own', (
     const script = [call('127.0.0.1', v4), call('::1', v6), ...own.map((address) => call(address, all))];
     expect(await run(script.join('\n'))).toBe('none\n'.repeat(script.length));
     expect(await run(script.join('\n'), { network: 'host' })).toBe('host\n'.repeat(script.length));
+  });
+
+  it('reaches none of them by the name of its interface either, nor by a group that the host is in', async () => {
+    const port = await listening('::');
+    const heard: string[] = [];
+    const udp = createSocket({ type: 'udp6' }, (text, from) => {
+      heard.push(text.toString());
+      udp.send('host', from.port, from.address);
+    });
+    udp.bind(port, '::');
+    await once(udp, 'listening');
+    // Where a kernel has no XFRM, docs/runtimes/process.md says that groups are open.
+    const groups = spawnSync('unshare', ['-n', 'ip', 'xfrm', 'policy', 'list']).status === 0 ? ['224.0.0.1', 'ff02::1'] : [];
+    const all = ['127.0.0.1', '127.0.0.53', '::1', ...ownAddresses(), ...linkAddresses(), ...groups];
+    const dev = `export dev=$(ip -o link show up | sed 's/^[0-9]*: //; s/[:@].*//' | grep -vx lo | head -n 1)`;
+    const script = [dev, ...all.flatMap(through(port)).map((each) => `${each} &`), 'wait'].join('\n');
+    expect(await run(script)).toBe('none\nnone\n'.repeat(all.length));
+    expect(heard).toEqual([]);
+    udp.close();
   });
 
   it('takes no port of the host, whatever is free or not there', async () => {
@@ -241,6 +261,25 @@ function helpersOf(agent: AgentId): string[] {
     const command = readOr(`/proc/${pid}/cmdline`, '').split('\0');
     return isMine && (command[0] === 'cat' || command[0] === 'pasta') ? [command.join(' ')] : [];
   });
+}
+
+/** Shell that calls a server by TCP and UDP through the interface `$dev`, whatever routes say, and says what it answers. */
+const through = (port: number) => (address: string) =>
+  ['tcp', 'udp'].map((proto) => {
+    const made = `IO::Socket::IP->new(PeerHost => shift, PeerPort => ${port}, Proto => "${proto}", Timeout => 1, Sockopts => [[SOL_SOCKET, 25, $ENV{dev}]])`;
+    const answered = '$s && $s->send("job") && IO::Select->new($s)->can_read(1) && $s->recv($x, 9) && $x';
+    const to = `'${address}'${address.startsWith('fe80') ? '%$dev' : ''}`;
+    return `perl -MIO::Socket::IP -MIO::Select -MSocket -e '$s = ${made}; print ${answered} ? $x : "none", "\\n"' ${to}`;
+  });
+
+/** Of this machine's interfaces that lead out. */
+function linkAddresses(): string[] {
+  const { stdout } = spawnSync(
+    'sh',
+    ['-c', `for d in $(ip -6 route show default | sed 's/.* dev //; s/ .*//'); do ip -o -6 addr show scope link dev $d; done`],
+    { encoding: 'utf8' },
+  );
+  return [...stdout.matchAll(/inet6 ([^/ ]+)/g)].map(([, address = '']) => address);
 }
 
 /** Of this machine's interfaces, those that are down as well. */

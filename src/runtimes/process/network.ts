@@ -40,7 +40,9 @@ type Interfaces = ReturnType<typeof networkInterfaces>;
 
 export function uplink(read = (path: string): string => readOr(path, ''), interfaces: Interfaces = networkInterfaces()): Uplink {
   const v4 = defaultRoute(read('/proc/net/route'));
-  const v6 = /^0{32} 00 0{32} 00 (?!0{32})\w{32} .* (?!lo$)\S+$/m.test(read('/proc/net/ipv6_route'));
+  const ways6 = read('/proc/net/ipv6_route').matchAll(/^0{32} 00 0{32} 00 (?!0{32})\w{32} .* (?!lo$)(\S+)$/gm);
+  const links = new Set([...ways6].flatMap(([, name]) => name ?? []));
+  const v6 = links.size > 0;
   const found = v4 ?? (v6 ? null : anyInterface(interfaces));
   const mtu = found === null ? 0 : Number(read(`/sys/class/net/${found.name}/mtu`));
   const { text, forwards } = resolvConf(read('/etc/resolv.conf'));
@@ -53,7 +55,7 @@ export function uplink(read = (path: string): string => readOr(path, ''), interf
       ...(mtu === 0 ? [] : ['-m', String(Math.min(mtu, largestMtu))]),
       ...(forwards ? ['--dns-forward', resolver] : []),
     ],
-    addresses: ownAddresses(read),
+    addresses: ownAddresses(read, links),
     resolvConf: forwards ? text : null,
   };
 }
@@ -72,12 +74,16 @@ function explicit(name: string, interfaces: Interfaces): readonly string[] {
   return ['-i', name, '-a', own?.address ?? '', '-n', own?.netmask ?? '', '-g', noGateway];
 }
 
-/** From tables of the kernel, because addresses of interfaces that are down count as well. Addresses of one link cannot be called. */
-function ownAddresses(read: (path: string) => string): string[] {
+/**
+ * From tables of the kernel, because addresses of interfaces that are down count as well. Addresses of one link can be called only on
+ * the links that lead out.
+ */
+function ownAddresses(read: (path: string) => string, links: ReadonlySet<string>): string[] {
   const v4 = read('/proc/net/fib_trie').matchAll(/\|-- (\S+)\n(?:\s+\/\d+ .*\n)*?\s+\/32 host LOCAL$/gm);
-  const v6 = read('/proc/net/if_inet6').matchAll(/^(\w{32}) \w+ \w+ 00 /gm);
+  const v6 = read('/proc/net/if_inet6').matchAll(/^(\w{32}) \w+ \w+ (00|20) \w+ +(\S+)$/gm);
   const found = [...v4].flatMap(([, address = '']) => (address.startsWith('127.') ? [] : [address]));
-  return [...new Set([...found, ...[...v6].map(([, hex = '']) => hex.replace(/(\w{4})(?!$)/g, '$1:'))])];
+  const found6 = [...v6].flatMap(([, hex = '', scope, link = '']) => (scope === '00' || links.has(link) ? [hex] : []));
+  return [...new Set([...found, ...found6.map((hex) => hex.replace(/(\w{4})(?!$)/g, '$1:'))])];
 }
 
 /** A resolver on the host's loopback is out of reach in a sandbox, so pasta passes questions on to it. */
@@ -106,15 +112,27 @@ export function pasta(root: boolean, more: readonly string[]): string {
   return ['unshare', '--mount', '/bin/sh', '-c', `${node}; exec setpriv "$@"`, 'sh', ...become, ...program].map(quoted).join(' ');
 }
 
+/** A datagram for a group reaches the host's own members, and all hosts are in some. On the loopback they are the job's. */
+const noGroups = ['224.0.0.0/4', 'ff00::/8'].flatMap((groups) =>
+  ['dev lo action allow priority 1', 'action block priority 2'].map(
+    (what) => `xfrm policy add dir out dst ${groups} proto udp ${what}`,
+  ),
+);
+
 /**
  * How a shell starts what makes a network and carries its traffic until its standard input ends. It writes a line `ready` once the
  * network is there, or lines that say what is wrong. The network is that of its only child.
  */
 export function networkCommand(root: boolean, { options, addresses }: Uplink): string {
   const isOn = (address: string): boolean => !options.includes(address.includes(':') ? '-4' : '-6');
-  const routes = addresses.filter(isOn).map((address) => `route add unreachable ${address}\\n`);
+  // Of this network itself: other kinds of routes do not bind a job that names the interface (SO_BINDTODEVICE, IP_UNICAST_IF).
+  const routes = ['127.0.0.0/8', '::1', ...addresses].filter(isOn).map((address) => `route append local ${address} dev '"$d"'\\n`);
   const hold = [
-    ...(routes.length === 0 ? [] : [`printf '${routes.join('')}' | ip -batch - || exit`]),
+    // The interface that is not the loopback; others that a kernel adds, such as tunl0, are down.
+    `for d in $(ip -o link show up | sed 's/^[0-9]*: //; s/[:@].*//'); do [ "$d" = lo ] || break; done`,
+    `printf '${routes.join('')}' | ip -batch - || exit`,
+    // No route does this for groups of a link. A kernel without XFRM cannot.
+    `printf '${noGroups.join('\\n')}' | ip -force -batch - >/dev/null 2>&1`,
     'echo ready',
     // It ends with the pipe, or with pasta.
     'exec setpriv --pdeathsig KILL cat >/dev/null 2>&1',

@@ -57,15 +57,15 @@ it('is that of some interface where no route leads out, or no gateway is named',
   expect(look({ '/proc/net/route': head + route('eth0', '00000000', '00000000', 0, '00000000') }).options).toEqual(given);
 });
 
-it('knows the addresses of the host, those of interfaces that are down too, but not its loopback and those of a link', () => {
+it('knows the addresses of the host, those of interfaces that are down too, and of a link only where it leads out', () => {
   const addresses =
     'fd000000000000000000000000000002 04 40 00 80     eth0\nfe8000000000000000fc00fffe000001 04 40 20 80     eth0\n';
-  const loopback = '00000000000000000000000000000001 01 80 10 80       lo\n';
-  expect(look({ '/proc/net/fib_trie': trie, '/proc/net/if_inet6': addresses + loopback }).addresses).toEqual([
-    '172.17.0.1',
-    '192.0.2.2',
-    'fd00:0000:0000:0000:0000:0000:0000:0002',
-  ]);
+  const others = 'fe8000000000000000fc00fffe000002 05 40 20 80  docker0\n00000000000000000000000000000001 01 80 10 80       lo\n';
+  const files = { '/proc/net/fib_trie': trie, '/proc/net/if_inet6': addresses + others };
+  const found = ['172.17.0.1', '192.0.2.2', 'fd00:0000:0000:0000:0000:0000:0000:0002'];
+  expect(look(files).addresses).toEqual(found);
+  const leading = { ...files, '/proc/net/ipv6_route': v6(`fd${zero.slice(3)}1`, 'eth0') + noV6 };
+  expect(look(leading).addresses).toEqual([...found, 'fe80:0000:0000:0000:00fc:00ff:fe00:0001']);
 });
 
 it('passes questions on to a resolver on the loopback of the host, and keeps the rest of the file', () => {
