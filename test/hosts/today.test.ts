@@ -116,11 +116,15 @@ describe.skipIf(lacks('host'))('a host of today', () => {
   }, 600_000);
 
   test('a power cut while scripts run: each of them has run once, and its job is lost', async () => {
+    // They are released long after they were accepted, so that no other sync makes up for that of their release.
+    await host.sh('onejob pause');
     const before = (await jobs()).length;
     const runs = ['build', 'proc'].map((name) => {
       const script = `echo begun >>/evidence/${name}; sync /evidence/${name}; echo on disk; sleep 600`;
       return host.start(`onejob run --no-workspace --pool ${name} -- sh -c '${script}'`);
     });
+    await expect.poll(async () => (await jobs()).length, patient).toBe(before + 2);
+    await host.sh('onejob resume');
     await Promise.all(runs.map((job) => job.says(/on disk/)));
     await host.cut();
     await host.boot();

@@ -1,4 +1,5 @@
 /** How a container ended, with an Engine that the test controls: the same for every caller, at any time. */
+import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { Exit } from '../../core/slot.ts';
@@ -89,4 +90,86 @@ test('exit code 255 counts if the Engine did not go away since the container was
   here.exits.interrupted();
   await here.exits.refresh(never);
   expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', unrecorded]]));
+});
+
+/** What happens on a host: its clock is set, its Engine is started anew, a job ends, seen by onejob or while it was away. */
+const happening = fc.oneof(
+  fc.record({ what: fc.constant('clock' as const), hours: fc.integer({ min: -48, max: 48 }) }),
+  fc.record({ what: fc.constant('restart' as const) }),
+  fc.record({ what: fc.constantFrom('ends' as const, 'ends unseen' as const), code: fc.constantFrom(0, 1, 137) }),
+);
+
+test('a job counts by its exit code if no Engine was started since it was made, however the clock is set meanwhile', async () => {
+  const world = { starts: 0, wall: Date.UTC(2026, 0, 1), created: '', live: new Map<string, ReturnType<typeof container>>() };
+  const isoNow = () => new Date(world.wall).toISOString();
+  const fake = fakeEngine('exits-clock', (path, _, reply) => {
+    if (path === '/_ping') return reply.end('OK');
+    const answers: Readonly<Record<string, object | undefined>> = {
+      '/info': { LiveRestoreEnabled: false },
+      '/version': {},
+      '/networks/bridge': { Id: `start ${world.starts}`, Name: 'bridge', Created: world.created },
+    };
+    const answer = answers[path] ?? world.live.get(/^\/containers\/(\w+)\/json$/.exec(path)?.[1] ?? '');
+    return answer === undefined ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
+  });
+  await fake.start();
+  const engine = connectEngine(fake.endpoint, limits);
+  const exits = createExits(engine, null);
+  const again = async (): Promise<void> => {
+    exits.interrupted();
+    await exits.refresh(never);
+  };
+  let made = 0;
+  const make = () => {
+    made += 1;
+    const id = `c${made}`;
+    const state = { Status: 'running', ExitCode: 0, FinishedAt: '0001-01-01T00:00:00Z' };
+    const one = { ...container(state), Id: id, Config: { User: '', Labels: { 'onejob.engine': `start ${world.starts}` } } };
+    world.live.set(id, one);
+    exits.sawAlive([id]);
+    return one;
+  };
+  const over = (one: ReturnType<typeof make>, ExitCode: number) => {
+    const ended = { ...one, State: { ...one.State, Status: 'exited', ExitCode, FinishedAt: isoNow() } };
+    world.live.set(one.Id, ended);
+    return ended;
+  };
+  try {
+    await fc.assert(
+      fc.asyncProperty(fc.array(happening, { maxLength: 8 }), async (happenings) => {
+        world.created = isoNow();
+        await again();
+        let job = make();
+        for (const one of happenings) {
+          world.wall += 60_000;
+          if (one.what === 'clock') world.wall += one.hours * 3_600_000;
+          else if (one.what === 'restart') {
+            // It ends what runs, with whatever code that then has, and makes its bridge anew.
+            const ended = over(job, 0);
+            world.starts += 1;
+            world.created = isoNow();
+            await again();
+            const lost = { kind: 'lost', reason: expect.stringContaining('the Engine was stopped') };
+            expect(await exits.afterwards([ended], never)).toEqual(new Map([[ended.Id, lost]]));
+            job = make();
+          } else {
+            const { code } = one;
+            const ended = over(job, code);
+            const exit = { kind: 'code', code };
+            if (one.what === 'ends')
+              expect(await exits.atDeath(ended.Id, code, ended.Config.Labels['onejob.engine'], never)).toEqual(exit);
+            else {
+              await again();
+              expect(await exits.afterwards([ended], never)).toEqual(new Map([[ended.Id, exit]]));
+            }
+            job = make();
+          }
+        }
+      }),
+      { numRuns: 12 },
+    );
+  } finally {
+    engine.close();
+    await fake.stop();
+  }
 });
