@@ -16,7 +16,7 @@ one pool, \`default\`, of two agents, in Docker if it is usable, otherwise as pr
 there is also a pool \`gpu\` with one agent for each of them, for jobs that ask for devices (\`onejob run --devices 1\`).
 
 - Keys that are not set have their defaults; environment variables override the file, and flags override both.
-- \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints the values in use and where they come from.
+- \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints the values in use and where they come from, with \`--changed\` without defaults.
 - Unknown keys are errors, not warnings.
 - The daemon reads it once, when it starts: [changing the config](changing-the-config.md).
 

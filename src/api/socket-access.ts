@@ -15,6 +15,9 @@ export interface AccessFacts {
   readonly socket: { readonly uid: number; readonly gid: number; readonly mode: number } | null;
 }
 
+/** The daemon runs as root, and starts what they ask for. */
+const power = "Members of the group can get root's rights on this host.";
+
 const restart = 'restart the daemon ("onejob down --leave", then "onejob up": its jobs go on)';
 
 /** What is missing, as a clause, and what to do about it, as a sentence. Pure. */
@@ -26,7 +29,7 @@ export function whyDenied({ group, user, blocked, socket }: AccessFacts): { read
   if (group === null) {
     return {
       why: `it is for root only, because this host has no group "${groupName}"`,
-      hint: `To share it type "${create}" and "${join}", ${restart}, and log in again.`,
+      hint: `To share it type "${create}" and "${join}", ${restart}, and log in again. ${power}`,
     };
   }
   const isShared = blocked === null ? socket?.gid === group.gid : blocked.gid === group.gid && (blocked.mode & 0o010) !== 0;
@@ -41,7 +44,7 @@ export function whyDenied({ group, user, blocked, socket }: AccessFacts): { read
     return { why: 'permission denied', hint: 'Check the permissions of the socket and of its folders.' };
   return group.members.includes(user.name)
     ? { why: `you joined the group "${groupName}" after you logged in`, hint: `Log in again, or type "newgrp ${groupName}".` }
-    : { why: `you are not in the group "${groupName}"`, hint: `Type "${join}", then log in again.` };
+    : { why: `you are not in the group "${groupName}"`, hint: `Type "${join}", then log in again. ${power}` };
 }
 
 export function socketDenied(path: string): OnejobError {
@@ -54,7 +57,7 @@ export function socketFinding(path: string, group: Group | null = readGroup()): 
   const subject = 'socket';
   if (group === null) {
     const message = `Only root may use this daemon: this host has no group "${groupName}".`;
-    return { ...fine(subject, message), hint: `To share it type "sudo groupadd ${groupName}", then ${restart}.` };
+    return { ...fine(subject, message), hint: `To share it type "sudo groupadd ${groupName}", then ${restart}. ${power}` };
   }
   const socket = tryStat(path);
   if (socket?.gid !== group.gid) {

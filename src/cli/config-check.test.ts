@@ -72,3 +72,23 @@ test('reports a host that untrusted jobs could reach, unless there are no such j
     expect((await checkOn(why, file)).code).toBe(0);
   }
 });
+
+test('config show --changed leaves defaults out, as text and as JSON', async () => {
+  using dir = scratch();
+  const file = join(dir.path, 'config.yml');
+  writeFileSync(file, 'keep_jobs: 3d\npools:\n  a: { agents: 2, runtime: process }\n', { mode: 0o600 });
+  const show = async (...args: string[]) => {
+    const { context, stdout } = testContext(['config', 'show', ...args, file], dir.path);
+    expect(await runCli(context)).toBe(0);
+    return stdout();
+  };
+  const keys = (text: string) =>
+    text
+      .trim()
+      .split('\n')
+      .map((line) => line.split(':')[0]);
+  const changed = ['config', 'state_dir', 'socket', 'keep_jobs', 'pools.a.agents', 'pools.a.runtime'];
+  expect(keys(await show('--changed'))).toEqual(changed);
+  expect(JSON.parse(await show('--changed', '--json')).map(({ key }: { key: string }) => key)).toEqual(changed);
+  expect(keys(await show()).length).toBeGreaterThan(changed.length);
+});

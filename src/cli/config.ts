@@ -52,10 +52,10 @@ async function unguardedPools({ context }: Session, { config, paths }: Checked):
 }
 
 /** 1 when the config has an error. */
-export async function showConfig(session: Session): Promise<number> {
+export async function showConfig(session: Session, { changed = false }: { readonly changed?: boolean }): Promise<number> {
   const { output } = session;
   const checked = await look(session, 'skip');
-  const shown = configShow(checked);
+  const shown = configShow(checked).filter(({ origin }) => !changed || origin !== 'default');
   await output.result(shown, () => [formatShown(shown).trimEnd()]);
   if (configCheck(checked).ok) return exitCodes.ok;
   // A daemon would not run what is shown, and standard output must contain only the config.

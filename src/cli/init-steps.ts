@@ -75,8 +75,8 @@ export function openFrame(
   const isThere = stdin.isTTY === true && !output.json;
   const config = configPlace(session.flags, context.environment);
   if (!flags.force) refuseToOverwrite(config, '--config');
-  const tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
-  const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
+  let tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
+  let hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
   if (!isThere) {
     const noFile = flags.tokenFile === null && !hasToken ? ['--token-file FILE'] : [];
     const noAgents = flags.agents === null && !flags.yes ? ['--agents N (or --yes for the defaults)'] : [];
@@ -86,6 +86,19 @@ export function openFrame(
   if (flags.expires !== null) taken(type, '--expires', readDay(flags.expires.trim()));
   const person = isThere ? openPerson(stdin, context.stderr) : null;
   const settling: Settling = { service: type, person, yes: flags.yes };
+
+  /** Asks for the file of a secret that nobody types, such as a private key. `text`: the question. */
+  async function askForFile(text: string): Promise<void> {
+    tokenFile = await settle(settling, null, '--token-file', {
+      text,
+      usual: null,
+      read(typed) {
+        const path = resolve(context.cwd, typed);
+        return existsSync(path) ? { value: path } : { again: `${path} does not exist.` };
+      },
+    });
+    hasToken = true;
+  }
 
   /** Uses the token of an existing file, else a typed one, which the service may refuse a few times. */
   async function signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T }> {
@@ -138,7 +151,9 @@ export function openFrame(
   }
 
   return {
-    ...{ settling, signIn, finish },
+    ...{ settling, askForFile, signIn, finish },
+    /** Whether a token will be asked for. */
+    needsToken: person !== null && !hasToken,
     /** Aborted when the person leaves. */
     signal: person?.left ?? new AbortController().signal,
     [Symbol.dispose]: () => person?.[Symbol.dispose](),

@@ -73,7 +73,7 @@ test('only agents of an earlier start in a pool that names no runtime are a reas
   await using own = await choose('{ plain: {}, ci: { image: "missing:1" } }', [inDocker('plain/1')]);
   expect([own.runtimes.best.name, own.runtimes.reason]).toEqual([
     'docker',
-    'docker, because agents from before the start of this daemon are in containers',
+    'docker, because existing agents run in containers',
   ]);
 });
 

@@ -49,7 +49,7 @@ export async function chooseRuntimes(options: ChooseOptions) {
     if (inUse.includes('docker'))
       return {
         runtime: await make('docker'),
-        reason: 'docker, because agents from before the start of this daemon are in containers',
+        reason: 'docker, because existing agents run in containers',
         noDocker: null,
       };
     const { probeDocker } = await import('../engine/probe.ts');

@@ -583,7 +583,15 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await expect.poll(() => bars('Pools')).toMatch(/gpu\s+42 of 296 failed \(14%\)\s+14 infrastructure, 25 your code, 3 unknown/);
     expect(await bars('Devices')).toMatch(/12 of 47 infrastructure \(26%\)\s+17 failed in all, 3 your code, 2 unknown/);
     const days = page.getByRole('region', { name: /Jobs by day/ }).first();
-    await expect.poll(() => days.locator('.u-legend').last().innerText()).toMatch(/run:?\s*–\s*wait:?\s*–/);
+    await expect.poll(() => days.locator('.u-legend').last().innerText()).toMatch(/^all days\s*run\s*wait$/);
+    expect(await days.locator('.u-legend').first().innerText()).toMatch(/^all days\s*passed\s*808/);
+    // All of it in one line.
+    expect(
+      await days
+        .locator('.u-legend')
+        .first()
+        .evaluate(({ clientHeight }) => clientHeight),
+    ).toBeLessThan(36);
     const [today] = state.history.day?.slice(-1) ?? [];
     await days.getByRole('img', { name: /^Ended jobs by day: \d+ infrastructure, \d+ unknown, \d+ your code/ }).waitFor();
     await days.getByText('As a table').click();

@@ -1,6 +1,7 @@
 /** `init github` with the stand-in on a real port. */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { emptyEnvironment } from '../../../test/kit/config.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
@@ -30,6 +31,25 @@ async function init(...args: string[]) {
   const code = await runCli({ ...context, environment });
   return { code, stdout: stdout(), stderr: stderr() };
 }
+/** On a terminal: what is typed after each prompt that matches. */
+async function initAsked(args: readonly string[], answers: readonly (readonly [RegExp, string])[]) {
+  const stdin = Object.assign(new PassThrough(), { isTTY: true });
+  const own = ['--config', at('config.yml'), '--url', github.origin, '--agents', '2'];
+  const { context, stderr } = testContext(['init', 'github', ...own, ...args], dir.path, { stdin: () => stdin });
+  const left = [...answers];
+  let from = 0;
+  context.stderr.on('data', () => {
+    const [next] = left;
+    if (next === undefined || !next[0].test(stderr().slice(from))) return;
+    left.shift();
+    from = stderr().length;
+    setImmediate(() => stdin.write(`${next[1]}\n`));
+  });
+  const { environment: usual } = context;
+  const environment = { ...usual, config: null, configHome: at('home'), uid: 1000, path: dir.path, hostRoot: dir.path };
+  const code = await runCli({ ...context, environment });
+  return { code, stderr: stderr(), left: left.length };
+}
 const asApp = (id: number = github.app.id) => ['--app', String(id), '--token-file', 'key.pem'];
 
 it('writes a config for the App, once GitHub has shown it the runners', async () => {
@@ -52,6 +72,37 @@ it('writes one for a token, and says that a repository is public', async () => {
   const { code, stderr } = await init('--queue', 'acme/open', '--token-file', 'token');
   expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('It is public: its jobs are refused until') });
   expect(readFileSync(at('config.yml'), 'utf8')).toMatch(/token:\n +file: /);
+});
+
+it('asks on a terminal whether to sign in as an App, and for its key', async () => {
+  const { code, stderr, left } = await initAsked(
+    ['--queue', 'acme'],
+    [
+      [/Id of a GitHub App, .*empty: an access token/, String(github.app.id)],
+      [/private key of the App/, 'nowhere.pem'],
+      [/nowhere\.pem does not exist.*private key of the App/s, 'key.pem'],
+      [/Last day/, ''],
+      [/\? /, 'y'],
+    ],
+  );
+  expect({ code, left, stderr }).toEqual({
+    code: 0,
+    left: 0,
+    stderr: expect.stringContaining('lets onejob manage the runners of acme'),
+  });
+  const written = readFileSync(at('config.yml'), 'utf8');
+  expect(written).toMatch(new RegExp(`id: ${github.app.id}\\s+private_key:\\s+file: ${at('key.pem')}`));
+  expect(written).not.toContain('PRIVATE KEY');
+});
+
+it('asks for a token instead if there is no App, and never for an enterprise', async () => {
+  const typed = github.userToken();
+  const token = [/Access token .*: $/, typed] as const;
+  const rest = [[/Last day/, ''] as const, [/\? /, 'y'] as const];
+  expect(await initAsked(['--queue', 'acme'], [[/Id of a GitHub App/, ''], token, ...rest])).toMatchObject({ code: 0, left: 0 });
+  expect(readFileSync(at('config.yml'), 'utf8')).toMatch(/token:\n +file: /);
+  const big = await initAsked(['--queue', 'enterprises/big', '--force', '--no-check'], [token, ...rest]);
+  expect(big).toMatchObject({ code: 0, left: 0, stderr: expect.not.stringContaining('GitHub App') });
 });
 
 it.each([

@@ -13,7 +13,7 @@ import { type GithubCredential, placeOf, queueForm } from './type.ts';
 export async function initGithub({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { url: givenUrl = null, queue: givenQueue = null, app: givenApp = null } = flags.own;
   const url = givenUrl === null ? 'https://github.com' : taken('github', '--url', readServer(givenUrl));
-  const app = givenApp === null ? null : taken('github', '--app', readApp(givenApp.trim()));
+  let app = givenApp === null ? null : taken('github', '--app', readApp(givenApp.trim()));
   if (givenQueue !== null) taken('github', '--queue', readQueue(givenQueue.trim()));
   if (app !== null && flags.tokenFile === null)
     throw wrongUsage('The private key of the App is missing.', 'Give its file, as GitHub generates it: --token-file KEY.pem.');
@@ -27,10 +27,18 @@ export async function initGithub({ output, version, context }: Session, flags: I
   const place = placeOf(queue);
   if (app !== null && place.startsWith('enterprises/'))
     throw wrongUsage('An App cannot manage the runners of an enterprise.', 'Use a token: leave --app out.');
+  if (app === null && frame.needsToken && !place.startsWith('enterprises/')) {
+    app = await settle<number | null>(settling, null, '--app', {
+      text: 'Id of a GitHub App, which outlives people and whose tokens live for an hour (empty: an access token)',
+      usual: '',
+      read: (typed) => (typed === '' ? { value: null } : readApp(typed)),
+    });
+    if (app !== null) await frame.askForFile('File with the private key of the App, as GitHub generates it');
+  }
   const outbound = createOutbound(context.environment.proxies);
   try {
     const { token } = await frame.signIn({
-      text: 'Access token (for a GitHub App, start again with --app ID --token-file KEY.pem)',
+      text: 'Access token',
       read: (typed) => readSecret(typed, app !== null),
       refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED', 'E_SECRET'],
       async see(typed, from) {

@@ -23,8 +23,13 @@ export function addConfigCommands(program: Cli): void {
     .command('show')
     .local()
     .description('print the whole config in effect, and where each value comes from')
+    .option('--changed', 'leave out what has its default value')
     .argument('[file]', usual)
-    .does(failed, async (session) => (await import('../config.ts')).showConfig(session), configFile);
+    .does(
+      failed,
+      async (session, _file: unknown, flags: { changed?: boolean }) => (await import('../config.ts')).showConfig(session, flags),
+      configFile,
+    );
   config
     .command('apply')
     .description('make the running daemon load its changed config file; running jobs continue')

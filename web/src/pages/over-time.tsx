@@ -153,7 +153,7 @@ function Durations({ buckets, step, label }: BucketsProps) {
           ...(at > 0 && { dash: [6, 4] }),
           // A day between two without jobs has no line to either.
           points: { show: true, size: 5, fill: color(line.color) },
-          value: (_plot, value, _series, index) => (index === null || value == null ? '–' : formatAge(value)),
+          value: (_plot, value, _series, index) => (index === null ? '' : value == null ? '–' : formatAge(value)),
         }),
       ),
     ],
@@ -193,7 +193,7 @@ function timeAxis(buckets: readonly Bucket[], step: Step, axis: uPlot.Axis): uPl
 }
 
 function timeSeries(step: Step): uPlot.Series {
-  return { label: step, value: (_plot, value) => (value == null ? 'all' : bucketName(value * 1000, step)) };
+  return { label: '', value: (_plot, value) => (value == null ? `all ${step}s` : bucketName(value * 1000, step)) };
 }
 
 function heading(text: string): string {

@@ -117,6 +117,12 @@ test('what needs attention already is named in few words at the jobs that wait f
   // What only this job waits for is nowhere else.
   expect(brief(failing, 'it needs job k')).toBe('it needs job k');
   expect(brief(pool('a', [slot('a/1')]), 'the next agent is being prepared')).toBe('the next agent is being prepared');
+  const stranded = job('j', {
+    pool: 'old',
+    reason: 'The own queue no longer has a pool called "old". Type "onejob move JOB --to POOL".',
+  });
+  expect(whyWaits(stranded, [], now)).toContain('Type "onejob move');
+  expect(whyWaitsBriefly(stranded, [], now)).toBe('The own queue no longer has a pool called "old"');
 });
 
 test('a job has a place in line only where the line moves', () => {

@@ -289,7 +289,8 @@ export function whyWaits(job: Job, pools: readonly Pool[], now: number): string 
 export function whyWaitsBriefly(job: Job, pools: readonly Pool[], now: number): string {
   const [pool, ...others] = pools;
   const whole = whyWaits(job, pools, now);
-  if (pool === undefined || others.length > 0) return whole;
+  if (pool === undefined) return whole.replace(/\. Type ".*$/s, '');
+  if (others.length > 0) return whole;
   const [problem] = poolProblems(pool, now);
   const said = [...pool.paused, pool.backoff?.reason, 'the pool drains'].flatMap((text) =>
     text === undefined ? [] : [plain(text)],
