@@ -36,7 +36,9 @@ test('a job from its waiting to its agent’s own logs, and a host that is taken
   expect(result).toBe('succeeded');
   expect((await followed).code).toBe(0);
   await second.finished;
-  await expect.poll(async () => (await text('jobs', '--all')).stdout).toMatch(new RegExp(`^${id} +ci +passed \\(succeeded\\) .*one`, 'm'));
+  await expect
+    .poll(async () => (await text('jobs', '--all')).stdout)
+    .toMatch(new RegExp(`^${id} +ci +passed \\(succeeded\\) .*one`, 'm'));
   await expect.poll(async () => (await text('logs', '--agent', id)).code).toBe(0);
   const own = await text('logs', '--agent', id);
   expect(own.stdout).toMatch(/^==> .*\.log <==$/m);
