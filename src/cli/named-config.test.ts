@@ -52,7 +52,7 @@ test.each([
   expect(await manager.jobs({ all: true, pool: null })).toMatchObject({ jobs: [] });
 });
 
-test.each([['a.yml'], ['link.yml'], [null]])('its own config, named as %s, is the same one', async (name) => {
+test.each([['a.yml'], ['link.yml'], [null]])('its own config, named as %s, is accepted', async (name) => {
   expect(await onejob(run(...(name === null ? [] : ['--config', name])))).toMatchObject({ code: 0, stdout: 'ran\n' });
 });
 

@@ -97,7 +97,7 @@ function isInRange(host: string, range: string): boolean {
   const [, from = '', mark, to = ''] = /^([0-9a-f.:]+)([/-])([0-9a-f.:]+)$/.exec(range) ?? [];
   if (isIP(host) === 0 || family(host) !== family(from)) return false;
   const list = new BlockList();
-  // They throw for what is no range.
+  // They throw for an invalid range.
   const isRange = attempt(() => {
     if (mark === '/') list.addSubnet(from, Number(to), family(from));
     else list.addRange(from, to, family(from));

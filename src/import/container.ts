@@ -230,7 +230,6 @@ const reasons: ReadonlyMap<string, string> = new Map([
   ['cap_drop', 'beyond NET_RAW, MKNOD and AUDIT_WRITE, which agents never have'],
   ['secrets', 'secrets reach jobs through "onejob secret"'],
   ['memswap_limit', '"memory" is the limit, and agents have no swap'],
-  ['mem_swappiness', 'agents have no swap'],
   ['mem_reservation', '"memory" is a limit, and nothing is reserved'],
   ['ipc', 'write "shm_size" for shared memory'],
 ]);

@@ -450,7 +450,7 @@ describe('what Compose means, kept or remarked', () => {
     expect(pool).toMatchObject({ read_only: true, unsafe: { privileged: true }, volumes: ['/x:/x'] });
   });
 
-  test('and no is no', async () => {
+  test('and "no" means no', async () => {
     const { pool } = await one('privileged: "false"\nread_only: "no"');
     expect([pool.read_only, pool.unsafe]).toEqual([undefined, undefined]);
   });

@@ -137,7 +137,7 @@ function program({ command, terminal }: ShellSpec): string[] {
 
 /**
  * The manager reads from sockets, which no program can open again by name, as in `>/dev/stderr`. So the output goes through pipes
- * that belong to the shell's user. Their readers are no part of the sandbox: they end with the last writer. Nothing waits for them
+ * that belong to the shell's user. Their readers do not belong to the sandbox: they end with the last writer. Nothing waits for them
  * but the end of the output.
  */
 function namedOutput([out, err]: readonly [string, string], uid: number | null): string[] {
