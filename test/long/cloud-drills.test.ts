@@ -142,6 +142,25 @@ test('a join token that is used twice costs the machine its place, and another o
   expect((await here.view())?.machines[0]?.run).toBe(second?.run);
 });
 
+test('a join token that comes again when the machine has long joined is refused, and costs nobody a job', {
+  timeout: 180_000,
+}, async () => {
+  await using here = await bench({ host: 'boot: 1m' });
+  await here.home.up();
+  await here.home.api.machineUp('burst');
+  await expect.poll(here.states, soon).toEqual(['joined']);
+  const joined = Date.now();
+  // Within this time nobody could know who of the two is the machine.
+  await expect.poll(() => Date.now() - joined, { timeout: 90_000, interval: 500 }).toBeGreaterThan(60_000);
+  const [{ run = '', url = '', token = '' } = {}] = here.played;
+  const thief = createJoinClient({ url, run, clock: systemClock, fetch });
+  const again = thief.join({ token, credential: newSecret(), version: '0.1.0' }, AbortSignal.timeout(10_000));
+  await expect(again).rejects.toMatchObject({ code: 'E_CLOUD_DENIED' });
+  expect(await here.states()).toEqual(['joined']);
+  expect(await here.receipts()).toEqual([]);
+  await here.down();
+});
+
 test('a stockout everywhere is told, and "onejob cloud up" asks again once there is capacity', { timeout: 120_000 }, async () => {
   await using here = await bench();
   const { aws } = here;

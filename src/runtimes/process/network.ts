@@ -83,6 +83,9 @@ function ownAddresses(read: (path: string) => string, links: ReadonlySet<string>
   const v6 = read('/proc/net/if_inet6').matchAll(/^(\w{32}) \w+ \w+ (00|20) \w+ +(\S+)$/gm);
   const found = [...v4].flatMap(([, address = '']) => (address.startsWith('127.') ? [] : [address]));
   const found6 = [...v6].flatMap(([, hex = '', scope, link = '']) => (scope === '00' || links.has(link) ? [hex] : []));
+  // A host that forwards IPv6 answers at one more address of each network.
+  const any = read('/proc/net/anycast6').matchAll(/^\d+ +(\S+) +(\w{32}) /gm);
+  for (const [, link = '', hex = ''] of any) if (!hex.startsWith('fe80') || links.has(link)) found6.push(hex);
   return [...new Set([...found, ...found6.map((hex) => hex.replace(/(\w{4})(?!$)/g, '$1:'))])];
 }
 

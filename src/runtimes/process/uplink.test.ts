@@ -61,11 +61,13 @@ it('knows the addresses of the host, those of interfaces that are down too, and 
   const addresses =
     'fd000000000000000000000000000002 04 40 00 80     eth0\nfe8000000000000000fc00fffe000001 04 40 20 80     eth0\n';
   const others = 'fe8000000000000000fc00fffe000002 05 40 20 80  docker0\n00000000000000000000000000000001 01 80 10 80       lo\n';
-  const files = { '/proc/net/fib_trie': trie, '/proc/net/if_inet6': addresses + others };
+  const anycast = `2    eth0            fd${'0'.repeat(30)}     1\n5    docker0         fe80${'0'.repeat(28)}     1\n`;
+  const files = { '/proc/net/fib_trie': trie, '/proc/net/if_inet6': addresses + others, '/proc/net/anycast6': anycast };
   const found = ['172.17.0.1', '192.0.2.2', 'fd00:0000:0000:0000:0000:0000:0000:0002'];
-  expect(look(files).addresses).toEqual(found);
+  const forwarding = 'fd00:0000:0000:0000:0000:0000:0000:0000';
+  expect(look(files).addresses).toEqual([...found, forwarding]);
   const leading = { ...files, '/proc/net/ipv6_route': v6(`fd${zero.slice(3)}1`, 'eth0') + noV6 };
-  expect(look(leading).addresses).toEqual([...found, 'fe80:0000:0000:0000:00fc:00ff:fe00:0001']);
+  expect(look(leading).addresses).toEqual([...found, 'fe80:0000:0000:0000:00fc:00ff:fe00:0001', forwarding]);
 });
 
 it('passes questions on to a resolver on the loopback of the host, and keeps the rest of the file', () => {
