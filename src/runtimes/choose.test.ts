@@ -71,10 +71,7 @@ test('only agents of an earlier start in a pool that names no runtime are a reas
     expect([other.runtimes.best.name, other.runtimes.all.map(({ name }) => name)]).toEqual(['process', ['docker', 'process']]);
   }
   await using own = await choose('{ plain: {}, ci: { image: "missing:1" } }', [inDocker('plain/1')]);
-  expect([own.runtimes.best.name, own.runtimes.reason]).toEqual([
-    'docker',
-    'docker, because existing agents run in containers',
-  ]);
+  expect([own.runtimes.best.name, own.runtimes.reason]).toEqual(['docker', 'docker, because existing agents run in containers']);
 });
 
 test('Docker is checked again, and stays chosen', async () => {
