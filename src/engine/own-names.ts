@@ -1,4 +1,4 @@
-/** Names of images that onejob makes on an Engine. No registry may serve them: whoever has such a name at one is not onejob. */
+/** Names of images that onejob makes on an Engine. No registry may serve them: anyone could have such a name at one. */
 
 /** Names that the Engine takes for the same image as the rest of the name. */
 const sameAs = /^(?:(?:docker\.io|index\.docker\.io|localhost)\/)?(?:library\/)?/;
