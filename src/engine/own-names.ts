@@ -1,4 +1,4 @@
-/** Names of images that onejob makes on an Engine. No registry may serve them: somebody else has such a name there. */
+/** Names of images that onejob makes on an Engine. No registry may serve them: anyone could have such a name at one. */
 
 /** Names that the Engine takes for the same image as the rest of the name. */
 const sameAs = /^(?:(?:docker\.io|index\.docker\.io|localhost)\/)?(?:library\/)?/;
