@@ -245,7 +245,8 @@ export function interrupts({ context }: Session) {
   };
   const releases = [context.process.onSignal(interrupt), context.process.onHangup(interrupt)];
   const release = (): void => {
-    for (const each of releases) each();
+    // The process ends soon: another Ctrl-C must not kill it before its store is closed.
+    if (!stop.signal.aborted) for (const each of releases) each();
   };
   return { stop: stop.signal, hurry: hurry.signal, [Symbol.dispose]: release };
 }

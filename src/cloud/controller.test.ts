@@ -245,7 +245,7 @@ it('a wish ends once no try can bring a machine, and the next one tries again', 
   expect(counted('setEnd')).toBe(1);
 });
 
-it('a wish goes on while the cloud only has none left, or has refused one type of two', async () => {
+it('a wish continues while the cloud only has none left, or has refused one type of two', async () => {
   for (const rules of [{}, { types: ['big', 'small'] }]) {
     const { controller, pass } = play(
       {

@@ -209,7 +209,7 @@ export function createController(parts: ControllerParts) {
 
   function tick(): void {
     for (const [host, end] of wishEnds) if (clock.now() >= end) expire(host);
-    // Nobody waits for a machine that no try brings: the caller is told why.
+    // Nobody waits for a machine that no try brings: each command that waits is told why.
     for (const [host] of wishes) if (wishOf(host) > 0 && of(host).length === 0 && refusal(host) !== null) expire(host);
     const earliest = Math.min(...[...clouds.keys()].map(nowOf));
     const today = Math.floor(earliest / 86_400) * 86_400;

@@ -46,6 +46,8 @@ export interface SimHostOptions {
   readonly parts?: MoreParts;
   /** Whether it may lose power. */
   readonly losesPower?: boolean;
+  /** ms that a sync takes: from, to. */
+  readonly syncs?: readonly [from: number, to: number];
   /** Lines of the story that are kept; default 4,000. */
   readonly lines?: number;
 }
@@ -87,6 +89,10 @@ export class SimHost {
   readonly #disk: SimDisk;
   #running: Running | null = null;
   #crashedAt = Number.NEGATIVE_INFINITY;
+  /** Commits so far, and how many of them are on disk. */
+  readonly #commits = { made: 0, synced: 0 };
+  /** Called after each commit of a host that may lose power. */
+  readonly onCommit = new Set<(store: Store) => void>();
   /** Called when the host loses power, before anything is lost. */
   readonly onCut = new Set<() => void>();
   /** Called whenever a manager is up. */
@@ -111,9 +117,11 @@ export class SimHost {
     this.#config = join(this.dir, 'config.yml');
     this.#disk = new SimDisk(join(this.dir, 'state', 'onejob.db'), options.losesPower === true);
     const takes = seeded(seed ^ 0xd15c);
+    const { syncs } = options;
     syncTo({
-      begin: () => asWorld(() => this.#disk.begin()),
-      takes: () => 1 + takes() * (takes() < 0.9 ? usualSync : slowSync),
+      begin: () => asWorld(() => this.#begin()),
+      takes: () =>
+        syncs === undefined ? 1 + takes() * (takes() < 0.9 ? usualSync : slowSync) : syncs[0] + takes() * (syncs[1] - syncs[0]),
     });
     writeFileSync(this.#config, options.config.replaceAll('$DIR', this.dir));
   }
@@ -230,11 +238,32 @@ export class SimHost {
         if (isDiskFull()) throw fullDisk();
         return result;
       });
-      if (options.durable) this.#disk.begin()();
+      this.#commits.made += 1;
+      if (options.durable) this.#begin()();
+      if (this.#options.losesPower === true) for (const fn of this.onCommit) fn(store);
       process.point('commit');
       return answer;
     };
     return { ...store, transaction };
+  }
+
+  /** What is committed by now; to be called once that is on disk. */
+  #begin(): () => void {
+    const { made } = this.#commits;
+    const synced = this.#disk.begin();
+    return () => {
+      this.#commits.synced = Math.max(this.#commits.synced, made);
+      synced();
+    };
+  }
+
+  /** The last commit, to ask `isOnDisk` later. */
+  get commit(): number {
+    return this.#commits.made;
+  }
+
+  isOnDisk(commit: number): boolean {
+    return commit <= this.#commits.synced;
   }
 
   #passes(effect: Effect): void {

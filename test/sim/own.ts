@@ -50,8 +50,12 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   /** Those without a result. */
   const open = new Set<string>();
   const begunAt = new Map<string, number>();
+  /** Jobs whose script has ended by itself, so that each sandbox that there is of them says how. */
+  const over = new Set<string>();
   /** Jobs whose output nobody had synced when the power went. */
   const cutOff = new Set<string>();
+  /** The commits with the results of jobs that nobody was told yet. */
+  const endedIn = new Map<string, number>();
   const broken: string[] = [];
   /** ms in which nobody could end a job: no manager was up, the Engine away, the disk full. */
   let away = 0;
@@ -79,6 +83,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   engine.watchers.add({
     signalled: disturbed('signalled'),
     removed: disturbed('removed'),
+    ended({ job, exit }) {
+      if (job !== null && exit?.kind === 'code' && exit.code === jobs.get(job)?.act.exit) over.add(job);
+    },
     released(sandbox) {
       if (sandbox.job === null) return;
       if (/^[0-9a-f]{12}$/.test(sandbox.job) && !jobs.has(sandbox.job))
@@ -156,6 +163,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     if (wanted === undefined) return;
     const wasTaken = wanted.takenAt !== null;
     noteTaken(job, wanted);
+    const commit = endedIn.get(job.id);
+    if (job.state === 'done' && commit !== undefined && !host.isOnDisk(commit))
+      broken.push(`S12: the end of job ${job.id} was told before it was on disk`);
     if (!wasTaken && wanted.takenAt !== null && wanted.isAccepted && !wanted.isCancelled) checkOrder(job.id, wanted, job.pool);
     note(job, wanted);
   }
@@ -175,6 +185,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     }
     wanted.result = job.result;
     open.delete(job.id);
+    endedIn.delete(job.id);
     done += 1;
     host.tell(`job ${job.id} is done: ${JSON.stringify(job.result)}`);
     judge(job.id, wanted, job.result);
@@ -251,12 +262,18 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     for (const id of open) (jobs.get(id) as Wanted).mayBeStopped = true;
   });
   // Nobody can know whether the script of a job that an agent had was handed over. A manager that was killed may have given it one.
+  // How one ended that was over is known: its sandbox is removed only once that is on disk.
   host.onCut.add(() => {
+    endedIn.clear();
     for (const id of open)
       if (host.up === null || (jobs.get(id) as Wanted).takenAt !== null) {
-        engine.lost.add(id);
+        if (!over.has(id)) engine.lost.add(id);
         cutOff.add(id);
       }
+  });
+  host.onCommit.add((store) => {
+    for (const id of open)
+      if (begunAt.has(id) && !endedIn.has(id) && store.jobs.get(id)?.progress.result != null) endedIn.set(id, host.commit);
   });
   host.onUp.add(() => {
     const { up, process } = host;
@@ -323,8 +340,9 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     },
     unsettled() {
       const [first] = open;
+      // Asking the manager would sync what it has not synced yet.
       if (first !== undefined)
-        return `job ${first} has no result, and ${open.size - 1} others: ${host.up?.services.own.job(first)?.state}`;
+        return `job ${first} has no result, and ${open.size - 1} others: ${host.store?.jobs.get(first)?.progress.state}`;
       return checking > 0 ? 'logs are read' : null;
     },
     census() {

@@ -45,6 +45,8 @@ export interface Scenario {
   readonly happens: readonly Wish[];
   /** Hours after all has come to its end in which nothing may happen; default 1. */
   readonly calm?: number;
+  /** ms that a sync of the disk takes: from, to; default a few. */
+  readonly syncs?: readonly [from: number, to: number];
   /** Names of the outside systems that take part, besides the Engine and the users of the own queue. */
   readonly with?: readonly string[];
   /** What must have happened at least, by the counts of a run: without it the scenario says nothing. */
@@ -223,6 +225,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     seed,
     config: scenario.config,
     losesPower: scenario.instead?.what === 'power' || scenario.happens.some(({ what }) => what === 'power'),
+    ...(scenario.syncs !== undefined && { syncs: scenario.syncs }),
     ...(scenario.runtime !== undefined && { runtime: scenario.runtime }),
     ...(scenario.images !== undefined && { images: scenario.images }),
     parts: (process) => Object.assign({}, ...outsides.map((one) => one.parts?.(process) ?? {})) as ReturnType<MoreParts>,

@@ -5,6 +5,7 @@ import { parse } from 'yaml';
 import { systemClock } from '../../src/clock.ts';
 import { createJoinClient } from '../../src/cloud/join/client.ts';
 import { newSecret, type StageName } from '../../src/cloud/join/protocol.ts';
+import { hasCode } from '../../src/errors.ts';
 import type { Machines } from './cloud-standins.ts';
 
 export interface Played {
@@ -38,6 +39,8 @@ export function playMachines({ isBusy = () => false, fails = () => null, beforeJ
   /** What was wrong with machines that the cloud had not ended. */
   const broken: unknown[] = [];
   const alive = new Set<string>();
+  /** What those were told that their controller did not expect. */
+  const unexpected = new Map<string, unknown>();
 
   async function play(machine: Played): Promise<void> {
     const { id, run, url, token } = machine;
@@ -88,9 +91,18 @@ export function playMachines({ isBusy = () => false, fails = () => null, beforeJ
       const archive = { url: setting('package'), sha256: setting('sum') };
       const machine: Played = { id, run, url, token, package: archive, config: '', stages: [] };
       played.push(machine);
-      play(machine).catch((error: unknown) => alive.has(id) && broken.push(error));
+      play(machine).catch((error: unknown) => {
+        if (!alive.has(id)) return;
+        broken.push(error);
+        if (hasCode(error, 'E_CLOUD_DENIED')) unexpected.set(id, error);
+      });
     },
-    end: (id) => void alive.delete(id),
+    end(id) {
+      alive.delete(id);
+      // Its controller expected it no more, and was about to end it.
+      const at = unexpected.has(id) ? broken.indexOf(unexpected.get(id)) : -1;
+      if (at >= 0) broken.splice(at, 1);
+    },
   };
   return { machines, played, alive, broken };
 }

@@ -59,6 +59,20 @@ export const ownQueue: readonly Scenario[] = [
     seeds: 12,
   },
   {
+    name: 'slow-disk-cuts',
+    about: 'A sync takes seconds, and the host loses power meanwhile, mostly right after the Engine was asked for something.',
+    config: three,
+    hours: 1,
+    syncs: [500, 6_000],
+    happens: [
+      { ...job, count: 80 },
+      { what: 'power', count: 20, of: 'runtime', after: [1, 12], down: [1_000, 5_000] },
+      { what: 'power', count: 6, after: [1, 40], down: [1_000, 5_000] },
+    ],
+    atLeast: { jobs: 80, cuts: 12 },
+    seeds: 6,
+  },
+  {
     name: 'each-cut',
     about: 'One job, and the host loses power at the first effect of its manager, its second, and so on: before it, and after it.',
     config: one,
