@@ -34,7 +34,7 @@ describe('every recording there is', () => {
     ['nvidia-smi/version/r610-rtx2080super.txt', /an output of nvidia-smi that onejob does not read/],
     ['nvidia-smi/help/old-help-query-gpu.txt', /an output of nvidia-smi that onejob does not read|no report of nvidia-smi/],
     ['nvidia-smi/mig/gh200-96gb.lgip.txt', /an output of nvidia-smi that onejob does not read/],
-    ['nvidia-smi/csv/gb10-unified-memory.csv', /no report of nvidia-smi/],
+    ['nvidia-smi/csv/gb10-unified-memory.csv', /values of "nvidia-smi --query-gpu" as CSV/],
     ['nvidia-smi/README.md', /nvidia-smi/],
   ])('%s says what it is', async (file, words) => {
     const { findings } = await read(file);

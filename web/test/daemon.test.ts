@@ -41,7 +41,7 @@ describe.skipIf(lacks('chromium', 'bubblewrap', 'root'))('dashboard of a real da
     for (const n of [0, 1]) await page.getByRole('listitem', { name: `GPU ${n}, in use` }).waitFor();
     const waits = await hold(here, 'gpu');
     const row = page.locator('.queue', { has: page.locator(`a[href="#/jobs/${waits.id}"]`) });
-    await row.getByText('all 2 agents of pool gpu are busy').waitFor();
+    await row.getByText('both agents of pool gpu are busy').waitFor();
 
     // Which job has which card is not ours to choose.
     const onFirst = (await here.api.devices())[0]?.agents[0];
