@@ -9,6 +9,7 @@ import { scratch } from '../../test/support/scratch.ts';
 import type { ResumeView } from '../api/schema.ts';
 import { startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
+import { startOf } from '../store/lead.ts';
 import { untilEnded } from './control.ts';
 import { readVersion } from './session.ts';
 
@@ -64,8 +65,11 @@ test('a daemon that does not end is not called ended', async () => {
   const daemon = spawn('sleep', ['1000']);
   try {
     await once(daemon, 'spawn');
-    expect(await untilEnded(daemon.pid ?? 0, 30)).toBe(false);
-    const ended = untilEnded(daemon.pid ?? 0, 60_000);
+    const pid = daemon.pid ?? 0;
+    const started = startOf(pid);
+    expect(await untilEnded({ pid, started }, 30)).toBe(false);
+    expect(await untilEnded({ pid, started: 'of an earlier process with this pid' }, 30)).toBe(true);
+    const ended = untilEnded({ pid, started }, 60_000);
     daemon.kill('SIGKILL');
     expect(await ended).toBe(true);
   } finally {

@@ -89,6 +89,7 @@ async function end(session: Session, connection: Connection, asked: DownRequest,
   const release = context.process.onSignal(() => interrupted.resolve('interrupted'));
   try {
     const { pid, pools } = await client.status();
+    const started = startOf(pid);
     const jobs = pools.flatMap(({ slots }) => slots).filter(({ agent }) => agent.job !== null).length;
     // Requested first: once told to end, the daemon may be gone at once.
     const forgotten = request.forget ? client.forgotten().catch(() => null) : [];
@@ -102,7 +103,7 @@ async function end(session: Session, connection: Connection, asked: DownRequest,
     }
     const told = await forgotten;
     // A process of another host cannot be seen from here.
-    const hasEnded = session.remote !== null || (await untilEnded(pid, lastSteps));
+    const hasEnded = session.remote !== null || (await untilEnded({ pid, started }, lastSteps));
     output.progress(null);
     if (!hasEnded) {
       output.say(`the daemon has closed its socket, but its process ${pid} still ends: start no other before that is gone`);
@@ -151,14 +152,18 @@ const lastSteps = 60_000;
 
 /**
  * Whether a process ends within `patience` ms. A daemon closes its socket before it releases its state, and must be gone for
- * `onejob down && onejob up`. It is not a child of this process, so this has to poll.
+ * `onejob down && onejob up`. It is not a child of this process, so this has to poll. `started`: as `startOf` said before.
  */
-export async function untilEnded(pid: number, patience: number): Promise<boolean> {
-  for (const until = performance.now() + patience; isThere(pid); await after(10)) if (performance.now() > until) return false;
+export async function untilEnded(
+  daemon: { readonly pid: number; readonly started: string | null },
+  patience: number,
+): Promise<boolean> {
+  for (const until = performance.now() + patience; isThere(daemon); await after(10)) if (performance.now() > until) return false;
   return true;
 }
 
-/** While one of its threads is there, so are its files and sockets, even if its first thread has ended. */
-function isThere(pid: number): boolean {
-  return startOf(pid) !== null || (attempt(() => readdirSync(`/proc/${pid}/task`)) ?? []).length > 1;
+/** While one of its threads is there, so are its files and sockets, even if its first thread has ended. Its pid may be another's by now. */
+function isThere({ pid, started }: { readonly pid: number; readonly started: string | null }): boolean {
+  const now = startOf(pid);
+  return now === null ? (attempt(() => readdirSync(`/proc/${pid}/task`)) ?? []).length > 1 : now === started;
 }

@@ -13,6 +13,8 @@ export interface Pace {
 
 /** Its part of the time, and the ms that it may take at once after a while without work. */
 const [share, burst] = [0.2, 20];
+/** ms that it may owe: what else this process did meanwhile counts, too, and must not stop an honest one for long. */
+const largestDebt = 500;
 
 /** `yielded`: resolves when all that the work has led to has run. */
 export function createPace(clock: Clock, yielded: () => Promise<unknown> = turn): Pace {
@@ -24,7 +26,7 @@ export function createPace(clock: Clock, yielded: () => Promise<unknown> = turn)
     async spent(since) {
       await yielded();
       const now = clock.now();
-      left = Math.min(burst, left + (now - counted) * share) - (now - since);
+      left = Math.max(-largestDebt, Math.min(burst, left + (now - counted) * share) - (now - since));
       counted = now;
       if (left < 0) await sleep(clock, -left / share, never);
     },

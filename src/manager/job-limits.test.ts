@@ -19,6 +19,8 @@ it.each<[string, Partial<LimitFacts>, ReturnType<typeof limitsOf>]>([
     { memory: 2 ** 30, cpus: null, timeout: 3_600_000 },
   ],
   ['of a job that ended under another config', { job: { state: 'done', startedAt: 0 }, own: { ...none, cpus: 2 } }, { cpus: 2 }],
+  ['of a job that began under another config and still runs', { job: { state: 'running', startedAt: 0 } }, {}],
+  ['of a job that waits', { job: { state: 'waiting', startedAt: null } }, { memory: 2 ** 30, cpus: null, timeout: 3_600_000 }],
   ['of a job whose pool is gone', { pool: null, own: { ...none, memory: 2 ** 26 } }, { memory: 2 ** 26 }],
 ])('shows %s', (_, change, limits) => {
   expect(limitsOf({ ...facts, ...change })).toEqual(limits);

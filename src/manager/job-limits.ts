@@ -19,7 +19,7 @@ export interface LimitFacts {
 
 /** What is not certain is left out: the config of a job that began before may have been another one. */
 export function limitsOf({ job, own, pool, since }: LimitFacts): Limits {
-  const isNow = job.state !== 'done' || (job.startedAt !== null && job.startedAt >= since);
+  const isNow = job.startedAt === null ? job.state !== 'done' : job.startedAt >= since;
   const known = pool === null || !isNow ? null : pool;
   const one = (asked: number | null | undefined, of: (found: NonNullable<typeof known>) => number | null) =>
     asked ?? (known === null ? undefined : of(known));

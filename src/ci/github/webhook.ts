@@ -153,7 +153,10 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
     async close(): Promise<void> {
       isClosed = true;
       callOff();
-      await answering?.leave();
+      const left = answering?.leave();
+      // Also those whose handshake is not over, which the server does not count yet.
+      connections.closeAll();
+      await left;
     },
   };
 }

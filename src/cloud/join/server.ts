@@ -249,7 +249,10 @@ export function createJoinServer({ listen, tls, key, desk, clock, log, ports }: 
     async close(): Promise<void> {
       isClosed = true;
       callOff();
-      await answering?.leave();
+      const left = answering?.leave();
+      // Also those whose handshake is not over, which the server does not count yet.
+      connections.closeAll();
+      await left;
     },
   };
 }

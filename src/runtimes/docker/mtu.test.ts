@@ -26,6 +26,8 @@ test('one that is larger than wanted, said or not', () => {
   expect([exceeds({}, wanted), exceeds({ [mtuOption]: '1450' }, wanted), exceeds(null, wanted)]).toEqual([true, true, true]);
   expect([exceeds({ [mtuOption]: '1400' }, wanted), exceeds({ [mtuOption]: '1280' }, wanted)]).toEqual([false, false]);
   expect([exceeds({}, {}), exceeds({ [mtuOption]: '1400' }, {})]).toEqual([false, false]);
+  // As Podman lists it.
+  expect([exceeds({ mtu: '1400' }, wanted), exceeds({ mtu: '1450' }, wanted)]).toEqual([false, true]);
 });
 
 test('doctor: only behind a small uplink, and what is wrong with the default bridge', () => {

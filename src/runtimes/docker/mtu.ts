@@ -6,6 +6,8 @@ import { type Finding, fine, warning } from '../../finding.ts';
 import type { uplinkMtu } from '../../system/default-route.ts';
 
 export const mtuOption = 'com.docker.network.driver.mtu';
+/** What Podman makes of it, and lists. */
+const podmansOption = 'mtu';
 
 /** What a bridge has that is made without the option. */
 const usual = 1_500;
@@ -20,8 +22,11 @@ export function mtuOptions(uplink: Uplink): Readonly<Record<string, string>> {
 
 /** Whether a network has a larger one than `wanted`, also one that was made without the option. */
 export function exceeds(has: Options, wanted: Options): boolean {
-  const of = (options: Options): number => Number(options?.[mtuOption] ?? usual);
-  return of(has) > of(wanted);
+  return mtuOf(has) > mtuOf(wanted);
+}
+
+function mtuOf(options: Options): number {
+  return Number(options?.[mtuOption] ?? options?.[podmansOption] ?? usual);
 }
 
 /** `bridge`: options of the Engine's default bridge, which builds and pools with `network: bridge` use; null: it has none. */
@@ -30,7 +35,7 @@ export function mtuFindings(uplink: Uplink, bridge: Options): Finding[] {
   const { name, mtu } = uplink;
   const ours = fine('docker', `The uplink ${name} has an MTU of ${mtu}; onejob's own networks have it, too.`);
   if (bridge === null || !exceeds(bridge, { [mtuOption]: String(mtu) })) return [ours];
-  const has = bridge?.[mtuOption] ?? usual;
+  const has = mtuOf(bridge);
   const message = `The Engine's default bridge has an MTU of ${has}, but the uplink ${name} has ${mtu}: TLS may hang in image builds and on that bridge.`;
   const hint = `Write { "mtu": ${mtu} } into /etc/docker/daemon.json and restart the Engine. A network of your own needs "docker network create -o ${mtuOption}=${mtu} NAME".`;
   return [ours, warning('docker', message, hint)];

@@ -32,9 +32,9 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
   const ensure = async (name: string, more: Readonly<Record<string, string>>): Promise<string> => {
     const fitting = mtuOptions(uplink());
     const there = await ours(name);
-    // One that an earlier manager made; in use, it stays as it is until the next one.
+    // One that an earlier manager made; in use, for which Podman answers with an error, it stays as it is until the next one.
     const large = there.filter(({ Options }) => exceeds(Options, fitting) && Options?.[bridgeName] === more[bridgeName]);
-    const removed = await Promise.all(large.map(({ Id }) => engine.removeNetwork(Id)));
+    const removed = await Promise.all(large.map(({ Id }) => engine.removeNetwork(Id).catch(() => false)));
     if (removed.filter((one) => one).length === there.length) {
       const label = { [labels.owner]: owner };
       const options = { 'com.docker.network.bridge.enable_icc': 'false', ...fitting, ...more };
