@@ -366,14 +366,14 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       return places.filter((place) => served.includes(place));
     },
     /** The job of an agent that has ended already, whose end a webhook reports; null: the event is about another one. */
-    over({
-      action,
-      workflow_job: job,
-    }: JobEvent): { readonly job: RemoteJob; readonly agent: AgentId; readonly place: string } | null {
+    over(event: JobEvent): { readonly job: RemoteJob; readonly agent: AgentId; readonly place: string } | null {
+      const { action, workflow_job: job } = event;
       const agent = job.runner_name === null ? null : registrations.agentNames.agentOf(job.runner_name);
       if (action !== 'completed' || agent === null || slots.poolOf(agent) !== null) return null;
       const its = registrations.find(agent);
       if (its?.service !== config.name || its.remote === null) return null;
+      // A repository's administrators may give a runner of their own any name.
+      if (!placesOf(event).includes(its.place)) return null;
       const remote = { place: its.place, id: its.remote };
       return { job: jobAt(remote, { ...knownOf(agent), job }), agent, place: its.place };
     },

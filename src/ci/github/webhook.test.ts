@@ -6,7 +6,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub, signedWebhook } from '../../../test/kit/github.ts';
-import { contextOf, githubService, hookSecret, jitIn } from '../../../test/kit/github-service.ts';
+import { contextOf, githubService, hookSecret, jitIn, jobLine } from '../../../test/kit/github-service.ts';
 import { openPorts } from '../../http/ports.ts';
 import { createWebhook } from './webhook.ts';
 
@@ -361,4 +361,24 @@ it('tells how a job ended whose agent has ended before', async () => {
   // Once more, and late, changes nothing.
   expect(await one.hook('in_progress', job)).toBe(204);
   expect(one.store.serviceJobs.get(id)).toMatchObject({ result: 'success' });
+});
+
+it('a refusal that was written down stays, whatever is told after its agent has ended', async () => {
+  const one = await bench();
+  await one.up();
+  one.live.add('a1');
+  const { script } = await one.service.register(contextOf('a1'), patient);
+  const runner = one.github.connect(jitIn(script));
+  const job = one.github.queue({ labels: ['ci'], name: 'build' });
+  runner.take();
+  one.service.listen('a1')(jobLine({ refused: 'it comes from stranger/demo, a fork' }));
+  expect(await one.hook('in_progress', job)).toBe(204);
+  one.live.delete('a1');
+  await one.service.deregister(contextOf('a1'), patient);
+  const row = () => one.store.serviceJobs.get(`hub-${runner.row.id}`);
+  expect(row()).toMatchObject({ result: 'refused' });
+  runner.finish('failure');
+  expect(await one.hook('completed', job)).toBe(204);
+  await one.soon(() => row()?.endedAt).toEqual(expect.any(Number));
+  expect(row()).toMatchObject({ result: 'refused', note: 'onejob refused this job: it comes from stranger/demo, a fork.' });
 });
