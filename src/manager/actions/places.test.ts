@@ -22,10 +22,13 @@ beforeEach(() => {
 afterEach(() => dir[Symbol.dispose]());
 
 function places(agents: PoolConfig['agents'], ...hosts: string[]) {
+  return placesAmong(undefined, agents, ...hosts);
+}
+function placesAmong(mountinfo: (() => string) | undefined, agents: PoolConfig['agents'], ...hosts: string[]) {
   const recipe = { mounts: hosts.map((host) => mount(host)) };
   const pools = [{ name: 'p', agents, agentName: 'agent-{n}', recipe }] as unknown as PoolConfig[];
   const guarded = { stateDir: at('state'), socket: at('state', 'onejob.sock'), secretsKey: null, services: [], notify: null };
-  return createMountPlaces({ ...guarded, host: 'gpu', pools } as unknown as Parameters<typeof createMountPlaces>[0]);
+  return createMountPlaces({ ...guarded, host: 'gpu', pools } as unknown as Parameters<typeof createMountPlaces>[0], mountinfo);
 }
 function becomesLink(path: string, target: string): void {
   renameSync(path, `${path}.was`);
@@ -66,4 +69,17 @@ test('a volume of a job is what was checked, and others are what they lead to', 
   const { of } = places(1);
   symlinkSync('/usr', at('link'));
   expect(of([mount(at('link')), mount(at('link'), { real: at('v1') })])).toEqual(['/usr', at('v1')]);
+});
+
+test('a volume on a file server is not looked at again, since that may be away', () => {
+  const onServer = (path: string) => () => `20 1 0:20 / / rw - ext4 /dev/sda rw\n21 20 0:21 / ${path} rw - nfs4 server:/ rw\n`;
+  becomesLink(at('open/one'), at('v1'));
+  const { of } = placesAmong(onServer(at('open')), 1, at('open/one'));
+  unlinkSync(at('open/one'));
+  expect(of([mount(at('open/one')), mount(at('open/other'))])).toEqual([at('v1'), at('open/other')]);
+  // A link on a disk of this host that leads there.
+  becomesLink(at('closed/current'), at('v2'));
+  const through = placesAmong(onServer(at('v2')), 1, at('closed/current'));
+  unlinkSync(at('closed/current'));
+  expect(through.of([mount(at('closed/current'))])).toEqual([at('v2')]);
 });

@@ -2,7 +2,7 @@
  * Where the volumes of sandboxes lead, right before each is made. A path of a pool's volume was checked when the config was read: who
  * may write to a folder above it could put a link in its place since, to any folder of the host.
  */
-import { lstatSync, readlinkSync, type Stats } from 'node:fs';
+import { lstatSync, readFileSync, readlinkSync, type Stats } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { type Guarded, hostPathProblem } from '../../config/check-mounts.ts';
 import type { Config } from '../../config/config.ts';
@@ -12,11 +12,19 @@ import { isNamed } from '../../config/volumes.ts';
 import { attempt } from '../../errors.ts';
 import { mountChanged } from '../../runtimes/mounts.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
+import { mountTypeOf } from '../../store/directory.ts';
 
 export type MountPlaces = ReturnType<typeof createMountPlaces>;
 
+/** The mounts of this process, read without touching any of them. */
+const ownMounts = (): string => attempt(() => readFileSync('/proc/self/mountinfo', 'utf8')) ?? '';
+
+/** Types of file systems behind which a server may be. */
+const served =
+  /^(?:nfs|nfs4|cifs|smb\w*|ceph|lustre|gpfs|beegfs|glusterfs|afs|9p|autofs|fuse\.(?!(?:fuse-overlayfs|ext\d|ntfs(?:-3g)?|exfat|bindfs|mergerfs|gocryptfs|encfs|lxcfs)$).+)$/;
+
 /** To be created when the config was checked. */
-export function createMountPlaces(config: Guarded & Pick<Config, 'pools' | 'host'>) {
+export function createMountPlaces(config: Guarded & Pick<Config, 'pools' | 'host'>, mountinfo = ownMounts) {
   const nameOf = slotNames(config);
   /** Host paths of volumes, and where each led at first. */
   const checked = new Map<string, string>();
@@ -34,9 +42,12 @@ export function createMountPlaces(config: Guarded & Pick<Config, 'pools' | 'host
         }
     }
 
-  const placeOf = ({ host, real }: Mount): string => {
-    const now = real ?? realOf(host);
+  const placeOf = ({ host, real }: Mount, mounts: string): string => {
     const before = checked.get(host);
+    const isAway = (path: string): boolean => served.test(mountTypeOf(path, mounts) ?? '');
+    // A look at a file server that is away takes for ever, and with it this whole process. What is mounted is compared, too.
+    if (real === undefined && [host, before ?? host].some(isAway)) return before ?? host;
+    const now = real ?? realOf(host);
     if (before === undefined && later.some((template) => isOf(template, host))) checked.set(host, now);
     if (before === undefined || before === now) return now;
     const why = hostPathProblem({ host: now }, config) ?? (isDecidedHere(host) ? null : 'other users can change that');
@@ -49,7 +60,10 @@ export function createMountPlaces(config: Guarded & Pick<Config, 'pools' | 'host
 
   return {
     /** The place of each mount, without links. @throws OnejobError E_MOUNT_CHANGED */
-    of: (mounts: readonly Mount[]): readonly string[] => mounts.map(placeOf),
+    of(mounts: readonly Mount[]): readonly string[] {
+      const seen = mountinfo();
+      return mounts.map((mount) => placeOf(mount, seen));
+    },
   };
 }
 
