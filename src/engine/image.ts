@@ -193,7 +193,7 @@ const notThere =
 const denied =
   /unauthorized|authentication required|access to the resource is denied|pull access denied|denied:|no basic auth|forbidden|\b40[13]\b/i;
 const unreached =
-  /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset|toomanyrequests|HTTP status: (429|5\d\d)|unexpected status .*: (429|5\d\d)/i;
+  /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset|broken pipe|server closed|transport connection broken|toomanyrequests|HTTP status: (429|5\d\d)|unexpected status .*: (429|5\d\d)/i;
 
 /** Translates the Engine's words about a pull. Docker gives no codes here. */
 function pullFailure(reference: string, error: unknown, engine: Engine): OnejobError {
