@@ -327,6 +327,11 @@ test.each([
     'failed to resolve reference "r.test/none:1": unexpected status from HEAD request to https://r.test/v2/none/manifests/1: 502 Bad Gateway',
     'E_REGISTRY_UNREACHABLE',
   ],
+  [
+    'a registry that hangs up while it is asked',
+    'Get "http://r.test/v2/": write tcp 10.0.0.2:52110->10.0.0.3:80: write: broken pipe',
+    'E_REGISTRY_UNREACHABLE',
+  ],
   ['a registry that gives no more', 'toomanyrequests: You have reached your pull rate limit.', 'E_REGISTRY_UNREACHABLE'],
   ['an image for other processors', 'no matching manifest for linux/amd64 in the manifest list entries', 'E_PULL_FAILED'],
 ])('an image that cannot be pulled, as %s says it', async (_, said, code) => {
