@@ -138,7 +138,14 @@ async function runManager(
   let web: { readonly problem: string | null } | null = null;
   const webProblems = (): string[] => (web?.problem == null ? [] : [web.problem]);
   const host = await openHost({
-    ...{ config, env, store, runtimes, clock, log, ports, program: { version, self } },
+    config,
+    env,
+    store,
+    runtimes,
+    clock,
+    log,
+    ports,
+    program: { version, self },
     async configChanged() {
       if (options.instead !== undefined) return null;
       const found = findConfig(options, env, process.cwd());

@@ -74,7 +74,12 @@ export async function openHost(given: HostParts) {
   const services = await createCiServices({
     // Machines in clouds have the slots of these pools; here they only show how many jobs wait.
     config: { ...config, pools: [...config.pools, ...config.hosts.flatMap((host) => host.pools)] },
-    ...{ env, store, clock, log, onejob: { ...given.program, temporary }, ports: given.ports },
+    env,
+    store,
+    clock,
+    log,
+    onejob: { ...given.program, temporary },
+    ports: given.ports,
     ...outside,
     slots: { ...slotFacts(() => loop.reconciler, clock), reasonFor },
     called: metrics.called,
@@ -202,7 +207,16 @@ export async function openHost(given: HostParts) {
     const mayStart = () => shutdown.decided === null && !loop.reconciler.pause.any;
     const own = { queue, logs: loop.followers, history: store.history, mayStart, recount: countWaiting };
     return openMachines({
-      ...{ config, store, clock, log, fetch, variables, version, own, away, ports: given.ports },
+      config,
+      store,
+      clock,
+      log,
+      fetch,
+      variables,
+      version,
+      own,
+      away,
+      ports: given.ports,
       services: [...services.byName.values()],
     });
   }

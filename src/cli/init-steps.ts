@@ -151,7 +151,10 @@ export function openFrame(
   }
 
   return {
-    ...{ settling, askForFile, signIn, finish },
+    settling,
+    askForFile,
+    signIn,
+    finish,
     /** Whether a token will be asked for. */
     needsToken: person !== null && !hasToken,
     /** Aborted when the person leaves. */

@@ -125,7 +125,10 @@ test('artifacts of a job on another host need a pattern from here, which decides
   const { context, stderr } = testContext(['artifacts', job.id], dir.path);
   // Its daemon is reached through a pipe, which is this socket here.
   const remote = createRemote({
-    ...{ host: parseSshUrl('ssh://gpuci'), variables: {}, interactive: false, progress: () => {} },
+    host: parseSshUrl('ssh://gpuci'),
+    variables: {},
+    interactive: false,
+    progress: () => {},
   });
   remote.dial = async () => () => connect(join(dir.path, 'onejob.sock'));
   const place = async () => Promise.reject(new Error('nothing is here'));

@@ -211,7 +211,7 @@ it('a wish for a machine ends at its time, also for the controller after this on
   const clock = handClock();
   const wishes = new Map<string, Wish>();
   const denied = async () => {
-    throw new CloudError('E_CLOUD_CAPACITY', 'There is none.');
+    throw new CloudError('E_CLOUD_CAPACITY', 'The zone has no machine of this type.');
   };
   const first = play({ create: denied }, { clock, wishes });
   first.controller.up('burst', 600_000);
@@ -251,7 +251,7 @@ it('a wish continues while the cloud only has none left, or has refused one type
       {
         async create({ offer }) {
           if (offer.type === 'small') throw new CloudError('E_CLOUD_REQUEST', 'There is no such type.');
-          throw new CloudError('E_CLOUD_CAPACITY', 'There is none.', { retry: true });
+          throw new CloudError('E_CLOUD_CAPACITY', 'The zone has no machine of this type.', { retry: true });
         },
       },
       { rules },

@@ -38,10 +38,31 @@ it('a plan says in words what a machine that has not joined waits for', () => {
 });
 
 const machine: Machine = {
-  ...{ run: 'onejob-00000000000000aa', owner: 'ours', cloud: 'aws', host: 'burst', token: '', by: 'test', price: null },
-  ...{ offer: { type: 'big', spot: false, zone: 'a' }, born: 0, expires: 3600, state: 'joined', since: 0, made: null, end: null },
-  ...{ why: null, isFailure: false, joinedAt: null, stage: null, items: [], absent: [], seenAt: null, tokenHash: '' },
-  ...{ credentialHash: null, console: null, registrations: null },
+  run: 'onejob-00000000000000aa',
+  owner: 'ours',
+  cloud: 'aws',
+  host: 'burst',
+  token: '',
+  by: 'test',
+  price: null,
+  offer: { type: 'big', spot: false, zone: 'a' },
+  born: 0,
+  expires: 3600,
+  state: 'joined',
+  since: 0,
+  made: null,
+  end: null,
+  why: null,
+  isFailure: false,
+  joinedAt: null,
+  stage: null,
+  items: [],
+  absent: [],
+  seenAt: null,
+  tokenHash: '',
+  credentialHash: null,
+  console: null,
+  registrations: null,
 };
 
 /** What `up` of a host does whose check finds this. `there`: states of machines that it has. */
@@ -49,7 +70,12 @@ async function up(findings: readonly Finding[], there: readonly Machine['state']
   const told: string[] = [];
   const host = { host: 'burst', cloud: 'aws', min: 0, max: 2, pools: [], image: null } as unknown as CloudHost;
   const controller = {
-    ...{ waiting: () => 0, wanted: () => 0, reason: () => null, refusal: () => null, reports: () => new Map(), nowOf: () => 0 },
+    waiting: () => 0,
+    wanted: () => 0,
+    reason: () => null,
+    refusal: () => null,
+    reports: () => new Map(),
+    nowOf: () => 0,
     machines: () => there.map((state): Machine => ({ ...machine, state })),
     up: () => void told.push('made'),
   };

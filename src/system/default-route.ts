@@ -3,7 +3,7 @@ import { readOr } from './process-identity.ts';
 
 type Read = (path: string) => string;
 
-/** Interface of the IPv4 default route with the lowest metric, and whether that names a gateway; null: there is none. */
+/** Interface of the IPv4 default route with the lowest metric, and whether that names a gateway; null without such a route. */
 export function defaultRoute(table: string): { readonly name: string; readonly gateway: boolean } | null {
   const routes = table
     .split('\n')

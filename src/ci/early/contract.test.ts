@@ -65,7 +65,13 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
     state: 'running',
     facts: () => ({
       ...{ title: `job ${number}`, definition: null, build: null, repository: null, branch: null, reason: null, link: null },
-      ...{ demands: [], result: null, outcome: null, failedIn: null, queuedAt: null, startedAt: null, endedAt: null },
+      demands: [],
+      result: null,
+      outcome: null,
+      failedIn: null,
+      queuedAt: null,
+      startedAt: null,
+      endedAt: null,
     }),
   });
   const entryOf = ({ id, name, isOnline, job }: Row): Entry => {

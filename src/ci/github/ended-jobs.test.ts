@@ -46,7 +46,15 @@ async function working(options: Options = {}) {
       { timeout: 30_000, interval: 2 },
     );
   return {
-    ...{ ...bench, clock, runner, queued, begun, id, answers, until, hear },
+    ...bench,
+    clock,
+    runner,
+    queued,
+    begun,
+    id,
+    answers,
+    until,
+    hear,
     row: () => bench.store.serviceJobs.get(id),
     verdict: () => bench.store.outcomes.get(id)?.verdict,
     /** Its agent has ended. */
@@ -75,8 +83,13 @@ it('a job that passed has the conclusion of GitHub, and its times', async () => 
   const ended = one.clock.wall();
   await one.leave('Succeeded');
   expect(one.row()).toMatchObject({
-    ...{ state: 'done', result: 'success', outcome: 'passed', note: null },
-    ...{ queuedAt: one.queued.queuedAt, startedAt: one.begun, endedAt: ended },
+    state: 'done',
+    result: 'success',
+    outcome: 'passed',
+    note: null,
+    queuedAt: one.queued.queuedAt,
+    startedAt: one.begun,
+    endedAt: ended,
   });
   expect(one.verdict()).toMatchObject({ kind: 'passed' });
 });

@@ -165,8 +165,14 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     const known = knownOf(agent);
     if (!isEnded(known)) known.job = job;
     known.told ??= {
-      ...{ repository, run: job.run_id, number: null, workflow: job.workflow_name, name: job.name },
-      ...{ event: null, ref: null, refused: null },
+      repository,
+      run: job.run_id,
+      number: null,
+      workflow: job.workflow_name,
+      name: job.name,
+      event: null,
+      ref: null,
+      refused: null,
     };
     return agent;
   }

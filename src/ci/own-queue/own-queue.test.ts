@@ -318,7 +318,8 @@ describe('what a job brings itself', () => {
     store.close();
     store = openStore(join(dir.path, 'state'));
     queue = createOwnQueue({
-      ...{ store, pools: [pool('default')] },
+      store,
+      pools: [pool('default')],
       mountProblem: (mount) => {
         asked.push(mount.host);
         return mount.host === real ? 'it shows secrets' : null;

@@ -141,7 +141,8 @@ test('the image of a sandbox is learned even if the sandbox cannot be made', asy
   const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
   const learned: (string | undefined)[] = [];
   const parts = {
-    ...{ clock: handClock(), slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} } },
+    clock: handClock(),
+    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
     ...{ deviceManager: null, caches: { ensure: async () => {} } },
     fingerprints: { made: (_key: string, _about: unknown, { imageId }: Made) => void learned.push(imageId) },
   } as unknown as ActParts;
@@ -156,7 +157,8 @@ test.each([
 ])('a job of the pool’s image is refused by a runtime without images if it names it (%s): %s', async (names, code) => {
   const config = { name: 'p', recipe: plainRecipe, imageRecipe: null, caches: [] } as unknown as PoolConfig;
   const runtime = {
-    ...{ name: 'process', capabilities: { images: false } },
+    name: 'process',
+    capabilities: { images: false },
     async prepare() {
       throw new OnejobError('E_GATE_ENDED', 'It was asked for a sandbox.');
     },
@@ -166,8 +168,11 @@ test.each([
   const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
   const slot = emptySlot({ key: 'p/1', runtime: 'process', grace: 0 });
   const parts = {
-    ...{ clock: handClock(), slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} } },
-    ...{ deviceManager: null, caches: { ensure: async () => {} }, fingerprints: { imageOf: async () => null } },
+    clock: handClock(),
+    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
+    deviceManager: null,
+    caches: { ensure: async () => {} },
+    fingerprints: { imageOf: async () => null },
   } as unknown as ActParts;
   const { prepare } = createExecutors(parts);
   const events = await prepare({ act: 'prepare', agent: 'a', job: 'j' }, 'p/1', new AbortController().signal);
