@@ -339,7 +339,8 @@ describe('doctor', () => {
   });
 });
 
-it('tells how a job ended whose agent has ended before', async () => {
+/** An agent whose runner has taken a job. */
+async function working() {
   const one = await bench();
   await one.up();
   one.live.add('a1');
@@ -347,6 +348,11 @@ it('tells how a job ended whose agent has ended before', async () => {
   const runner = one.github.connect(jitIn(script));
   const job = one.github.queue({ labels: ['ci'], name: 'build' });
   runner.take();
+  return { one, runner, job };
+}
+
+it('tells how a job ended whose agent has ended before', async () => {
+  const { one, runner, job } = await working();
   expect(await one.hook('in_progress', job)).toBe(204);
   const id = `hub-${runner.row.id}`;
   one.live.delete('a1');
@@ -364,13 +370,7 @@ it('tells how a job ended whose agent has ended before', async () => {
 });
 
 it('a refusal that was written down stays, whatever is told after its agent has ended', async () => {
-  const one = await bench();
-  await one.up();
-  one.live.add('a1');
-  const { script } = await one.service.register(contextOf('a1'), patient);
-  const runner = one.github.connect(jitIn(script));
-  const job = one.github.queue({ labels: ['ci'], name: 'build' });
-  runner.take();
+  const { one, runner, job } = await working();
   one.service.listen('a1')(jobLine({ refused: 'it comes from stranger/demo, a fork' }));
   expect(await one.hook('in_progress', job)).toBe(204);
   one.live.delete('a1');
