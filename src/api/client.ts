@@ -242,8 +242,7 @@ export function createClient(options: ClientOptions) {
       ask((schemas) => schemas.proofView.array(), get(`/v1/proofs?${queryOf(filter)}`)),
     machines: () => ask((schemas) => schemas.cloudHostView.array(), get('/v1/machines')),
     receipts: (limit: number) => ask((schemas) => schemas.machineView.array(), get(`/v1/receipts?limit=${limit}`)),
-    /** `wait`: ms. */
-    /** The cloud is asked a lot first. */
+    /** `wait`: ms. The daemon first checks whether the cloud would make a machine, so it takes longer than other calls. */
     machineUp: (host: string, wait?: number, signal?: AbortSignal) =>
       ask((schemas) => schemas.cloudHostView, {
         ...post(`/v1/machines/${encodeURIComponent(host)}/up`, { wait }),

@@ -370,12 +370,12 @@ export function createOwnQueue(options: OwnQueueOptions) {
     },
     /** Newest first, with the place of each. `all`: also jobs that are done. */
     page,
-    /** A waiting job has `ahead`, the number of jobs before it. */
     /** The limits that a job asked for itself; null: this queue does not have it. */
     asked(id: string): Pick<StoredRequest, 'memory' | 'cpus' | 'timeout'> | null {
       const { memory, cpus, timeout } = find(id)?.request ?? {};
       return memory === undefined || cpus === undefined || timeout === undefined ? null : { memory, cpus, timeout };
     },
+    /** A waiting job has `ahead`, the number of jobs before it. */
     job(id: string): JobView | null {
       const job = find(id);
       return job === null ? null : inQueue(job);
