@@ -61,12 +61,10 @@ const processes = [
 ];
 
 /** Short ones that take a minute or more together: acceptance has them, and the gate stays small. */
-const slow = ['web/test/dashboard.test.ts', 'test/e2e/{cloud-command,hold,hosts}.test.ts'];
+const slow = ['web/test/{daemon,dashboard,impostor}.test.ts', 'test/e2e/{cloud-command,hold,hosts,kept-port}.test.ts'];
 
-/** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = [
-  'test/long/{cloud-aws,cloud-azure,cloud-gcp,cloud-jobs,gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts',
-];
+/** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants, real clients. Few on purpose. */
+const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,github-clients,gpu-grants,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,
@@ -87,7 +85,7 @@ export const lanes = {
   unit: { include: beside, exclude: [agents, ...processes] },
   sim: { include: ['test/sim/**/*.test.ts'], exclude: [] },
   process: { include: processes, exclude: [agents] },
-  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/{daemon,impostor}.test.ts'], exclude: slow },
+  e2e: { include: ['test/e2e/**/*.test.ts'], exclude: slow },
   real: { include: real, exclude: [] },
   long: { include: ['test/long/**/*.test.ts', agents, ...slow], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },

@@ -8,6 +8,7 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 /** The longest of their lanes, each lane's longest first. */
 export const longest = [
   'test/properties/promises.test.ts',
+  'test/e2e/config-change.test.ts',
   'test/e2e/jobs.test.ts',
   'src/runtimes/docker/docker.contract.test.ts',
   'src/cli/cli.test.ts',
