@@ -83,7 +83,7 @@ export interface Route {
   /** Of a request that becomes a shell's connection: starts it. `handle` gets requests that cannot be upgraded. */
   upgrade?(request: ApiRequest, served: Answering): (start: ShellStart, signal: AbortSignal) => Promise<RunningShell>;
   /** Answers that may be unread at a time, because each takes much memory until then. */
-  readonly atOnce?: number;
+  readonly atOnce?: number | ((request: ApiRequest) => number | undefined);
   handle(request: ApiRequest, served: Answering): unknown;
 }
 
@@ -100,11 +100,12 @@ export function route<
   B extends z.ZodType | Media | undefined = undefined,
   A extends z.ZodType | Media | undefined = undefined,
 >(
-  declared: Omit<Route, 'params' | 'query' | 'body' | 'answer' | 'handle' | 'upgrade'> & {
+  declared: Omit<Route, 'params' | 'query' | 'body' | 'answer' | 'atOnce' | 'handle' | 'upgrade'> & {
     readonly params?: P;
     readonly query?: Q;
     readonly body?: B;
     readonly answer?: A;
+    readonly atOnce?: number | ((request: ApiRequest<Checked<P>, Checked<Q>, Checked<B>>) => number | undefined);
     upgrade?(request: ApiRequest<Checked<P>>, served: Answering): ReturnType<NonNullable<Route['upgrade']>>;
     handle(request: ApiRequest<Checked<P>, Checked<Q>, Checked<B>>, served: Answering): Answer<A> | Promise<Answer<A>>;
   },

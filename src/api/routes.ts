@@ -231,6 +231,7 @@ const jobRoutes: Routes = {
     role: 'read',
     params: byId,
     answer: schemas.jobView.array(),
+    atOnce: 16,
     handle: ({ params }, { manager }) => manager.arrayJobs(params.id),
   }),
   'POST /v1/job-arrays/:id/cancel': route({
@@ -400,6 +401,8 @@ const logRoutes: Routes = {
     role: 'read',
     query: logQuery,
     answer: media('application/octet-stream'),
+    // An agent's own logs are in memory while they are sent.
+    atOnce: ({ query }) => (query.own ? 4 : undefined),
     handle({ query, signal }, { manager }) {
       const source = sourceOf(query);
       const { own, follow, tail = null } = query;

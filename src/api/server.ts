@@ -15,13 +15,14 @@ import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
-import { type Caller, isLogin } from './access.ts';
+import type { Caller } from './access.ts';
 import { createDoctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
 import { statusOf, stopping, toErrorView } from './http-errors.ts';
 import { type Answering, type ApiRequest, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
 import { routes } from './routes.ts';
+import { createShares, readPatience } from './shares.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 import { createUpgrades } from './upgrades.ts';
 import { createWeb, type Web, type WebOptions } from './web.ts';
@@ -56,7 +57,7 @@ const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 
 export async function startApi(options: ApiOptions) {
   const { version, clock = systemClock } = options;
   const findRoute = createRouter(routes);
-  const takeTurn = createTurns();
+  const shares = createShares(clock);
   const files = createWebFiles(options.web?.files ?? webFolder);
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
@@ -134,10 +135,16 @@ export async function startApi(options: ApiOptions) {
       const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
       const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
       const asked = checkedRequest(route, given);
-      takeTurn(route, kind, admitted?.id ?? kind, response);
+      if (admitted !== null) await shares.turn(admitted);
+      // Nobody would read it.
+      if (response.destroyed) return;
+      if (closing) throw stopping();
+      gone.signal.throwIfAborted();
+      shares.takeAnswer(route, mostAtOnce(route, asked), kind, admitted?.id ?? kind, response);
       const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
-      send(response, route, answer, (error) => refuse(error, request, response, from));
+      const taken = (length: number) => admitted !== null && shares.takeBytes(length, admitted.id, response);
+      send(response, route, answer, { taken, failed: (error) => refuse(error, request, response, from) });
       if (from !== null && answer instanceof Readable) cutOff(response, clock);
     } catch (error) {
       refuse(expired ? loginEnded() : error, request, response, from);
@@ -298,9 +305,6 @@ function refusePrototype(key: string, value: unknown): unknown {
   return value;
 }
 
-/** ms after which a client that does not read such an answer is cut off. */
-const turnPatience = 60_000;
-
 /** Cuts off a client that has not taken what is written for it for so long, so that it keeps neither memory nor files open. */
 function cutOff(response: ServerResponse, clock: Clock): void {
   let isStuck = false;
@@ -308,7 +312,7 @@ function cutOff(response: ServerResponse, clock: Clock): void {
   const look = (): void => {
     if (isStuck) return void response.destroy();
     isStuck = response.writableNeedDrain;
-    callOff = clock.after(turnPatience / 2, look);
+    callOff = clock.after(readPatience / 2, look);
   };
   if (response.closed) return;
   look();
@@ -318,35 +322,22 @@ function cutOff(response: ServerResponse, clock: Clock): void {
   response.once('close', () => callOff());
 }
 
-/** Limits how many answers of a route are unread at a time, for each kind of caller: one must not keep the others away. */
-function createTurns() {
-  const unread = new Map<string, number>();
-  /** @throws OnejobError E_API_BUSY */
-  return (route: Route, kind: ApiRequest['kind'], id: string, response: ServerResponse): void => {
-    const { atOnce, summary } = route;
-    if (atOnce === undefined || response.destroyed) return;
-    // One login has a share of what its role has, so that it keeps no other away.
-    const limits = [[`${kind} ${summary}`, atOnce] as const, ...(isLogin(id) ? [[`${id} ${summary}`, atOnce / 4] as const] : [])];
-    for (const [key, most] of limits) {
-      if ((unread.get(key) ?? 0) < most) continue;
-      const message = `Cannot answer now: ${most} clients are already reading the same ("${summary}").`;
-      throw new OnejobError('E_API_BUSY', message, { hint: 'Try again in a minute.', retry: true });
-    }
-    for (const [key] of limits) unread.set(key, (unread.get(key) ?? 0) + 1);
-    const late = setTimeout(() => response.destroy(), turnPatience).unref();
-    response.once('close', () => {
-      for (const [key] of limits) unread.set(key, (unread.get(key) ?? 1) - 1);
-      clearTimeout(late);
-    });
-  };
+function mostAtOnce({ atOnce }: Route, asked: ApiRequest): number | undefined {
+  return typeof atOnce === 'function' ? atOnce(asked) : atOnce;
 }
 
-/** `failed` is called when a stream breaks. */
+interface Sending {
+  /** Called before so many bytes are written at once. */
+  readonly taken: (length: number) => void;
+  /** Called when a stream breaks. */
+  readonly failed: (error: unknown) => void;
+}
+
 function send(
   response: ServerResponse,
   { status = 200, answer: declared }: Route,
   answer: unknown,
-  failed: (error: unknown) => void,
+  { taken, failed }: Sending,
 ): void {
   // A stream of events has begun.
   if (response.headersSent) return;
@@ -362,11 +353,13 @@ function send(
     response.removeHeader('content-type');
     if (status === 200) response.statusCode = 204;
     response.end();
-  } else if (declared instanceof z.ZodType) sendJson(response, answer);
+  } else if (declared instanceof z.ZodType) sendJson(response, answer, taken);
   else response.end(answer);
 }
 
-function sendJson(response: ServerResponse, value: unknown): void {
+function sendJson(response: ServerResponse, value: unknown, taken: Sending['taken'] = () => {}): void {
+  const text = Buffer.from(JSON.stringify(value));
+  taken(text.length);
   response.setHeader('content-type', 'application/json; charset=utf-8');
-  response.end(JSON.stringify(value));
+  response.end(text);
 }

@@ -258,6 +258,57 @@ test('one login has a share of the lists that readers may leave unread, and keep
   expect(await say(await dial(), head('GET', '/v1/jobs', bearer('operator')))).toMatch(/^HTTP\/1.1 200/);
 }, 20_000);
 
+test('those who may only read have a share of the time: an operator does not wait for what they ask for again and again', async () => {
+  await start();
+  const asked: string[] = [];
+  manager.arrayJobs = (id) => {
+    asked.push(id);
+    // As ten thousand jobs take.
+    clock.advance(900);
+    return [];
+  };
+  const array = (id: string, role: 'read' | 'operator') => head('GET', `/v1/job-arrays/${id}`, bearer(role));
+  const [first, second, gone] = [await dial(), await dial(), await dial()];
+  expect(await say(first, array('first', 'read'))).toMatch(/^HTTP\/1.1 200/);
+  gone.write(array('gone', 'read'));
+  const later = say(second, array('second', 'read'));
+  await vi.waitFor(() => expect(clock.next()).not.toBeNull());
+  const alone = await dial();
+  expect(await say(alone, array('operator', 'operator'))).toMatch(/^HTTP\/1.1 200/);
+  expect(await say(alone, array('again', 'operator'))).toMatch(/^HTTP\/1.1 200/);
+  expect(asked).toEqual(['first', 'operator', 'again']);
+  gone.destroy();
+  await isClosed(gone);
+  // Until the server has seen that, too.
+  for (let at = 0; at < 5; at += 1) expect(await say(alone, head('GET', '/v1/me', bearer('operator')))).toMatch(/^HTTP\/1.1 200/);
+  clock.advance(2_500);
+  expect(await later).toMatch(/^HTTP\/1.1 200/);
+  expect(asked).toEqual(['first', 'operator', 'again', 'second']);
+  await vi.waitFor(() => expect(clock.next()).not.toBeNull());
+  clock.advance(2_500);
+});
+
+test('what an agent has logged itself is sent to few readers at a time', async () => {
+  await start();
+  manager.agentLogs = async function* (_source, _how, signal) {
+    yield { stream: 'stdout', bytes: Buffer.alloc(1 << 20) };
+    await once(signal, 'abort');
+  };
+  const own = head('GET', '/v1/logs?agent=a&own=1', bearer('read'));
+  await unread(4, own);
+  expect(await say(await dial(), own)).toMatch(/^HTTP\/1.1 503.*4 clients are already reading the same/s);
+  expect(await say(await dial(), head('GET', '/v1/logs?agent=a&own=1', bearer('operator')))).toMatch(/^HTTP\/1.1 200/);
+});
+
+test('answers that one token leaves unread have a limit in bytes, whatever they are about', async () => {
+  await start();
+  manager.history = () => [{ key: 'x'.repeat(20 << 20) }] as unknown as ReturnType<FakeManager['history']>;
+  const history = head('GET', '/v1/history', bearer('read'));
+  await unread(3, history);
+  expect(await say(await dial(), history)).toMatch(/^HTTP\/1.1 503.*are not read yet/s);
+  expect(await say(await dial(), head('GET', '/v1/history', bearer('operator')))).toMatch(/^HTTP\/1.1 200/);
+});
+
 /** Resolves once so many more bytes have arrived. */
 function takes(reader: Socket, bytes: number): Promise<void> {
   return new Promise((resolve) => {

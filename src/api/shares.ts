@@ -1,0 +1,82 @@
+/**
+ * How much of the daemon each caller over TCP may take, so that none keeps the others away: answers of a route, and bytes of answers,
+ * that it has not read yet, and of those who may only read their share of this process' time.
+ */
+import type { ServerResponse } from 'node:http';
+import type { Clock } from '../core/clock.ts';
+import { OnejobError } from '../errors.ts';
+import { createPace, type Pace } from '../http/pace.ts';
+import { type Admission, isLogin } from './access.ts';
+import type { ApiRequest, Route } from './route.ts';
+
+/** ms after which a client that does not read such an answer is cut off. */
+export const readPatience = 60_000;
+
+/** Bytes of answers that a caller may leave unread. */
+const mostUnread = 64 << 20;
+
+interface Reader {
+  readonly pace: Pace;
+  /** Resolves when the next request may be answered. */
+  last: Promise<void>;
+  waiting: number;
+}
+
+export function createShares(clock: Clock) {
+  const answers = new Map<string, number>();
+  const bytes = new Map<string, number>();
+  const readers = new Map<string, Reader>();
+
+  /** Counts until the client has read the answer, or has gone. */
+  function count(counts: Map<string, number>, key: string, added: number, response: ServerResponse): void {
+    counts.set(key, (counts.get(key) ?? 0) + added);
+    response.once('close', () => {
+      const left = (counts.get(key) ?? 0) - added;
+      if (left > 0) counts.set(key, left);
+      else counts.delete(key);
+    });
+  }
+
+  return {
+    /**
+     * Resolves when this request of a caller may be answered. Those of a reader are answered one after the other, and what that costs
+     * is measured: a list of ten thousand jobs takes a second.
+     */
+    async turn({ caller, id }: Admission): Promise<void> {
+      if (caller.role !== 'read') return;
+      const reader = readers.get(id) ?? { pace: createPace(clock), last: Promise.resolve(), waiting: 0 };
+      readers.set(id, reader);
+      const { last } = reader;
+      const over = Promise.withResolvers<void>();
+      reader.last = over.promise;
+      reader.waiting += 1;
+      await last;
+      // The answer is made before anything else of this process has its turn.
+      void reader.pace.spent(reader.pace.now()).then(() => {
+        reader.waiting -= 1;
+        if (reader.waiting === 0) readers.delete(id);
+        over.resolve();
+      });
+    },
+    /** Of a route that has a limit. @throws OnejobError E_API_BUSY */
+    takeAnswer({ summary }: Route, most: number | undefined, kind: ApiRequest['kind'], id: string, response: ServerResponse): void {
+      if (most === undefined || response.destroyed) return;
+      // One login has a share of what its role has, so that it keeps no other away.
+      const limits = [[`${kind} ${summary}`, most] as const, ...(isLogin(id) ? [[`${id} ${summary}`, most / 4] as const] : [])];
+      for (const [key, limit] of limits)
+        if ((answers.get(key) ?? 0) >= limit) throw busy(`${limit} clients are already reading the same ("${summary}")`);
+      for (const [key] of limits) count(answers, key, 1, response);
+      const late = setTimeout(() => response.destroy(), readPatience).unref();
+      response.once('close', () => clearTimeout(late));
+    },
+    /** Before so many bytes are written. @throws OnejobError E_API_BUSY */
+    takeBytes(length: number, id: string, response: ServerResponse): void {
+      if ((bytes.get(id) ?? 0) + length > mostUnread) throw busy('earlier answers to the same token or login are not read yet');
+      count(bytes, id, length, response);
+    },
+  };
+}
+
+function busy(why: string): OnejobError {
+  return new OnejobError('E_API_BUSY', `Cannot answer now: ${why}.`, { hint: 'Try again in a minute.', retry: true });
+}
