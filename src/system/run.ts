@@ -17,6 +17,8 @@ export interface RunOptions {
   readonly cwd?: string;
   /** Default: the environment of this process. */
   readonly env?: Readonly<Record<string, string>>;
+  /** In addition to that. */
+  readonly moreEnv?: Readonly<Record<string, string>>;
   /** Its standard input. Default: empty. */
   readonly input?: string | Uint8Array;
   /** ms after which it is killed. Default: never. */
@@ -36,9 +38,9 @@ export interface RunOptions {
  * @throws what the system reports if a process cannot be created, such as `E2BIG`
  */
 export function run(program: string, args: readonly string[], options: RunOptions = {}): Promise<Ended> {
-  const { input = '', most = 64 * 2 ** 20, killSignal = 'SIGKILL', ...rest } = options;
+  const { input = '', most = 64 * 2 ** 20, killSignal = 'SIGKILL', env = process.env, moreEnv = {}, ...rest } = options;
   return new Promise((resolve) => {
-    const how = { ...rest, encoding: 'buffer', maxBuffer: most, killSignal } as const;
+    const how = { ...rest, env: { ...env, ...moreEnv }, encoding: 'buffer', maxBuffer: most, killSignal } as const;
     const child = execFile(program, args, how, (error, stdout, stderr) => {
       resolve({ code: error === null ? 0 : (error.code ?? null), error, stdout, stderr: stderr.toString() });
     });

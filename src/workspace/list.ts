@@ -81,9 +81,17 @@ function realFolders(top: string): (path: string) => boolean {
   };
 }
 
+/**
+ * The folder may be a stranger's, and git obeys the config that it finds there: which program watches files, which ones run when its
+ * index changes, and which one fetches an object that is missing.
+ */
+const noPrograms = ['-c', 'core.fsmonitor=false', '-c', 'core.hooksPath=/dev/null'];
+const noProtocols = { GIT_ALLOW_PROTOCOL: 'none', GIT_NO_LAZY_FETCH: '1', GIT_OPTIONAL_LOCKS: '0' };
+
 async function runGit(folder: string): Promise<Buffer | null> {
   const args = ['ls-files', '-z', '--cached', '--others', '--exclude-standard'];
-  const { code, error, stdout, stderr } = await run('git', args, { cwd: folder, most: Number.POSITIVE_INFINITY });
+  const how = { cwd: folder, moreEnv: noProtocols, most: Number.POSITIVE_INFINITY };
+  const { code, error, stdout, stderr } = await run('git', [...noPrograms, ...args], how);
   if (error === null) return stdout;
   const said = typeof code === 'string' ? error.message : stderr.trim() || `exit code ${code}`;
   if (said.startsWith('fatal: not a git repository (or any')) return null;

@@ -270,6 +270,36 @@ describe('a git work tree', () => {
     expect(Object.keys((await sent()).found)).toEqual(['a']);
   });
 
+  it.each([
+    ['a watcher of files', 'core.fsmonitor', (program: string) => program],
+    ['a hook', 'core.hooksPath', (program: string) => dirname(program)],
+    ['a helper that fetches what is missing', 'remote.origin.url', (program: string) => `ext::${program}`],
+  ])('runs no program that its own config names: %s', async (_, key, value) => {
+    // A folder of a clone can be a repository by itself: git tracks such files.
+    git('init', '-q');
+    for (let at = 0; at < 3; at += 1) put(`folder/${at}/file`);
+    git('add', '.');
+    git('commit', '-qm', 'x');
+    const program = join(dir.path, 'hooks', 'post-index-change');
+    mkdirSync(dirname(program));
+    writeFileSync(program, `#!/bin/sh\ntouch ${join(dir.path, 'RAN')}\n`, { mode: 0o755 });
+    if (key === 'remote.origin.url') {
+      // The index names folders only, and the objects that say what is in them are elsewhere.
+      git('sparse-checkout', 'set', '--cone', '--sparse-index', 'folder/0');
+      for (const [name, set] of [
+        ['core.repositoryFormatVersion', '1'],
+        ['extensions.partialClone', 'origin'],
+        ['protocol.ext.allow', 'always'],
+      ] as const)
+        git('config', name, set);
+      for (const entry of readdirSync(join(top, '.git/objects')))
+        if (/^..$/.test(entry)) rmSync(join(top, '.git/objects', entry), { recursive: true });
+    }
+    git('config', key, value(program));
+    await packWorkspace(top).catch((error: unknown) => expect(error).toMatchObject({ code: 'E_WORKSPACE_READ' }));
+    expect(existsSync(join(dir.path, 'RAN'))).toBe(false);
+  });
+
   it('that git cannot read is an error, not a folder sent whole', async () => {
     put('.git', 'gitdir: /nowhere\n');
     put('secret');

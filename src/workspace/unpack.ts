@@ -4,7 +4,7 @@
  * entries are reported, the rest is kept.
  */
 import { randomBytes } from 'node:crypto';
-import { constants, copyFileSync, lstatSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { constants, linkSync, lstatSync, mkdirSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { join, relative, resolve } from 'node:path';
 import type { Readable } from 'node:stream';
@@ -77,6 +77,7 @@ const reasons: Readonly<Record<string, string>> = {
   EROFS: 'the file system is read-only',
   EACCES: 'permission denied',
   EPERM: 'permission denied',
+  EMLINK: 'the file system allows no more hard links to its target',
   ENAMETOOLONG: 'the name is too long for the file system',
 };
 
@@ -142,7 +143,7 @@ async function make(fresh: string, parts: readonly string[], entry: Entry, progr
       const target = safeParts(linkname)?.join('/');
       if (target === undefined || !progress.files.has(target))
         return `it is a hard link to ${linkname}, which did not come with it`;
-      copyFileSync(join(progress.top, target), fresh, constants.COPYFILE_EXCL);
+      linkSync(join(progress.top, target), fresh);
       return null;
     }
     default:

@@ -10,7 +10,10 @@ import type { Spool } from './spool.ts';
 
 const never = new AbortController().signal;
 
-function subject(artifacts: readonly string[] = ['dist'], limits: { readLimit?: number; timeLimit?: number } = {}) {
+function subject(
+  artifacts: readonly string[] = ['dist'],
+  limits: { readLimit?: number; timeLimit?: number; headsLimit?: number } = {},
+) {
   const job = { id: 'j', request: { artifacts } } as unknown as Job;
   const it = { notes: [] as string[], kept: [] as string[], tries: { failed: 0, killed: 0 }, asked: [] as unknown[] };
   const spool = {
@@ -186,6 +189,24 @@ function workspace(...entries: readonly Parameters<ReturnType<typeof pack>['entr
   all.finalize();
   return Readable.from(all as AsyncIterable<Buffer>, { objectMode: false });
 }
+
+it.each(['link', 'symlink'] as const)(
+  'names take room, too: of what is only a %s, so much is kept as files could take',
+  async (type) => {
+    const long = `${'f'.repeat(200)}/`.repeat(18);
+    const most = 40;
+    const one = subject(['*'], { headsLimit: most * 8_192 });
+    const links = Array.from({ length: 2 * most }, (_, at) => ({ name: `${long}${at}`, type, linkname: `${long}a` }));
+    await one.settle(async () => workspace({ name: `${long}a` }, ...links));
+    expect(one.kept.length).toBeGreaterThan(most / 2);
+    expect(one.kept.length).toBeLessThan(1.5 * most);
+    expect(one.notes).toEqual([
+      expect.stringMatching(
+        /^Left out of the artifacts, because the names of a job's artifacts may take .* at most: .* and \d+ more\.$/,
+      ),
+    ]);
+  },
+);
 
 it('folders are kept too, also those with nothing in them', async () => {
   const one = subject(['out', 'none']);

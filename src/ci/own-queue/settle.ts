@@ -22,6 +22,8 @@ export interface SettleParts {
   readonly artifactLimit: number;
   /** Bytes of a workspace that are read; default 100 GiB. */
   readonly readLimit?: number;
+  /** Bytes that names of artifacts may take on disk; default 256 MiB. */
+  readonly headsLimit?: number;
   /** ms for one try; default 10 minutes. */
   readonly timeLimit?: number;
   /** Adds sentences for people to the job. */
@@ -85,7 +87,7 @@ export function createSettle(parts: SettleParts) {
   };
 
   async function keep(id: string, artifacts: readonly string[], open: SettleHow['open'], signal: AbortSignal) {
-    const { artifactLimit: limit, readLimit = 100 * 2 ** 30 } = parts;
+    const { artifactLimit: limit, readLimit = 100 * 2 ** 30, headsLimit = 256 * 2 ** 20 } = parts;
     const notes: string[] = [];
     await spool.putArtifacts(id, async (to) => {
       const wanted = artifacts.map((pattern) => ({ pattern, matches: globMatcher([pattern]), found: false }));
@@ -96,7 +98,7 @@ export function createSettle(parts: SettleParts) {
       };
       const tops = artifacts.map(topName);
       const only = tops.includes(null) ? null : [...new Set(tops.filter((name) => name !== null))];
-      const collected = await collect(await open(signal, only), to, { matches, limit, readLimit, signal });
+      const collected = await collect(await open(signal, only), to, { matches, limit, readLimit, headsLimit, signal });
       notes.push(...collected.notes);
       const missing = wanted.filter((one) => !one.found).map((one) => one.pattern);
       if (missing.length > 0) {
@@ -117,6 +119,8 @@ interface CollectOptions {
   readonly limit: number;
   /** Bytes that are read, wanted or not. */
   readonly readLimit: number;
+  /** Bytes of what says the name of an entry, and where it leads. */
+  readonly headsLimit: number;
   readonly signal: AbortSignal;
 }
 
@@ -153,10 +157,12 @@ async function collect(from: Readable, to: Writable, options: CollectOptions): R
 /** Bytes of names that are kept in memory. */
 const namesLimit = 32 * 2 ** 20;
 
-async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { matches, limit, readLimit }: CollectOptions) {
+async function choose(entries: ReturnType<typeof extract>, chosen: Pack, options: CollectOptions) {
+  const { matches, limit, readLimit, headsLimit } = options;
   const taken = new Set<string>();
-  const [over, strange, cut, unread, foreign] = [new Some(), new Some(), new Some(), new Some(), new Some()];
-  let [entriesKept, bytes, names, come] = [0, 0, 0, 0];
+  const [over, many, strange] = [new Some(), new Some(), new Some()];
+  const [cut, unread, foreign] = [new Some(), new Some(), new Some()];
+  let [entriesKept, bytes, names, heads, come] = [0, 0, 0, 0, 0];
   for await (const entry of entries) {
     const { header } = entry;
     come += tarBlock + (header.size ?? 0);
@@ -174,9 +180,11 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
     }
     const size = header.size ?? 0;
     names += path.length;
+    heads += headSize(path, header.linkname ?? '');
     // Several names that are not UTF-8 would be one, and would replace each other.
     if (`${path}${header.linkname ?? ''}`.includes('\ufffd')) foreign.add(path);
-    else if (bytes + size > limit || names > namesLimit) over.add(path);
+    else if (names > namesLimit || heads > headsLimit) many.add(path);
+    else if (bytes + size > limit) over.add(path);
     else if (type === 'directory') {
       entriesKept += 1;
       chosen.entry(headerFor(header, path, 'directory'));
@@ -200,12 +208,20 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { match
   }
   const notes = [
     over.note(`because a job may keep ${inGiB(limit)} at most`),
+    many.note(`because the names of a job's artifacts may take ${inGiB(headsLimit)} at most`),
     strange.note('because they are neither files nor links'),
     cut.note('because they are hard links to files that no pattern matches'),
     foreign.note('because their names are not UTF-8'),
     unread.note(`with everything after it in the workspace, because onejob reads ${inGiB(readLimit)} at most`),
   ];
   return { isEmpty: entriesKept === 0, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
+}
+
+/** Bytes of the header in the tar. Long names, and those that are not ASCII, are in one more with its own content. */
+function headSize(path: string, linkname: string): number {
+  const long = Math.max(path.length, linkname.length) > 100 || /[^\x20-\x7e]/.test(path + linkname);
+  const content = Buffer.byteLength(path) + Buffer.byteLength(linkname) + 64;
+  return long ? tarBlock * (2 + Math.ceil(content / tarBlock)) : tarBlock;
 }
 
 function headerFor({ mode, mtime, linkname, size }: Header, name: string, type: 'file' | 'symlink' | 'link' | 'directory') {
