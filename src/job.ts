@@ -20,9 +20,13 @@ export const longestName = 100;
 
 const label = (most: number) =>
   optional(
-    z.string().regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u'), {
-      error: ({ input }) => labelProblem(String(input), most) ?? 'it is invalid',
-    }),
+    // Blanks at its ends are nobody's intention, and invisible in lists.
+    z
+      .string()
+      .trim()
+      .regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u'), {
+        error: ({ input }) => labelProblem(String(input), most) ?? 'it is invalid',
+      }),
   );
 
 /** Why a text cannot be a name of up to `most` letters, as a clause; null if it can. */

@@ -2,6 +2,9 @@
  * Every test, also those that need the wall clock: `npm run test:acceptance`, as root, with an Engine and the test images that
  * `.ci/run` makes. `--shard I/N` runs a part of all of them, so that N parts together are a complete run.
  *
+ * Of a tree without changes, the report of each part that was green is kept, so that a run that was stopped goes on where it was.
+ * `--fresh` runs all.
+ *
  * A red file runs again, alone, up to three times; docs/testing.md says what becomes of it. The last line is the account.
  */
 import { spawnSync } from 'node:child_process';
@@ -13,8 +16,9 @@ import { parseArgs } from 'node:util';
 import { lacksHost } from './hosts/machine.ts';
 import type { LaneName } from './lanes.ts';
 import { settle } from './support/again.ts';
+import { keptReports, treeOf } from './support/kept-reports.ts';
 
-const { values } = parseArgs({ options: { shard: { type: 'string' } } });
+const { values } = parseArgs({ options: { shard: { type: 'string' }, fresh: { type: 'boolean', default: false } } });
 if (values.shard !== undefined && !/^[1-9]\d*\/[1-9]\d*$/.test(values.shard)) {
   console.error(`--shard is written as 1/3, not as ${values.shard}.`);
   process.exit(2);
@@ -26,22 +30,43 @@ process.env.ONEJOB_TEST_SEED ??= String(randomInt(2 ** 31));
 const work = mkdtempSync(join(tmpdir(), 'onejob-acceptance-'));
 const root = resolve(import.meta.dirname, '..');
 const from = performance.now();
+// Elsewhere its tests are skipped. Without them no run is complete.
+const lacks = lacksHost();
+const kept = keptReports(join(root, 'node_modules/.cache/onejob-acceptance'), () => treeOf(root));
 
-/** Runs some lanes at once and gives the path of their report. */
-function run(name: string, lanes: readonly LaneName[]): string {
+interface Part {
+  readonly name: string;
+  readonly lanes: readonly LaneName[];
+}
+
+const short: Part = { name: 'short', lanes: ['unit', 'sim', 'process', 'e2e'] };
+const long: readonly LaneName[] = ['real', 'long', 'long-alone', 'hosts'];
+// A lane with fewer files than there are shards cannot be run by itself.
+const parts: readonly Part[] =
+  values.shard === undefined
+    ? [short, ...long.map((lane) => ({ name: lane, lanes: [lane] }))]
+    : [short, { name: 'long', lanes: long }];
+
+/** Runs a part, or takes its report from an earlier run, and gives the path of the report. */
+function run({ name, lanes }: Part): string {
   const report = join(work, `${name}.json`);
+  const part = values.shard === undefined ? name : `${name} ${values.shard}`;
+  const taken = values.fresh ? null : kept.take(part, report);
+  if (taken !== null) {
+    console.log(`\n${taken}`);
+    return report;
+  }
   const projects = lanes.flatMap((lane) => ['--project', lane]);
   const reporters = ['--reporter=default', '--reporter=./test/support/lane-times.ts', '--reporter=json'];
   const args = ['vitest', 'run', ...projects, ...shard, ...reporters, `--outputFile.json=${report}`];
   spawnSync('npx', args, { cwd: root, stdio: 'inherit' });
+  if (lacks === null || !lanes.includes('hosts')) kept.keep(part, report);
   return report;
 }
 
 try {
-  const reports = [run('short', ['unit', 'sim', 'process', 'e2e']), run('long', ['real', 'long', 'long-alone', 'hosts'])];
+  const reports = parts.map(run);
   const { passed, red, problems, broken, flakes, notCounted } = await settle({ name: 'acceptance', tries: 3 }, reports);
-  // Elsewhere its tests are skipped. Without them no run is complete.
-  const lacks = lacksHost();
   if (lacks !== null) console.log(`Red: test/hosts cannot run here: ${lacks}`);
   const failed = red.length + problems.length + broken.length + (lacks === null ? 0 : 1);
   const minutes = Math.round((performance.now() - from) / 60_000);

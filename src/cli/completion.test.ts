@@ -5,6 +5,7 @@ import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
+import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 import { readVersion } from './session.ts';
@@ -95,7 +96,6 @@ describe('the script expands nothing, whatever it is told', () => {
     expect([error, stderr]).toEqual([undefined, '']);
     return stdout.split('\n').filter((line) => line !== '');
   };
-  const isThere = (shell: string) => spawnSync(shell, ['-c', ':']).error === undefined;
   const scriptOf = async (shell: string) => writeFileSync(at('script'), await asked('completion', shell));
 
   test('in bash', async () => {
@@ -126,7 +126,7 @@ describe('the script expands nothing, whatever it is told', () => {
     expect(readdirSync(at('here'))).toEqual(['$(touch RAN)']);
   });
 
-  test.skipIf(!isThere('zsh'))('in zsh', async () => {
+  test.skipIf(lacks('zsh'))('in zsh', async () => {
     await scriptOf('zsh');
     // A shell in a terminal of its own, which gets a TAB.
     const ask = `zmodload zsh/zpty; zpty z zsh -f -i
@@ -140,7 +140,7 @@ describe('the script expands nothing, whatever it is told', () => {
     expect(run('zsh', '-f', '-c', ask).join('\n')).toMatch(/good-1 +good-2/);
   });
 
-  test.skipIf(!isThere('fish'))('in fish', async () => {
+  test.skipIf(lacks('fish'))('in fish', async () => {
     await scriptOf('fish');
     const offered = run('fish', '--no-config', '-c', `source '${at('script')}'; complete -C 'onejob logs '`);
     expect(offered.map((line) => line.split('\t')[0])).toEqual(expect.arrayContaining(['good-1', '$(touch RAN)']));

@@ -200,6 +200,11 @@ describe('through a daemon', () => {
 
   test('proofs, the newest last; with --json one whole proof per line', async () => {
     expect((await onejob('proofs')).stdout).toBe('No proofs yet: onejob makes one after each agent that had devices.\n');
+    manager.deviceViews = [];
+    expect((await onejob('proofs')).stdout).toBe(
+      'No proofs: this host has no device, and onejob makes one after each agent that had devices. "onejob gpus" says where it looked.\n',
+    );
+    manager.deviceViews = [view];
     manager.proofViews = [proof({ at: 3 }), proof({ at: 2, device: 'GPU-2' }), proof({ at: 1 })];
     const lines = (await onejob('proofs', '--json', '--limit', '2')).stdout.trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([proof({ at: 2, device: 'GPU-2' }), proof({ at: 3 })]);

@@ -143,10 +143,16 @@ export function changeLines({ act }: DeviceChange, { uuid, changed, device }: De
 /** `device`: a UUID or its beginning, or the index or PCI address of a GPU; null: all. `limit`: only the newest. */
 export async function listProofs(session: Session, device: string | null, limit: number): Promise<number> {
   const { output } = session;
-  const newest = await withDaemon(session, (client) => client.proofs({ device, limit }));
+  const { newest, hasDevices } = await withDaemon(session, async (client) => {
+    const newest = await client.proofs({ device, limit });
+    return { newest, hasDevices: newest.length > 0 || (await client.devices()).length > 0 };
+  });
   const proofs = newest.toReversed();
+  const none = hasDevices
+    ? 'No proofs yet: onejob makes one after each agent that had devices.'
+    : 'No proofs: this host has no device, and onejob makes one after each agent that had devices. "onejob gpus" says where it looked.';
   const lines = () => proofTable(proofs, output.colors, output.width, Date.now());
-  await output.list(proofs, 'No proofs yet: onejob makes one after each agent that had devices.', lines);
+  await output.list(proofs, none, lines);
   return exitCodes.ok;
 }
 

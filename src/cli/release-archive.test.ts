@@ -66,26 +66,21 @@ describe('an archive', () => {
 });
 
 describe('the key that archives are signed with', () => {
-  function known(...args: string[]) {
+  function known(config?: string, unit = '') {
     const { context } = testContext([], here.path);
-    const [config] = args;
     const flags = config === undefined ? {} : { config };
-    return upgradeKey({ context, flags } as unknown as Session, at('onejob.service'));
+    return upgradeKey({ context, flags } as unknown as Session, { pid: null, unit, environment: '' });
   }
+  const unitWith = (config: string) => `[Service]\nExecStart=/opt/onejob/current/bin/onejob up --config ${config} --state-dir /s\n`;
 
-  test('is that of the config that is named, or that the unit of the service names', async () => {
+  test('is that of the config that is named, or that the service reads', async () => {
     expect(await known()).toBeNull();
     write('50% of "$x".yml', `upgrade: { key: ${key} }\n`);
     expect(await known('50% of "$x".yml')).toBe(key);
-    const config = `"${at('50%% of \\"$$x\\".yml')}"`;
-    write(
-      'onejob.service',
-      `[Service]\nExecStart=/opt/onejob/current/bin/onejob up --on-stop leave --config ${config} --state-dir /s\n`,
-    );
-    expect(await known()).toBe(key);
+    expect(await known(undefined, unitWith(`"${at('50%% of \\"$$x\\".yml')}"`))).toBe(key);
     write('plain.yml', 'pools: { a: { agents: 1 } }\n');
-    write('onejob.service', `[Service]\nExecStart=/opt/onejob/current/bin/onejob up --on-stop leave --config ${at('plain.yml')}\n`);
-    expect(await known()).toBeNull();
+    expect(await known(undefined, unitWith(at('plain.yml')))).toBeNull();
+    expect(await known('50% of "$x".yml', unitWith(at('plain.yml')))).toBe(key);
   });
 
   test.each([

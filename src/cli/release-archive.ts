@@ -5,28 +5,20 @@ import { basename, dirname, join } from 'node:path';
 import { checkConfig, configError } from '../config/load.ts';
 import { attempt, OnejobError } from '../errors.ts';
 import { minisignKey, signatureProblem } from '../system/minisign.ts';
+import { type ServiceFacts, sourceOfService } from './service-config.ts';
 import { configSource, type Session } from './session.ts';
 
 export const howToSign =
   'Sign the archive with "minisign -S -m ARCHIVE" or "npm run release -- --sign KEY", and put the .minisig next to it.';
 
-/** The words of a unit that `service install` has written: `--config FILE` of the daemon. */
-function configOfUnit(unit: string): string | null {
-  const text = attempt(() => readFileSync(unit, 'utf8')) ?? '';
-  const [, quoted, plain] = /^ExecStart=.* --config (?:"((?:\\.|[^"\\])*)"|(\S+))/m.exec(text) ?? [];
-  const word = quoted?.replaceAll(/\\(["\\])/g, '$1') ?? plain ?? null;
-  return word?.replaceAll('%%', '%').replaceAll('$$', '$') ?? null;
-}
-
 /**
- * The key that archives are signed with, by the config of the service; null: none is needed. A config in which it may be and cannot
- * be read is not one without a key.
+ * The key that archives are signed with, by the config that the command names, else by that of the service; null: none is needed.
+ * A config in which it may be and cannot be read is not one without a key.
  */
-export async function upgradeKey(session: Session, unit: string): Promise<string | null> {
-  const source = configSource(session);
-  const named = source.flags.config ?? source.env.config ?? configOfUnit(unit);
-  const flags = named === null ? source.flags : { ...source.flags, config: named };
-  const { config, errors } = await checkConfig({ ...source, flags, secrets: 'skip', gpus: false });
+export async function upgradeKey(session: Session, service: ServiceFacts): Promise<string | null> {
+  const given = configSource(session);
+  const source = given.flags.config === undefined ? sourceOfService(service, given.env) : given;
+  const { config, errors } = await checkConfig({ ...source, secrets: 'skip', gpus: false });
   if (config.upgradeKey === null && errors.length > 0) {
     const hint = 'It may say which key archives are signed with. Fix the problems that are listed, then type the command again.';
     throw configError(errors, null, hint);

@@ -17,8 +17,10 @@ test.each([
   ['a\tb', '--name: it contains a control character, such as a tab.'],
   ['x'.repeat(101), '--name: it has 101 letters, at most 100 are possible.'],
   ['', '--name: it is empty.'],
+  ['  ', '--name: it is empty.'],
 ])('says what is wrong with a name: %j', async (name, message) => {
   const { context } = testContext([], '/');
   await expect(runOptions(context, ['true'], { name })).rejects.toMatchObject({ code: 'E_USAGE', message });
+  expect((await runOptions(context, ['true'], { name: ' fit 3 ' })).request.name).toBe('fit 3');
   expect((await runOptions(context, ['true'], { name: '😀'.repeat(100) })).request.name).toHaveLength(200);
 });

@@ -80,8 +80,9 @@ function variable(text: string, { variables: own, isGiven }: CliContext): [strin
 
 function jobName(text: string): string {
   // Of "$(git log -1 --format=%B)" the shell leaves one line, or several.
-  const why = labelProblem(text, longestName);
-  if (why === null) return text;
+  const name = text.trim();
+  const why = labelProblem(name, longestName);
+  if (why === null) return name;
   throw usage(`--name: ${why}.`, 'Give its first line, such as "$(git log -1 --format=%s)".');
 }
 

@@ -3,6 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, expect, test, vi } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
+import { lacks } from '../../test/support/require.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 
@@ -17,9 +18,7 @@ async function inFolder(folder: string, ...args: string[]) {
   return { code: await runCli(context), stdout: stdout(), stderr: stderr() };
 }
 
-const hasAnalyze = spawnSync('systemd-analyze', ['--version']).status === 0;
-
-test.skipIf(!hasAnalyze).each([[[]], [['--user']]])('systemd accepts the unit %j', async (flags) => {
+test.skipIf(lacks('systemdAnalyze')).each([[[]], [['--user']]])('systemd accepts the unit %j', async (flags) => {
   using here = scratch();
   const { code, stdout } = await service('install', '--print', ...flags);
   expect(code).toBe(0);
@@ -52,7 +51,7 @@ pools: { a: { service: hub, queue: acme/demo } }
   expect(socket.match(/^ListenStream=.*$/gm)).toEqual(['ListenStream=127.0.0.1:7718', 'ListenStream=127.0.0.1:8787']);
 });
 
-test.skipIf(!hasAnalyze)(
+test.skipIf(lacks('systemdAnalyze'))(
   'systemd keeps the port of the API while the daemon restarts, and starts no daemon that was stopped',
   async () => {
     using here = scratch();

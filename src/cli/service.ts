@@ -14,6 +14,7 @@ import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
 import { exitCodes } from './exit.ts';
 import { checkedArchive, upgradeKey } from './release-archive.ts';
+import type { ServiceFacts } from './service-config.ts';
 import { configSource, type Session } from './session.ts';
 
 export type Flags = { readonly user?: boolean; readonly print?: boolean };
@@ -282,11 +283,27 @@ export async function rollBackService(session: Session, flags: Flags): Promise<n
   return exitCodes.ok;
 }
 
+/** What systemd says about the service, drop-ins included. @throws OnejobError E_SERVICE where it does not answer */
+async function factsOf({ systemctl }: Installation): Promise<ServiceFacts> {
+  const said = async (...args: string[]) => {
+    const { stdout, failure } = await systemctl(...args);
+    if (failure !== null) throw problem(`Cannot ask systemd which config the service reads: ${failure}. Nothing was changed.`);
+    return stdout;
+  };
+  const shown = await said('show', 'onejob', '--property=MainPID,LoadState');
+  const pid = Number(/^MainPID=(\d+)$/m.exec(shown)?.[1] ?? 0);
+  return {
+    pid: pid > 0 ? pid : null,
+    unit: /^LoadState=not-found$/m.test(shown) ? '' : await said('cat', 'onejob'),
+    environment: await said('show-environment'),
+  };
+}
+
 /** Unpacks a release next to the installed ones, so that nothing that runs changes, and runs its installer. */
 async function installRelease(session: Session, here: Installation, archive: string): Promise<void> {
   const { output } = session;
   const { versions } = here;
-  const bytes = checkedArchive(archive, await upgradeKey(session, here.unit), output.say);
+  const bytes = checkedArchive(archive, await upgradeKey(session, await factsOf(here)), output.say);
   const work = await mkdtemp(join(versions, '.unpacked-'));
   try {
     output.progress(`unpacking ${basename(archive)}`);

@@ -1,5 +1,6 @@
 /** `service upgrade ARCHIVE` of an installed onejob, with programs that take the place of systemd's: what is checked before it installs. */
-import { execFileSync, spawnSync } from 'node:child_process';
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { chmodSync, cpSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -20,7 +21,12 @@ function host() {
   symlinkSync(join(root, 'node_modules'), join(installed, 'node_modules'));
   symlinkSync('1.0.0', at('versions', 'current'));
   mkdirSync(at('bin'));
-  writeFileSync(at('bin', 'systemctl'), '#!/bin/sh\nexit 0\n');
+  const systemctl = (show: string, unit: string) =>
+    writeFileSync(
+      at('bin', 'systemctl'),
+      `#!/bin/sh\ncase "$*" in *'show onejob'*) echo '${show}' ;; *'cat onejob'*) cat <<'END'\n${unit}\nEND\n;; esac\n`,
+    );
+  systemctl('MainPID=0', '');
   chmodSync(at('bin', 'systemctl'), 0o755);
   mkdirSync(at('onejob-9.0.0'));
   writeFileSync(at('onejob-9.0.0', 'install.sh'), `touch ${at('installer-ran')}\n`);
@@ -28,6 +34,8 @@ function host() {
   const env = { PATH: `${at('bin')}:${process.env.PATH}`, HOME: here.path };
   return {
     at,
+    /** What systemd says about the service from now on. */
+    systemctl,
     minisign: (...args: string[]) => execFileSync('minisign', args, { cwd: here.path, stdio: ['ignore', 'pipe', 'pipe'] }),
     hasInstalled: () => existsSync(at('installer-ran')),
     upgrade: (...words: string[]) => {
@@ -54,3 +62,30 @@ test.skipIf(lacks('minisign'))(
     expect(there.hasInstalled()).toBe(true);
   },
 );
+
+test('service upgrade needs a signature where a drop-in of the service names the config with the key', async () => {
+  using there = host();
+  const key = 'RWTsQuC0HjPu8X1iRf0O6PKScPmoDsZxGzgjgufU1KILRx7Vi02luwwu';
+  writeFileSync(there.at('config.yml'), `upgrade: { key: ${key} }\n`);
+  const refused = { code: 1, stderr: expect.stringMatching(/Refused to install .*: it is not signed/) };
+  const start = '[Service]\nExecStart=/opt/onejob/current/bin/onejob up --on-stop leave';
+  there.systemctl(
+    'MainPID=0',
+    `${start}\n\n# onejob.service.d/override.conf\n[Service]\nExecStart=\n${start} --config ${there.at('config.yml')}`,
+  );
+  expect(there.upgrade()).toMatchObject(refused);
+  there.systemctl(
+    'MainPID=0',
+    `${start}\n# onejob.service.d/override.conf\n[Service]\nEnvironment=ONEJOB_CONFIG=${there.at('config.yml')}`,
+  );
+  const unknown = /Cannot know which config the service reads, .*sets Environment\. Nothing was changed\. Name .* --config/;
+  expect(there.upgrade()).toMatchObject({ code: 1, stderr: expect.stringMatching(unknown) });
+  writeFileSync(there.at('main.js'), 'setInterval(() => {}, 1e6)');
+  const running = spawn(process.execPath, [there.at('main.js'), 'up'], { env: { ONEJOB_CONFIG: 'config.yml' }, cwd: there.at() });
+  await once(running, 'spawn');
+  there.systemctl(`MainPID=${running.pid}`, start);
+  expect(there.upgrade()).toMatchObject(refused);
+  running.kill();
+  await once(running, 'exit');
+  expect(there.hasInstalled()).toBe(false);
+});

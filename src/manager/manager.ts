@@ -240,14 +240,14 @@ export function createManager(parts: ManagerParts): Manager {
     cancelArray: (id) => queue.cancelArray(id),
     checkShell(id) {
       ownJob(id);
-      if (queue.attendedBy(id) === null) held.check(id);
+      if (queue.attendedBy(id) === null) held.check(id, queue.job(id)?.result);
     },
     async shell(id, start, signal) {
       return start.running ? runAttended(loop, queue.attendedBy(id), start, signal) : held.shell(id, start, signal);
     },
     async unhold(id) {
       ownJob(id);
-      await held.unhold(id);
+      await held.unhold(id, queue.job(id)?.result);
       const job = jobOf(id);
       if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`);
       return job;

@@ -24,7 +24,6 @@ import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { clearFolder, removeOwned, removeTree, whyStuck } from './foreign-tree.ts';
 
-const isRoot = process.getuid?.() === 0;
 let place: Scratch;
 let folder: string;
 let outside: string;
@@ -80,7 +79,7 @@ describe('is removed', () => {
     expect([whyStuck(await removeTree(folder)), existsSync(folder)]).toEqual(['', false]);
   });
 
-  test.skipIf(!isRoot)('while another user exchanges its folders for links', async () => {
+  test.skipIf(lacks('root'))('while another user exchanges its folders for links', async () => {
     const victims = Array.from({ length: 50 }, (_, n) => join(outside, `of-root-${n}`));
     for (const victim of victims) writeFileSync(victim, '');
     for (const path of [folder, join(place.path, 'links')]) {
@@ -124,7 +123,7 @@ describe('is removed', () => {
     expect([await clear(), readdirSync(folder)]).toEqual(['', []]);
   });
 
-  test.skipIf(!isRoot)('but not what is mounted there, not even from the same disk', async () => {
+  test.skipIf(lacks('root'))('but not what is mounted there, not even from the same disk', async () => {
     mkdirSync(join(folder, 'mounted'));
     writeFileSync(join(folder, 'other'), '');
     execFileSync('mount', ['--bind', outside, join(folder, 'mounted')]);
@@ -136,7 +135,7 @@ describe('is removed', () => {
     }
   });
 
-  test.skipIf(!isRoot || !canChattr())('except for what cannot be removed, which is reported', async () => {
+  test.skipIf(lacks('root') || !canChattr())('except for what cannot be removed, which is reported', async () => {
     for (const name of ['fixed', 'free']) writeFileSync(join(folder, name), '');
     execFileSync('chattr', ['+i', join(folder, 'fixed')]);
     try {

@@ -23,6 +23,7 @@ import { pipeline } from 'node:stream/promises';
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { openAt } from '../../test/support/descriptors.ts';
 import { asNobody } from '../../test/support/nobody.ts';
+import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { listWorkspace } from './list.ts';
 import { packWorkspace } from './pack.ts';
@@ -375,7 +376,7 @@ it('leaves out a link to a name that is not UTF-8, which would arrive as another
   expect(warnings).toEqual(['Skipped odd: it links to "f\u00e9", which is not UTF-8.']);
 });
 
-describe.skipIf(process.getuid?.() !== 0)('what this user may not read', () => {
+describe.skipIf(lacks('root'))('what this user may not read', () => {
   it('is an error that names the folder', async () => {
     chmodSync(top, 0o700);
     chmodSync(dir.path, 0o711);

@@ -67,6 +67,14 @@ export interface Machine {
   readonly gcpClients: string | null;
   /** Microsoft's Python clients of Azure, installed before the tests. CI may lack them where there is no Python. */
   readonly azureClients: string | null;
+  /** Shells that complete commands, as their users do. */
+  readonly zsh: string | null;
+  readonly fish: string | null;
+  readonly shellcheck: string | null;
+  /** What reads a unit as systemd does, without a running systemd. */
+  readonly systemdAnalyze: string | null;
+  /** Reads what clouds hand to a machine. CI may lack it: it belongs to machines of clouds. */
+  readonly cloudInit: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -114,6 +122,11 @@ export async function lookAtMachine(): Promise<Machine> {
     gitlabRunner: lacksGitlabRunner(),
     gcpClients: lacksGcpClients(),
     azureClients: lacksAzureClients(),
+    zsh: found('zsh'),
+    fish: found('fish'),
+    shellcheck: found('shellcheck'),
+    systemdAnalyze: found('systemd-analyze'),
+    cloudInit: found('cloud-init'),
     host: lacksHost(),
   };
 }
@@ -126,7 +139,10 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
-  return ['loop', 'host'].includes(need) || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
+  return (
+    ['loop', 'host', 'cloudInit'].includes(need) ||
+    (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
+  );
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

@@ -21,6 +21,7 @@ import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { agentVersion, realAgent } from '../../../test/support/buildkite-agent.ts';
+import { lacks } from '../../../test/support/require.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import { buildkiteAgent, pinnedSums, releaseUrl } from '../buildkite/agent/agent-release.ts';
@@ -235,7 +236,7 @@ describe('from a file', () => {
     await agentOf({ from }).ready(never);
   });
 
-  test.skipIf(process.getuid?.() !== 0)('a full disk is reported, and leaves nothing', async () => {
+  test.skipIf(lacks('root'))('a full disk is reported, and leaves nothing', async () => {
     mkdirSync(dir);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', dir]);
     try {

@@ -166,3 +166,8 @@ describe('a job that names no pool', () => {
     },
   );
 });
+
+it('a name has no blanks at its ends, from whatever client it comes', () => {
+  expect(jobRequest.parse({ command: ['true'], name: ' fit 3 ', user: 'ada ' })).toMatchObject({ name: 'fit 3', user: 'ada' });
+  expect(jobRequest.safeParse({ command: ['true'], name: '  ' }).success).toBe(false);
+});

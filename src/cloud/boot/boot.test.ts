@@ -3,17 +3,13 @@ import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
+import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { linesOf } from '../join/line.ts';
 import { newSecret } from '../join/protocol.ts';
 import { bootScript, cloudInit } from './cloud-init.ts';
 
 const has = (program: string): boolean => spawnSync('sh', ['-c', `command -v ${program}`]).status === 0;
-const lacking = (program: string): boolean => {
-  if (has(program)) return false;
-  console.log(`skipped: ${program} is not installed here, so it cannot check the text that machines boot with`);
-  return true;
-};
 
 function check(program: string, args: readonly string[], name: string, text: string): string {
   using folder = scratch();
@@ -40,13 +36,13 @@ it.each(['sh', 'bash', 'dash'].filter((shell) => has(shell)))('without an addres
   expect(linesOf(readFileSync(console, 'utf8'), run)).toMatchObject([{ word: 'failed', text: 'one\ntwo ' }]);
 });
 
-it.skipIf(lacking('shellcheck'))('shellcheck finds nothing in the script', () => {
+it.skipIf(lacks('shellcheck'))('shellcheck finds nothing in the script', () => {
   const path = join(import.meta.dirname, 'boot.sh');
   const { stdout, stderr } = spawnSync('shellcheck', [path], { encoding: 'utf8' });
   expect(stdout + stderr).toBe('');
 });
 
-it.skipIf(lacking('cloud-init')).each(['aws', 'gcp', 'azure'] as const)('cloud-init takes the text for %s', (cloud) => {
+it.skipIf(lacks('cloudInit')).each(['aws', 'gcp', 'azure'] as const)('cloud-init takes the text for %s', (cloud) => {
   const text = cloudInit({
     ...{ run: 'onejob-0123456789abcdef', url: 'https://ci.example.org', token: newSecret(), cloud, guestEnds: cloud === 'aws' },
     ...{ away: 3600, ca: 'a certificate\n', has: 'nothing', gpu: true, lifetime: 3600, opengl: 'glx', setup: 'true' },

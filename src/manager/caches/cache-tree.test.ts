@@ -13,11 +13,11 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { lacks } from '../../../test/support/require.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { measure } from './cache-tree.ts';
 
 const never = new AbortController().signal;
-const isRoot = process.getuid?.() === 0;
 const day = 86_400_000;
 let place: Scratch;
 let cache: string;
@@ -103,7 +103,7 @@ test('is counted until that is aborted', async () => {
   await expect(measure(cache, 0, AbortSignal.abort(new Error('enough')))).rejects.toThrow('enough');
 });
 
-test.skipIf(!isRoot)('is counted without what is mounted there, not even from the same disk', async () => {
+test.skipIf(lacks('root'))('is counted without what is mounted there, not even from the same disk', async () => {
   mkdirSync(join(cache, 'mounted'));
   writeFileSync(join(outside, 'large'), Buffer.alloc(MiB, 1));
   execFileSync('mount', ['--bind', outside, join(cache, 'mounted')]);

@@ -166,6 +166,25 @@ test('who asks for files that were given up is told why', async () => {
   await expect(here.held.unhold('job-x')).rejects.toThrow('Job job-x is not held.');
 });
 
+test('what could never be held names no key of the config', async () => {
+  const here = host();
+  const failure = { code: 'E_IMAGE_NOT_FOUND', message: 'no such image', retry: false } as const;
+  const unstartable = { kind: 'unstartable', failure } as const;
+  const refused = {
+    code: 'E_NOT_HELD',
+    message: 'Job job-x is not held: it could not be started, so it left no files.',
+    hint: null,
+  };
+  expect(() => here.held.check('job-x', unstartable)).toThrow(expect.objectContaining(refused));
+  await expect(here.held.unhold('job-x', unstartable)).rejects.toMatchObject(refused);
+  const passed = 'Job job-x is not held: it passed, and only files of jobs that failed are held.';
+  expect(() => here.held.check('job-x', { kind: 'code', code: 0 })).toThrow(
+    expect.objectContaining({ message: passed, hint: null }),
+  );
+  const hint = { hint: expect.stringContaining('hold_failed') };
+  expect(() => here.held.check('job-x', { kind: 'code', code: 1 })).toThrow(expect.objectContaining(hint));
+});
+
 test.each([
   ['its pool holds nothing', { holdFailed: null }],
   ['the disk is full', { free: 0.05 }],

@@ -6,6 +6,7 @@
  * manager that is killed anywhere neither loses nor leaks one. A shell ends with its client, its hold and its manager.
  */
 
+import type { JobView } from '../../api/schema.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { formatBytes } from '../../config/units.ts';
 import { type Clock, every } from '../../core/clock.ts';
@@ -279,9 +280,9 @@ export function createHeld(parts: HeldParts) {
     ...{ consider, keep, tidy },
     /** Until when the job is held, wall clock, ms; null if it is not. */
     until: (job: JobId): number | null => ofJob(job)?.until ?? null,
-    /** @throws OnejobError E_NOT_HELD */
-    check(job: JobId): void {
-      if (ofJob(job) === null) notHeld(job, whyOver.get(job) ?? null);
+    /** `result`: of the job, which says why nothing is held. @throws OnejobError E_NOT_HELD */
+    check(job: JobId, result: JobView['result'] = null): void {
+      if (ofJob(job) === null) notHeld(job, whyOver.get(job) ?? null, result);
     },
     /** Number of held jobs of a pool. */
     count: (pool: string): number => [...held.values()].filter((one) => one.pool === pool && isOpen(one)).length,
@@ -297,8 +298,8 @@ export function createHeld(parts: HeldParts) {
       stop = every(clock, lookEvery, tidy, () => {});
     },
     /** @throws OnejobError E_NOT_HELD, or what the runtime says */
-    async unhold(job: JobId): Promise<void> {
-      await end(ofJob(job) ?? notHeld(job, whyOver.get(job) ?? null), 'somebody has ended it');
+    async unhold(job: JobId, result: JobView['result'] = null): Promise<void> {
+      await end(ofJob(job) ?? notHeld(job, whyOver.get(job) ?? null, result), 'somebody has ended it');
     },
     /** @throws OnejobError E_NOT_HELD, E_SANDBOX_LOST, E_SHELL */
     async shell(job: JobId, how: Omit<ShellSpec, 'spec'>, outer: AbortSignal): Promise<RunningShell> {
@@ -375,11 +376,19 @@ function recipeOfShell(recipe: Recipe, job: JobId): Recipe {
 }
 
 /** `why`: it was once. */
-function notHeld(job: JobId, why: string | null): never {
+function notHeld(job: JobId, why: string | null, result: JobView['result'] = null): never {
   if (why !== null) throw new OnejobError('E_NOT_HELD', `Job ${job} is no longer held: ${why}.`);
+  const never = neverHeld(result);
+  if (never !== null) throw new OnejobError('E_NOT_HELD', `Job ${job} is not held: ${never}.`);
   throw new OnejobError('E_NOT_HELD', `Job ${job} is not held.`, {
     hint: 'With "hold_failed" in the config of its pool, the sandbox of a job that failed is kept for a while. "onejob jobs JOB" says whether it is.',
   });
+}
+
+/** Why no key of the config would have kept its files, as a clause; null: one might have. */
+function neverHeld(result: JobView['result']): string | null {
+  if (result?.kind === 'unstartable') return 'it could not be started, so it left no files';
+  return result?.kind === 'code' && result.code === 0 ? 'it passed, and only files of jobs that failed are held' : null;
 }
 
 function unheld(job: JobId, why: string): OnejobError {

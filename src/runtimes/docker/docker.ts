@@ -138,11 +138,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     },
 
     check: async (signal) => {
-      const [found, bridge] = await Promise.all([
+      const [found, bridge, podman] = await Promise.all([
         checkEngine(endpoint, signal, grant, engine.clock),
         engine.network('bridge', signal).catch(() => null),
+        isPodmanHere(signal).catch(() => false),
       ]);
-      return [...found, await checkInternet(firewall), ...mtuFindings(uplink(), bridge === null ? null : (bridge.Options ?? {}))];
+      const mtu = mtuFindings(uplink(), bridge === null ? null : (bridge.Options ?? {}), { podman });
+      return [...found, await checkInternet(firewall), ...mtu];
     },
 
     fingerprint: async (recipe, signal) => {

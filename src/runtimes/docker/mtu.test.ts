@@ -34,6 +34,8 @@ test('doctor: only behind a small uplink, and what is wrong with the default bri
   expect([mtuFindings(null, {}), mtuFindings({ ...uplink, mtu: 1_500 }, {})]).toEqual([[], []]);
   expect(mtuFindings(uplink, { [mtuOption]: '1400' }).map(({ level }) => level)).toEqual(['ok']);
   expect(mtuFindings(uplink, null).map(({ level }) => level)).toEqual(['ok']);
+  // Its words would be about Docker's daemon and its docker0.
+  expect(mtuFindings(uplink, {}, { podman: true }).map(({ level }) => level)).toEqual(['ok']);
   expect(mtuFindings(uplink, {})).toMatchObject([
     { level: 'ok', message: "The uplink eth0 has an MTU of 1400; onejob's own networks have it, too." },
     {

@@ -29,12 +29,15 @@ function mtuOf(options: Options): number {
   return Number(options?.[mtuOption] ?? options?.[podmansOption] ?? usual);
 }
 
-/** `bridge`: options of the Engine's default bridge, which builds and pools with `network: bridge` use; null: it has none. */
-export function mtuFindings(uplink: Uplink, bridge: Options): Finding[] {
+/**
+ * `bridge`: options of the Engine's default bridge, which builds and pools with `network: bridge` use; null: it has none. Podman has
+ * another one, which takes the MTU of the uplink by itself and knows no `daemon.json`.
+ */
+export function mtuFindings(uplink: Uplink, bridge: Options, { podman = false }: { readonly podman?: boolean } = {}): Finding[] {
   if (uplink === null || uplink.mtu >= usual) return [];
   const { name, mtu } = uplink;
   const ours = fine('docker', `The uplink ${name} has an MTU of ${mtu}; onejob's own networks have it, too.`);
-  if (bridge === null || !exceeds(bridge, { [mtuOption]: String(mtu) })) return [ours];
+  if (podman || bridge === null || !exceeds(bridge, { [mtuOption]: String(mtu) })) return [ours];
   const has = mtuOf(bridge);
   const message = `The Engine's default bridge has an MTU of ${has}, but the uplink ${name} has ${mtu}: TLS may hang in image builds and on that bridge.`;
   const hint = `Write { "mtu": ${mtu} } into /etc/docker/daemon.json and restart the Engine. A network of your own needs "docker network create -o ${mtuOption}=${mtu} NAME".`;

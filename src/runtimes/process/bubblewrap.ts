@@ -146,7 +146,7 @@ export function hostMounts(): string[] {
 }
 
 /** Whether a program is in the path of sandboxes. */
-export async function isInstalled(name: string): Promise<boolean> {
-  const found = path.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
+export async function isInstalled(name: string, folders = path): Promise<boolean> {
+  const found = folders.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
   return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

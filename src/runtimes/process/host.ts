@@ -47,7 +47,11 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
   const network = probe.usable
     ? await probeNetwork(root, at.agents)
-    : { own: false, why: 'A network of their own needs bubblewrap.' };
+    : {
+        own: false,
+        why: 'A network of their own needs bubblewrap.',
+        fix: 'Install bubblewrap and pasta: apt-get install bubblewrap passt.',
+      };
   // A job that runs as the user who started onejob could do everything through another process of that user.
   const { usable } = probe;
   const filtered = usable ? probe.filtered : root && filter !== null && (await canLoad(filter, dir));
@@ -58,7 +62,7 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
     ...{ clock, owner, at, root, cgroups, mode },
     /** The reason for that mode, as a sentence. */
     why: probe.why,
-    /** Whether sandboxes get a network of their own, and why, as a sentence. */
+    /** Whether sandboxes get a network of their own, and why, as a sentence; what to do about it, null: nothing. */
     network,
     boot: bootId(),
     /** Bubblewrap's options for the parts of the host that sandboxes see. */
@@ -91,7 +95,7 @@ const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 /** The findings of `doctor` about the process runtime. */
 export async function findings(host: Host): Promise<Finding[]> {
-  const found: Finding[] = [bubblewrap(host), network(host), seccomp(host), devices(host)];
+  const found: Finding[] = [bubblewrap(host), networkFinding(host), seccomp(host), devices(host)];
   const files = host.mode === 'plain' && host.root ? dirname(host.openDir) : host.at.agents;
   found.push(...noexec(files, readOr('/proc/self/mountinfo', '')));
   for (const name of host.root ? [...needed, 'setpriv', 'chown'] : needed) {
@@ -124,16 +128,19 @@ function bubblewrap(host: Host): Finding {
   return warning('bubblewrap', message, 'Install bubblewrap: apt-get install bubblewrap.');
 }
 
-function network({ network, mode }: Host): Finding {
-  if (network.own)
+/** Whether jobs share the network of this host. */
+export function networkFinding({ network }: Pick<Host, 'network'>): Finding {
+  if (network.fix === null)
     return fine(
       'network',
       `Jobs have networks of their own: they can take no port of this host, nor reach its localhost. ${network.why}`,
     );
   const message = `Jobs share this host's network: they can reach services on localhost, and listen in the place of those that have ended. ${network.why}`;
-  const what =
-    mode === 'plain' ? 'Install bubblewrap and pasta: apt-get install bubblewrap passt.' : 'Install pasta: apt-get install passt.';
-  return warning('network', message, `${what} Pools of a service whose jobs go through the filter start nothing until then.`);
+  return warning(
+    'network',
+    message,
+    `${network.fix} Pools of a service whose jobs go through the filter start nothing until then.`,
+  );
 }
 
 function seccomp({ mode, root, filter }: Host): Finding {

@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,12 +11,16 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import { processesOf } from '../../../test/support/census-processes.ts';
 import { lacks } from '../../../test/support/require.ts';
+import { scratch } from '../../../test/support/scratch.ts';
 import type { AgentId } from '../../core/slot.ts';
+import { attempt } from '../../errors.ts';
 import { allPids, markVariable, readOr } from '../../system/process-identity.ts';
 import { run as runToEnd } from '../../system/run.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
+import { path } from './bubblewrap.ts';
 import { supervisorOf } from './folder.ts';
+import { probeNetwork } from './network.ts';
 import { createProcessRuntime } from './process.ts';
 
 const never = new AbortController().signal;
@@ -287,3 +291,38 @@ function ownAddresses(): string[] {
   const { stdout } = spawnSync('ip', ['-o', 'addr', 'show', 'scope', 'global'], { encoding: 'utf8' });
   return [...stdout.matchAll(/inet6? ([^/ ]+)/g)].map(([, address = '']) => address);
 }
+
+describe('a host on which no network can be made', () => {
+  /** The programs of this host, with another pasta, or none. */
+  async function probed(pasta: string | null) {
+    using here = scratch();
+    const bin = join(here.path, 'bin');
+    mkdirSync(bin);
+    // Under root pasta runs as another user.
+    chmodSync(here.path, 0o755);
+    for (const folder of path.split(':').toReversed())
+      for (const name of attempt(() => readdirSync(folder)) ?? []) {
+        rmSync(join(bin, name), { force: true });
+        if (!/^pas(ta|st)/.test(name)) symlinkSync(join(folder, name), join(bin, name));
+      }
+    if (pasta !== null) writeFileSync(join(bin, 'pasta'), `#!/bin/sh\n${pasta}\n`, { mode: 0o755 });
+    mkdirSync(join(here.path, 'agents'));
+    return await probeNetwork(process.getuid?.() === 0, join(here.path, 'agents'), bin);
+  }
+
+  it('without pasta says what to install', async () => {
+    expect(await probed(null)).toEqual({
+      own: false,
+      why: 'pasta (Debian package "passt") is not installed.',
+      fix: 'Install pasta: apt-get install passt.',
+    });
+  });
+
+  it('with a pasta that is too old says what it said, and not to install what is there', async () => {
+    const old = `echo "pasta: unrecognized option '--config-net'" >&2; echo 'Usage: pasta [OPTION]...' >&2; echo '  -h, --help' >&2; exit 1`;
+    const { own, why, fix } = await probed(old);
+    expect(own).toBe(false);
+    expect(why).toBe("pasta is installed but a probe network failed: pasta: unrecognized option '--config-net'.");
+    expect(fix).toMatch(/^Update pasta/);
+  });
+});

@@ -185,30 +185,47 @@ export function networkScript(
     '} | {',
     '  exec 3>&- 9>&- 2>/dev/null; w=',
     '  while IFS= read -r l; do',
-    '    case $l in ready) w=ready; break ;; *syslog*) ;; *) w=$l ;; esac',
+    // What an old pasta says before its usage.
+    "    case $l in ready) w=ready; break ;; *syslog*) ;; *'unrecognized option'*) w=$l; break ;; *) w=$l ;; esac",
     '  done',
     `  printf '%s\\n' "\${w:-it ended}" >${ready}`,
     '} >/dev/null; } 9>&1',
   ];
 }
 
+export interface NetworkProbe {
+  readonly own: boolean;
+  /** A sentence. */
+  readonly why: string;
+  /** What to do, as a sentence; null: nothing. */
+  readonly fix: string | null;
+}
+
 /**
- * Whether networks can be made here: one like a job's must be made, and differ from ours. `why` is a sentence. `dir`: the folder of
- * sandboxes; a sweep removes what is left of a probe there.
+ * Whether networks can be made here: one like a job's must be made, and differ from ours. `dir`: the folder of sandboxes; a sweep
+ * removes what is left of a probe there.
  */
-export async function probeNetwork(root: boolean, dir: string): Promise<{ readonly own: boolean; readonly why: string }> {
+export async function probeNetwork(root: boolean, dir: string, programs = path): Promise<NetworkProbe> {
   const folder = await mkdtemp(join(dir, '.network-'));
   try {
     const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];
     const script = networkScript({ root, uplink: uplink(), file: networkFile }, inside, [`printf '%s\\n' "$r" >&2; exit 1`]);
     // The shell's children would hold its output, and `timeout` ends them with it.
-    const how = { cwd: folder, input: script.join('\n'), env: { PATH: path } };
+    const how = { cwd: folder, input: script.join('\n'), env: { PATH: programs } };
     const { stdout, stderr } = await run('timeout', ['-s', 'KILL', '5', '/bin/sh', '-s'], how);
     const made = stdout.toString().trim();
     if (/^net:\[\d+\]$/.test(made) && made !== (await readlink('/proc/self/ns/net')))
-      return { own: true, why: 'pasta is installed and a probe network was made.' };
-    if (!(await isInstalled('pasta'))) return { own: false, why: 'pasta (Debian package "passt") is not installed.' };
-    return { own: false, why: `pasta is installed but a probe network failed: ${stderr.trim().split('\n').at(-1)}.` };
+      return { own: true, why: 'pasta is installed and a probe network was made.', fix: null };
+    if (!(await isInstalled('pasta', programs))) {
+      const why = 'pasta (Debian package "passt") is not installed.';
+      return { own: false, why, fix: 'Install pasta: apt-get install passt.' };
+    }
+    const why = `pasta is installed but a probe network failed: ${stderr.trim().split('\n').at(-1)}.`;
+    return {
+      own: false,
+      why,
+      fix: 'Update pasta (Debian package "passt") if it does not know an option; "pasta --version" says what is there.',
+    };
   } finally {
     await removeTree(folder);
   }
