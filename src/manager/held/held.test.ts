@@ -85,7 +85,7 @@ function host() {
       log: { info() {}, warn() {}, error() {} },
       runtimes: () => [runtime],
       pools: [{ name: 'gpu', disk: null, holdFailed: 30 * minute }],
-      placesOf: (mounts) => mounts.map(({ host }) => host),
+      placesOf: async (mounts) => mounts.map(({ host }) => host),
       newAgent: () => `shell-${shells.length}`,
       isInSlot: (agent) => it.inSlots.has(agent),
       changed: (job) => changed.push(job),

@@ -322,7 +322,7 @@ export function createHeld(parts: HeldParts) {
       const signal = AbortSignal.any([outer, cut.signal, closed]);
       try {
         const shown = recipeOfShell(recipe, job);
-        const spec = { agent: own, pool, slot, name, recipe: shown, places: placesOf(shown.mounts), devices: [] };
+        const spec = { agent: own, pool, slot, name, recipe: shown, places: await placesOf(shown.mounts), devices: [] };
         const shell = await holding.shell(agent, { spec, ...how }, signal);
         shell.ended.then(over, over);
         return shell;

@@ -20,7 +20,7 @@ import { makeCgroups } from './cgroup.ts';
 import type { Intent } from './folder.ts';
 import type { Host } from './host.ts';
 import { childOf, entering, networkCommand, type Uplink } from './network.ts';
-import { checkRecipe, confined, grantDevices } from './prepare.ts';
+import { checkFolders, checkRecipe, confined, grantDevices } from './prepare.ts';
 import { emptySandbox } from './remove.ts';
 import { keepUid } from './uids.ts';
 
@@ -57,6 +57,7 @@ export function createHolding(
       if (about === null) throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`);
       if (about.mode !== host.mode) throw otherMode(agent, about.mode);
       checkRecipe(host, shell.spec.recipe);
+      await checkFolders(shell.spec.recipe);
       if (shell.terminal !== null && !(await isInstalled('script'))) throw noTerminal();
       const own = randomBytes(4).toString('hex');
       const [args, status] = [`args.${own}`, `status.${own}`];
