@@ -92,6 +92,7 @@ export const errorCodes = {
   E_PULL_FAILED: 'external',
   E_DISK_FULL: 'external',
   E_MOUNT_MISSING: 'user',
+  E_MOUNT_AWAY: 'external',
   E_MOUNT_CHANGED: 'user',
   E_NETWORK_NOT_FOUND: 'user',
   E_NETWORK_UNGUARDED: 'user',

@@ -54,7 +54,7 @@ const processes = [
   'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
   'src/secrets/seed-format.test.ts',
   'src/store/store.test.ts',
-  'src/system/foreign-tree.test.ts',
+  'src/system/{file-server,foreign-tree}.test.ts',
   'src/workspace/{ignore,pack}.test.ts',
   'test/standins/**/*.test.ts',
   'test/support/census.test.ts',

@@ -2,13 +2,13 @@
  * Makes the CI services that config names. The types that it can name are in `types.ts`. A service that it does not name is not loaded:
  * all of them together take longer to load than the rest of the daemon.
  */
-import { existsSync } from 'node:fs';
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
 import { noProxies } from '../config/proxies.ts';
 import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
+import { isFound } from '../system/real-path.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';
 import { counted } from './calls.ts';
@@ -31,7 +31,8 @@ export async function createCiServices(parts: CiParts) {
   const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
     ...{ store, pools, clock, reasonFor: (pool) => slots.reasonFor(pool), mountProblem: mountProblemFor(config, env) },
-    isThere: existsSync,
+    // A file server may be away.
+    isThere: (path) => isFound(path) !== false,
     temporary: onejob.temporary === true ? (config.path ?? '') : null,
   });
   const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));

@@ -12,7 +12,7 @@ import type { CallResult } from './calls.ts';
 import type { Filter } from './filter/filter.ts';
 
 export interface CiParts {
-  readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'secretsKey'> & Partial<Pick<Config, 'path'>>;
+  readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'places' | 'secretsKey'> & Partial<Pick<Config, 'path'>>;
   /** Where the Engine listens, and how services are reached, if not as usual. */
   readonly env?: Pick<Environment, 'docker' | 'runtimeDir' | 'proxies' | 'handedOn'>;
   readonly store: Store;

@@ -34,6 +34,7 @@ beforeAll(() => {
     socket: at('link-to-run', 'onejob.sock'),
     secretsKey: null,
     host: 'gpu-01',
+    places: new Map(),
     pools: [{ name: 'train', recipe: { mounts: [mount(at('shared'), { readOnly: false })] } } as never],
     services: [
       { type: 'buildkite', name: 'ci', token: { kind: 'file', path: at('secrets', 'token') }, metricsToken: null } as never,

@@ -1,23 +1,44 @@
 /** Checks of mounts: no path and no variable twice, and nothing that must stay outside of sandboxes (S8). Links are followed. */
-import { statSync } from 'node:fs';
 import { join } from 'node:path';
-import { attempt } from '../errors.ts';
 import type { Mount } from '../runtimes/runtime.ts';
+import { type Look, lookAt, realOf } from '../system/real-path.ts';
 import type { Checking } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
 import { secretsOf, type WithSecrets } from './findings.ts';
-import { contains, engineSockets, realOf, shows } from './host-places.ts';
+import { contains, engineSockets, shows } from './host-places.ts';
 import { readGroup, sharedSocket } from './paths.ts';
 import { formatPath, type Path } from './problem.ts';
 import { slotNames } from './template.ts';
 import { isNamed, mountPathProblem, pathProblem } from './volumes.ts';
 
+/** Looks once, for the check and for the agents, at all folders of this host that their sandboxes have. */
+export function lookAtPlaces(config: Pick<Config, 'pools' | 'host'>): Promise<Config['places']> {
+  const nameOf = slotNames(config);
+  return lookAt(
+    config.pools.flatMap((pool) => {
+      const folders = [pool.hooks, pool.plugins].filter((folder) => folder !== null);
+      const mounts = pool.recipe.mounts.filter(({ cache }) => !isNamed(cache)).map(({ host }) => host);
+      return [...folders, ...mounts].flatMap((path) => pathsOf(pool, path, nameOf));
+    }),
+  );
+}
+
+/** What a path is for each agent of the pool. Unknown while their number is: it stays as it is written. */
+function pathsOf({ name, agents }: PoolConfig, path: string, nameOf: (slot: string) => string): string[] {
+  if (!path.includes('{name}') || agents === 'per-device') return [path];
+  return Array.from({ length: agents }, (_, at) => path.replaceAll('{name}', nameOf(`${name}/${at + 1}`)));
+}
+
 export function checkMounts(pool: PoolConfig, checking: Checking): void {
   const { written, config, inPool, sound } = checking;
+  const whyNot = (host: string): string | null => {
+    const places = [host, ...pathsOf(pool, host, slotNames(config)).flatMap((path) => config.places.get(path)?.real ?? [])];
+    return places.map((place) => hostPathProblem({ host: place }, config)).find((why) => why !== null) ?? null;
+  };
   for (const key of ['hooks', 'plugins'] as const) {
     const host = sound(pool, key) ? pool[key] : null;
-    const why = host === null ? null : hostPathProblem({ host }, config);
+    const why = host === null ? null : whyNot(host);
     if (why !== null) inPool(pool, [key], why);
     else if (host !== null) warnMissing(pool, [key], host, checking);
   }
@@ -34,7 +55,7 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     const setBy = mount.variable === null ? undefined : variables.get(mount.variable);
     if (setBy !== undefined) inPool(pool, path, `sets the variable ${mount.variable}, which ${setBy} already sets`);
     if (mount.variable !== null) variables.set(mount.variable, formatPath(path));
-    const why = isNamed(mount.cache) ? null : hostPathProblem(mount, config);
+    const why = isNamed(mount.cache) ? null : whyNot(mount.host);
     if (why !== null) inPool(pool, path, why);
     else if (!isNamed(mount.cache)) warnMissing(pool, path, mount.host, checking);
     if (why === null && /^\/(var\/)?run\/docker\.sock$/.test(mount.host)) {
@@ -79,7 +100,7 @@ interface Writable {
 }
 
 /** Folders of the host that jobs of some pool can write to. */
-function writableOf(config: Pick<Config, 'pools' | 'host'>, root: Path = ['pools']): readonly Writable[] {
+function writableOf(config: Pick<Config, 'pools' | 'host' | 'places'>, root: Path = ['pools']): readonly Writable[] {
   return config.pools.flatMap((pool) =>
     hostFoldersOf(pool).flatMap(({ mount: { host, readOnly }, path }) =>
       readOnly ? [] : [{ host, places: placesOf(pool, host, config), key: formatPath([...root, pool.name, ...path]) }],
@@ -96,14 +117,10 @@ function hostFoldersOf({ recipe }: Pick<PoolConfig, 'recipe'>): { readonly mount
   });
 }
 
-/** What a path is for each agent of the pool, as written and with links resolved. */
-function placesOf(pool: PoolConfig, host: string, config: Parameters<typeof slotNames>[0]): readonly string[] {
-  // How many agents there are is not known yet.
-  const names = !host.includes('{name}') || pool.agents === 'per-device' ? null : pool.agents;
-  const nameOf = slotNames(config);
-  const written =
-    names === null ? [host] : Array.from({ length: names }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
-  return [...new Set(written.flatMap((path) => [path, realOf(path)]))];
+/** The same, as written and with links resolved. */
+function placesOf(pool: PoolConfig, host: string, config: Pick<Config, 'pools' | 'host' | 'places'>): readonly string[] {
+  const written = pathsOf(pool, host, slotNames(config));
+  return [...new Set(written.flatMap((path) => [path, config.places.get(path)?.real ?? realOf(path)]))];
 }
 
 function inWritable({ host, key }: Writable, advice: string): string {
@@ -116,18 +133,18 @@ function liesIn(paths: readonly string[], folders: readonly string[]): boolean {
 }
 
 /** Without the path no agent of the pool can start, which otherwise only `up` would find out. */
-function warnMissing(pool: PoolConfig, path: Path, host: string, { config, host: here, inPool }: Checking): void {
-  if (here === null) return;
-  const isPerSlot = host.includes('{name}');
-  // The number of slots is not known yet.
-  if (isPerSlot && pool.agents === 'per-device') return;
-  const nameOf = slotNames(config);
-  const count = isPerSlot && pool.agents !== 'per-device' ? pool.agents : 1;
-  const places = Array.from({ length: count }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
-  // A path that cannot be checked may exist.
-  const missing = places.find((path) => attempt(() => statSync(path, { throwIfNoEntry: false }) === undefined) === true);
-  if (missing === undefined) return;
-  inPool(pool, path, `is ${missing}, which does not exist on this host; no agent can start until it exists`, 'warning');
+function warnMissing(pool: PoolConfig, path: Path, host: string, { config, inPool }: Checking): void {
+  const warn = (found: (look: Look) => boolean, what: string): void => {
+    const place = pathsOf(pool, host, slotNames(config)).find((each) => {
+      const look = config.places.get(each);
+      return look !== undefined && found(look);
+    });
+    if (place !== undefined) inPool(pool, path, `is ${place}, ${what}`, 'warning');
+  };
+  // Nobody knows the number of slots yet.
+  if (host.includes('{name}') && pool.agents === 'per-device') return;
+  warn(({ exists }) => exists === false, 'which does not exist on this host; no agent can start until it exists');
+  warn(({ real }) => real === null, 'on a file server that does not answer; no agent can start until it does');
 }
 
 /** The parts of a config with places that no job may see. */
@@ -154,7 +171,7 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
  * where the Engine listens.
  */
 export function mountProblemFor(
-  config: Guarded & Pick<Config, 'pools' | 'host'>,
+  config: Guarded & Pick<Config, 'pools' | 'host' | 'places'>,
   env?: Pick<Environment, 'docker' | 'runtimeDir'>,
 ): (mount: Mount) => string | null {
   const host = env?.docker.host ?? null;

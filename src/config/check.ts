@@ -114,7 +114,11 @@ function guestsOf({ config, written }: Checking) {
       return { ...pool, name: named, agents: own?.get(named)?.agents ?? 1 };
     });
     // As long as the name of a machine.
-    return { name, config: { ...config, host: `${name}-000000`, pools: there }, written: { ...written, pools: own } };
+    return {
+      name,
+      config: { ...config, host: `${name}-000000`, pools: there, places: new Map() },
+      written: { ...written, pools: own },
+    };
   });
 }
 

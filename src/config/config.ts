@@ -1,6 +1,7 @@
 /** The config as the rest of onejob sees it: complete, checked, read-only. `keys.ts` declares its keys. */
 import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
+import type { Look } from '../system/real-path.ts';
 import { parseListen } from './check-api.ts';
 import { resolveClouds, type WrittenCloud, type WrittenHost } from './clouds.ts';
 import type { HostFacts } from './environment.ts';
@@ -133,6 +134,8 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts, u
     upgradeKey: top.upgrade?.key ?? null,
     services,
     pools,
+    /** Where host paths of its pools led when they were checked; empty if they are not of this host. */
+    places: new Map() as ReadonlyMap<string, Look>,
     ...resolveClouds(written, (name, pool) =>
       resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir }),
     ),

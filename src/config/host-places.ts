@@ -2,9 +2,10 @@
  * Places of a host that untrusted jobs must not see, even read-only: sockets can be used, and homes contain keys. Follows links,
  * and looks at what folders contain now.
  */
-import { lstatSync, opendirSync, realpathSync } from 'node:fs';
-import { basename, dirname, join } from 'node:path';
+import { lstatSync, opendirSync } from 'node:fs';
+import { join } from 'node:path';
 import { attempt, toFailure } from '../errors.ts';
+import { follow, realOf } from '../system/real-path.ts';
 
 /** Folders of running programs, and stores of engines: images, files of other jobs, credentials. */
 const folders = [
@@ -30,7 +31,9 @@ export function whyNoStranger(host: string): string | null {
     if (homes.test(path)) return `it is a home directory`;
     if (keyNames.test(path)) return 'programs keep keys there';
   }
-  return whySocket(realOf(host));
+  const { end, server } = follow(host);
+  // A socket is used on its own host, and a server that is away would stop this process.
+  return server === null ? whySocket(end) : null;
 }
 
 function whySocket(path: string): string | null {
@@ -83,12 +86,6 @@ export function engineSocketIn(host: string): string | null {
 /** Whether `folder` contains `path`, as written or with links resolved. */
 export function shows(folder: string, path: string): boolean {
   return contains(folder, path) || contains(realOf(folder), realOf(path));
-}
-
-/** A path with links resolved, also if its last parts do not exist yet. */
-export function realOf(path: string): string {
-  const above = dirname(path);
-  return attempt(() => realpathSync(path)) ?? (above === path ? path : join(realOf(above), basename(path)));
 }
 
 export function contains(folder: string, path: string): boolean {

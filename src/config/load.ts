@@ -5,6 +5,7 @@
 import { join } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { checkAcross } from './check.ts';
+import { lookAtPlaces } from './check-mounts.ts';
 import { type Config, nothingWritten, resolveConfig, type Written } from './config.ts';
 import { type Environment, type HostFacts, readHost } from './environment.ts';
 import { checkSecrets, type WithSecrets } from './findings.ts';
@@ -59,7 +60,9 @@ export async function checkConfig(options: LoadOptions) {
   const paths = { config: found, ...choosePaths(flags, env, cwd, { stateDir: given('state_dir'), socket: given('socket') }) };
   const hasGpus = async () => (await import('../gpu/pci.ts')).hasComputeCards(join(env.hostRoot ?? '/', 'sys'));
   const gpus = written.pools === null && instead === undefined && (options.gpus ?? (await hasGpus()));
-  const config = resolveConfig(written, paths, host, { gpus, temporary: options.temporary === true });
+  const resolved = resolveConfig(written, paths, host, { gpus, temporary: options.temporary === true });
+  // What is checked is what agents get, so nobody may put a link there in between.
+  const config = options.secrets === 'skip' ? resolved : Object.freeze({ ...resolved, places: await lookAtPlaces(resolved) });
   const all: Problem[] = [
     ...problems,
     ...checkAcross(config, written, writing, options.secrets === 'skip' ? null : host, options.starting),

@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { mountOf, mountTypeOf, networkFileSystem, prepareDirectory } from './directory.ts';
+import { networkFileSystem, prepareDirectory } from './directory.ts';
 
 let dir: Scratch;
 beforeEach(() => {
@@ -85,18 +85,5 @@ describe('network file systems', () => {
     expect(networkFileSystem(0x65735546, () => 'virtiofs')).toBe('virtiofs');
     expect(networkFileSystem(0x65735546, () => 'fuse.fuse-overlayfs')).toBeNull();
     expect(networkFileSystem(0x65735546, () => 'fuseblk')).toBeNull();
-  });
-
-  it('finds the mount that a path lies on', () => {
-    const mountinfo = [
-      '22 1 254:0 / / rw,relatime - ext4 /dev/vda rw',
-      '40 22 0:40 / /home rw shared:1 - nfs4 host:/home rw',
-      '41 40 0:41 / /home/a\\040b rw - fuse.sshfs x rw',
-      '42 22 0:42 / /ho rw - tmpfs x rw',
-    ].join('\n');
-    expect(mountTypeOf('/home/a b/state', mountinfo)).toBe('fuse.sshfs');
-    expect(mountTypeOf('/home/c', mountinfo)).toBe('nfs4');
-    expect(mountTypeOf('/homestead', mountinfo)).toBe('ext4');
-    expect(mountOf('/home/c', mountinfo)).toEqual({ point: '/home', type: 'nfs4', options: ['rw'] });
   });
 });

@@ -2,9 +2,10 @@
  * The state directory: created with mode 0700, on a local disk, for onejob alone. A directory with other contents is refused, so
  * `--state-dir /tmp` never changes `/tmp`.
  */
-import { chmodSync, mkdirSync, readdirSync, readFileSync, realpathSync, type Stats, statfsSync, statSync } from 'node:fs';
+import { chmodSync, mkdirSync, readdirSync, realpathSync, type Stats, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { codeOf, OnejobError } from '../errors.ts';
+import { mountTypeOf, ownMounts } from '../system/mountinfo.ts';
 import { storeFault, translated } from './fault.ts';
 
 /** Name of the database in the state directory. It marks the directory as onejob's. */
@@ -43,33 +44,6 @@ export function networkFileSystem(magic: number, mountType: () => string | null)
   return type === null || localFuse.test(type) ? null : type;
 }
 
-interface MountSeen {
-  readonly point: string;
-  readonly type: string;
-  readonly options: readonly string[];
-}
-
-/** Type of the mount of `path`. */
-export function mountTypeOf(path: string, mountinfo: string): string | null {
-  return mountOf(path, mountinfo)?.type ?? null;
-}
-
-/** The mount of `path` (absolute, real), from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
-export function mountOf(path: string, mountinfo: string): MountSeen | null {
-  let best: MountSeen | null = null;
-  for (const line of mountinfo.split('\n')) {
-    const [before, after] = line.split(' - ');
-    const [escaped, options = ''] = before?.split(' ').slice(4, 6) ?? [];
-    const type = after?.split(' ')[0];
-    if (escaped === undefined || type === undefined) continue;
-    const point = escaped.replace(/\\([0-7]{3})/g, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)));
-    const holds = path === point || path.startsWith(point === '/' ? '/' : `${point}/`);
-    // The later of two mounts on one point hides the earlier.
-    if (holds && (best === null || point.length >= best.point.length)) best = { point, type, options: options.split(',') };
-  }
-  return best;
-}
-
 /**
  * Creates or checks the state directory and returns its real path.
  * @param close as chmod(2)
@@ -87,7 +61,7 @@ export function prepareDirectory(dir: string, close: (path: string, mode: number
   const me = process.geteuid?.() ?? 0;
   if (found.uid !== me) throw notOurs(dir, `it belongs to user ${found.uid}, but onejob runs as user ${me}`);
   const real = realpathSync(dir);
-  const mountType = () => mountTypeOf(real, readFileSync('/proc/self/mountinfo', 'utf8'));
+  const mountType = () => mountTypeOf(real, ownMounts());
   const filesystem = networkFileSystem(statfsSync(real).type, mountType);
   if (filesystem !== null) {
     throw new OnejobError('E_STATE_NETWORK_FS', `Cannot keep state in ${dir}: it is on a network file system (${filesystem}).`, {

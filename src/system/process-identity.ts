@@ -73,6 +73,12 @@ export function inheritedDescriptors(): number[] {
     });
 }
 
+/** Processes that `pid` has started. A kernel without CONFIG_PROC_CHILDREN has no list of them. */
+export function childrenOf(pid: number, list: string | null = readOr(`/proc/${pid}/task/${pid}/children`, null)): number[] {
+  if (list !== null) return list.split(' ').filter(Boolean).map(Number);
+  return allPids().filter((other) => stat(other)?.parent === pid);
+}
+
 /** `roots` and every living process whose ancestors lead to one of them. */
 export function withDescendants(roots: Iterable<number>): Set<number> {
   const children = new Map<number, number[]>();

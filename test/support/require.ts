@@ -45,6 +45,8 @@ export interface Machine {
   readonly podman: string | null;
   /** A tmpfs can be mounted, for disks that fill up. */
   readonly mount: string | null;
+  /** A file system of a program, which a test can let hang. */
+  readonly fuse: string | null;
   /** A file can be mounted as an ext4, for disks that fail. CI may lack it: containers often have no loop devices. */
   readonly loop: string | null;
   /** OpenSSH's client and server, which a test starts itself. */
@@ -112,6 +114,7 @@ export async function lookAtMachine(): Promise<Machine> {
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
     chromium: found('chromium'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
+    fuse: root ?? (existsSync('/dev/fuse') ? null : 'no /dev/fuse'),
     loop: root ?? found('mkfs.ext4') ?? found('e2fsck') ?? tried('losetup', ['--find']),
     sshd: root ?? found('ssh') ?? found('/usr/sbin/sshd') ?? found('ssh-keygen'),
     nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),

@@ -1,6 +1,6 @@
 /** What a job may ask for, and the script that it becomes: everything that could only fail later is refused when it is submitted. */
 import type { PoolConfig } from '../../config/config.ts';
-import { contains, realOf } from '../../config/host-places.ts';
+import { contains } from '../../config/host-places.ts';
 import { formatSize } from '../../config/units.ts';
 import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
@@ -8,6 +8,7 @@ import type { JobRequest } from '../../job.ts';
 import { inQuotes } from '../../quoted.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
+import { realOf } from '../../system/real-path.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { jobImageProblem } from '../kit/job-image.ts';
 import { checkGlobs } from './globs.ts';

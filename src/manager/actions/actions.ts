@@ -83,7 +83,7 @@ export function createExecutors(parts: ActParts): Executors {
   const specOf = async (key: string, agent: AgentId, job: JobId | null, signal: AbortSignal): Promise<SandboxSpec> => {
     const { slot, pool, name, runtime } = place(key);
     const own = recipeOf(pool, { key, name }, job);
-    const places = own.mounts.length === 0 ? null : parts.mountPlaces.of(own.mounts);
+    const places = own.mounts.length === 0 ? null : await parts.mountPlaces.of(own.mounts);
     const named = own.image === null ? await fingerprints.imageOf(pool, (line) => note(key, line), signal) : null;
     const recipe = { ...own, ...named };
     await parts.caches.ensure(recipe.mounts);

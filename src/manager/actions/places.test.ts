@@ -1,7 +1,9 @@
 import { chmodSync, mkdirSync, renameSync, symlinkSync, unlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { Folder } from '../../../test/kit/config.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { lookAtPlaces } from '../../config/check-mounts.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 import { createMountPlaces } from './places.ts';
@@ -21,65 +23,72 @@ beforeEach(() => {
 });
 afterEach(() => dir[Symbol.dispose]());
 
-function places(agents: PoolConfig['agents'], ...hosts: string[]) {
-  return placesAmong(undefined, agents, ...hosts);
-}
-function placesAmong(mountinfo: (() => string) | undefined, agents: PoolConfig['agents'], ...hosts: string[]) {
+/** As after the check of a config with a pool that has these volumes. */
+async function places(agents: PoolConfig['agents'], ...hosts: string[]) {
   const recipe = { mounts: hosts.map((host) => mount(host)) };
-  const pools = [{ name: 'p', agents, agentName: 'agent-{n}', recipe }] as unknown as PoolConfig[];
+  const pools = [{ name: 'p', agents, agentName: 'agent-{n}', hooks: null, plugins: null, recipe }] as unknown as PoolConfig[];
   const guarded = { stateDir: at('state'), socket: at('state', 'onejob.sock'), secretsKey: null, services: [], notify: null };
-  return createMountPlaces({ ...guarded, host: 'gpu', pools } as unknown as Parameters<typeof createMountPlaces>[0], mountinfo);
+  const config = { ...guarded, host: 'gpu', pools };
+  return createMountPlaces({ ...config, places: await lookAtPlaces(config) });
 }
 function becomesLink(path: string, target: string): void {
   renameSync(path, `${path}.was`);
   symlinkSync(target, path);
 }
 
-test('a volume whose folder became a link is not mounted, until it is put back', () => {
-  const { of } = places(1, at('open/one'));
-  expect(of([mount(at('open/one'))])).toEqual([at('open/one')]);
+test('a volume whose folder became a link is not mounted, until it is put back', async () => {
+  const { of } = await places(1, at('open/one'));
+  expect(await of([mount(at('open/one'))])).toEqual([at('open/one')]);
   becomesLink(at('open/one'), '/etc');
-  expect(() => of([mount(at('open/one'))])).toThrow(expect.objectContaining({ code: 'E_MOUNT_CHANGED' }));
-  expect(() => of([mount(at('open/one'))])).toThrow(`leads to /etc now, and led to ${at('open/one')} when the config was read`);
+  await expect(of([mount(at('open/one'))])).rejects.toThrow(expect.objectContaining({ code: 'E_MOUNT_CHANGED' }));
+  const why = `leads to /etc now, and led to ${at('open/one')} when it was checked`;
+  await expect(of([mount(at('open/one'))])).rejects.toThrow(why);
   unlinkSync(at('open/one'));
   mkdirSync(at('open/one'));
-  expect(of([mount(at('open/one'))])).toEqual([at('open/one')]);
+  expect(await of([mount(at('open/one'))])).toEqual([at('open/one')]);
 });
 
-test.each([1, 'per-device'] as const)('the same for a folder of each agent, of %s', (agents) => {
-  const { of } = places(agents, at('open/{name}'));
-  expect(of([mount(at('open/agent-1'))])).toEqual([at('open/agent-1')]);
+test('a link that is put in place of a volume after the config was checked is not mounted', async () => {
+  using folder = new Folder();
+  const pool = `{ service: own, runtime: docker, image: x, volumes: ["${at('open/one')}:/in"] }`;
+  const { config } = await folder.load(`pools: { p: ${pool} }`, { secrets: 'check' });
+  becomesLink(at('open/one'), '/etc');
+  const { of } = createMountPlaces(config);
+  await expect(of([mount(at('open/one'))])).rejects.toThrow('leads to /etc now');
+});
+
+test.each([1, 'per-device'] as const)('the same for a folder of each agent, of %s', async (agents) => {
+  const { of } = await places(agents, at('open/{name}'));
+  expect(await of([mount(at('open/agent-1'))])).toEqual([at('open/agent-1')]);
   becomesLink(at('open/agent-1'), '/etc');
-  expect(() => of([mount(at('open/agent-1'))])).toThrow('leads to /etc now');
+  await expect(of([mount(at('open/agent-1'))])).rejects.toThrow('leads to /etc now');
 });
 
-test('a link that only the owner of the daemon can change is followed, but not to what no job may see', () => {
-  const { of } = places(1, at('closed/current'));
+test('a link that only the owner of the daemon can change is followed, but not to what no job may see', async () => {
+  const { of } = await places(1, at('closed/current'));
   const leadsTo = (target: string) => {
     unlinkSync(at('closed/current'));
     symlinkSync(target, at('closed/current'));
   };
   leadsTo(at('v2'));
-  expect(of([mount(at('closed/current'))])).toEqual([at('v2')]);
+  expect(await of([mount(at('closed/current'))])).toEqual([at('v2')]);
   leadsTo(at('state'));
-  expect(() => of([mount(at('closed/current'))])).toThrow('state of onejob');
+  await expect(of([mount(at('closed/current'))])).rejects.toThrow('state of onejob');
 });
 
-test('a volume of a job is what was checked, and others are what they lead to', () => {
-  const { of } = places(1);
+test('a volume that no config has is mounted, unless it is a link that others can change', async () => {
+  const { of } = await places(1);
   symlinkSync('/usr', at('link'));
-  expect(of([mount(at('link')), mount(at('link'), { real: at('v1') })])).toEqual(['/usr', at('v1')]);
+  expect(await of([mount(at('link')), mount(at('open/one'))])).toEqual(['/usr', at('open/one')]);
+  becomesLink(at('open/one'), '/etc');
+  await expect(of([mount(at('open/one'))])).rejects.toThrow('other users can change that');
 });
 
-test('a volume on a file server is not looked at again, since that may be away', () => {
-  const onServer = (path: string) => () => `20 1 0:20 / / rw - ext4 /dev/sda rw\n21 20 0:21 / ${path} rw - nfs4 server:/ rw\n`;
-  becomesLink(at('open/one'), at('v1'));
-  const { of } = placesAmong(onServer(at('open')), 1, at('open/one'));
-  unlinkSync(at('open/one'));
-  expect(of([mount(at('open/one')), mount(at('open/other'))])).toEqual([at('v1'), at('open/other')]);
-  // A link on a disk of this host that leads there.
-  becomesLink(at('closed/current'), at('v2'));
-  const through = placesAmong(onServer(at('v2')), 1, at('closed/current'));
-  unlinkSync(at('closed/current'));
-  expect(through.of([mount(at('closed/current'))])).toEqual([at('v2')]);
+test('a volume of a job is what was checked, or nothing', async () => {
+  const { of } = await places(1);
+  symlinkSync('/usr', at('link'));
+  expect(await of([mount(at('link'), { real: at('v1') })])).toEqual([at('v1')]);
+  await expect(of([mount(at('link'), { real: at('state') })])).rejects.toThrow('state of onejob');
+  becomesLink(at('v1'), '/etc');
+  await expect(of([mount(at('link'), { real: at('v1') })])).rejects.toThrow('leads to /etc now');
 });

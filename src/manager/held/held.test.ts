@@ -85,7 +85,7 @@ function host() {
       log: { info() {}, warn() {}, error() {} },
       runtimes: () => [runtime],
       pools: [{ name: 'gpu', disk: null, holdFailed: 30 * minute }],
-      placesOf: (mounts) => mounts.map(({ host }) => host),
+      placesOf: async (mounts) => mounts.map(({ host }) => host),
       newAgent: () => `shell-${shells.length}`,
       isInSlot: (agent) => it.inSlots.has(agent),
       changed: (job) => changed.push(job),
@@ -381,6 +381,23 @@ test('a shell has no device, no right over the host, and may only read caches', 
   here.shells[0]?.end(0);
   await settled();
   expect(here.held.isOurs(spec?.agent ?? '')).toBe(false);
+});
+
+test('a shell has what a volume of its job led to when that was checked', async () => {
+  const here = host();
+  const asked: unknown[] = [];
+  here.restart({
+    placesOf: async (mounts) => {
+      asked.push(...mounts);
+      return mounts.map(({ host, real }) => real ?? host);
+    },
+  });
+  const mounts = [{ host: '/link', real: '/srv/data', container: '/in', readOnly: true, variable: null, cache: null }];
+  await here.held.consider({ ...here.failed('a'), recipe: { ...recipe, mounts } }, never);
+  await here.held.keep('a');
+  await here.held.shell('job-a', { command: null, terminal: null }, never);
+  expect(asked).toEqual(mounts);
+  expect(here.shells[0]?.spec.spec.places).toEqual(['/srv/data']);
 });
 
 test('a shell ends with its hold, and with the manager', async () => {

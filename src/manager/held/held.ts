@@ -323,7 +323,7 @@ export function createHeld(parts: HeldParts) {
       const signal = AbortSignal.any([outer, cut.signal, closed]);
       try {
         const shown = recipeOfShell(recipe, job);
-        const spec = { agent: own, pool, slot, name, recipe: shown, places: placesOf(shown.mounts), devices: [] };
+        const spec = { agent: own, pool, slot, name, recipe: shown, places: await placesOf(shown.mounts), devices: [] };
         const shell = await holding.shell(agent, { spec, ...how }, signal);
         shell.ended.then(over, over);
         return shell;
@@ -363,8 +363,7 @@ export function createHeld(parts: HeldParts) {
 
 /** The next jobs of the slot write to its caches, so a shell may only read them. */
 function recipeOfShell(recipe: Recipe, job: JobId): Recipe {
-  // What a volume of the job led to when that ran says nothing of now.
-  const mounts = recipe.mounts.map(({ real: _, ...mount }) => (mount.cache === null ? mount : { ...mount, readOnly: true }));
+  const mounts = recipe.mounts.map((mount) => (mount.cache === null ? mount : { ...mount, readOnly: true }));
   const { pidHost: _, ...unsafe } = recipe.unsafe;
   return {
     ...recipe,

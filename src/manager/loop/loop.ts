@@ -169,7 +169,7 @@ export async function openLoop(parts: LoopParts) {
   const boundary = (name: string): void => {
     if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
   };
-  const mountPlaces = createMountPlaces(config);
+  const mountPlaces = createMountPlaces(config, env);
   const held = createHeld({
     ...{ clock, log, pools, newAgent, boundary },
     placesOf: mountPlaces.of,

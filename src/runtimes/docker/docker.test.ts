@@ -84,6 +84,28 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     await runtime.prepare(specFor(good), quiet, never());
   });
 
+  test('a folder that became a link after it was checked is not given to a shell in a held job', async () => {
+    await mkdir(join(folder, 'plain'));
+    await writeFile(join(folder, 'plain', 'file'), '');
+    await symlink('/etc', join(folder, 'moved'));
+    const { agent } = await run({}, 'exit 1');
+    await runtime.holding?.hold(agent);
+    const shell = (name: string, terminal: { columns: number; rows: number; term: string } | null = null) => {
+      const host = join(folder, name);
+      const mounts = [{ host, container: '/data', readOnly: true, variable: null, cache: null }];
+      const spec = specOf({ ...recipe, mounts }, { places: [host] });
+      return runtime.holding?.shell(agent, { spec, command: ['ls', '/data'], terminal }, never());
+    };
+    for (const terminal of [null, { columns: 80, rows: 24, term: 'dumb' }]) {
+      const good = await shell('plain', terminal);
+      let said = '';
+      for await (const { bytes } of good?.output ?? []) said += Buffer.from(bytes).toString();
+      expect([said.trim(), await good?.ended]).toEqual(['file', 0]);
+      await expect(shell('moved', terminal)).rejects.toMatchObject({ code: 'E_MOUNT_CHANGED' });
+    }
+    await runtime.holding?.release(agent);
+  });
+
   test('what a job runs as another user opens the output by name', async () => {
     const write = 'echo first >/dev/stdout; echo second >/dev/stderr';
     const { output } = await run({ image: images.base }, `su -s /bin/sh agent -c '${write}'; stat -c %a /dev/null`);

@@ -15,7 +15,7 @@ import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody, labels, workspacePath } from './create.ts';
 import { noGrant } from './grants.ts';
 import type { Networks } from './networks.ts';
-import { refusal } from './prepare.ts';
+import { refusal, verifyFolders } from './prepare.ts';
 
 interface HoldingParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly engine: Engine;
@@ -86,7 +86,7 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
       const id = await engine
         .create(containerName(spec), {
           ...body,
-          Entrypoint: ['sh', '-c', ...shellCommand(command)],
+          Entrypoint: ['sh', '-c', ...shellCommand(command, terminal !== null)],
           Env: [...body.Env, ...env],
           Tty: terminal !== null,
           StdinOnce: true,
@@ -116,10 +116,17 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
         // It may have been aborted while it was created.
         signal.throwIfAborted();
         const socket = await attach(id, signal);
+        // The end of a connection is the end of the output, whatever ended it.
+        socket.on('error', () => {});
         await engine.start(id).catch((error: unknown) => {
           socket.destroy();
           throw refusal(error, spec, engine.endpoint);
         });
+        await verifyFolders(engine, spec, id, signal).catch((error: unknown) => {
+          socket.destroy();
+          throw error;
+        });
+        socket.write('\n');
         return running(id, socket, terminal, signal, end);
       } catch (error) {
         await end();
@@ -172,9 +179,8 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
     const abort = () => socket.destroy();
     signal.addEventListener('abort', abort, { once: true });
     if (signal.aborted) abort();
+    if (socket.closed) resolve();
     socket.once('close', resolve);
-    // The end of a connection is the end of the output, whatever ended it.
-    socket.on('error', () => {});
     let latest = 0;
     const resize: RunningShell['resize'] = async (size) => {
       const mine = ++latest;
@@ -211,10 +217,12 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
   }
 }
 
-/** What `sh -c` runs: the command, or the best interactive shell. */
-function shellCommand(command: readonly string[] | null): string[] {
-  if (command === null) return ['command -v bash >/dev/null 2>&1 && exec bash; exec sh'];
-  return ['exec "$@"', 'sh', ...command];
+/** What `sh -c` runs: the command, or the best interactive shell. It waits for a line first, until its folders have been checked. */
+function shellCommand(command: readonly string[] | null, hasTerminal: boolean): string[] {
+  const [quiet, loud] = hasTerminal ? ['stty -echo 2>/dev/null; ', 'stty echo 2>/dev/null; '] : ['', ''];
+  const wait = `${quiet}read -r _ || exit 125; ${loud}`;
+  if (command === null) return [`${wait}command -v bash >/dev/null 2>&1 && exec bash; exec sh`];
+  return [`${wait}exec "$@"`, 'sh', ...command];
 }
 
 async function* plain(socket: Socket): RunningShell['output'] {

@@ -64,14 +64,6 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
   };
 
-  const verifyFolders = async (spec: SandboxSpec, id: string, signal: AbortSignal): Promise<void> => {
-    if (spec.recipe.mounts.length === 0) return;
-    const container = await engine.inspect(id, signal);
-    if (container === null || !container.State.Running) return;
-    // Of each container the Engine mounts files from a folder with its id, such as /etc/hosts.
-    await verifyMounts(spec.name, container.State.Pid, placedOf(spec), (mounts) => mounts.includes(id));
-  };
-
   const start = async (spec: SandboxSpec, image: Image, progress: Progress, signal: AbortSignal): Promise<void> => {
     const id = await make(spec, image, signal);
     containers.note(spec.agent, id);
@@ -95,7 +87,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
     try {
       await devices.verify(spec, id, progress, signal);
-      await verifyFolders(spec, id, signal);
+      await verifyFolders(engine, spec, id, signal);
     } catch (error) {
       // Its gate waits with foreign devices or folders, so nothing may release it.
       if (hasCode(error, 'E_DEVICES_GRANTED') || hasCode(error, 'E_MOUNT_CHANGED')) await containers.remove(spec.agent);
@@ -123,6 +115,15 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
     return madeOf(image);
   };
+}
+
+/** Whether a container has the folders of this host that it should. @throws OnejobError E_MOUNT_CHANGED */
+export async function verifyFolders(engine: Engine, spec: SandboxSpec, id: string, signal: AbortSignal): Promise<void> {
+  if (spec.recipe.mounts.length === 0) return;
+  const container = await engine.inspect(id, signal);
+  if (container === null || !container.State.Running) return;
+  // Of each container the Engine mounts files from a folder with its id, such as /etc/hosts.
+  await verifyMounts(spec.name, container.State.Pid, placedOf(spec), (mounts) => mounts.includes(id));
 }
 
 /** What a standby was made from, as one short word (S11): recipe, image and boot. The order of keys does not matter. */

@@ -10,17 +10,20 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Readable, Writable } from 'node:stream';
 import { abortable } from '../../abortable.ts';
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { messageOf, OnejobError } from '../../errors.ts';
 import { quoted } from '../../quoted.ts';
 import { markVariable } from '../../system/process-identity.ts';
+import { placedOf } from '../mounts.ts';
 import type { Holding, RunningShell, ShellSpec } from '../runtime.ts';
 import { isInstalled, path } from './bubblewrap.ts';
 import { makeCgroups } from './cgroup.ts';
 import type { Intent } from './folder.ts';
 import type { Host } from './host.ts';
 import { childOf, entering, networkCommand, type Uplink } from './network.ts';
-import { checkRecipe, confined, grantDevices } from './prepare.ts';
+import { checkFolders, checkRecipe, confined, grantDevices } from './prepare.ts';
+import { type Inside, verifyInside } from './release.ts';
 import { emptySandbox } from './remove.ts';
 import { keepUid } from './uids.ts';
 
@@ -57,12 +60,15 @@ export function createHolding(
       if (about === null) throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`);
       if (about.mode !== host.mode) throw otherMode(agent, about.mode);
       checkRecipe(host, shell.spec.recipe);
+      await checkFolders(shell.spec.recipe);
+      const placed = host.mode === 'bubblewrap' ? placedOf(shell.spec) : [];
       if (shell.terminal !== null && !(await isInstalled('script'))) throw noTerminal();
       const own = randomBytes(4).toString('hex');
       const [args, status] = [`args.${own}`, `status.${own}`];
       const pipes = [`out.${own}`, `err.${own}`] as const;
       open.set(agent, (open.get(agent) ?? 0) + 1);
       const over: (() => void)[] = [];
+      let opened: Opened;
       const left = () => {
         for (const end of over) end();
         return leave(about, [args, status, ...pipes]);
@@ -74,7 +80,7 @@ export function createHolding(
         const { paths } = makeCgroups(host.cgroups, agent, spec.recipe);
         const { uid, files } = about;
         const folder = join(host.at.agents, agent);
-        const how = await confined(host, spec, { uid, files, folder, grant, args, status }, program(shell));
+        const how = await confined(host, spec, { uid, files, folder, grant, args, status }, program(shell, placed.length > 0));
         const { uplink } = how;
         const network = uplink === null ? null : await startNetwork(folder, host, { agent, uplink }, signal);
         over.push(() => network?.end());
@@ -93,11 +99,14 @@ export function createHolding(
           const message = `Cannot open a shell: failed to start /bin/sh (${messageOf(cause)}).`;
           throw new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' });
         });
-        return running(child, shell.terminal !== null, signal, left);
+        opened = { child, shell: running(child, shell.terminal !== null, signal, left) };
       } catch (error) {
         await left();
         throw error;
       }
+      const inside = { path: join(host.at.agents, agent), agent, name: shell.spec.name, status, placed };
+      await letGo(host.clock, opened, inside, signal);
+      return opened.shell;
     },
 
     release: remove,
@@ -119,12 +128,13 @@ function noTerminal(): OnejobError {
 
 /**
  * `script` makes a terminal inside the sandbox, so none of the host's is in reach. Descriptor 3 brings its size, a line for each
- * change.
+ * change. `waits`: nothing runs before a first line there.
  */
-function program({ command, terminal }: ShellSpec): string[] {
+function program({ command, terminal }: ShellSpec, waits: boolean): string[] {
   const best = 'command -v bash >/dev/null 2>&1 && exec bash; exec sh';
   const run = command === null ? best : `exec ${command.map(quoted).join(' ')}`;
-  if (terminal === null) return ['/bin/sh', '-c', `exec 3<&-; ${run}`];
+  const gate = waits ? ['/bin/sh', '-c', 'read -r _ <&3 || exit 125; exec "$0" "$@"'] : [];
+  if (terminal === null) return [...gate, '/bin/sh', '-c', `exec 3<&-; ${run}`];
   const inside = [
     `stty sane cols ${terminal.columns} rows ${terminal.rows}`,
     `export TERM=${quoted(terminal.term)}`,
@@ -132,22 +142,45 @@ function program({ command, terminal }: ShellSpec): string[] {
     'exec 3<&-',
     run,
   ];
-  return ['script', '--quiet', '--return', '--flush', '--command', inside.join('\n'), '/dev/null'];
+  return [...gate, 'script', '--quiet', '--return', '--flush', '--command', inside.join('\n'), '/dev/null'];
+}
+
+interface Opened {
+  readonly child: ChildProcess;
+  readonly shell: RunningShell;
+}
+
+/** Lets a shell run once its folders are those that were checked. @throws OnejobError E_MOUNT_CHANGED, E_GATE_ENDED; it has ended then */
+async function letGo(clock: Clock, { child, shell }: Opened, inside: Inside, signal: AbortSignal): Promise<void> {
+  if (inside.placed.length === 0) return;
+  try {
+    await verifyInside(clock, inside, () => child.exitCode !== null || child.signalCode !== null, signal);
+    (child.stdio[3] as Writable).write('\n');
+  } catch (error) {
+    child.kill('SIGKILL');
+    for (const pipe of [child.stdout, child.stderr]) pipe?.destroy();
+    await shell.ended.catch(() => {});
+    throw error;
+  }
 }
 
 /**
  * The manager reads from sockets, which no program can open again by name, as in `>/dev/stderr`. So the output goes through pipes
  * that belong to the shell's user. Their readers do not belong to the sandbox: they end with the last writer. Nothing waits for them
- * but the end of the output.
+ * but the end of the output. All ends are open before a reader starts: one that waited for a writer would do so for ever if the
+ * shell was killed meanwhile. Exported for tests.
  */
-function namedOutput([out, err]: readonly [string, string], uid: number | null): string[] {
-  const reader = (pipe: string, to: string) => `(unset ${markVariable}; exec cat <${pipe} 3<&- ${to}) &`;
+export function namedOutput([out, err]: readonly [string, string], uid: number | null): string[] {
+  const others = '3<&- 5<&- 6<&- 7<&- 8<&-';
+  const reader = (end: number, to: string) => `(unset ${markVariable}; exec cat <&${end} ${others} ${to}) &`;
   return [
     `mkfifo -m 600 ${out} ${err} || exit 125`,
     ...(uid === null ? [] : [`chown ${uid} ${out} ${err} || exit 125`]),
-    reader(out, '2>/dev/null'),
-    reader(err, '>&2 2>/dev/null'),
-    `exec >${out} 2>${err}`,
+    // Read-write does not wait.
+    `exec 7<>${out} 8<>${err} 5<${out} 6<${err}`,
+    reader(5, '2>/dev/null'),
+    reader(6, '>&2 2>/dev/null'),
+    `exec >${out} 2>${err} 5<&- 6<&- 7<&- 8<&-`,
     `rm -f ${out} ${err}`,
   ];
 }

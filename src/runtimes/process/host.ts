@@ -8,7 +8,7 @@ import { type Clock, deadline } from '../../core/clock.ts';
 import { attempt } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { compareVersions, leadingVersion } from '../../images/version.ts';
-import { mountOf } from '../../store/directory.ts';
+import { mountOf } from '../../system/mountinfo.ts';
 import { bootId, inheritedDescriptors, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { hostMounts, isInstalled, path, probeBubblewrap } from './bubblewrap.ts';

@@ -137,6 +137,26 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     }
   });
 
+  testIn(sandboxed)('leave no shell with a folder that became a link after it was checked', async () => {
+    mkdirSync(join(secrets, 'plain'));
+    writeFileSync(join(secrets, 'plain', 'file'), '');
+    symlinkSync('/etc', join(secrets, 'moved'));
+    const { agent } = await run('exit 1');
+    await runtime.holding?.hold(agent);
+    const shell = (name: string) => {
+      const host = join(secrets, name);
+      const mounts = [{ host, container: '/data', readOnly: true, variable: null, cache: null }];
+      const spec = specOf({ ...plainRecipe, mounts }, { places: [host] });
+      return runtime.holding?.shell(agent, { spec, command: ['ls', '/data'], terminal: null }, never);
+    };
+    const good = await shell('plain');
+    let said = '';
+    for await (const { bytes } of good?.output ?? []) said += Buffer.from(bytes).toString();
+    expect([said, await good?.ended]).toEqual(['file\n', 0]);
+    await expect(shell('moved')).rejects.toMatchObject({ code: 'E_MOUNT_CHANGED' });
+    await runtime.holding?.release(agent);
+  });
+
   testIn(root)('run as users that no two agents share', async () => {
     const made = await Promise.all(Array.from({ length: 4 }, () => run('id -u')));
     expect(new Set(made.map(({ out }) => out)).size).toBe(4);

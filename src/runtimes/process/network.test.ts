@@ -20,10 +20,19 @@ import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
 import { path } from './bubblewrap.ts';
 import { supervisorOf } from './folder.ts';
-import { probeNetwork } from './network.ts';
+import { childOfShell, probeNetwork } from './network.ts';
 import { createProcessRuntime } from './process.ts';
 
 const never = new AbortController().signal;
+
+it.each([
+  ['with', childOfShell],
+  ['without', childOfShell.replace('/children', '/none')],
+])('a shell finds the child of a process %s the kernel’s list of them', async (_, lines) => {
+  const script = `sh -c 'sleep 600 & echo $! $$; wait' | { read -r c p; echo "$c" $(${lines}); kill "$c"; }`;
+  const { stdout } = await runToEnd('/bin/sh', ['-c', script]);
+  expect(stdout.toString()).toMatch(/^(\d+) \1\n$/);
+});
 
 describe.skipIf(lacks('bubblewrap', 'pasta'))('a job in a network of its own', () => {
   const owner = `network-${process.pid}`;

@@ -13,7 +13,7 @@ import { join } from 'node:path';
 import { quoted } from '../../quoted.ts';
 import { defaultRoute } from '../../system/default-route.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
-import { readOr } from '../../system/process-identity.ts';
+import { childrenOf, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { isInstalled, path } from './bubblewrap.ts';
 import { firstUid } from './uids.ts';
@@ -145,8 +145,7 @@ export function networkCommand(root: boolean, { options, addresses }: Uplink): s
 
 /** The process that holds the network of this pasta. */
 export function childOf(pid: number): number | null {
-  const child = Number(readOr(`/proc/${pid}/task/${pid}/children`, '').split(' ')[0]);
-  return child > 0 ? child : null;
+  return childrenOf(pid)[0] ?? null;
 }
 
 /** The start of a command, for a shell, that runs in the network of the process `holder`: a pid, or a variable of the shell. */
@@ -154,6 +153,10 @@ export function entering(root: boolean, holder: number | '$h'): string {
   const net = `--net="/proc/${holder}/ns/net"`;
   return root ? `nsenter ${net} --` : `nsenter --user="/proc/${holder}/ns/user" ${net} --preserve-credentials --`;
 }
+
+/** In a shell: the children of process `$p`. A kernel without CONFIG_PROC_CHILDREN has no list of them. */
+export const childOfShell =
+  'cat "/proc/$p/task/$p/children" 2>/dev/null || grep -ls "^PPid:[[:space:]]*$p$" /proc/[0-9]*/status | tr -cd "0-9\\n"';
 
 /**
  * Lines of shell that make a network and then run `inside`, lines in which `enter` is the start of a command in that network. The
@@ -170,9 +173,9 @@ export function networkScript(
     `mkfifo -m 600 ${ready}`,
     '{ {',
     `  IFS= read -r r <${ready}; rm -f ${ready}`,
-    `  if [ "$r" = ready ] && IFS=' ' read -r p r <${file} && h=$(cat "/proc/$p/task/$p/children"); then`,
+    `  if [ "$r" = ready ] && IFS=' ' read -r p r <${file} && h=$(${childOfShell}) && [ "$h" ]; then`,
     // One child, and a blank.
-    '    h=${h%% *}',
+    '    h=${h%%[!0-9]*}',
     ...inside(entering(root, '$h')),
     '  else',
     ...failed,

@@ -2,12 +2,13 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
 import { once } from 'node:events';
-import { existsSync, statSync } from 'node:fs';
+import { statSync } from 'node:fs';
 import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
 import { codeOf, messageOf, OnejobError } from '../../errors.ts';
 import { markVariable, ownerVariable } from '../../system/process-identity.ts';
+import { isFound, lookAt } from '../../system/real-path.ts';
 import { capsOf, gateNodes, nodesOf, openFilesForDevices, readMigMinors, visibleDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
 import { placedOf } from '../mounts.ts';
@@ -32,7 +33,7 @@ export function fingerprintOf(host: Host, recipe: Recipe): string {
   return hash('sha256', JSON.stringify([recipe, host.mode, host.filter !== null, host.network.own, host.boot])).slice(0, 32);
 }
 
-/** Refuses a recipe of which a process would ignore a part. @throws OnejobError E_RECIPE or E_MOUNT_MISSING */
+/** Refuses a recipe of which a process would ignore a part. @throws OnejobError E_RECIPE */
 export function checkRecipe(host: Host, recipe: Recipe): void {
   const refuse = (what: string): never => {
     const hint = 'Remove it, or set "runtime: docker" for this pool.';
@@ -49,16 +50,28 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
   }
   const closed = host.mode === 'bubblewrap' ? recipe.mounts.find((mount) => isReadOnly(mount.container)) : undefined;
   if (closed !== undefined) refuse(`${closed.host} at ${closed.container}, inside a read-only folder of the host`);
-  const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
-  if (missing === undefined) return;
-  const message = `Cannot mount ${missing.host} at ${missing.container}: the file or folder does not exist on this host.`;
-  const hint = `Create it, or fix the path under "${missing.cache === null ? 'volumes' : 'caches'}".`;
-  throw new OnejobError('E_MOUNT_MISSING', message, { hint });
+}
+
+/** @throws OnejobError E_MOUNT_MISSING, E_MOUNT_AWAY */
+export async function checkFolders({ mounts }: Pick<Recipe, 'mounts'>): Promise<void> {
+  const looks = await lookAt(mounts.map(({ host }) => host));
+  for (const { host, container, cache } of mounts) {
+    const look = looks.get(host);
+    if (look === undefined || look.exists === true) continue;
+    const key = cache === null ? 'volumes' : 'caches';
+    if (look.real === null)
+      throw new OnejobError('E_MOUNT_AWAY', `Cannot mount ${host} at ${container}: its file server does not answer.`, {
+        hint: `Check the server and the mount. If it is gone for good, remove the path from "${key}".`,
+        retry: true,
+      });
+    const message = `Cannot mount ${host} at ${container}: the file or folder does not exist on this host.`;
+    throw new OnejobError('E_MOUNT_MISSING', message, { hint: `Create it, or fix the path under "${key}".` });
+  }
 }
 
 /** Whether the path does not exist in a sandbox and cannot be created. */
 function isReadOnly(container: string): boolean {
-  return /^\/(usr|opt|s?bin|lib\w*|proc|dev|nix|gnu)\//.test(container) && !existsSync(container);
+  return /^\/(usr|opt|s?bin|lib\w*|proc|dev|nix|gnu)\//.test(container) && isFound(container) === false;
 }
 
 /**

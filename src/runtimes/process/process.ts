@@ -19,7 +19,7 @@ import { agentsIn, type Intent, type Layout, readIntent, stateOf } from './folde
 import { createHolding } from './holding.ts';
 import { findings, type Host, lookAtHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
-import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
+import { checkFolders, checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
 import { releaseGate, untilStarted, verifyFolders } from './release.ts';
 import { killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
 
@@ -80,6 +80,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
     prepare: (spec, progress, signal) =>
       whileBusy(spec.agent, async () => {
         checkRecipe(host, spec.recipe);
+        await checkFolders(spec.recipe);
         const state = look(spec.agent);
         if (state?.kind === 'running' || state?.kind === 'exited') return { fingerprint: needed(spec.agent).fingerprint };
         // It was begun and never started: by a manager that was killed, or by a failed attempt.

@@ -8,7 +8,7 @@ import type { AgentId } from '../../core/slot.ts';
 import { codeOf, OnejobError } from '../../errors.ts';
 import { readOr } from '../../system/process-identity.ts';
 import { releasedMarker } from '../gate.ts';
-import { verifyMounts } from '../mounts.ts';
+import { type Placed, verifyMounts } from '../mounts.ts';
 import { watchFolders } from '../watch.ts';
 import { firstProcessOf } from './folder.ts';
 import { placedFile } from './prepare.ts';
@@ -72,16 +72,38 @@ export async function verifyFolders(
   const text = readOr(join(path, placedFile), '');
   if (text === '') return;
   const placed = z.array(z.object({ host: z.string(), container: z.string() })).parse(JSON.parse(text));
-  const until = clock.now() + startTimeout;
   await untilStarted(clock, path, over, signal);
-  let pid = insideBubblewrap(path);
-  while (pid === null && !over() && clock.now() < until) {
-    await sleep(clock, 20, signal);
+  await verifyInside(clock, { path, agent, name: agent, status: 'status', placed }, over, signal);
+}
+
+/** A sandbox in the folder of an agent, and what it must have. */
+export interface Inside {
+  readonly path: string;
+  readonly agent: AgentId;
+  /** For people. */
+  readonly name: string;
+  /** The file in which bubblewrap reports. */
+  readonly status: string;
+  readonly placed: readonly Placed[];
+}
+
+/** Waits until all is mounted, and compares it. Nothing may run before. @throws OnejobError E_MOUNT_CHANGED, E_GATE_ENDED */
+export async function verifyInside(
+  clock: Clock,
+  { path, agent, name, status, placed }: Inside,
+  over: () => boolean,
+  signal: AbortSignal,
+): Promise<void> {
+  const until = clock.now() + startTimeout;
+  for (;;) {
     signal.throwIfAborted();
-    pid = insideBubblewrap(path);
+    const pid = insideBubblewrap(path, status);
+    // Its own files are in its folder.
+    if (pid !== null) return verifyMounts(name, pid, placed, (mounts) => mounts.includes(`/${agent}/`));
+    if (over()) return;
+    if (clock.now() >= until) throw ended(agent, 'nothing shows what is mounted in its sandbox');
+    await sleep(clock, 20, signal);
   }
-  // Its own files are in its folder.
-  if (pid !== null) await verifyMounts(agent, pid, placed, (mounts) => mounts.includes(`/${agent}/`));
 }
 
 function openGate(path: string): number | null {

@@ -11,7 +11,16 @@ import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { type Removed, removeOwned, removeTree, whyStuck } from '../../system/foreign-tree.ts';
-import { allPids, isAlive, killPid, markVariable, readOr, signalProcess, withDescendants } from '../../system/process-identity.ts';
+import {
+  allPids,
+  childrenOf,
+  isAlive,
+  killPid,
+  markVariable,
+  readOr,
+  signalProcess,
+  withDescendants,
+} from '../../system/process-identity.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
 import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
@@ -141,13 +150,14 @@ export function terminate(path: string, about: Intent): void {
   else signalProcess(first, 'TERM');
 }
 
-/** The job's pid on the host: process 2 of the sandbox, child of bubblewrap's reaper. It exists once all is mounted. */
-export function insideBubblewrap(path: string): number | null {
-  const reaper = /"child-pid": (\d+)/.exec(readOr(join(path, 'status'), ''))?.[1];
+/**
+ * The job's pid on the host: process 2 of the sandbox, child of bubblewrap's reaper. It exists once all is mounted. `status`: the
+ * file in which bubblewrap reports.
+ */
+export function insideBubblewrap(path: string, status = 'status'): number | null {
+  const reaper = /"child-pid": (\d+)/.exec(readOr(join(path, status), ''))?.[1];
   if (reaper === undefined) return null;
-  const children = readOr(`/proc/${reaper}/task/${reaper}/children`, '').split(' ').filter(Boolean);
-  const second = children.find((pid) => /^NSpid:\t.*\t2$/m.test(readOr(`/proc/${pid}/status`, '')));
-  return second === undefined ? null : Number(second);
+  return childrenOf(Number(reaper)).find((pid) => /^NSpid:\t.*\t2$/m.test(readOr(`/proc/${pid}/status`, ''))) ?? null;
 }
 
 /** Ends every process of the sandbox but its supervisor, which records the end. Returns whether any was still seen. */

@@ -1,0 +1,17 @@
+import { mkdirSync, symlinkSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import { lookAt } from './real-path.ts';
+
+it('a program of its own says where paths on a file server lead', async () => {
+  using dir = scratch();
+  const at = (...parts: string[]) => join(dir.path, ...parts);
+  mkdirSync(at('nfs/v 1 “ü”'), { recursive: true });
+  symlinkSync('v 1 “ü”', at('nfs/current'));
+  const mounts = `20 1 0:20 / / rw - ext4 /dev/sda rw\n21 20 0:21 / ${at('nfs')} rw - nfs4 server:/ rw\n`;
+  expect(Object.fromEntries(await lookAt([at('nfs/current'), at('nfs/current/none/x')], undefined, mounts))).toEqual({
+    [at('nfs/current')]: { near: at('nfs/current'), real: at('nfs/v 1 “ü”'), exists: true },
+    [at('nfs/current/none/x')]: { near: at('nfs/current/none/x'), real: at('nfs/v 1 “ü”/none/x'), exists: false },
+  });
+});

@@ -1,0 +1,135 @@
+/**
+ * Where paths of this host lead. A look at a file server that is away takes for ever, and this whole process would stand still
+ * for as long: so it never looks at one itself. A program of its own does, which may hang, and is given up then.
+ */
+import { existsSync, lstatSync, readlinkSync, type Stats, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { systemClock } from '../clock.ts';
+import { attempt } from '../errors.ts';
+import { killGroup, listen, startGroup } from './group.ts';
+import { jsonOf } from './json.ts';
+import { ownMounts, serversIn } from './mountinfo.ts';
+
+export interface Way {
+  /** Without links, also if its last parts do not exist. Of what lies on a server, as it is written. */
+  readonly end: string;
+  /** Where the file server is mounted that decides about the rest; null: only this host does. */
+  readonly server: string | null;
+  /** Whether it exists, and only root and this user decide where it leads. */
+  readonly isOurs: boolean;
+}
+
+/** As many links as Linux follows. */
+const mostLinks = 40;
+
+/** Follows an absolute path up to the first file server. */
+export function follow(path: string, mountinfo = ownMounts()): Way {
+  const serverOf = serversIn(mountinfo);
+  const rest = path.split('/').filter((part) => part !== '' && part !== '.');
+  let isOurs = true;
+  let at = '/';
+  let links = 0;
+  let server = serverOf(at);
+  while (server === null) {
+    const part = rest.shift();
+    if (part === undefined) break;
+    const next = part === '..' ? dirname(at) : join(at, part);
+    server = serverOf(next);
+    const entry = server === null ? attempt(() => lstatSync(next)) : null;
+    isOurs &&= isDecidedIn(at, entry);
+    const target = entry?.isSymbolicLink() ? attempt(() => readlinkSync(next)) : null;
+    if (target !== null) links += 1;
+    if (target === null || links > mostLinks) at = next;
+    else {
+      if (target.startsWith('/')) at = '/';
+      rest.unshift(...target.split('/').filter((each) => each !== '' && each !== '.'));
+    }
+  }
+  return { end: join(at, ...rest), server, isOurs: isOurs && server === null && links <= mostLinks };
+}
+
+/** Whether only root and this user decide what a folder has under the name of this entry. */
+function isDecidedIn(folder: string, entry: Stats | null): boolean {
+  const isOurs = ({ uid }: Stats): boolean => uid === 0 || uid === process.getuid?.();
+  const above = attempt(() => lstatSync(folder));
+  if (above === null || entry === null || !isOurs(above)) return false;
+  // In a sticky folder others leave alone what is not theirs.
+  return (above.mode & 0o022) === 0 || ((above.mode & 0o1000) !== 0 && isOurs(entry));
+}
+
+/** A path with links resolved, as far as this host decides about them. */
+export function realOf(path: string): string {
+  return follow(path).end;
+}
+
+/** Whether this process finds a path; null: it lies on a file server, which may be away. */
+export function isFound(path: string): boolean | null {
+  const { end, server } = follow(path);
+  return server === null ? existsSync(end) : null;
+}
+
+/** What a path led to, at one moment. */
+export interface Look {
+  /** As far as this host decides. */
+  readonly near: string;
+  /** The whole way; null: its file server did not answer. */
+  readonly real: string | null;
+  /** null: unknown, as where this user may not look. */
+  readonly exists: boolean | null;
+}
+
+type Answers = readonly (readonly [real: string, exists: boolean])[];
+/** Asks one file server about paths; null: it did not answer in time. */
+export type AskServer = (paths: readonly string[]) => Promise<Answers | null>;
+
+/** Looks at each path, also on file servers. */
+export async function lookAt(
+  paths: Iterable<string>,
+  ask: AskServer = askServer,
+  mountinfo = ownMounts(),
+): Promise<ReadonlyMap<string, Look>> {
+  const ways = [...new Set(paths)].map((path) => ({ path, ...follow(path, mountinfo) }));
+  const looks = new Map<string, Look>();
+  const byServer = Map.groupBy(ways, ({ server }) => server);
+  for (const { path, end } of byServer.get(null) ?? []) {
+    const exists = attempt(() => statSync(end, { throwIfNoEntry: false }) !== undefined);
+    looks.set(path, { near: end, real: end, exists });
+  }
+  byServer.delete(null);
+  // One that is away keeps no other from answering.
+  const asked = [...byServer.values()].map(async (some) => {
+    const answers = await ask(some.map(({ end }) => end));
+    for (const [at, { path, end }] of some.entries()) {
+      const [real, exists] = answers?.[at] ?? [null, null];
+      looks.set(path, { near: end, real, exists });
+    }
+  });
+  await Promise.all(asked);
+  return looks;
+}
+
+/** ms that a server may take to answer. */
+const patience = 5_000;
+
+const program = `
+const { existsSync, realpathSync } = require('node:fs');
+const { basename, dirname, join } = require('node:path');
+const realOf = (path) => {
+  try { return realpathSync(path); } catch { return path === '/' ? path : join(realOf(dirname(path)), basename(path)); }
+};
+process.stdout.write(JSON.stringify(process.argv.slice(1).map((path) => [realOf(path), existsSync(path)])));`;
+
+const askServer: AskServer = async (paths) => {
+  const child = startGroup(process.execPath, ['-e', program, '--', ...paths], {});
+  if (child instanceof Error) return null;
+  let said = '';
+  const take = (data: Buffer, from: 'stdout' | 'stderr'): boolean => {
+    if (from === 'stdout') said += data.toString('latin1');
+    return true;
+  };
+  const end = await listen(child, { clock: systemClock, limit: patience, drain: 250, signal: undefined, take });
+  // It may hang in the kernel, where nothing ends it before the server is back.
+  if (end !== 'closed' && child.pid !== undefined) killGroup(child.pid);
+  const answers = end === 'closed' ? jsonOf(Buffer.from(said, 'latin1').toString()) : null;
+  return Array.isArray(answers) ? (answers as Answers) : null;
+};

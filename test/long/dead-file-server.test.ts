@@ -1,0 +1,48 @@
+/** A file server that is away: a FUSE whose program never answers, as NFS of a dead host. Mounted where only this test sees it. */
+import { execFile } from 'node:child_process';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { describe, expect, test } from 'vitest';
+import { lacks } from '../support/require.ts';
+import { scratch } from '../support/scratch.ts';
+
+const root = join(import.meta.dirname, '..', '..');
+const node = process.execPath;
+
+/** Runs a command where `folder` is on such a server. Killed after a minute, with its mount. */
+async function onDeadServer(folder: string, ...command: string[]): Promise<string> {
+  mkdirSync(folder);
+  const options = 'fd=3,rootmode=40000,user_id=0,group_id=0,allow_other';
+  const script = `exec 3<>/dev/fuse; mount -i -t fuse.sshfs -o ${options} dead "$0" || exit; "$@" 3<&-`;
+  const { stdout } = await promisify(execFile)('unshare', ['-m', '/bin/sh', '-c', script, folder, ...command], {
+    cwd: root,
+    timeout: 60_000,
+    killSignal: 'SIGKILL',
+  });
+  return stdout;
+}
+
+describe.skipIf(lacks('mount', 'fuse'))('with a volume on a file server that is away', () => {
+  test('config check does not wait for it', async () => {
+    using dir = scratch();
+    const config = join(dir.path, 'config.yml');
+    const volume = join(dir.path, 'server', 'data');
+    const pool = `{ service: own, runtime: process, volumes: ["${volume}:/data"] }`;
+    writeFileSync(config, `state_dir: ${dir.path}/state\npools: { p: ${pool} }\n`);
+    const said = await onDeadServer(join(dir.path, 'server'), node, 'src/main.ts', 'config', 'check', '--config', config);
+    expect(said).toContain(`pools.p.volumes[0]: is ${volume}, on a file server that does not answer`);
+    expect(said).toContain('is valid');
+  });
+
+  test('a sandbox is refused, to be tried again', async () => {
+    using dir = scratch();
+    const volume = join(dir.path, 'server', 'data');
+    const program = `
+      import { checkFolders } from '${root}/src/runtimes/process/prepare.ts';
+      const mounts = [{ host: '${volume}', container: '/data', readOnly: true, variable: null, cache: null }];
+      await checkFolders({ mounts }).catch(({ code, retry }) => console.log(code, retry));`;
+    const said = await onDeadServer(join(dir.path, 'server'), node, '--input-type=module', '-e', program);
+    expect(said.trim()).toBe('E_MOUNT_AWAY true');
+  });
+});
