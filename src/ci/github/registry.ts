@@ -3,13 +3,13 @@
  * that, and the runner itself how the job ended.
  */
 import type { PoolConfig } from '../../config/config.ts';
-import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
+import { askForEnd } from '../early/settling.ts';
 import type { GithubClient } from './client.ts';
 import { failedIn, whyOutside } from './job-end.ts';
 import { deviceLabels, isDeviceLabel } from './labels.ts';
@@ -29,8 +29,6 @@ const [tidying, ghostly] = [120_000, 60_000];
 const rightsMayCome = 600_000;
 /** How often GitHub is asked for an agent's job that it does not show. */
 const mostTries = 3;
-/** ms before each further question for the end of a job whose agent has ended: GitHub learns of it later than this host. */
-const settling = [2_000, 10_000, 60_000];
 /** How many agents are remembered with what is known of them. */
 const remembered = 1_000;
 
@@ -149,12 +147,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
   /** Asks for the end of a job whose agent has ended, until GitHub knows it. */
   async function readEnd(place: string, runner: string | undefined, known: Known, signal: AbortSignal): Promise<boolean> {
-    for (const wait of settling) {
-      if (runner === undefined || !mayRead(known)) break;
-      await sleep(clock, wait, signal);
-      signal.throwIfAborted();
-      await read(place, runner, known, signal);
-    }
+    const isOpen = () => runner !== undefined && mayRead(known);
+    await askForEnd({ clock, isOpen, ask: () => read(place, runner, known, signal) }, signal);
     return known.job !== null;
   }
 
