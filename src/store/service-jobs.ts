@@ -29,6 +29,8 @@ const body = z.object({
   failedIn: z.enum(failedPlaces).nullable().default('script'),
   /** A sentence from onejob: why it was refused or given up, or what it did not get. Older rows have none. */
   note: text.default(null),
+  /** What its adapter needs to ask the service for more of its end, in the adapter's own form; absent: the service said all. */
+  unsettled: z.string().optional(),
   /** Times are wall clock, ms since the epoch. */
   queuedAt: time,
   startedAt: time,

@@ -27,6 +27,8 @@ export interface JobRow {
 }
 
 export interface JobSpec {
+  /** How many jobs of its project run on runners of the instance; `+Inf`: its runner is none of these; left out: an old server. */
+  readonly runningOnInstance?: string;
   readonly script: readonly string[];
   readonly image?: string;
   readonly services?: readonly string[];
@@ -113,7 +115,10 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     };
     return {
       ...{ id, token: own, allow_git_fetch: true },
-      job_info: { id, name, stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
+      job_info: {
+        ...{ id, name, stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
+        ...(spec.runningOnInstance !== undefined && { project_jobs_running_on_instance_runners_count: spec.runningOnInstance }),
+      },
       git_info: {
         ...{ repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`, ref, sha: spec.sha ?? 'a'.repeat(40) },
         ...{ before_sha: '0'.repeat(40), ref_type: tag ? 'tag' : 'branch', depth: 0 },

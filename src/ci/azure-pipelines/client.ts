@@ -12,7 +12,18 @@ import { type Credential, without } from '../../secrets/credential.ts';
 import { exchange } from '../kit/rest.ts';
 import { type Call, errorOf, judge, type Verdict } from './answers.ts';
 import { baseOf } from './url.ts';
-import { agent, agentPackage, build, connection, jobRequest, listOf, type NewAgent, pool, registeredAgent } from './wire.ts';
+import {
+  agent,
+  agentPackage,
+  build,
+  connection,
+  jobRequest,
+  listOf,
+  type NewAgent,
+  pool,
+  registeredAgent,
+  timeline,
+} from './wire.ts';
 
 /** What to ask of an agent. `assigned`: the job it has; without it nothing says whether an agent is busy. */
 type AgentQuery = Readonly<Partial<Record<'capabilities' | 'assigned', boolean>>>;
@@ -142,6 +153,11 @@ export function createAzureClient(options: ClientOptions) {
     build(project: string, id: number, signal: AbortSignal) {
       const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}`;
       return find(build, { route: 'builds', path, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
+    },
+    /** The records of a build's jobs and steps; null when the service has none. Needs the same scope as `build`. */
+    timeline(project: string, id: number, signal: AbortSignal) {
+      const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}/timeline`;
+      return find(timeline, { route: 'timeline', path, doing: `look at the steps of build ${id}`, scope: 'Build (Read)' }, signal);
     },
   };
 }

@@ -54,9 +54,9 @@ export async function findings(
       `Agents register themselves with the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
       'Use "registration: manager" with an image that has the agent.',
     );
-  if (registry.builds.isDenied)
+  if (registry.builds.isDenied || registry.ends.isDenied)
     warn(
-      'The credential is not allowed to read builds, so onejob cannot show the repository, branch and reason of jobs.',
+      'The credential is not allowed to read builds, so onejob cannot show the repository, branch and reason of jobs, and does not know whether the script of a failed job failed: its verdict is unknown.',
       'To see them, give it the scope Build (Read).',
     );
   return found;

@@ -6,6 +6,7 @@ import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
 import { createJobRecords } from '../early/job-records.ts';
+import { createJobEnds } from './job-end.ts';
 import { type Builds, createBuilds, jobOf } from './registry.ts';
 import { type Build, build, type JobRequest, jobRequest } from './wire.ts';
 
@@ -13,7 +14,8 @@ const open = worlds();
 const spec = { name: 'test', definition: 'app', repository: 'acme/app', branch: 'refs/heads/main', reason: 'individualCI' };
 
 const nothing = createBuilds({ build: async () => null });
-const seen = (request: JobRequest, builds: Builds = nothing) => jobOf(request, 'azure', builds);
+const ends = createJobEnds({ timeline: async () => null }, 'azure');
+const seen = (request: JobRequest, builds: Builds = nothing) => jobOf(request, 'azure', { builds, ends });
 
 /** What a look shows of jobs, the waiting ones of pool `ci`. */
 const shown = (place: string, unfinished: readonly JobRequest[] = [], waiting: readonly JobRequest[] = []) => ({

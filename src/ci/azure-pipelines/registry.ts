@@ -7,9 +7,11 @@ import type { Outcome } from '../../verdict/outcome.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
+import { askForEnd } from '../early/settling.ts';
 import { type AgentInside, type AgentKind, kindOf } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
 import { createElsewhere } from './elsewhere.ts';
+import { createJobEnds, type JobEnds } from './job-end.ts';
 import { createPlaceholders } from './placeholder.ts';
 import { type AzurePool, createAgentPools, createGonePools } from './pools.ts';
 import { agentFiles, configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
@@ -21,13 +23,14 @@ export type AzureRegistry = ReturnType<typeof createAzureRegistry>;
 
 /** `closing`: aborts when the service ends. */
 export function createAzureRegistry(parts: AzureParts, registrations: Registrations, closing: AbortSignal) {
-  const { config, client, log, makeKey, slots } = parts;
+  const { config, client, clock, log, makeKey, slots } = parts;
   const { agentNames } = registrations;
   const placeholders = createPlaceholders(parts, registrations);
-  const gone = createGonePools(client, log, parts.clock);
+  const gone = createGonePools(client, log, clock);
   const agentPools = createAgentPools(client, config.url);
   const elsewhere = createElsewhere(parts, placeholders, closing);
   const builds = createBuilds(client);
+  const ends = createJobEnds(client, config.name);
   const kinds = new Map<AgentId, AgentKind>();
   /** Kinds whose placeholder has been updated from an online agent. */
   const taught = new Set<string>();
@@ -41,11 +44,18 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
     return pool;
   };
 
-  const remoteJob = (request: JobRequest) => jobOf(request, config.name, builds);
+  const remoteJob = (request: JobRequest) => jobOf(request, config.name, { builds, ends });
 
   const entryOf = (place: string, { id, name, status, assignedRequest }: Agent): Entry => {
     return { place, id: String(id), name, status, job: assignedRequest === null ? null : remoteJob(assignedRequest) };
   };
+
+  /** Whether there is more now of a job that has failed. */
+  async function describeEnd(request: JobRequest, signal: AbortSignal): Promise<boolean> {
+    await builds.of(request, signal);
+    await askForEnd({ clock, isOpen: () => ends.isOpen(request), ask: () => ends.ask(request, signal) }, signal);
+    return true;
+  }
 
   /** The answer of a call within an agent pool; `absent` when that is gone for good. */
   async function within<T>(place: string, call: (pool: number) => Promise<T>, absent: T, signal: AbortSignal): Promise<T> {
@@ -159,7 +169,12 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
     async lastJob({ place, id }, signal) {
       const requests = await client.requests(Number(place), { agent: Number(id) }, signal);
       const begun = requests.filter((one) => one.receiveTime !== null).sort((a, b) => b.requestId - a.requestId)[0];
-      return begun === undefined ? null : remoteJob(begun);
+      if (begun === undefined) return null;
+      await ends.ask(begun, signal);
+      const job = remoteJob(begun);
+      if (!ends.isOpen(begun)) return job;
+      // What has removed the agent is over by then.
+      return { ...job, describe: (inner) => describeEnd(begun, AbortSignal.any([inner, closing])) };
     },
     /** Updates each kind's placeholder once with what an online agent says. */
     async follow(shown, _, signal) {
@@ -186,7 +201,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
 
   return {
     ...calls,
-    ...{ placeholders, agentPools, builds, seen },
+    ...{ placeholders, agentPools, builds, ends, seen },
     /** Unfinished jobs of each agent pool at the last look, by its id. */
     latest: latest as ReadonlyMap<number, readonly JobRequest[]>,
     forget: (agent: AgentId) => void kinds.delete(agent),
@@ -237,10 +252,7 @@ function jobIdOf(service: string, request: Pick<JobRequest, 'requestId'>): JobId
   return `${service}-${request.requestId}`;
 }
 
-/**
- * `TaskResult` of the distributed task API. `abandoned`: its agent did not renew its lock. `failed` can also be the agent's own
- * failure, which the end of its sandbox shows.
- */
+/** `TaskResult` of the distributed task API. `abandoned`: its agent did not renew its lock. */
 const outcomes: ReadonlyMap<string, Outcome> = new Map([
   ['succeeded', 'passed'],
   ['succeededWithIssues', 'passed'],
@@ -250,7 +262,13 @@ const outcomes: ReadonlyMap<string, Outcome> = new Map([
   ['abandoned', 'lost'],
 ]);
 
-export function jobOf(request: JobRequest, service: string, builds: Pick<Builds, 'known' | 'of'>): RemoteJob {
+/** What was read of jobs beyond their requests. */
+interface Read {
+  readonly builds: Pick<Builds, 'known' | 'of'>;
+  readonly ends: Pick<JobEnds, 'of'>;
+}
+
+export function jobOf(request: JobRequest, service: string, { builds, ends }: Read): RemoteJob {
   return {
     id: jobIdOf(service, request),
     state: requestState(request),
@@ -259,6 +277,8 @@ export function jobOf(request: JobRequest, service: string, builds: Pick<Builds,
       const definition = request.definition?.name ?? build?.definition?.name ?? null;
       const number = build?.buildNumber ?? request.owner?.name ?? null;
       const name = request.jobName ?? null;
+      const outcome = outcomes.get(request.result ?? '') ?? null;
+      const { failedIn, note } = outcome === 'failed' ? ends.of(request) : { failedIn: null, note: null };
       const parts = [definition, number === null ? null : `#${number}`, name].filter((part) => part !== null);
       return {
         title: parts.length === 0 ? `request ${request.requestId}` : parts.join(' '),
@@ -270,8 +290,9 @@ export function jobOf(request: JobRequest, service: string, builds: Pick<Builds,
         link: request.owner?.link ?? build?.link ?? request.definition?.link ?? null,
         demands: request.demands,
         result: request.result,
-        outcome: outcomes.get(request.result ?? '') ?? null,
-        failedIn: 'script',
+        outcome,
+        failedIn,
+        note,
         queuedAt: request.queueTime,
         startedAt: request.receiveTime ?? request.assignTime,
         endedAt: request.finishTime,

@@ -71,6 +71,8 @@ export const jobRequest = z.object({
   result: words,
   scopeId: words,
   planType: words,
+  /** The id of its record in the timeline of its build. */
+  jobId: words,
   jobName: words,
   demands: orNull(z.array(demand)).transform((found) => found ?? []),
   reservedAgent: orNull(z.object({ id })),
@@ -145,6 +147,21 @@ export const build = z
   })
   .transform(({ _links, ...rest }) => ({ ...rest, link: _links }));
 export type Build = z.output<typeof build>;
+
+/** What a build's jobs and their steps came to. A step of the agent's own has no `task`. */
+const timelineRecord = z.object({
+  id: z.string(),
+  parentId: words,
+  type: words,
+  name: words,
+  state: words,
+  result: words,
+  task: orNull(z.object({ id: words, name: words })),
+  issues: orNull(z.array(z.object({ type: words, message: words }))).transform((found) => found ?? []),
+});
+export type TimelineRecord = z.output<typeof timelineRecord>;
+/** An unreadable record must not look like a step that did not fail. */
+export const timeline = z.object({ records: z.array(timelineRecord) }).transform(({ records }) => records);
 
 export const agentPackage = z
   .object({

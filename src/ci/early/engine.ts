@@ -158,6 +158,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     name: service,
     jobs: null,
     observe(emit, signal) {
+      jobs.resume(signal);
       for (const queue of queues) void watch(queue, emit, signal);
       if (queues.length === 0) void sweep.alone(signal);
     },

@@ -8,10 +8,12 @@ export type JobRecords = ReturnType<typeof createJobRecords>;
 
 /** How many finished jobs are remembered, and how many agents with their job. */
 const remembered = 1_000;
+/** How many of the newest rows are searched for unsettled ends at the start, and ms after which a service is not asked for an end any more. */
+const [searched, settledAfter] = [1_000, 86_400_000];
 
 export interface JobRecordsParts extends RowWriterParts {
   readonly service: string;
-  readonly registry: Pick<Registry, 'lastJob'>;
+  readonly registry: Pick<Registry, 'lastJob' | 'reopen'>;
   /** The pool that an agent is in; null when no slot has it. */
   readonly poolOf: (agent: AgentId) => string | null;
 }
@@ -85,6 +87,16 @@ export function createJobRecords(parts: JobRecordsParts) {
   return {
     had,
     describe,
+    /** Asks for the ends that the service did not know yet when an earlier manager ended. */
+    resume(signal: AbortSignal): void {
+      if (registry.reopen === undefined) return;
+      for (const row of store.serviceJobs.list(searched)) {
+        const isOpen = row.service === service && row.state === 'done' && row.unsettled !== undefined;
+        if (!isOpen || row.agent === null || clock.wall() - (row.endedAt ?? 0) > settledAfter) continue;
+        const job = registry.reopen(row);
+        if (job !== null) describe(job, row.agent, '', signal);
+      }
+    },
     /** The newest job that this agent began; undefined when the service does not say. */
     async last(remote: Remote, agent: AgentId, signal: AbortSignal): Promise<JobId | null | undefined> {
       if (registry.lastJob === undefined) return jobOf.get(agent);

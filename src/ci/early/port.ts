@@ -23,12 +23,15 @@ export interface Entry extends Remote {
   readonly job: RemoteJob | null;
 }
 
+/** What a service says of a job, and what the adapter keeps with it (`unsettled`) to ask for more of its end after a restart. */
+export type JobFacts = Omit<ServiceJob, 'id' | 'state' | 'service' | 'pool' | 'agent' | 'note'> & Partial<Pick<ServiceJob, 'note'>>;
+
 export interface RemoteJob {
   /** The same for the same job; begins with the name of the service in the config. */
   readonly id: JobId;
   readonly state: ServiceJob['state'];
   /** For people: what is known by now. */
-  facts(): Omit<ServiceJob, 'id' | 'state' | 'service' | 'pool' | 'agent' | 'note'> & Partial<Pick<ServiceJob, 'note'>>;
+  facts(): JobFacts;
   /** Finds out more for `facts`; nobody waits for it. Answers whether there is more now. Absent: there is no more. */
   describe?(signal: AbortSignal): Promise<boolean>;
 }
@@ -71,6 +74,11 @@ export interface Registry {
   disable?(remote: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'>;
   /** The newest job that this agent began. Absent: only looks show an agent's jobs. */
   lastJob?(remote: Remote, signal: AbortSignal): Promise<RemoteJob | null>;
+  /**
+   * A job that is over and that an earlier manager left unsettled; `describe` asks for its end. null: that cannot be asked any more.
+   * Absent: the adapter leaves none.
+   */
+  reopen?(job: ServiceJob): RemoteJob | null;
   /** More work after a look, before anything is removed. It does not delay the next look. */
   follow?(shown: Shown, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
 }

@@ -4,6 +4,7 @@ import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub } from '../../../test/kit/github.ts';
 import { contextOf, githubService, jitIn, jobLine } from '../../../test/kit/github-service.ts';
+import { createGithub } from './service.ts';
 
 type Options = Parameters<typeof githubService>[0];
 const endings: (() => void)[] = [];
@@ -118,6 +119,64 @@ it('a manager that ends does not wait for what GitHub may still say', async () =
     await new Promise((resolve) => setImmediate(resolve));
   }
   expect(one.answers.asked).toBe(asked);
+});
+
+it.each(['a minute', 'an hour'])(
+  'an end that GitHub did not know when the manager ended is asked for by the next, %s later',
+  async (later) => {
+    const one = await working();
+    one.hear(runs);
+    one.hear(jobLine());
+    await one.leave('Failed');
+    expect(one.row()).toMatchObject({ result: 'failed', failedIn: null, note: expect.stringContaining('GitHub shows no steps') });
+    await one.service.close();
+    one.runner.finish('failure');
+    const ended = one.clock.wall();
+    one.clock.advance(later === 'a minute' ? 60_000 : 3_600_000);
+    const next = createGithub(one.parts);
+    const on = new AbortController();
+    next.observe(() => {}, on.signal);
+    await one.until(() => one.row()?.result).toBe('failure');
+    on.abort();
+    await next.close();
+    expect(one.row()).toMatchObject({
+      failedIn: 'script',
+      note: null,
+      startedAt: one.begun,
+      endedAt: ended,
+      title: 'ci #12 build',
+    });
+    expect(one.verdict()).toMatchObject({ kind: 'code' });
+  },
+);
+
+it('the next manager asks for no end that is known, or that was long ago', async () => {
+  const known = await working();
+  known.hear(jobLine());
+  known.runner.finish();
+  await known.leave('Succeeded');
+  const old = await working();
+  old.hear(jobLine());
+  old.answers.how = 'dead';
+  old.runner.finish();
+  await old.leave('Succeeded');
+  await old.service.close();
+  old.answers.how = 'well';
+  old.clock.advance(2 * 86_400_000);
+  for (const one of [known, old]) {
+    await one.service.close();
+    const { asked } = one.answers;
+    const next = createGithub(one.parts);
+    const on = new AbortController();
+    next.observe(() => {}, on.signal);
+    for (let n = 0; n < 100; n++) {
+      one.clock.advance(5_000);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    on.abort();
+    await next.close();
+    expect(one.answers.asked).toBe(asked);
+  }
 });
 
 it.each(['refused', 'silent', 'dead'] as const)(

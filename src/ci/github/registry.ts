@@ -2,14 +2,16 @@
  * GitHub's runners for the early engine. The list of runners says who is busy, but not with what: the script in front of each job tells
  * that, and the runner itself how the job ended.
  */
+import { z } from 'zod';
 import type { PoolConfig } from '../../config/config.ts';
-import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import { jsonOf } from '../../system/json.ts';
 import { foreignPool } from '../ci-service.ts';
-import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
+import type { Entry, JobFacts, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
+import { askForEnd } from '../early/settling.ts';
 import type { GithubClient } from './client.ts';
 import { failedIn, whyOutside } from './job-end.ts';
 import { deviceLabels, isDeviceLabel } from './labels.ts';
@@ -29,8 +31,6 @@ const [tidying, ghostly] = [120_000, 60_000];
 const rightsMayCome = 600_000;
 /** How often GitHub is asked for an agent's job that it does not show. */
 const mostTries = 3;
-/** ms before each further question for the end of a job whose agent has ended: GitHub learns of it later than this host. */
-const settling = [2_000, 10_000, 60_000];
 /** How many agents are remembered with what is known of them. */
 const remembered = 1_000;
 
@@ -70,6 +70,27 @@ const unknown = {
   goneSince: null,
 };
 
+const words = z.string().nullable();
+const left = z.object({
+  place: z.string(),
+  remote: z.string(),
+  runner: z.string(),
+  told,
+  title: words,
+  result: words,
+  refused: words,
+  begunAt: z.number().nullable(),
+  isHeard: z.boolean(),
+});
+
+/** What an earlier manager left of a job whose end GitHub did not know yet; null: nothing. */
+function leftOf({ unsettled }: Pick<ServiceJob, 'unsettled'>) {
+  const found = unsettled === undefined ? null : left.safeParse(jsonOf(unsettled));
+  if (found?.success !== true) return null;
+  const { place, remote, runner, ...known } = found.data;
+  return { place, remote, runner, known };
+}
+
 /** `closing`: aborts when the manager ends. */
 export function createGithubRegistry(parts: GithubParts, registrations: Registrations, closing: AbortSignal) {
   const { config, client, clock, log, slots, sets } = parts;
@@ -88,8 +109,15 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   /** What webhooks tell of jobs without a runner. */
   const toldJobs = createToldJobs(clock);
 
+  /** What an earlier manager, or this one before it forgot the agent, knew of its job. */
+  const leftTo = (agent: AgentId) => {
+    const remote = registrations.find(agent)?.remote ?? null;
+    const row = remote === null ? null : parts.store.serviceJobs.get(`${config.name}-${remote}`);
+    return row === null ? null : (leftOf(row)?.known ?? null);
+  };
+
   const knownOf = (agent: AgentId): Known => {
-    const found: Known = agents.get(agent) ?? { ...unknown };
+    const found: Known = agents.get(agent) ?? { ...unknown, ...leftTo(agent) };
     agents.delete(agent);
     agents.set(agent, found);
     for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
@@ -103,9 +131,9 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const mayRead = (known: Known): boolean => known.told !== null && !isDenied(known.told.repository) && !isEnded(known);
   const hasEngine = config.docker !== null;
 
-  const factsAt = (known: Known): ReturnType<RemoteJob['facts']> => {
+  const factsAt = (known: Known, unsettled?: string): JobFacts => {
     const { told, refused, job } = known;
-    const facts = factsOf(known);
+    const facts = { ...factsOf(known), ...(unsettled !== undefined && { unsettled }) };
     if (refused !== null) return { ...facts, failedIn: 'runner', note: `onejob refused this job: ${refused}.` };
     if (facts.outcome !== 'failed') return facts;
     const where = job?.conclusion == null ? null : failedIn(job);
@@ -118,10 +146,34 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     return { ...facts, failedIn: where, note };
   };
 
+  /** What must be known of a job after a restart; undefined: nothing, because its end is known, or cannot be asked for. */
+  const unsettledOf = (remote: Remote, runner: string | undefined, known: Known): string | undefined => {
+    const { told, title, result, refused, begunAt, isHeard } = known;
+    if (runner === undefined || told === null || (isEnded(known) && refused === null)) return undefined;
+    return JSON.stringify({ place: remote.place, remote: remote.id, runner, told, title, result, refused, begunAt, isHeard });
+  };
+
+  /** A job that is over. `describe` asks for its end: at once, too, if it was left by an earlier manager. */
+  function endedJob(remote: Remote, runner: string | undefined, known: Known, isReopened: boolean): RemoteJob {
+    return {
+      id: `${config.name}-${remote.id}`,
+      state: 'done',
+      facts: () => factsAt(known, unsettledOf(remote, runner, known)),
+      ...(mayRead(known) && {
+        async describe(inner) {
+          // What has removed the agent is over by then.
+          const signal = AbortSignal.any([inner, closing]);
+          if (isReopened) await read(remote.place, runner, known, signal);
+          return readEnd(remote.place, runner, known, signal);
+        },
+      }),
+    };
+  }
+
   const jobAt = (remote: Remote, known: Known): RemoteJob => ({
     id: `${config.name}-${remote.id}`,
     state: isEnded(known) ? 'done' : 'running',
-    facts: () => factsAt(known),
+    facts: () => factsAt(known, unsettledOf(remote, bookedAt(remote)?.name, known)),
     ...(known.job === null &&
       known.tries < mostTries &&
       mayRead(known) && { describe: (signal) => read(remote.place, bookedAt(remote)?.name, known, signal) }),
@@ -149,12 +201,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
   /** Asks for the end of a job whose agent has ended, until GitHub knows it. */
   async function readEnd(place: string, runner: string | undefined, known: Known, signal: AbortSignal): Promise<boolean> {
-    for (const wait of settling) {
-      if (runner === undefined || !mayRead(known)) break;
-      await sleep(clock, wait, signal);
-      signal.throwIfAborted();
-      await read(place, runner, known, signal);
-    }
+    const isOpen = () => runner !== undefined && mayRead(known);
+    await askForEnd({ clock, isOpen, ask: () => read(place, runner, known, signal) }, signal);
     return known.job !== null;
   }
 
@@ -298,10 +346,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       if (known === null || (known.told === null && known.title === null && !known.wasBusy)) return null;
       const runner = bookedAt(remote)?.name;
       await read(remote.place, runner, known, signal);
-      // What has removed the agent is over by then.
-      const describe = (inner: AbortSignal) => readEnd(remote.place, runner, known, AbortSignal.any([inner, closing]));
-      const { id, facts } = jobAt(remote, known);
-      const job: RemoteJob = { id, state: 'done', facts, ...(mayRead(known) && { describe }) };
+      const job = endedJob(remote, runner, known, false);
       const pool = agent === null ? null : slots.poolOf(agent);
       // One that was cancelled early may have ended before that script.
       const hasRun = !known.isHeard && job.facts().outcome === 'passed';
@@ -310,6 +355,12 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
         unguarded.add(pool);
       }
       return job;
+    },
+    reopen(row) {
+      const left = leftOf(row);
+      // A refusal is all that has to be known of a job.
+      if (left === null || left.known.refused !== null) return null;
+      return endedJob({ place: left.place, id: left.remote }, left.runner, { ...unknown, ...left.known }, true);
     },
     /** Ends agents that can get no job any more: GitHub may drop a runner without telling it (actions/runner#4617). */
     async follow({ place, entries }, emit, signal) {
@@ -411,7 +462,7 @@ const outcomes: Readonly<Record<string, 'passed' | 'failed' | 'cancelled' | 'los
   ...{ succeeded: 'passed', failed: 'failed', canceled: 'cancelled', abandoned: 'lost' },
 };
 
-function factsOf({ told: said, refused, title, result, job, begunAt }: Known): ReturnType<RemoteJob['facts']> {
+function factsOf({ told: said, refused, title, result, job, begunAt }: Known): JobFacts {
   const file = job?.workflow_name ?? said?.workflow ?? null;
   const name = job?.name ?? title ?? said?.name ?? null;
   const number = said?.number ?? null;

@@ -8,6 +8,7 @@ import { handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub, signedWebhook } from '../../../test/kit/github.ts';
 import { contextOf, githubService, hookSecret, jitIn, jobLine } from '../../../test/kit/github-service.ts';
 import { openPorts } from '../../http/ports.ts';
+import { createGithub } from './service.ts';
 import { createWebhook } from './webhook.ts';
 
 const [day, hour, minute] = [86_400_000, 3_600_000, 60_000];
@@ -381,4 +382,29 @@ it('a refusal that was written down stays, whatever is told after its agent has 
   expect(await one.hook('completed', job)).toBe(204);
   await one.soon(() => row()?.endedAt).toEqual(expect.any(Number));
   expect(row()).toMatchObject({ result: 'refused', note: 'onejob refused this job: it comes from stranger/demo, a fork.' });
+});
+
+it('a refusal that was written down stays, also when a manager that has not seen it hears of the end', async () => {
+  const { one, runner, job } = await working();
+  one.service.listen('a1')(jobLine({ refused: 'it comes from stranger/demo, a fork' }));
+  one.live.delete('a1');
+  await one.service.deregister(contextOf('a1'), patient);
+  const id = `hub-${runner.row.id}`;
+  const refused = { result: 'refused', note: 'onejob refused this job: it comes from stranger/demo, a fork.' };
+  expect(one.store.serviceJobs.get(id)).toMatchObject(refused);
+  await one.service.close();
+  const next = createGithub(one.parts);
+  const on = new AbortController();
+  endings.push(async () => {
+    on.abort();
+    await next.close();
+  });
+  next.observe(() => {}, on.signal);
+  await one.up();
+  one.clock.advance(700);
+  runner.finish('failure');
+  expect(await one.hook('completed', job)).toBe(204);
+  await one.soon(() => one.store.serviceJobs.get(id)?.link).toMatch(/^https/);
+  expect(one.store.serviceJobs.get(id)).toMatchObject(refused);
+  expect(one.store.outcomes.get(id)?.verdict.kind).toBe('unknown');
 });

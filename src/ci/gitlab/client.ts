@@ -44,6 +44,8 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
     },
   });
   let lastUpdate: string | null = null;
+  /** As the last job said it. */
+  let isOfInstance: boolean | null = null;
 
   /** A call with the runner's token, which the server refuses with a 403. */
   async function asRunner(path: string, doing: string, agent: string, more: object, signal: AbortSignal) {
@@ -66,6 +68,8 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
   });
 
   return {
+    /** Whether the runner is one of the whole instance (`instance_type`); null: no job has told it since the start. */
+    isOfInstance: () => isOfInstance,
     /**
      * A job that the server now counts as this runner's; null: none waits. `agent`: version of the runner in the sandboxes. `mayHold`:
      * the server may hold the call until there is news; it does so only for a caller that says which news it has (Workhorse's long poll).
@@ -77,7 +81,11 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       lastUpdate = answered.headers.get('X-GitLab-Last-Update') ?? lastUpdate;
       if (answered.status === 204) return null;
       const found = answered.status === 201 ? wire.givenJob.safeParse(answered.body) : null;
-      if (found?.success === true) return found.data;
+      if (found?.success === true) {
+        const { project_jobs_running_on_instance_runners_count: running } = found.data.job_info;
+        if (running != null) isOfInstance = running !== '+Inf';
+        return found.data;
+      }
       throw rest.unexpected(call, found === null ? answered : { ...answered, why: 'with a job that onejob cannot read' });
     },
     /** The runner's id; null: the server did not say. Makes the server notice this installation. */

@@ -17,6 +17,24 @@ it('says that a pool without the name of a project trusts those of the whole ins
   );
 });
 
+it.each([
+  [
+    '3',
+    /warning: Pool ci trusts jobs of every project .* one of the whole instance \(instance_type\), as its jobs say.*a fork that anybody makes.*pipelines: \[acme\/demo\]/,
+  ],
+  ['0', /one of the whole instance/],
+  ['+Inf', /warning: Pool ci trusts .* one of a group or a project, as its jobs say.*If its group has forks, name the projects/],
+  [undefined, /No job has come since the start/],
+])('says whose runner it is once a job has told it (%s)', async (runningOnInstance, said) => {
+  await using one = gitlabService();
+  const job = one.gitlab.queue({ script: ['make'], ...(runningOnInstance !== undefined && { runningOnInstance }) });
+  one.jobs.offer('ci/1', 'open');
+  await one.watch();
+  await one.pass(5_000);
+  expect(job.given).toBe(1);
+  expect((await look(one)).join()).toMatch(said);
+});
+
 it('says what to do about a token that the server refuses, and about a server that is away', async () => {
   await using one = gitlabService();
   one.gitlab.renewToken();

@@ -26,8 +26,7 @@ export async function findings(
   if (pools.length === 0) found.push(warning(subject, 'No pool uses it.', `Write "service: ${config.name}" in a pool.`));
   for (const { name, trust } of pools) {
     if (namesProjects(trust)) continue;
-    const what = `Pool ${name} trusts jobs of every project that its runner runs, and GitLab does not tell the token of a runner whether it is one of the instance (instance_type).`;
-    const how = 'If it is, or if its group has forks, name the projects: trust: { others: refuse, pipelines: [acme/demo] }.';
+    const [what, how] = openTo(name, client.isOfInstance());
     found.push(warning(subject, what, how));
   }
   if (filter === null)
@@ -49,4 +48,21 @@ export async function findings(
     found.push(problem(subject, message, hint ?? 'Try again later.'));
   }
   return found;
+}
+
+/** What it means that a pool names no project, as far as jobs have told whose runner it is. */
+function openTo(pool: string, isOfInstance: boolean | null): readonly [what: string, how: string] {
+  const trusts = `Pool ${pool} trusts jobs of every project that its runner runs`;
+  const names = 'name the projects: trust: { others: refuse, pipelines: [acme/demo] }.';
+  if (isOfInstance === true)
+    return [
+      `${trusts}, and its runner is one of the whole instance (instance_type), as its jobs say: a fork that anybody makes there is trusted, too.`,
+      `To keep forks out, ${names}`,
+    ];
+  if (isOfInstance === false)
+    return [`${trusts}, which is one of a group or a project, as its jobs say.`, `If its group has forks, ${names}`];
+  return [
+    `${trusts}, and GitLab tells only with a job, not to the token of a runner, whether it is one of the instance (instance_type). No job has come since the start.`,
+    `If it is, or if its group has forks, ${names}`,
+  ];
 }

@@ -15,7 +15,12 @@ const variable = z.looseObject({ key: z.string(), value: text });
 export const givenJob = z.looseObject({
   id: z.int().positive(),
   token,
-  job_info: z.looseObject({ name: text, project_full_path: text }),
+  job_info: z.looseObject({
+    name: text,
+    project_full_path: text,
+    /** `+Inf` unless the runner is one of the instance (GitLab's `Ci::BuildRunnerPresenter`); an old server does not say. */
+    project_jobs_running_on_instance_runners_count: z.string().nullish().catch(null),
+  }),
   git_info: z.looseObject({ repo_url: text, ref: text, ref_type: text, sha: text }),
   variables: z
     .array(variable)

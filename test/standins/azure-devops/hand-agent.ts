@@ -62,6 +62,8 @@ export interface HandAgent {
   renew(requestId: number): Promise<void>;
   /** Lines for the console. */
   feed(job: Job, lines: readonly string[]): Promise<void>;
+  /** What became of the job and its steps, for the timeline. */
+  report(job: Job, records: readonly Readonly<Record<string, unknown>>[]): Promise<void>;
   /** The job's end. `leaving`: the agent says that it will take no other, as one in once mode does. */
   complete(job: Job, result?: string, o?: { readonly leaving?: boolean }): Promise<void>;
   close(): Promise<void>;
@@ -226,6 +228,11 @@ export function handAgent(identity: AgentIdentity): HandAgent {
       const { bearer, path, timeline } = plan(job);
       const body = { value: lines, count: lines.length, stepId: job.jobId };
       await answerOf(await send(bearer, 'POST', `${path}/timelines/${timeline}/records/${job.jobId}/feed`, body));
+    },
+    async report(job, records) {
+      const { bearer, path, timeline } = plan(job);
+      const body = { value: records, count: records.length };
+      await answerOf(await send(bearer, 'PATCH', `${path}/timelines/${timeline}/records`, body));
     },
     async complete(job, result = 'succeeded', o = {}) {
       const { bearer, path } = plan(job);

@@ -1,6 +1,25 @@
 /** The message that hands out a job (template: the agent's own `L1TestBase.cs`): one step, a script for the shell. */
 import { PROJECT, type Request, urlOf, type World } from './state.ts';
 
+/** The steps of its pipeline. */
+export function stepsOf(request: Pick<Request, 'script'>) {
+  return [
+    {
+      type: 'task',
+      id: '6d5c1a0e-2f3b-4c8e-9f5d-0a1b2c3d4e5f',
+      name: 'CmdLine',
+      displayName: 'Command Line',
+      reference: { id: 'd9bafed4-0b18-4f58-968d-86655b4d2ce9', name: 'CmdLine', version: '2.250.1' },
+      inputs: { script: request.script, workingDirectory: '', failOnStderr: 'false' },
+      enabled: true,
+      condition: 'succeeded()',
+      continueOnError: false,
+      timeoutInMinutes: 0,
+      retryCountOnTaskFailure: 0,
+    },
+  ];
+}
+
 export function jobMessage(world: World, request: Request): Record<string, unknown> {
   const { build, plan } = request;
   const project = `${urlOf(world)}/${PROJECT.name}`;
@@ -12,21 +31,7 @@ export function jobMessage(world: World, request: Request): Record<string, unkno
   };
   return {
     mask: [{ type: 'regex', value: plan.token }],
-    steps: [
-      {
-        type: 'task',
-        id: '6d5c1a0e-2f3b-4c8e-9f5d-0a1b2c3d4e5f',
-        name: 'CmdLine',
-        displayName: 'Command Line',
-        reference: { id: 'd9bafed4-0b18-4f58-968d-86655b4d2ce9', name: 'CmdLine', version: '2.250.1' },
-        inputs: { script: request.script, workingDirectory: '', failOnStderr: 'false' },
-        enabled: true,
-        condition: 'succeeded()',
-        continueOnError: false,
-        timeoutInMinutes: 0,
-        retryCountOnTaskFailure: 0,
-      },
-    ],
+    steps: stepsOf(request),
     variables: {
       'system.servertype': variable(world.hosted ? 'Hosted' : 'OnPremises'),
       'system.collectionUri': variable(`${urlOf(world)}/`),

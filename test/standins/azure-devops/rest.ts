@@ -1,5 +1,6 @@
 /** The rest that managers and agents ask for: packages, builds, feature flags, telemetry (layer H). */
 import { type Exchange, list, nothing, objectBody, ok, type Reply, type Route, ServiceFailure, wrapped } from './http.ts';
+import { stepsOf } from './job-message.ts';
 import { compareVersions } from './matcher.ts';
 import { cancelRequest } from './queue.ts';
 import { type Build, type Package, PROJECT, type Request, urlOf, type World } from './state.ts';
@@ -163,6 +164,18 @@ function changeBuild(x: Exchange): Reply {
 }
 
 function buildTimeline(x: Exchange): Reply {
-  const plan = requestOfBuild(x.world, buildOf(x))?.plan;
-  return plan === undefined ? nothing : ok({ id: plan.timeline, changeId: plan.changeId, records: [...plan.records.values()] });
+  const request = requestOfBuild(x.world, buildOf(x));
+  if (request === undefined) return nothing;
+  const { plan } = request;
+  const tasks = new Map(stepsOf(request).map(({ id, reference }) => [id, reference] as const));
+  // The service knows the task of each step of the pipeline; what an agent adds has none.
+  // Of a lost agent the service says that itself.
+  const isLost = request.result === 'abandoned';
+  const ended = isLost ? { state: 'completed', result: 'failed', issues: [{ type: 'error', message: request.statusMessage }] } : {};
+  const records = [...plan.records].map(([id, record]) => ({
+    ...{ issues: [], task: tasks.get(id) ?? null, attempt: 1 },
+    ...record,
+    ...(id === request.jobId && ended),
+  }));
+  return ok({ id: plan.timeline, changeId: plan.changeId, records });
 }
