@@ -11,6 +11,7 @@ import { access, constants } from 'node:fs/promises';
 import { run } from '../../system/run.ts';
 import type { SandboxSpec } from '../runtime.ts';
 import type { Host } from './host.ts';
+import { patience, type Trial, wasLate } from './trials.ts';
 
 /** User and group id of jobs in the sandbox, if they can be chosen. */
 const inside = 1000;
@@ -93,27 +94,35 @@ function tmpfsSize(options: string): number | null {
 }
 
 /**
- * Whether bubblewrap works here: a sandbox like a job's must run `true`. Containers and hardened kernels often forbid what it
- * needs, even if it is installed. `why` is a sentence; `filtered` says whether `filter` worked, too.
+ * Whether bubblewrap works here: a sandbox like a job's must run `true`, if possible under the filter. Containers and hardened kernels
+ * often forbid what it needs, even if it is installed.
  */
-export async function probeBubblewrap(signal: AbortSignal, uid: number | null = null, filter: Uint8Array | null = null) {
-  const confined = filter === null ? 'onejob has no filter for this processor' : await trySandbox(signal, uid, filter);
-  if (confined === null) return { usable: true, filtered: true, why: 'Bubblewrap is installed and a probe sandbox ran.' };
-  const failure = await trySandbox(signal, uid, null);
-  if (failure === null)
-    return { usable: true, filtered: false, why: `Bubblewrap is installed and a probe sandbox ran, without seccomp: ${confined}.` };
-  return { usable: false, filtered: false, why: failure };
+export async function probeBubblewrap(
+  signal: AbortSignal,
+  uid: number | null = null,
+  filter: Uint8Array | null = null,
+): Promise<{ readonly sandbox: Trial; readonly filtered: Trial }> {
+  const filtered: Trial =
+    filter === null ? { end: 'absent', why: 'onejob has no filter for this processor.' } : await trySandbox(signal, uid, filter);
+  // What runs under the filter runs without it, too.
+  if (filter !== null && filtered.end !== 'fails') return { sandbox: filtered, filtered };
+  const sandbox = await trySandbox(signal, uid, null);
+  if (sandbox.end !== 'works') return { sandbox, filtered };
+  return { sandbox: { end: 'works', why: `${sandbox.why} Without seccomp: ${filtered.why}` }, filtered };
 }
 
-/** Why not, in a sentence; null if it ran. */
-async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<string | null> {
+async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<Trial> {
   const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--dev', '/dev'];
   if (filter !== null) args.push('--seccomp', '0');
   args.push('--perms', '1777', '--tmpfs', '/tmp', '--chdir', '/tmp', '--', ...(uid === null ? [] : asUser(uid)), 'true');
-  const { code, error, stderr } = await run('bwrap', args, { input: filter ?? '', signal, timeout: 5_000, env: { PATH: path } });
-  if (error === null) return null;
-  if (code === 'ENOENT') return 'Bubblewrap (the program "bwrap") is not installed.';
-  return `Bubblewrap is installed but a probe sandbox failed: ${stderr.trim().split('\n').at(-1) || error.message}`;
+  const ended = await run('bwrap', args, { input: filter ?? '', signal, timeout: patience, env: { PATH: path } });
+  const { code, error, stderr } = ended;
+  if (error === null) return { end: 'works', why: 'Bubblewrap is installed and a probe sandbox ran.' };
+  if (code === 'ENOENT') return { end: 'absent', why: 'Bubblewrap (the program "bwrap") is not installed.' };
+  if (wasLate(ended) || signal.aborted)
+    return { end: 'late', why: `Bubblewrap is installed, and a probe sandbox did not run within ${patience / 1_000} s.` };
+  const said = stderr.trim().split('\n').at(-1) || `it ended with ${code ?? 'a signal'}`;
+  return { end: 'fails', why: `Bubblewrap is installed but a probe sandbox failed: ${said.replace(/\.$/, '')}.` };
 }
 
 const etc =

@@ -16,6 +16,7 @@ import { type Cgroups, findCgroups } from './cgroup.ts';
 import { type Intent, layout } from './folder.ts';
 import { probeNetwork } from './network.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
+import { openTrials, patience, type Trial, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
 
 export interface ProcessRuntimeOptions {
@@ -39,29 +40,27 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
   const root = process.getuid?.() === 0;
   const at = layout(dir);
   const filter = seccompFilter(process.arch);
-  using limit = deadline(clock, 10_000);
-  const probe =
-    options.bubblewrap === 'off'
-      ? { usable: false, filtered: false, why: 'Bubblewrap was turned off.' }
-      : await probeBubblewrap(limit.signal, root ? firstUid : null, filter);
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
-  const network = probe.usable
+  const trials = openTrials(join(dir, 'trials.json'));
+  const isOff = options.bubblewrap === 'off';
+  using limit = deadline(clock, 2 * patience);
+  const probe = isOff ? null : await probeBubblewrap(limit.signal, root ? firstUid : null, filter);
+  const usable = probe !== null && trials.settle('bubblewrap', probe.sandbox);
+  const net: Trial = usable
     ? await probeNetwork(root, at.agents)
-    : {
-        own: false,
-        why: 'A network of their own needs bubblewrap.',
-        fix: 'Install bubblewrap and pasta: apt-get install bubblewrap passt.',
-      };
+    : { end: 'absent', why: 'A network of their own needs bubblewrap.' };
+  const ownNetwork = usable && trials.settle('network', net);
+  const network = { own: ownNetwork, why: net.why, fix: ownNetwork ? null : networkFix(usable, net) };
   // A job that runs as the user who started onejob could do everything through another process of that user.
-  const { usable } = probe;
-  const filtered = usable ? probe.filtered : root && filter !== null && (await canLoad(filter, dir));
+  const filtered = usable ? trials.settle('seccomp', probe.filtered) : root && filter !== null && (await canLoad(filter, dir));
   const mode: Intent['mode'] = usable ? 'bubblewrap' : 'plain';
   const hasRlimit = root || (usable && compareVersions(leadingVersion(release()) ?? '', '5.14') >= 0);
   const rlimit = hasRlimit ? ('rlimit' as const) : null;
   return {
     ...{ clock, owner, at, root, cgroups, mode },
     /** The reason for that mode, as a sentence. */
-    why: probe.why,
+    why: probe?.sandbox.why ?? 'Bubblewrap was turned off.',
+    trials: { doubts: trials.doubts, path: trials.path },
     /** Whether sandboxes get a network of their own, and why, as a sentence; what to do about it, null: nothing. */
     network,
     boot: bootId(),
@@ -79,15 +78,22 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
   };
 }
 
-/** Whether a command ran under the filter, according to its own status. */
+function networkFix(usable: boolean, { end }: Trial): string {
+  if (!usable) return 'Install bubblewrap and pasta: apt-get install bubblewrap passt.';
+  if (end === 'absent') return 'Install pasta: apt-get install passt.';
+  return 'Update pasta (Debian package "passt") if it does not know an option; "pasta --version" says what is there.';
+}
+
+/** Whether a command ran under the filter, according to its own status. If it has not ended by then, it is used all the same. */
 async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
   const file = join(dir, '.filter');
   await writeFile(file, filter);
   const [program = 'perl', ...args] = filterLoader(process.arch, file);
   const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
-  const { code, stdout } = await run(program, command, { env: { PATH: path }, timeout: 5_000 });
+  const ended = await run(program, command, { env: { PATH: path }, timeout: patience });
+  const { code, stdout } = ended;
   await rm(file, { force: true });
-  return code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString());
+  return wasLate(ended) || (code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString()));
 }
 
 /** Programs that every sandbox needs. All are part of every Debian, Ubuntu and Fedora. */
@@ -95,7 +101,13 @@ const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 /** The findings of `doctor` about the process runtime. */
 export async function findings(host: Host): Promise<Finding[]> {
-  const found: Finding[] = [bubblewrap(host), networkFinding(host), seccomp(host), devices(host)];
+  const found: Finding[] = [
+    bubblewrap(host),
+    networkFinding(host),
+    seccomp(host),
+    devices(host),
+    ...host.trials.doubts.map(doubt(host)),
+  ];
   const files = host.mode === 'plain' && host.root ? dirname(host.openDir) : host.at.agents;
   found.push(...noexec(files, readOr('/proc/self/mountinfo', '')));
   for (const name of host.root ? [...needed, 'setpriv', 'chown'] : needed) {
@@ -121,6 +133,16 @@ export async function findings(host: Host): Promise<Finding[]> {
   }
   return found;
 }
+
+/** Of what could not be shown now, and jobs have all the same. */
+const doubt =
+  ({ trials }: Pick<Host, 'trials'>) =>
+  (why: string): Finding =>
+    warning(
+      'isolation',
+      `${why} Jobs are isolated by it all the same, or do not start.`,
+      `Restart the daemon when the host is less busy. If the host cannot do it any more, delete ${trials.path} first.`,
+    );
 
 function bubblewrap(host: Host): Finding {
   if (host.mode === 'bubblewrap') return fine('bubblewrap', host.why);

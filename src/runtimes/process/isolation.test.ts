@@ -28,7 +28,7 @@ import { firstUid } from './uids.ts';
 
 const never = new AbortController().signal;
 const root = process.getuid?.() === 0;
-const bubblewrap = (await probeBubblewrap(never, root ? firstUid : null)).usable;
+const bubblewrap = (await probeBubblewrap(never, root ? firstUid : null)).sandbox.end === 'works';
 const cgroups = findCgroups(`probe-${process.pid}`);
 
 /** What a mode or a machine does not promise is not a test of it, so that it does not count as one that was left out. */

@@ -12,6 +12,7 @@ import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contra
 import { processesOf } from '../../../test/support/census-processes.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
+import { systemClock } from '../../clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { attempt } from '../../errors.ts';
 import { allPids, markVariable, readOr } from '../../system/process-identity.ts';
@@ -20,6 +21,7 @@ import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
 import { path } from './bubblewrap.ts';
 import { supervisorOf } from './folder.ts';
+import { findings, lookAtHost } from './host.ts';
 import { childOfShell, probeNetwork } from './network.ts';
 import { createProcessRuntime } from './process.ts';
 
@@ -303,7 +305,7 @@ function ownAddresses(): string[] {
 
 describe('a host on which no network can be made', () => {
   /** The programs of this host, with another pasta, or none. */
-  async function probed(pasta: string | null) {
+  async function probed(pasta: string | null, within = 5_000) {
     using here = scratch();
     const bin = join(here.path, 'bin');
     mkdirSync(bin);
@@ -316,22 +318,43 @@ describe('a host on which no network can be made', () => {
       }
     if (pasta !== null) writeFileSync(join(bin, 'pasta'), `#!/bin/sh\n${pasta}\n`, { mode: 0o755 });
     mkdirSync(join(here.path, 'agents'));
-    return await probeNetwork(process.getuid?.() === 0, join(here.path, 'agents'), bin);
+    return await probeNetwork(process.getuid?.() === 0, join(here.path, 'agents'), bin, within);
   }
 
   it('without pasta says what to install', async () => {
-    expect(await probed(null)).toEqual({
-      own: false,
-      why: 'pasta (Debian package "passt") is not installed.',
-      fix: 'Install pasta: apt-get install passt.',
-    });
+    expect(await probed(null)).toEqual({ end: 'absent', why: 'pasta (Debian package "passt") is not installed.' });
   });
 
-  it('with a pasta that is too old says what it said, and not to install what is there', async () => {
+  it('with a pasta that is too old says what it said', async () => {
     const old = `echo "pasta: unrecognized option '--config-net'" >&2; echo 'Usage: pasta [OPTION]...' >&2; echo '  -h, --help' >&2; exit 1`;
-    const { own, why, fix } = await probed(old);
-    expect(own).toBe(false);
-    expect(why).toBe("pasta is installed but a probe network failed: pasta: unrecognized option '--config-net'.");
-    expect(fix).toMatch(/^Update pasta/);
+    const why = "pasta is installed but a probe network failed: pasta: unrecognized option '--config-net'.";
+    expect(await probed(old)).toEqual({ end: 'fails', why });
+  });
+
+  it('with a pasta that takes too long says nothing about what this host can do', async () => {
+    const why = 'pasta is installed, and a probe network was not there within 0.5 s.';
+    expect(await probed('exec sleep 60', 500)).toEqual({ end: 'late', why });
+  });
+});
+
+describe.skipIf(lacks('bubblewrap'))('a host on which bubblewrap does not run in time', () => {
+  it('isolates its jobs all the same, and doctor says that this could not be shown', async () => {
+    using here = scratch();
+    const hurried = {
+      ...systemClock,
+      after(_: number, due: () => void) {
+        due();
+        return () => {};
+      },
+    };
+    const host = await lookAtHost({ owner: `busy-${process.pid}`, dir: here.path, clock: hurried });
+    expect([host.mode, host.filter === null]).toEqual(['bubblewrap', false]);
+    expect(await findings(host)).toContainEqual({
+      level: 'warning',
+      subject: 'isolation',
+      message:
+        'Bubblewrap is installed, and a probe sandbox did not run within 5 s. Jobs are isolated by it all the same, or do not start.',
+      hint: expect.stringContaining('trials.json'),
+    });
   });
 });

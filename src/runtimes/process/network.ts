@@ -16,6 +16,7 @@ import { removeTree } from '../../system/foreign-tree.ts';
 import { childrenOf, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { isInstalled, path } from './bubblewrap.ts';
+import { patience, type Trial, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
 
 /** Address at which a sandbox asks the host's resolver, where that is one on the host's loopback. */
@@ -196,39 +197,26 @@ export function networkScript(
   ];
 }
 
-export interface NetworkProbe {
-  readonly own: boolean;
-  /** A sentence. */
-  readonly why: string;
-  /** What to do, as a sentence; null: nothing. */
-  readonly fix: string | null;
-}
-
 /**
  * Whether networks can be made here: one like a job's must be made, and differ from ours. `dir`: the folder of sandboxes; a sweep
- * removes what is left of a probe there.
+ * removes what is left of a probe there. `within`: ms.
  */
-export async function probeNetwork(root: boolean, dir: string, programs = path): Promise<NetworkProbe> {
+export async function probeNetwork(root: boolean, dir: string, programs = path, within = patience): Promise<Trial> {
   const folder = await mkdtemp(join(dir, '.network-'));
   try {
     const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];
     const script = networkScript({ root, uplink: uplink(), file: networkFile }, inside, [`printf '%s\\n' "$r" >&2; exit 1`]);
     // The shell's children would hold its output, and `timeout` ends them with it.
     const how = { cwd: folder, input: script.join('\n'), env: { PATH: programs } };
-    const { stdout, stderr } = await run('timeout', ['-s', 'KILL', '5', '/bin/sh', '-s'], how);
-    const made = stdout.toString().trim();
+    const ended = await run('timeout', ['-s', 'KILL', String(within / 1_000), '/bin/sh', '-s'], how);
+    const made = ended.stdout.toString().trim();
     if (/^net:\[\d+\]$/.test(made) && made !== (await readlink('/proc/self/ns/net')))
-      return { own: true, why: 'pasta is installed and a probe network was made.', fix: null };
-    if (!(await isInstalled('pasta', programs))) {
-      const why = 'pasta (Debian package "passt") is not installed.';
-      return { own: false, why, fix: 'Install pasta: apt-get install passt.' };
-    }
-    const why = `pasta is installed but a probe network failed: ${stderr.trim().split('\n').at(-1)}.`;
-    return {
-      own: false,
-      why,
-      fix: 'Update pasta (Debian package "passt") if it does not know an option; "pasta --version" says what is there.',
-    };
+      return { end: 'works', why: 'pasta is installed and a probe network was made.' };
+    if (!(await isInstalled('pasta', programs))) return { end: 'absent', why: 'pasta (Debian package "passt") is not installed.' };
+    if (wasLate(ended))
+      return { end: 'late', why: `pasta is installed, and a probe network was not there within ${within / 1_000} s.` };
+    const said = ended.stderr.trim().split('\n').at(-1) || 'it said nothing';
+    return { end: 'fails', why: `pasta is installed but a probe network failed: ${said.replace(/\.$/, '')}.` };
   } finally {
     await removeTree(folder);
   }
