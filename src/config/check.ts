@@ -4,6 +4,7 @@ import { ownQueue } from '../ci/own-queue/type.ts';
 import type { ServiceType } from '../ci/service-type.ts';
 import { serviceType, serviceTypes, tellingOrigin, titlesWith } from '../ci/types.ts';
 import { codeOf } from '../errors.ts';
+import { isFound } from '../system/real-path.ts';
 import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
@@ -219,7 +220,8 @@ function checkImage(pool: PoolConfig, { sound, inPool }: Checking): void {
   const { base = null, dockerfile: path = null } = pool.imageRecipe ?? {};
   // Another check reports a base next to a Dockerfile.
   if (path === null || base !== null || !sound(pool, 'image')) return;
-  const why = unreadable(path);
+  // A file server may be away.
+  const why = isFound(path) === null ? null : unreadable(path);
   if (why !== null) inPool(pool, ['image', 'dockerfile'], `${path} ${why}: the image could not be built`, 'warning');
 }
 

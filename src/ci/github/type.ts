@@ -1,14 +1,13 @@
 /** GitHub Actions as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
-import { statSync } from 'node:fs';
 import type { Checking } from '../../config/check.ts';
 import { isLoopback, type Listen, parseListen } from '../../config/check-api.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { complete, type Written } from '../../config/key.ts';
 import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
-import { attempt } from '../../errors.ts';
 import { textOf } from '../../http/listen.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
+import { isFound } from '../../system/real-path.ts';
 import type { ServiceType } from '../service-type.ts';
 import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.ts';
 import { appKeys, dockerKeys, githubKeys, packageKeys, webhookKeys } from './schema.ts';
@@ -201,8 +200,7 @@ function checkGithub(service: GithubServiceConfig, { config, written, host, whyH
   const checkPath = (path: readonly string[], place: string): void => {
     const why = whyHidden(place);
     if (why !== null) at(path, why);
-    else if (host !== null && attempt(() => statSync(place)) === null)
-      at(path, `is ${place}, which is not there: no agent can start`, 'warning');
+    else if (host !== null && isFound(place) === false) at(path, `is ${place}, which is not there: no agent can start`, 'warning');
   };
   if (keys.token !== undefined && keys.app !== undefined)
     at(['app'], 'and "token" are both set: onejob signs in with only one of them; remove the other');
