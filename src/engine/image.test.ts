@@ -54,6 +54,36 @@ test.each([
   }
 });
 
+test('an Engine that cannot ask a registry as a stranger refuses the image that a job named, for good, and says what to do', async () => {
+  // As Podman 4.3.1 answers.
+  const fake = fakeEngine('no-distribution', (path, _, reply) => {
+    const isKnown = path.includes('/images/');
+    const message = isKnown ? 'no such image' : `Path ${path} is not supported`;
+    reply.writeHead(404, { 'Content-Type': 'application/json' }).end(JSON.stringify({ cause: '', message, response: 0 }));
+  });
+  await fake.start();
+  const folder = await mkdtemp(join(tmpdir(), 'onejob-test-'));
+  await writeFile(join(folder, 'config.json'), JSON.stringify({ auths: { 'registry.test': { auth: btoa('me:s3cret') } } }));
+  const engine = connectEngine(fake.endpoint);
+  const images = createImages(engine, folder, () => 0);
+  const { signal } = new AbortController();
+  const wanted = { ...recipe, image: 'registry.test/a:1', pull: 'missing', publicOnly: true } as const;
+  try {
+    await expect(images.get(wanted, () => {}, signal)).rejects.toMatchObject({
+      code: 'E_IMAGE_DENIED',
+      retry: false,
+      message: expect.stringMatching(/the job named it, this host has a password for registry\.test, and this Engine cannot ask/),
+      hint: expect.stringMatching(/Podman can from version 6 on.*docker logout registry\.test/),
+    });
+    // It says nothing against an image of the config.
+    expect(await images.trouble(wanted, signal)).toBeNull();
+  } finally {
+    engine.close();
+    await fake.stop();
+    await rm(folder, { recursive: true });
+  }
+});
+
 interface Registry {
   readonly address: string;
   /** Requests for manifests so far. */

@@ -89,12 +89,20 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       await engine.distribution(reference, null, signal);
     } catch (error) {
       signal.throwIfAborted();
+      const what = `Cannot use image "${reference}": the job named it,`;
+      const pools = `Let the job use the image of its pool. A service of type gitlab can name the registry in "images", which lets trusted jobs use the password of this host; "gitlab-executor --job-images" has no such key.`;
+      if (cannotAsk(error)) {
+        const why = `this host has a password for ${registry}, and this Engine cannot ask whether everybody may pull it`;
+        const login = registry === 'docker.io' ? '' : ` ${registry}`;
+        const hint = `Podman can from version 6 on. ${pools} If no pool needs that password, type "docker logout${login}" as the user onejob runs as.`;
+        throw new OnejobError('E_IMAGE_DENIED', `${what} ${why}.`, { hint, cause: error });
+      }
       const failure = pullFailure(reference, error, engine);
       if (failure.retry) throw failure;
-      const message = `Cannot use image "${reference}": the job named it, and ${registry} does not give it to everybody.`;
-      const hint =
-        'Write the image of the pool, or name its registry in "images" of the service, which lets jobs use the password of this host.';
-      throw new OnejobError('E_IMAGE_DENIED', message, { hint, cause: error });
+      throw new OnejobError('E_IMAGE_DENIED', `${what} and ${registry} does not give it to everybody.`, {
+        hint: pools,
+        cause: error,
+      });
     }
   };
 
@@ -134,7 +142,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       throw new OnejobError('E_PULL_FAILED', `The Engine pulled image "${reference}", but does not have it.`, { retry: true });
     },
 
-    /** Why a recipe's image cannot be pulled now; null if it can, or the recipe names none. Pulls nothing. */
+    /** Why a recipe's image cannot be pulled now; null if it can, the Engine cannot tell, or the recipe names none. Pulls nothing. */
     trouble: async ({ image: reference, pull: policy }: Recipe, signal: AbortSignal): Promise<OnejobError | null> => {
       if (reference === null) return null;
       try {
@@ -146,7 +154,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
         return null;
       } catch (error) {
         signal.throwIfAborted();
-        return pullFailure(reference, error, engine);
+        return cannotAsk(error) ? null : pullFailure(reference, error, engine);
       }
     },
   };
@@ -186,6 +194,11 @@ function createProgress(reference: string, progress: Progress) {
 
 function mebibytes(bytes: number): string {
   return (bytes / 2 ** 20).toFixed(bytes < 10 * 2 ** 20 ? 1 : 0);
+}
+
+/** Podman before 6 has no call that asks a registry for an image. */
+function cannotAsk(error: unknown): boolean {
+  return statusOf(error) === 404 && /^Path \/\S*\/?distribution\/\S+ is not supported$/.test(messageOf(error));
 }
 
 const notThere =

@@ -27,7 +27,7 @@ export interface JobRow {
 }
 
 export interface JobSpec {
-  /** How many jobs of its project run on runners of the instance; `+Inf`: its runner is none of these; left out: an old server. */
+  /** How many jobs of its project run on runners of the instance; `+Inf`: its runner is not one of these; left out: an old server. */
   readonly runningOnInstance?: string;
   readonly script: readonly string[];
   readonly image?: string;

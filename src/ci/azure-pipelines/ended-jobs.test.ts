@@ -57,7 +57,7 @@ it('a job whose script failed is its own code', async () => {
 
 it.each([
   ['its containers could not start', task('Initialize containers', 'failed'), /an Engine, and sandboxes have none: name the image/],
-  ['its agent could not begin', task('Initialize job', 'failed'), /"Initialize job", which is no step of its script/],
+  ['its agent could not begin', task('Initialize job', 'failed'), /"Initialize job", which is not a step of its script/],
   [
     'its repository could not be fetched',
     task('Checkout acme/app@main to s', 'failed', {
@@ -159,7 +159,7 @@ describe('the timeline', () => {
     const end = read([job({ issues: [{ type: 'error', message }] }), task('make', 'failed', own)]);
     expect(end).toEqual({ failedIn: 'runner', note: `Azure Pipelines lost its agent: ${message}.` });
   });
-  it('a record that cannot be read is no answer', () => {
+  it('a record that cannot be read is not an answer', () => {
     expect(timeline.safeParse({ records: [{ name: 'x' }] }).success).toBe(false);
     expect(timeline.safeParse({ records: null }).success).toBe(false);
   });

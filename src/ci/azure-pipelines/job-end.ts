@@ -40,7 +40,7 @@ export function endIn(records: readonly TimelineRecord[], jobId: string): JobEnd
 function whyOutside(step: TimelineRecord): string {
   const name = step.name ?? 'a step without a name';
   const said = errorsOf(step);
-  const what = `Its agent failed at "${brief(name)}", which is no step of its script`;
+  const what = `Its agent failed at "${brief(name)}", which is not a step of its script`;
   const why = said === null ? '. The log of that step says why.' : `: ${stop(said)}`;
   if (!/^initiali[sz]e containers$/i.test(name)) return what + why;
   return `${what}${why} "container:" and "services:" in a pipeline want an Engine, and sandboxes have none: name the image in the pool instead.`;
