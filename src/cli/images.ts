@@ -16,7 +16,7 @@ import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { colorWanted } from './output.ts';
 import { configSource, type Session } from './session.ts';
-import { type Colors, createColors, hang, printable, titledTable, widthOf } from './text.ts';
+import { type Colors, createColors, hang, printable, terminalSize, titledTable, widthOf } from './text.ts';
 
 /** 1 when an image could not be made. */
 export async function makeImages(session: Session, what: 'build' | 'refresh', pools: readonly string[]): Promise<number> {
@@ -117,7 +117,14 @@ async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Pr
     ...{ config, env, store, clock, log: silent, variables },
     onejob: { version: session.version, self: session.context.self },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
+      ...{
+        poolOf: () => null,
+        silentFor: () => null,
+        isBusy: () => false,
+        sizeOf: () => 0,
+        jobsOf: () => [],
+        agentOf: () => null,
+      },
       reasonFor: () => null,
     },
   });
@@ -254,7 +261,7 @@ async function recorded({ context }: Session, path: string, { arch: asked }: Ima
 async function explain({ context, output }: Session, steps: readonly Step[]): Promise<void> {
   const { stderr, environment } = context;
   const colors = createColors(colorWanted(environment) ?? stderr.isTTY === true);
-  const lines = explainLines(steps, colors, stderr.isTTY === true ? (stderr.columns ?? 80) : null);
+  const lines = explainLines(steps, colors, stderr.isTTY === true ? terminalSize(stderr).columns : null);
   await output.write('stderr', Buffer.from(`${lines.join('\n')}\n`));
 }
 

@@ -40,6 +40,11 @@ it('a printed line keeps its lines and our colours, and nothing else that a term
   expect(stdout()).toBe('a [2Jb\n\tc\n\u001b[31md\u001b[39m\n');
 });
 
+it('a terminal that was given no size is as wide as usual', () => {
+  const stdout = Object.assign(new Writable({ write: (_bytes, _encoding, done) => done() }), { isTTY: true, columns: 0 });
+  expect(createOutput(testContext([], '/nowhere', { stdout }).context, false).width).toBe(80);
+});
+
 describe('output that cannot be written', () => {
   const to = (code: string, ignored = '') => {
     const stdout = new Writable({ write: (_bytes, _encoding, done) => done(Object.assign(new Error(`${code}: write`), { code })) });

@@ -7,7 +7,7 @@ import { toErrorView } from '../api/http-errors.ts';
 import type { Environment } from '../config/environment.ts';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import type { CliContext } from './session.ts';
-import { colored, createColors, cut, flow, harmless, printable } from './text.ts';
+import { colored, createColors, cut, flow, harmless, printable, terminalSize } from './text.ts';
 
 /** The reader of the output has gone, so nothing is reported. */
 export class OutputClosed extends Error {}
@@ -31,7 +31,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   };
   const showsProgress = !json && stderr.isTTY === true;
   /** Columns of standard error when it is a terminal. */
-  const columns = () => (!json && stderr.isTTY === true ? (stderr.columns ?? 80) : null);
+  const columns = () => (!json && stderr.isTTY === true ? terminalSize(stderr).columns : null);
   let shown = false;
 
   /** Resolves when it is written. @throws OutputClosed, or OnejobError E_OUTPUT */
@@ -48,7 +48,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   const progress = (text: string | null): void => {
     if (!showsProgress || (text === null && !shown)) return;
     shown = text !== null;
-    stderr.write(`\r\u001b[K${text === null ? '' : cut(`onejob: ${printable(text)}`, stderr.columns ?? 80)}`);
+    stderr.write(`\r\u001b[K${text === null ? '' : cut(`onejob: ${printable(text)}`, terminalSize(stderr).columns)}`);
   };
   const line = (text: string): void => {
     if (shown) progress(null);
@@ -57,7 +57,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
 
   const colors = colorsFor(stdout);
   /** Columns of standard output when it is a terminal, else null. */
-  const width = stdout.isTTY === true ? (stdout.columns ?? 80) : null;
+  const width = stdout.isTTY === true ? terminalSize(stdout).columns : null;
   /** Lines of a result, for people. Names in them may be foreign, such as those of another host. */
   const print = (...lines: readonly string[]) => write('stdout', lines.map((each) => `${colored(each, harmless)}\n`).join(''));
   /** A result, for programs: one line of JSON. */

@@ -7,8 +7,8 @@ import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { titleOf } from './job-title.ts';
 import { findJob } from './jobs.ts';
-import type { Session, Terminal } from './session.ts';
-import { formatAge } from './text.ts';
+import type { Session } from './session.ts';
+import { formatAge, terminalSize } from './text.ts';
 
 export type ShellFlags = { readonly terminal?: boolean };
 
@@ -62,16 +62,12 @@ export async function openShell(session: Session, id: string, command: readonly 
 
 function terminalOf({ context: { stdout, variables } }: Session) {
   const { TERM: term = '' } = variables;
-  return { ...sizeOf(stdout), term: /^[\w.+-]{1,64}$/.test(term) ? term : 'xterm' };
-}
-
-function sizeOf({ columns = 80, rows = 24 }: Terminal) {
-  return { columns: Math.max(1, columns), rows: Math.max(1, rows) };
+  return { ...terminalSize(stdout), term: /^[\w.+-]{1,64}$/.test(term) ? term : 'xterm' };
 }
 
 /** Tells the shell of each new size of the terminal, until the returned function is called. */
 function lend({ context: { stdout } }: Session, shell: RemoteShell): () => void {
-  const resized = () => shell.resize(sizeOf(stdout));
+  const resized = () => shell.resize(terminalSize(stdout));
   stdout.on('resize', resized);
   return () => void stdout.off('resize', resized);
 }

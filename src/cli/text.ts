@@ -50,6 +50,11 @@ export function colored(text: string, clean: (text: string) => string = printabl
     .join('');
 }
 
+/** Columns and rows of a terminal. One that was given no size, as by `script` without a terminal, says 0. */
+export function terminalSize({ columns, rows }: { readonly columns?: number | undefined; readonly rows?: number | undefined }) {
+  return { columns: columns || 80, rows: rows || 24 };
+}
+
 /** Rows in aligned columns, as lines. Cells may be foreign. `width`: columns of the terminal, where long lines are cut; null for a pipe. */
 export function table(given: readonly (readonly string[])[], width: number | null, indent = ''): string[] {
   const rows = given.map((row) => row.map((cell) => colored(cell)));

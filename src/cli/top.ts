@@ -10,7 +10,7 @@ import { titleOf } from './job-title.ts';
 import { agentsBusy } from './jobs.ts';
 import { startText } from './run.ts';
 import type { Session } from './session.ts';
-import { type Colors, colored, cut, formatAge, hang, printable, titledTable } from './text.ts';
+import { type Colors, colored, cut, formatAge, hang, printable, terminalSize, titledTable } from './text.ts';
 
 const redrawEvery = 1_000;
 
@@ -56,7 +56,7 @@ export async function showTop(session: Session): Promise<number> {
         if (hasCode(error, 'E_DAEMON_CUT', 'E_DAEMON_STOPPING', 'E_DAEMON_SILENT', 'E_DAEMON_ABSENT')) return null;
         throw error;
       });
-      const [width, height] = [stdout.columns ?? 80, stdout.rows ?? 24];
+      const { columns: width, rows: height } = terminalSize(stdout);
       lostAt = view === null ? (lostAt ?? Date.now()) : null;
       const away = `No daemon is running since ${new Date(lostAt ?? 0).toLocaleTimeString('en-GB')}; waiting for it. q quits.`;
       const lines = view === null ? [away] : topLines(view, { colors: output.colors, width, height, now: Date.now(), ...whose });

@@ -2,7 +2,7 @@
 import { createLog } from '../log.ts';
 import { colorWanted } from './output.ts';
 import type { DaemonOptions, Session } from './session.ts';
-import { flow } from './text.ts';
+import { flow, terminalSize } from './text.ts';
 
 export function up(
   { context, flags, version, output }: Session,
@@ -14,7 +14,7 @@ export function up(
     json: output.json || !isTerminal,
     stream: stdout,
     color: colorWanted(context.environment) ?? isTerminal,
-    layout: (lead, text) => flow(lead, text, isTerminal ? (stdout.columns ?? 80) : null),
+    layout: (lead, text) => flow(lead, text, isTerminal ? terminalSize(stdout).columns : null),
   });
   const reloads = !isTerminal && context.stderr.isTTY !== true && !options.temporary && options.instead === undefined;
   return context.host.startDaemon({ ...flags, ...options, reloads, version, log, self: context.self });

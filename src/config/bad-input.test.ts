@@ -31,6 +31,10 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
     'defaults: { image: *no }\n',
     'config.yml:1:20: defaults.image: *no refers to an anchor that is not defined above it',
   ],
+  'a name that no Engine takes for an image': [
+    'pools:\n  lab: { image: "Bad:Image:x" }\n',
+    'config.yml:2:17: pools.lab.image: "Bad:Image:x" is not an image such as "debian:stable-slim", "auto" or a map',
+  ],
   'an empty file': ['', 'config.yml: warning: is empty; onejob runs as if there were no file'],
   'only comments': ['# nothing\n', 'config.yml: warning: is empty; onejob runs as if there were no file'],
   'a list for the whole file': ['- pools\n', 'config.yml:1:1: expected keys such as "pools:", found a list'],

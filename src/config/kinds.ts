@@ -1,6 +1,7 @@
 /** All kinds of values that keys of the config can have, each with a message that says what to write instead. */
 import { z } from 'zod';
 import { globProblem } from '../glob.ts';
+import { imageReference } from '../image-reference.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import { minisignKey as parseMinisignKey } from '../system/minisign.ts';
@@ -263,7 +264,7 @@ export const money = value((found) => {
   return digits === undefined ? no(`expected an amount such as "40 USD", found ${describeValue(found)}`) : yes(Number(digits));
 }, 'amount');
 
-export const imageName = /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u;
+export const imageName = imageReference;
 export const networkName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/;
 
 export const rules = ['refuse', 'run-without-secrets'] as const;

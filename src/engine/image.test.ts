@@ -295,8 +295,9 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     rude.close();
   });
 
-  test('an invalid image name', async () => {
+  test('an invalid image name is a fault of the pool, and none of the Engine', async () => {
     await expect(get({ image: 'Not A Name' })).rejects.toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
+    expect(await images().of({ ...recipe, image: 'Not A Name' }, never())).toBeNull();
   });
 
   test('tests never reach a person’s credentials', () => {

@@ -7,6 +7,7 @@ import { z } from 'zod';
 import { createShared, type Progress } from '../abortable.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { codeOf, hasCode, messageOf, OnejobError } from '../errors.ts';
+import { imageReference } from '../image-reference.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import { jsonOf } from '../system/json.ts';
 import { run } from '../system/run.ts';
@@ -42,7 +43,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
 
   /** null if the Engine does not have it. */
   const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
-    if (!isReference(reference)) {
+    if (!imageReference.test(reference)) {
       const hint = 'Write it as registry/name:tag, with the name in lower case.';
       throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" is not a valid image name.`, { hint });
     }
@@ -84,7 +85,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
    */
   const mustBePublic = async (reference: string, signal: AbortSignal): Promise<void> => {
     const { registry } = parseReference(reference);
-    if (!isReference(reference) || (await registryAuth(configDir, registry, signal, engine.clock)) === null) return;
+    if (!imageReference.test(reference) || (await registryAuth(configDir, registry, signal, engine.clock)) === null) return;
     try {
       await engine.distribution(reference, null, signal);
     } catch (error) {
@@ -111,7 +112,8 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     /** The image that a recipe's sandboxes are made from; null if it is not there. */
     of: async ({ image, imageId }: Recipe, signal: AbortSignal): Promise<Image | null> => {
       const reference = imageId ?? image;
-      return reference === null ? null : look(reference, signal);
+      // `get` says what is wrong with a name. Here it would be a fault of the Engine.
+      return reference === null || !imageReference.test(reference) ? null : look(reference, signal);
     },
     forget({ image, imageId }: Recipe): void {
       for (const reference of [image, imageId]) if (reference != null) seen.delete(reference);
@@ -132,7 +134,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
         );
       }
       if (recipe.publicOnly === true) await mustBePublic(reference, signal);
-      if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
+      if (recipe.pull === 'always' && imageReference.test(reference)) await pull(reference, progress, signal);
       const there = await look(reference, signal);
       if (there !== null) return there;
       if (recipe.pull === 'never') throw notFetched(reference);
@@ -245,15 +247,6 @@ function withoutNames(said: string, reference: string): string {
     .replaceAll(/https?:\/\/[^\s"]*[^\s":]/g, '')
     .replaceAll(`${path}:${tag}`, '')
     .replaceAll(`${path}@${tag}`, '');
-}
-
-/** A reference (distribution/reference): host with port, path, then tag and digest. Only registry and tag have upper case. */
-const grammar =
-  /^(?:[A-Za-z0-9.-]+(?::\d+)?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[a-f0-9]{64})?$/;
-
-/** Whether Docker would accept it. Image ids count, too. */
-function isReference(written: string): boolean {
-  return grammar.test(written);
 }
 
 /**

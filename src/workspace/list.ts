@@ -3,7 +3,7 @@
  * nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent unless
  * `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
  */
-import { type Dirent, lstatSync, readdirSync, readFileSync, type Stats } from 'node:fs';
+import { constants, type Dirent, lstatSync, readdirSync, readFileSync, type Stats, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { attempt, codeOf, messageOf, OnejobError } from '../errors.ts';
 import { glob } from '../glob.ts';
@@ -137,13 +137,22 @@ function listAll(top: string, warnings: string[]): string[] {
   return walk(top, '', parseIgnore(['.git', ...ignoreLines(top)]), warnings);
 }
 
+/** Bytes of a file that people write. */
+const mostIgnore = 1 << 20;
+
 function ignoreLines(top: string): string[] {
   const path = join(top, '.onejobignore');
   if (lookAt(path) === undefined) return [];
+  const refused = (why: string): OnejobError =>
+    new OnejobError('E_WORKSPACE_READ', `Cannot read ${path}: ${why}.`, { hint: 'Fix or remove that file.' });
   try {
-    return readFileSync(path, 'utf8').split('\n');
+    // What a stranger made may be a pipe that nobody writes to, or a link to a device without an end.
+    const found = statSync(path);
+    if (!found.isFile()) throw refused('it is not a file');
+    if (found.size > mostIgnore) throw refused(`it is larger than ${mostIgnore >> 20} MiB`);
+    return readFileSync(path, { encoding: 'utf8', flag: constants.O_RDONLY | constants.O_NONBLOCK }).split('\n');
   } catch (error) {
-    throw new OnejobError('E_WORKSPACE_READ', `Cannot read ${path}: ${messageOf(error)}.`, { hint: 'Fix or remove that file.' });
+    throw error instanceof OnejobError ? error : refused(messageOf(error));
   }
 }
 

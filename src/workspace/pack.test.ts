@@ -72,6 +72,17 @@ async function sent(folder = top): Promise<{ found: Record<string, string>; warn
 }
 
 describe('a plain folder', () => {
+  it.each([
+    ['a pipe that nobody writes to', (path: string) => execFileSync('mkfifo', [path])],
+    ['a link to a device without an end', (path: string) => symlinkSync('/dev/zero', path)],
+  ])('whose .onejobignore is %s is an error, and nothing waits', async (_, make) => {
+    make(join(top, '.onejobignore'));
+    await expect(packWorkspace(top)).rejects.toMatchObject({
+      code: 'E_WORKSPACE_READ',
+      message: expect.stringContaining('it is not a file'),
+    });
+  });
+
   it('is sent whole, but for .git and what .onejobignore names', async () => {
     for (const path of ['a', 'b/c', '.dot', '.git/config', 'sub/.git/config', 'node_modules/x', 'n.log']) put(path);
     put('.onejobignore', 'node_modules/\n*.log\n');
