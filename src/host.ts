@@ -19,6 +19,7 @@ import { outputTail } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
 import { causesOf } from './manager/causes.ts';
 import { conditions, isOfHost, lineOf, stateOf } from './manager/conditions.ts';
+import { epollFindings } from './manager/epoll-watches.ts';
 import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
 import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
@@ -166,6 +167,7 @@ export async function openHost(given: HostParts) {
         ...given.findings(),
         ...chosen().findings,
         ...weakenedFindings(config),
+        ...epollFindings(config.pools, { best: runtimes.best.name, root: env.uid === 0 }),
         ...fingerprints.findings(),
         ...caches.findings(),
         ...held.findings(),

@@ -30,7 +30,7 @@ test('what was uninstalled is gone, and may come back', () => {
   expect(openTrials(path).settle('network', trial('fails'))).toBe(false);
 });
 
-test('a damaged file is none', () => {
+test('a damaged file says nothing', () => {
   using dir = scratch();
   const path = join(dir.path, 'trials.json');
   writeFileSync(path, '{"x');
