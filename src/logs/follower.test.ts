@@ -122,3 +122,25 @@ test('a sandbox that floods stderr before its release costs no memory', async ()
   expect(await text('stdout')).toBe('done');
   expect((await text('stderr')).length).toBe(1 << 20);
 });
+
+test('output that was deleted before anybody looked is the script’s, since a gate prints two short lines: it has begun', async () => {
+  const { runtime } = runtimeOf([[{ ...chunk('stdout', 'late'), missing: 100 << 20 }], [chunk('stdout', 'r')]]);
+  const { follower, states, text } = keep(runtime);
+  expect(await follower.ended).toBe(true);
+  expect([follower.state, states]).toEqual(['released', ['ready', 'released']]);
+  expect(await text('stdout')).toBe('later');
+  expect(await text('note')).toMatch(/104,857,600 bytes/);
+});
+
+test.each(['stdout', 'stderr'] as const)(
+  'so is much %s in which the gate’s lines are missing, where nobody counts what was deleted',
+  async (stream) => {
+    const piece = 'x'.repeat(1 << 20);
+    const { runtime } = runtimeOf(Array.from({ length: 20 }, () => [chunk(stream, piece)]));
+    const { follower, text } = keep(runtime);
+    expect(await follower.ended).toBe(true);
+    expect(follower.state).toBe('released');
+    expect((await text(stream)).endsWith(piece.repeat(3))).toBe(true);
+    expect(await text('note')).toMatch(/may be missing here/);
+  },
+);

@@ -164,6 +164,11 @@ async function tellLines(file: Pick<LogFile, 'read'>, tell: (line: string) => vo
 
 /** Bytes of stderr before the release that are kept. */
 const earlyLimit = 1 << 20;
+/**
+ * Bytes of output without the gate's lines after which these were deleted: the least that an Engine keeps (`logLimits`). What an image
+ * prints before its gate is never so much.
+ */
+const lostLimit = 16 << 20;
 const nothing = new Uint8Array(0);
 const order: Readonly<Record<GateState, number>> = { silent: 0, ready: 1, released: 2 };
 
@@ -191,6 +196,7 @@ export class LogFollower {
   readonly #early: Taken[] = [];
   readonly #pending: Taken[] = [];
   #earlyBytes = 0;
+  #unmarkedBytes = 0;
   #state: GateState = 'silent';
 
   constructor(agent: AgentId, file: LogFile, runtime: Runtime, events: LogFollowerEvents) {
@@ -243,6 +249,7 @@ export class LogFollower {
       // Without any output, reading again from the start costs nothing.
       this.file.reset();
       this.#filter = new MarkerFilter(this.agent);
+      this.#unmarkedBytes = 0;
     }
     for await (const chunks of runtime.logs(this.agent, this.file.position, this.#abort.signal)) {
       for (const chunk of chunks) this.#take(chunk);
@@ -254,7 +261,14 @@ export class LogFollower {
 
   /** Queues the part of a chunk that is kept, and reports markers in it. */
   #take(chunk: LogChunk): void {
+    this.#unmarkedBytes += chunk.bytes.length;
     if (this.#state === 'released') this.#pending.push({ chunk, kept: chunk.bytes });
+    // A gate prints two short lines. A log without its beginning does not show that the script has not begun.
+    else if ((chunk.missing ?? 0) > 0 || this.#unmarkedBytes > lostLimit) {
+      this.#advance('released');
+      const after: LogChunk = chunk.missing === undefined ? { ...chunk, gap: true } : chunk;
+      this.#pending.push({ chunk: after, kept: chunk.bytes });
+    }
     // The streams are read separately: a job's first words on stderr may come before the marker on stdout.
     else if (chunk.stream === 'stderr') {
       this.#earlyBytes += chunk.bytes.length;

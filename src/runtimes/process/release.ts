@@ -1,5 +1,5 @@
 /** Writes the frame to a gate through its FIFO. */
-import { closeSync, constants, openSync, readSync } from 'node:fs';
+import { closeSync, constants, existsSync, openSync, readdirSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -115,10 +115,12 @@ function openGate(path: string): number | null {
   }
 }
 
-/** Whether the gate was released already. Its markers are at the beginning of the log. */
+/** Whether the gate was released already. Its markers are at the beginning of the log, whose first file goes when more has come. */
 function hasReleased(path: string, agent: AgentId): boolean {
   const buffer = Buffer.alloc(4096);
-  const fd = openSync(join(path, 'log/stdout'), 'r');
+  const first = join(path, 'log/stdout');
+  if (!existsSync(first) && readdirSync(join(path, 'log')).some((name) => name.startsWith('stdout.'))) return true;
+  const fd = openSync(first, 'r');
   try {
     const start = buffer.toString('latin1', 0, readSync(fd, buffer, 0, buffer.length, 0));
     return start.split('\n').slice(0, -1).includes(releasedMarker(agent));
