@@ -129,7 +129,7 @@ describe('a program', () => {
   ])('that does not work: %#', async (print, why) => {
     const one = withProgram(() => print);
     const error = await cloudErrorOf(one.list());
-    expect([error.code, error.message]).toEqual(['E_CLOUD_CREDENTIAL', expect.stringContaining(why)]);
+    expect([error.code, error.retry, error.message]).toEqual(['E_CLOUD_CREDENTIAL', false, expect.stringContaining(why)]);
     expect(error.message + error.hint).not.toContain('s3cret');
   });
 });

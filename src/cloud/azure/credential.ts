@@ -57,10 +57,7 @@ export function createArmCredential(config: AzureConfig, parts: CloudParts, call
       const token = tokenOf(text, caller.now());
       if (token !== null) return token;
       const message = `Cannot get a credential from "${command[0]}": it printed neither a token nor JSON with an "accessToken".`;
-      throw new CloudError('E_CLOUD_CREDENTIAL', message, {
-        hint: `Run "${command.join(' ')}" and look at what it prints.`,
-        retry: true,
-      });
+      throw new CloudError('E_CLOUD_CREDENTIAL', message, { hint: `Run "${command.join(' ')}" and look at what it prints.` });
     });
   }
   const { client } = credentials;
