@@ -134,6 +134,12 @@ describe('a program', () => {
   });
 });
 
+it('a program whose next token is refused, too: no other try helps', async () => {
+  const one = withProgram((_, nth) => ended(`a-token-of-somebody-else-${nth}`));
+  const error = await cloudErrorOf(one.list());
+  expect([error.code, error.retry, error.hint]).toEqual(['E_CLOUD_CREDENTIAL', false, expect.stringContaining('tenant')]);
+});
+
 describe('a managed identity', () => {
   it('is asked for at the metadata service', async () => {
     const one = azureWorld({ config: { credentials: { kind: 'metadata', client } } });
