@@ -309,6 +309,15 @@ test('machines in clouds, and why a job waits for one', () => {
     `! ${held[0]}`,
     expect.stringMatching(/^ {2}onejob-0123456789abcdef .* joined {2}pool gpu: no such image /),
   ]);
+  const refused = {
+    code: 'E_CLOUD_QUOTA',
+    message: 'Cannot create a machine: the limit is 0.',
+    hint: 'Ask for more.',
+    retry: false,
+  };
+  const none = page({ hosts: [{ ...host, reason: null, refused, machines: [] }] }, 100);
+  expect(none.at(-1)).toBe('! Cannot create a machine: the limit is 0. Ask for more.');
+  expect(page({ hosts: [{ ...host, refused, machines: [] }] }, 100).at(-1)).toBe(`! ${reason}`);
   const [name, scope] = [machine.run, '/subscriptions/1/resourceGroups/g/providers/Microsoft.Compute/virtualMachines'];
   const azure = page({ hosts: [{ ...host, reason: null, machines: [{ ...machine, id: `${scope}/${name}` }] }] }, 100);
   expect(azure.at(-1)).toMatch(

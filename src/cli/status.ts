@@ -54,10 +54,12 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
 
 /** Machines of a host in a cloud. */
 function hostLines(view: CloudHostView, colors: Colors, width: number | null): string[] {
-  const { host, cloud, machines, max, waiting, reason, held } = view;
+  const { host, cloud, machines, max, waiting, reason, refused, held } = view;
   const jobs = waiting === 0 ? '' : `, ${plural(waiting, 'job')} waiting`;
   const lines = [`${colors.bold(host)} in ${cloud}: ${machines.length} of at most ${plural(max, 'machine')}${jobs}`];
-  for (const why of [...(reason === null ? [] : [reason]), ...held])
+  // The command that asked for a machine has said it, but others look here.
+  const told = refused === null ? null : [refused.message, refused.hint ?? ''].join(' ').trim();
+  for (const why of [reason ?? told, ...held].filter((one) => one !== null))
     lines.push(...hang('! ', printable(why), width).map(colors.yellow));
   const rows = machines.map(({ run, offer, id, state, report, why, cost }) => {
     const work = report === null ? '' : `${report.busy} of ${report.agents} busy`;

@@ -8,7 +8,7 @@ import { expect, test } from 'vitest';
 import { systemClock } from '../../src/clock.ts';
 import { createJoinClient } from '../../src/cloud/join/client.ts';
 import { newSecret } from '../../src/cloud/join/protocol.ts';
-import { testKey } from '../standins/aws/standin.ts';
+import { isDryRun, testKey } from '../standins/aws/standin.ts';
 import { awsStandin } from '../support/cloud-standins.ts';
 import { freePort } from '../support/free-port.ts';
 import { onejob } from '../support/onejob.ts';
@@ -85,7 +85,7 @@ test('a controller that is killed while a machine boots has it after its restart
 
 test('a controller that is killed between the create call and its answer finds the machine', { timeout: 120_000 }, async () => {
   await using here = await bench();
-  here.aws.faults.push({ action: 'RunInstances', how: 'silent', times: 1 });
+  here.aws.faults.push({ action: 'RunInstances', isDry: false, how: 'silent', times: 1 });
   const daemon = await here.home.up();
   await here.home.api.machineUp('burst');
   await expect.poll(() => here.aws.alive().length, soon).toBe(1);
@@ -171,11 +171,12 @@ test('a stockout everywhere is told, and "onejob cloud up" asks again once there
   const why = /no g6\.xlarge.* since \d\d:\d\d, no g5\.xlarge.* since \d\d:\d\d; trying again at \d\d:\d\d UTC/;
   await expect.poll(async () => (await here.view())?.reason, soon).toMatch(why);
   expect(await here.cli(['status'])).toMatch(why);
-  const tried = aws.calls.filter(({ action }) => action === 'RunInstances').length;
+  const tries = () => aws.calls.filter((call) => call.action === 'RunInstances' && !isDryRun(call)).length;
+  const tried = tries();
   expect([here.created(), here.left()]).toEqual([0, []]);
   aws.account.exhausted.clear();
   // Until somebody asks, nothing is asked for again so soon.
-  expect(aws.calls.filter(({ action }) => action === 'RunInstances')).toHaveLength(tried);
+  expect(tries()).toBe(tried);
   await here.cli(['cloud', 'up', 'burst']);
   expect(here.created()).toBe(1);
   expect((await here.view())?.reason).toBeNull();
@@ -185,14 +186,28 @@ test('a stockout everywhere is told, and "onejob cloud up" asks again once there
   expect(receipts).toHaveLength(tried + 1);
 });
 
-test('a quota of zero is told in "onejob status", and a raised one is used', { timeout: 120_000 }, async () => {
+test('a quota of zero is what the check finds, and a raised one is used', { timeout: 120_000 }, async () => {
   await using here = await bench({ types: ['p5.48xlarge'] });
   await here.home.up();
-  await here.home.api.machineUp('burst');
-  await expect.poll(async () => (await here.view())?.reason, soon).toMatch(/quota|limit/i);
-  expect(await here.cli(['status'])).toMatch(/burst in aws: .*\n! .*(quota|limit)/i);
-  expect([here.created(), here.left()]).toEqual([0, []]);
+  const refused = { code: 'E_CLOUD_CHECK', message: expect.stringMatching(/quota: .* is 0 vCPUs, but one p5\.48xlarge needs 192/) };
+  await expect(here.home.api.machineUp('burst')).rejects.toMatchObject(refused);
+  expect([here.created(), here.left(), (await here.view())?.wanted]).toEqual([0, [], 0]);
   here.aws.account.quotas['L-417A185B'] = 192;
+  await here.cli(['cloud', 'up', 'burst']);
+  await here.down();
+});
+
+test('a quota that others have used up is told in "onejob status", and a free one is used', { timeout: 120_000 }, async () => {
+  await using here = await bench({ types: ['p5.48xlarge'] });
+  const { aws } = here;
+  aws.account.quotas['L-417A185B'] = 192;
+  const how = { status: 400, code: 'VcpuLimitExceeded', message: 'More vCPU capacity than your current vCPU limit of 192 allows.' };
+  aws.faults.push({ action: 'RunInstances', isDry: false, how });
+  await here.home.up();
+  expect(await here.cli(['cloud', 'up', 'burst'], 1)).toMatch(/onejob: .*VcpuLimitExceeded.*limit is 192/);
+  expect((await here.cli(['status'])).replace(/\s+/g, ' ')).toMatch(/burst in aws: 0 of .*! .*VcpuLimitExceeded.*Service Quotas/);
+  expect([here.created(), here.left(), (await here.view())?.wanted]).toEqual([0, [], 0]);
+  aws.faults.length = 0;
   await here.cli(['cloud', 'up', 'burst']);
   await here.down();
 });

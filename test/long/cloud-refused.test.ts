@@ -1,4 +1,6 @@
 /** Clouds that refuse for good: `cloud up` and `cloud sweep` end at once, and nothing was made. The real onejob on the stand-ins. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { aws as ofAws } from '../../src/cloud/aws/type.ts';
 import { permissions as ofGcp } from '../../src/cloud/gcp/permissions.ts';
@@ -76,6 +78,53 @@ pools: { local: { agents: 1, runtime: process } }
 }
 
 const timeout = 240_000;
+
+describe.each([
+  ['azure', 'az', "ERROR: Please run 'az login' to setup account.", 'az login'],
+  [
+    'gcp',
+    'gcloud',
+    'ERROR: (gcloud.auth.print-access-token) You do not currently have an active account selected.',
+    'gcloud auth login',
+  ],
+  [
+    'aws',
+    'aws',
+    'Error when retrieving credentials from sso: The SSO session associated with this profile has expired or is otherwise invalid.',
+    'aws sso login --profile ci',
+  ],
+] as const)('a program of %s that prints no credential', (name, program, says, signIn) => {
+  test.each([
+    ['nobody is signed in', true],
+    ['it is not installed', false],
+  ])('%s: "check", "up" and "sweep" end at once, with what to type', { timeout }, async (_, isInstalled) => {
+    await using set = await world(name, () => ({}));
+    const { cloud, here } = set;
+    const bin = join(here.dir, 'programs');
+    mkdirSync(bin);
+    if (isInstalled) writeFileSync(join(bin, program), `#!/bin/sh\necho "${says}" >&2\nexit 1\n`, { mode: 0o755 });
+    writeFileSync(join(here.dir, 'aws-config'), '[profile ci]\nsso_session = corp\n');
+    const usual = name === 'aws' ? 'credentials: { profile: ci }' : '';
+    here.configure(`
+clouds: { far: { ${cloud.keys.replace(/, credentials: .*$/, '')}, owner: acme-ci, ${usual} } }
+hosts: { burst: { cloud: far, types: [${cloud.types[0]}], pools: { gpu: { agents: 1 } } } }
+${await joinOf(here)}
+pools: { local: { agents: 1, runtime: process } }
+`);
+    const env = { PATH: bin, AWS_CONFIG_FILE: join(here.dir, 'aws-config') };
+    for (const args of [['check'], ['up', 'burst'], ['sweep']]) {
+      const { code, stdout, stderr } = await here.cli(['cloud', ...args], { env }).ended;
+      const said = `${stdout}${stderr}`.replace(/\s+/g, ' ');
+      expect([args[0], code, said]).toEqual([
+        args[0],
+        1,
+        expect.stringContaining(isInstalled ? `"${signIn}"` : `Install "${program}"`),
+      ]);
+      expect(said).not.toContain('trying again');
+    }
+    expect(cloud.left()).toEqual([]);
+  });
+});
 
 describe.each(Object.keys(clouds))('%s', (name) => {
   test('a credential that is refused', { timeout }, async () => {

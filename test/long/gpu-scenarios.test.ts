@@ -130,9 +130,15 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a bad day', () => {
     ['asks for a reset', (host: GpuHost) => host.change(0, { recoveryAction: 'Reset' }), 'recoveryAction', /Reset/],
     [
       'was left in another compute mode',
+      (host: GpuHost) => host.change(0, { computeMode: 'Exclusive_Process' }),
+      'computeMode',
+      /was Default and is Exclusive_Process/,
+    ],
+    [
+      'was left so that no program can compute',
       (host: GpuHost) => host.change(0, { computeMode: 'Prohibited' }),
       'computeMode',
-      /was Default and is Prohibited/,
+      /lets no program compute \(compute mode Prohibited\)/,
     ],
   ])(
     'a card that %s is put away alone, with evidence; its slot moves, and a person brings it back',

@@ -138,7 +138,8 @@ describe('other ways to sign in', () => {
     async (text) => {
       const { cloud, error, never } = bench({ kind: 'command', command: ['sign-in'] }, { prints: () => text });
       const found = await error(cloud.zones('g5.xlarge', never));
-      expect(found).toMatchObject({ code: 'E_CLOUD_CREDENTIAL', message: expect.stringContaining('"sign-in"') });
+      const message = expect.stringContaining('"sign-in"');
+      expect(found).toMatchObject({ code: 'E_CLOUD_CREDENTIAL', retry: false, message });
     },
   );
 
@@ -166,6 +167,16 @@ describe('other ways to sign in', () => {
       'GET /latest/meta-data/iam/security-credentials/ci-role',
     ]);
   });
+});
+
+it.each([
+  [404, false],
+  [403, false],
+  [503, true],
+])('a metadata service that answers %i: another try may help: %s', async (status, retry) => {
+  const metadata: typeof fetch = async () => new Response('', { status });
+  const { cloud, error, never } = awsBench({ config: { credentials: { kind: 'metadata' } }, parts: { fetch: metadata } });
+  expect(await error(cloud.zones('g5.xlarge', never))).toMatchObject({ code: 'E_CLOUD_CREDENTIAL', retry });
 });
 
 it('a call that is aborted does not fail another that waits for the same credential', async () => {

@@ -50,7 +50,6 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
     if (!found.success)
       throw refuse(`"${command[0]}" printed no credential`, {
         hint: 'It must print what credential_process of the AWS CLI prints: Version, AccessKeyId, SecretAccessKey.',
-        retry: true,
       });
     const { AccessKeyId: id, SecretAccessKey: secret, SessionToken: session = null, Expiration: end = null } = found.data;
     return { value: { id, secret, session }, until: end === null ? Number.POSITIVE_INFINITY : until(end) };
@@ -79,7 +78,7 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
       if (status === 200) return text.trim();
       throw refuse(status === 404 ? 'this machine has no role' : `the metadata service answered ${status}`, {
         hint: 'Give the EC2 instance that onejob runs on an instance profile with deploy/cloud/aws-policy.json.',
-        retry: true,
+        retry: status === 429 || status >= 500,
       });
     };
     const token = { 'X-aws-ec2-metadata-token': await ask('PUT', '/api/token', { 'X-aws-ec2-metadata-token-ttl-seconds': '300' }) };

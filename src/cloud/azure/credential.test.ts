@@ -129,9 +129,15 @@ describe('a program', () => {
   ])('that does not work: %#', async (print, why) => {
     const one = withProgram(() => print);
     const error = await cloudErrorOf(one.list());
-    expect([error.code, error.message]).toEqual(['E_CLOUD_CREDENTIAL', expect.stringContaining(why)]);
+    expect([error.code, error.retry, error.message]).toEqual(['E_CLOUD_CREDENTIAL', false, expect.stringContaining(why)]);
     expect(error.message + error.hint).not.toContain('s3cret');
   });
+});
+
+it('a program whose next token is refused, too: no other try helps', async () => {
+  const one = withProgram((_, nth) => ended(`a-token-of-somebody-else-${nth}`));
+  const error = await cloudErrorOf(one.list());
+  expect([error.code, error.retry, error.hint]).toEqual(['E_CLOUD_CREDENTIAL', false, expect.stringContaining('tenant')]);
 });
 
 describe('a managed identity', () => {

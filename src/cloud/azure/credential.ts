@@ -57,10 +57,7 @@ export function createArmCredential(config: AzureConfig, parts: CloudParts, call
       const token = tokenOf(text, caller.now());
       if (token !== null) return token;
       const message = `Cannot get a credential from "${command[0]}": it printed neither a token nor JSON with an "accessToken".`;
-      throw new CloudError('E_CLOUD_CREDENTIAL', message, {
-        hint: `Run "${command.join(' ')}" and look at what it prints.`,
-        retry: true,
-      });
+      throw new CloudError('E_CLOUD_CREDENTIAL', message, { hint: `Run "${command.join(' ')}" and look at what it prints.` });
     });
   }
   const { client } = credentials;
@@ -90,15 +87,19 @@ interface Token {
 
 /** ms before its end at which a token is renewed. */
 const early = 300_000;
+/** ms within which no token has become too old. */
+const young = 60_000;
 /** ms that a token is used whose end nobody says. */
 const unknownLife = 300_000;
 
 function createCached(title: string, clock: Clock, make: (signal: AbortSignal) => Promise<Token>): ArmCredential {
   const known = createKnown();
   const held = createHeld<string>(clock.now);
+  let [wasRefused, isSecond, madeAt] = [false, false, 0];
   const renew = async (signal: AbortSignal): Promise<Lease<string>> => {
     const { text, life } = await make(signal);
     known.add(text);
+    [isSecond, wasRefused, madeAt] = [wasRefused, false, clock.now()];
     return { value: `Bearer ${text}`, until: clock.now() + Math.max(life - early, life / 2, 0) };
   };
   return {
@@ -107,8 +108,12 @@ function createCached(title: string, clock: Clock, make: (signal: AbortSignal) =
     header: (signal) => held.get('', renew, signal),
     rejected(why, header) {
       held.forget(header);
+      wasRefused = true;
       const message = `Azure does not accept the token of ${title} (${without(known.all(), why)}).`;
-      return new CloudError('E_CLOUD_CREDENTIAL', message, { hint: 'onejob asks for a new one at its next call.', retry: true });
+      // A new one in place of a refused one was not refused for its age.
+      const retry = !isSecond || clock.now() - madeAt >= young;
+      const hint = retry ? 'onejob asks for a new one at its next call.' : 'Check for which account and tenant it makes tokens.';
+      return new CloudError('E_CLOUD_CREDENTIAL', message, { hint, retry });
     },
   };
 }

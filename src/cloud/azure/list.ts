@@ -51,7 +51,8 @@ export async function listThings(arm: Arm, subscription: string, owner: string, 
       return true;
     } catch (error) {
       if (!(error instanceof CloudError)) throw error;
-      if (error.code === 'E_CLOUD_CREDENTIAL' || !error.retry) refused ??= error;
+      // One that no other try changes says most.
+      if (error.code === 'E_CLOUD_CREDENTIAL' || !error.retry) refused = refused?.retry === false ? refused : error;
       unknown.push(`${what} of subscription ${subscription} (${error.reason ?? 'no answer'})`);
       return false;
     }

@@ -1,9 +1,10 @@
 /** What every adapter's calls share: one request in bounded time and size, the cloud's clock, and programs that print a credential. */
 import type { Clock } from '../../core/clock.ts';
+import type { ErrorOptions } from '../../errors.ts';
 import { type Answer, exchange, NoAnswer, type Outgoing } from '../../http/exchange.ts';
 import type { Log } from '../../log.ts';
 import type { Variables } from '../../secrets/reference.ts';
-import { run } from '../../system/run.ts';
+import { type Ended, run } from '../../system/run.ts';
 import { CloudError, type Offer } from '../cloud.ts';
 
 /** What adapters are made from. */
@@ -88,15 +89,54 @@ export async function askProgram(command: readonly string[], parts: Pick<CloudPa
   signal.throwIfAborted();
   if (ended.error === null) return ended.stdout.toString().trim();
   const why =
-    ended.code === 'ENOENT' ? 'it is not installed' : ended.code === null ? 'it took too long' : `it ended with ${ended.code}`;
+    ended.code === 'ENOENT'
+      ? 'it is not installed'
+      : ended.code === 'EACCES'
+        ? 'this user may not run it'
+        : ended.code === null
+          ? 'it took too long'
+          : `it ended with ${ended.code}`;
   // Below the line that names the error, some print advice.
   const all = ended.stderr.trim().split('\n');
   const lines = all.find((line) => /^\W*error\b/i.test(line)) ?? all.at(-1) ?? '';
   const said = lines === '' ? '' : ` It said: ${lines.slice(0, 300)}`;
-  throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot get a credential from "${program}": ${why}.${said}`, {
-    hint: `Run "${[program, ...args].join(' ')}" as the user that onejob runs as.`,
-    retry: true,
-  });
+  throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot get a credential from "${program}": ${why}.${said}`, remedyOf(ended, command));
+}
+
+/** Of a program that may not be run, or of a script that calls one which is not there or may not be run, as shells say it. */
+const notStarted: readonly Ended['code'][] = ['EACCES', 126, 127];
+
+/** What a program says that could not ask its provider. Some print "sign in" below that, too. */
+const mayPass =
+  /connection|\b(could not connect|resolv\w*|name resolution|retries|timed? ?out|transient|temporary failure|temporarily|unreachable|throttl\w*|HTTP 5\d\d)\b/i;
+
+/** What programs say when nobody is signed in, or a person must sign in again, with what does that. */
+const signedOut: readonly (readonly [said: RegExp, signIn: string])[] = [
+  [/\baz login\b|\bAADSTS\d+/i, 'az login'],
+  [/application default credentials|default credentials were not found/i, 'gcloud auth application-default login'],
+  [/active account selected|\binvalid_(grant|rapt)\b|reauthentication/i, 'gcloud auth login'],
+  [/\baws sso login\b|error loading sso token|sso (session|token)\b.*\b(expired|invalid)/i, 'aws sso login'],
+  [/unable to locate credentials|config profile .* could not be found/i, 'aws configure'],
+];
+
+/** Whether another try may help, and what to type. What nobody knows is tried again, since a machine that lives costs money. */
+function remedyOf(ended: Ended, command: readonly string[]): ErrorOptions {
+  const [program = ''] = command;
+  const whole = command.join(' ');
+  const look = `Run "${whole}" as the user that onejob runs as.`;
+  const other = 'or write other "credentials" for the cloud.';
+  if (ended.code === 'ENOENT') return { hint: `Install "${program}", so that "${whole}" prints a credential, ${other}` };
+  if (ended.code === null) return { hint: look, retry: true };
+  if (notStarted.includes(ended.code)) return { hint: look };
+  const words = ended.stderr.replace(/\s+/g, ' ');
+  const found = mayPass.test(words) ? undefined : signedOut.find(([said]) => said.test(words));
+  if (found === undefined) return { hint: look, retry: true };
+  const [, signIn] = found;
+  const isDefault = signIn === 'gcloud auth login' && command.includes('application-default');
+  const profile = signIn.startsWith('aws ') ? command.indexOf('--profile') : -1;
+  const named = profile === -1 ? '' : ` --profile ${command[profile + 1]}`;
+  const typed = isDefault ? 'gcloud auth application-default login' : `${signIn}${named}`;
+  return { hint: `Run "${typed}" as the user that onejob runs as, ${other}` };
 }
 
 /** With its full stop. */

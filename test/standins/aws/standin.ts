@@ -19,6 +19,8 @@ export interface Fault {
   readonly region?: string;
   /** Only calls that go on with a list. */
   readonly isNextPage?: boolean;
+  /** Whether only calls with `DryRun`, which change nothing, or only those without. */
+  readonly isDry?: boolean;
   /** How many calls it hits; for good when left out. */
   times?: number;
   /** Fitting calls that pass first. */
@@ -51,6 +53,9 @@ export interface Call extends Signed {
   readonly permissions: readonly string[];
   status: number;
 }
+
+/** It only asks whether it would be carried out. */
+export const isDryRun = ({ body }: Pick<Call, 'body'>): boolean => /\bDryRun=true\b/.test(body);
 
 export const testKey: Key = { id: 'AKIAIOSFODNN7EXAMPLE', secret: 'wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY' };
 export const usualAmi = 'ami-0123456789abcdef0';
@@ -271,9 +276,11 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
 
   function faultFor(call: Call): Fault | null {
     const isNextPage = /NextToken/.test(call.body);
+    const isDry = isDryRun(call);
     for (const fault of faults) {
       if ((fault.service ?? call.service) !== call.service || (fault.action ?? call.action) !== call.action) continue;
       if ((fault.region ?? call.region) !== call.region || (fault.isNextPage ?? isNextPage) !== isNextPage) continue;
+      if ((fault.isDry ?? isDry) !== isDry) continue;
       if ((fault.after ?? 0) > 0) {
         fault.after = (fault.after ?? 0) - 1;
         continue;
