@@ -1,4 +1,7 @@
-/** Copies files into and out of a workspace, with `tar` running as the agent's user: it writes only what the job itself could. */
+/**
+ * Copies files into and out of a workspace, with `tar` running as the agent's user: it writes only what the job itself could. What a job
+ * leaves could take over a program of its user, so `tar` has no right that the job lacks.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -6,15 +9,23 @@ import { PassThrough, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentId } from '../../core/slot.ts';
 import { codeOf, OnejobError } from '../../errors.ts';
-import { path } from './bubblewrap.ts';
+import { asUser, path } from './bubblewrap.ts';
 import type { Intent } from './folder.ts';
+
+/** A sandbox, as far as this is about its files. */
+export interface Files extends Pick<Intent, 'agent' | 'files' | 'uid'> {
+  /** The start of a command that has the system calls of the sandbox only; empty: all. */
+  readonly confine: readonly string[];
+  /** Descriptors that the manager inherited. */
+  readonly inherited: readonly number[];
+}
 
 /**
  * Extracts the tar stream `files`. Absolute names lose their slash, names with `..` are refused, links that leave the workspace
  * are created but never followed (GNU tar, "Absolute File Names"), and devices need root.
  * @throws OnejobError E_FILES
  */
-export async function extract(to: Intent, files: Readable, signal: AbortSignal): Promise<void> {
+export async function extract(to: Files, files: Readable, signal: AbortSignal): Promise<void> {
   const tar = runTar(to, '.', ['-x', '-f', '-', '--no-same-owner'], signal);
   const { stdin, stderr } = tar;
   if (stdin === null || stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
@@ -32,7 +43,7 @@ export async function extract(to: Intent, files: Readable, signal: AbortSignal):
 }
 
 /** A folder of the workspace as a tar stream, or the entries in `only`, without what is missing, unreadable or removed. */
-export function archive(from: Intent, folder: string, signal: AbortSignal, only?: readonly string[] | null): Readable {
+export function archive(from: Files, folder: string, signal: AbortSignal, only?: readonly string[] | null): Readable {
   const names = only?.map((name) => `./${name}`) ?? ['.'];
   const tar = runTar(from, folder, ['-c', '-f', '-', '--', ...names], signal);
   const out = new PassThrough();
@@ -53,9 +64,12 @@ export function archive(from: Intent, folder: string, signal: AbortSignal, only?
   return out;
 }
 
-function runTar({ files, uid }: Intent, folder: string, args: readonly string[], signal: AbortSignal): ChildProcess {
-  const user = { cwd: join(files, 'work', folder), ...(uid !== null && { uid, gid: uid }) };
-  return spawn('tar', args, { ...user, stdio: 'pipe', env: { PATH: path, LC_ALL: 'C' }, signal, killSignal: 'SIGKILL' });
+function runTar(of: Files, folder: string, args: readonly string[], signal: AbortSignal): ChildProcess {
+  const { files, uid, confine, inherited } = of;
+  const [program = 'tar', ...words] = [...confine, ...(uid === null ? [] : asUser(uid)), 'tar', ...args];
+  const more = Array.from({ length: Math.max(2, ...inherited) - 2 }, () => 'ignore' as const);
+  const how = { cwd: join(files, 'work', folder), env: { PATH: path, LC_ALL: 'C' }, signal, killSignal: 'SIGKILL' } as const;
+  return spawn(program, words, { ...how, stdio: ['pipe', 'pipe', 'pipe', ...more] });
 }
 
 /** The exit code or signal name of a child, once its pipes are closed. */

@@ -19,6 +19,7 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import { exchange } from '../../../test/support/exchanger.ts';
 import type { Exit } from '../../core/slot.ts';
+import { allPids, readOr } from '../../system/process-identity.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { Recipe, Runtime } from '../runtime.ts';
 import { probeBubblewrap } from './bubblewrap.ts';
@@ -260,6 +261,59 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     const names = readdirSync('/tmp', { encoding: 'latin1' }).filter((name) => name.startsWith(`oj-left-${process.pid}`));
     expect(names).toEqual([]);
   });
+
+  testIn(root && mode === 'off')(
+    'leave no memory and no queue of the kernel behind, and nothing where programs keep their locks',
+    async () => {
+      const left = `/run/lock/oj-left-${process.pid}`;
+      const { agent, out } = await run(`ipcmk -M 65536 -Q -S 1 >/dev/null && echo made; echo x >${left}; id -u`);
+      const [made, uid] = out.split('\n');
+      expect(made).toBe('made');
+      await runtime.remove(agent);
+      for (const kind of ['shm', 'msg', 'sem'])
+        expect(readFileSync(`/proc/sysvipc/${kind}`, 'utf8')).not.toMatch(new RegExp(`\\b${uid}\\b`));
+      expect(existsSync(left)).toBe(false);
+    },
+  );
+
+  testIn(root && mode === 'off')(
+    'take over no program that reads their files: it finds nothing of them, and has no right that they lack',
+    async () => {
+      const none = { mount: null, unified: null, memory: null, cpu: null, pids: null, kills: false };
+      const bare = await createProcessRuntime({ owner: `${owner}-left`, dir: join(dir, 'left'), bubblewrap: mode, cgroups: none });
+      const seen = watch(bare);
+      await seen.connected();
+      const spec = specOf(plainRecipe);
+      const { agent } = spec;
+      await bare.prepare(spec, () => {}, never);
+      const log = follow(bare, agent);
+      await log.until(`${readyMarker(agent)}\n`);
+      const script =
+        "setsid sh -c 'echo $$ >left; exec sleep 600' & while ! [ -s left ]; do sleep 0.05; done; head -c 8000000 /dev/zero >big; cat left; id -u";
+      await bare.release(agent, frame(agent, script), never);
+      await seen.exit(agent);
+      await log.ended;
+      const [pid = '', uid = ''] = log.chunks
+        .map(({ bytes }) => Buffer.from(bytes).toString())
+        .join('')
+        .trim()
+        .split('\n')
+        .slice(-2);
+      expect(existsSync(`/proc/${pid}`)).toBe(true);
+      // Nobody reads the stream, so tar is there to be looked at.
+      const files = await bare.getFiles(agent, never);
+      expect(existsSync(`/proc/${pid}`)).toBe(false);
+      const statuses = () =>
+        allPids()
+          .map((one) => readOr(`/proc/${one}/status`, ''))
+          .filter((text) => text.includes(`Uid:\t${uid}\t`));
+      await expect.poll(statuses).toEqual([expect.stringMatching(/^Name:\ttar$/m)]);
+      expect(statuses().join('')).toMatch(/CapBnd:\t0{16}\nCapAmb:\t0{16}\nNoNewPrivs:\t1\nSeccomp:\t2/);
+      files.destroy();
+      await bare.remove(agent);
+      await seen.stop();
+    },
+  );
 
   testIn(sandboxed)('get mounts at their place, read-only unless told otherwise', async () => {
     const data = join(secrets, 'data');

@@ -14,14 +14,15 @@ import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 import { openDoor } from './door.ts';
-import { archive, extract } from './files.ts';
+import { archive, extract, type Files } from './files.ts';
 import { agentsIn, type Intent, type Layout, readIntent, stateOf } from './folder.ts';
 import { createHolding } from './holding.ts';
 import { findings, type Host, lookAtHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
 import { checkFolders, checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
 import { releaseGate, untilStarted, verifyFolders } from './release.ts';
-import { killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
+import { endLeftovers, killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
+import { filterLoader } from './seccomp.ts';
 
 /** Sets up the runtime: probes bubblewrap, finds control groups, creates its folders. */
 export async function createProcessRuntime(options: ProcessRuntimeOptions): Promise<Runtime> {
@@ -52,6 +53,16 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
     } finally {
       busy.delete(agent);
     }
+  };
+  const filesOf = ({ agent, files, uid, mode }: Intent): Files => {
+    const confine = mode === 'plain' && host.filter !== null ? filterLoader(process.arch, join(folder(agent), 'filter')) : [];
+    return { agent, files, uid, confine, inherited: host.inherited };
+  };
+  /** Without mounts, what an ended job has left could take over the program of the same user that reads its files. */
+  const ended = async (agent: AgentId): Promise<Intent> => {
+    const about = needed(agent);
+    if (about.mode === 'plain' && about.uid !== null && hasExited(agent)()) await endLeftovers(host, about);
+    return about;
   };
   /** Opens a port of the host in the agent's own network, if it has one. */
   const open = async (agent: AgentId, network: string, port: number, signal: AbortSignal): Promise<void> => {
@@ -90,18 +101,18 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
         for (const port of spec.doors ?? []) await open(spec.agent, spec.recipe.network, port, signal);
         return { fingerprint: fingerprintOf(host, spec.recipe) };
       }),
-    putFiles: async (agent, files, signal) => extract(needed(agent), files, signal),
+    putFiles: async (agent, files, signal) => extract(filesOf(needed(agent)), files, signal),
     release: async (agent, frame, signal) => {
       needed(agent);
       await verifyFolders(host.clock, folder(agent), agent, hasExited(agent), signal);
       return releaseGate(host.clock, folder(agent), agent, frame, hasExited(agent), signal);
     },
-    getFiles: async (agent, signal, only) => archive(needed(agent), '.', signal, only),
+    getFiles: async (agent, signal, only) => archive(filesOf(await ended(agent)), '.', signal, only),
     getFolder: async (agent, name, signal) => {
-      const about = needed(agent);
+      const about = await ended(agent);
       // A link would lead to wherever the job wants.
       const found = await lstat(join(about.files, 'work', name)).catch(() => null);
-      return found?.isDirectory() === true ? archive(about, name, signal) : null;
+      return found?.isDirectory() === true ? archive(filesOf(about), name, signal) : null;
     },
     signal: async (agent, signal) => {
       const about = known(agent);

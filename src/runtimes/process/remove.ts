@@ -21,6 +21,8 @@ import {
   signalProcess,
   withDescendants,
 } from '../../system/process-identity.ts';
+import { run } from '../../system/run.ts';
+import { path } from './bubblewrap.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
 import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
@@ -47,6 +49,11 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
   await remove(join(host.at.agents, doomed + agent));
   await rm(join(host.at.exits, agent), { force: true });
   if (about !== null && about.uid !== null) await freeUid(about.uid);
+}
+
+/** Ends what an ended job has left, and keeps its groups, which say how it ended. @throws OnejobError E_SANDBOX_STUCK */
+export async function endLeftovers({ clock, at }: Host, about: Intent): Promise<void> {
+  await killAll(clock, join(at.agents, about.agent), about);
 }
 
 /** Ends everything that runs in a sandbox, and keeps its files. @throws OnejobError E_SANDBOX_STUCK */
@@ -103,8 +110,32 @@ async function remove(path: string): Promise<void> {
 /** A job without bubblewrap can write to shared folders. Files of its own user belong to it. */
 async function removeStrays({ uid, mode }: Intent): Promise<void> {
   if (mode !== 'plain' || uid === null || !isAgentUid(uid)) return;
-  for (const shared of ['/tmp', '/var/tmp', '/dev/shm'])
-    mustBeGone(`the files of user ${uid} in ${shared}`, await removeOwned(shared, uid));
+  for (const shared of ['/tmp', '/var/tmp', '/dev/shm', '/dev/mqueue', '/run/lock'])
+    if (existsSync(shared)) mustBeGone(`the files of user ${uid} in ${shared}`, await removeOwned(shared, uid));
+  // No process and no control group has this memory any more, and nothing else would free it.
+  const left = ipcOf(uid);
+  if (left.length > 0) await run('ipcrm', left, { uid, gid: uid, env: { PATH: path } });
+  if (left.length === 0 || ipcOf(uid).length === 0) return;
+  const message = `Cannot remove the System V IPC objects of user ${uid}.`;
+  throw new OnejobError('E_REMOVE', message, {
+    hint: 'Type "ipcs" to see them, and remove them with "ipcrm" as root.',
+    retry: true,
+  });
+}
+
+/** Options of `ipcrm` for what a user has made or owns of System V: shared memory, semaphores and message queues. */
+function ipcOf(uid: number): string[] {
+  return [
+    ['shm', '-m'],
+    ['sem', '-s'],
+    ['msg', '-q'],
+  ].flatMap(([kind = '', option = '']) => {
+    const [head = [], ...rows] = readOr(`/proc/sysvipc/${kind}`, '')
+      .split('\n')
+      .map((line) => line.trim().split(/ +/));
+    const [own, made] = [head.indexOf('uid'), head.indexOf('cuid')];
+    return rows.flatMap((row) => ([row[own], row[made]].includes(String(uid)) ? [option, row[1] ?? ''] : []));
+  });
 }
 
 function mustBeGone(what: string, removed: Removed): void {
