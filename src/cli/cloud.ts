@@ -12,7 +12,7 @@ import { viewOf } from '../cloud/service.ts';
 import { type SweepResult, sweep } from '../cloud/sweep.ts';
 import type { Config } from '../config/config.ts';
 import { loadConfig } from '../config/load.ts';
-import { suggest } from '../config/problem.ts';
+import { suggestAtEnd } from '../config/problem.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { createOutbound } from '../http/outbound.ts';
 import { createLog } from '../log.ts';
@@ -90,7 +90,7 @@ export function hostOf(config: Config, name: string) {
   const found = config.hosts.find(({ host }) => host === name);
   if (found !== undefined) return found;
   const names = config.hosts.map(({ host }) => host);
-  throw wrongUsage(`The config has no host ${JSON.stringify(name)}; ${suggest(name, names)}.`);
+  throw wrongUsage(`The config has no host ${JSON.stringify(name)}; ${suggestAtEnd(name, names)}`);
 }
 
 /** The adapters, with the owner of each, for commands that ask the clouds themselves. */
@@ -226,8 +226,8 @@ async function hostView(desk: Pick<Desk, 'hosts'>, name: string): Promise<CloudH
   const found = hosts.find(({ host }) => host === name);
   if (found !== undefined) return found;
   const names = hosts.map(({ host }) => host);
-  const what = names.length === 0 ? 'no "hosts"' : `no host ${JSON.stringify(name)}; ${suggest(name, names)}`;
-  throw wrongUsage(`The config of the daemon has ${what}.`, 'The config file may have changed since; see "onejob config apply".');
+  const what = names.length === 0 ? 'no "hosts".' : `no host ${JSON.stringify(name)}; ${suggestAtEnd(name, names)}`;
+  throw wrongUsage(`The config of the daemon has ${what}`, 'The config file may have changed since; see "onejob config apply".');
 }
 
 /** ms within which a second signal is the same one: a wrapper sends it to its child, and again to the process group. */
@@ -478,7 +478,7 @@ export async function sweepClouds(session: Session, flags: SweepFlags): Promise<
   const whole = await cloudConfig(session, used);
   const names = whole.clouds.map(({ name }) => name);
   for (const name of only ?? [])
-    if (!names.includes(name)) throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggest(name, names)}.`);
+    if (!names.includes(name)) throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggestAtEnd(name, names)}`);
   const config = used?.(whole) ?? whole;
   if (owner !== undefined && !/^[a-z0-9][a-z0-9_-]{0,62}$/.test(owner))
     throw wrongUsage(`${JSON.stringify(owner)} is not an owner: lower-case letters, digits, "-" and "_", at most 63.`);
