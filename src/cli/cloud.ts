@@ -220,6 +220,21 @@ function unlistedBy({ machines }: Desk): string[] {
   return machines === null ? [] : [...machines.clouds.keys()].flatMap((name) => unlisted(machines.controller, name));
 }
 
+/** Lines about what could not be listed: one for all of a cloud with the same reason, such as `cloud aws: volumes in us-west-2 (no answer)`. */
+export function unlistedWords(host: string, unlisted: readonly string[]): string[] {
+  if (unlisted.length === 0) return [];
+  const parts = unlisted.map((text) => {
+    const [, cloud = '', what = text, reason = ''] = /^(cloud [^:]+: )(.*?)( \([^()]*\))?$/s.exec(text) ?? [];
+    return { cloud, what, reason };
+  });
+  const groups = Map.groupBy(parts, ({ cloud, reason }) => `${cloud}${reason}`);
+  const lines = [...groups.values()].map((same) => {
+    const { cloud = '', reason = '' } = same[0] ?? {};
+    return `could not list ${cloud}${same.map(({ what }) => what).join(', ')}${reason}`;
+  });
+  return [...lines, `"onejob cloud check ${host}" may say why`];
+}
+
 /** @throws OnejobError E_USAGE if the daemon's config has no such host */
 async function hostView(desk: Pick<Desk, 'hosts'>, name: string): Promise<CloudHostView> {
   const hosts = await desk.hosts();
@@ -359,7 +374,7 @@ export async function downHost(
     await desk.down(name, now);
     const drains = !now && desk.machines?.drainsOthers === true;
     const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name, drains)) ?? { runs: [], unknown: [] };
-    for (const what of unlisted) output.say(`could not list ${what}`);
+    for (const line of unlistedWords(name, unlisted)) output.say(line);
     if (!drains)
       for (const run of runs)
         output.say(`machine ${run} was made by another host: it is removed without a drain, so jobs that run there are lost`);
