@@ -90,7 +90,7 @@ test('does not suggest a resume for a slot that the config no longer has', () =>
   );
 });
 
-test('a slot without a job that the config no longer has is no problem', () => {
+test('a slot that the config no longer has is a problem only while it has a job', () => {
   const leaving = pool('lab/3 (leaving)', { draining: true, leaving: true, slots: [slot('lab/3')] });
   expect(page({ pools: [leaving] }, null).filter((line) => line.startsWith('!'))).toEqual([]);
 });
