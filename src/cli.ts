@@ -8,7 +8,7 @@ import { type Act, Cli, hostOption } from './cli/commands/options.ts';
 import { exitCodes, notUtf8, wrongUsage } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
-import { usageError, withoutHelpOfUnknown } from './cli/usage.ts';
+import { commandWord, usageError, withOptionsBehind, withoutHelpOfUnknown } from './cli/usage.ts';
 import { hasCode } from './errors.ts';
 
 /** Runs one command line. Resolves to the exit code; never rejects. */
@@ -28,11 +28,12 @@ export async function runCli(context: CliContext): Promise<number> {
       await session?.remote?.close();
     }
   };
-  const program = await buildProgram(context, act, context.args[0]);
+  const program = await buildProgram(context, act, commandWord(context.args));
+  const args = withOptionsBehind(context.args, program);
   try {
     const changed = context.args.find((each) => !context.isGiven(each, 'cmdline'));
     if (changed !== undefined) throw notUtf8(`the argument ${JSON.stringify(changed)}`);
-    await program.parseAsync(withoutHelpOfUnknown(context.args, program), { from: 'user' });
+    await program.parseAsync(withoutHelpOfUnknown(args, program), { from: 'user' });
   } catch (error) {
     if (!(error instanceof CommanderError)) {
       output.fail(error);
@@ -40,7 +41,7 @@ export async function runCli(context: CliContext): Promise<number> {
     }
     if (error.exitCode === 0) return exitCodes.ok;
     // Without a command, help is on standard error already.
-    if (error.code !== 'commander.help') output.fail(usageError(error, context.args, program));
+    if (error.code !== 'commander.help') output.fail(usageError(error, args, program));
     return exitCodes.usage;
   }
   return code;

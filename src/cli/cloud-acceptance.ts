@@ -4,7 +4,7 @@ import { type Acceptance, type AcceptancePlan, accept, acceptanceOwner, type Ste
 import type { Cloud } from '../cloud/cloud.ts';
 import { cloudType } from '../cloud/types.ts';
 import type { Config } from '../config/config.ts';
-import { suggest } from '../config/problem.ts';
+import { suggestAtEnd } from '../config/problem.ts';
 import { adapters, cloudConfig, hostOf, interrupts, ofClouds } from './cloud.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { Interrupted, openPerson } from './init-ask.ts';
@@ -38,7 +38,7 @@ export async function acceptCloud(session: Session, name: string, flags: Accepta
   const names = config.clouds.map((one) => one.name);
   const written = config.clouds.find((one) => one.name === name);
   if (written === undefined)
-    throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggest(name, names)}.`, 'Name a key of "clouds".');
+    throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggestAtEnd(name, names)}`, 'Name a key of "clouds".');
   const canAsk = context.stdin().isTTY === true && output.isTerminal('stderr');
   if (!yes && !canAsk)
     throw wrongUsage('This makes machines that cost money, and there is no terminal to ask at.', 'Add --yes to agree to that.');

@@ -12,7 +12,7 @@ import { viewOf } from '../cloud/service.ts';
 import { type SweepResult, sweep } from '../cloud/sweep.ts';
 import type { Config } from '../config/config.ts';
 import { loadConfig } from '../config/load.ts';
-import { suggest } from '../config/problem.ts';
+import { suggestAtEnd } from '../config/problem.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { createOutbound } from '../http/outbound.ts';
 import { createLog } from '../log.ts';
@@ -90,7 +90,7 @@ export function hostOf(config: Config, name: string) {
   const found = config.hosts.find(({ host }) => host === name);
   if (found !== undefined) return found;
   const names = config.hosts.map(({ host }) => host);
-  throw wrongUsage(`The config has no host ${JSON.stringify(name)}; ${suggest(name, names)}.`);
+  throw wrongUsage(`The config has no host ${JSON.stringify(name)}; ${suggestAtEnd(name, names)}`);
 }
 
 /** The adapters, with the owner of each, for commands that ask the clouds themselves. */
@@ -220,14 +220,29 @@ function unlistedBy({ machines }: Desk): string[] {
   return machines === null ? [] : [...machines.clouds.keys()].flatMap((name) => unlisted(machines.controller, name));
 }
 
+/** Lines about what could not be listed: one for all of a cloud with the same reason, such as `cloud aws: volumes in us-west-2 (no answer)`. */
+export function unlistedWords(host: string, unlisted: readonly string[]): string[] {
+  if (unlisted.length === 0) return [];
+  const parts = unlisted.map((text) => {
+    const [, cloud = '', what = text, reason = ''] = /^(cloud [^:]+: )(.*?)( \([^()]*\))?$/s.exec(text) ?? [];
+    return { cloud, what, reason };
+  });
+  const groups = Map.groupBy(parts, ({ cloud, reason }) => `${cloud}${reason}`);
+  const lines = [...groups.values()].map((same) => {
+    const { cloud = '', reason = '' } = same[0] ?? {};
+    return `could not list ${cloud}${same.map(({ what }) => what).join(', ')}${reason}`;
+  });
+  return [...lines, `"onejob cloud check ${host}" may say why`];
+}
+
 /** @throws OnejobError E_USAGE if the daemon's config has no such host */
 async function hostView(desk: Pick<Desk, 'hosts'>, name: string): Promise<CloudHostView> {
   const hosts = await desk.hosts();
   const found = hosts.find(({ host }) => host === name);
   if (found !== undefined) return found;
   const names = hosts.map(({ host }) => host);
-  const what = names.length === 0 ? 'no "hosts"' : `no host ${JSON.stringify(name)}; ${suggest(name, names)}`;
-  throw wrongUsage(`The config of the daemon has ${what}.`, 'The config file may have changed since; see "onejob config apply".');
+  const what = names.length === 0 ? 'no "hosts".' : `no host ${JSON.stringify(name)}; ${suggestAtEnd(name, names)}`;
+  throw wrongUsage(`The config of the daemon has ${what}`, 'The config file may have changed since; see "onejob config apply".');
 }
 
 /** ms within which a second signal is the same one: a wrapper sends it to its child, and again to the process group. */
@@ -359,7 +374,7 @@ export async function downHost(
     await desk.down(name, now);
     const drains = !now && desk.machines?.drainsOthers === true;
     const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name, drains)) ?? { runs: [], unknown: [] };
-    for (const what of unlisted) output.say(`could not list ${what}`);
+    for (const line of unlistedWords(name, unlisted)) output.say(line);
     if (!drains)
       for (const run of runs)
         output.say(`machine ${run} was made by another host: it is removed without a drain, so jobs that run there are lost`);
@@ -478,7 +493,7 @@ export async function sweepClouds(session: Session, flags: SweepFlags): Promise<
   const whole = await cloudConfig(session, used);
   const names = whole.clouds.map(({ name }) => name);
   for (const name of only ?? [])
-    if (!names.includes(name)) throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggest(name, names)}.`);
+    if (!names.includes(name)) throw wrongUsage(`The config has no cloud ${JSON.stringify(name)}; ${suggestAtEnd(name, names)}`);
   const config = used?.(whole) ?? whole;
   if (owner !== undefined && !/^[a-z0-9][a-z0-9_-]{0,62}$/.test(owner))
     throw wrongUsage(`${JSON.stringify(owner)} is not an owner: lower-case letters, digits, "-" and "_", at most 63.`);

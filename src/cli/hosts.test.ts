@@ -49,6 +49,6 @@ test('a name that is not there', async () => {
   write('hosts: { gpuci: ssh://gpuci }');
   await expect(findHost('gpucj', env())).rejects.toMatchObject({
     code: 'E_USAGE',
-    hint: expect.stringContaining('did you mean "gpuci"?'),
+    hint: expect.stringContaining('did you mean "gpuci"? A host'),
   });
 });

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import type { Environment } from '../config/environment.ts';
 import { word } from '../config/kinds.ts';
-import { formatPath, suggest } from '../config/problem.ts';
+import { formatPath, suggestAtEnd } from '../config/problem.ts';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import { parseSshUrl, type SshHost } from './ssh.ts';
 
@@ -66,6 +66,6 @@ export async function findHost(text: string, env: Pick<Environment, 'configHome'
   const { path, hosts } = await readHosts(env);
   const found = hosts.get(text);
   if (found !== undefined) return found;
-  const hint = `${suggest(text, [...hosts.keys()])}. A host that is not in the file is written ssh://HOST.`;
+  const hint = `${suggestAtEnd(text, [...hosts.keys()])} A host that is not in the file is written ssh://HOST.`;
   throw new OnejobError('E_USAGE', `${path} has no host ${JSON.stringify(text)}.`, { hint });
 }

@@ -1,4 +1,4 @@
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
@@ -44,6 +44,25 @@ describe('the config for the own queue', () => {
     expect(await init()).toMatchObject({ code: 1, stderr: expect.stringContaining('Refusing to overwrite the existing file') });
     expect(readFileSync(file, 'utf8')).toBe('mine');
     expect((await init('--force')).code).toBe(0);
+  });
+
+  it('makes the folder of the config, but not those above it', async () => {
+    using dir = scratch();
+    const init = async (file: string) => {
+      const { context, stderr } = testContext(['init', 'own-queue', '--config', file], dir.path);
+      return {
+        code: await runCli({ ...context, environment: { ...context.environment, path: dir.path, hostRoot: dir.path } }),
+        stderr: stderr(),
+      };
+    };
+    expect(await init('etc/onejob/config.yml')).toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(
+        /Cannot write \S+etc\/onejob\/config\.yml: \S+\/etc does not exist\.\n.*mkdir -p \S+etc\/onejob/,
+      ),
+    });
+    expect(readdirSync(dir.path)).toEqual([]);
+    expect((await init('onejob/config.yml')).code).toBe(0);
   });
 });
 

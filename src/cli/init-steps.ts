@@ -76,6 +76,7 @@ export function openFrame(
   const config = configPlace(session.flags, context.environment);
   if (!flags.force) refuseToOverwrite(config, '--config');
   let tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
+  refuseUnknownFolders(session, [config, ...(flags.tokenFile === null ? [] : [tokenFile])]);
   let hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
   if (!isThere) {
     const noFile = flags.tokenFile === null && !hasToken ? ['--token-file FILE'] : [];
@@ -218,6 +219,17 @@ function refuseToOverwrite(path: string, option: string): void {
   });
 }
 
+/** Refuses what is probably a mistyped path. The usual place may lack all its folders. @throws OnejobError E_INIT_FILE */
+function refuseUnknownFolders({ context }: Session, files: readonly string[]): void {
+  const usual = configPlace({}, { ...context.environment, config: null });
+  for (const file of files) {
+    const above = dirname(dirname(file));
+    if (file === usual || existsSync(above)) continue;
+    const hint = `Check the path, or make its folder first: mkdir -p ${dirname(file)}`;
+    throw new OnejobError('E_INIT_FILE', `Cannot write ${file}: ${above} does not exist.`, { hint });
+  }
+}
+
 /** A file that only this user can read. @throws OnejobError E_INIT_FILE */
 export function writeFile(path: string, text: string): void {
   const hint = 'Choose writable places with --config FILE and --token-file FILE, or run the command as root.';
@@ -310,6 +322,7 @@ export async function initOwnQueue(session: Session, { force }: { readonly force
   const { context, output, flags } = session;
   const config = configPlace(flags, context.environment);
   if (!force) refuseToOverwrite(config, '--config');
+  refuseUnknownFolders(session, [config]);
   const inventory = await look(session);
   if (!inventory.complete)
     output.say('not all GPUs of this host could be read, see "onejob gpus"; the config covers those that were');

@@ -43,6 +43,26 @@ it('a printed line keeps its lines and our colours, and nothing else that a term
 it('a terminal that was given no size is as wide as usual', () => {
   const stdout = Object.assign(new Writable({ write: (_bytes, _encoding, done) => done() }), { isTTY: true, columns: 0 });
   expect(createOutput(testContext([], '/nowhere', { stdout }).context, false).width).toBe(80);
+
+it.each<[Record<string, string>, boolean]>([
+  [{}, true],
+  [{ TERM: 'xterm-256color' }, true],
+  [{ TERM: 'dumb' }, false],
+  [{ TERM: 'dumb', FORCE_COLOR: '1' }, true],
+  [{ NO_COLOR: '1', FORCE_COLOR: '1' }, false],
+])('a terminal with %j has colours: %s', async (variables, isColored) => {
+  const stream = () =>
+    Object.assign(new Writable({ write: (bytes, _, done) => done(void said.push(String(bytes))) }), { isTTY: true });
+  const said: string[] = [];
+  const environment = readEnvironment({ HOME: '/nowhere', ...variables });
+  const output = createOutput(testContext([], '/nowhere', { stdout: stream(), stderr: stream(), environment }).context, false);
+  await output.print(output.colors.bold('a'));
+  output.fail(new OnejobError('E_CI_POOL', 'No.'));
+  await output.flush();
+  expect(said.join('').includes('\u001b[1m')).toBe(isColored);
+  expect(said.join('').includes('\u001b[31m')).toBe(isColored);
+  expect(output.plain).toBe(!isColored);
+  expect(output.showsProgress).toBe(variables.TERM !== 'dumb');
 });
 
 describe('output that cannot be written', () => {

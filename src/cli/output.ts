@@ -29,7 +29,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     stdout: watchClosed(stdout, means('standard output')),
     stderr: watchClosed(stderr, means('standard error')),
   };
-  const showsProgress = !json && stderr.isTTY === true;
+  const showsProgress = !json && stderr.isTTY === true && !context.environment.isDumb;
   /** Columns of standard error when it is a terminal. */
   const columns = () => (!json && stderr.isTTY === true ? terminalSize(stderr).columns : null);
   let shown = false;
@@ -100,8 +100,10 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
 }
 
 /** What the environment says about colours; null leaves it to the stream. */
-export function colorWanted({ noColor, forceColor }: Environment): boolean | null {
-  return noColor ? false : forceColor || null;
+export function colorWanted({ noColor, forceColor, isDumb }: Environment): boolean | null {
+  if (noColor) return false;
+  if (forceColor) return true;
+  return isDumb ? false : null;
 }
 
 /** Why nothing can be written any more, once that is known; `promise` resolves then. */

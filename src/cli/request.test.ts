@@ -21,6 +21,8 @@ test.each([
 ])('says what is wrong with a name: %j', async (name, message) => {
   const { context } = testContext([], '/');
   await expect(runOptions(context, ['true'], { name })).rejects.toMatchObject({ code: 'E_USAGE', message });
+  const hint = name.trim() === '' ? 'Leave --name out, or give it a text.' : expect.stringContaining('its first line');
+  await expect(runOptions(context, ['true'], { name })).rejects.toMatchObject({ hint });
   expect((await runOptions(context, ['true'], { name: ' fit 3 ' })).request.name).toBe('fit 3');
   expect((await runOptions(context, ['true'], { name: '😀'.repeat(100) })).request.name).toHaveLength(200);
 });

@@ -83,7 +83,8 @@ function jobName(text: string): string {
   const name = text.trim();
   const why = labelProblem(name, longestName);
   if (why === null) return name;
-  throw usage(`--name: ${why}.`, 'Give its first line, such as "$(git log -1 --format=%s)".');
+  const firstLine = 'Give its first line, such as "$(git log -1 --format=%s)".';
+  throw usage(`--name: ${why}.`, name === '' ? 'Leave --name out, or give it a text.' : firstLine);
 }
 
 function volume(text: string, cwd: string): JobRequest['volumes'][number] {

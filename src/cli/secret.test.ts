@@ -311,6 +311,35 @@ describe('rotate', () => {
     expect(json).toMatchObject({ text, replaced: 0, already: 0, left: [{ line: 2, variable: 'SECRET_TOKEN' }] });
   });
 
+  test('names variables that are not encrypted, which would have their job refused', async () => {
+    await out('', 'keygen', 'k');
+    await out('', 'keygen', 'new');
+    const value = (await encrypt('hunter2')).trim();
+    const text = [
+      'env:',
+      `  SECRET_TOKEN: "${value}"`,
+      '  SECRET_BAD: hunter4',
+      '  "SECRET_WORSE": "!hunter5"',
+      '  # SECRET_OLD: a word about it',
+      '  SECRET_GIVEN: $OTHER',
+      'command: echo SECRET_SAID: x',
+      '',
+    ].join('\n');
+    const said = await secret(text, 'rotate', '--key', 'k', '--to', 'new');
+    expect([said.code, said.stderr]).toEqual([
+      0,
+      [3, 4]
+        .map((line) => `onejob: line ${line}: SECRET_${line === 3 ? 'BAD' : 'WORSE'} is not encrypted: a job with it is refused\n`)
+        .concat('onejob: 1 value re-encrypted, 0 left unchanged\n')
+        .join(''),
+    ]);
+    const json = JSON.parse((await secret(text, 'rotate', '--key', 'k', '--to', 'new', '--json')).stdout);
+    expect(json.notEncrypted).toEqual([
+      { line: 3, variable: 'SECRET_BAD' },
+      { line: 4, variable: 'SECRET_WORSE' },
+    ]);
+  });
+
   test('a value alone needs its name when it has none itself', async () => {
     await out('', 'keygen', 'old', '--rsa');
     const old = await out('hunter2', 'encrypt', '--key', 'old', '--name', 'A', '--seed-format');

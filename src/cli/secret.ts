@@ -12,7 +12,7 @@ import { makeKey, parseKeys, publicOf, type SecretKey } from '../secrets/keys.ts
 import { decryptSecret, fingerprintOf, formatOf } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';
 import { readSecret } from '../secrets/reference.ts';
-import { alreadyThere, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
+import { alreadyThere, plainInText, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
 import { looksSealed, seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
 import { withDaemon } from './connect.ts';
@@ -126,9 +126,13 @@ export async function rotate(session: Session, flags: RotateFlags): Promise<numb
   // As latin1, so that all other bytes stay the same.
   const given = (await readInput(session)).toString('latin1');
   const { text, replaced, already, left } = await rotated(given, { from, to, pipelines }, name);
-  if (output.json) await output.value({ text: Buffer.from(text, 'latin1').toString('utf8'), replaced, already, left });
+  const notEncrypted = plainInText(given);
+  if (output.json)
+    await output.value({ text: Buffer.from(text, 'latin1').toString('utf8'), replaced, already, left, notEncrypted });
   else {
     await output.write('stdout', Buffer.from(text, 'latin1'));
+    for (const { line, variable } of notEncrypted)
+      output.say(`line ${line}: ${variable} is not encrypted: a job with it is refused`);
     for (const { line, variable, why } of left) output.say(`line ${line}: ${variable ?? 'the value'} ${why}; left unchanged`);
     const had = already === 0 ? '' : `, ${already} already for the new key`;
     output.say(`${replaced} ${replaced === 1 ? 'value' : 'values'} re-encrypted${had}, ${left.length} left unchanged`);

@@ -83,10 +83,16 @@ test('problems come first, with their cause and their end', () => {
 });
 
 test('does not suggest a resume for a slot that the config no longer has', () => {
-  const leaving = pool('lab/3 (leaving)', { draining: true, leaving: true });
+  const busy = slot('lab/3', { agent: { state: 'busy', agent: 'a1', job: 'j1', about: null, online: null, since: 1_000 } });
+  const leaving = pool('lab/3 (leaving)', { draining: true, leaving: true, slots: [busy] });
   expect(page({ pools: [leaving] }, null)[1]).toBe(
     '! lab/3 (leaving): the config no longer asks for it; it goes away when its job has ended',
   );
+});
+
+test('a slot that the config no longer has is a problem only while it has a job', () => {
+  const leaving = pool('lab/3 (leaving)', { draining: true, leaving: true, slots: [slot('lab/3')] });
+  expect(page({ pools: [leaving] }, null).filter((line) => line.startsWith('!'))).toEqual([]);
 });
 
 test('a pool without its image says which one it waits for', () => {

@@ -79,8 +79,10 @@ function hostLines(view: CloudHostView, colors: Colors, width: number | null): s
 
 export function poolProblems(pool: PoolView): string[] {
   const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
-  if (pool.leaving) problems.push('the config no longer asks for it; it goes away when its job has ended');
-  else if (pool.draining) problems.push('draining: nothing new starts until "onejob resume"');
+  if (pool.leaving) {
+    // Without a job it goes away by itself, at once.
+    if (pool.slots.some(isBusy)) problems.push('the config no longer asks for it; it goes away when its job has ended');
+  } else if (pool.draining) problems.push('draining: nothing new starts until "onejob resume"');
   problems.push(...(pool.problems ?? []));
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;

@@ -38,7 +38,10 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     [['azrue', token, url, 'gpu'], "unknown command 'azrue'", 'Did you mean azure?'],
     [['secret', 'encrypt', '--key', 'k', '--name', 'A', token], 'Do not pass the value as an argument', 'secret --help'],
     [['secret', 'decrypt', '--key', 'k', token], 'Do not pass the value as an argument', "in your shell's history"],
-    [['init', token], 'too many arguments', 'init --help'],
+    [['init', token], 'unknown command', 'init --help'],
+    [['init', 'buildkit'], "unknown command 'buildkit'", 'Did you mean buildkite?'],
+    [['init', 'gihtub', '--yes'], "unknown command 'gihtub'", 'Did you mean github?'],
+    [['gpus', 'reserv'], "unknown command 'reserv'", 'Did you mean reserve?'],
     [['completion', token], "argument 'shell' is invalid. Allowed choices are bash, zsh, fish.", 'completion --help'],
   ])('%j is refused without its values', async (args, message, hint) => {
     const { code, said } = await type([...args, ...more]);
@@ -49,6 +52,27 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     expect(said).not.toContain('hunter2');
   });
 });
+
+it.each([
+  [['--json', 'version']],
+  [['--json', '--config', '/nowhere/config.yml', 'version']],
+  [['--json', '--state-dir=/nowhere/state', '--socket', '/nowhere/socket', 'version']],
+])('options of every command may come before the command: %j', async (args) => {
+  expect(await type(args)).toEqual({ code: 0, said: `${JSON.stringify({ version: readVersion() })}\n` });
+});
+
+it('options of every command may come before a command of a group', async () => {
+  const { code, said } = await type(['--json', 'config', 'check', '/nowhere/config.yml']);
+  expect([code, JSON.parse(said)]).toMatchObject([1, { ok: false, errors: [{ source: '/nowhere/config.yml' }] }]);
+  expect(await type(['config', '--json', 'check', '/nowhere/config.yml'])).toEqual({ code, said });
+});
+
+it.each<[readonly string[]]>([[['--json']], [['--config', 'status']], [['--json', '--bogus', 'status']]])(
+  'without a command after them they are wrong usage: %j',
+  async (args) => {
+    expect((await type(args)).code).toBe(2);
+  },
+);
 
 it.each(['import', 'secret', 'config', 'image'])('%s alone is wrong usage, and says what there is', async (group) => {
   const { code, said } = await type([group]);

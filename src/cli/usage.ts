@@ -2,12 +2,15 @@
  * Errors about a command line that cannot be parsed. They repeat only names of options and commands: an argument may be a token.
  */
 import type { Command, CommanderError } from 'commander';
+import { nearest } from '../config/problem.ts';
 import type { OnejobError } from '../errors.ts';
 import { wrongUsage } from './exit.ts';
 
 /** commander's error about `args` as E_USAGE, without values. */
 export function usageError({ code, message }: CommanderError, args: readonly string[], program: Command): OnejobError {
   const names = namesIn(args, program);
+  const stray = code === 'commander.excessArguments' || code === 'commander.unknownOption' ? strayIn(args, names, program) : null;
+  if (stray !== null) return wrongUsage(stray, seeHelp(names));
   const isExcess = code === 'commander.excessArguments';
   if (isExcess && names[0] === 'secret' && /^error: too many arguments for '(?:encrypt|decrypt|rotate)'/.test(message)) {
     return wrongUsage(
@@ -16,9 +19,69 @@ export function usageError({ code, message }: CommanderError, args: readonly str
     );
   }
   const blanks = isExcess ? 'Quote values that contain blanks. ' : '';
-  const list = names.join(' ') === 'init' ? 'Type "onejob init" to list what it can write a config for. ' : '';
   const said = withoutValues(code, message.replace(/^error: /, '').trim());
-  return wrongUsage(said, `${list === '' ? blanks : list}See "${['onejob', ...names].join(' ')} --help".`);
+  return wrongUsage(said, `${blanks}${seeHelp(names)}`);
+}
+
+function seeHelp(names: readonly string[]): string {
+  const list = names.join(' ') === 'init' ? 'Type "onejob init" to list what it can write a config for. ' : '';
+  return `${list}See "${['onejob', ...names].join(' ')} --help".`;
+}
+
+/** What to say of a word right after a group of commands that also works alone, so that the parser takes it as an argument. */
+function strayIn(args: readonly string[], names: readonly string[], program: Command): string | null {
+  const group = names.reduce<Command | undefined>((at, name) => at?.commands.find((one) => one.name() === name), program);
+  const word = args[args.indexOf(names.at(-1) ?? '') + 1];
+  if (names.length === 0 || group === undefined || group.commands.length === 0 || group.registeredArguments.length > 0) return null;
+  if (word === undefined || word.startsWith('-')) return null;
+  const near = nearest(
+    word,
+    group.commands.map((one) => one.name()),
+  );
+  return named('command', `unknown command '${word}'${near === null ? '' : `\n(Did you mean ${near}?)`}`);
+}
+
+/** Options of every command that the parser knows only after the command. */
+const everywhere = /^--(?:json|(config|state-dir|socket)(=.*)?)$/s;
+
+/** The number of arguments that an option of every command takes here, with itself; 0 for anything else. */
+function lengthAt(args: readonly string[], at: number): number {
+  const found = everywhere.exec(args[at] ?? '');
+  if (found === null) return 0;
+  return found[1] !== undefined && found[2] === undefined ? 2 : 1;
+}
+
+/** The command, when only options of every command stand before it. */
+export function commandWord(args: readonly string[]): string | undefined {
+  let at = 0;
+  for (let length = lengthAt(args, at); length > 0; length = lengthAt(args, at)) at += length;
+  return args[at];
+}
+
+/** With options of every command moved behind the command and its subcommand. `--host` stays: the parser knows it in both places. */
+export function withOptionsBehind(args: readonly string[], program: Command): string[] {
+  const names: string[] = [];
+  const host: string[] = [];
+  const moved: string[] = [];
+  let command = program;
+  let at = 0;
+  const take = (length: number) => {
+    at += length;
+    return args.slice(at - length, at);
+  };
+  while (command.commands.length > 0) {
+    const word = args[at] ?? '';
+    const length = lengthAt(args, at);
+    const found = command.commands.find((one) => one.name() === word);
+    if (length > 0) moved.push(...take(length));
+    else if (names.length === 0 && /^--host(=|$)/.test(word)) host.push(...take(word === '--host' ? 2 : 1));
+    else if (found === undefined) break;
+    else {
+      names.push(...take(1));
+      command = found;
+    }
+  }
+  return names.length === 0 ? [...args] : [...host, ...names, ...moved, ...args.slice(at)];
 }
 
 /** Without the options that ask for help if the command does not exist: the help of another one would say that all is well. */

@@ -8,7 +8,18 @@ afterAll(() => folder[Symbol.dispose]());
 const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   'broken YAML': ['pools: [1, 2', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Flow sequence/)],
   'an open quote': ['socket: "abc', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Missing closing/)],
-  'a key twice': ['on_stop: end\non_stop: drain\n', 'config.yml:2:1: this key is given twice; keep one of the two'],
+  'a key twice': ['on_stop: end\non_stop: drain\n', 'config.yml:2:1: on_stop: is already given in line 1; keep one of the two'],
+  'a pool twice, and other mistakes': [
+    'pools:\n  build: { agnets: 1 }\n  "build": { agents: 2 }\n  test: { agnets: 1 }\non_stpo: end\n',
+    expect.stringMatching(/^config\.yml:2:12: pools\.build\.agnets: unknown key/),
+    'config.yml:3:3: pools.build: is already given in line 2; keep one of the two',
+    expect.stringMatching(/^config\.yml:4:11: pools\.test\.agnets: unknown key/),
+    expect.stringMatching(/^config\.yml:5:1: on_stpo: unknown key/),
+  ],
+  'a key twice behind an alias': [
+    'defaults: &d\n  agents: 1\n  agents: 2\npools: { a: *d, b: *d }\n',
+    'config.yml:3:3: defaults.agents: is already given in line 2; keep one of the two',
+  ],
   'a tab': ['pools:\n\tlab: {}\n', 'config.yml:2:1: YAML is not indented with tabs; use spaces'],
   'two documents': [
     'on_stop: end\n---\non_stop: end\n',

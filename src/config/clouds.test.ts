@@ -35,6 +35,17 @@ it.each([
   expect((await folder.check(config(host))).join('\n')).toMatch(said);
 });
 
+it('a host of a cloud that has mistakes of its own is not said to name no cloud', async () => {
+  const said = (await folder.check(config(usual).replace('type: aws', 'type: awss'))).join('\n');
+  expect(said).toMatch(/clouds\.aws\.type: .*did you mean "aws"\?/);
+  expect(said).not.toContain('there is no such cloud');
+});
+
+it('a host of a cloud in a file without clouds is told to write one', async () => {
+  const said = (await folder.check(config(usual).replace(clouds, ''))).join('\n');
+  expect(said).toMatch(/hosts\.burst\.cloud: there is no such cloud; none is written/);
+});
+
 it.each([
   ['', /hosts: needs "join" at the top level/],
   ['join: { listen: "0.0.0.0:7718", package: /srv/x }', /join: "url" is missing/],

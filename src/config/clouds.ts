@@ -112,8 +112,9 @@ export function checkClouds({ config, written, at }: Checking): void {
   for (const [name, { keys, pools }] of written.hosts) {
     const path = ['hosts', name];
     const cloud = written.clouds.get(keys.cloud ?? '');
-    if (keys.cloud !== undefined && cloud === undefined)
-      at([...path, 'cloud'], `there is no such cloud; ${suggest(keys.cloud, [...written.clouds.keys()])}`);
+    // One with a problem of its own is not among those that were read.
+    if (keys.cloud !== undefined && cloud === undefined && !Object.hasOwn(written.top.clouds ?? {}, keys.cloud))
+      at([...path, 'cloud'], `there is no such cloud; ${suggest(keys.cloud, Object.keys(written.top.clouds ?? {}))}`);
     for (const [index, type] of (keys.types ?? []).entries()) {
       const why = cloud === undefined ? null : cloudType(cloud.type).typeProblem(type);
       if (why !== null) at([...path, 'types', index], why.replace(/\.$/, ''));

@@ -19,6 +19,7 @@ it('absent and empty variables are the same', () => {
     handedOn: {},
     noColor: false,
     forceColor: false,
+    isDumb: false,
     crashAt: null,
     path: '/usr/local/bin:/usr/bin:/bin',
     hostRoot: null,

@@ -71,6 +71,8 @@ export function readEnvironment(
     // https://no-color.org: present and not empty, whatever the value.
     noColor: get('NO_COLOR') !== null,
     forceColor: get('FORCE_COLOR') !== null && get('FORCE_COLOR') !== '0',
+    /** Whether the terminal obeys no escape sequences, as in an editor. */
+    isDumb: get('TERM') === 'dumb',
     /** `release.effect` or the like: for onejob's own tests, see CONTRIBUTING. */
     crashAt: get('ONEJOB_CRASH_AT'),
     /** Where to find the tools of GPU vendors. */

@@ -246,7 +246,7 @@ export const poolKeys = {
   }),
   volumes: key((v) => v.z.array(v.volume('volume')), undefined, 'list of `HOST:CONTAINER[:VARIABLE][:ro|rw]`', {
     description:
-      'Folders of the host that jobs see, read-only unless `rw` is written. The variable, when given, holds the container path. Other mount options of Docker, such as `z`, are refused. The host path must exist. `{name}` becomes the name of the agent.',
+      'Folders of the host that jobs see, read-only unless `rw` is written. The variable, when given, holds the container path. Other mount options of Docker, such as `z`, are refused, and so is a variable that looks like a mistyped mode (`wr`, `RO`), unless a mode follows it. The host path must exist. `{name}` becomes the name of the agent.',
     example: '["/data/imagenet:/datasets/imagenet:IMAGENET"]',
   }),
   caches: key(

@@ -82,5 +82,11 @@ export function listed(words: readonly string[], last = 'and'): string {
 /** `did you mean "agents"?`, or all known words if none is near. */
 export function suggest(word: string, known: readonly string[]): string {
   const near = nearest(word, known);
-  return near === null ? `expected one of: ${known.join(', ')}` : `did you mean "${near}"?`;
+  if (near !== null) return `did you mean "${near}"?`;
+  return known.length === 0 ? 'none is written' : `expected one of: ${known.join(', ')}`;
+}
+
+/** The same as the end of a sentence. */
+export function suggestAtEnd(word: string, known: readonly string[]): string {
+  return suggest(word, known).replace(/[^?]$/, '$&.');
 }

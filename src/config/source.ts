@@ -67,7 +67,14 @@ export async function readSource(file: string): Promise<Source> {
 /** @throws RangeError when the text is nested too deeply for the parser */
 export function parseSource(file: string, text: string): Source {
   const lines = new LineCounter();
-  const document = parseDocument(text, { version: '1.2', prettyErrors: false, lineCounter: lines, logLevel: 'error' });
+  const document = parseDocument(text, {
+    version: '1.2',
+    prettyErrors: false,
+    lineCounter: lines,
+    logLevel: 'error',
+    // Reported below, so that the rest of the file is checked, too.
+    uniqueKeys: false,
+  });
   const places = new Map<string, { key: number | null; value: number | null }>();
   const problems: Problem[] = [];
   const placeOf = (offset: number | null): Place => {
@@ -113,6 +120,7 @@ export function parseSource(file: string, text: string): Source {
   };
   const mapOf = (items: readonly Pair[], path: Path, alias: number | null): Record<string, unknown> => {
     const map: Record<string, unknown> = Object.create(null);
+    const given = new Map<string, number | null>();
     for (const { key, value } of items) {
       if (!isScalar(key)) {
         report(start(key), path, 'a key must be a plain word');
@@ -125,6 +133,12 @@ export function parseSource(file: string, text: string): Source {
         report(start(key), at, 'unknown key; this name is not possible');
         continue;
       }
+      if (given.has(name)) {
+        const line = placeOf(given.get(name) ?? null).line;
+        if (alias === null) report(start(key), at, `is already given in line ${line}; keep one of the two`);
+        continue;
+      }
+      given.set(name, start(key));
       places.set(JSON.stringify(at), { key: start(key), value: start(value) ?? start(key) });
       const converted = convert(value, at, alias);
       if (converted !== undefined) map[name] = converted;
@@ -160,7 +174,6 @@ function isText(path: Path): boolean {
 /** The parser's message, unless it is unclear or quotes the file. */
 function explainYaml(code: string, message: string): string {
   const known: Partial<Record<string, string>> = {
-    DUPLICATE_KEY: 'this key is given twice; keep one of the two',
     TAB_AS_INDENT: 'YAML is not indented with tabs; use spaces',
     MULTIPLE_DOCS: 'a config is one document; remove the "---" that begins the second',
     TAG_RESOLVE_FAILED: 'tags such as !name are not used in a config; quote the value if it begins with "!"',

@@ -32,7 +32,13 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
   const written = last === 'ro' || last === 'rw' ? last : null;
   if (written !== null) rest.pop();
   const [variable = null, ...extra] = rest;
+  const mistyped = written === null && last !== undefined && rest.length <= 2 ? meantMode(last) : null;
+  if (mistyped !== null) {
+    const why = rest.length === 1 ? ` For a variable of that name, write ":${last}:${mistyped}"` : '';
+    return no(`"${last}" looks like a mode; did you mean "${mistyped}"?${why}`);
+  }
   if (extra.length > 0) return no(`has too many parts; write ${form}`);
+  if (variable !== null && /^r[ow]$/i.test(variable)) return no('has two modes; keep one of "ro" and "rw"');
   if (variable !== null && !variableName.test(variable)) {
     return no(`${JSON.stringify(variable)} is neither "ro", "rw" nor the name of a variable`);
   }
@@ -43,6 +49,15 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
   if (why !== null && as === 'volume' && cacheName.test(host) && !pathProblem(container))
     return no(`${why}; list folders that onejob keeps under a name in "caches"`);
   return why === null ? { ok: true, value: tidyMount(mount) } : no(why);
+}
+
+/** The mode that somebody mistyped; null for what can be the name of a variable, which is usually in capitals. */
+function meantMode(word: string): 'ro' | 'rw' | null {
+  if (!/^(RO|RW|WR)$/.test(word) && word === word.toUpperCase()) return null;
+  const small = word.toLowerCase();
+  if (/^(?=.*[rw])[rowx]{1,3}$/.test(small)) return small.includes('w') ? 'rw' : 'ro';
+  if (/^read(_?only)?$/.test(small)) return 'ro';
+  return /^(write|writable|read_?write)$/.test(small) ? 'rw' : null;
 }
 
 /** Why a mount is invalid, whatever is at its host path; null when it is valid. */

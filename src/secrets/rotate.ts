@@ -25,6 +25,20 @@ export function secretsInText(text: string) {
   });
 }
 
+/** A key of a map or a variable of a file. Not one that is set from another variable. */
+const keyed =
+  /^[ \t]*(?:-[ \t]+|export[ \t]+|\{[ \t]*)?["']?(SECRET_[A-Za-z_][A-Za-z0-9_]*)["']?(?:[ \t]*:[ \t]+|=)["']?(?=[^\s&>|#"'$])/gm;
+
+/** Variables whose values `secretsInText` leaves out. */
+export function plainInText(text: string) {
+  const values = new Set(secretsInText(text).map(({ name, line }) => `${line} SECRET_${name}`));
+  const found = [...text.matchAll(keyed)].map((match) => ({
+    line: text.slice(0, match.index).split('\n').length,
+    variable: match[1] ?? '',
+  }));
+  return found.filter(({ line, variable }) => !values.has(`${line} ${variable}`));
+}
+
 type FoundSecret = ReturnType<typeof secretsInText>[number];
 
 /** The new text of one value, or why it stays. */

@@ -146,6 +146,17 @@ describe('without a terminal', () => {
     expect(existsSync(at('config.yml'))).toBe(false);
   });
 
+  it('a service that is away keeps nobody from writing the config', async () => {
+    writeFileSync(at('pat'), azure.pat, { mode: 0o600 });
+    const args = all(['--token-file', 'pat', '--yes']).map((one) => (one === azure.url ? 'http://127.0.0.1:1/acme' : one));
+    const { code, stderr } = await init(args);
+    expect({ code, stderr }).toEqual({
+      code: 0,
+      stderr: expect.stringMatching(/could not check the token; "onejob doctor" checks/),
+    });
+    expect((await load()).pools[0]?.queue).toBe('gpu');
+  });
+
   it('a config that is there stays, unless --force is said', async () => {
     writeFileSync(at('pat'), azure.pat, { mode: 0o600 });
     writeFileSync(at('config.yml'), 'pools: {}\n');

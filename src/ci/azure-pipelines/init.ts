@@ -4,6 +4,7 @@ import { type InitFlags, inYaml, type OpenFrame, settle } from '../../cli/init-s
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
+import { notChecked } from '../kit/init.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { ofClock } from './doctor.ts';
@@ -27,10 +28,15 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
     async see(typed, from) {
       if (!flags.check) return null;
       const client = lookWith(url, typed, from, version);
-      const { user, skew } = await client.connection(signal);
-      output.say(`${url} accepts the token${user === null ? '' : ` of ${user}`}.`);
-      for (const { message, hint } of ofClock('', skew)) output.say(`${message} ${hint}`);
-      return client;
+      try {
+        const { user, skew } = await client.connection(signal);
+        output.say(`${url} accepts the token${user === null ? '' : ` of ${user}`}.`);
+        for (const { message, hint } of ofClock('', skew)) output.say(`${message} ${hint}`);
+        return client;
+      } catch (error) {
+        output.say(notChecked(error, 'the token'));
+        return null;
+      }
     },
   });
 
@@ -43,7 +49,11 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
         for (const line of await checkPool(look, name, signal)) output.say(line);
         return { value: name };
       } catch (error) {
-        if (settling.person === null || givenPool !== null || !hasCode(error, 'E_CI_POOL')) throw error;
+        if (!hasCode(error, 'E_CI_POOL')) {
+          output.say(notChecked(error, 'the pool'));
+          return { value: name };
+        }
+        if (settling.person === null || givenPool !== null) throw error;
         return { again: error.message };
       }
     },

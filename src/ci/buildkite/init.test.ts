@@ -112,7 +112,10 @@ describe('without a terminal', () => {
   it('a service that is away keeps nobody from writing the config', async () => {
     token();
     const { code, stderr } = await init([...given, '--queue', 'gpu', '--endpoint', 'http://127.0.0.1:1/v3']);
-    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('onejob could not check the token') });
+    expect({ code, stderr }).toEqual({
+      code: 0,
+      stderr: expect.stringContaining('onejob could not check the token; "onejob doctor" checks it when the service answers.'),
+    });
   });
 
   it.each([

@@ -5,6 +5,7 @@ import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
+import { notChecked } from '../kit/init.ts';
 import { createServiceApi, type ServiceApi, type TokenIdentity } from './api.ts';
 import { howManyWait, ofClock, whatIs } from './doctor/doctor.ts';
 import { usualEndpoint } from './schema.ts';
@@ -117,8 +118,7 @@ async function seeToken(api: ServiceApi, endpoint: string, token: string, signal
       throw new OnejobError(error.code, `The service refuses the token. ${error.message}`, { hint, cause: error });
     }
     // A later try could help, so that the token may be good.
-    if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
-    return { identity: null, counts: null, lines: [`${error.message} So onejob could not check the token.`] };
+    return { identity: null, counts: null, lines: [notChecked(error, 'the token')] };
   }
   try {
     return { identity, counts: (await api.counts(token, signal)).value, lines };

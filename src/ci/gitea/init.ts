@@ -55,7 +55,7 @@ export async function initGitea({ output, version, context }: Session, flags: In
         } catch (error) {
           if (!(error instanceof OnejobError) || signal.aborted) throw error;
           if (!error.retry) return { again: `${error.message} ${error.hint ?? ''}`.trim() };
-          output.say(`${error.message} So onejob could not check the name.`);
+          output.say(`${error.message} So onejob could not check the name; "onejob doctor" checks it when the service answers.`);
         }
         return answer;
       },

@@ -1,7 +1,7 @@
 /** What `onejob init` of services that are servers of one's own share. */
 import type { Answer } from '../../cli/init-ask.ts';
 import type { Session } from '../../cli/session.ts';
-import { hasCode } from '../../errors.ts';
+import { hasCode, messageOf } from '../../errors.ts';
 import { isWebAddress } from './keys.ts';
 
 export const readUrl =
@@ -14,8 +14,13 @@ export async function sayFound(output: Session['output'], ask: () => Promise<str
   try {
     output.say(await ask());
   } catch (error) {
-    if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
-    output.say(`${error instanceof Error ? error.message : ''} So onejob could not check the token.`);
+    output.say(notChecked(error, 'the token'));
   }
   return null;
+}
+
+/** What to say when the service could not be asked about `what`, which may be good. @throws the error, if it is another one */
+export function notChecked(error: unknown, what: string): string {
+  if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
+  return `${messageOf(error)} So onejob could not check ${what}; "onejob doctor" checks it when the service answers.`;
 }

@@ -71,8 +71,8 @@ Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is 
     .local()
     .description('list everything that exists at the clouds, by its tags')
     .option('--owner <id>', 'of this owner (default: that of the config)')
-    .after('\nIt asks the clouds, not the daemon. Exit codes: 0 the list is complete; 1 it is not.')
-    .does(failed, async (session, flags: { owner?: string }) => (await load()).listThings(session, flags));
+    .after('\nIt asks the clouds, not the daemon. Exit codes: 0 the list is complete; 1 it is not; 2 wrong usage.')
+    .does(wrongOrFailed, async (session, flags: { owner?: string }) => (await load()).listThings(session, flags));
 
   cloud
     .command('sweep')
