@@ -43,6 +43,7 @@ it('a printed line keeps its lines and our colours, and nothing else that a term
 it('a terminal that was given no size is as wide as usual', () => {
   const stdout = Object.assign(new Writable({ write: (_bytes, _encoding, done) => done() }), { isTTY: true, columns: 0 });
   expect(createOutput(testContext([], '/nowhere', { stdout }).context, false).width).toBe(80);
+});
 
 it.each<[Record<string, string>, boolean]>([
   [{}, true],
