@@ -72,6 +72,10 @@ describe('volumes', () => {
     expect(parseVolume(text)).toEqual({ ok: false, why: expect.stringContaining(why) });
   });
 
+  it('a mode in capitals is not offered as the name of a variable', () => {
+    expect(parseVolume('/a:/b:RO')).toMatchObject({ why: expect.stringMatching(/did you mean "ro"\?$/) });
+  });
+
   it.each([
     ['/a:/b', '/a', null, false],
     ['/a:/b:ro', '/a', null, true],
