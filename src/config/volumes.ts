@@ -34,7 +34,8 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
   const [variable = null, ...extra] = rest;
   const mistyped = written === null && last !== undefined && rest.length <= 2 ? meantMode(last) : null;
   if (mistyped !== null) {
-    const why = rest.length === 1 && !/^r[ow]$/i.test(last ?? '') ? ` For a variable of that name, write ":${last}:${mistyped}"` : '';
+    const why =
+      rest.length === 1 && !/^r[ow]$/i.test(last ?? '') ? ` For a variable of that name, write ":${last}:${mistyped}"` : '';
     return no(`"${last}" looks like a mode; did you mean "${mistyped}"?${why}`);
   }
   if (extra.length > 0) return no(`has too many parts; write ${form}`);
