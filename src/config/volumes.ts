@@ -34,12 +34,10 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
   const [variable = null, ...extra] = rest;
   const mistyped = written === null && last !== undefined && rest.length <= 2 ? meantMode(last) : null;
   if (mistyped !== null) {
-    const why =
-      rest.length === 1 && !/^r[ow]$/i.test(last ?? '') ? ` For a variable of that name, write ":${last}:${mistyped}"` : '';
+    const why = rest.length === 1 ? ` For a variable of that name, write ":${last}:${mistyped}"` : '';
     return no(`"${last}" looks like a mode; did you mean "${mistyped}"?${why}`);
   }
   if (extra.length > 0) return no(`has too many parts; write ${form}`);
-  if (variable !== null && /^r[ow]$/i.test(variable)) return no('has two modes; keep one of "ro" and "rw"');
   if (variable !== null && !variableName.test(variable)) {
     return no(`${JSON.stringify(variable)} is neither "ro", "rw" nor the name of a variable`);
   }
