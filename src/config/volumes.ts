@@ -38,7 +38,6 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
     return no(`"${last}" looks like a mode; did you mean "${mistyped}"?${why}`);
   }
   if (extra.length > 0) return no(`has too many parts; write ${form}`);
-  if (variable !== null && /^r[ow]$/i.test(variable)) return no('has two modes; keep one of "ro" and "rw"');
   if (variable !== null && !variableName.test(variable)) {
     return no(`${JSON.stringify(variable)} is neither "ro", "rw" nor the name of a variable`);
   }
