@@ -12,7 +12,9 @@ const written: Readonly<Record<string, string>> = {
 
 /** A sentence for each pool and service, and one for the keys outside of them. Of values, only numbers and words of onejob: others may be secret. */
 export function differences(before: Config, after: Config): string[] {
-  const others = changedKeys({ ...before, pools: 0, services: 0, path: 0 }, { ...after, pools: 0, services: 0, path: 0 });
+  // Where volumes lead was seen on the host, and is no key.
+  const rest = { pools: 0, services: 0, path: 0, places: 0 };
+  const others = changedKeys({ ...before, ...rest }, { ...after, ...rest });
   const [old, now] = [before, after].map(({ pools }) => pools.map(({ name }) => name));
   const order = (names = old, of = now) => names?.filter((name) => of?.includes(name));
   return [

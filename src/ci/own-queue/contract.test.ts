@@ -12,7 +12,7 @@ async function open(): Promise<CiSubject> {
   // The suite asks for nothing that would look into the recipe.
   const recipe = { image: null, mounts: [] } as unknown as Recipe;
   const devices = { count: 0 } as never;
-  const service = createOwnQueue({ store, pools: [{ name: 'p', timeout: null, recipe, devices, standby: true }] });
+  const service = createOwnQueue({ store, pools: [{ name: 'p', runtime: null, timeout: null, recipe, devices, standby: true }] });
   return {
     service,
     pool: 'p',

@@ -38,6 +38,7 @@ const recipe: Recipe = {
 };
 const pool = (name: string, timeout: number | null = null): QueuePool => ({
   name,
+  runtime: null,
   timeout,
   recipe,
   devices: { ...oneDevice, count: 0 },
@@ -1128,6 +1129,14 @@ describe('jobs of a pool that the config no longer has', () => {
     expect([queue.waiting('gpu'), queue.waiting('default')]).toEqual([0, 2]);
     // It was submitted first.
     expect(queue.job(id)?.ahead).toBe(0);
+  });
+
+  it('do not move to a pool of processes with an image of their own', () => {
+    const { id } = submit({ pool: 'gpu', image: 'debian:stable-slim' });
+    reopen([{ ...pool('plain'), runtime: 'process' }, pool('default')]);
+    expect(() => queue.move(id, 'plain')).toThrow('pool "plain" runs its jobs as processes, which have no images');
+    expect(queue.job(id)?.pool).toBe('gpu');
+    expect(queue.move(id, 'default')).toMatchObject({ pool: 'default' });
   });
 
   it('do not move to a pool that could not run them, nor once they have begun or ended', () => {

@@ -14,7 +14,7 @@ import { jobImageProblem } from '../kit/job-image.ts';
 import { checkGlobs } from './globs.ts';
 import type { Job } from './job.ts';
 
-export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices' | 'standby' | 'elsewhere'>;
+export type QueuePool = Pick<PoolConfig, 'name' | 'runtime' | 'timeout' | 'recipe' | 'devices' | 'standby' | 'elsewhere'>;
 
 /** Why a job may not have this volume, as a clause, or null. */
 export type MountProblem = (mount: Mount) => string | null;
@@ -31,7 +31,7 @@ export function checkRequest(
   jobScript('/', request);
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
   checkGlobs(request.artifacts);
-  checkImage(request.image, pool.recipe);
+  checkImage(request.image, pool);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
   // What this host may show to jobs says nothing about the machines that have the pool; they look themselves.
   checkMounts(volumes, pool.recipe, pool.elsewhere === undefined ? mountProblem : mountPathProblem);
@@ -47,8 +47,13 @@ export function checkRequest(
 }
 
 /** @throws OnejobError E_JOB_REQUEST */
-function checkImage(image: string | null, pool: Recipe): void {
-  const why = image === null || image === pool.image ? null : jobImageProblem(image);
+function checkImage(image: string | null, { name, runtime, recipe }: QueuePool): void {
+  if (image !== null && runtime === 'process') {
+    const message = `Cannot run the job in image "${image}": pool "${name}" runs its jobs as processes, which have no images.`;
+    const hint = 'Omit --image to run it with the programs of this host, or choose a pool of containers with --pool.';
+    throw new OnejobError('E_JOB_REQUEST', message, { hint });
+  }
+  const why = image === null || image === recipe.image ? null : jobImageProblem(image);
   if (why === null) return;
   const hint = 'Name an image of a registry, such as debian:stable-slim, or leave it out to run in the image of the pool.';
   throw new OnejobError('E_JOB_REQUEST', `Cannot run the job in image "${image}": ${why}.`, { hint });

@@ -32,7 +32,7 @@ afterAll(() => {
 function waiting(slots: number) {
   const dir = scratch();
   const store = openStore(join(dir.path, 'state'));
-  const pool = { name: 'p', timeout: null, recipe, devices: { ...oneDevice, count: 0 }, standby: true };
+  const pool = { name: 'p', runtime: null, timeout: null, recipe, devices: { ...oneDevice, count: 0 }, standby: true };
   const queue = createOwnQueue({ store, pools: [pool] });
   const scripts: string[] = [];
   const released: Promise<void>[] = [];

@@ -83,6 +83,8 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
     Env: environment(spec, context),
     WorkingDir: workspacePath,
     Labels: {
+      // What is left out would be that of the image, which a job may choose.
+      ...Object.fromEntries(Object.values(labels).map((name) => [name, ''])),
       ...owned,
       [labels.pool]: spec.pool,
       [labels.slot]: spec.slot,

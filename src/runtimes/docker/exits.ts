@@ -63,7 +63,7 @@ export function createExits(engine: Engine, bootId: string | null) {
   };
 
   /** Whether an Engine was started since the container was made, which has ended all containers of the one before. */
-  const isOfEarlier = (made: string | undefined, now: string | null): boolean => made !== undefined && now !== null && made !== now;
+  const isOfEarlier = (made = '', now: string | null): boolean => made !== '' && now !== null && made !== now;
 
   return {
     /** When exits are no longer seen as they happen. Whether containers outlived the previous Engine is still needed. */
@@ -117,8 +117,8 @@ export function createExits(engine: Engine, bootId: string | null) {
         if (why !== null) throw why;
       }
       for (const { Id, State, Config } of strangers) {
-        const boot = Config.Labels?.[labels.boot];
-        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, hostRestarted);
+        const boot = Config.Labels?.[labels.boot] ?? '';
+        if (boot !== '' && bootId !== null && boot !== bootId) known.set(Id, hostRestarted);
         else if (isUnrecorded(State.ExitCode, Id)) known.set(Id, unrecorded);
         else if (!known.has(Id)) known.set(Id, ownEnd(State.ExitCode, { State }));
       }

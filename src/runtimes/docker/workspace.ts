@@ -55,8 +55,8 @@ export function createGivers(engine: Engine, owner: string) {
     /** Removes what a manager has left that was killed meanwhile. */
     async sweep(containers: Awaited<ReturnType<Engine['containers']>>): Promise<void> {
       for (const { Id, Labels } of containers) {
-        const agent = Labels?.[labels.workspace];
-        if (agent !== undefined && !giving.has(agent)) await engine.remove(Id);
+        const agent = Labels?.[labels.workspace] ?? '';
+        if (agent !== '' && !giving.has(agent)) await engine.remove(Id);
       }
     },
   };
