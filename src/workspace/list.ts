@@ -55,6 +55,10 @@ async function listGit(top: string, prefix: string, warnings: string[]): Promise
   const paths: string[] = [];
   const isReal = realFolders(top);
   for (const name of found) {
+    if (!isBelow(name)) {
+      warnings.push(`Skipped ${JSON.stringify(prefix + name)}: git lists it, and it is not a file of the folder.`);
+      continue;
+    }
     const path = prefix + name.replace(/\/$/, '');
     // Deleted but still tracked; or its folder became a link, with something else behind it.
     const entry = isReal(dirname(path)) ? lookAt(join(top, path)) : undefined;
@@ -131,6 +135,14 @@ function names(output: Buffer, warnings: string[]): string[] {
     if (name === null) warnings.push(`Skipped ${JSON.stringify(written)}: its name is not UTF-8.`);
     return name ?? [];
   });
+}
+
+/** git prints the names that are in the index, and that is a file which a stranger may have made. */
+function isBelow(name: string): boolean {
+  return name
+    .replace(/\/$/, '')
+    .split('/')
+    .every((part) => !/^(\.{0,2}|\.git)$/i.test(part));
 }
 
 function listAll(top: string, warnings: string[]): string[] {

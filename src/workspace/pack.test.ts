@@ -312,6 +312,30 @@ describe('a git work tree', () => {
     expect(existsSync(join(dir.path, 'RAN'))).toBe(false);
   });
 
+  it.each(['../secret', '.git/config', 'x/../../up'])(
+    'sends nothing outside of it, and no .git, whatever its index names: %s',
+    async (path) => {
+      writeFileSync(join(dir.path, 'secret'), 'hush');
+      writeFileSync(join(dir.path, 'up'), 'hush');
+      git('init', '-q');
+      put('x/kept');
+      // git itself makes no such name, so another one of the same length is replaced.
+      const name = 'n'.repeat(path.length);
+      put(name);
+      git('add', '.');
+      rmSync(join(top, name));
+      const index = readFileSync(join(top, '.git/index'), 'latin1');
+      expect(index).toContain(name);
+      writeFileSync(join(top, '.git/index'), index.replace(name, path), 'latin1');
+      const warnings: string[] = [];
+      const { stream } = await packWorkspace(top, { warn: (line) => warnings.push(line) });
+      const tar = (await buffer(stream)).toString('latin1');
+      expect(tar).toContain('x/kept');
+      expect(tar).not.toMatch(/hush|repositoryformatversion/);
+      expect(warnings).toEqual([expect.stringContaining(JSON.stringify(path))]);
+    },
+  );
+
   it('that git cannot read is an error, not a folder sent whole', async () => {
     put('.git', 'gitdir: /nowhere\n');
     put('secret');

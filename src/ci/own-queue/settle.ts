@@ -3,6 +3,7 @@
  * because the result waits for it. The job decides what there is to read, so bytes, time and tries are bounded, tries also over
  * restarts.
  */
+import { hash } from 'node:crypto';
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header, type Pack, pack } from 'tar-stream';
@@ -159,7 +160,8 @@ const namesLimit = 32 * 2 ** 20;
 
 async function choose(entries: ReturnType<typeof extract>, chosen: Pack, options: CollectOptions) {
   const { matches, limit, readLimit, headsLimit } = options;
-  const taken = new Set<string>();
+  /** Hashes of paths: those of some hundred thousand files at once would fill the memory. */
+  const taken = new Set<number>();
   const [over, many, strange] = [new Some(), new Some(), new Some()];
   const [cut, unread, foreign] = [new Some(), new Some(), new Some()];
   let [entriesKept, bytes, names, heads, come] = [0, 0, 0, 0, 0];
@@ -191,7 +193,7 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, options
     } else if (type === 'file' || type === 'contiguous-file') {
       bytes += size;
       entriesKept += 1;
-      taken.add(path);
+      taken.add(hashOf(path));
       await pipeline(entry, chosen.entry(headerFor(header, path, 'file')));
       continue;
     } else if (type === 'symlink') {
@@ -199,7 +201,7 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, options
       chosen.entry(headerFor(header, path, 'symlink'));
     } else if (type === 'link') {
       const target = relative(header.linkname ?? '');
-      if (target !== null && taken.has(target)) {
+      if (target !== null && taken.has(hashOf(target))) {
         entriesKept += 1;
         chosen.entry({ ...headerFor(header, path, 'link'), linkname: target });
       } else cut.add(`${path} (of ${header.linkname})`);
@@ -215,6 +217,11 @@ async function choose(entries: ReturnType<typeof extract>, chosen: Pack, options
     unread.note(`with everything after it in the workspace, because onejob reads ${inGiB(readLimit)} at most`),
   ];
   return { isEmpty: entriesKept === 0, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
+}
+
+/** 48 bits. Where two are the same, a hard link may lead to a file that was left out, and is refused where it is unpacked. */
+function hashOf(path: string): number {
+  return hash('sha1', path, 'buffer').readUIntBE(0, 6);
 }
 
 /** Bytes of the header in the tar. Long names, and those that are not ASCII, are in one more with its own content. */

@@ -13,7 +13,7 @@ import { join } from 'node:path';
 import { quoted } from '../../quoted.ts';
 import { defaultRoute } from '../../system/default-route.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
-import { childrenOf, readOr } from '../../system/process-identity.ts';
+import { allPids, childrenOf, killPid, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { isInstalled, path } from './bubblewrap.ts';
 import { patience, type Trial, wasLate } from './trials.ts';
@@ -189,8 +189,8 @@ export function networkScript(
     '} | {',
     '  exec 3>&- 9>&- 2>/dev/null; w=',
     '  while IFS= read -r l; do',
-    // What an old pasta says before its usage.
-    "    case $l in ready) w=ready; break ;; *syslog*) ;; *'unrecognized option'*) w=$l; break ;; *) w=$l ;; esac",
+    // What an old pasta says before its usage, and one that may not use /dev/net/tun. The latter leaves a process that keeps the pipe.
+    "    case $l in ready) w=ready; break ;; *syslog*) ;; *'unrecognized option'*|*' tun '*|*/net/tun*|*TUNSETIFF*) w=$l; break ;; *) w=$l ;; esac",
     '  done',
     `  printf '%s\\n' "\${w:-it ended}" >${ready}`,
     '} >/dev/null; } 9>&1',
@@ -207,7 +207,7 @@ export async function probeNetwork(root: boolean, dir: string, programs = path, 
     const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];
     const script = networkScript({ root, uplink: uplink(), file: networkFile }, inside, [`printf '%s\\n' "$r" >&2; exit 1`]);
     // The shell's children would hold its output, and `timeout` ends them with it.
-    const how = { cwd: folder, input: script.join('\n'), env: { PATH: programs } };
+    const how = { cwd: folder, input: script.join('\n'), env: { PATH: programs, ONEJOB_PROBE: folder } };
     const ended = await run('timeout', ['-s', 'KILL', String(within / 1_000), '/bin/sh', '-s'], how);
     const made = ended.stdout.toString().trim();
     if (/^net:\[\d+\]$/.test(made) && made !== (await readlink('/proc/self/ns/net')))
@@ -218,6 +218,8 @@ export async function probeNetwork(root: boolean, dir: string, programs = path, 
     const said = ended.stderr.trim().split('\n').at(-1) || 'it said nothing';
     return { end: 'fails', why: `pasta is installed but a probe network failed: ${said.replace(/\.$/, '')}.` };
   } finally {
+    // A pasta that has failed may leave a process.
+    for (const pid of allPids()) if (readOr(`/proc/${pid}/environ`, '').includes(folder)) killPid(pid, 'KILL');
     await removeTree(folder);
   }
 }
