@@ -56,7 +56,7 @@ async function listGit(top: string, prefix: string, warnings: string[]): Promise
   const isReal = realFolders(top);
   for (const name of found) {
     if (!isBelow(name)) {
-      warnings.push(`Skipped ${JSON.stringify(prefix + name)}: git lists it, and it is not a file of the folder.`);
+      warnings.push(`Skipped ${JSON.stringify(prefix + name)}: git lists it, but it lies outside of the folder, or in .git.`);
       continue;
     }
     const path = prefix + name.replace(/\/$/, '');
