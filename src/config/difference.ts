@@ -12,7 +12,7 @@ const written: Readonly<Record<string, string>> = {
 
 /** A sentence for each pool and service, and one for the keys outside of them. Of values, only numbers and words of onejob: others may be secret. */
 export function differences(before: Config, after: Config): string[] {
-  // Where volumes lead was seen on the host, and is no key.
+  // Where volumes lead was seen on the host; nobody wrote it.
   const rest = { pools: 0, services: 0, path: 0, places: 0 };
   const others = changedKeys({ ...before, ...rest }, { ...after, ...rest });
   const [old, now] = [before, after].map(({ pools }) => pools.map(({ name }) => name));
