@@ -76,6 +76,9 @@ function unusedFinding(level: GpuFinding['level'], file: RecordedFile, instead: 
   const words = ownWords(file.text);
   if (words === null) return finding(level, 'tool-silent', 'host', `${name} is empty: the tool printed nothing.`, howToRecord);
   const tools = 'nvidia-smi, amd-smi, rocm-smi or xpu-smi';
+  // Any file may lie in a folder, also a secret, and what is said here may be in a bug report tomorrow.
+  const mayQuote = (isAlone || /gpu|smi|nvidia|rocm|xpu/i.test(file.name)) && !/AGE-SECRET-KEY|PRIVATE KEY/i.test(file.text);
+  if (!mayQuote) return finding(level, 'recording-unused', 'host', `${name} has no report of ${tools}.`, howToRecord);
   const message = isAlone
     ? `The tool failed and printed no report of ${tools}, but: "${words}" (${name}).`
     : `${name} has no report of ${tools}, but: "${words}".`;
