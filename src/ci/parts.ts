@@ -59,6 +59,17 @@ export interface SlotFacts {
   agentOf(slot: string, job: JobId): AgentId | null;
 }
 
+/** Of a command that starts no agents. */
+export const noSlots: SlotFacts & { reasonFor(pool: string): string | null } = {
+  poolOf: () => null,
+  silentFor: () => null,
+  isBusy: () => false,
+  sizeOf: () => 0,
+  jobsOf: () => [],
+  agentOf: () => null,
+  reasonFor: () => null,
+};
+
 export interface OpenParts extends CiParts {
   /** Names of the services that this manager has opened, including this one. */
   readonly opened: ReadonlySet<string>;

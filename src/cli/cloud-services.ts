@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { CiService } from '../ci/ci-service.ts';
 import { createCiServices } from '../ci/index.ts';
+import { noSlots } from '../ci/parts.ts';
 import { systemClock as clock } from '../clock.ts';
 import type { Config } from '../config/config.ts';
 import { createLog } from '../log.ts';
@@ -23,15 +24,7 @@ export async function openHostServices({ context, version, output }: Session, co
     ...{ store, clock, env: context.environment, variables: context.variables },
     log: createLog({ json: output.json, stream: context.stderr }),
     onejob: { version, self: [] },
-    slots: {
-      reasonFor: () => null,
-      poolOf: () => null,
-      silentFor: () => null,
-      isBusy: () => false,
-      sizeOf: () => 0,
-      jobsOf: () => [],
-      agentOf: () => null,
-    },
+    slots: noSlots,
   });
   parts.defer(() => services.own.close());
   const used: CiService[] = [...services.byName.values()].filter((service) => service !== services.own);

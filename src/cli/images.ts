@@ -5,6 +5,7 @@
 import { resolve } from 'node:path';
 import type { ImageService } from '../api/manager.ts';
 import type { ImageOutcome } from '../api/schema.ts';
+import { noSlots } from '../ci/parts.ts';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
@@ -116,17 +117,7 @@ async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Pr
   const services = await createCiServices({
     ...{ config, env, store, clock, log: silent, variables },
     onejob: { version: session.version, self: session.context.self },
-    slots: {
-      ...{
-        poolOf: () => null,
-        silentFor: () => null,
-        isBusy: () => false,
-        sizeOf: () => 0,
-        jobsOf: () => [],
-        agentOf: () => null,
-      },
-      reasonFor: () => null,
-    },
+    slots: noSlots,
   });
   parts.defer(() => services.own.close());
   const images = await openPoolImages({ config, env, store, services: services.byName, log: silent });

@@ -17,7 +17,7 @@ export interface Source {
 export interface ServiceFacts {
   /** null: it does not run. */
   readonly pid: number | null;
-  /** Its unit with all drop-ins, one after the other; empty: there is none. */
+  /** Its unit with all drop-ins, one after the other; empty for a service without a unit. */
   readonly unit: string;
   /** The environment that all services of this service manager get, `NAME=VALUE` by line. */
   readonly environment: string;

@@ -31,7 +31,12 @@ const recipe: Recipe = {
   unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
 };
 const pool: QueuePool = {
-  ...{ name: 'burst.gpu', runtime: null, timeout: null, recipe, devices: { ...oneDevice, count: 0 }, standby: true },
+  name: 'burst.gpu',
+  runtime: null,
+  timeout: null,
+  recipe,
+  devices: { ...oneDevice, count: 0 },
+  standby: true,
   elsewhere: { host: 'burst', pool: 'gpu' },
 };
 

@@ -116,7 +116,12 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     return {
       ...{ id, token: own, allow_git_fetch: true },
       job_info: {
-        ...{ id, name, stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
+        id,
+        name,
+        stage: 'test',
+        project_id: 1,
+        project_name: 'demo',
+        project_full_path: 'acme/demo',
         ...(spec.runningOnInstance !== undefined && { project_jobs_running_on_instance_runners_count: spec.runningOnInstance }),
       },
       git_info: {

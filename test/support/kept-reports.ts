@@ -40,7 +40,7 @@ export function keptReports(folder: string, tree: () => string | null) {
   const now = tree();
   const at = (part: string) => join(folder, now ?? '', `${part.replaceAll('/', '-of-')}.json`);
   return {
-    /** Copies the kept report of a part to `report`; the sentence about it, null if there is none. */
+    /** Copies the kept report of a part to `report`; the sentence about it, null without one. */
     take(part: string, report: string): string | null {
       if (now === null || !existsSync(at(part))) return null;
       const found = greenReport(readFileSync(at(part), 'utf8'));

@@ -13,7 +13,11 @@ const step = stepsOf({ script: '' })[0]?.id ?? '';
 
 type Record = Readonly<globalThis.Record<string, unknown>>;
 const task = (name: string, result: string, more: Record = {}): Record => ({
-  ...{ id: `${name}-record`, type: 'Task', name, state: 'completed', result },
+  id: `${name}-record`,
+  type: 'Task',
+  name,
+  state: 'completed',
+  result,
   ...more,
 });
 const script = (result: string): Record => task('Command Line', result, { id: step });
@@ -32,7 +36,10 @@ async function busy(world: World, scopes: readonly Scope[] = ['agentpools_manage
   await one.watch();
   const id = `azure-${queued.requestId}`;
   return {
-    ...{ one, agent, job, id },
+    one,
+    agent,
+    job,
+    id,
     row: () => one.store.serviceJobs.get(id),
     verdict: () => one.store.outcomes.get(id)?.verdict,
     /** What its agent says of the job, and how it ends it. */

@@ -201,7 +201,11 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
 
   return {
     ...calls,
-    ...{ placeholders, agentPools, builds, ends, seen },
+    placeholders,
+    agentPools,
+    builds,
+    ends,
+    seen,
     /** Unfinished jobs of each agent pool at the last look, by its id. */
     latest: latest as ReadonlyMap<number, readonly JobRequest[]>,
     forget: (agent: AgentId) => void kinds.delete(agent),

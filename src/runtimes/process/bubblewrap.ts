@@ -11,7 +11,7 @@ import { access, constants } from 'node:fs/promises';
 import { run } from '../../system/run.ts';
 import type { SandboxSpec } from '../runtime.ts';
 import type { Host } from './host.ts';
-import { patience, type Trial, wasLate } from './trials.ts';
+import { type Trial, trialLimit, wasLate } from './trials.ts';
 
 /** User and group id of jobs in the sandbox, if they can be chosen. */
 const inside = 1000;
@@ -115,12 +115,12 @@ async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8
   const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--dev', '/dev'];
   if (filter !== null) args.push('--seccomp', '0');
   args.push('--perms', '1777', '--tmpfs', '/tmp', '--chdir', '/tmp', '--', ...(uid === null ? [] : asUser(uid)), 'true');
-  const ended = await run('bwrap', args, { input: filter ?? '', signal, timeout: patience, env: { PATH: path } });
+  const ended = await run('bwrap', args, { input: filter ?? '', signal, timeout: trialLimit, env: { PATH: path } });
   const { code, error, stderr } = ended;
   if (error === null) return { end: 'works', why: 'Bubblewrap is installed and a probe sandbox ran.' };
   if (code === 'ENOENT') return { end: 'absent', why: 'Bubblewrap (the program "bwrap") is not installed.' };
   if (wasLate(ended) || signal.aborted)
-    return { end: 'late', why: `Bubblewrap is installed, and a probe sandbox did not run within ${patience / 1_000} s.` };
+    return { end: 'late', why: `Bubblewrap is installed, and a probe sandbox did not run within ${trialLimit / 1_000} s.` };
   const said = stderr.trim().split('\n').at(-1) || `it ended with ${code ?? 'a signal'}`;
   return { end: 'fails', why: `Bubblewrap is installed but a probe sandbox failed: ${said.replace(/\.$/, '')}.` };
 }

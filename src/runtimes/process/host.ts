@@ -16,7 +16,7 @@ import { type Cgroups, findCgroups } from './cgroup.ts';
 import { type Intent, layout } from './folder.ts';
 import { probeNetwork } from './network.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
-import { openTrials, patience, type Trial, wasLate } from './trials.ts';
+import { openTrials, type Trial, trialLimit, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
 
 export interface ProcessRuntimeOptions {
@@ -43,7 +43,7 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
   const trials = openTrials(join(dir, 'trials.json'));
   const isOff = options.bubblewrap === 'off';
-  using limit = deadline(clock, 2 * patience);
+  using limit = deadline(clock, 2 * trialLimit);
   const probe = isOff ? null : await probeBubblewrap(limit.signal, root ? firstUid : null, filter);
   const usable = probe !== null && trials.settle('bubblewrap', probe.sandbox);
   const net: Trial = usable
@@ -90,7 +90,7 @@ async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
   await writeFile(file, filter);
   const [program = 'perl', ...args] = filterLoader(process.arch, file);
   const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
-  const ended = await run(program, command, { env: { PATH: path }, timeout: patience });
+  const ended = await run(program, command, { env: { PATH: path }, timeout: trialLimit });
   const { code, stdout } = ended;
   await rm(file, { force: true });
   return wasLate(ended) || (code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString()));

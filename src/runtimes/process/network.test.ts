@@ -305,7 +305,7 @@ function ownAddresses(): string[] {
 
 describe('a host on which no network can be made', () => {
   /** The programs of this host, with another pasta, or none. */
-  async function probed(pasta: string | null, within = 5_000) {
+  async function probed(pasta: string | null, within = 50_000) {
     using here = scratch();
     const bin = join(here.path, 'bin');
     mkdirSync(bin);

@@ -16,7 +16,7 @@ import { removeTree } from '../../system/foreign-tree.ts';
 import { allPids, childrenOf, killPid, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { isInstalled, path } from './bubblewrap.ts';
-import { patience, type Trial, wasLate } from './trials.ts';
+import { type Trial, trialLimit, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
 
 /** Address at which a sandbox asks the host's resolver, where that is one on the host's loopback. */
@@ -201,7 +201,7 @@ export function networkScript(
  * Whether networks can be made here: one like a job's must be made, and differ from ours. `dir`: the folder of sandboxes; a sweep
  * removes what is left of a probe there. `within`: ms.
  */
-export async function probeNetwork(root: boolean, dir: string, programs = path, within = patience): Promise<Trial> {
+export async function probeNetwork(root: boolean, dir: string, programs = path, within = trialLimit): Promise<Trial> {
   const folder = await mkdtemp(join(dir, '.network-'));
   try {
     const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];

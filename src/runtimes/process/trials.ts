@@ -11,7 +11,7 @@ import { readOr } from '../../system/process-identity.ts';
 import type { Ended } from '../../system/run.ts';
 
 /** ms that a trial may take. */
-export const patience = 5_000;
+export const trialLimit = 5_000;
 
 /** `why`: a sentence, for each end. */
 export interface Trial {

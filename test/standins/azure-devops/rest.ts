@@ -173,7 +173,9 @@ function buildTimeline(x: Exchange): Reply {
   const isLost = request.result === 'abandoned';
   const ended = isLost ? { state: 'completed', result: 'failed', issues: [{ type: 'error', message: request.statusMessage }] } : {};
   const records = [...plan.records].map(([id, record]) => ({
-    ...{ issues: [], task: tasks.get(id) ?? null, attempt: 1 },
+    issues: [],
+    task: tasks.get(id) ?? null,
+    attempt: 1,
     ...record,
     ...(id === request.jobId && ended),
   }));
