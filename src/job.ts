@@ -14,10 +14,10 @@ const mount = z.strictObject({
   cache: z.custom<Mount['cache']>((found) => found === null, 'a job has no caches of its own').default(null),
 });
 
-/** A line of at most `most` characters. */
 /** Letters of a job's name. */
 export const longestName = 100;
 
+/** A line of at most `most` characters. */
 const label = (most: number) =>
   optional(
     // Blanks at its ends are nobody's intention, and invisible in lists.

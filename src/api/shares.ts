@@ -12,6 +12,9 @@ import type { ApiRequest, Route } from './route.ts';
 /** ms after which a client that does not read such an answer is cut off. */
 export const readPatience = 60_000;
 
+/** ms without a request after which a reader owes nothing, see `createPace`. */
+const owingEnds = 3_000;
+
 /** Bytes of answers that a caller may leave unread. */
 const mostUnread = 64 << 20;
 
@@ -20,6 +23,8 @@ interface Reader {
   /** Resolves when the next request may be answered. */
   last: Promise<void>;
   waiting: number;
+  /** When its last request was answered, by the clock. */
+  usedAt: number;
 }
 
 export function createShares(clock: Clock) {
@@ -29,6 +34,8 @@ export function createShares(clock: Clock) {
 
   /** Counts until the client has read the answer, or has gone. */
   function count(counts: Map<string, number>, key: string, added: number, response: ServerResponse): void {
+    // It has gone already, and `close` comes only once.
+    if (response.destroyed) return;
     counts.set(key, (counts.get(key) ?? 0) + added);
     response.once('close', () => {
       const left = (counts.get(key) ?? 0) - added;
@@ -44,7 +51,8 @@ export function createShares(clock: Clock) {
      */
     async turn({ caller, id }: Admission): Promise<void> {
       if (caller.role !== 'read') return;
-      const reader = readers.get(id) ?? { pace: createPace(clock), last: Promise.resolve(), waiting: 0 };
+      for (const [one, { waiting, usedAt }] of readers) if (waiting === 0 && clock.now() - usedAt > owingEnds) readers.delete(one);
+      const reader = readers.get(id) ?? { pace: createPace(clock), last: Promise.resolve(), waiting: 0, usedAt: 0 };
       readers.set(id, reader);
       const { last } = reader;
       const over = Promise.withResolvers<void>();
@@ -54,7 +62,7 @@ export function createShares(clock: Clock) {
       // The answer is made before anything else of this process has its turn.
       void reader.pace.spent(reader.pace.now()).then(() => {
         reader.waiting -= 1;
-        if (reader.waiting === 0) readers.delete(id);
+        reader.usedAt = clock.now();
         over.resolve();
       });
     },

@@ -10,6 +10,7 @@ import type { Ports } from '../http/ports.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
+import { isReachable } from '../system/real-path.ts';
 import { cloudInit } from './boot/cloud-init.ts';
 import { type Controller, createController, type OwnedCloud } from './controller.ts';
 import { guestOf } from './guest.ts';
@@ -193,7 +194,7 @@ export async function openMachines(parts: MachinesParts) {
         lookEvery,
         async () => {
           server?.refresh();
-          if (join !== null && isOlder(archive, join)) archive = await read();
+          if (join !== null && (await isOlder(archive, join))) archive = await read();
         },
         (error) => log.error('failed to look at what machines need', { error }),
       );
@@ -227,8 +228,8 @@ interface Archive {
 }
 
 /** Whether another file has come in its place. */
-function isOlder(archive: Archive | string | null, { package: place }: JoinConfig): boolean {
-  if (place.startsWith('https:')) return false;
+async function isOlder(archive: Archive | string | null, { package: place }: JoinConfig): Promise<boolean> {
+  if (place.startsWith('https:') || !(await isReachable(place))) return false;
   const found = attempt(() => statSync(place).mtimeMs);
   return typeof archive === 'string' ? found !== null : archive?.changedAt !== found;
 }
@@ -239,6 +240,7 @@ async function archiveOf({ package: place, sha256 }: JoinConfig): Promise<Archiv
   const hash = createHash('sha256');
   let changedAt: number;
   try {
+    if (!(await isReachable(place))) throw new Error('its file server does not answer');
     changedAt = statSync(place).mtimeMs;
     for await (const piece of createReadStream(place)) hash.update(piece);
   } catch (error) {

@@ -10,6 +10,7 @@ import { pipeline } from 'node:stream/promises';
 import type { Progress } from '../abortable.ts';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { OnejobError } from '../errors.ts';
+import { isReachable } from '../system/real-path.ts';
 import { addressProblem, type ReceiveOptions, reasonOf, receive } from './receive.ts';
 
 /** `limit`: default 1 GiB. */
@@ -29,6 +30,7 @@ export async function getPackage(agent: AgentPackage, parts: PackageParts, progr
   try {
     if (isFile) {
       progress(`checking the agent ${version}`);
+      if (!(await isReachable(from))) throw failure(agent, 'its file server does not answer', { retry: true });
       return { path: from, sha256: asExpected(agent, await hashOf(from, signal)) };
     }
     if (expected === null) {

@@ -2,10 +2,11 @@
 import { hash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { serviceType, serviceTypes } from '../ci/types.ts';
 import { OnejobError, toFailure } from '../errors.ts';
+import { isReachable } from '../system/real-path.ts';
 
 export const imageLabels = {
   /** Id of the installation that built it; `by-hand` for a template that was used without onejob. */
@@ -141,8 +142,13 @@ export function readTemplates() {
   return { packages: read('packages'), agent: read('agent'), needs };
 }
 
-/** @throws OnejobError E_IMAGE_BUILD */
+/** @throws OnejobError E_IMAGE_BUILD, with `retry` while its file server does not answer */
 export async function readDockerfile(path: string): Promise<string> {
+  if (!(await isReachable(path)))
+    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: its file server does not answer.`, {
+      hint: `Type "ls ${dirname(path)}" to see whether it does, or copy the file to a disk of this host.`,
+      retry: true,
+    });
   try {
     return await readFile(path, 'utf8');
   } catch (cause) {

@@ -1,6 +1,7 @@
 /** References to secrets. The value is read when it is used, is not kept here, and is in no message. */
 import { readFile, stat } from 'node:fs/promises';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
+import { isReachable } from '../system/real-path.ts';
 
 export type SecretReference = {
   /** Last day on which the secret is valid, ms since the epoch; null when not configured. */
@@ -97,6 +98,7 @@ export async function checkSecret(reference: SecretReference, now: number, varia
 }
 
 async function inspect(path: string): Promise<{ problem: string | null; mode: number | null }> {
+  if (!(await isReachable(path))) return { problem: 'cannot be read: its file server does not answer', mode: null };
   try {
     const found = await stat(path);
     const mode = found.mode & 0o777;

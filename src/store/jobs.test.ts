@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { newJob } from '../ci/own-queue/job.ts';
 import { createOwnQueue, type OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import type { Change } from '../core/slot.ts';
@@ -71,4 +72,12 @@ it('a job without variables has none afterwards', () => {
   const id = submit({ env: {} });
   queue.cancel(id);
   expect(stored(id)?.env).toEqual({});
+});
+
+it('a job with a name that only an earlier version accepted is read', () => {
+  const request = { ...jobRequest.parse({ command: ['true'] }), pool: 'p', array: null, name: ' ', user: '\t' };
+  store.transaction({ durable: false }, () => {
+    store.jobs.insert(newJob('0123456789ab', request, false, 0));
+  });
+  expect(store.jobs.open().map(({ request: { name, user } }) => [name, user])).toEqual([[' ', '\t']]);
 });

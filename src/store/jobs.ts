@@ -29,7 +29,9 @@ const jobProgress = z.object({
 });
 export type JobProgress = Readonly<z.infer<typeof jobProgress>>;
 
-const storedRequest = jobRequest.extend({ pool: z.string(), array: arrayPlace.nullable().default(null) });
+/** A newer onejob may ask more of a name than the one that accepted the job, and must read it all the same. */
+const label = z.string().nullable().default(null);
+const storedRequest = jobRequest.extend({ pool: z.string(), array: arrayPlace.nullable().default(null), name: label, user: label });
 /** A request with its chosen pool. */
 export type StoredRequest = Readonly<z.infer<typeof storedRequest>>;
 

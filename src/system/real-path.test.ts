@@ -2,7 +2,7 @@ import { mkdirSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'nod
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { type AskServer, follow, lookAt, realOf } from './real-path.ts';
+import { type AskServer, follow, isReachable, lookAt, realOf } from './real-path.ts';
 
 let dir: Scratch;
 const at = (...parts: string[]) => join(dir.path, ...parts);
@@ -60,4 +60,12 @@ it('asks each file server once, and one that is away keeps no other from answeri
     [at('disk/none')]: { near: at('disk/none'), real: at('disk/none'), exists: false },
   });
   expect(asked).toEqual([[at('nfs/to-disk'), at('nfs/one')], [at('dead/x')]]);
+});
+
+it('a path can be read if it lies on this host, or its file server answers', async () => {
+  const mounts = mounted(at('nfs'));
+  const never: AskServer = async () => null;
+  expect(await isReachable(at('disk/one'), never, mounts)).toBe(true);
+  expect(await isReachable(at('disk/to-nfs'), never, mounts)).toBe(false);
+  expect(await isReachable(at('disk/to-nfs'), async (paths) => paths.map((path) => [path, false]), mounts)).toBe(true);
 });

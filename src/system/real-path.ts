@@ -108,6 +108,12 @@ export async function lookAt(
   return looks;
 }
 
+/** Whether a path can be read without waiting for ever: it lies on this host, or its file server answers. */
+export async function isReachable(path: string, ask: AskServer = askServer, mountinfo = ownMounts()): Promise<boolean> {
+  if (follow(path, mountinfo).server === null) return true;
+  return (await lookAt([path], ask, mountinfo)).get(path)?.real !== null;
+}
+
 /** ms that a server may take to answer. */
 const patience = 5_000;
 

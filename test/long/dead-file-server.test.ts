@@ -45,4 +45,31 @@ describe.skipIf(lacks('mount', 'fuse'))('with a volume on a file server that is 
     const said = await onDeadServer(join(dir.path, 'server'), node, '--input-type=module', '-e', program);
     expect(said.trim()).toBe('E_MOUNT_AWAY true');
   });
+
+  test('a Dockerfile, the program of an agent and a secret are not waited for', async () => {
+    using dir = scratch();
+    const at = (name: string) => join(dir.path, 'server', name);
+    // All threads for files would be taken if each attempt began a read that never ends.
+    const program = `
+      import { readFile } from 'node:fs/promises';
+      import { getPackage } from '${root}/src/images/agent-package.ts';
+      import { readDockerfile } from '${root}/src/images/plan.ts';
+      import { readSecret } from '${root}/src/secrets/reference.ts';
+      const agent = { type: 'azure-pipelines', version: '4.248.0', from: '${at('agent.tar.gz')}', sha256: null };
+      const calls = [
+        () => readDockerfile('${at('Dockerfile')}'),
+        () => getPackage(agent, { dir: '${dir.path}' }, () => {}, new AbortController().signal),
+        () => readSecret({ kind: 'file', path: '${at('token')}', expires: null }),
+      ];
+      const said = await Promise.all([...calls, ...calls].map((call) => call().catch(({ code, message }) => code + ' ' + message)));
+      for (const one of said.slice(0, 3)) console.log(one);
+      console.log((await readFile('/proc/self/comm', 'utf8')).trim() !== '');
+      process.exit(0);`;
+    const said = await onDeadServer(join(dir.path, 'server'), node, '--input-type=module', '-e', program);
+    const [dockerfile, agent, secret, reads] = said.trim().split('\n');
+    expect(dockerfile).toBe(`E_IMAGE_BUILD Cannot read the Dockerfile ${at('Dockerfile')}: its file server does not answer.`);
+    expect(agent).toMatch(/^E_AGENT_PACKAGE .* its file server does not answer/);
+    expect(secret).toBe(`E_SECRET The secret file ${at('token')} cannot be read: its file server does not answer.`);
+    expect(reads).toBe('true');
+  });
 });

@@ -30,6 +30,7 @@ import { subdirectory } from '../../store/directory.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
 import { killGroup, listen } from '../../system/group.ts';
 import { jsonOf } from '../../system/json.ts';
+import { isReachable } from '../../system/real-path.ts';
 import type { OpenParts } from '../parts.ts';
 
 /** A project that releases an agent as a program. */
@@ -133,6 +134,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     const isPacked = /\.(tar\.gz|tgz)$/.test(from);
     if (isLocal && !isPacked) {
       progress(`checking the agent at ${from}`);
+      if (!(await isReachable(from))) throw failure('its file server does not answer', { retry: true });
       // Small pieces would cost a thousand reads and half a second of garbage collection.
       const sum = await writeProgram(createReadStream(from, { highWaterMark: 2 ** 20 }), to, signal);
       if (config.sha256 === null || config.sha256 === sum) return { packed: sum, program: sum };
