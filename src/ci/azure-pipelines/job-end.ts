@@ -59,10 +59,10 @@ const tries = 4;
 
 export type JobEnds = ReturnType<typeof createJobEnds>;
 
-/** The ends of failed jobs. `service`: its name in the config. Never asked for again after the credential turned out to have no right to it. */
+/** The ends of failed jobs. `service`: its name in the config. Never asked for again in a project where the credential turned out to have no right to it. */
 export function createJobEnds(client: Pick<AzureClient, 'timeline'>, service: string) {
   const read = new Map<number, { readonly end: JobEnd | null; readonly left: number }>();
-  let isDenied = false;
+  const denied = new Set<string>();
 
   const placeOf = ({ result, jobId, scopeId, planType, owner }: JobRequest) => {
     const isBuild = planType === null || planType === 'Build';
@@ -71,7 +71,8 @@ export function createJobEnds(client: Pick<AzureClient, 'timeline'>, service: st
   };
   const isOpen = (request: JobRequest): boolean => {
     const { end, left } = read.get(request.requestId) ?? { end: null, left: tries };
-    return placeOf(request) !== null && !isDenied && end === null && left > 0;
+    const place = placeOf(request);
+    return place !== null && !denied.has(place.project) && end === null && left > 0;
   };
 
   return {
@@ -88,7 +89,7 @@ export function createJobEnds(client: Pick<AzureClient, 'timeline'>, service: st
         end = endIn((await client.timeline(project, build, signal)) ?? [], jobId);
       } catch (error) {
         signal.throwIfAborted();
-        if (hasCode(error, 'E_CI_DENIED')) isDenied = true;
+        if (hasCode(error, 'E_CI_DENIED')) denied.add(project);
       }
       read.set(request.requestId, { end, left });
       for (const old of [...read.keys()].slice(0, -remembered)) read.delete(old);
@@ -99,10 +100,14 @@ export function createJobEnds(client: Pick<AzureClient, 'timeline'>, service: st
       const end = read.get(request.requestId)?.end ?? null;
       if (end !== null) return end;
       const note = `Azure Pipelines shows no steps of it to the credential of ${service}, so nobody knows whether its script failed.`;
-      return { failedIn: null, note: isDenied ? `${note} Give the credential the scope Build (Read).` : note };
+      return {
+        failedIn: null,
+        note: denied.has(request.scopeId ?? '') ? `${note} Give the credential the scope Build (Read).` : note,
+      };
     },
+    /** Whether the credential lacks the right to it, in any project. */
     get isDenied() {
-      return isDenied;
+      return denied.size > 0;
     },
   };
 }

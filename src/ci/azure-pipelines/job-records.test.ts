@@ -5,10 +5,11 @@ import type { Manager } from '../../../test/kit/azure-manager.ts';
 import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
+import { OnejobError } from '../../errors.ts';
 import { createJobRecords } from '../early/job-records.ts';
 import { createJobEnds } from './job-end.ts';
 import { type Builds, createBuilds, jobOf } from './registry.ts';
-import { type Build, build, type JobRequest, jobRequest } from './wire.ts';
+import { type Build, build, type JobRequest, jobRequest, timeline } from './wire.ts';
 
 const open = worlds();
 const spec = { name: 'test', definition: 'app', repository: 'acme/app', branch: 'refs/heads/main', reason: 'individualCI' };
@@ -164,4 +165,46 @@ it('shows a job no longer as waiting that an agent of another host has taken', a
   jobs.saw(shown('2', [{ ...request, receiveTime: 1 }]));
   expect(jobs.list()).toEqual([]);
   expect(one.store.serviceJobs.get('azure-7')).toBeNull();
+});
+
+it('a project where the credential may read nothing hides no other one', async () => {
+  const denied = new OnejobError('E_CI_DENIED', 'no right');
+  const requestIn = (project: string, id: number) =>
+    jobRequest.parse({
+      requestId: id,
+      jobId: `job-${id}`,
+      scopeId: project,
+      planType: 'Build',
+      result: 'failed',
+      owner: { id, name: 'app' },
+    });
+  const [closed, free] = [requestIn('closed', 1), requestIn('free', 2)];
+  const refuse = (project: string) => {
+    if (project === 'closed') throw denied;
+  };
+  const builds = createBuilds({
+    async build(project, id) {
+      refuse(project);
+      return build.parse({ buildNumber: String(id) });
+    },
+  });
+  const record = { id: 'job-2', type: 'Job', state: 'completed' };
+  const step = { id: 's', parentId: 'job-2', type: 'Task', name: 'make', result: 'failed', task: { id: 'x', name: 'Bash' } };
+  const ends = createJobEnds(
+    {
+      async timeline(project) {
+        refuse(project);
+        return timeline.parse({ records: [record, step] });
+      },
+    },
+    'azure',
+  );
+  for (const request of [closed, free]) {
+    await builds.of(request, patient);
+    await ends.ask(request, patient);
+  }
+  expect([builds.known(closed), builds.known(free)?.buildNumber]).toEqual([null, '2']);
+  expect(ends.of(closed)).toMatchObject({ failedIn: null, note: expect.stringContaining('Build (Read)') });
+  expect(ends.of(free)).toEqual({ failedIn: 'script', note: null });
+  expect([builds.isDenied, ends.isDenied], 'doctor says it').toEqual([true, true]);
 });

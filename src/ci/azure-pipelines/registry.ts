@@ -312,11 +312,11 @@ const tries = 3;
 
 export type Builds = ReturnType<typeof createBuilds>;
 
-/** The build of a job, asked for once; never again after the credential turned out to have no right to it. */
+/** The build of a job, asked for once; never again in a project where the credential turned out to have no right to it. */
 export function createBuilds(client: Pick<AzureClient, 'build'>) {
   /** What the service said, and how often it may still be asked. */
   const read = new Map<string, { readonly build: Build | null; readonly left: number }>();
-  let isDenied = false;
+  const denied = new Set<string>();
 
   const placeOf = ({ planType, scopeId, owner }: JobRequest): { key: string; project: string; id: number } | null => {
     if (scopeId === null || owner === null || (planType !== null && planType !== 'Build')) return null;
@@ -330,14 +330,14 @@ export function createBuilds(client: Pick<AzureClient, 'build'>) {
       if (place === null) return null;
       const { key, project, id } = place;
       let { build, left } = read.get(key) ?? { build: null, left: tries };
-      if (isDenied || left === 0) return build;
+      if (denied.has(project) || left === 0) return build;
       try {
         build = await client.build(project, id, signal);
         left = 0;
       } catch (error) {
         signal.throwIfAborted();
         // The build is only for people: its job runs anyway.
-        if (hasCode(error, 'E_CI_DENIED')) isDenied = true;
+        if (hasCode(error, 'E_CI_DENIED')) denied.add(project);
         const now = read.get(key);
         // Another look at the same build has found it meanwhile.
         if (now?.left === 0) return now.build;
@@ -351,8 +351,9 @@ export function createBuilds(client: Pick<AzureClient, 'build'>) {
       const place = placeOf(request);
       return place === null ? null : (read.get(place.key)?.build ?? null);
     },
+    /** Whether the credential lacks the right to it, in any project. */
     get isDenied() {
-      return isDenied;
+      return denied.size > 0;
     },
   };
 }
