@@ -177,7 +177,7 @@ test('files of a sandbox that was made when this host had no filter of system ca
   expect(await text(await plain.getFiles(spec.agent, never))).toContain('sent');
 });
 
-test.each([1, 2])('files that nothing could read are no empty archive: what ends with %s instead of becoming tar', async (code) => {
+test.each([1, 2])('unreadable files are not an empty archive: what ends with %s instead of becoming tar', async (code) => {
   const { agent } = await standby();
   const confine = ['sh', '-c', `echo no filter >&2; exit ${code}`];
   const files = archive({ agent, files: join(dir, 'agents', agent), uid: null, confine, inherited: [] }, '.', never);
