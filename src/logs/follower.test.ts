@@ -144,3 +144,38 @@ test.each(['stdout', 'stderr'] as const)(
     expect(await text('note')).toMatch(/may be missing here/);
   },
 );
+
+test.each([
+  ['blank lines', '\n'],
+  ['lines of twenty bytes', `${'x'.repeat(19)}\n`],
+])('so are %s that fill more files than an Engine keeps: it counts about 26 bytes more for each line', async (_, line) => {
+  // What two files of 16 MiB hold. Payload alone would be far below the limit.
+  const lines = Math.floor((32 << 20) / (28 + line.length));
+  const part = line.repeat(Math.ceil(lines / 8));
+  const { runtime } = runtimeOf(Array.from({ length: 8 }, () => [chunk('stdout', part)]));
+  const { follower, text } = keep(runtime);
+  expect(await follower.ended).toBe(true);
+  expect(follower.state).toBe('released');
+  expect(await text('note')).toMatch(/may be missing here/);
+});
+
+test('so is output after a gap of unknown length behind the gate’s first line', async () => {
+  const { runtime } = runtimeOf([[chunk('stdout', `${readyMarker(agent)}\n`)], [{ ...chunk('stdout', 'late'), gap: true }]]);
+  const { follower, text } = keep(runtime);
+  expect(await follower.ended).toBe(true);
+  expect([follower.state, await text('stdout')]).toEqual(['released', 'late']);
+});
+
+test.each([
+  ['the gate waits', [`${readyMarker(agent)}\n`], true],
+  ['the gate said nothing', [], false],
+  ['the gate’s first line was deleted', ['x\n'], false],
+  ['the script began', [`${readyMarker(agent)}\n${releasedMarker(agent)}\n`], false],
+  ['a full disk took the second line, and left its own', [`${readyMarker(agent)}\n`, '\nonejob: output is missing here\n'], false],
+  ['a full disk took a part of the second line', [`${readyMarker(agent)}\n`, '\u001eonejob rel'], false],
+])('%s: whether its log shows that the script has not begun', async (_, output, isProved) => {
+  const { runtime } = runtimeOf([output.map((text) => chunk('stdout', text))]);
+  const { follower } = keep(runtime);
+  await follower.ended;
+  expect(follower.showsNothingBegan).toBe(isProved);
+});

@@ -165,12 +165,20 @@ async function tellLines(file: Pick<LogFile, 'read'>, tell: (line: string) => vo
 /** Bytes of stderr before the release that are kept. */
 const earlyLimit = 1 << 20;
 /**
- * Bytes of output without the gate's lines after which these were deleted: the least that an Engine keeps (`logLimits`). What an image
- * prints before its gate is never so much.
+ * Bytes of a log without the gate's lines after which these were deleted: less than the least that an Engine keeps, two files of 16
+ * MiB (`logLimits`). What an image prints before its gate is never so much.
  */
 const lostLimit = 16 << 20;
+/** The least that an Engine adds to a line in its file. Of blank lines, which are one byte each, it keeps little. */
+const addedToLine = 25;
 const nothing = new Uint8Array(0);
 const order: Readonly<Record<GateState, number>> = { silent: 0, ready: 1, released: 2 };
+
+function linesIn(bytes: Uint8Array): number {
+  let lines = 0;
+  for (let at = bytes.indexOf(10); at !== -1; at = bytes.indexOf(10, at + 1)) lines += 1;
+  return lines;
+}
 
 type LogFollowerEvents = Pick<LogFollowersOptions, 'state' | 'failed'> & { readonly pause: (signal: AbortSignal) => Promise<void> };
 
@@ -211,6 +219,11 @@ export class LogFollower {
 
   get state(): GateState {
     return this.#state;
+  }
+
+  /** Its log, once read as a whole, proves that the script has not begun. A log without the gate's first line proves nothing. */
+  get showsNothingBegan(): boolean {
+    return this.#state === 'ready' && this.#filter.waits;
   }
 
   /** Stops following. Kept output stays. */
@@ -261,10 +274,13 @@ export class LogFollower {
 
   /** Queues the part of a chunk that is kept, and reports markers in it. */
   #take(chunk: LogChunk): void {
-    this.#unmarkedBytes += chunk.bytes.length;
-    if (this.#state === 'released') this.#pending.push({ chunk, kept: chunk.bytes });
+    if (this.#state === 'released') {
+      this.#pending.push({ chunk, kept: chunk.bytes });
+      return;
+    }
+    this.#unmarkedBytes += chunk.bytes.length + addedToLine * linesIn(chunk.bytes);
     // A gate prints two short lines. A log without its beginning does not show that the script has not begun.
-    else if ((chunk.missing ?? 0) > 0 || this.#unmarkedBytes > lostLimit) {
+    if ((chunk.missing ?? 0) > 0 || chunk.gap === true || this.#unmarkedBytes > lostLimit) {
       this.#advance('released');
       const after: LogChunk = chunk.missing === undefined ? { ...chunk, gap: true } : chunk;
       this.#pending.push({ chunk: after, kept: chunk.bytes });

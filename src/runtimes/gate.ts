@@ -73,6 +73,8 @@ export type GateState = 'silent' | 'ready' | 'released';
 export class MarkerFilter {
   #state: GateState = 'silent';
   #line: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+  /** A waiting gate prints nothing. */
+  #hasMore = false;
   readonly #ready: Buffer;
   readonly #released: Buffer;
 
@@ -85,6 +87,11 @@ export class MarkerFilter {
     return this.#state;
   }
 
+  /** Whether *ready* is the last that was printed, to the byte. */
+  get waits(): boolean {
+    return this.#state === 'ready' && !this.#hasMore && this.#line.length === 0;
+  }
+
   /** Takes standard output in order; returns the job's part of it. */
   push(bytes: Uint8Array): Uint8Array {
     if (this.#state === 'released') return bytes;
@@ -92,11 +99,14 @@ export class MarkerFilter {
     for (let end = rest.indexOf(10); end !== -1; end = rest.indexOf(10)) {
       const line = rest.subarray(0, end);
       rest = rest.subarray(end + 1);
-      if (this.#state === 'silent' && line.equals(this.#ready)) this.#state = 'ready';
-      else if (this.#state === 'ready' && line.equals(this.#released)) {
+      if (this.#state === 'silent') {
+        if (line.equals(this.#ready)) this.#state = 'ready';
+      } else if (line.equals(this.#released)) {
         this.#state = 'released';
         this.#line = Buffer.alloc(0);
         return rest;
+      } else {
+        this.#hasMore = true;
       }
     }
     // Markers are short, so the rest of a longer line does not matter.

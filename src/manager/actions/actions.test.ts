@@ -2,12 +2,15 @@
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
+import { scratch } from '../../../test/support/scratch.ts';
 import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { emptySlot, type SlotEvent } from '../../core/slot.ts';
+import { decide } from '../../core/decide.ts';
+import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import { LogFollowers } from '../../logs/followers.ts';
-import type { LogFile, LogFolder } from '../../logs/log-file.ts';
+import { createLogFolder, type LogFile, type LogFolder } from '../../logs/log-file.ts';
+import { readyMarker, releasedMarker } from '../../runtimes/gate.ts';
 import type { Made, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
 import { noDevices, Pool } from '../loop/pool.ts';
 import { type ActParts, createExecutors } from './actions.ts';
@@ -105,7 +108,47 @@ test('a script goes to its gate only once its release is on disk', async () => {
   await settled();
   expect(done).toEqual(['sync']);
   disk.resolve();
-  expect([await events, done]).toEqual([[], ['sync', 'script']]);
+  expect([await events, done]).toEqual([[{ kind: 'released', agent: 'a' }], ['sync', 'script']]);
+});
+
+/** A gate is the `sh` of an image, which a job may name: what it prints is nothing to rely on. */
+test.each([
+  ['both lines at once', `${readyMarker('a')}\n${releasedMarker('a')}\n`, 5],
+  ['more than any gate prints', 'x'.repeat(17 << 20), 5],
+  ['both lines at once, and the daemon was killed', `${readyMarker('a')}\n${releasedMarker('a')}\n`, -1],
+])('a job has its time limit although its gate printed %s before it had a script', async (_, output, since) => {
+  using dir = scratch();
+  const clock = handClock(undefined, 1);
+  async function* logs(__: string, ___: unknown, signal: AbortSignal) {
+    yield [{ stream: 'stdout', time: 1n, bytes: Buffer.from(output) }];
+    await new Promise((resolve) => signal.addEventListener('abort', resolve));
+  }
+  const runtime = { name: 'docker', logs, release: async () => {}, capabilities: { workspace: () => '/w' } } as unknown as Runtime;
+  const service = {
+    capabilities: { binds: 'late' },
+    register: async () => ({ script: 'true', files: null }),
+  } as unknown as CiService;
+  const empty = emptySlot({ key: 'p/1', runtime: 'docker', service: 'own', grace: 5 });
+  const slot: Slot = { ...empty, agent: { kind: 'releasing', agent: 'a', job: 'j', limit: 7_000, fingerprint: 'f', since } };
+  const pool = { config: { name: 'p' }, service, serviceOf: () => service };
+  // What the follower reports while the sandbox is prepared changes nothing.
+  const followers = new LogFollowers({ logs: createLogFolder(dir.path), clock, state: () => {}, failed: () => {} });
+  const seen = followers.follow('a', runtime);
+  await expect.poll(() => seen.state).toBe('released');
+  const parts = {
+    ...{ clock, followers, slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} }, deviceManager: null },
+    ...{ registrations: { drop: async () => {} }, observer: { unreachable: () => null }, synced: async () => {} },
+  } as unknown as ActParts;
+  const events = await createExecutors(parts).release(
+    { act: 'release', agent: 'a', job: 'j' },
+    'p/1',
+    new AbortController().signal,
+  );
+  const after = events.reduce((before, event) => decide(before, event, 100).slot, slot);
+  expect(after.agent).toMatchObject({ kind: 'busy', job: 'j', due: 7_100 });
+  // The follower reports it as well.
+  expect(decide(after, { kind: 'released', agent: 'a' }, 200).slot).toBe(after);
+  await followers.close();
 });
 
 test('no script goes while the disk refuses to sync, and the pool is told why', async () => {

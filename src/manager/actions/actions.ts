@@ -148,15 +148,17 @@ export function createExecutors(parts: ActParts): Executors {
     await heard(agent, runtime, 'ready', readyTimeout / heardTimeout, signal);
     const begun = await followers.until(agent, 'released', replayTimeout, signal).catch(() => false);
     signal.throwIfAborted();
-    return begun ? [] : [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
+    return begun ? [{ kind: 'released', agent }] : [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
   }
 
-  /** A script that was handed over may have begun. Only a readable log without the marker is evidence against it. */
+  /**
+   * False: its output has ended before. A script that was handed over may have begun. Only a readable log without the marker is
+   * evidence against it.
+   */
   async function heard(agent: AgentId, runtime: Runtime, what: 'ready' | 'released', times: number, signal: AbortSignal) {
     for (let silent = 1; ; silent = isAway(runtime) ? 1 : silent + 1) {
       try {
-        await followers.until(agent, what, heardTimeout, signal);
-        return;
+        return await followers.until(agent, what, heardTimeout, signal);
       } catch (error) {
         signal.throwIfAborted();
         // Not the first time: after a pause of the whole machine timers fire before data that arrived meanwhile.
@@ -236,8 +238,9 @@ export function createExecutors(parts: ActParts): Executors {
             throw error;
           });
         });
-        await heard(agent, runtime, 'released', 3, signal);
-        return [];
+        // Its follower may have heard this before there was a script, when it changed nothing: the gate is the `sh` of an image that
+        // a job may choose. Without the event, the job would have no time limit.
+        return (await heard(agent, runtime, 'released', 3, signal)) ? [{ kind: 'released', agent }] : [];
       } catch (error) {
         signal.throwIfAborted();
         const failure = toFailure(error);

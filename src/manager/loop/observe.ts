@@ -147,9 +147,12 @@ export function createObserver(parts: ObserveParts) {
       if (abort.signal.aborted) return;
       // The marker may have been read from output that a full disk does not take yet.
       const begun = follower.state === 'released';
-      const end: Exit =
-        whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so it is unknown whether it began' };
-      reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || !whole });
+      // Its gate was heard before a script was sent. A log that does not show that gate is not the whole log.
+      const isCut = mayHaveBegun(slot) && !follower.showsNothingBegan;
+      const what = whole ? 'a part of its output is missing' : 'its output cannot be read';
+      const isUnknown = !begun && (!whole || isCut);
+      const end: Exit = isUnknown ? { kind: 'lost', reason: `${what}, so it is unknown whether it began` } : exit;
+      reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || isUnknown });
     } finally {
       judging.delete(agent);
     }
@@ -160,10 +163,8 @@ export function createObserver(parts: ObserveParts) {
    * too, so its absence proves nothing (S3).
    */
   function endedWithBoot(slot: Slot): void {
-    const { agent } = slot;
-    const mayHaveBegun = agent.kind === 'releasing' || (agent.kind === 'ending' && !agent.released);
-    if (!mayHaveBegun || runtimeOf(slot).capabilities.elsewhere === true) return;
-    reconciler.post(slot.key, { kind: 'exited', agent: agent.agent, exit: hostRestarted, released: true });
+    if (!mayHaveBegun(slot) || runtimeOf(slot).capabilities.elsewhere === true) return;
+    reconciler.post(slot.key, { kind: 'exited', agent: slot.agent.agent, exit: hostRestarted, released: true });
   }
 
   async function watch(runtime: Runtime): Promise<void> {
@@ -298,6 +299,11 @@ function standing(slot: Slot): AgentId[] {
   if (slot.standby.kind === 'standby') agents.push(slot.standby.agent);
   if (slot.agent.kind !== 'free' && slot.agent.kind !== 'proving') agents.push(slot.agent.agent);
   return agents;
+}
+
+/** Whether its script may have been handed over, with nobody having seen it begin. */
+function mayHaveBegun(slot: Slot): slot is Slot & { readonly agent: { readonly kind: 'releasing' | 'ending' } } {
+  return slot.agent.kind === 'releasing' || (slot.agent.kind === 'ending' && !slot.agent.released);
 }
 
 function hasBegun(slot: Slot): boolean {

@@ -13,6 +13,7 @@ import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contra
 import type { AgentId } from '../../core/slot.ts';
 import { frame, readyMarker } from '../gate.ts';
 import type { Runtime } from '../runtime.ts';
+import { archive } from './files.ts';
 import { layout, makeFolder, supervisorOf } from './folder.ts';
 import { createProcessRuntime } from './process.ts';
 
@@ -161,6 +162,26 @@ test('a broken archive is an error that says what tar said', async () => {
   const { agent } = await standby();
   const broken = runtime.putFiles(agent, Readable.from([Buffer.alloc(5000, 'x')]), never);
   await expect(broken).rejects.toMatchObject({ code: 'E_FILES', message: expect.stringContaining('tar') });
+});
+
+test('files of a sandbox that was made when this host had no filter of system calls are read and written without one', async () => {
+  // Only under root does a sandbox without bubblewrap have one.
+  const plain = await createProcessRuntime({ owner, dir, bubblewrap: 'off' });
+  const spec = specOf(plainRecipe);
+  await plain.prepare(spec, () => {}, never);
+  rmSync(join(dir, 'agents', spec.agent, 'filter'), { force: true });
+  const tar = pack();
+  tar.entry({ name: 'sent' }, 'sent');
+  tar.finalize();
+  await plain.putFiles(spec.agent, Readable.from([await buffer(tar)]), never);
+  expect(await text(await plain.getFiles(spec.agent, never))).toContain('sent');
+});
+
+test.each([1, 2])('unreadable files are not an empty archive: what ends with %s instead of becoming tar', async (code) => {
+  const { agent } = await standby();
+  const confine = ['sh', '-c', `echo no filter >&2; exit ${code}`];
+  const files = archive({ agent, files: join(dir, 'agents', agent), uid: null, confine, inherited: [] }, '.', never);
+  await expect(buffer(files)).rejects.toMatchObject({ code: 'E_FILES', message: expect.stringContaining('no filter') });
 });
 
 test('a script of a megabyte passes the gate', async () => {

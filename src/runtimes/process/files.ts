@@ -50,13 +50,18 @@ export function archive(from: Files, folder: string, signal: AbortSignal, only?:
   if (tar.stdout === null || tar.stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
   tar.stdin?.end();
   const said = firstBytes(tar.stderr);
+  let isEmpty = true;
+  tar.stdout.once('data', () => {
+    isEmpty = false;
+  });
   tar.stdout.pipe(out, { end: false });
   tar.stdout.on('error', (error) => out.destroy(error));
   out.on('close', () => tar.kill('SIGKILL'));
   exitOf(tar).then(
-    // 1: a file changed while it was read. 2: a file could not be read. The archive is complete in both cases.
+    // 1: a file changed while it was read. 2: a file could not be read. The archive is complete in both cases, unless these are codes
+    // of what should have become tar, which writes an end mark in any case.
     (code) => {
-      if (code === 0 || code === 1 || code === 2) out.end();
+      if (!isEmpty && (code === 0 || code === 1 || code === 2)) out.end();
       else out.destroy(failed(from.agent, 'read files from', `tar ended with exit code ${code}: ${said()}`, null));
     },
     (error: unknown) => out.destroy(failed(from.agent, 'read files from', String(error), error)),

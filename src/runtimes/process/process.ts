@@ -4,6 +4,7 @@
  * Guarantees: the folder of a sandbox (`folder.ts`) holds everything about it, so a new manager continues where a killed one
  * stopped. No job ends with the manager. Under root no job runs as root, and no two agents as the same user.
  */
+import { existsSync } from 'node:fs';
 import { lstat, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
@@ -55,7 +56,9 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
     }
   };
   const filesOf = ({ agent, files, uid, mode }: Intent): Files => {
-    const confine = mode === 'plain' && host.filter !== null ? filterLoader(process.arch, join(folder(agent), 'filter')) : [];
+    // What the sandbox has: it may have been made when this host could do more, or less.
+    const filter = join(folder(agent), 'filter');
+    const confine = mode === 'plain' && existsSync(filter) ? filterLoader(process.arch, filter) : [];
     return { agent, files, uid, confine, inherited: host.inherited };
   };
   /** Without mounts, what an ended job has left could take over the program of the same user that reads its files. */

@@ -1,5 +1,5 @@
 /** Writes the frame to a gate through its FIFO. */
-import { closeSync, constants, existsSync, openSync, readdirSync, readSync } from 'node:fs';
+import { closeSync, constants, openSync, readdirSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -118,14 +118,23 @@ function openGate(path: string): number | null {
 /** Whether the gate was released already. Its markers are at the beginning of the log, whose first file goes when more has come. */
 function hasReleased(path: string, agent: AgentId): boolean {
   const buffer = Buffer.alloc(4096);
-  const first = join(path, 'log/stdout');
-  if (!existsSync(first) && readdirSync(join(path, 'log')).some((name) => name.startsWith('stdout.'))) return true;
-  const fd = openSync(first, 'r');
+  const fd = openFirst(join(path, 'log/stdout'));
+  if (fd === null) return readdirSync(join(path, 'log')).some((name) => name.startsWith('stdout.'));
   try {
     const start = buffer.toString('latin1', 0, readSync(fd, buffer, 0, buffer.length, 0));
     return start.split('\n').slice(0, -1).includes(releasedMarker(agent));
   } finally {
     closeSync(fd);
+  }
+}
+
+/** null: it is gone. It may go at any moment, so nothing is asked before. */
+function openFirst(path: string): number | null {
+  try {
+    return openSync(path, 'r');
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT') return null;
+    throw error;
   }
 }
 

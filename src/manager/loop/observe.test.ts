@@ -1,0 +1,69 @@
+import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
+import { scratch } from '../../../test/support/scratch.ts';
+import { decide } from '../../core/decide.ts';
+import { type AgentLane, emptySlot, type JobResult, type Slot, type SlotEvent } from '../../core/slot.ts';
+import { LogFollowers } from '../../logs/followers.ts';
+import { createLogFolder } from '../../logs/log-file.ts';
+import { readyMarker, releasedMarker } from '../../runtimes/gate.ts';
+import type { Runtime } from '../../runtimes/runtime.ts';
+import { createObserver, type ObserveParts } from './observe.ts';
+
+const agent = 'a1b2c3d4e5';
+const releasing: AgentLane = { kind: 'releasing', agent, job: 'j', limit: null, fingerprint: 'f', since: 0 };
+const stopped: AgentLane = {
+  kind: 'ending',
+  agent,
+  job: 'j',
+  signal: 'KILL',
+  why: 'unreleased',
+  released: false,
+  failure: { code: 'E_GATE_SILENT', message: 'silent', retry: true },
+  due: 9,
+};
+const registering: AgentLane = { kind: 'registering', agent, fingerprint: 'f', since: 0 };
+
+/** What becomes of the job of an agent in `lane` that ended with exit code 0, if this is all that is left of its output. */
+async function judged(lane: AgentLane, output: string): Promise<{ readonly returned: boolean; readonly result: JobResult | null }> {
+  using dir = scratch();
+  const clock = handClock();
+  async function* logs() {
+    if (output !== '') yield [{ stream: 'stdout', time: 1n, bytes: Buffer.from(output) }];
+  }
+  const runtime = { name: 'docker', logs } as unknown as Runtime;
+  const slot: Slot = { ...emptySlot({ key: 'p/1', runtime: 'docker', service: 'own', grace: 5 }), agent: lane };
+  const posted: SlotEvent[] = [];
+  const reconciler = { slotOf: () => slot, post: (_: string, event: SlotEvent) => posted.push(event) };
+  const followers = new LogFollowers({ logs: createLogFolder(dir.path), clock, state: () => {}, failed: () => {} });
+  const parts = { clock, followers, reconciler, runtimes: [runtime] } as unknown as ObserveParts;
+  await createObserver(parts).exited(agent, { kind: 'code', code: 0 });
+  await followers.close();
+  const [event] = posted;
+  if (event === undefined) throw new Error('nothing was posted');
+  const { changes } = decide(slot, event, 1);
+  const ended = changes.find((one) => one.change === 'ended');
+  return { returned: changes.some(({ change }) => change === 'returned'), result: ended?.change === 'ended' ? ended.result : null };
+}
+
+test.each([
+  ['releasing', releasing],
+  ['stopped', stopped],
+])('a %s job whose log no longer shows its gate is lost, and never runs again', async (_, lane) => {
+  for (const output of ['', 'of the job\n', `${readyMarker(agent)}\nof the job\n`]) {
+    const { returned, result } = await judged(lane, output);
+    expect([returned, result?.kind]).toEqual([false, 'lost']);
+  }
+});
+
+test('a job at whose gate nothing else was printed returns to its queue', async () => {
+  expect(await judged(releasing, `${readyMarker(agent)}\n`)).toEqual({ returned: true, result: null });
+});
+
+test('a job that its log shows to have begun has the result of its script', async () => {
+  const output = `${readyMarker(agent)}\n${releasedMarker(agent)}\nof the job\n`;
+  expect(await judged(releasing, output)).toEqual({ returned: false, result: { kind: 'code', code: 0 } });
+});
+
+test('an agent without a job that says nothing is a failure of its pool', async () => {
+  expect(await judged(registering, '')).toEqual({ returned: false, result: null });
+});
