@@ -1,6 +1,6 @@
 /**
  * What a user has made of System V: shared memory, semaphores and message queues. No process and no control group has them, and
- * they outlive both. Whoever made one may always remove it and cannot deny having made it; its owner is what a job says, even
+ * they outlive both. Its creator may always remove it and cannot deny having made it; its owner is what a job says, even
  * another job's user.
  */
 import { readOr } from '../../system/process-identity.ts';
