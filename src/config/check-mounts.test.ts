@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { Mount } from '../runtimes/runtime.ts';
-import { hostPathProblem, mountProblemFor } from './check-mounts.ts';
+import { hostPathProblem, lookAtPlaces, mountProblemFor } from './check-mounts.ts';
 
 let dir: Scratch;
 let config: Parameters<typeof mountProblemFor>[0];
@@ -163,4 +163,24 @@ ${machines('near', '/srv/d:/d:rw', '/srv/d/one:/one')}${machines('far', '/srv/d/
     const same = 'volumes: ["/srv/d:/d:rw", "/srv/d:/again", "/srv/dd/x:/x", "/srv/ro:/ro", "/srv/ro/in:/in"]';
     expect(await errors(pool('n', same), pool('m', 'agents: 2, volumes: ["/srv/{name}:/d:rw", "/srv/box-n-2/x:/x"]'))).toEqual([]);
   });
+});
+
+it('nothing shows what a link on a file server makes of a secret, the state or the socket', () => {
+  const places = new Map(
+    [at('secrets', 'token'), config.stateDir, config.socket].map((path, n) => [
+      path,
+      { near: path, real: `/nfs/${n}/x`, exists: true },
+    ]),
+  );
+  const why = (path: string) => hostPathProblem(mount(path), { ...config, places });
+  expect(why('/nfs/0')).toContain('secret file of services.ci.token');
+  expect(why('/nfs/1/x/logs')).toContain('state of onejob');
+  expect(why('/nfs/2')).toContain('talk to onejob');
+  expect(why('/nfs/3')).toBeNull();
+});
+
+it('looks also where secrets lead', async () => {
+  expect([...(await lookAtPlaces({ ...config, pools: [] })).keys()]).toEqual(
+    expect.arrayContaining([at('secrets', 'token'), config.stateDir, config.socket]),
+  );
 });

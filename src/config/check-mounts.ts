@@ -12,16 +12,20 @@ import { formatPath, type Path } from './problem.ts';
 import { slotNames } from './template.ts';
 import { isNamed, mountPathProblem, pathProblem } from './volumes.ts';
 
-/** Looks once, for the check and for the agents, at all folders of this host that their sandboxes have. */
-export function lookAtPlaces(config: Pick<Config, 'pools' | 'host'>): Promise<Config['places']> {
+/** Looks once, for the check and for the agents, at all folders of this host that their sandboxes have, and at what none may have. */
+export function lookAtPlaces(config: Omit<Guarded, 'places'> & Pick<Config, 'pools' | 'host'>): Promise<Config['places']> {
   const nameOf = slotNames(config);
-  return lookAt(
-    config.pools.flatMap((pool) => {
+  const secrets = secretsOf(config).flatMap(([, secret]) => (secret.kind === 'file' ? [secret.path] : []));
+  return lookAt([
+    ...secrets,
+    config.stateDir,
+    config.socket,
+    ...config.pools.flatMap((pool) => {
       const folders = [pool.hooks, pool.plugins].filter((folder) => folder !== null);
       const mounts = pool.recipe.mounts.filter(({ cache }) => !isNamed(cache)).map(({ host }) => host);
       return [...folders, ...mounts].flatMap((path) => pathsOf(pool, path, nameOf));
     }),
-  );
+  ]);
 }
 
 /** What a path is for each agent of the pool. Unknown while their number is: it stays as it is written. */
@@ -148,21 +152,24 @@ function warnMissing(pool: PoolConfig, path: Path, host: string, { config, inPoo
 }
 
 /** The parts of a config with places that no job may see. */
-export type Guarded = Pick<Config, 'stateDir' | 'socket'> & WithSecrets;
+export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'places'> & WithSecrets;
 
 /** Why no job may see this host path, in volumes of a pool or of a job; null when it may. */
 export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): string | null {
+  /** Also where a link on a file server leads. */
+  const waysOf = (path: string): readonly string[] => [path, config.places.get(path)?.real ?? path];
+  const isShown = (path: string): boolean => waysOf(path).some((way) => shows(mount.host, way));
   for (const [key, secret] of secretsOf(config)) {
-    if (secret.kind === 'file' && shows(mount.host, secret.path)) {
+    if (secret.kind === 'file' && isShown(secret.path)) {
       return `would show jobs the secret file of ${key}, ${secret.path}; move the secret, or choose a narrower folder`;
     }
   }
-  if (shows(mount.host, config.stateDir) || shows(config.stateDir, mount.host)) {
+  if (isShown(config.stateDir) || waysOf(config.stateDir).some((way) => shows(way, mount.host))) {
     return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
   }
   // Everyone who can open the socket may do everything that onejob may.
   const sockets = [config.socket, ...(readGroup() === null ? [] : [sharedSocket(config.stateDir)])];
-  const socket = sockets.find((path) => shows(mount.host, path));
+  const socket = sockets.find(isShown);
   return socket === undefined ? null : `would let jobs talk to onejob, because its socket is ${socket}; choose another folder`;
 }
 

@@ -5,7 +5,7 @@ import type { PoolConfig, TrustConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
 
 export function checkTrust(pool: PoolConfig, checking: Checking): void {
-  const { sound, inPool } = checking;
+  const { config, sound, inPool } = checking;
   if (!sound(pool, 'trust')) return;
   const { trust, recipe } = pool;
   if (trust.network === 'none' || trust.network === 'host') {
@@ -26,7 +26,8 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
     inPool(pool, ['runtime'], `is process, ${how}; ${help}`);
   }
   for (const { host, cache } of recipe.mounts) {
-    if (cache !== null || !sound(pool, 'volumes') || engineSocketIn(host) === null) continue;
+    const real = config.places.get(host)?.real ?? host;
+    if (cache !== null || !sound(pool, 'volumes') || (engineSocketIn(host) ?? engineSocketIn(real)) === null) continue;
     const how = `and untrusted jobs come in through ${quoted(open)}; write ${closing(open)}`;
     inPool(pool, ['volumes'], `contain ${host}, which lets a job do everything on this host, ${how}`);
   }

@@ -5,7 +5,9 @@
 import { lstatSync, opendirSync } from 'node:fs';
 import { join } from 'node:path';
 import { attempt, toFailure } from '../errors.ts';
+import { ownMounts, serversIn } from '../system/mountinfo.ts';
 import { follow, realOf } from '../system/real-path.ts';
+import type { Config } from './config.ts';
 
 /** Folders of running programs, and stores of engines: images, files of other jobs, credentials. */
 const folders = [
@@ -21,22 +23,37 @@ const homes = /^\/(?:root|home(?:\/[^/]+)?)$/;
 /** How many entries are checked, since a folder of data may have millions on a slow disk. */
 const most = { names: 2_000, folders: 100 } as const;
 
-/** Why an untrusted job must not see it, as the rest of a sentence; null when it may. */
-export function whyNoStranger(host: string): string | null {
-  const socket = engineSocketIn(host);
-  if (socket !== null) return `it gives access to ${socket}`;
-  for (const path of new Set([host, realOf(host)])) {
-    const folder = folders.find((each) => path === each || path.startsWith(`${each}/`) || each.startsWith(`${path}/`));
-    if (folder !== undefined) return `it ${path.startsWith(folder) ? 'lies in' : 'holds'} ${folder}`;
-    if (homes.test(path)) return `it is a home directory`;
-    if (keyNames.test(path)) return 'programs keep keys there';
+/**
+ * Why an untrusted job must not see it, as the rest of a sentence; null when it may. `places`: where the config's paths lead on file
+ * servers, of which the whole way is mounted.
+ */
+export function whyNoStranger(host: string, places: Config['places'], mountinfo = ownMounts()): string | null {
+  const { end, server } = follow(host, mountinfo);
+  const real = places.get(host)?.real ?? (server === null ? end : null);
+  if (real === null) return 'its file server has not said where it leads';
+  for (const path of new Set([host, end, real])) {
+    const why = whyNamed(path);
+    if (why !== null) return why;
   }
-  const { end, server } = follow(host);
-  // A socket is used on its own host, and a server that is away would stop this process.
-  return server === null ? whySocket(end) : null;
+  for (const path of new Set([end, real])) {
+    // A socket is used on its own host, and a server that is away would stop this process.
+    const why = follow(path, mountinfo).server === null ? whySocket(path, mountinfo) : null;
+    if (why !== null) return why;
+  }
+  return null;
 }
 
-function whySocket(path: string): string | null {
+function whyNamed(path: string): string | null {
+  const socket = engineSocketIn(path);
+  if (socket !== null) return `it gives access to ${socket}`;
+  const folder = folders.find((each) => path === each || path.startsWith(`${each}/`) || each.startsWith(`${path}/`));
+  if (folder !== undefined) return `it ${path.startsWith(folder) ? 'lies in' : 'holds'} ${folder}`;
+  if (homes.test(path)) return `it is a home directory`;
+  return keyNames.test(path) ? 'programs keep keys there' : null;
+}
+
+function whySocket(path: string, mountinfo: string): string | null {
+  const serverOf = serversIn(mountinfo);
   const say = (found: string) => `${found} is a socket of this host`;
   try {
     const kind = lstatSync(path, { throwIfNoEntry: false });
@@ -45,6 +62,8 @@ function whySocket(path: string): string | null {
     const top = namesIn(path, most.names);
     if (top.socket !== null) return say(top.socket);
     for (const folder of top.folders.slice(0, most.folders)) {
+      // A server may be mounted below a folder of this host.
+      if (serverOf(folder) !== null) continue;
       // A folder in it that cannot be read, or is gone by now, is skipped.
       const socket = attempt(() => namesIn(folder, most.names / 10).socket);
       if (socket !== null) return say(socket);

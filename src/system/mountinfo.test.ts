@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { mountOf, mountTypeOf } from './mountinfo.ts';
+import { mountOf, mountTypeOf, serversIn } from './mountinfo.ts';
 
 it('finds the mount that a path lies on', () => {
   const mountinfo = [
@@ -12,4 +12,10 @@ it('finds the mount that a path lies on', () => {
   expect(mountTypeOf('/home/c', mountinfo)).toBe('nfs4');
   expect(mountTypeOf('/homestead', mountinfo)).toBe('ext4');
   expect(mountOf('/home/c', mountinfo)).toEqual({ point: '/home', type: 'nfs4', options: ['rw'] });
+});
+
+it.each(['wekafs', 'panfs', 'orangefs', 'ocfs2', 'gfs2', 'virtiofs', 'vboxsf', 'nfs4'])('%s may wait for a server', (type) => {
+  const mountinfo = `20 1 0:20 / / rw - ext4 /dev/sda rw\n21 20 0:21 / /data rw - ${type} x rw`;
+  expect(serversIn(mountinfo)('/data/x')).toBe('/data');
+  expect(serversIn(mountinfo)('/srv')).toBeNull();
 });

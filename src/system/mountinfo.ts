@@ -6,7 +6,7 @@ export const ownMounts = (): string => readFileSync('/proc/self/mountinfo', 'utf
 
 /** Types of file systems behind which a server may be. */
 const served =
-  /^(?:nfs|nfs4|cifs|smb\w*|ceph|lustre|gpfs|beegfs|glusterfs|afs|9p|autofs|fuse|fuse\.(?!(?:fuse-overlayfs|ext\d|ntfs(?:-3g)?|exfat|bindfs|mergerfs|gocryptfs|encfs|lxcfs)$).+)$/;
+  /^(?:nfs|nfs4|cifs|smb\w*|ceph|lustre|gpfs|beegfs|glusterfs|afs|wekafs|panfs|orangefs|ocfs2|gfs2|virtiofs|vboxsf|9p|autofs|fuse|fuse\.(?!(?:fuse-overlayfs|ext\d|ntfs(?:-3g)?|exfat|bindfs|mergerfs|gocryptfs|encfs|lxcfs)$).+)$/;
 
 /** For an absolute path without links: where the file server is mounted that it lies on; null: it is on this host. */
 export function serversIn(mountinfo: string): (path: string) => string | null {

@@ -9,6 +9,7 @@ import { attempt } from '../errors.ts';
 import { killGroup, listen, startGroup } from './group.ts';
 import { jsonOf } from './json.ts';
 import { ownMounts, serversIn } from './mountinfo.ts';
+import { childrenOf, readOr } from './process-identity.ts';
 
 export interface Way {
   /** Without links, also if its last parts do not exist. Of what lies on a server, as it is written. */
@@ -79,8 +80,8 @@ export interface Look {
 }
 
 type Answers = readonly (readonly [real: string, exists: boolean])[];
-/** Asks one file server about paths; null: it did not answer in time. */
-export type AskServer = (paths: readonly string[]) => Promise<Answers | null>;
+/** Asks one file server, by where it is mounted, about paths; null: it did not answer in time. */
+export type AskServer = (paths: readonly string[], server: string) => Promise<Answers | null>;
 
 /** Looks at each path, also on file servers. */
 export async function lookAt(
@@ -97,8 +98,11 @@ export async function lookAt(
   }
   byServer.delete(null);
   // One that is away keeps no other from answering.
-  const asked = [...byServer.values()].map(async (some) => {
-    const answers = await ask(some.map(({ end }) => end));
+  const asked = [...byServer].map(async ([server, some]) => {
+    const answers = await ask(
+      some.map(({ end }) => end),
+      server ?? '/',
+    );
     for (const [at, { path, end }] of some.entries()) {
       const [real, exists] = answers?.[at] ?? [null, null];
       looks.set(path, { near: end, real, exists });
@@ -123,10 +127,26 @@ const { basename, dirname, join } = require('node:path');
 const realOf = (path) => {
   try { return realpathSync(path); } catch { return path === '/' ? path : join(realOf(dirname(path)), basename(path)); }
 };
-process.stdout.write(JSON.stringify(process.argv.slice(1).map((path) => [realOf(path), existsSync(path)])));`;
+process.stdout.write(JSON.stringify(process.argv.slice(2).map((path) => [realOf(path), existsSync(path)])));`;
 
-const askServer: AskServer = async (paths) => {
-  const child = startGroup(process.execPath, ['-e', program, '--', ...paths], {});
+/**
+ * Whether an earlier program still hangs at this server although it was killed, which nothing ends before the server is back. Another
+ * one would only hang there, too.
+ */
+function hangsAt(server: string): boolean {
+  return childrenOf(process.pid).some((pid) => {
+    const [, , , , where] = readOr(`/proc/${pid}/cmdline`, '').split('\0');
+    const [, waiting = '0'] = /^SigPnd:\s*([0-9a-f]+)$/m.exec(readOr(`/proc/${pid}/status`, '')) ?? [];
+    return where === server && (BigInt(`0x${waiting}`) & killed) !== 0n;
+  });
+}
+
+/** SIGKILL, as /proc/PID/status has it: bit 8. https://man7.org/linux/man-pages/man5/proc_pid_status.5.html */
+const killed = 0x100n;
+
+const askServer: AskServer = async (paths, server) => {
+  if (hangsAt(server)) return null;
+  const child = startGroup(process.execPath, ['-e', program, '--', server, ...paths], {});
   if (child instanceof Error) return null;
   let said = '';
   const take = (data: Buffer, from: 'stdout' | 'stderr'): boolean => {
@@ -134,7 +154,6 @@ const askServer: AskServer = async (paths) => {
     return true;
   };
   const end = await listen(child, { clock: systemClock, limit: patience, drain: 250, signal: undefined, take });
-  // It may hang in the kernel, where nothing ends it before the server is back.
   if (end !== 'closed' && child.pid !== undefined) killGroup(child.pid);
   const answers = end === 'closed' ? jsonOf(Buffer.from(said, 'latin1').toString()) : null;
   return Array.isArray(answers) ? (answers as Answers) : null;

@@ -158,6 +158,7 @@ export function openManager({
       log,
       exitOf: (agent: AgentId) => store.history.get(agent)?.exit ?? null,
       stateDir: store.dir,
+      places: new Map(),
       host: 'box',
       filter: fakeFilter,
     },

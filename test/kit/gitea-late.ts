@@ -66,6 +66,7 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
   });
   const service = createLateGitea({
     ...{ ...own, port, images: [], pollEvery: askEvery, pools: [pool], stateDir: store.dir, left, filter: fakeFilter },
+    places: new Map(),
     files: { ...files, keep: (id, one) => track(files.keep(id, one)) },
     rows: createLateRows('forge', { store, clock, log }, (one) => ({
       ...port.aboutOf(one),

@@ -81,6 +81,7 @@ export function gitlabService({
   const real = openJobFiles(join(store.dir, 'jobs-lab'), port);
   const parts: GitlabParts = {
     ...{ config, client, program, port, images: config.images, pollEvery: config.pollEvery, stateDir: store.dir, clock, log, left },
+    places: new Map(),
     ...{ filter, pools: [testPool({ service: 'lab', ...pool })] },
     files: { ...real, keep: (id, what) => track(real.keep(id, what)) },
     rows: createLateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),

@@ -14,7 +14,7 @@ const node = process.execPath;
 async function onDeadServer(folder: string, ...command: string[]): Promise<string> {
   mkdirSync(folder);
   const options = 'fd=3,rootmode=40000,user_id=0,group_id=0,allow_other';
-  const script = `exec 3<>/dev/fuse; mount -i -t fuse.sshfs -o ${options} dead "$0" || exit; "$@" 3<&-`;
+  const script = `exec 3<>/dev/fuse; mount -i -t fuse.sshfs -o ${options} dead "$0" || exit; "$@"`;
   const { stdout } = await promisify(execFile)('unshare', ['-m', '/bin/sh', '-c', script, folder, ...command], {
     cwd: root,
     timeout: 60_000,
@@ -22,6 +22,22 @@ async function onDeadServer(folder: string, ...command: string[]): Promise<strin
   });
   return stdout;
 }
+
+/** The program of such a server that reads requests, and answers only the first, in which the kernel introduces itself. */
+const reader = `
+const { readSync, writeSync } = require('node:fs');
+const bytes = Buffer.alloc(1 << 17);
+readSync(3, bytes);
+const answer = Buffer.alloc(80);
+answer.writeUInt32LE(80, 0);
+bytes.copy(answer, 8, 8, 16);
+answer.writeUInt32LE(7, 16);
+answer.writeUInt32LE(31, 20);
+answer.writeUInt32LE(4096, 36);
+writeSync(3, answer);
+try {
+  for (;;) readSync(3, bytes);
+} catch {}`;
 
 describe.skipIf(lacks('mount', 'fuse'))('with a volume on a file server that is away', () => {
   test('config check does not wait for it', async () => {
@@ -71,5 +87,26 @@ describe.skipIf(lacks('mount', 'fuse'))('with a volume on a file server that is 
     expect(agent).toMatch(/^E_AGENT_PACKAGE .* its file server does not answer/);
     expect(secret).toBe(`E_SECRET The secret file ${at('token')} cannot be read: its file server does not answer.`);
     expect(reads).toBe('true');
+  });
+
+  test('a program that hangs there, and cannot be killed, is the only one', async () => {
+    using dir = scratch();
+    const server = join(dir.path, 'server');
+    const program = `
+      import { spawn, spawnSync } from 'node:child_process';
+      import { setTimeout as sleep } from 'node:timers/promises';
+      import { lookAt } from '${root}/src/system/real-path.ts';
+      import { childrenOf } from '${root}/src/system/process-identity.ts';
+      const answers = spawn(process.execPath, ['-e', ${JSON.stringify(reader)}], { stdio: ['ignore', 'ignore', 'inherit', 3] });
+      for (let times = 0; times < 3; times++) {
+        const looks = await lookAt(['${server}/data']);
+        console.log(looks.get('${server}/data').real, childrenOf(process.pid).filter((pid) => pid !== answers.pid).length);
+      }
+      // It is busy, but what hangs is freed.
+      spawnSync('umount', ['-i', '-c', '-f', '${server}']);
+      while (childrenOf(process.pid).length > 0) await sleep(10);
+      process.exit(0);`;
+    const said = await onDeadServer(server, node, '--input-type=module', '-e', program);
+    expect(said.trim().split('\n')).toEqual(['null 1', 'null 1', 'null 1']);
   });
 });

@@ -4,7 +4,7 @@
  * A trusted job's agent talks to the service directly, so that onejob cannot disturb it (S5); an untrusted one's through the
  * filter.
  */
-import type { PoolConfig } from '../../config/config.ts';
+import type { Config, PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
 import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
 import { hasCode, type OnejobError, toFailure } from '../../errors.ts';
@@ -41,7 +41,7 @@ import type { BuildkiteServiceConfig } from './type.ts';
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
   const { store, clock, log, variables, slots, onejob, env, pools, fetch } = parts;
   const { name, endpoint, registration } = config;
-  const { secretsKey, host } = parts.config;
+  const { secretsKey, host, places } = parts.config;
   const { version, self } = onejob;
   const token = () => readSecret(config.token, variables);
   const metricsToken = () => readSecret(config.metricsToken ?? config.token, variables);
@@ -57,7 +57,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && onejob.temporary !== true;
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
-  const doctor = { config, pools, stateDir: store.dir, api, tokens: { service: token, metrics: metricsToken } };
+  const doctor = { config, pools, places, stateDir: store.dir, api, tokens: { service: token, metrics: metricsToken } };
   const front: FrontParts = {
     ...{ config, pools, token, program, clock, log },
     rows: createJobRows(name, parts),
@@ -69,6 +69,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const pins = createPinStore(store, clock);
   return createBuildkite({
     ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
+    places,
     exitOf: (agent) => store.history.get(agent)?.exit ?? null,
     entry: createStackEntry(name, stacks, { host, version, store, clock }),
     admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
@@ -77,6 +78,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
 
 export interface BuildkiteParts extends FrontParts {
   readonly stateDir: string;
+  readonly places: Config['places'];
   readonly host: string;
   readonly stacks: Stacks;
   readonly entry: StackEntry;
@@ -110,7 +112,7 @@ function share(parts: BuildkiteParts, front: ReturnType<typeof createFront>, wak
 const [leavePatience, sayPatience] = [5_000, 1_000];
 
 export function createBuildkite(parts: BuildkiteParts): CiService {
-  const { config, rows, stacks, entry, stateDir, filter, clock, log } = parts;
+  const { config, rows, stacks, entry, stateDir, places, filter, clock, log } = parts;
   const results = new Map<JobId, JobResult>();
   /** When their scripts began, wall clock, ms: a short job is over before the service was asked about it. */
   const began = new Map<JobId, number>();
@@ -221,7 +223,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         for (const { job, admission, verdict } of reservations.in(slot)) {
           if (admission === null || verdict !== null || isTaken(job, slot)) continue;
           if (only === 'ownImage' && !hasOwnImage(pool, admission)) continue;
-          return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, admission, stateDir) };
+          return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, admission, stateDir, places) };
         }
         return null;
       },
@@ -234,7 +236,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         const pool = one === null ? undefined : poolOf(one.slot);
         // A job without admission gets nothing of the pool or another repository.
         if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
-        return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
+        return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir, places);
       },
       ...whenCommitted(apply),
     },

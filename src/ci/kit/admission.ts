@@ -3,7 +3,7 @@
  * without what outlives a job or weakens the sandbox. Reads the disk only to see where volumes lead.
  */
 import { hash } from 'node:crypto';
-import type { PoolConfig, TrustConfig } from '../../config/config.ts';
+import type { Config, PoolConfig, TrustConfig } from '../../config/config.ts';
 import { whyNoStranger } from '../../config/host-places.ts';
 import { isNamed, untrustedCachePath } from '../../config/volumes.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
@@ -69,11 +69,12 @@ export function untrustedRecipe(
   pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
   key: string | null,
   stateDir: string,
+  places: Config['places'],
 ): Recipe {
   const { trust, name } = pool;
   const own = trust.caches === 'private' ? key : null;
   const keep = (mount: Mount): Mount[] => {
-    if (mount.cache === null) return whyNoStranger(mount.host) === null ? [{ ...mount, readOnly: true }] : [];
+    if (mount.cache === null) return whyNoStranger(mount.host, places) === null ? [{ ...mount, readOnly: true }] : [];
     return own === null || !isNamed(mount.cache)
       ? []
       : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
@@ -90,12 +91,19 @@ export function untrustedRecipe(
 }
 
 /** Whether a job with this admission needs another sandbox than the standby. */
-export function wantsOther(pool: PoolConfig | undefined, admission: Extract<Admission, { kind: 'run' }>, stateDir: string) {
+export function wantsOther(
+  pool: PoolConfig | undefined,
+  admission: Extract<Admission, { kind: 'run' }>,
+  stateDir: string,
+  places: Config['places'],
+) {
   if (admission.trusted) return false;
   if (pool === undefined) return true;
   // A template's path is known only for a slot.
   if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
-  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir)) !== JSON.stringify(pool.recipe);
+  return (
+    JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir, places)) !== JSON.stringify(pool.recipe)
+  );
 }
 
 /** Whether the sandbox of a job with this admission has another image than its pool's. */

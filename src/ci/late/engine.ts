@@ -4,7 +4,7 @@
  * has become of it. The service's own credential enters no sandbox.
  */
 import { join } from 'node:path';
-import type { PoolConfig } from '../../config/config.ts';
+import type { Config, PoolConfig } from '../../config/config.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
@@ -39,6 +39,7 @@ export interface LateParts<G, K> extends Pick<JobsParts<G, K>, 'port' | 'files' 
   readonly left: Left;
   readonly slots: Pick<SlotFacts, 'jobsOf'>;
   readonly stateDir: string;
+  readonly places: Config['places'];
   readonly clock: Clock;
   readonly log: Log;
   readonly random: () => number;
@@ -52,7 +53,7 @@ export interface LateParts<G, K> extends Pick<JobsParts<G, K>, 'port' | 'files' 
 export function openLate<G, K>(service: string, port: LatePort<G, K>, parts: OpenParts) {
   const { store, clock, log, slots, pools, variables, onejob, env } = parts;
   const { version, self, temporary } = onejob;
-  const { secretsKey } = parts.config;
+  const { secretsKey, places } = parts.config;
   const keys = async () =>
     secretsKey === null
       ? null
@@ -60,6 +61,7 @@ export function openLate<G, K>(service: string, port: LatePort<G, K>, parts: Ope
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
   return {
     ...{ service, port, pools, slots, stateDir: store.dir, clock, log, random: Math.random },
+    places,
     admission: { keys, pins: createPinStore(store, clock) },
     filter: temporary === true ? null : (parts.filter ?? createFilter(filterParts)),
     left: createLeft(subdirectory(store.dir, 'filter')),
@@ -85,7 +87,7 @@ const longestWords = 300;
 
 /** All of a service but its name for `doctor` and what equips its sandboxes. */
 export function createLateBound<G, K>(parts: LateParts<G, K>) {
-  const { service, port, program, filter, left, slots, rows, stateDir, clock, log } = parts;
+  const { service, port, program, filter, left, slots, rows, stateDir, places, clock, log } = parts;
   const [pool] = parts.pools;
   const closing = new AbortController();
   const { signal } = closing;
@@ -113,7 +115,8 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
   const isTaken = ({ job }: One): boolean =>
     [...new Set([...parts.known, ...offers.keys()])].some((slot) => slots.jobsOf(slot).includes(job));
   const waiting = (): One[] => jobs.all().filter((one) => one.verdict === null && !one.hasBegun && !isTaken(one));
-  const isCold = (one: One): boolean => one.admission !== null && (one.image !== null || wantsOther(pool, one.admission, stateDir));
+  const isCold = (one: One): boolean =>
+    one.admission !== null && (one.image !== null || wantsOther(pool, one.admission, stateDir, places));
 
   function say(problem: string | null): void {
     trouble = problem;
@@ -322,7 +325,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
           // A job without admission gets nothing of the pool.
           if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
           const { trusted } = one.admission;
-          const base = trusted ? recipe : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
+          const base = trusted ? recipe : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir, places);
           if (one.image !== null) return { ...base, image: one.image, ...jobs.imageRights(one.image, trusted) };
           return trusted ? null : base;
         },

@@ -21,11 +21,10 @@ import {
   signalProcess,
   withDescendants,
 } from '../../system/process-identity.ts';
-import { run } from '../../system/run.ts';
-import { path } from './bubblewrap.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
 import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
+import { removeIpc } from './ipc.ts';
 import { freeLostUids, freeUid, isAgentUid, uidClaims, uidOf } from './uids.ts';
 
 /** ms that killed processes may take to end. */
@@ -112,29 +111,11 @@ async function removeStrays({ uid, mode }: Intent): Promise<void> {
   if (mode !== 'plain' || uid === null || !isAgentUid(uid)) return;
   for (const shared of ['/tmp', '/var/tmp', '/dev/shm', '/dev/mqueue', '/run/lock'])
     if (existsSync(shared)) mustBeGone(`the files of user ${uid} in ${shared}`, await removeOwned(shared, uid));
-  // No process and no control group has this memory any more, and nothing else would free it.
-  const left = ipcOf(uid);
-  if (left.length > 0) await run('ipcrm', left, { uid, gid: uid, env: { PATH: path } });
-  if (left.length === 0 || ipcOf(uid).length === 0) return;
+  if (await removeIpc(uid)) return;
   const message = `Cannot remove the System V IPC objects of user ${uid}.`;
   throw new OnejobError('E_REMOVE', message, {
     hint: 'Type "ipcs" to see them, and remove them with "ipcrm" as root.',
     retry: true,
-  });
-}
-
-/** Options of `ipcrm` for what a user has made or owns of System V: shared memory, semaphores and message queues. */
-function ipcOf(uid: number): string[] {
-  return [
-    ['shm', '-m'],
-    ['sem', '-s'],
-    ['msg', '-q'],
-  ].flatMap(([kind = '', option = '']) => {
-    const [head = [], ...rows] = readOr(`/proc/sysvipc/${kind}`, '')
-      .split('\n')
-      .map((line) => line.trim().split(/ +/));
-    const [own, made] = [head.indexOf('uid'), head.indexOf('cuid')];
-    return rows.flatMap((row) => ([row[own], row[made]].includes(String(uid)) ? [option, row[1] ?? ''] : []));
   });
 }
 

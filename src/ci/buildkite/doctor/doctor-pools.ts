@@ -9,12 +9,12 @@ import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { saidOf } from '../../service-findings.ts';
 import type { DoctorParts } from './doctor.ts';
 
-type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;
+type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir' | 'places'>;
 
 export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> {
-  const { pools } = parts;
+  const { pools, places } = parts;
   const found = await Promise.all(
-    pools.map(async (pool) => [...ofTrust(pool), ...ofVolumes(pool), ...ofTimes(pool), ...(await ofFolders(pool))]),
+    pools.map(async (pool) => [...ofTrust(pool), ...ofVolumes(pool, places), ...ofTimes(pool), ...(await ofFolders(pool))]),
   );
   const ofSecrets = await ofKeys(parts);
   const homes = ofSecrets.length > 0 ? pools.flatMap(ofHomes) : [];
@@ -41,9 +41,10 @@ function ofTrust(pool: PoolConfig): Finding[] {
 const delicate = /^\/(?:root|etc)(?:\/|$)/;
 
 /** Which volumes untrusted jobs can read, and which they do not get. */
-function ofVolumes(pool: PoolConfig): Finding[] {
+function ofVolumes(pool: PoolConfig, places: PoolFindingParts['places']): Finding[] {
   if (!isOpenToUntrusted(pool)) return [];
-  const volumes = pool.recipe.mounts.filter(({ cache }) => cache === null).map(({ host }) => ({ host, why: whyNoStranger(host) }));
+  const mounts = pool.recipe.mounts.filter(({ cache }) => cache === null);
+  const volumes = mounts.map(({ host }) => ({ host, why: whyNoStranger(host, places) }));
   const left = volumes
     .filter(({ why }) => why !== null)
     .map(({ host, why }) => fine(subjectOf(pool), `Untrusted jobs do not get ${host}: ${why}.`));

@@ -77,6 +77,7 @@ async function check(given: Given): Promise<Finding[]> {
   const token = async () => given.token ?? buildkite.token;
   const parts: DoctorParts = {
     ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api },
+    places: new Map(),
     tokens: { service: token, metrics: bk.metricsToken === null ? token : async () => buildkite.metricsToken },
     keys: given.keys ?? (async () => null),
     filter: {

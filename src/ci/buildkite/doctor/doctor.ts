@@ -17,7 +17,7 @@ import type { BuildkiteParts } from '../service.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
 import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
 
-export interface DoctorParts extends Pick<BuildkiteParts, 'config' | 'pools' | 'stateDir' | 'clock'> {
+export interface DoctorParts extends Pick<BuildkiteParts, 'config' | 'pools' | 'stateDir' | 'places' | 'clock'> {
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   /** Each reads a token. @throws OnejobError E_SECRET */
   readonly tokens: Readonly<Record<'service' | 'metrics', () => Promise<string>>>;
@@ -37,7 +37,7 @@ export async function findings(parts: DoctorParts, sandboxes: DiagnosticSandboxe
   const [token, ofPools, within] = await Promise.all([
     tokenFindings(parts, signal),
     poolFindings(parts),
-    lookWithin(parts, classesOf(pools, sandboxes, parts.stateDir), signal),
+    lookWithin(parts, classesOf(pools, sandboxes, parts), signal),
   ]);
   return [...token, ...programFindings(config.name, parts.program.state, config.agentPackage.from), ...within, ...ofPools];
 }
@@ -45,13 +45,13 @@ export async function findings(parts: DoctorParts, sandboxes: DiagnosticSandboxe
 type SandboxClass = ReturnType<typeof classesOf>[number];
 
 /** The sandboxes of pools' agents, and those of their untrusted jobs, whose agents use the filter. */
-function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, stateDir: string) {
+function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, about: Pick<DoctorParts, 'stateDir' | 'places'>) {
   return pools.flatMap((pool) => {
     /** null: it has no image yet. */
     const sandbox = sandboxes.like(pool.name);
     const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
     const other = isOpenToUntrusted(pool)
-      ? sandboxes.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir))
+      ? sandboxes.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, about.stateDir, about.places))
       : null;
     if (!isOpenToUntrusted(pool) || (other === null && sandbox === null)) return [own];
     // Whether its programs are those of the pool's own, and also its network, so that the same problem affects both.

@@ -36,7 +36,7 @@ async function poolOf(keys: string): Promise<{ pool: PoolConfig; recipe: Recipe 
 describe('an untrusted job', () => {
   it('has no caches, can write to no volume, and nothing that weakens its sandbox', async () => {
     const { pool, recipe } = await poolOf(all);
-    const made = untrustedRecipe(recipe, pool, null, '/state');
+    const made = untrustedRecipe(recipe, pool, null, '/state', new Map());
     expect(made).toEqual({
       ...recipe,
       mounts: [
@@ -54,17 +54,17 @@ describe('an untrusted job', () => {
 
   it('has the image and the network that the owner wants', async () => {
     const { pool, recipe } = await poolOf(`${all}, trust: { image: "plain:1", network: lab }`);
-    expect(untrustedRecipe(recipe, pool, null, '/state')).toMatchObject({ image: 'plain:1', network: 'lab' });
+    expect(untrustedRecipe(recipe, pool, null, '/state', new Map())).toMatchObject({ image: 'plain:1', network: 'lab' });
     const { pool: chosen, recipe: open } = await poolOf('image: auto, trust: { image: "plain:1" }');
-    expect(untrustedRecipe(open, chosen, null, '/state').image).toBe('plain:1');
+    expect(untrustedRecipe(open, chosen, null, '/state', new Map()).image).toBe('plain:1');
     const process = await poolOf('runtime: process, isolation: none, trust: { image: "plain:1" }');
-    expect(untrustedRecipe(process.recipe, process.pool, null, '/state').image).toBeNull();
+    expect(untrustedRecipe(process.recipe, process.pool, null, '/state', new Map()).image).toBeNull();
   });
 
   it("may have named caches of its repository, never the slot's or the owner's own", async () => {
     const { pool, recipe } = await poolOf(`${all}, trust: { caches: private }`);
     const caches = (repository: string | null) =>
-      untrustedRecipe(recipe, pool, keyOf(repository), '/state').mounts.filter(({ cache }) => cache !== null);
+      untrustedRecipe(recipe, pool, keyOf(repository), '/state', new Map()).mounts.filter(({ cache }) => cache !== null);
     const key = keyOf(fork);
     expect(caches(fork)).toEqual([
       {
@@ -94,7 +94,8 @@ describe('an untrusted job', () => {
     const server = createServer().listen(socket);
     await once(server, 'listening');
     const at = (host: string): Mount => ({ host, container: '/x', readOnly: true, variable: null, cache: null });
-    const left = (...hosts: string[]) => untrustedRecipe({ ...recipe, mounts: hosts.map(at) }, pool, null, '/state').mounts;
+    const left = (...hosts: string[]) =>
+      untrustedRecipe({ ...recipe, mounts: hosts.map(at) }, pool, null, '/state', new Map()).mounts;
     const away = ['/run/user/1000/docker.sock', '/run/user/1000', '/run/libvirt', '/var/run/x', '/proc', '/var/lib/docker', '/var'];
     const homes = [
       '/root',
@@ -112,10 +113,18 @@ describe('an untrusted job', () => {
     await once(server, 'close');
   });
 
+  it('is not shown what the link of a file server leads to, if that is a home', async () => {
+    const { pool, recipe } = await poolOf('volumes: ["/srv/in:/in"], trust: { forks: refuse }');
+    const left = (real: string) =>
+      untrustedRecipe(recipe, pool, null, '/state', new Map([['/srv/in', { near: '/srv/in', real, exists: true }]])).mounts;
+    expect(left('/root')).toEqual([]);
+    expect(left('/srv/v2')).toHaveLength(1);
+  });
+
   it('has a sandbox of its own where it is not known yet what a volume holds', async () => {
     const { pool } = await poolOf('volumes: ["/srv/{name}:/in"]');
     const admission = { kind: 'run', trusted: false, secrets: [], facts: jobFacts({ id: 'j', env: {} }) } as never;
-    expect(wantsOther(pool, admission, '/state')).toBe(true);
+    expect(wantsOther(pool, admission, '/state', new Map())).toBe(true);
   });
 
   it('never has a way to the Engine, be it read-only', async () => {
@@ -123,7 +132,7 @@ describe('an untrusted job', () => {
     const open = { readOnly: true, variable: null, cache: null };
     for (const host of ['/var/run/docker.sock', '/run', '/var/run/', '/']) {
       const given = { ...recipe, mounts: [...recipe.mounts, { ...open, host, container: '/x' }] };
-      expect(untrustedRecipe(given, pool, null, '/state').mounts.map((mount) => mount.container)).toEqual(['/in']);
+      expect(untrustedRecipe(given, pool, null, '/state', new Map()).mounts.map((mount) => mount.container)).toEqual(['/in']);
     }
   });
 });
