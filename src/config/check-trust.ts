@@ -1,5 +1,6 @@
 /** Checks how far a pool keeps jobs and credentials apart, and whether its trust rules can be kept. */
 import type { Runtime } from '../runtimes/runtime.ts';
+import { follow } from '../system/real-path.ts';
 import type { Checking } from './check.ts';
 import type { PoolConfig, TrustConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
@@ -26,6 +27,10 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
     inPool(pool, ['runtime'], `is process, ${how}; ${help}`);
   }
   for (const { host, cache } of recipe.mounts) {
+    if (cache === null && host.includes('{name}') && pool.agents === 'per-device' && follow(host).server !== null) {
+      const why = '"agents" is per-device, so onejob cannot see beforehand where it leads';
+      inPool(pool, ['volumes'], `contain ${host} on a file server, which untrusted jobs do not get: ${why}`, 'warning');
+    }
     const real = config.places.get(host)?.real ?? host;
     if (cache !== null || !sound(pool, 'volumes') || (engineSocketIn(host) ?? engineSocketIn(real)) === null) continue;
     const how = `and untrusted jobs come in through ${quoted(open)}; write ${closing(open)}`;

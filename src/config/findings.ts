@@ -28,11 +28,15 @@ export function secretsOf({ secretsKey, services, notify = null, clouds = [] }: 
 /** Problems of secrets, at their keys. `now`: wall clock, ms since the epoch. */
 export async function checkSecrets(config: WithSecrets, writing: Writing, now: number): Promise<Problem[]> {
   const problems: Problem[] = [];
-  for (const [key, secret] of secretsOf(config)) {
+  // At once: each waits for its file server.
+  const checked = await Promise.all(
+    secretsOf(config).map(async ([key, secret]) => ({ key, secret, ...(await checkSecret(secret, now)) })),
+  );
+  for (const { key, secret, problem, isAway, warnings } of checked) {
     const path = [...key.split('.'), secret.kind];
-    const { problem, warnings } = await checkSecret(secret, now);
     const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
-    if (problem !== null) problems.push({ ...at, level: 'error', message: problem });
+    // It is read again when it is needed.
+    if (problem !== null) problems.push({ ...at, level: isAway ? 'warning' : 'error', message: problem });
     for (const { text } of warnings) problems.push({ ...at, level: 'warning', message: text });
     if (problem !== null) continue;
     const isUsed = key === 'notify.webhook' || (key === 'secrets.key' && tellingOrigin(config.services).size > 0);

@@ -68,6 +68,7 @@ it('judges where the link of a file server leads, which is what a sandbox gets',
   const whyNot = (real: string | null) =>
     whyNoStranger('/nfs/data', new Map([['/nfs/data', { near: '/nfs/data', real, exists: null }]]), mounted('/nfs'));
   expect(whyNot('/root')).toBe('it is a home directory');
+  expect(whyNoStranger('/nfs/data', null, mounted('/nfs')), 'of what onejob adds itself').toBeNull();
   expect(whyNot('/run/docker.sock')).toContain('it gives access to');
   expect(whyNot(at('app'))).toContain('is a socket');
   expect(whyNot('/nfs/v1')).toBeNull();

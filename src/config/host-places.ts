@@ -25,11 +25,11 @@ const most = { names: 2_000, folders: 100 } as const;
 
 /**
  * Why an untrusted job must not see it, as the rest of a sentence; null when it may. `places`: where the config's paths lead on file
- * servers, of which the whole way is mounted.
+ * servers, of which the whole way is mounted; null: as far as this host decides is enough.
  */
-export function whyNoStranger(host: string, places: Config['places'], mountinfo = ownMounts()): string | null {
+export function whyNoStranger(host: string, places: Config['places'] | null, mountinfo = ownMounts()): string | null {
   const { end, server } = follow(host, mountinfo);
-  const real = places.get(host)?.real ?? (server === null ? end : null);
+  const real = places?.get(host)?.real ?? (server === null || places === null ? end : null);
   if (real === null) return 'its file server has not said where it leads';
   for (const path of new Set([host, end, real])) {
     const why = whyNamed(path);

@@ -1,12 +1,11 @@
 /** What is built for a recipe: one Dockerfile on top of the other. The same recipe, base and agent give the same plan and name. */
 import { hash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { serviceType, serviceTypes } from '../ci/types.ts';
 import { OnejobError, toFailure } from '../errors.ts';
-import { isReachable } from '../system/real-path.ts';
+import { readOne, ServerAway } from '../system/one-read.ts';
 
 export const imageLabels = {
   /** Id of the installation that built it; `by-hand` for a template that was used without onejob. */
@@ -142,17 +141,19 @@ export function readTemplates() {
   return { packages: read('packages'), agent: read('agent'), needs };
 }
 
+/** Bytes. */
+const largestDockerfile = 1 << 20;
+
 /** @throws OnejobError E_IMAGE_BUILD, with `retry` while its file server does not answer */
 export async function readDockerfile(path: string): Promise<string> {
-  if (!(await isReachable(path)))
-    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: its file server does not answer.`, {
-      hint: `Type "ls ${dirname(path)}" to see whether it does, or copy the file to a disk of this host.`,
-      retry: true,
-    });
-  try {
-    return await readFile(path, 'utf8');
-  } catch (cause) {
+  const failed = (why: string, more: { readonly retry?: boolean; readonly cause?: unknown } = {}) => {
     const hint = 'Check the path in "dockerfile" of the pool, and the permissions of the file.';
-    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, { hint, cause });
-  }
+    return new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${why}.`, { hint, ...more });
+  };
+  const found = await readOne(path, largestDockerfile).catch((cause: unknown) => {
+    throw failed(toFailure(cause).message, { cause, retry: cause instanceof ServerAway });
+  });
+  if (!found.isFile) throw failed('it is not a file');
+  if (found.size > largestDockerfile) throw failed('it is larger than 1 MiB');
+  return found.text;
 }

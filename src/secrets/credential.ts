@@ -1,7 +1,9 @@
 /** What onejob signs in with at a service: what every kind of it has, and what keeps its secrets out of messages. */
 import { stat } from 'node:fs/promises';
+import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
+import { follow } from '../system/real-path.ts';
 import { howToReplace, placeOf, readSecret, type SecretReference, type Variables } from './reference.ts';
 
 export interface Credential {
@@ -20,11 +22,18 @@ export interface Credential {
   accepted(header?: string): void;
 }
 
-/** Reads a secret for each use, from its file only when that has changed. @throws OnejobError E_SECRET */
-export function secretOf(reference: SecretReference, variables: Variables | undefined) {
+/** ms for which a secret of a file server is used before it is read again: each read starts a program. */
+const readEvery = 30_000;
+
+/** Reads a secret for each use, from its file only when that has changed; from a file server every 30 s. @throws OnejobError E_SECRET */
+export function secretOf(reference: SecretReference, variables: Variables | undefined, clock: Pick<Clock, 'now'> = systemClock) {
   let cached: { readonly mark: string; readonly text: string } | null = null;
+  const markOf = async (): Promise<string | null> => {
+    if (reference.kind !== 'file') return null;
+    return follow(reference.path).server === null ? await markOfFile(reference.path) : `${Math.floor(clock.now() / readEvery)}`;
+  };
   return async (): Promise<string> => {
-    const mark = reference.kind === 'file' ? await markOf(reference.path) : null;
+    const mark = await markOf();
     if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
     const text = (await readSecret(reference, variables)).trim();
     if (text === '') {
@@ -37,7 +46,7 @@ export function secretOf(reference: SecretReference, variables: Variables | unde
 }
 
 /** Changes with the file; null when it cannot be read, which reading it reports better. */
-async function markOf(path: string): Promise<string | null> {
+async function markOfFile(path: string): Promise<string | null> {
   const found = await stat(path, { bigint: true }).catch(() => null);
   return found === null ? null : [found.ino, found.size, found.mtimeNs, found.ctimeNs].join(' ');
 }

@@ -71,8 +71,8 @@ describe('checking', () => {
   const set = { X_TOKEN: 'hunter2' };
 
   it('a file for the owner only is fine; a group may have it', async () => {
-    expect(await checkSecret(file('own', 'x'), now)).toEqual({ problem: null, warnings: [] });
-    expect(await checkSecret(file('group', 'x', 0o640), now)).toEqual({ problem: null, warnings: [] });
+    expect(await checkSecret(file('own', 'x'), now)).toEqual({ problem: null, isAway: false, warnings: [] });
+    expect(await checkSecret(file('group', 'x', 0o640), now)).toEqual({ problem: null, isAway: false, warnings: [] });
   });
 
   it('a file for everybody is a warning', async () => {
@@ -108,7 +108,7 @@ it('is shown as a reference', () => {
 describe('what stands in no file', () => {
   it('is read from memory', async () => {
     expect(await readSecret(memory('hunter2'))).toBe('hunter2');
-    expect(await checkSecret(memory('hunter2'), 0)).toEqual({ problem: null, warnings: [] });
+    expect(await checkSecret(memory('hunter2'), 0)).toEqual({ problem: null, isAway: false, warnings: [] });
     expect((await checkSecret(memory(''), 0)).problem).toBe('the command line has an empty one');
   });
 

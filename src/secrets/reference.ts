@@ -1,7 +1,7 @@
 /** References to secrets. The value is read when it is used, is not kept here, and is in no message. */
-import { readFile, stat } from 'node:fs/promises';
+import { dirname } from 'node:path';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
-import { isReachable } from '../system/real-path.ts';
+import { readOne, ServerAway } from '../system/one-read.ts';
 
 export type SecretReference = {
   /** Last day on which the secret is valid, ms since the epoch; null when not configured. */
@@ -60,10 +60,13 @@ export async function readSecret(
   const found = await inspect(reference.path);
   if (found.problem !== null) {
     throw new OnejobError('E_SECRET', `The ${title} file ${reference.path} ${found.problem}.`, {
-      hint: `Put the ${what} into ${reference.path}, readable only for the user that onejob runs as (mode 600).`,
+      ...(found.isAway && { retry: true }),
+      hint: found.isAway
+        ? `Type "ls ${dirname(reference.path)}" to see whether it answers.`
+        : `Put the ${what} into ${reference.path}, readable only for the user that onejob runs as (mode 600).`,
     });
   }
-  const value = (await readFile(reference.path, 'utf8')).replace(/\r?\n$/, '');
+  const value = found.text.replace(/\r?\n$/, '');
   if (value === '') throw new OnejobError('E_SECRET', `The ${title} file ${reference.path} contains only an empty line.`);
   return value;
 }
@@ -84,30 +87,39 @@ export async function checkSecret(reference: SecretReference, now: number, varia
   if (reference.kind === 'env') {
     const value = variables[reference.variable];
     const problem = value === undefined ? 'is not set' : value === '' ? 'is empty' : null;
-    return { problem: problem && `environment variable ${reference.variable} ${problem}`, warnings };
+    return { problem: problem && `environment variable ${reference.variable} ${problem}`, isAway: false, warnings };
   }
   if (reference.kind === 'memory')
-    return { problem: reference.read() === '' ? `${reference.name} has an empty one` : null, warnings };
+    return { problem: reference.read() === '' ? `${reference.name} has an empty one` : null, isAway: false, warnings };
   const found = await inspect(reference.path);
   if (found.mode !== null && (found.mode & 0o007) !== 0) {
     const mode = found.mode.toString(8).padStart(3, '0');
     const text = `${reference.path} can be used by every user of this host (mode ${mode}); run "chmod 600 ${reference.path}"`;
     warnings.push({ state: 'open', text });
   }
-  return { problem: found.problem && `${reference.path} ${found.problem}`, warnings };
+  return { problem: found.problem && `${reference.path} ${found.problem}`, isAway: found.isAway, warnings };
 }
 
-async function inspect(path: string): Promise<{ problem: string | null; mode: number | null }> {
-  if (!(await isReachable(path))) return { problem: 'cannot be read: its file server does not answer', mode: null };
+interface Inspected {
+  /** The end of a sentence about the file; null: it holds a secret. */
+  readonly problem: string | null;
+  readonly mode: number | null;
+  readonly text: string;
+  /** Whether its file server does not answer: nobody knows what it holds. */
+  readonly isAway: boolean;
+}
+
+async function inspect(path: string): Promise<Inspected> {
+  const nothing = { mode: null, text: '', isAway: false };
   try {
-    const found = await stat(path);
-    const mode = found.mode & 0o777;
-    if (!found.isFile()) return { problem: 'is not a file', mode: null };
-    if (found.size === 0) return { problem: 'is empty', mode };
-    if (found.size > longest) return { problem: 'is larger than 64 KiB', mode };
-    return { problem: variableIn(await readFile(path, 'utf8')), mode };
+    const { isFile, size, mode, text } = await readOne(path, longest);
+    if (!isFile) return { ...nothing, problem: 'is not a file' };
+    if (size === 0) return { ...nothing, mode, problem: 'is empty' };
+    if (size > longest) return { ...nothing, mode, problem: 'is larger than 64 KiB' };
+    return { ...nothing, mode, text, problem: variableIn(text) };
   } catch (error) {
-    return { problem: unreadable(error), mode: null };
+    const isAway = error instanceof ServerAway;
+    return { ...nothing, isAway, problem: isAway ? `cannot be read: ${error.message}` : unreadable(error) };
   }
 }
 

@@ -1,7 +1,8 @@
-import { mkdirSync, symlinkSync } from 'node:fs';
+import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, vi } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
+import { readOne } from './one-read.ts';
 import { lookAt } from './real-path.ts';
 
 it('a program of its own says where paths on a file server lead', async () => {
@@ -20,4 +21,28 @@ it('a program of its own says where paths on a file server lead', async () => {
       }),
     50_000,
   );
+});
+
+it('a program of its own reads small files there', async () => {
+  using dir = scratch();
+  const at = (name: string) => join(dir.path, 'nfs', name);
+  mkdirSync(at('folder'), { recursive: true });
+  writeFileSync(at('token'), 'a “ü”\n', { mode: 0o640 });
+  const mounts = `20 1 0:20 / / rw - ext4 /dev/sda rw\n21 20 0:21 / ${dir.path}/nfs rw - nfs4 server:/ rw\n`;
+  const says = async () =>
+    await Promise.all(
+      [at('token'), at('folder'), at('none')].map((path) =>
+        readOne(path, 64, mounts).catch(({ code, message }) => code ?? message),
+      ),
+    );
+  await vi.waitFor(
+    async () =>
+      expect(await says()).toEqual([
+        { isFile: true, mode: 0o640, size: 11, text: 'a “ü”\n' },
+        expect.objectContaining({ isFile: false, text: '' }),
+        'ENOENT',
+      ]),
+    50_000,
+  );
+  expect(await readOne(at('token'), 4, mounts), 'too large').toMatchObject({ isFile: true, size: 11, text: '' });
 });

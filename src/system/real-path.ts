@@ -122,12 +122,40 @@ export async function isReachable(path: string, ask: AskServer = askServer, moun
 const patience = 5_000;
 
 const program = `
-const { existsSync, realpathSync } = require('node:fs');
+const { closeSync, constants, existsSync, openSync, readSync, realpathSync } = require('node:fs');
 const { basename, dirname, join } = require('node:path');
 const realOf = (path) => {
   try { return realpathSync(path); } catch { return path === '/' ? path : join(realOf(dirname(path)), basename(path)); }
 };
+// What only looks may be answered from a cache, long after the server has gone.
+const read = (path) => {
+  try {
+    const file = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    try { readSync(file, Buffer.alloc(1)); } finally { closeSync(file); }
+  } catch {}
+};
+process.argv.slice(2).forEach(read);
 process.stdout.write(JSON.stringify(process.argv.slice(2).map((path) => [realOf(path), existsSync(path)])));`;
+
+const askServer: AskServer = async (paths, server) => {
+  const answers = await askAt(server, program, paths);
+  return Array.isArray(answers) ? (answers as Answers) : null;
+};
+
+/** The JSON that a program says of a server, as code for Node; its first argument is the server. null: it did not answer in time. */
+export async function askAt(server: string, code: string, args: readonly string[]): Promise<unknown> {
+  if (hangsAt(server)) return null;
+  const child = startGroup(process.execPath, ['-e', code, '--', server, ...args], {});
+  if (child instanceof Error) return null;
+  const said: Buffer[] = [];
+  const take = (data: Buffer, from: 'stdout' | 'stderr'): boolean => {
+    if (from === 'stdout') said.push(data);
+    return true;
+  };
+  const end = await listen(child, { clock: systemClock, limit: patience, drain: 250, signal: undefined, take });
+  if (end !== 'closed' && child.pid !== undefined) killGroup(child.pid);
+  return end === 'closed' ? jsonOf(Buffer.concat(said).toString()) : null;
+}
 
 /**
  * Whether an earlier program still hangs at this server although it was killed, which nothing ends before the server is back. Another
@@ -143,18 +171,3 @@ function hangsAt(server: string): boolean {
 
 /** SIGKILL, as /proc/PID/status has it: bit 8. https://man7.org/linux/man-pages/man5/proc_pid_status.5.html */
 const killed = 0x100n;
-
-const askServer: AskServer = async (paths, server) => {
-  if (hangsAt(server)) return null;
-  const child = startGroup(process.execPath, ['-e', program, '--', server, ...paths], {});
-  if (child instanceof Error) return null;
-  let said = '';
-  const take = (data: Buffer, from: 'stdout' | 'stderr'): boolean => {
-    if (from === 'stdout') said += data.toString('latin1');
-    return true;
-  };
-  const end = await listen(child, { clock: systemClock, limit: patience, drain: 250, signal: undefined, take });
-  if (end !== 'closed' && child.pid !== undefined) killGroup(child.pid);
-  const answers = end === 'closed' ? jsonOf(Buffer.from(said, 'latin1').toString()) : null;
-  return Array.isArray(answers) ? (answers as Answers) : null;
-};

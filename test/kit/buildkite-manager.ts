@@ -47,6 +47,8 @@ export interface Manager extends AsyncDisposable {
   token: string | OnejobError;
   /** What looking for the agent's program says; null: it is there. */
   program: OnejobError | null;
+  /** Why the private keys cannot be read; null: config has none. */
+  keys: OnejobError | null;
   /** Listens from now on. */
   watch(): Promise<void>;
   /** Lets time pass, and everything happen that happens in it. */
@@ -170,7 +172,11 @@ export function openManager({
     },
     admit: (job, pool) =>
       admit(job, {
-        ...{ trust: pool.trust, keys: async () => null },
+        trust: pool.trust,
+        async keys() {
+          if (manager.keys !== null) throw manager.keys;
+          return null;
+        },
         pins: { of: () => [], first: (_, pipeline) => [pipeline] },
       }),
     program: {
@@ -196,6 +202,7 @@ export function openManager({
     ...{ stacks, live, clock, log, store, service, jobs, events, held, lanes },
     token: 'registration-token',
     program: null,
+    keys: null,
     async watch() {
       service.observe((event) => {
         events.push(event);

@@ -27,7 +27,7 @@ interface Options {
   readonly config?: Partial<GitlabServiceConfig>;
   /** What slots have at first. */
   readonly lanes?: Readonly<Record<string, readonly JobId[]>>;
-  readonly keys?: SecretKeys;
+  readonly keys?: SecretKeys | (() => Promise<SecretKeys>);
   readonly filter?: Filter;
   readonly program?: Pick<GitlabParts['program'], 'ready' | 'state'>;
 }
@@ -85,7 +85,10 @@ export function gitlabService({
     ...{ filter, pools: [testPool({ service: 'lab', ...pool })] },
     files: { ...real, keep: (id, what) => track(real.keep(id, what)) },
     rows: createLateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),
-    admission: { keys: async () => keys ?? null, pins: { of: () => [], first: (_, pipeline) => [pipeline] } },
+    admission: {
+      keys: typeof keys === 'function' ? keys : async () => keys ?? null,
+      pins: { of: () => [], first: (_, pipeline) => [pipeline] },
+    },
     slots: { jobsOf: (slot) => lanes.get(slot) ?? [] },
     random: () => 0,
     exitOf: (agent) => exits.get(agent) ?? null,

@@ -127,6 +127,18 @@ describe('a waiting job', () => {
     expect(one.jobs.next('ci', 'ci/1')?.job).toBe('fits');
   });
 
+  it('with secrets waits while the file with the private keys cannot be read', async () => {
+    await using one = await ready();
+    one.keys = new OnejobError('E_SECRET', 'The key file cannot be read: its file server does not answer.', { retry: true });
+    one.stacks.add('job-1', { ...trustedEnv, SECRET_TOKEN: 'sealed' });
+    await one.pass(1_500);
+    expect(one.jobs.next('ci', 'ci/1')).toBeNull();
+    expect(one.stacks.jobs.get('job-1')?.state).not.toBe('finished');
+    one.keys = null;
+    await one.pass(60_000);
+    expect(one.jobs.next('ci', 'ci/1')?.job).toBe('job-1');
+  });
+
   it('of a fork is ended with the reason before it gets a slot', async () => {
     await using one = await ready();
     one.stacks.add('job-1', forkEnv);

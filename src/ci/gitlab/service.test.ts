@@ -564,4 +564,24 @@ describe('what a job may have', () => {
     expect(JSON.stringify((await givenBy(one, text2))?.job)).not.toContain('the value');
     expect(text2).toContain('The job runs without secrets');
   });
+
+  it('waits with its job, if the file with the private keys cannot be read now', async () => {
+    const { key, text } = await ageKey();
+    const found = await parseKeys(text);
+    const secret = await seal(key, { name: 'TOKEN', pipelines: ['acme/demo'], value: 'the value' });
+    let isAway = true;
+    const keys = async () => {
+      if (isAway)
+        throw new OnejobError('E_SECRET', 'The key file cannot be read: its file server does not answer.', { retry: true });
+      return found;
+    };
+    const { one, job } = await waiting({ variables: { SECRET_TOKEN: secret } }, { keys });
+    await using _ = one;
+    await one.pass(60_000);
+    expect(one.jobs.next('ci', 'ci/1')).toBeNull();
+    expect(job.state).not.toBe('failed');
+    isAway = false;
+    await one.pass(60_000);
+    await expect.poll(() => one.jobs.next('ci', 'ci/1')?.job).toBe('lab-1');
+  });
 });

@@ -11,6 +11,7 @@ import { type JobSecrets, openJobSecrets, type PinStore } from '../../secrets/jo
 import type { SecretKeys } from '../../secrets/keys.ts';
 import { formatOf, secretsIn } from '../../secrets/open.ts';
 import { looksSealed } from '../../secrets/sealed-format.ts';
+import { ownFolder } from './mounted.ts';
 import { normalRepository } from './repository.ts';
 import { decideTrust, type Origin, sourceRepository, type TrustFacts } from './trust.ts';
 
@@ -74,7 +75,9 @@ export function untrustedRecipe(
   const { trust, name } = pool;
   const own = trust.caches === 'private' ? key : null;
   const keep = (mount: Mount): Mount[] => {
-    if (mount.cache === null) return whyNoStranger(mount.host, places) === null ? [{ ...mount, readOnly: true }] : [];
+    // What onejob adds itself: hooks and the agent's program must not be left out because a server is slow.
+    const known = mount.container.startsWith(`${ownFolder}/`) ? null : places;
+    if (mount.cache === null) return whyNoStranger(mount.host, known) === null ? [{ ...mount, readOnly: true }] : [];
     return own === null || !isNamed(mount.cache)
       ? []
       : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];

@@ -218,6 +218,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
     const state = await port.look(one.key, !one.hasBegun, signal);
     if (state === 'ours') {
       one.overSince = null;
+      if (one.admission === null && !one.hasBegun) await jobs.decide(one, signal);
       return;
     }
     one.overSince ??= clock.now();

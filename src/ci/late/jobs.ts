@@ -140,11 +140,14 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
     const whyNot = port.whyNot(given);
     if (whyNot !== null) return end(one, refused(whyNot), signal);
     const about = { ...parts.admission, trust: pool.trust };
-    const admission = await admitJob(port.factsOf(given), port.envOf(given), about).catch(
-      (error: unknown) => toFailure(error).message,
-    );
+    const admission = await admitJob(port.factsOf(given), port.envOf(given), about).catch((error: unknown) => toFailure(error));
     if (!held.has(one.job) || signal.aborted) return;
-    if (typeof admission === 'string') return end(one, unable(admission), signal);
+    if ('retry' in admission) {
+      if (!admission.retry) return end(one, unable(admission.message), signal);
+      // Not the job's fault; it is asked again with the next look.
+      log.warn('cannot decide about a job yet', { job: one.job, reason: admission.message });
+      return;
+    }
     if (admission.kind === 'refused') {
       log.warn('job refused', { job: one.job, reason: admission.reason });
       return end(one, refused(admission.reason), signal);
@@ -185,6 +188,7 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
         }),
       );
     },
+    decide,
     tell,
     end,
     unable,

@@ -19,6 +19,7 @@ import { listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
 import { type Answering, answerAt, type Ports } from '../../http/ports.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
+import { isReachable } from '../../system/real-path.ts';
 import type { Desk } from './desk.ts';
 import { beatCall, early, hashOf, joinCall, plain, runName, stageCall, tunnelProtocol } from './protocol.ts';
 
@@ -179,10 +180,11 @@ export function createJoinServer({ listen, tls, key, desk, clock, log, ports }: 
       if (!request.destroyed || request.complete) complain('a call of a machine failed', { reason: toFailure(error).message });
       return { status: 503 };
     });
-    return typeof found.body === 'string' ? sendFile(response, found.body) : send(request, response, found);
+    return typeof found.body === 'string' ? sendFile(request, response, found.body) : send(request, response, found);
   }
 
-  async function sendFile(response: ServerResponse, path: string): Promise<void> {
+  async function sendFile(request: IncomingMessage, response: ServerResponse, path: string): Promise<void> {
+    if (!(await isReachable(path))) return send(request, response, { status: 503 });
     await using file = await openFile(path, 'r');
     const { size } = await file.stat();
     using limit = deadline(clock, limits.package);

@@ -6,6 +6,7 @@ import type { PoolConfig } from '../../../config/config.ts';
 import { contains, whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
+import { isReachable, realOf } from '../../../system/real-path.ts';
 import { saidOf } from '../../service-findings.ts';
 import type { DoctorParts } from './doctor.ts';
 
@@ -14,7 +15,7 @@ type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir' | 'place
 export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> {
   const { pools, places } = parts;
   const found = await Promise.all(
-    pools.map(async (pool) => [...ofTrust(pool), ...ofVolumes(pool, places), ...ofTimes(pool), ...(await ofFolders(pool))]),
+    pools.map(async (pool) => [...ofTrust(pool), ...ofVolumes(pool, places), ...ofTimes(pool), ...(await ofFolders(pool, places))]),
   );
   const ofSecrets = await ofKeys(parts);
   const homes = ofSecrets.length > 0 ? pools.flatMap(ofHomes) : [];
@@ -89,11 +90,15 @@ function ofTimes(pool: PoolConfig): Finding[] {
 }
 
 /** Hooks run in every later job, with its secrets. */
-async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
+async function ofFolders(pool: PoolConfig, places: PoolFindingParts['places']): Promise<Finding[]> {
   const found: Finding[] = [];
   for (const key of ['hooks', 'plugins'] as const) {
     const folder = pool[key];
     if (folder === null) continue;
+    if (!(await isReachable(folder))) {
+      found.push(warning(subjectOf(pool), `The folder ${folder} ("${key}") is on a file server that does not answer.`, null));
+      continue;
+    }
     const real = await realpath(folder).catch(() => null);
     if (real === null) {
       found.push(problem(subjectOf(pool), `The folder ${folder} ("${key}") does not exist.`, 'Create it, or fix its path.'));
@@ -101,7 +106,7 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
     }
     for (const { host, readOnly, container } of pool.recipe.mounts) {
       if (readOnly) continue;
-      const place = await realpath(host).catch(() => host);
+      const place = places.get(host)?.real ?? realOf(host);
       if (!contains(place, real) && !contains(real, place)) continue;
       const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one job puts there runs in later jobs.`;
       found.push(warning(subjectOf(pool), message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));

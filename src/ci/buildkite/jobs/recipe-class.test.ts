@@ -121,6 +121,19 @@ describe('an untrusted job', () => {
     expect(left('/srv/v2')).toHaveLength(1);
   });
 
+  it('keeps what onejob adds itself, also from a file server that has not answered', async () => {
+    const { pool, recipe } = await poolOf('volumes: ["/srv/in:/in"], trust: { forks: refuse }');
+    const own = { host: '/srv/hooks', container: '/onejob/hooks', readOnly: true, variable: null, cache: null };
+    const unknown = { near: '/srv', real: null, exists: null };
+    const given = { ...recipe, mounts: [...recipe.mounts, own] };
+    const places = new Map([
+      ['/srv/in', unknown],
+      ['/srv/hooks', unknown],
+    ]);
+    const shown = untrustedRecipe(given, pool, null, '/state', places).mounts.map(({ container }) => container);
+    expect(shown).toContain('/onejob/hooks');
+  });
+
   it('has a sandbox of its own where it is not known yet what a volume holds', async () => {
     const { pool } = await poolOf('volumes: ["/srv/{name}:/in"]');
     const admission = { kind: 'run', trusted: false, secrets: [], facts: jobFacts({ id: 'j', env: {} }) } as never;

@@ -103,11 +103,13 @@ export function createJobReservations(shared: Shared) {
       if (!held.has(job)) return;
       if (given === null) return forget(job, { word: 'gone', outcome: null });
       rows.reserved(given, pool.name);
-      const admission = await shared.admit(given, pool).catch((error: unknown) => toFailure(error).message);
+      const admission = await shared.admit(given, pool).catch((error: unknown) => toFailure(error));
       if (!held.has(job)) return;
-      if (typeof admission === 'string') {
-        log.error('cannot decide about a job', { job, reason: admission });
-        await end(job, { detail: `onejob cannot run this job: ${admission}`, word: 'failed' });
+      if ('retry' in admission) {
+        // Not the job's fault: it is asked again with the next look.
+        if (admission.retry) return log.warn('cannot decide about a job yet', { job, reason: admission.message });
+        log.error('cannot decide about a job', { job, reason: admission.message });
+        await end(job, { detail: `onejob cannot run this job: ${admission.message}`, word: 'failed' });
       } else if (admission.kind === 'refused') {
         log.warn('job refused', { job, pipeline: admission.facts.pipeline, reason: admission.reason });
         await end(job, { detail: `onejob refused this job: ${admission.reason}`, word: 'refused' });
