@@ -134,7 +134,15 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
     return trusted && matches(parts.images.filter(namesSource), image) ? {} : { publicOnly: true };
   }
 
+  const deciding = new Set<JobId>();
+
   async function decide(one: Held<G, K>, signal: AbortSignal): Promise<void> {
+    if (deciding.has(one.job)) return;
+    deciding.add(one.job);
+    await decideNow(one, signal).finally(() => deciding.delete(one.job));
+  }
+
+  async function decideNow(one: Held<G, K>, signal: AbortSignal): Promise<void> {
     const { given } = one;
     if (given === null || pool === undefined) return;
     const whyNot = port.whyNot(given);
