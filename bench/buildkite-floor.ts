@@ -56,17 +56,15 @@ export async function agentByHand({ buildkite, shared }: AgentByHandParts): Prom
       const job = buildkite.queueJob({ command, queue: 'floor' });
       const script = agentScript({
         access: { token: buildkite.token, endpoint: `http://${gateway}:${buildkite.port}/v3`, isFiltered: false, job },
-        ...{
-          name: `${byHandName}${made}`,
-          workspace: '/tmp/workspace',
-          hooks: null,
-          plugins: null,
-          tags: ['queue=floor'],
-          secrets: [],
-          verifiesCommit: false,
-          cancelGrace: 30_000,
-          note: null,
-        },
+        name: `${byHandName}${made}`,
+        workspace: '/tmp/workspace',
+        hooks: null,
+        plugins: null,
+        tags: ['queue=floor'],
+        secrets: [],
+        verifiesCommit: false,
+        cancelGrace: 30_000,
+        note: null,
       });
       const out = createWriteStream(gate);
       await once(out, 'open');

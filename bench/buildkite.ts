@@ -58,7 +58,8 @@ function tools(dir: string): { readonly dir: string; readonly program: string; r
   const note = `[ "$1" = start ] && echo "$BUILDKITE_AGENT_ACQUIRE_JOB $EPOCHREALTIME" >>${notes}`;
   writeFileSync(program, `#!/bin/bash\n${note}\nexec ${shared}/real-agent "$@"\n`, { mode: 0o755 });
   return {
-    ...{ dir: shared, program },
+    dir: shared,
+    program,
     began(job) {
       const line = readFileSync(notes, 'utf8')
         .split('\n')

@@ -7,14 +7,14 @@ import { writeFileSync } from 'node:fs';
 import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
-import { systemClock } from '../src/clock.ts';
-import { createAws } from '../src/cloud/aws/aws.ts';
-import { createAzure } from '../src/cloud/azure/azure.ts';
-import type { Cloud } from '../src/cloud/cloud.ts';
-import { type Controller, createController } from '../src/cloud/controller.ts';
-import { openGcp } from '../src/cloud/gcp/cloud.ts';
-import type { HostConfig } from '../src/cloud/hosts.ts';
-import { type Machine, mayLive } from '../src/cloud/machine.ts';
+import { createAws } from '../src/clouds/aws/aws.ts';
+import { createAzure } from '../src/clouds/azure/azure.ts';
+import { openGcp } from '../src/clouds/gcp/cloud.ts';
+import { type Controller, createController } from '../src/machines/controller.ts';
+import type { Cloud } from '../src/ports/cloud.ts';
+import type { HostConfig } from '../src/schema/host-config.ts';
+import { type Machine, mayLive } from '../src/store/machine.ts';
+import { systemClock } from '../src/system/system-clock.ts';
 import { awsBench, awsConfig, counted } from '../test/kit/aws.ts';
 import { azureConfig, azureWorld } from '../test/kit/azure-cloud.ts';
 import type { HandClock } from '../test/kit/core.ts';
@@ -149,18 +149,22 @@ async function freePort(): Promise<number> {
 }
 
 const hostOf = (name: CloudName, cloud: Cloud, more: Partial<HostConfig> = {}): HostConfig => ({
-  ...{
-    host: 'burst',
-    cloud: cloud.name,
-    types: [types[name]],
-    spot: 'never',
-    image: null,
-    min: 0,
-    max: 100,
-    idle: 600_000,
-    agents: 1,
-  },
-  ...{ lifetime: 6 * 3_600_000, boot: 1_200_000, budget: null, prices: {}, disk: 100, opengl: 'none', setup: [] },
+  host: 'burst',
+  cloud: cloud.name,
+  types: [types[name]],
+  spot: 'never',
+  image: null,
+  min: 0,
+  max: 100,
+  idle: 600_000,
+  agents: 1,
+  lifetime: 6 * 3_600_000,
+  boot: 1_200_000,
+  budget: null,
+  prices: {},
+  disk: 100,
+  opengl: 'none',
+  setup: [],
   ...more,
 });
 
@@ -173,10 +177,15 @@ function controllerOf(clock: Parameters<typeof createController>[0]['clock'], cl
     gone: (time: number) => all().filter((one) => !mayLive(one) && one.since >= time),
     newest: () => [],
     get: (run: string) => rows.get(run) ?? null,
-    ...{ prune: () => {}, wanted: () => new Map(), want: () => {} },
+    prune: () => {},
+    wanted: () => new Map(),
+    want: () => {},
   };
   const controller = createController({
-    ...{ clock, log: silent, hosts: [host], userData: () => '#cloud-config\n{}\n' },
+    clock,
+    log: silent,
+    hosts: [host],
+    userData: () => '#cloud-config\n{}\n',
     clouds: new Map([[host.cloud, { cloud, owner: 'bench' }]]),
     store: { machines: machines as never, transaction: ((_: unknown, act: () => unknown) => act()) as never },
   });

@@ -88,7 +88,9 @@ async function byItself(gitea: Gitea, label: string, dir: string): Promise<void>
   const { body } = await gitea.api<{ token: string }>('POST', '/orgs/acme/actions/runners/registration-token');
   const register = { name: 'alone', token: body.token, labels: [label.split(':')[0]], version: runnerVersion, ephemeral: true };
   const answer = await fetch(`${gitea.url}/api/actions/runner.v1.RunnerService/Register`, {
-    ...{ method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(register) },
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(register),
   });
   const { runner } = (await answer.json()) as { runner: { id: string; uuid: string; token: string } };
   const { id, ...key } = runner;

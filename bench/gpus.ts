@@ -2,7 +2,6 @@
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
-import { systemClock as clock } from '../src/clock.ts';
 import type { PoolConfig } from '../src/config/config.ts';
 import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
@@ -12,6 +11,7 @@ import { KnownDevices } from '../src/manager/devices/known-devices.ts';
 import { createDeviceRegistry } from '../src/manager/devices/registry.ts';
 import { createVerifier } from '../src/manager/devices/verification.ts';
 import { openStore } from '../src/store/store.ts';
+import { systemClock as clock } from '../src/system/system-clock.ts';
 import { noKernelLook } from '../test/kit/gpu.ts';
 import { type Stats, stats } from './stats.ts';
 

@@ -1,7 +1,7 @@
 /** Questions about the history of a store with many jobs, as the API asks them. */
 import { join } from 'node:path';
-import { newJob, viewOf } from '../src/ci/own-queue/job.ts';
-import { jobRequest } from '../src/job.ts';
+import { jobView, newJob } from '../src/ci/own-queue/job.ts';
+import { jobRequest } from '../src/contract/job.ts';
 import { openStore, type Store } from '../src/store/store.ts';
 import { endedJobs, jobHistory } from '../src/verdict/history.ts';
 import { ownJobEnded } from '../src/verdict/outcomes.ts';
@@ -62,7 +62,7 @@ export function historyFigures(dir: string, jobs: number, rounds: number): Histo
     const { outcomes } = store;
     const jobOf = (id: string) => {
       const job = store.jobs.get(id);
-      return job === null ? null : viewOf(job, () => null, outcomes.get(id));
+      return job === null ? null : jobView(job, () => null, outcomes.get(id));
     };
     const none = {
       pool: null,

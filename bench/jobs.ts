@@ -1,6 +1,6 @@
 /** Jobs as a bench sees them: handed in by the API, their first byte awaited. */
 import type { Client } from '../src/api/client.ts';
-import type { SlotView } from '../src/api/schema.ts';
+import type { SlotView } from '../src/contract/schema.ts';
 
 export interface FirstByte {
   readonly text: string;

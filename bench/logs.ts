@@ -4,10 +4,10 @@
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { connectEngine } from '../src/engine/engine.ts';
+import { start } from '../src/ports/runtime.ts';
 import { logFolder } from '../src/runtimes/docker/log-files.ts';
 import { followLogs } from '../src/runtimes/docker/logs.ts';
-import { start } from '../src/runtimes/runtime.ts';
+import { connectEngine } from '../src/runtimes/engine/engine.ts';
 import { inTurn, type Ratio } from './stats.ts';
 
 export interface LogFigures {

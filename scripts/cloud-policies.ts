@@ -1,8 +1,8 @@
 /** The smallest policies of each cloud for `deploy/cloud`, made from the calls of its adapter. */
-import { aws } from '../src/cloud/aws/type.ts';
-import { allPermissions } from '../src/cloud/azure/permissions.ts';
-import { tagKeys } from '../src/cloud/cloud.ts';
-import { permissions as gcpPermissions } from '../src/cloud/gcp/permissions.ts';
+import { aws } from '../src/clouds/aws/type.ts';
+import { allPermissions } from '../src/clouds/azure/permissions.ts';
+import { permissions as gcpPermissions } from '../src/clouds/gcp/permissions.ts';
+import { tagKeys } from '../src/ports/cloud.ts';
 
 type Condition = Readonly<Record<string, Readonly<Record<string, string | readonly string[]>>>>;
 interface Statement {
@@ -25,15 +25,22 @@ const narrow: readonly Statement[] = [
   { Sid: 'Create', Effect: 'Allow', Action: 'ec2:RunInstances', Resource: made, Condition: ownerTag('Request') },
   { Sid: 'CreateFrom', Effect: 'Allow', Action: 'ec2:RunInstances', Resource: usedByRun },
   {
-    ...{ Sid: 'TagWhatIsCreated', Effect: 'Allow', Action: 'ec2:CreateTags', Resource: made },
+    Sid: 'TagWhatIsCreated',
+    Effect: 'Allow',
+    Action: 'ec2:CreateTags',
+    Resource: made,
     Condition: { StringEquals: { 'ec2:CreateAction': 'RunInstances' } },
   },
   {
-    ...{ Sid: 'MailToOwn', Effect: 'Allow', Action: 'ec2:CreateTags', Resource: ec2('instance') },
+    Sid: 'MailToOwn',
+    Effect: 'Allow',
+    Action: 'ec2:CreateTags',
+    Resource: ec2('instance'),
     Condition: { ...ownerTag('Resource'), 'ForAllValues:StringLike': { 'aws:TagKeys': 'onejob-mail*' } },
   },
   {
-    ...{ Sid: 'RemoveOwn', Effect: 'Allow' },
+    Sid: 'RemoveOwn',
+    Effect: 'Allow',
     Action: [
       ...['ec2:CancelSpotInstanceRequests', 'ec2:DeleteNetworkInterface', 'ec2:DeleteVolume'],
       ...['ec2:GetConsoleOutput', 'ec2:ReleaseAddress', 'ec2:TerminateInstances'],
@@ -42,11 +49,16 @@ const narrow: readonly Statement[] = [
     Condition: ownerTag('Resource'),
   },
   {
-    ...{ Sid: 'EndOfLife', Effect: 'Allow', Resource: schedules },
+    Sid: 'EndOfLife',
+    Effect: 'Allow',
+    Resource: schedules,
     Action: ['scheduler:CreateSchedule', 'scheduler:DeleteSchedule', 'scheduler:GetSchedule'],
   },
   {
-    ...{ Sid: 'EndOfLifeRole', Effect: 'Allow', Action: 'iam:PassRole', Resource: 'arn:aws:iam::*:role/onejob-scheduler' },
+    Sid: 'EndOfLifeRole',
+    Effect: 'Allow',
+    Action: 'iam:PassRole',
+    Resource: 'arn:aws:iam::*:role/onejob-scheduler',
     Condition: { StringEquals: { 'iam:PassedToService': 'scheduler.amazonaws.com' } },
   },
   { Sid: 'ImageNames', Effect: 'Allow', Action: 'ssm:GetParameter', Resource: 'arn:aws:ssm:*::parameter/aws/service/*' },
@@ -63,7 +75,10 @@ export function awsPolicy(): string {
 export function awsSchedulerPolicy(): string {
   return text([
     {
-      ...{ Sid: 'EndMachines', Effect: 'Allow', Action: 'ec2:TerminateInstances', Resource: ec2('instance') },
+      Sid: 'EndMachines',
+      Effect: 'Allow',
+      Action: 'ec2:TerminateInstances',
+      Resource: ec2('instance'),
       Condition: { ...ownerTag('Resource'), StringLike: { [`aws:ResourceTag/${tagKeys.run}`]: 'onejob-*' } },
     },
   ]);

@@ -1,10 +1,11 @@
 /** `docs/configuration.md`, printed from the schema so that it cannot lie. */
 import type { z } from 'zod';
-import { titlesOf } from '../src/ci/types.ts';
+import { types } from '../src/cli/types.ts';
 import { show } from '../src/config/explain.ts';
-import { cloudSchemas, hostFile, hostMaps, nestedKeys, poolFile, serviceSchemas, topFile } from '../src/config/interpret.ts';
-import type { Described } from '../src/config/key.ts';
-import { aboutOf } from '../src/config/kinds.ts';
+import { hostFile, hostMaps, nestedKeys, poolFile, schemasOf, topFile } from '../src/config/interpret.ts';
+import { titlesOf, titlesWith } from '../src/config/types.ts';
+import type { Described } from '../src/schema/about.ts';
+import { aboutOf } from '../src/schema/kinds.ts';
 
 const head = `# Configuration
 
@@ -57,9 +58,10 @@ Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIF
 
 /** The page as it should stand in `docs/configuration.md`. */
 export function configurationPage(): string {
+  const { services, clouds } = schemasOf(types);
   const parts = [head, section('Top level', '', topFile)];
   for (const name of ['api', 'disk', 'join', 'notify', 'secrets']) parts.push(nested(name, ''));
-  for (const [type, { keys, maps, needs: needed }] of Object.entries(serviceSchemas)) {
+  for (const [type, { keys, maps, needs: needed }] of Object.entries(services)) {
     const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
     const intro =
       needs === '' ? 'The own queue, under another name. It has no other keys.' : `In addition to \`type\`, it needs ${needs}.`;
@@ -70,7 +72,7 @@ export function configurationPage(): string {
   const merging = 'Maps in `defaults` and in a pool merge key by key; other values are replaced.';
   parts.push(section('A pool, and `defaults`', merging, poolFile));
   for (const name of ['devices', 'image', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
-  for (const [type, { keys, maps, needs }] of Object.entries(cloudSchemas)) {
+  for (const [type, { keys, maps, needs }] of Object.entries(clouds)) {
     const intro = `In addition to \`type\`, it needs ${needs.map(code).join(', ')}. See [its page](cloud/${type}.md).`;
     parts.push(section(`A cloud of type \`${type}\``, intro, keys));
     for (const [name, inner] of Object.entries(maps))
@@ -97,7 +99,7 @@ function section(title: string, intro: string, keys: z.ZodObject, level = 2): st
       code(name),
       kind,
       /[`']/.test(shown) || shown === '' ? shown : code(shown),
-      description,
+      described(description),
       code(`${name}: ${example}`),
     ];
     return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
@@ -111,7 +113,12 @@ function shownDefault({ kind, default: usual, defaultInImages }: Described): str
   if (usual === undefined || (usual === null ? !kind.includes('none') : typeof usual === 'object')) return '';
   const text = (value: unknown) => (typeof value === 'string' ? value : show(kind, value));
   if (defaultInImages === undefined) return text(usual);
-  return `${code(text(usual))}; ${code(text(defaultInImages))} with ${titlesOf(({ agent }) => agent !== null)}`;
+  return `${code(text(usual))}; ${code(text(defaultInImages))} with ${titlesOf(types, ({ agent }) => agent !== null)}`;
+}
+
+/** `{trust}` and the like stand for the services whose pools have that key. */
+function described(text: string): string {
+  return text.replaceAll(/\{(trust|hooks|plugins)\}/g, (_, key: 'trust' | 'hooks' | 'plugins') => titlesWith(types, key));
 }
 
 function code(text: string): string {

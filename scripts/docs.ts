@@ -10,6 +10,7 @@ import { openApi } from '../src/api/openapi.ts';
 import { routes } from '../src/api/routes.ts';
 import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust, azureRole, gcpRole } from './cloud-policies.ts';
 import { configurationPage } from './docs-configuration.ts';
+import { withRooms } from './docs-house.ts';
 import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
 
@@ -22,6 +23,7 @@ const pages: Readonly<Record<string, (page: string) => string>> = {
   'deploy/cloud/aws-scheduler-trust.json': awsSchedulerTrust,
   'deploy/cloud/gcp-role.yaml': () => gcpRole(),
   'deploy/cloud/azure-role.json': () => azureRole(),
+  'docs/architecture.md': withRooms,
   'docs/configuration.md': () => configurationPage(),
   'docs/metrics.md': withMetricTable,
   'docs/openapi.json': () => `${JSON.stringify(openApi(routes), null, 1)}\n`,

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Client, createClient } from '../src/api/client.ts';
-import { hasCode } from '../src/errors.ts';
+import { hasCode } from '../src/base/errors.ts';
 import { openTerminal, type Terminal, until } from './terminal.ts';
 
 const root = join(import.meta.dirname, '..');

@@ -6,10 +6,10 @@
  */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { AboutView, JobView, SlotView, StatusView } from '../src/api/schema.ts';
 import { jobTable } from '../src/cli/jobs.ts';
 import { statusLines } from '../src/cli/status.ts';
 import { createColors } from '../src/cli/text.ts';
+import type { AboutView, JobView, SlotView, StatusView } from '../src/contract/schema.ts';
 import { ansiToSvg } from './ansi-svg.ts';
 
 const columns = 90;
@@ -27,36 +27,42 @@ const nightly = about('nightly', '20261120.1', 'large models', { reason: 'schedu
 type Agent = Pick<SlotView['agent'], 'state'> & Partial<SlotView['agent']>;
 function slot(n: number, agent: Agent, standby: SlotView['standby'] = { state: 'standby', agent: 's', since: minute }): SlotView {
   return {
-    ...{ key: `lab/${n}`, name: `lab-${n}`, devices: [`GPU-${n}`.padEnd(8, '0')], standby, leaving: [], note: null, held: null },
+    key: `lab/${n}`,
+    name: `lab-${n}`,
+    devices: [`GPU-${n}`.padEnd(8, '0')],
+    standby,
+    leaving: [],
+    note: null,
+    held: null,
     agent: { agent: 'a', job: null, about: null, online: null, since: 4 * minute, ...agent },
   };
 }
 
 const status: StatusView = {
-  ...{ version: '0.1.0', pid: 2_114, owner: 'a1b2c3d4e5f6', config: '/etc/onejob/config.yml', stateDir: '/var/lib/onejob' },
-  ...{
-    configChanged: null,
-    temporary: false,
-    stopping: false,
-    runtimeReason: null,
-    weaker: null,
-    problems: [],
-    missing: [],
-    quarantined: [],
-  },
+  version: '0.1.0',
+  pid: 2_114,
+  owner: 'a1b2c3d4e5f6',
+  config: '/etc/onejob/config.yml',
+  stateDir: '/var/lib/onejob',
+  configChanged: null,
+  temporary: false,
+  stopping: false,
+  runtimeReason: null,
+  weaker: null,
+  problems: [],
+  missing: [],
+  quarantined: [],
   pools: [
     {
-      ...{
-        name: 'lab',
-        service: 'azure',
-        runtime: 'docker',
-        agents: 4,
-        waiting: 2,
-        paused: [],
-        draining: false,
-        leaving: false,
-        backoff: null,
-      },
+      name: 'lab',
+      service: 'azure',
+      runtime: 'docker',
+      agents: 4,
+      waiting: 2,
+      paused: [],
+      draining: false,
+      leaving: false,
+      backoff: null,
       devices: { ready: 4, wanted: 4 },
       slots: [
         slot(1, { state: 'busy', job: 'azure-5120', about: training, since: 7 * minute + 12_000 }),
@@ -71,14 +77,30 @@ const status: StatusView = {
 const now = 100 * minute;
 function job(id: string, what: AboutView, more: Partial<JobView>): JobView {
   return {
-    ...{ id, service: 'azure', pool: 'lab', command: [], about: what, state: 'running', priority: 0, attempt: 1, agent: 'a' },
-    ...{ result: null, reason: null, cold: false, artifacts: [], submittedAt: now - 9 * minute, startedAt: null, endedAt: null },
+    id,
+    service: 'azure',
+    pool: 'lab',
+    command: [],
+    about: what,
+    state: 'running',
+    priority: 0,
+    attempt: 1,
+    agent: 'a',
+    result: null,
+    reason: null,
+    cold: false,
+    artifacts: [],
+    submittedAt: now - 9 * minute,
+    startedAt: null,
+    endedAt: null,
     ...more,
   };
 }
 const jobs = [
   job('azure-5117', about('app-ci', '20261120.6', 'test', {}), {
-    ...{ state: 'done', result: { kind: 'reported', word: 'failed' }, endedAt: now - 11 * minute },
+    state: 'done',
+    result: { kind: 'reported', word: 'failed' },
+    endedAt: now - 11 * minute,
   }),
   job('azure-5118', nightly, { startedAt: now - 63 * minute }),
   job('azure-5120', training, { startedAt: now - 7 * minute - 12_000 }),

@@ -41,7 +41,10 @@ pools:
 `);
   const queue = (pipeline: string, label: string, spec: JobSpec) =>
     buildkite.queueJob({
-      ...{ pipeline, repo: `https://github.com/acme/${pipeline}.git`, command: 'sleep 60', ...spec },
+      pipeline,
+      repo: `https://github.com/acme/${pipeline}.git`,
+      command: 'sleep 60',
+      ...spec,
       env: { SECRET_CODECOV_TOKEN: secret, BUILDKITE_LABEL: label },
     });
   const pullRequest = { pullRequest: 318, pullRequestRepo: 'https://github.com/mallory/solver.git', branch: 'mallory:main' };

@@ -98,7 +98,10 @@ try {
   // What the dashboard's files contain is not installed, and yet delivered.
   const bundled = (JSON.parse(readFileSync(join(app, 'dist/web/bundled.json'), 'utf8')) as Record<string, string>[]).map(
     ({ name, version, license }) => ({
-      ...{ type: 'library', name, version, purl: `pkg:npm/${name}@${version}` },
+      type: 'library',
+      name,
+      version,
+      purl: `pkg:npm/${name}@${version}`,
       licenses: [{ license: { id: license } }],
     }),
   );
@@ -120,7 +123,10 @@ try {
     if (existsSync(license)) cpSync(license, join(folder, 'node_modules', 'node', 'LICENSE'));
     writeFileSync(join(folder, 'platform'), `linux-${arch}\n`);
     const runtime = {
-      ...{ type: 'application', name: 'node', version: node, purl: `pkg:npm/node-linux-${arch}@${node}` },
+      type: 'application',
+      name: 'node',
+      version: node,
+      purl: `pkg:npm/node-linux-${arch}@${node}`,
       hashes: [{ alg: 'SHA-256', content: sums[arch] }],
     };
     const sbom = { ...materials, components: [...materials.components, ...bundled, runtime] };

@@ -4,12 +4,13 @@
  */
 import { resolve } from 'node:path';
 import { CommanderError, Option } from 'commander';
+import { hasCode } from './base/errors.ts';
 import { type Act, Cli, hostOption } from './cli/commands/options.ts';
+import type { CliContext } from './cli/context.ts';
 import { exitCodes, notUtf8, wrongUsage } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
-import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
+import { type DaemonPlace, findPlace, type GlobalFlags, readVersion, type Session } from './cli/session.ts';
 import { commandWord, usageError, withOptionsBehind, withoutHelpOfUnknown } from './cli/usage.ts';
-import { hasCode } from './errors.ts';
 
 /** Runs one command line. Resolves to the exit code; never rejects. */
 export async function runCli(context: CliContext): Promise<number> {
@@ -143,7 +144,7 @@ async function createSession(context: CliContext, output: Output, given: GlobalF
   const { host: named = usual } = given;
   const host = named === null ? null : await (await import('./cli/hosts.ts')).findHost(named, context.environment);
   const session = { context, output, flags, version: readVersion() };
-  let place: Promise<Place> | null = null;
+  let place: Promise<DaemonPlace> | null = null;
   if (host === null)
     return { ...session, remote: null, place: () => (place ??= findPlace(flags, context.environment, context.cwd)) };
   const { createRemote } = await import('./cli/remote.ts');

@@ -2,22 +2,21 @@ import { constants } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { createClient } from './api/client.ts';
-import type { ConfigService } from './api/manager.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
 import { checkListen, portFindings } from './api/web.ts';
+import { OnejobError, toFailure } from './base/errors.ts';
+import { warning } from './base/finding.ts';
 import { fixedChanges } from './ci/types.ts';
-import type { DaemonOptions, ProcessControl } from './cli/session.ts';
-import { systemClock as clock } from './clock.ts';
+import type { DaemonOptions, ProcessControl } from './cli/context.ts';
+import { types } from './cli/types.ts';
 import { configChange, howToApply, howToFix, whenTemporary } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
 import { listensOf } from './config/listens.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
-import { formatProblem } from './config/problem.ts';
+import type { ConfigService } from './contract/manager.ts';
 import { isEmpty } from './core/slot.ts';
-import { OnejobError, toFailure } from './errors.ts';
-import { warning } from './finding.ts';
 import { openHost } from './host.ts';
 import { openPorts, type Ports } from './http/ports.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
@@ -26,8 +25,10 @@ import { storedSlots } from './manager/loop/restore-slots.ts';
 import { tellStop } from './manager/loop/shutdown.ts';
 import { createSecretPins } from './manager/services/secret-pins.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
+import { formatProblem } from './schema/problem.ts';
 import { openWhenFree } from './store/store.ts';
 import { notifyReady } from './system/notify.ts';
+import { systemClock as clock } from './system/system-clock.ts';
 
 /** Runs a manager until it has stopped, and another one whenever a changed config is applied. Returns the exit code. */
 export async function runDaemon(options: DaemonOptions, env: Environment, control: ProcessControl): Promise<number> {
@@ -48,7 +49,7 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
   const ports = await openPorts(env.sockets, log);
   ending.defer(() => ports.close());
   const load = (starting = false): Promise<Loaded> =>
-    loadConfig({ flags: options, env, instead: options.instead, temporary: options.temporary, starting });
+    loadConfig({ types, flags: options, env, instead: options.instead, temporary: options.temporary, starting });
   const running: Running = {
     load,
     ports,
@@ -194,7 +195,7 @@ async function runManager(
         { hint },
       );
     }
-    const changes = differences(config, read.config);
+    const changes = differences(config, read.config, types);
     const about = { warnings: [...read.warnings], stranded: host.strandedWith(read.config) };
     if (dryRun) return { applied: false, changes, ...about };
     log.info('applying the config', { changes });

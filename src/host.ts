@@ -2,28 +2,29 @@
  * One manager of one host, assembled on a store and runtimes: services, the loop, housekeeping, and the way it ends. The daemon
  * adds the command line, the choice of runtimes and the API; tests run it in virtual time.
  */
-import { createChanges } from './api/changes.ts';
+
+import type { Finding } from './base/finding.ts';
 import { createCiServices } from './ci/index.ts';
 import type { Job } from './ci/own-queue/job.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { CiParts, ThisOnejob } from './ci/parts.ts';
-import { placeOf } from './cloud/machine.ts';
-import type { Machines } from './cloud/open.ts';
 import type { Config } from './config/config.ts';
 import { weakenedFindings } from './config/findings.ts';
-import type { Finding } from './finding.ts';
+import { createChanges } from './contract/changes.ts';
 import type { ToolRunner } from './gpu/run.ts';
 import type { Ports } from './http/ports.ts';
 import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
+import type { Machines } from './machines/open.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
 import { causesOf } from './manager/causes.ts';
 import { conditions, isOfHost, lineOf, stateOf } from './manager/conditions.ts';
 import { epollFindings } from './manager/epoll-watches.ts';
 import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
-import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
+import { type Loop, openLoop } from './manager/loop/loop.ts';
 import { keepChoosing } from './manager/loop/observe.ts';
+import type { LoopParts } from './manager/loop/parts.ts';
 import type { Pool } from './manager/loop/pool.ts';
 import { createShutdown, foreignTo, forgetServices, tellLeft } from './manager/loop/shutdown.ts';
 import { createManager } from './manager/manager.ts';
@@ -34,6 +35,7 @@ import { createNotices, type Notices } from './notices/notices.ts';
 import { send, targetOf } from './notices/send.ts';
 import { choiceNow } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
+import { machinePlace } from './store/machine.ts';
 
 export interface HostParts extends Pick<LoopParts, 'config' | 'env' | 'store' | 'runtimes' | 'clock' | 'log'> {
   readonly program: Pick<ThisOnejob, 'version' | 'self'>;
@@ -64,10 +66,16 @@ export async function openHost(given: HostParts) {
   const reasonFor = (pool: string): string | null => machines?.waitsFor(pool) ?? waitingReason(loop.reconciler, pool);
   // It reads what is made below.
   const metrics = createMetrics({
-    ...{ clock, store, version: given.program.version, serviceNames: config.services.map(({ name }) => name) },
+    clock,
+    store,
+    version: given.program.version,
+    serviceNames: config.services.map(({ name }) => name),
     problems: () => problems(),
     state: () => ({
-      ...{ reconciler: loop.reconciler, devices: loop.deviceManager, services: elsewhere, waitingSince: queue.waitingSince },
+      reconciler: loop.reconciler,
+      devices: loop.deviceManager,
+      services: elsewhere,
+      waitingSince: queue.waitingSince,
       stranded: queue.stranded,
     }),
   });
@@ -94,7 +102,13 @@ export async function openHost(given: HostParts) {
   const hurry = new AbortController();
   const room = createStateRoom({ dir: store.dir, now: clock.now });
   const loop: Loop = await openLoop({
-    ...{ config, env, store, runtimes, clock, log, runner },
+    config,
+    env,
+    store,
+    runtimes,
+    clock,
+    log,
+    runner,
     logs: createLogFolder(subdirectory(store.dir, 'logs'), { limit: config.logLimit, noRoom: room.noRoom }),
     services: services.byName,
     end: { emptied: () => shutdown.look(), hurry: hurry.signal },
@@ -118,13 +132,16 @@ export async function openHost(given: HostParts) {
   parts.defer(() => notices?.close());
   const away = new Map(config.hosts.flatMap(({ pools }) => pools.map(({ name }) => [name, null as string | null] as const)));
   // Machines of hosts that the config no longer has still end, and so do their jobs.
-  const isOnMachine = ({ progress: { agent } }: Job): boolean => agent !== null && placeOf(agent) !== null;
+  const isOnMachine = ({ progress: { agent } }: Job): boolean => agent !== null && machinePlace(agent) !== null;
   const hasMachines = config.hosts.length > 0 || store.machines.live().length > 0 || queue.elsewhere.open().some(isOnMachine);
   machines = hasMachines && !temporary ? await openCloudHosts() : null;
   parts.defer(() => machines?.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = createShutdown({
-    ...{ reconciler, log, clock, temporary },
+    reconciler,
+    log,
+    clock,
+    temporary,
     unreachable: observer.unreachable,
     busy: () => queue.unfinished > 0,
     hurry: (why) => hurry.abort(why),
@@ -150,7 +167,12 @@ export async function openHost(given: HostParts) {
   };
   const started = Promise.withResolvers<void>();
   const manager = createManager({
-    ...{ clock, loop, shutdown, queue, store, changes },
+    clock,
+    loop,
+    shutdown,
+    queue,
+    store,
+    changes,
     services: elsewhere,
     facts: {
       version: given.program.version,
@@ -193,7 +215,11 @@ export async function openHost(given: HostParts) {
     if (notify === null || toTell === null) return null;
     const sending = { notify, env, clock, fetch: outside.fetch ?? toTell.fetch, variables: outside.variables };
     return createNotices({
-      ...{ clock, log, store, host: config.host, target: targetOf(notify) },
+      clock,
+      log,
+      store,
+      host: config.host,
+      target: targetOf(notify),
       see: () =>
         causesOf({ reconciler, observer, deviceManager, secrets: house.troubles, stateDisk: room.problem(), conditions: wrong() }),
       send: (message, signal) => send(message, sending, signal),
@@ -201,7 +227,7 @@ export async function openHost(given: HostParts) {
   }
 
   async function openCloudHosts() {
-    const [{ openMachines }, { createOutbound }] = await Promise.all([import('./cloud/open.ts'), import('./http/outbound.ts')]);
+    const [{ openMachines }, { createOutbound }] = await Promise.all([import('./machines/open.ts'), import('./http/outbound.ts')]);
     const outbound = createOutbound(env.proxies);
     parts.defer(() => outbound.close());
     const { fetch = outbound.fetch, variables = process.env } = outside;
@@ -240,7 +266,12 @@ export async function openHost(given: HostParts) {
 
   const opened = parts.move();
   return {
-    ...{ manager, loop, services, shutdown, metrics, machines },
+    manager,
+    loop,
+    services,
+    shutdown,
+    metrics,
+    machines,
     /** Which waiting jobs would never start with another config, a line for each pool. */
     strandedWith(other: Config): string[] {
       const ofHosts = other.hosts.flatMap((one) => one.pools);

@@ -1,8 +1,9 @@
 /** The entry point: the command line, and behind `up` the daemon. The only file that knows both. */
+
+import { attempt } from './base/errors.ts';
 import { exitCodes } from './cli/exit.ts';
 import { processContext } from './cli/session.ts';
 import { runCli } from './cli.ts';
-import { attempt } from './errors.ts';
 
 // Node throws for a folder that was deleted, also where nobody would expect it.
 if (attempt(process.cwd) === null) {

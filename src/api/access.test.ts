@@ -6,7 +6,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { authorize, browserKey, hashOf, type Signed } from '../../test/support/browser-login.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { type Admission, openAccess } from './access.ts';
+import { type CallerAdmission, openAccess } from './access.ts';
 
 let dir: Scratch;
 beforeEach(() => {
@@ -33,7 +33,7 @@ const caller = (
   access: ReturnType<typeof open>,
   authorization: string | undefined,
   more: object = {},
-): Admission['caller'] | null => access.callerOf(authorization, { ...asked, ...more })?.caller ?? null;
+): CallerAdmission['caller'] | null => access.callerOf(authorization, { ...asked, ...more })?.caller ?? null;
 const encoded = (text: string) => Buffer.from(text).toString('base64url');
 
 test('tokens are made once, for this user only', () => {

@@ -6,6 +6,7 @@
  * leaves it (`signed.ts`). No cookies: browsers send those of one port of a host to all its ports, so also to the programs of other
  * users.
  */
+
 import {
   createHash,
   createHmac,
@@ -20,28 +21,17 @@ import {
 import { closeSync, existsSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { attempt, codeOf, messageOf, OnejobError } from '../base/errors.ts';
+import { publicKey } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import { attempt, codeOf, messageOf, OnejobError } from '../errors.ts';
 import { subdirectory } from '../store/directory.ts';
 import { writeWhole } from '../system/files.ts';
 import { jsonOf } from '../system/json.ts';
-import type { Role } from './route.ts';
-import { publicKey } from './schema.ts';
+import type { AccessRole, Caller } from './caller.ts';
 import { type PublicKey, parseAuthorization, requestText } from './signed.ts';
 
-/** What a token or a session can be for. */
-export type Access = Exclude<Role, 'anyone'>;
-
-export interface Caller {
-  readonly role: Access;
-  /** As the client said when it asked for the login, unchecked. */
-  readonly user: string | null;
-  /** When the login ends, wall clock, ms; null: never. */
-  readonly until: number | null;
-}
-
 /** Who sends a request. */
-export interface Admission {
+export interface CallerAdmission {
   readonly caller: Caller;
   /** Whose limits count: a token, or a single login. */
   readonly id: string;
@@ -50,7 +40,7 @@ export interface Admission {
 }
 
 /** What a request is checked against. `challenge` and `port`: of the listener that it came to. */
-export interface Asked {
+export interface AccessRequest {
   readonly method: string;
   /** With its query. */
   readonly path: string;
@@ -66,7 +56,7 @@ const [mostCodes, mostWrong, wrongWithin] = [100, 10, 60_000];
 /** ms between the clocks of a page, which follows the daemon's, and of the daemon. */
 const patience = 60_000;
 
-const roles = ['read', 'operator'] as const satisfies readonly Access[];
+const roles = ['read', 'operator'] as const satisfies readonly AccessRole[];
 const payload = z.object({
   role: z.enum(roles),
   user: z.string().nullable(),
@@ -87,21 +77,21 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
   let tokens = readTokens();
   const identity = readIdentity(join(subdirectory(dir, 'api'), 'identity.key'));
 
-  function readTokens(): Record<Access, string> {
+  function readTokens(): Record<AccessRole, string> {
     const folder = subdirectory(dir, 'api');
     return { read: tokenIn(join(folder, 'read.token')), operator: tokenIn(join(folder, 'operator.token')) };
   }
 
-  function signatureOf(text: string, role: Access): string {
+  function signatureOf(text: string, role: AccessRole): string {
     return createHmac('sha256', tokens[role]).update(`session ${text}`).digest('base64url');
   }
 
-  function byToken(token: string): Admission | null {
+  function byToken(token: string): CallerAdmission | null {
     const role = roles.find((one) => isSame(digestOf(token), digestOf(tokens[one])));
     return role === undefined ? null : { caller: { role, user: null, until: null }, id: `token ${role}`, body: null };
   }
 
-  function bySession(header: string, asked: Asked): Admission | null {
+  function bySession(header: string, asked: AccessRequest): CallerAdmission | null {
     const sent = parseAuthorization(header);
     const [, text = '', mac = ''] = session.exec(sent?.session ?? '') ?? [];
     const found = payload.safeParse(jsonOf(Buffer.from(text, 'base64url').toString()));
@@ -120,7 +110,7 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
     /** Signs a text as this daemon. */
     prove: identity.prove,
     /** The caller, by the header `authorization` of a request; null if it gives no access. */
-    callerOf(authorization: string | undefined, asked: Asked): Admission | null {
+    callerOf(authorization: string | undefined, asked: AccessRequest): CallerAdmission | null {
       const [, token] = /^Bearer +(\S+)$/i.exec(authorization ?? '') ?? [];
       return token === undefined ? bySession(authorization ?? '', asked) : byToken(token);
     },

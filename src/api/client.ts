@@ -7,13 +7,12 @@ import { createInterface } from 'node:readline';
 import { type Duplex, type Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
-import { codeOf, messageOf, OnejobError } from '../errors.ts';
-import type { arrayRequest, jobRequest } from '../job.ts';
-import { type Counts, none } from '../logs/gap.ts';
-import { jsonOf } from '../system/json.ts';
-import type { EndedFilter, HistoryQuery } from '../verdict/history.ts';
-import { readFrames } from './frames.ts';
-import { fromErrorView, reloading } from './http-errors.ts';
+import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
+import { readFrames } from '../contract/frames.ts';
+import { type Counts, none } from '../contract/gap.ts';
+import type { EndedFilter, HistoryQuery } from '../contract/history.ts';
+import { fromErrorView, reloading } from '../contract/http-errors.ts';
+import type { arrayRequest, jobRequest } from '../contract/job.ts';
 import {
   type ImageService,
   type JobsFilter,
@@ -23,15 +22,16 @@ import {
   type Manager,
   pageLimit,
   type SecretPins,
-} from './manager.ts';
-import type * as Schemas from './schema.ts';
-import type { DeviceChange, ImageOutcome, JobView } from './schema.ts';
+} from '../contract/manager.ts';
+import type * as Schemas from '../contract/schema.ts';
+import type { DeviceChange, ImageOutcome, JobView } from '../contract/schema.ts';
+import type { ShellStart } from '../contract/shell-frames.ts';
+import { jsonOf } from '../system/json.ts';
 import type { RemoteShell } from './shell-client.ts';
-import type { ShellStart } from './shell-frames.ts';
 import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
-export interface ClientOptions {
+export interface ApiClientOptions {
   /** Path of the socket; with `dial`, what people call it. */
   readonly socket: string;
   /** Opens a connection in another way, such as to another host. */
@@ -85,7 +85,7 @@ const [mostHints, mostWhileHeld] = [4, 64];
 const slow = 600_000;
 
 /** @throws OnejobError E_SOCKET_PATH */
-export function createClient(options: ClientOptions) {
+export function createClient(options: ApiClientOptions) {
   const { socket, dial } = options;
   if (dial === undefined) checkSocketPath(socket);
 
@@ -132,7 +132,7 @@ export function createClient(options: ClientOptions) {
   /** The answer, unread. @throws the error that the daemon answered */
   const succeeded = async (response: http.IncomingMessage): Promise<http.IncomingMessage> => {
     if ((response.statusCode ?? 500) < 400) return response;
-    const { errorView } = await import('./schema.ts');
+    const { errorView } = await import('../contract/schema.ts');
     const view = errorView.safeParse(await read(response, options));
     if (!view.success) throw foreign(response, options);
     const error = fromErrorView(view.data);
@@ -141,7 +141,7 @@ export function createClient(options: ClientOptions) {
 
   const parse = async <T extends z.ZodType>(pick: Pick<T>, response: http.IncomingMessage): Promise<z.output<T>> => {
     const isTrusted = options.trusting === true && dial === undefined && isSameVersion(response, options);
-    const loading = isTrusted ? null : import('./schema.ts');
+    const loading = isTrusted ? null : import('../contract/schema.ts');
     const value = await read(response, options);
     if (value === undefined) throw foreign(response, options);
     if (loading === null) return value as z.output<T>;
@@ -313,7 +313,7 @@ export function createClient(options: ClientOptions) {
         for await (const piece of readFrames(response)) {
           if (piece.stream !== 'error') yield piece;
           else {
-            const { errorView } = await import('./schema.ts');
+            const { errorView } = await import('../contract/schema.ts');
             const view = errorView.safeParse(jsonOf(Buffer.from(piece.bytes).toString()));
             throw view.success ? fromErrorView(view.data) : foreign(response, options);
           }
@@ -350,7 +350,7 @@ export function createClient(options: ClientOptions) {
       async make(what, pools, progress, signal) {
         const call = { ...post(`/v1/images/${what}`, { pools }), patience: null, signal };
         const response = await succeeded(await open(call));
-        const { imageEvent } = await import('./schema.ts');
+        const { imageEvent } = await import('../contract/schema.ts');
         const outcomes: ImageOutcome[] = [];
         try {
           for await (const line of createInterface({ input: response })) {
@@ -399,7 +399,7 @@ function imagesCut(cause?: unknown): OnejobError {
   });
 }
 
-async function read(response: http.IncomingMessage, { socket, dial, mostAnswer }: ClientOptions): Promise<unknown> {
+async function read(response: http.IncomingMessage, { socket, dial, mostAnswer }: ApiClientOptions): Promise<unknown> {
   const most = mostAnswer ?? (dial === undefined ? Number.POSITIVE_INFINITY : mostFromAfar);
   const pieces: Uint8Array[] = [];
   let size = 0;
@@ -420,7 +420,7 @@ async function read(response: http.IncomingMessage, { socket, dial, mostAnswer }
 /** An answer that cannot be read: another version, or a bug. */
 function foreign(
   response: http.IncomingMessage,
-  options: ClientOptions,
+  options: ApiClientOptions,
   issue?: { readonly path: PropertyKey[]; readonly message: string },
 ): OnejobError {
   const where = issue === undefined ? '' : ` (${issue.path.map(String).join('.')}: ${issue.message})`;
@@ -428,11 +428,11 @@ function foreign(
   return otherVersion(response, options) ?? new OnejobError('E_API_ANSWER', message);
 }
 
-function isSameVersion(response: http.IncomingMessage, { version }: ClientOptions): boolean {
+function isSameVersion(response: http.IncomingMessage, { version }: ApiClientOptions): boolean {
   return response.headers['onejob-version'] === version;
 }
 
-function otherVersion(response: http.IncomingMessage, options: ClientOptions): OnejobError | null {
+function otherVersion(response: http.IncomingMessage, options: ApiClientOptions): OnejobError | null {
   if (isSameVersion(response, options)) return null;
   const { version, socket } = options;
   const theirs = response.headers['onejob-version'];

@@ -6,9 +6,9 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { checkAnswer } from '../../test/support/answers.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { DeviceView } from '../contract/schema.ts';
 import { type Client, createClient } from './client.ts';
-import type { DeviceView } from './schema.ts';
 import { type ApiServer, startApi } from './server.ts';
 
 let dir: Scratch;

@@ -1,8 +1,8 @@
 /** Who makes the doctor look, and who gets what it found before. */
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
+import type { FindingView } from '../contract/schema.ts';
 import { createDoctor } from './doctor.ts';
-import type { FindingView } from './schema.ts';
 
 function scene() {
   const clock = handClock();

@@ -2,11 +2,11 @@
  * What `doctor` finds, for many who ask. Looking takes up to a minute and starts sandboxes, so those who ask at the same time get one
  * result, and a login that may only read cannot have it done again and again.
  */
-import { abortable } from '../abortable.ts';
+import { abortable } from '../base/abortable.ts';
+import type { Manager } from '../contract/manager.ts';
+import type { FindingView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import type { Access } from './access.ts';
-import type { Manager } from './manager.ts';
-import type { FindingView } from './schema.ts';
+import type { AccessRole } from './caller.ts';
 
 /** ms that readers get the same result. */
 const kept = 60_000;
@@ -30,7 +30,7 @@ export function createDoctor(look: Manager['doctor'], clock: Clock) {
 
   return {
     /** A look goes on when those who asked have gone: the next ones get its result. @throws as `Manager.doctor` */
-    async ask(kind: Access | 'socket', signal: AbortSignal): Promise<FindingView[]> {
+    async ask(kind: AccessRole | 'socket', signal: AbortSignal): Promise<FindingView[]> {
       if (kind === 'read' && last !== null && clock.now() < last.at + kept) return last.found;
       looking ??= begin();
       return abortable(looking, signal);

@@ -1,8 +1,8 @@
 /** Which requests may come in over TCP at all: none for another host's name, and none that a page of another origin sends. Pure. */
 import type { IncomingHttpHeaders } from 'node:http';
 import { isIP } from 'node:net';
-import { isLoopback } from '../config/check-api.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import { isLoopback } from '../http/address.ts';
 
 export interface DoorOptions {
   /** The address it listens on, as the config has it. */

@@ -3,10 +3,10 @@
  * slowly costs nothing but the few bytes on their way to it; one that does not read at all is cut off.
  */
 import type { ServerResponse } from 'node:http';
+import type { Subject } from '../contract/changes.ts';
+import type { Events } from '../contract/manager.ts';
+import type { Event, EventView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import type { Subject } from './changes.ts';
-import type { Events } from './manager.ts';
-import type { Event, EventView } from './schema.ts';
 
 /** ms between signs of life. A client that has not read anything for so long is cut off. */
 const beat = 15_000;

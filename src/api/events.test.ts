@@ -8,8 +8,8 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { createChanges } from './changes.ts';
-import { type EventName, eventViews } from './schema.ts';
+import { createChanges } from '../contract/changes.ts';
+import { type EventName, eventViews } from '../contract/schema.ts';
 import { type ApiServer, startApi } from './server.ts';
 
 let dir: Scratch;

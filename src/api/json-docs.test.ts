@@ -2,8 +2,8 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { jobResult } from '../job.ts';
-import { errorView, findingView, forgottenView, jobView, planLine, poolView, slotView, statusView } from './schema.ts';
+import { jobResult } from '../contract/job.ts';
+import { errorView, findingView, forgottenView, jobView, planLine, poolView, slotView, statusView } from '../contract/schema.ts';
 
 const page = readFileSync(join(import.meta.dirname, '..', '..', 'docs', 'json.md'), 'utf8');
 const named = new Set([...page.matchAll(/[`"]([A-Za-z]+)[`"]/g)].map(([, word]) => word));

@@ -1,7 +1,7 @@
 /** The OpenAPI document of a table of routes, made from their schemas. */
 import { z } from 'zod';
+import * as schemas from '../contract/schema.ts';
 import type { Route, Routes } from './route.ts';
-import * as schemas from './schema.ts';
 
 type Json = Record<string, unknown>;
 

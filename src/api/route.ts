@@ -1,18 +1,16 @@
 /** How a route of the API is declared. Its schemas check what comes in, and are what `docs/openapi.json` is made from. */
+
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
-import { attempt, OnejobError } from '../errors.ts';
-import type { RunningShell } from '../runtimes/runtime.ts';
-import type { Caller } from './access.ts';
+import { attempt, OnejobError } from '../base/errors.ts';
+import type { ConfigService, ImageService, MachineService, Manager, MetricsService, SecretPins } from '../contract/manager.ts';
+import type { ShellStart } from '../contract/shell-frames.ts';
+import type { RunningShell } from '../ports/runtime.ts';
+import type { Caller, Role } from './caller.ts';
 import type { Doctor } from './doctor.ts';
 import type { EventStreams } from './event-stream.ts';
-import type { ConfigService, ImageService, MachineService, Manager, MetricsService, SecretPins } from './manager.ts';
-import type { ShellStart } from './shell-frames.ts';
 import type { Web } from './web.ts';
-
-/** `anyone` needs no login; `operator` may do all that `read` may. */
-export type Role = 'anyone' | 'read' | 'operator';
 
 /** A body that is not JSON. */
 export interface Media {
@@ -153,10 +151,10 @@ export function createRouter(routes: Routes) {
 
 function decoded(part: string): string {
   const text = attempt(() => decodeURIComponent(part));
-  if (text === null) throw unreadable(`'${part}' is not a valid url component`);
+  if (text === null) throw unreadableRequest(`'${part}' is not a valid url component`);
   return text;
 }
 
-export function unreadable(why: string): OnejobError {
+export function unreadableRequest(why: string): OnejobError {
   return new OnejobError('E_API_REQUEST', `Cannot read the request: ${why}`);
 }

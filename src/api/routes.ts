@@ -1,19 +1,19 @@
 /** All routes; see `docs/api.md`, and `docs/json.md` for the bodies. */
 import { PassThrough, pipeline, Readable, type Transform } from 'node:stream';
 import { z } from 'zod';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import { frame, pieceFrames } from '../contract/frames.ts';
+import type { Counts } from '../contract/gap.ts';
+import { reloading, stopping, toErrorView } from '../contract/http-errors.ts';
+import { arrayRequest, jobRequest } from '../contract/job.ts';
+import { pagePrefix } from '../contract/job-pages.ts';
+import { jobsListed, type LogPiece, type LogSource, type Manager, pageLimit } from '../contract/manager.ts';
+import * as schemas from '../contract/schema.ts';
+import { shellProtocol } from '../contract/shell-frames.ts';
+import { historyAxes, verdictKinds } from '../contract/verdict.ts';
 import { limited } from '../http/limited.ts';
-import { arrayRequest, jobRequest } from '../job.ts';
-import type { Counts } from '../logs/gap.ts';
 import { skip } from '../logs/select.ts';
-import { pagePrefix } from '../manager/job-pages.ts';
-import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
-import { frame, pieceFrames } from './frames.ts';
-import { reloading, stopping, toErrorView } from './http-errors.ts';
-import { jobsListed, type LogPiece, type LogSource, type Manager, pageLimit } from './manager.ts';
 import { media, type Routes, route } from './route.ts';
-import * as schemas from './schema.ts';
-import { shellProtocol } from './shell-frames.ts';
 import { forgetAll } from './web-files.ts';
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });

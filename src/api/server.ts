@@ -11,16 +11,24 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import { parse } from 'node:querystring';
 import { finished, Readable } from 'node:stream';
 import { z } from 'zod';
-import { systemClock } from '../clock.ts';
+import { OnejobError } from '../base/errors.ts';
+import { statusOf, stopping, toErrorView } from '../contract/http-errors.ts';
 import type { Clock } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
-import type { Caller } from './access.ts';
+import { systemClock } from '../system/system-clock.ts';
+import type { Caller } from './caller.ts';
 import { createDoctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
-import { statusOf, stopping, toErrorView } from './http-errors.ts';
-import { type Answering, type ApiRequest, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
+import {
+  type Answering,
+  type ApiRequest,
+  checkedRequest,
+  createRouter,
+  type Route,
+  type Served,
+  unreadableRequest,
+} from './route.ts';
 import { routes } from './routes.ts';
 import { createShares, readPatience } from './shares.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
@@ -155,7 +163,10 @@ export async function startApi(options: ApiOptions) {
   };
 
   const upgrades = createUpgrades({
-    ...{ findRoute, version, clock, onBug: options.onBug },
+    findRoute,
+    version,
+    clock,
+    onBug: options.onBug,
     answering: () => answering,
     admit(request) {
       if (closing) throw stopping();
@@ -285,17 +296,17 @@ async function readBody(request: IncomingMessage, caller: Caller | null, signed:
   const stream = request.iterator({ destroyOnReturn: false });
   const late = caller !== null ? null : setTimeout(() => request.destroy(), strangerPatience);
   const limit = caller === null ? strangerLimit : bodyLimit;
-  const bytes = await bytesOf(stream, limit, () => unreadable('Request body is too large')).finally(() =>
+  const bytes = await bytesOf(stream, limit, () => unreadableRequest('Request body is too large')).finally(() =>
     clearTimeout(late ?? undefined),
   );
-  if (signed !== null && createHash('sha256').update(bytes).digest('base64url') !== signed) throw unreadable(otherBody);
+  if (signed !== null && createHash('sha256').update(bytes).digest('base64url') !== signed) throw unreadableRequest(otherBody);
   if (type === undefined && bytes.length === 0) return undefined;
-  if (type !== 'application/json') throw unreadable('Unsupported Media Type');
-  if (bytes.length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");
+  if (type !== 'application/json') throw unreadableRequest('Unsupported Media Type');
+  if (bytes.length === 0) throw unreadableRequest("Body cannot be empty when content-type is set to 'application/json'");
   try {
     return JSON.parse(bytes.toString(), refusePrototype);
   } catch {
-    throw unreadable("Body is not valid JSON but content-type is set to 'application/json'");
+    throw unreadableRequest("Body is not valid JSON but content-type is set to 'application/json'");
   }
 }
 

@@ -3,7 +3,7 @@ import type { ServerResponse } from 'node:http';
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import type { Admission } from './access.ts';
+import type { CallerAdmission } from './access.ts';
 import { createShares } from './shares.ts';
 
 const response = (destroyed = false) => Object.assign(new EventEmitter(), { destroyed }) as unknown as ServerResponse;
@@ -24,7 +24,7 @@ it('what a client reads, or leaves behind, counts no longer', () => {
 it('a reader that asks again and again, and waits for each answer, has its fifth of the time', async () => {
   const clock = handClock();
   const shares = createShares(clock);
-  const reader = { caller: { role: 'read' }, id: 'reader' } as unknown as Admission;
+  const reader = { caller: { role: 'read' }, id: 'reader' } as unknown as CallerAdmission;
   const answered = async () => {
     let isOver = false;
     void shares.turn(reader).then(() => {

@@ -3,10 +3,10 @@
  * that it has not read yet, and of those who may only read their share of this process' time.
  */
 import type { ServerResponse } from 'node:http';
+import { OnejobError } from '../base/errors.ts';
 import type { Clock } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
 import { createPace, type Pace } from '../http/pace.ts';
-import { type Admission, isLogin } from './access.ts';
+import { type CallerAdmission, isLogin } from './access.ts';
 import type { ApiRequest, Route } from './route.ts';
 
 /** ms after which a client that does not read such an answer is cut off. */
@@ -49,7 +49,7 @@ export function createShares(clock: Clock) {
      * Resolves when this request of a caller may be answered. Those of a reader are answered one after the other, and what that costs
      * is measured: a list of ten thousand jobs takes a second.
      */
-    async turn({ caller, id }: Admission): Promise<void> {
+    async turn({ caller, id }: CallerAdmission): Promise<void> {
       if (caller.role !== 'read') return;
       for (const [one, { waiting, usedAt }] of readers) if (waiting === 0 && clock.now() - usedAt > owingEnds) readers.delete(one);
       const reader = readers.get(id) ?? { pace: createPace(clock), last: Promise.resolve(), waiting: 0, usedAt: 0 };

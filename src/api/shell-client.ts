@@ -1,10 +1,18 @@
 /** The client's end of a shell. */
 import type { Duplex } from 'node:stream';
-import { OnejobError } from '../errors.ts';
-import type { TerminalSize } from '../runtimes/runtime.ts';
-import { fromErrorView } from './http-errors.ts';
-import { errorView } from './schema.ts';
-import { drained, readShellFrames, type ShellStart, shellBodies, shellBody, shellFrame, shellFrames } from './shell-frames.ts';
+import { OnejobError } from '../base/errors.ts';
+import { fromErrorView } from '../contract/http-errors.ts';
+import { errorView } from '../contract/schema.ts';
+import {
+  drained,
+  readShellFrames,
+  type ShellStart,
+  shellBodies,
+  shellBody,
+  shellFrame,
+  shellFrames,
+} from '../contract/shell-frames.ts';
+import type { TerminalSize } from '../ports/runtime.ts';
 
 export type RemoteShell = ReturnType<typeof startShell>;
 

@@ -8,10 +8,10 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { jobRequest } from '../job.ts';
+import { jobRequest } from '../contract/job.ts';
+import { shellFrame } from '../contract/shell-frames.ts';
 import { createClient } from './client.ts';
 import { type ApiServer, startApi } from './server.ts';
-import { shellFrame } from './shell-frames.ts';
 
 let dir: Scratch;
 let manager: FakeManager;

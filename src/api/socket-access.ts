@@ -2,12 +2,12 @@
 import { accessSync, constants, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { dirname } from 'node:path';
-import { type Group, groupName, readGroup, sharedFolder } from '../config/paths.ts';
-import { attempt, OnejobError } from '../errors.ts';
-import { type Finding, fine, warning } from '../finding.ts';
+import { attempt, OnejobError } from '../base/errors.ts';
+import { type Finding, fine, warning } from '../base/finding.ts';
+import { groupName, readGroup, sharedFolder, type UserGroup } from '../config/paths.ts';
 
 export interface AccessFacts {
-  readonly group: Group | null;
+  readonly group: UserGroup | null;
   readonly user: { readonly name: string; readonly gids: readonly number[] };
   /** The outermost folder of the path that the user may not enter; else null. */
   readonly blocked: { readonly path: string; readonly gid: number; readonly mode: number } | null;
@@ -53,7 +53,7 @@ export function socketDenied(path: string): OnejobError {
 }
 
 /** For `doctor`: who may use root's daemon at `path`, and what keeps members of the group from it. */
-export function socketFinding(path: string, group: Group | null = readGroup()): Finding {
+export function socketFinding(path: string, group: UserGroup | null = readGroup()): Finding {
   const subject = 'socket';
   if (group === null) {
     const message = `Only root may use this daemon: this host has no group "${groupName}".`;

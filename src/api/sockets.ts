@@ -5,8 +5,8 @@
 import { chmodSync, chownSync, lstatSync, mkdirSync, realpathSync, renameSync, rmSync, statSync } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
+import { OnejobError } from '../base/errors.ts';
 import { longestSocketPath, readGroup, sharedFolder } from '../config/paths.ts';
-import { OnejobError } from '../errors.ts';
 import { socketDenied } from './socket-access.ts';
 
 /** @throws OnejobError E_SOCKET_PATH for a path that is too long for a socket */
@@ -23,8 +23,14 @@ export type SocketState = 'absent' | 'stale' | 'listening' | 'denied';
 
 /** ECONNRESET: the listener ended before it accepted the connection. EAGAIN: a full backlog, so the listener is busy. */
 const stateOf: Partial<Record<string, SocketState>> = {
-  ...{ ENOENT: 'absent', ENOTDIR: 'absent', ECONNREFUSED: 'stale', ENOTSOCK: 'stale', ECONNRESET: 'stale' },
-  ...{ EACCES: 'denied', EPERM: 'denied', EAGAIN: 'listening' },
+  ENOENT: 'absent',
+  ENOTDIR: 'absent',
+  ECONNREFUSED: 'stale',
+  ENOTSOCK: 'stale',
+  ECONNRESET: 'stale',
+  EACCES: 'denied',
+  EPERM: 'denied',
+  EAGAIN: 'listening',
 };
 
 /** Checks whether somebody listens at `path`. Sends nothing. @throws OnejobError E_SOCKET_PATH */

@@ -39,7 +39,12 @@ async function tunnelled(listener: http.RequestListener, path = join(dir.path, '
       request.on('error', reject).end(body);
     });
   return {
-    ...{ server, tunnel, ask, agent, near, served },
+    server,
+    tunnel,
+    ask,
+    agent,
+    near,
+    served,
     async [Symbol.asyncDispose]() {
       near.end();
       await served;

@@ -2,11 +2,11 @@
 import { connect } from 'node:net';
 import { type Duplex, pipeline, type Readable } from 'node:stream';
 import { z } from 'zod';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import { errorView } from '../contract/schema.ts';
 import { createMux } from '../http/mux.ts';
 import type { Pace } from '../http/pace.ts';
 import { jsonOf } from '../system/json.ts';
-import { errorView } from './schema.ts';
 import { checkSocketOwner } from './sockets.ts';
 
 /** Begins the line of the greeting. What a login shell prints before it is skipped. */

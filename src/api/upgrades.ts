@@ -2,14 +2,22 @@
 import { once } from 'node:events';
 import { type IncomingMessage, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { abortable } from '../abortable.ts';
+import { abortable } from '../base/abortable.ts';
+import { OnejobError } from '../base/errors.ts';
+import { statusOf, toErrorView } from '../contract/http-errors.ts';
+import {
+  drained,
+  readShellFrames,
+  shellBodies,
+  shellBody,
+  shellFrame,
+  shellFrames,
+  shellProtocol,
+} from '../contract/shell-frames.ts';
 import { type Clock, deadline, every } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
-import type { RunningShell } from '../runtimes/runtime.ts';
-import type { Caller } from './access.ts';
-import { statusOf, toErrorView } from './http-errors.ts';
+import type { RunningShell } from '../ports/runtime.ts';
+import type { Caller } from './caller.ts';
 import { type Answering, checkedRequest, type createRouter } from './route.ts';
-import { drained, readShellFrames, shellBodies, shellBody, shellFrame, shellFrames, shellProtocol } from './shell-frames.ts';
 
 interface UpgradeParts {
   readonly findRoute: ReturnType<typeof createRouter>;

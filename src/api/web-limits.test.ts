@@ -12,7 +12,7 @@ import { createFakeManager, type FakeManager } from '../../test/support/fake-man
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createAuthority } from '../../test/support/tls-front.ts';
 import type { ApiConfig } from '../config/config.ts';
-import { jobRequest } from '../job.ts';
+import { jobRequest } from '../contract/job.ts';
 import { type Client, createClient } from './client.ts';
 import { type ApiServer, startApi } from './server.ts';
 import { checkListen } from './web.ts';
@@ -36,11 +36,15 @@ async function start(config: Partial<ApiConfig> = {}): Promise<void> {
   port = await freePort();
   const log = { info: () => {}, error: () => {} };
   server = await startApi({
-    ...{ manager, version: '1.0.0', clock },
+    manager,
+    version: '1.0.0',
+    clock,
     socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
     web: {
       config: { listen: { host: '127.0.0.1', port }, tls: null, behindProxy: false, hosts: [], ...config },
-      ...{ stateDir: dir.path, log, files: join(dir.path, 'web') },
+      stateDir: dir.path,
+      log,
+      files: join(dir.path, 'web'),
     },
   });
 }

@@ -14,7 +14,7 @@ import { createFakeManager, type FakeManager } from '../../test/support/fake-man
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createAuthority } from '../../test/support/tls-front.ts';
 import type { ApiConfig } from '../config/config.ts';
-import { jobRequest } from '../job.ts';
+import { jobRequest } from '../contract/job.ts';
 import { type Client, createClient } from './client.ts';
 import { routes } from './routes.ts';
 import { type ApiServer, startApi } from './server.ts';
@@ -30,12 +30,17 @@ const clock = handClock();
 async function start(config: Partial<ApiConfig> | null = { listen: { host: '127.0.0.1', port: 0 } }): Promise<void> {
   const write = (event: string, about?: object) => void log.push(`${event} ${JSON.stringify(about)}`);
   server = await startApi({
-    ...{ manager, version: '1.0.0', clock, onAnswer: checkAnswer },
+    manager,
+    version: '1.0.0',
+    clock,
+    onAnswer: checkAnswer,
     socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
     onCall: (request, { role, user }) => void calls.push(`${request} ${role} ${user}`),
     web: {
       config: config && { listen: { host: '127.0.0.1', port: 0 }, tls: null, behindProxy: false, hosts: [], ...config },
-      ...{ stateDir: dir.path, log: { info: write, error: write }, files: join(dir.path, 'web') },
+      stateDir: dir.path,
+      log: { info: write, error: write },
+      files: join(dir.path, 'web'),
     },
   });
 }
@@ -281,7 +286,9 @@ describe('who gets in', () => {
 
   test('a browser does not get in by a socket that somebody forwards', async () => {
     const request = http.request({
-      ...{ socketPath: join(dir.path, 'onejob.sock'), method: 'POST', path: '/v1/drain' },
+      socketPath: join(dir.path, 'onejob.sock'),
+      method: 'POST',
+      path: '/v1/drain',
       headers: { host: 'localhost:8080', origin: 'http://evil.example' },
     });
     request.end();

@@ -10,20 +10,20 @@ import type https from 'node:https';
 import type { Server } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
-import type { Listen } from '../config/check-api.ts';
+import { attempt, messageOf, OnejobError, toFailure } from '../base/errors.ts';
+import { type Finding, warning } from '../base/finding.ts';
+import type { Log } from '../base/log.ts';
 import type { ApiConfig } from '../config/config.ts';
+import type { LinkView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
-import { attempt, messageOf, OnejobError, toFailure } from '../errors.ts';
-import { type Finding, warning } from '../finding.ts';
+import type { Listen } from '../http/address.ts';
 import { createConnections, oneAtATime } from '../http/connections.ts';
-import { ended, listenAgain, textOf, whyNoPort } from '../http/listen.ts';
+import { addressText, ended, listenAgain, whyNoPort } from '../http/listen.ts';
 import { openPorts, type Port, type Ports } from '../http/ports.ts';
-import type { Log } from '../log.ts';
 import { jsonOf } from '../system/json.ts';
-import { type Access, type AccessTable, type Admission, openAccess, sessionLife } from './access.ts';
+import { type AccessTable, type CallerAdmission, openAccess, sessionLife } from './access.ts';
+import type { AccessRole, Role } from './caller.ts';
 import { checkHost, checkOrigin, originInstead } from './door.ts';
-import type { Role } from './route.ts';
-import type { LinkView } from './schema.ts';
 import { nonceHeader, type PublicKey, proofHeader, proofText } from './signed.ts';
 
 export interface WebOptions {
@@ -106,7 +106,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, isBu
     const { listen } = written;
     try {
       await open(listen);
-      if (problem !== null) log.info('listening after all', { address: textOf(listen) });
+      if (problem !== null) log.info('listening after all', { address: addressText(listen) });
       problem = null;
     } catch (error) {
       const failure = error instanceof OnejobError ? error : unusable(listen, error);
@@ -164,7 +164,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, isBu
       });
     },
     /** A link for one login. @throws OnejobError E_API_LISTEN */
-    async link(caller: { readonly role: Access; readonly user: string | null }): Promise<LinkView> {
+    async link(caller: { readonly role: AccessRole; readonly user: string | null }): Promise<LinkView> {
       await opening;
       if (problem !== null) throw problem;
       const life = clock.wall() + sessionLife;
@@ -189,7 +189,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, isBu
       return origin === null ? null : `${origin}${url}`;
     },
     /** Who sends a request, and whether that may be. @throws OnejobError E_API_ORIGIN, E_API_LOGIN, E_API_ROLE */
-    admit({ headers, method = '', url = '' }: IncomingMessage, role: Role): Admission | null {
+    admit({ headers, method = '', url = '' }: IncomingMessage, role: Role): CallerAdmission | null {
       checkOrigin(headers, door);
       const asked = { method, path: url, challenge, port: portOf(port) };
       const found = access?.callerOf(headers.authorization, asked) ?? null;
@@ -214,7 +214,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience, isBu
     },
     challenge: () => ({ challenge, at: clock.wall() }),
     /** The caller of a request has access, so its connection makes room for no stranger. */
-    known: ({ socket }: IncomingMessage, response: ServerResponse, { id }: Admission): void =>
+    known: ({ socket }: IncomingMessage, response: ServerResponse, { id }: CallerAdmission): void =>
       connections.known(socket, id, response),
     /** @throws OnejobError E_API_ORIGIN */
     checkHost: (request: IncomingMessage): void => checkHost(request.headers, door),
@@ -260,9 +260,9 @@ export function portFindings(
   user: boolean,
 ): Finding[] {
   const install = `type "${user ? 'onejob service install --user' : 'sudo onejob service install'}", which writes onejob.socket anew.`;
-  const open = listens.filter((listen) => !ports.isInherited(listen)).map(textOf);
+  const open = listens.filter((listen) => !ports.isInherited(listen)).map(addressText);
   const known = new Set(listens.map(({ port }) => port));
-  const stray = ports.inherited.filter(({ port }) => !known.has(port)).map(textOf);
+  const stray = ports.inherited.filter(({ port }) => !known.has(port)).map(addressText);
   const found: Finding[] = [];
   if (open.length > 0)
     found.push(
@@ -306,7 +306,7 @@ async function listenAt(server: Server, listen: Listen, port = listen.port): Pro
 
 function unusable(listen: Listen, error: unknown): OnejobError {
   const { why, hint } = whyNoPort(listen, 'api.listen', error);
-  const message = `Cannot listen on ${textOf(listen)} for the dashboard: ${why}.`;
+  const message = `Cannot listen on ${addressText(listen)} for the dashboard: ${why}.`;
   return new OnejobError('E_API_LISTEN', message, { hint, retry: true, cause: error });
 }
 

@@ -4,10 +4,10 @@ import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
 import { testConfig, testPool } from '../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../test/support/scratch.ts';
-import { systemClock } from '../clock.ts';
+import { createLog } from '../base/log.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
-import { createLog } from '../log.ts';
 import { openStore } from '../store/store.ts';
+import { systemClock } from '../system/system-clock.ts';
 import type { AzureServiceConfig } from './azure-pipelines/type.ts';
 import { createCiServices } from './index.ts';
 import type { CiParts } from './parts.ts';
@@ -27,14 +27,17 @@ it('opens a service that no pool uses only while it has something to take back',
   };
   const parts: CiParts = {
     config: { pools: [], services: [azure] } as unknown as CiParts['config'],
-    ...{
-      store,
-      clock: systemClock,
-      log: createLog({ json: true, stream: new PassThrough() }),
-      onejob: { version: '0.0.0', self: [] },
-    },
+    store,
+    clock: systemClock,
+    log: createLog({ json: true, stream: new PassThrough() }),
+    onejob: { version: '0.0.0', self: [] },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
+      poolOf: () => null,
+      silentFor: () => null,
+      isBusy: () => false,
+      sizeOf: () => 0,
+      jobsOf: () => [],
+      agentOf: () => null,
       reasonFor: () => null,
     },
   };
@@ -51,14 +54,17 @@ it('opens a service that no pool uses while something of its own is in a slot', 
   const store = openStore(dir.path);
   const parts: CiParts = {
     config: { pools: [], services: [testConfig()], host: 'box' } as unknown as CiParts['config'],
-    ...{
-      store,
-      clock: systemClock,
-      log: createLog({ json: true, stream: new PassThrough() }),
-      onejob: { version: '0.0.0', self: [] },
-    },
+    store,
+    clock: systemClock,
+    log: createLog({ json: true, stream: new PassThrough() }),
+    onejob: { version: '0.0.0', self: [] },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
+      poolOf: () => null,
+      silentFor: () => null,
+      isBusy: () => false,
+      sizeOf: () => 0,
+      jobsOf: () => [],
+      agentOf: () => null,
       reasonFor: () => null,
     },
   };
@@ -79,14 +85,17 @@ it('tells how each call of a service ended', async () => {
   const config = testConfig({ token: { kind: 'file', path: `${dir.path}/token`, expires: null } });
   const services = await createCiServices({
     config: { pools: [testPool()], services: [config], host: 'box' } as unknown as CiParts['config'],
-    ...{
-      store,
-      clock: systemClock,
-      log: createLog({ json: true, stream: new PassThrough() }),
-      onejob: { version: '0.0.0', self: [] },
-    },
+    store,
+    clock: systemClock,
+    log: createLog({ json: true, stream: new PassThrough() }),
+    onejob: { version: '0.0.0', self: [] },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
+      poolOf: () => null,
+      silentFor: () => null,
+      isBusy: () => false,
+      sizeOf: () => 0,
+      jobsOf: () => [],
+      agentOf: () => null,
       reasonFor: () => null,
     },
     fetch: async () => new Response('{}', { status: 401 }),

@@ -2,17 +2,18 @@
  * Makes the CI services that config names. The types that it can name are in `types.ts`. A service that it does not name is not loaded:
  * all of them together take longer to load than the rest of the daemon.
  */
+
+import { toFailure } from '../base/errors.ts';
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
-import { noProxies } from '../config/proxies.ts';
 import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
-import { toFailure } from '../errors.ts';
+import { noProxies } from '../http/proxies.ts';
+import type { CiService } from '../ports/ci-service.ts';
 import { isFound } from '../system/real-path.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';
 import { counted } from './calls.ts';
-import type { CiService } from './ci-service.ts';
 import { gitea } from './gitea/type.ts';
 import { github } from './github/type.ts';
 import { gitlab } from './gitlab/type.ts';
@@ -20,7 +21,7 @@ import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
 import { proxyFindings } from './service-findings.ts';
-import { tellingOrigin } from './types.ts';
+import type { KnownService } from './types.ts';
 
 /** ms between two looks at jobs of services that config no longer has. */
 const strayEvery = 5_000;
@@ -30,7 +31,11 @@ export async function createCiServices(parts: CiParts) {
   const { config, env, store, clock, log, slots, onejob } = parts;
   const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
-    ...{ store, pools, clock, reasonFor: (pool) => slots.reasonFor(pool), mountProblem: mountProblemFor(config, env) },
+    store,
+    pools,
+    clock,
+    reasonFor: (pool) => slots.reasonFor(pool),
+    mountProblem: mountProblemFor(config, env),
     // A file server may be away.
     isThere: (path) => isFound(path) !== false,
     temporary: onejob.temporary === true ? (config.path ?? '') : null,
@@ -51,7 +56,7 @@ export async function createCiServices(parts: CiParts) {
     byName: new Map<string, CiService>([['own', own], ...made]),
     /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
     async endStrays(signal: AbortSignal): Promise<void> {
-      if (tellingOrigin(others).size > 0) return;
+      if (others.some(({ name }) => config.origins.has(name))) return;
       const known = new Set(['own', ...config.services.map(({ name }) => name)]);
       // Jobs of a service that left the config run to their end (S5).
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
@@ -74,7 +79,7 @@ async function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick
   const { called } = parts;
   const send = parts.fetch ?? outbound.fetch;
   const whole = { ...parts, pools, fetch: called === undefined ? send : counted(send, (result) => called(service.name, result)) };
-  const [made, address] = await open(service, whole);
+  const [made, address] = await open(service as Exclude<KnownService, { type: 'own-queue' }>, whole);
   return {
     ...made,
     check: async (...given) => [...proxyFindings(service.name, address, proxies), ...(await made.check(...given))],
@@ -86,7 +91,7 @@ async function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick
 }
 
 /** The service, and its address. */
-async function open(service: Exclude<ServiceConfig, { type: 'own-queue' }>, parts: OpenParts): Promise<[CiService, string]> {
+async function open(service: Exclude<KnownService, { type: 'own-queue' }>, parts: OpenParts): Promise<[CiService, string]> {
   switch (service.type) {
     case azurePipelines.type:
       return [(await import('./azure-pipelines/service.ts')).openAzurePipelines(service, parts), service.url];

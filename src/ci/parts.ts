@@ -1,18 +1,21 @@
 /** What CI services are made from: config, the store, and what they may know of the loop. */
+
+import type { Log } from '../base/log.ts';
+import type { Variables } from '../base/variables.ts';
 import type { Guarded } from '../config/check-mounts.ts';
 import type { Config } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Clock } from '../core/clock.ts';
 import type { AgentId, JobId } from '../core/slot.ts';
 import type { Ports } from '../http/ports.ts';
-import type { Log } from '../log.ts';
-import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
 import type { CallResult } from './calls.ts';
 import type { Filter } from './filter/filter.ts';
 
 export interface CiParts {
-  readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'places' | 'secretsKey'> & Partial<Pick<Config, 'path'>>;
+  readonly config: Guarded &
+    Pick<Config, 'pools' | 'host' | 'places' | 'secretsKey' | 'services' | 'origins'> &
+    Partial<Pick<Config, 'path'>>;
   /** Where the Engine listens, and how services are reached, if not as usual. */
   readonly env?: Pick<Environment, 'docker' | 'runtimeDir' | 'proxies' | 'handedOn'>;
   readonly store: Store;

@@ -1,7 +1,8 @@
 /** What `doctor` says of any service: the proxy on the way to it, its clock, and what went wrong. */
-import { type Proxies, proxyFor } from '../config/proxies.ts';
-import { OnejobError, toFailure } from '../errors.ts';
-import { type Finding, fine, problem, warning } from '../finding.ts';
+
+import { OnejobError, toFailure } from '../base/errors.ts';
+import { type Finding, fine, problem, warning } from '../base/finding.ts';
+import { type Proxies, proxyFor } from '../http/proxies.ts';
 
 /** No line shows the proxy's password. `service`: its name in the config. */
 export function proxyFindings(service: string, address: string, proxies: Proxies): Finding[] {

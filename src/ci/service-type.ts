@@ -1,63 +1,9 @@
-/** What onejob knows of a type of CI service without opening one: commands load it without a config, so it brings no library. */
-import type { InitFlags, OpenFrame } from '../cli/init-steps.ts';
-import type { Session } from '../cli/session.ts';
-import type { Checking } from '../config/check.ts';
-import type { PoolConfig, ServiceConfig } from '../config/config.ts';
-import type { Keys } from '../config/key.ts';
-import type { Keys as WrittenKeys } from '../config/service-keys.ts';
-import type { SecretReference } from '../secrets/reference.ts';
+/** A type of CI service, with the rules of its filter. */
+import type { ServiceConfig } from '../config/config.ts';
+import type { ServiceType as ConfigType } from '../config/service-type.ts';
 import type { Rules } from './filter/rules.ts';
 
-/** Keys of a pool that only some services know. */
-export type ServicePoolKey = 'trust' | 'hooks' | 'plugins';
-
-export interface ServiceType<C extends { readonly type: string } = ServiceConfig> {
-  readonly type: C['type'];
-  readonly title: string;
-  /** Its agents are programs in images, or mounted programs; null: the job itself. */
-  readonly agent: 'in-image' | 'mounted' | null;
-  /** With `trust`, the service says where jobs come from, and they may have encrypted secrets. */
-  readonly poolKeys: readonly ServicePoolKey[];
-  /** Whether this one says where jobs come from; absent: as `poolKeys` says. */
-  tellsOrigin?(service: C): boolean;
-  /** Why only one onejob at a time can serve a pool, as the end of a sentence; null or absent: several can. */
-  whyOneHost?(service: C): string | null;
-  readonly keys: Keys;
-  /** Those that cannot change while the service has agents, because those with the old value could not be served any more. */
-  readonly fixed?: readonly string[];
-  /** Keys of the maps in them. */
-  readonly maps: Readonly<Record<string, Keys>>;
-  /** Required keys; of a list, one. */
-  readonly needs: readonly (string | readonly string[])[];
-  /** Required keys of the maps. */
-  readonly mapNeeds?: Readonly<Record<string, readonly string[]>>;
-  /** Removed keys, with what to do instead. */
-  readonly removed?: Readonly<Record<string, string>>;
+export interface ServiceType<C extends ServiceConfig = ServiceConfig> extends ConfigType<C> {
   /** What the filter lets its untrusted jobs ask. */
   filterRules?(): Promise<Rules>;
-  /** null: there is no `init` for it. */
-  readonly init: InitSteps | null;
-  /** null: keys are missing. */
-  resolve(name: string, keys: WrittenKeys): C | null;
-  /** Its secrets, each with its key. */
-  secrets(service: C): readonly (readonly [key: string, secret: SecretReference])[];
-  /** Keys of no use to machines in clouds, which therefore do not get them: only the daemon that makes machines uses them. */
-  readonly notOnMachines?: readonly string[];
-  check(service: C, checking: Checking): void;
-  checkPool(pool: PoolConfig, service: C, checking: Checking): void;
-}
-
-/** How `onejob init` asks. */
-export interface InitSteps {
-  readonly asks: string;
-  /** Its own options, each with its meaning. */
-  readonly options: readonly (readonly [flags: string, about: string])[];
-  /** Default name of the file next to the config. */
-  readonly token: { readonly what: string; readonly file: string };
-  /** What `--force` does in addition. */
-  readonly force?: string;
-  /** An example of its options. */
-  readonly example: string;
-  readonly hint: string;
-  run(session: Session, flags: InitFlags, open: OpenFrame): Promise<number>;
 }

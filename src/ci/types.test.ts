@@ -2,22 +2,26 @@
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { serviceSchemas } from '../config/interpret.ts';
+import { types } from '../../test/kit/types.ts';
+import { schemasOf } from '../config/interpret.ts';
+import { tellingOrigin, titlesWith } from '../config/types.ts';
 import { ownQueue } from './own-queue/type.ts';
-import { serviceType, serviceTypes, tellingOrigin, titlesWith } from './types.ts';
+import { serviceType, serviceTypes } from './types.ts';
 
 const src = join(import.meta.dirname, '..');
 const others = serviceTypes.filter(({ type }) => type !== ownQueue.type);
 
-it.each(others)('$type is named by the files of its folder only', ({ type }) => {
+it.each(others)('$type is named by the files of its folder and by its init only', ({ type }) => {
   const files = globSync('**/*.ts', { cwd: src }).filter((file) => !/\.test\.ts$|(^|\/)testing/.test(file));
   const naming = files.filter((file) => readFileSync(join(src, file), 'utf8').includes(`'${type}'`));
   expect(naming).toContain(`ci/${type}/type.ts`);
-  expect(naming.filter((file) => !file.startsWith(`ci/${type}/`))).toEqual([]);
+  expect(naming.filter((file) => !file.startsWith(`ci/${type}/`) && !file.startsWith('cli/init/'))).toEqual([]);
 });
 
 it.each(others)('$type needs keys that there are', ({ type }) => {
-  const { keys, maps, needs, mapNeeds = {}, removed = {} } = serviceSchemas[type];
+  const service = schemasOf(types).services[type];
+  if (service === undefined) throw new Error(type);
+  const { keys, maps, needs, mapNeeds = {}, removed = {} } = service;
   const known = Object.keys(keys.shape);
   expect(known).toEqual(expect.arrayContaining([...Object.keys(maps), ...needs.flat()]));
   for (const [map, names] of Object.entries(mapNeeds))
@@ -31,6 +35,6 @@ it('an unknown type is treated as the own queue', () => {
 });
 
 it('services that tell where their jobs come from are known by the key for it', () => {
-  expect(titlesWith('trust')).toBe('Buildkite, Gitea and GitLab');
-  expect([...tellingOrigin([{ name: 'jobs', type: 'own-queue' }])]).toEqual([]);
+  expect(titlesWith(types, 'trust')).toBe('Buildkite, Gitea and GitLab');
+  expect([...tellingOrigin(types, [{ name: 'jobs', type: 'own-queue' }])]).toEqual([]);
 });

@@ -1,28 +1,21 @@
 /** Every type of CI service that config can name. A new type is a folder here, a line in this file, and one in `index.ts`. */
 import type { ServiceConfig } from '../config/config.ts';
-import { listed } from '../config/problem.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';
 import { gitea } from './gitea/type.ts';
 import { github } from './github/type.ts';
 import { gitlab } from './gitlab/type.ts';
 import { ownQueue } from './own-queue/type.ts';
-import type { ServicePoolKey, ServiceType } from './service-type.ts';
+import type { ServiceType } from './service-type.ts';
 
 export const serviceTypes = [ownQueue, azurePipelines, buildkite, gitea, github, gitlab] as const;
+
+/** An entry of `services`, by its type. */
+export type KnownService = NonNullable<ReturnType<(typeof serviceTypes)[number]['resolve']>>;
 
 /** The own queue's for an unknown type. */
 export function serviceType(type: string | undefined): ServiceType {
   return serviceTypes.find((one) => one.type === type) ?? ownQueue;
-}
-
-/** Types for people, such as `Azure Pipelines and Buildkite`. */
-export function titlesOf(isMeant: (type: ServiceType) => boolean): string {
-  return listed(serviceTypes.filter(isMeant).map(({ title }) => title));
-}
-
-export function titlesWith(key: ServicePoolKey): string {
-  return titlesOf(({ poolKeys }) => poolKeys.includes(key));
 }
 
 /** Services of both configs with a key that differs and cannot change while they have agents. */
@@ -34,13 +27,4 @@ export function fixedChanges(before: readonly ServiceConfig[], after: readonly S
     const key = other === undefined ? undefined : keys.find((each) => read(one, each) !== read(other, each));
     return key === undefined ? [] : [{ service: one.name, key }];
   });
-}
-
-/** Services that say where their jobs come from, so that trust rules work. */
-export function tellingOrigin(services: readonly ServiceConfig[]): ReadonlySet<string> {
-  const tells = (service: ServiceConfig): boolean => {
-    const { poolKeys, tellsOrigin } = serviceType(service.type);
-    return poolKeys.includes('trust') && (tellsOrigin?.(service) ?? true);
-  };
-  return new Set(services.filter(tells).map(({ name }) => name));
 }

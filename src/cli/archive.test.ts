@@ -8,7 +8,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import { runCli } from '../cli.ts';
-import { jobRequest } from '../job.ts';
+import { jobRequest } from '../contract/job.ts';
 import { createLogFolder } from '../logs/log-file.ts';
 import { imagesADay } from '../store/outcomes.ts';
 import { openStore } from '../store/store.ts';

@@ -1,18 +1,19 @@
 /** Jobs and their output from the store, while no daemon runs. Read-only. */
 import { join } from 'node:path';
 import type { Client } from '../api/client.ts';
-import { jobsListed } from '../api/manager.ts';
-import type { JobView, StatusView } from '../api/schema.ts';
-import { viewOf } from '../ci/own-queue/job.ts';
-import { systemClock as clock } from '../clock.ts';
+import { OnejobError } from '../base/errors.ts';
+import { jobView } from '../ci/own-queue/job.ts';
+import { newestLast } from '../contract/job-pages.ts';
+import { jobsListed } from '../contract/manager.ts';
+import type { JobView, StatusView } from '../contract/schema.ts';
 import { agentsOf } from '../core/slot.ts';
-import { OnejobError } from '../errors.ts';
 import { createLogFolder } from '../logs/log-file.ts';
 import { createLogs } from '../manager/logs.ts';
-import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
+import { createServiceJobs } from '../manager/services/service-jobs.ts';
 import type { StoredJob } from '../store/jobs.ts';
 import { openToRead } from '../store/open-to-read.ts';
 import { openExisting } from '../system/files.ts';
+import { systemClock as clock } from '../system/system-clock.ts';
 import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { waitingWords } from './connect.ts';
 
@@ -30,20 +31,18 @@ export function openArchive(stateDir: string) {
   const places = new Map(slots.flatMap((slot) => agentsOf(slot).map((agent) => [agent, slot.key] as const)));
   const placeOf = (agent: string) => places.get(agent);
   const reasonFor = () => 'No daemon is running.';
-  const view = (job: StoredJob) => viewOf(job, reasonFor, store.outcomes.get(job.id));
+  const view = (job: StoredJob) => jobView(job, reasonFor, store.outcomes.get(job.id));
   const ownJob = (id: string): JobView | null => {
     const job = store.jobs.get(id);
     return job === null ? null : view(job);
   };
   const elsewhere = createServiceJobs({
-    ...{
-      services: [],
-      table: store.serviceJobs,
-      outcomes: store.outcomes,
-      reconciler: { slots, pools: [], placeOf },
-      reasonFor,
-      clock,
-    },
+    services: [],
+    table: store.serviceJobs,
+    outcomes: store.outcomes,
+    reconciler: { slots, pools: [], placeOf },
+    reasonFor,
+    clock,
   });
   const logs = createLogs({
     clock,

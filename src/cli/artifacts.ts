@@ -3,10 +3,10 @@
  * of the person here: the daemon of another host is not believed when it says what a job was asked for.
  */
 import type { Readable } from 'node:stream';
+import type { ErrorCode } from '../base/errors.ts';
+import { messageOf, OnejobError } from '../base/errors.ts';
+import { quoted } from '../base/quoted.ts';
 import { globMatcher } from '../ci/own-queue/globs.ts';
-import type { ErrorCode } from '../errors.ts';
-import { messageOf, OnejobError } from '../errors.ts';
-import { quoted } from '../quoted.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { findJob, withReader } from './jobs.ts';
 import { artifactPatterns } from './request.ts';

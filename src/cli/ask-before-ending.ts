@@ -1,6 +1,6 @@
 /** Asks a person at a terminal before their command ends jobs. The answer that ends nothing is the usual one. */
 import type { Client } from '../api/client.ts';
-import { openPerson } from './init-ask.ts';
+import { openPerson } from './init/ask.ts';
 import type { Session } from './session.ts';
 import { formatAge, plural, printable } from './text.ts';
 

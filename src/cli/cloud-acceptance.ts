@@ -1,13 +1,21 @@
 /** `onejob cloud acceptance`: a machine on a real account, looked at from all sides and removed, for a person who waits. */
-import { systemClock as clock } from '../clock.ts';
-import { type Acceptance, type AcceptancePlan, accept, acceptanceOwner, type Step, spoken } from '../cloud/acceptance.ts';
-import type { Cloud } from '../cloud/cloud.ts';
-import { cloudType } from '../cloud/types.ts';
+
+import { cloudType } from '../clouds/types.ts';
 import type { Config } from '../config/config.ts';
-import { suggestAtEnd } from '../config/problem.ts';
+import {
+  type Acceptance,
+  type AcceptancePlan,
+  type AcceptanceStep,
+  accept,
+  acceptanceOwner,
+  spoken,
+} from '../machines/acceptance.ts';
+import type { Cloud } from '../ports/cloud.ts';
+import { suggestAtEnd } from '../schema/problem.ts';
+import { systemClock as clock } from '../system/system-clock.ts';
 import { adapters, cloudConfig, hostOf, interrupts, ofClouds } from './cloud.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
-import { Interrupted, openPerson } from './init-ask.ts';
+import { Interrupted, openPerson } from './init/ask.ts';
 import type { Session } from './session.ts';
 
 export interface AcceptanceFlags {
@@ -60,7 +68,8 @@ export async function acceptCloud(session: Session, name: string, flags: Accepta
         else await output.result({ cloud: name, owner: plan.owner, ...shown(step) }, () => [lineOf(step, output.colors)]);
       },
       waits: (text) => output.progress(text),
-      ...{ signal: asked.stop, hurry: asked.hurry },
+      signal: asked.stop,
+      hurry: asked.hurry,
     });
     output.progress(null);
     if (markdown) await output.print(...markdownOf(result, { cloud, version, wall: clock.wall() }));
@@ -81,9 +90,12 @@ function planOf(config: Config, cloud: Cloud, { host: named, type, keepGoing = f
   if (why !== null) throw wrongUsage(why);
   const { waitForEnd } = flags;
   return {
-    ...{ owner: acceptanceOwner(), keepGoing },
+    owner: acceptanceOwner(),
+    keepGoing,
     types: type !== undefined ? [type] : (host?.types ?? [cloudType(cloud.type).cheapType]),
-    ...{ spot: host?.spot ?? 'never', image: host?.image ?? cloud.usualImage, disk: host?.disk ?? usualDisk },
+    spot: host?.spot ?? 'never',
+    image: host?.image ?? cloud.usualImage,
+    disk: host?.disk ?? usualDisk,
     lifetime: flags.lifetime ?? usualLifetime,
     waitForEnd: waitForEnd === undefined ? null : waitForEnd === true ? shortLifetime : waitForEnd,
   };
@@ -108,11 +120,11 @@ function sweepOf({ flags }: Session, owner: string, cloud: string): string {
   return `onejob cloud sweep --owner ${owner} --cloud ${cloud} --all${config}`;
 }
 
-const shown = ({ step, result, took, evidence }: Step) => ({ step, result, seconds: Math.round(took / 1000), evidence });
+const shown = ({ step, result, took, evidence }: AcceptanceStep) => ({ step, result, seconds: Math.round(took / 1000), evidence });
 
 const marks = { ok: '✓', warning: '!', failed: '✗', skipped: '–' } as const;
 
-function lineOf({ step, result, took, evidence }: Step, colors: Session['output']['colors']): string {
+function lineOf({ step, result, took, evidence }: AcceptanceStep, colors: Session['output']['colors']): string {
   const time = took < 1000 ? '' : ` (${spoken(took)})`;
   return `${marks[result]} ${colors.bold(step)}${time}: ${evidence}`;
 }

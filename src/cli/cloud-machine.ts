@@ -1,9 +1,10 @@
 /** `onejob cloud join` and `onejob cloud attend`: what a machine of a cloud calls itself. Not for people. */
-import { systemClock } from '../clock.ts';
-import { attendMachine, joinController } from '../cloud/join/machine.ts';
-import { noProxies } from '../config/proxies.ts';
+
+import { createLog } from '../base/log.ts';
 import { createOutbound } from '../http/outbound.ts';
-import { createLog } from '../log.ts';
+import { noProxies } from '../http/proxies.ts';
+import { attendMachine, joinController } from '../machines/join/machine.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 

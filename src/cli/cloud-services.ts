@@ -2,14 +2,14 @@
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { CiService } from '../ci/ci-service.ts';
+import { createLog } from '../base/log.ts';
 import { createCiServices } from '../ci/index.ts';
 import { noSlots } from '../ci/parts.ts';
-import { systemClock as clock } from '../clock.ts';
 import type { Config } from '../config/config.ts';
-import { createLog } from '../log.ts';
+import type { CiService } from '../ports/ci-service.ts';
 import { openStore } from '../store/store.ts';
 import { removeTree } from '../system/foreign-tree.ts';
+import { systemClock as clock } from '../system/system-clock.ts';
 import type { Session } from './session.ts';
 
 /** They have no agents, and a store that is empty and goes with them: a daemon may have the config's. */
@@ -21,7 +21,10 @@ export async function openHostServices({ context, version, output }: Session, co
   parts.defer(() => store.close());
   const services = await createCiServices({
     config: { ...config, pools: config.hosts.flatMap(({ pools }) => pools) },
-    ...{ store, clock, env: context.environment, variables: context.variables },
+    store,
+    clock,
+    env: context.environment,
+    variables: context.variables,
     log: createLog({ json: output.json, stream: context.stderr }),
     onejob: { version, self: [] },
     slots: noSlots,

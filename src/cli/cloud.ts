@@ -1,28 +1,30 @@
 /** `onejob cloud`: machines in clouds, by the daemon where one runs, else by this command itself. */
+
 import { setTimeout as after } from 'node:timers/promises';
-import { fromErrorView } from '../api/http-errors.ts';
-import type { CloudHostView, MachineView } from '../api/schema.ts';
-import { systemClock as clock } from '../clock.ts';
-import type { Cloud, Thing } from '../cloud/cloud.ts';
-import type { OwnedCloud } from '../cloud/controller.ts';
-import { offerText } from '../cloud/offer.ts';
-import { type Machines, openAdapters, openMachines, unlisted } from '../cloud/open.ts';
-import { sweepRegistrations, type Tagged } from '../cloud/registrations.ts';
-import { viewOf } from '../cloud/service.ts';
-import { type SweepResult, sweep } from '../cloud/sweep.ts';
+import { OnejobError, toFailure } from '../base/errors.ts';
+import { createLog } from '../base/log.ts';
+import { offerText } from '../clouds/offer.ts';
 import type { Config } from '../config/config.ts';
 import { loadConfig } from '../config/load.ts';
-import { suggestAtEnd } from '../config/problem.ts';
-import { OnejobError, toFailure } from '../errors.ts';
+import { fromErrorView } from '../contract/http-errors.ts';
+import type { CloudHostView, MachineView } from '../contract/schema.ts';
 import { createOutbound } from '../http/outbound.ts';
-import { createLog } from '../log.ts';
+import type { OwnedCloud } from '../machines/controller.ts';
+import { type Machines, openAdapters, openMachines, unlisted } from '../machines/open.ts';
+import { sweepRegistrations, type Tagged } from '../machines/registrations.ts';
+import { machineView } from '../machines/service.ts';
+import { type SweepResult, sweep } from '../machines/sweep.ts';
+import type { Cloud, Thing } from '../ports/cloud.ts';
+import { suggestAtEnd } from '../schema/problem.ts';
 import { openToRead } from '../store/open-to-read.ts';
 import { openWhenFree } from '../store/store.ts';
+import { systemClock as clock } from '../system/system-clock.ts';
 import { openHostServices } from './cloud-services.ts';
 import { findDaemon, withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { configSource, type Session } from './session.ts';
 import { formatAge, plural, titledTable } from './text.ts';
+import { types } from './types.ts';
 
 export interface CloudFlags {
   readonly timeout?: number;
@@ -52,7 +54,11 @@ const poll = 1_000;
  * @throws OnejobError E_CONFIG, E_USAGE if it names no cloud
  */
 export async function cloudConfig(session: Session, used = (config: Config): Config => config): Promise<Config> {
-  const { config } = await loadConfig({ ...configSource(session), used });
+  const { config } = await loadConfig({
+    types,
+    ...configSource(session),
+    isUsed: (key, whole) => used(whole).secrets.some(([one]) => one === key),
+  });
   if (config.clouds.length > 0) return config;
   throw wrongUsage('The config names no cloud.', 'Write one under "clouds"; see docs/cloud.md.');
 }
@@ -79,8 +85,15 @@ export const ofClouds =
 
 function partOf(config: Config, hosts: Config['hosts'], clouds: ReadonlySet<string>): Config {
   const services = new Set(hosts.flatMap(({ pools }) => pools.map(({ service }) => service)));
+  const isUsed = (key: string): boolean => {
+    const [kind, name = ''] = key.split('.');
+    return kind === 'services' ? services.has(name) : kind === 'clouds' ? clouds.has(name) : kind !== 'notify';
+  };
   return {
-    ...{ ...config, hosts, notify: null },
+    ...config,
+    hosts,
+    notify: null,
+    secrets: config.secrets.filter(([key]) => isUsed(key)),
     clouds: config.clouds.filter(({ name }) => clouds.has(name)),
     services: config.services.filter(({ name }) => services.has(name)),
   };
@@ -589,7 +602,7 @@ export async function listReceipts(session: Session, limit: number): Promise<num
     (client) => client.receipts(limit),
     async () => {
       using store = openToRead((await session.place()).stateDir);
-      return store.machines.newest(limit).map((machine) => viewOf(machine, machine.since, null));
+      return store.machines.newest(limit).map((machine) => machineView(machine, machine.since, null));
     },
   );
   const rows = receipts.map((one) => ({

@@ -3,12 +3,14 @@
  * slots from `onejob complete`, which asks the running daemon, and those of clouds from the config. It is silent, fast, and starts no
  * daemon.
  */
+
 import type { Command } from 'commander';
-import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
+import { abortable } from '../base/abortable.ts';
 import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
+import { types } from './types.ts';
 
 const shells = ['bash', 'zsh', 'fish'] as const;
 export type Shell = (typeof shells)[number];
@@ -30,7 +32,11 @@ const live: Readonly<Record<string, string>> = {
 
 /** The same after a command of `cloud`. */
 const liveOfCloud: Readonly<Record<string, string>> = {
-  ...{ check: 'cloud-hosts', up: 'cloud-hosts', down: 'cloud-hosts', console: 'cloud-hosts', acceptance: 'clouds' },
+  check: 'cloud-hosts',
+  up: 'cloud-hosts',
+  down: 'cloud-hosts',
+  console: 'cloud-hosts',
+  acceptance: 'clouds',
 };
 
 type Entry = ReturnType<typeof entryOf>;
@@ -136,7 +142,7 @@ export async function complete(session: Session, what: readonly Completed[]): Pr
   try {
     if (what.some((each) => each === 'clouds' || each === 'cloud-hosts')) {
       const { checkConfig } = await import('../config/load.ts');
-      const { config, errors } = await checkConfig({ ...configSource(session), secrets: 'skip', gpus: false });
+      const { config, errors } = await checkConfig({ types, ...configSource(session), secrets: 'skip', gpus: false });
       if (errors.length > 0) return exitCodes.ok;
       const names = { clouds: config.clouds.map(({ name }) => name), 'cloud-hosts': config.hosts.map(({ host }) => host) };
       await print(what.flatMap((each) => (each === 'clouds' || each === 'cloud-hosts' ? names[each] : [])));

@@ -1,17 +1,17 @@
 /** `onejob config check` and `config show`, which need no daemon, and `config apply`. */
-import { tellingOrigin } from '../ci/types.ts';
+
+import { OnejobError } from '../base/errors.ts';
 import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
-import { secretsOf } from '../config/findings.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
 import { checkCommand } from '../config/paths.ts';
-import { formatProblem, type Problem } from '../config/problem.ts';
-import { OnejobError } from '../errors.ts';
+import { formatProblem, type Problem } from '../schema/problem.ts';
 import { connect, reconnect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { printable } from './text.ts';
+import { types } from './types.ts';
 
 export interface CheckFlags {
   /** false: secrets need not exist, as for the config of another host. */
@@ -25,7 +25,7 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
   const checked = { ...found, errors: [...found.errors, ...(secrets ? await unguardedPools(session, found) : [])] };
   const { ok, text } = configCheck(checked);
   await output.result({ ok, errors: checked.errors, warnings: checked.warnings }, () => [text.trimEnd()]);
-  const places = secretsOf(checked.config).map(([key]) => `${key}.`);
+  const places = checked.config.secrets.map(([key]) => `${key}.`);
   const missing = checked.errors.some((problem) => places.some((place) => problem.key.startsWith(place)));
   if (missing) output.say('if this host does not have these secrets, use --no-secrets to check everything else');
   else if (!secrets && places.length > 0) output.say('its secrets were not checked');
@@ -34,17 +34,18 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
 
 /** Pools whose untrusted jobs this host could not keep away from itself. */
 async function unguardedPools({ context }: Session, { config, paths }: Checked): Promise<Problem[]> {
-  const telling = tellingOrigin(config.services);
   const wanting = config.pools.filter(
     ({ service, runtime, trust }) =>
-      telling.has(service) && runtime !== 'process' && trust.network === 'internet' && acceptedOutsiders(trust).length > 0,
+      config.origins.has(service) && runtime !== 'process' && trust.network === 'internet' && acceptedOutsiders(trust).length > 0,
   );
   const why = wanting.length === 0 ? null : await context.host.internetObstacle();
   if (why === null) return [];
   const ways =
     'write trust: { forks: refuse, others: refuse }, or trust: { network: … } with a network that reaches nothing secret';
   return wanting.map(({ name }) => ({
-    ...{ source: paths.config?.path ?? '', line: null, column: null },
+    source: paths.config?.path ?? '',
+    line: null,
+    column: null,
     level: 'error',
     key: `pools.${name}.trust.network`,
     message: `is "internet", which untrusted jobs cannot use on this host: ${why}; ${ways}`,
@@ -96,5 +97,5 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
 }
 
 function look(session: Session, secrets: 'check' | 'skip'): Promise<Checked> {
-  return checkConfig({ ...configSource(session), secrets });
+  return checkConfig({ types, ...configSource(session), secrets });
 }

@@ -8,14 +8,14 @@ import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
+import { OnejobError } from '../base/errors.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
-import { OnejobError } from '../errors.ts';
-import { jobRequest } from '../job.ts';
+import { jobRequest } from '../contract/job.ts';
 import { openStore } from '../store/store.ts';
 import { connect, daemonSocket, unreachableLeader } from './connect.ts';
 import { createOutput } from './output.ts';
-import type { Place, Session } from './session.ts';
+import type { DaemonPlace, Session } from './session.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
 
@@ -51,7 +51,7 @@ function serveEnding(refused: () => void): Promise<ApiServer> {
   return serve(own(), manager);
 }
 
-function session(place: Partial<Place> = {}): Session {
+function session(place: Partial<DaemonPlace> = {}): Session {
   const { context } = testContext([], dir.path);
   return {
     context,

@@ -6,17 +6,17 @@ import { spawn } from 'node:child_process';
 import { chmodSync, closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
-import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
-import { fromErrorView } from '../api/http-errors.ts';
-import type { ErrorView } from '../api/schema.ts';
 import { socketDenied } from '../api/socket-access.ts';
 import { checkSocketOwner, probeSocket, type SocketState } from '../api/sockets.ts';
-import { attempt, hasCode, messageOf, OnejobError } from '../errors.ts';
+import { abortable } from '../base/abortable.ts';
+import { attempt, hasCode, messageOf, OnejobError } from '../base/errors.ts';
+import { fromErrorView } from '../contract/http-errors.ts';
+import type { ErrorView } from '../contract/schema.ts';
 import { leaderOf } from '../store/lead.ts';
 import { jsonOf } from '../system/json.ts';
 import type { Remote } from './remote.ts';
-import type { Place, Session } from './session.ts';
+import type { DaemonPlace, Session } from './session.ts';
 import { formatAge } from './text.ts';
 
 /** ms in which a temporary daemon must be reachable. */
@@ -183,7 +183,7 @@ type Found = { readonly socket: string; readonly state: SocketState };
  * The user's own daemon, wherever it says that it listens: a service may have another environment than a login. Else the system's,
  * also if this user may not use it, because a second daemon would compete for the same host. Else the user's own place.
  */
-async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place): Promise<Found> {
+async function locate({ stateDir, socket, isSocketNamed, systemSocket }: DaemonPlace): Promise<Found> {
   const told = isSocketNamed ? null : (leaderOf(stateDir)?.socket ?? null);
   let own: Found = { socket, state: 'absent' };
   for (const path of new Set([told ?? socket, socket])) {
@@ -196,7 +196,7 @@ async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place):
 }
 
 /** The error of a command that starts no daemon; it also says what waits for one. */
-async function nobodyHere({ stateDir, socket }: Place, cause: unknown): Promise<OnejobError> {
+async function nobodyHere({ stateDir, socket }: DaemonPlace, cause: unknown): Promise<OnejobError> {
   const { openToRead } = await import('../store/open-to-read.ts');
   // If the store belongs to another user or is of another version, the command itself reports that.
   const waiting = attempt(() => {
@@ -226,7 +226,7 @@ export function waitingWords(jobs: readonly { readonly progress: { readonly stat
  * last job and client. Resolves once a daemon is reachable, no matter who started it.
  * @throws OnejobError what the daemon said when it ended, or E_DAEMON_START; the signal's reason when it aborts.
  */
-async function startTemporary(session: Session, place: Place, signal: AbortSignal): Promise<void> {
+async function startTemporary(session: Session, place: DaemonPlace, signal: AbortSignal): Promise<void> {
   prepare(place);
   const reachable = async () => (await locate(place)).state === 'listening';
   const deadline = performance.now() + startPatience;
@@ -259,7 +259,7 @@ async function startTemporary(session: Session, place: Place, signal: AbortSigna
  * The error about a daemon that leads the state directory and says that it listens, but elsewhere, or does not answer there. Null
  * if there is none, also for one that started or began to close meanwhile.
  */
-export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Place): Promise<OnejobError | null> {
+export async function unreachableLeader({ stateDir, socket, isSocketNamed }: DaemonPlace): Promise<OnejobError | null> {
   const leader = leaderOf(stateDir);
   if (leader?.socket == null || !leader.isAlive) return null;
   const { pid, socket: its } = leader;
@@ -277,7 +277,7 @@ export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Pla
 }
 
 /** `error` says why it ended. */
-function launch({ context, flags }: Session, place: Place) {
+function launch({ context, flags }: Session, place: DaemonPlace) {
   const log = join(place.stateDir, 'daemon.log');
   const file = openSync(log, 'a', 0o600);
   const from = fstatSync(file).size;
@@ -303,7 +303,7 @@ function launch({ context, flags }: Session, place: Place) {
 }
 
 async function lastError(log: string, from: number, how: string): Promise<ErrorView> {
-  const { errorView } = await import('../api/schema.ts');
+  const { errorView } = await import('../contract/schema.ts');
   const said = readFileSync(log).subarray(from).toString().trim().split('\n');
   const view = said.flatMap((line) => errorView.safeParse(jsonOf(line)).data ?? []).at(-1);
   if (view !== undefined) return view;
@@ -313,7 +313,7 @@ async function lastError(log: string, from: number, how: string): Promise<ErrorV
   return { code: 'E_DAEMON_START', message, hint: `Its log is ${log}.`, retry: false };
 }
 
-function prepare({ stateDir, socket }: Place): void {
+function prepare({ stateDir, socket }: DaemonPlace): void {
   try {
     mkdirSync(dirname(stateDir), { recursive: true });
     mkdirSync(stateDir, { recursive: true, mode: 0o700 });

@@ -1,14 +1,14 @@
 /** `onejob pause`, `resume`, `drain` and `down`. */
 import { readdirSync } from 'node:fs';
 import { setTimeout as after } from 'node:timers/promises';
-import type { DownRequest, ForgottenView, ResumeView } from '../api/schema.ts';
-import { attempt } from '../errors.ts';
-import { quoted } from '../quoted.ts';
+import { attempt } from '../base/errors.ts';
+import { quoted } from '../base/quoted.ts';
+import type { DownRequest, ForgottenView, ResumeView } from '../contract/schema.ts';
 import { startOf } from '../store/lead.ts';
 import { askFor, endingQuestion, isAsked, runningJobs } from './ask-before-ending.ts';
 import { type Connection, findDaemon, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { Interrupted } from './init-ask.ts';
+import { Interrupted } from './init/ask.ts';
 import type { Session } from './session.ts';
 import { printable } from './text.ts';
 

@@ -20,7 +20,8 @@ beforeEach(async () => {
   mkdirSync(files);
   writeFileSync(join(files, 'index.html'), '');
   server = await startApi({
-    ...{ manager: createFakeManager(), version: readVersion() },
+    manager: createFakeManager(),
+    version: readVersion(),
     socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
     web: { config: null, stateDir: dir.path, log: { info: () => {}, error: () => {} }, files },
   });

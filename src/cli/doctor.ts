@@ -1,21 +1,23 @@
 /** `onejob doctor`: what the daemon finds or, without one, what keeps it from starting, and what it would run jobs in. */
+
 import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { FindingView } from '../api/schema.ts';
-import { systemClock } from '../clock.ts';
+import { type OnejobError, toFailure } from '../base/errors.ts';
+import { fine, problem, warning } from '../base/finding.ts';
 import { secretFindings, weakenedFindings } from '../config/findings.ts';
 import { checkConfig } from '../config/load.ts';
-import { formatProblem } from '../config/problem.ts';
-import { type OnejobError, toFailure } from '../errors.ts';
-import { fine, problem, warning } from '../finding.ts';
+import type { FindingView } from '../contract/schema.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
+import { formatProblem } from '../schema/problem.ts';
 import { removeTree } from '../system/foreign-tree.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { hang, plural, printable } from './text.ts';
+import { types } from './types.ts';
 
 /** 1 when there is an error among the findings. */
 export async function showDoctor(session: Session): Promise<number> {
@@ -51,7 +53,7 @@ const patience = 60_000;
 
 /** `absent`: the error about the missing daemon. */
 async function doctorAlone(session: Session, absent: OnejobError): Promise<FindingView[]> {
-  const source = configSource(session);
+  const source = { types, ...configSource(session) };
   const { config, errors, warnings } = await checkConfig(source);
   return [
     warning('daemon', absent.message, absent.hint),

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { JobView } from '../api/schema.ts';
+import type { JobView } from '../contract/schema.ts';
 import { missingCommand, resultWord, verdict } from './exit.ts';
 
 const ended = (code: number, ...command: string[]) => ({ command, result: { kind: 'code', code } }) as unknown as JobView;

@@ -1,9 +1,9 @@
 /** Exit codes of commands, and the end of a job as an exit code and a sentence. */
 import { constants } from 'node:os';
-import type { JobView } from '../api/schema.ts';
-import { formatDuration } from '../config/units.ts';
-import { OnejobError } from '../errors.ts';
-import { detailOf, endText, outcomeIn } from '../verdict/outcome.ts';
+import { OnejobError } from '../base/errors.ts';
+import { formatDuration } from '../base/units.ts';
+import { detailOf, endText, outcomeIn } from '../contract/outcome.ts';
+import type { JobView } from '../contract/schema.ts';
 
 export const exitCodes = {
   ok: 0,

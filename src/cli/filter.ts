@@ -2,14 +2,16 @@
  * `onejob filter`: passes calls of jobs to their service. Only the daemon starts it, or the filter of another version. It ends when
  * nobody needs it any more, not with the terminal or the daemon that started it.
  */
+
+import { createLog } from '../base/log.ts';
 import { createLeft } from '../ci/filter/left.ts';
 import { keepListening, predecessor } from '../ci/filter/listeners.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';
 import { createFilterServer } from '../ci/filter/server.ts';
+import type { ServiceType } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
-import { systemClock } from '../clock.ts';
-import { createLog } from '../log.ts';
 import { subdirectory } from '../store/directory.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import type { Session } from './session.ts';
 
@@ -27,7 +29,7 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
   const offSignal = context.process.onSignal((signal) => {
     if (signal === 'SIGTERM') asked.abort();
   });
-  const rules = serviceTypes.map(async ({ type, filterRules }) => [type, await filterRules?.()] as const);
+  const rules = serviceTypes.map(async ({ type, filterRules }: ServiceType) => [type, await filterRules?.()] as const);
   const filter = createFilterServer({
     seal: createSeal(installationKey(dir)),
     identity: { key: installationKey(dir, 'proof.key'), version },

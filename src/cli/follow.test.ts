@@ -7,12 +7,12 @@ import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
+import { OnejobError } from '../base/errors.ts';
 import { runCli } from '../cli.ts';
-import { OnejobError } from '../errors.ts';
-import { jobRequest } from '../job.ts';
-import { gapPiece } from '../logs/gap.ts';
+import { gapPiece } from '../contract/gap.ts';
+import { jobRequest } from '../contract/job.ts';
 import { createOutput } from './output.ts';
-import { run as runJob } from './run.ts';
+import { runJob } from './run.ts';
 import { findPlace } from './session.ts';
 
 let dir: Scratch;

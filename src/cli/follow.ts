@@ -4,10 +4,10 @@
  */
 import { isUtf8 } from 'node:buffer';
 import { setTimeout as after } from 'node:timers/promises';
-import { abortable } from '../abortable.ts';
-import type { LogPiece, LogSource } from '../api/manager.ts';
-import type { JobView } from '../api/schema.ts';
-import { none, plus, sizeOf } from '../logs/gap.ts';
+import { abortable } from '../base/abortable.ts';
+import { gapSize, none, plus } from '../contract/gap.ts';
+import type { LogPiece, LogSource } from '../contract/manager.ts';
+import type { JobView } from '../contract/schema.ts';
 import { createColorsOnly, createPlain, type Plain } from '../logs/plain.ts';
 import { type Connection, isGone, isStopping, reconnect } from './connect.ts';
 import type { Output } from './output.ts';
@@ -83,7 +83,7 @@ export class Lasting {
       for await (const piece of client.logs(source, { follow: true, from: shown, tail: isBegun ? null : tail, signal })) {
         isBegun = true;
         await show(piece);
-        shown = plus(shown, sizeOf(piece));
+        shown = plus(shown, gapSize(piece));
       }
     });
   }

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { gpu as card } from '../../test/support/devices.ts';
-import type { DeviceView } from '../api/schema.ts';
+import type { DeviceView } from '../contract/schema.ts';
 import type { Device, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import type { ProcessOwner } from '../gpu/processes.ts';
 import { gpuLines } from './gpu-table.ts';
@@ -8,8 +8,11 @@ import { createColors, widthOf } from './text.ts';
 
 function gpu(n: number, change: Partial<Device> = {}): Device {
   return card(n, {
-    ...{ uuid: `GPU-3291dfa4-fcc4-0110-615b-c894a0d7c68${n}`, pciId: `0000:${n}1:00.0` },
-    ...{ model: 'NVIDIA A100-SXM4-80GB', memoryMiB: 81_920, memoryUsedMiB: 640 },
+    uuid: `GPU-3291dfa4-fcc4-0110-615b-c894a0d7c68${n}`,
+    pciId: `0000:${n}1:00.0`,
+    model: 'NVIDIA A100-SXM4-80GB',
+    memoryMiB: 81_920,
+    memoryUsedMiB: 640,
     health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: 'None' },
     ...change,
   });

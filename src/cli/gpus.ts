@@ -7,15 +7,16 @@ import { resolve } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { z } from 'zod';
 import { createClient } from '../api/client.ts';
-import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../api/schema.ts';
-import { attempt } from '../errors.ts';
+import { attempt } from '../base/errors.ts';
+import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../contract/schema.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe, type Probe } from '../gpu/probe.ts';
 import { formatTime, ownersOf } from '../gpu/processes.ts';
 import { withDaemon } from './connect.ts';
+import type { CliContext } from './context.ts';
 import { exitCodes } from './exit.ts';
 import { gpuLines, type Leases, type Owners } from './gpu-table.ts';
-import type { CliContext, Session } from './session.ts';
+import type { Session } from './session.ts';
 import { type Colors, formatAge, hang, plural, printable, redrawn, titledTable } from './text.ts';
 
 export interface GpusFlags {

@@ -1,6 +1,6 @@
 /** `onejob history`: how many jobs ended how, and how long they waited and ran, by pool, device and so on. */
-import type { HistoryView } from '../api/schema.ts';
-import { type HistoryAxis, otherImages } from '../verdict/verdict.ts';
+import type { HistoryView } from '../contract/schema.ts';
+import { type HistoryAxis, otherImages } from '../contract/verdict.ts';
 import { exitCodes } from './exit.ts';
 import { refuseUnknownPool, withReader } from './jobs.ts';
 import type { Session } from './session.ts';

@@ -2,10 +2,10 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 import type { Environment } from '../config/environment.ts';
-import { word } from '../config/kinds.ts';
-import { formatPath, suggestAtEnd } from '../config/problem.ts';
-import { codeOf, messageOf, OnejobError } from '../errors.ts';
+import { word } from '../schema/kinds.ts';
+import { formatPath, suggestAtEnd } from '../schema/problem.ts';
 import { parseSshUrl, type SshHost } from './ssh.ts';
 
 /** null: this host's own daemon. */

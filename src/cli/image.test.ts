@@ -5,7 +5,7 @@ import { expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
-import { builtInTables } from '../images/tables.ts';
+import { builtInTables } from '../gpu/tables.ts';
 import { explainLines } from './images.ts';
 import { createColors } from './text.ts';
 

@@ -5,11 +5,11 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { ImageService } from '../api/manager.ts';
-import type { ImageOutcome, ImageView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
+import { OnejobError } from '../base/errors.ts';
 import { runCli } from '../cli.ts';
-import { OnejobError } from '../errors.ts';
+import type { ImageService } from '../contract/manager.ts';
+import type { ImageOutcome, ImageView } from '../contract/schema.ts';
 import { readVersion } from './session.ts';
 
 const view: ImageView = {
@@ -23,11 +23,18 @@ const view: ImageView = {
   containers: 4,
 };
 const outcome = (more: Partial<ImageOutcome> = {}): ImageOutcome => ({
-  ...{ pool: 'ci', image: view.reference, agent: '5.278.0', what: 'built', problem: null },
+  pool: 'ci',
+  image: view.reference,
+  agent: '5.278.0',
+  what: 'built',
+  problem: null,
   ...more,
 });
 const failed = outcome({
-  ...{ pool: 'lab', image: null, agent: null, what: 'failed' },
+  pool: 'lab',
+  image: null,
+  agent: null,
+  what: 'failed',
   problem: { code: 'E_IMAGE_BUILD', message: 'It failed.\nIts last lines:\n  oh no', hint: 'Try again.', retry: false },
 });
 

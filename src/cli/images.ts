@@ -2,22 +2,25 @@
  * `onejob image build`, `list`, `prune` and `refresh`: if a daemon runs, it does the work, so that nothing is built twice at a time;
  * otherwise this process does. And `choose`: the image that fits the GPUs of this host or of a recorded one, and why.
  */
+
 import { resolve } from 'node:path';
-import type { ImageService } from '../api/manager.ts';
-import type { ImageOutcome } from '../api/schema.ts';
+import { OnejobError } from '../base/errors.ts';
 import { noSlots } from '../ci/parts.ts';
 import { serviceType } from '../ci/types.ts';
-import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
-import { OnejobError } from '../errors.ts';
-import { chooseImage, type Step } from '../images/choose.ts';
+import type { Config, PoolConfig, ServiceConfig } from '../config/config.ts';
+import type { ImageService } from '../contract/manager.ts';
+import type { ImageOutcome } from '../contract/schema.ts';
+import { builtInTables, readTables } from '../gpu/tables.ts';
+import { type ChoiceStep, chooseImage } from '../images/choose.ts';
 import { buildPlan, readDockerfile, readTemplates } from '../images/plan.ts';
 import { type Arch, archOf, type Flavour, readPlatform, recordedHost } from '../images/request.ts';
-import { builtInTables, readTables } from '../images/tables.ts';
+import type { AgentPackageConfig } from '../schema/service-keys.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { colorWanted } from './output.ts';
 import { configSource, type Session } from './session.ts';
 import { type Colors, createColors, hang, printable, terminalSize, titledTable, widthOf } from './text.ts';
+import { types } from './types.ts';
 
 /** 1 when an image could not be made. */
 export async function makeImages(session: Session, what: 'build' | 'refresh', pools: readonly string[]): Promise<number> {
@@ -80,7 +83,7 @@ export async function pruneImages(session: Session): Promise<number> {
 /** Prints what is built for each pool as Dockerfiles. Needs neither Engine nor CI service. */
 export async function printImages(session: Session, pools: readonly string[]): Promise<number> {
   const { loadConfig } = await import('../config/load.ts');
-  const { config } = await loadConfig(configSource(session));
+  const { config } = await loadConfig({ types, ...configSource(session) });
   const { output } = session;
   for (const found of await recipeText(config, pools)) await output.result(found, () => [found.text.trimEnd(), '']);
   return exitCodes.ok;
@@ -107,15 +110,20 @@ async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Pr
       import('../store/store.ts'),
       import('../ci/index.ts'),
       import('../manager/images/pool-images.ts'),
-      import('../clock.ts'),
+      import('../system/system-clock.ts'),
     ]);
   const { environment: env, variables } = session.context;
-  const { config } = await loadConfig(configSource(session));
+  const { config } = await loadConfig({ types, ...configSource(session) });
   await using parts = new AsyncDisposableStack();
   const store = openStore(config.stateDir);
   parts.defer(() => store.close());
   const services = await createCiServices({
-    ...{ config, env, store, clock, log: silent, variables },
+    config,
+    env,
+    store,
+    clock,
+    log: silent,
+    variables,
     onejob: { version: session.version, self: session.context.self },
     slots: noSlots,
   });
@@ -173,7 +181,7 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
   const { type, agent: kind } = serviceType(service?.type);
   const isMounted = service !== undefined && 'mountedRunner' in service && service.mountedRunner !== null;
   const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image' && !isMounted;
-  const agent = isIn ? { type, ...packageOf(service.agentPackage) } : null;
+  const agent = isIn ? { type, ...packageOf(service.agentPackage as AgentPackageConfig) } : null;
   const ground = { bases: [], agent, owner: 'by-hand' };
   const plan = buildPlan({ type, base: shown, packages, dockerfile }, ground, readTemplates());
   if (plan === null) return `# Nothing is built: the image is ${shown}.\n`;
@@ -249,7 +257,7 @@ async function recorded({ context }: Session, path: string, { arch: asked }: Ima
   return { inventory, ...host, ...(asked === undefined ? {} : { arch: asked, archFrom: '--arch' }) };
 }
 
-async function explain({ context, output }: Session, steps: readonly Step[]): Promise<void> {
+async function explain({ context, output }: Session, steps: readonly ChoiceStep[]): Promise<void> {
   const { stderr, environment } = context;
   const colors = createColors(colorWanted(environment) ?? stderr.isTTY === true);
   const lines = explainLines(steps, colors, stderr.isTTY === true ? terminalSize(stderr).columns : null);
@@ -257,7 +265,7 @@ async function explain({ context, output }: Session, steps: readonly Step[]): Pr
 }
 
 /** `width`: null for a pipe, where lines are not wrapped. */
-export function explainLines(steps: readonly Step[], colors: Colors, width: number | null): string[] {
+export function explainLines(steps: readonly ChoiceStep[], colors: Colors, width: number | null): string[] {
   const names = Math.max(...steps.map((each) => widthOf(each.about)));
   const numbers = `${steps.length}`.length;
   return steps.flatMap(({ about, known, from, rulesOut, verified }, at) => {

@@ -1,13 +1,15 @@
 /** `onejob import compose`: reads a folder of Compose files, and writes or prints one config per host. Needs no daemon. */
+
 import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { messageOf, OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../base/errors.ts';
 import type { Remark } from '../import/agent.ts';
 import type { HostRule } from '../import/hosts.ts';
 import { importCompose } from '../import/import.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 import { printable } from './text.ts';
+import { types } from './types.ts';
 
 export type ImportFlags = { readonly host?: readonly HostRule[]; readonly out?: string; readonly force?: boolean };
 
@@ -21,7 +23,7 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
       hint: 'Type "onejob import compose DIR", where DIR contains one folder for each agent.',
     });
   }
-  const { files, unread, hosts: found, remarks } = await importCompose(root, rules, context.environment);
+  const { files, unread, hosts: found, remarks } = await importCompose(root, rules, { env: context.environment, types });
   const target = out === undefined ? null : resolve(context.cwd, out);
   const hosts = found.map((host) => ({ ...host, written: target === null ? null : join(target, `${host.name}.yml`) }));
   const written = hosts.flatMap(({ written: path, config }) => (path === null ? [] : [{ path, config }]));

@@ -1,5 +1,5 @@
 /** What people call a job, in lists. Pure, and without imports that a browser lacks. */
-import type { JobView } from '../api/schema.ts';
+import type { JobView } from '../contract/schema.ts';
 
 /** What a job of `gitlab-executor` runs until its scripts come: it says nothing about the job. The program is in the variable. */
 export const attendedCommand: readonly string[] = ['sh', '-c', 'eval "$ONEJOB_GITLAB"'];

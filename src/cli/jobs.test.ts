@@ -9,9 +9,9 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { JobView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
+import type { JobView } from '../contract/schema.ts';
 import { fetchArtifacts } from './artifacts.ts';
 import { createOutput } from './output.ts';
 import { createRemote } from './remote.ts';
@@ -22,9 +22,22 @@ let dir: Scratch;
 let manager: FakeManager;
 let server: ApiServer;
 const job: JobView = {
-  ...{ id: '0123456789ab', service: 'own', pool: 'lab', command: ['make'], about: null, state: 'done', priority: 0, attempt: 1 },
-  ...{ agent: 'a1', result: { kind: 'lost', reason: 'onejob was stopped while the job ran' }, reason: null, cold: false },
-  ...{ artifacts: [], submittedAt: 1, startedAt: 2, endedAt: 3 },
+  id: '0123456789ab',
+  service: 'own',
+  pool: 'lab',
+  command: ['make'],
+  about: null,
+  state: 'done',
+  priority: 0,
+  attempt: 1,
+  agent: 'a1',
+  result: { kind: 'lost', reason: 'onejob was stopped while the job ran' },
+  reason: null,
+  cold: false,
+  artifacts: [],
+  submittedAt: 1,
+  startedAt: 2,
+  endedAt: 3,
 };
 
 beforeEach(async () => {
@@ -49,7 +62,8 @@ test('jobs and logs say why a job was lost', async () => {
   manager.agentOutput.set('a1', 'half of it\n');
   expect((await onejob('jobs', '--all')).stdout).toContain('onejob was stopped while the job ran');
   expect(await onejob('logs', job.id)).toEqual({
-    ...{ code: 0, stdout: 'half of it\n' },
+    code: 0,
+    stdout: 'half of it\n',
     stderr: `onejob: job ${job.id} was lost: onejob was stopped while the job ran\n`,
   });
 });
@@ -216,7 +230,14 @@ test('jobs says whose they are, what they are called and how long they took, and
 
 test('jobs and history refuse a pool that neither is there nor was', async () => {
   const idle = {
-    ...{ paused: [], draining: false, leaving: false, backoff: null, devices: null, waiting: null, agents: 1, slots: [] },
+    paused: [],
+    draining: false,
+    leaving: false,
+    backoff: null,
+    devices: null,
+    waiting: null,
+    agents: 1,
+    slots: [],
   };
   const pools = ['lab', 'gpu'].map((name) => ({ ...idle, name, service: 'own', runtime: 'docker' }) as const);
   manager.statusOverride = { pools };
@@ -234,7 +255,8 @@ test('jobs and history refuse a pool that neither is there nor was', async () =>
   manager.history = ({ pool, since }) => (pool === 'former' && since === null ? [{ value: 'former', ...sums }] : []);
   for (const command of ['jobs', 'history']) {
     expect(await onejob(command, '--pool', 'lba')).toEqual({
-      ...{ code: 1, stdout: '' },
+      code: 1,
+      stdout: '',
       stderr: 'onejob: There is no pool "lba".\n  The pools are: lab, gpu.\n',
     });
     for (const pool of ['lab', 'former'])
@@ -244,7 +266,7 @@ test('jobs and history refuse a pool that neither is there nor was', async () =>
 
 test('jobs --wide says in which slot a job is, and with which devices', async () => {
   manager.elsewhere = [{ ...job, state: 'running', result: null, endedAt: null }];
-  const nothing = { ...{ paused: [], draining: false, leaving: false, backoff: null, devices: null, waiting: null, agents: 1 } };
+  const nothing = { paused: [], draining: false, leaving: false, backoff: null, devices: null, waiting: null, agents: 1 };
   const agent = { state: 'busy', agent: 'a1', job: job.id, about: null, online: null, since: 0 } as const;
   const standby = { state: 'none', agent: null, since: null } as const;
   const slot = { key: 'lab/1', name: 'vm', devices: ['GPU-1', 'GPU-2'], leaving: [], note: null, held: null, agent, standby };

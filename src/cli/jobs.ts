@@ -1,13 +1,14 @@
 /** `onejob jobs`, `jobs prune`, `logs`, `cancel` and `move`. */
 import type { Client } from '../api/client.ts';
-import type { LogSource } from '../api/manager.ts';
-import type { JobView, StatusView } from '../api/schema.ts';
-import { formatBytes, parseDuration } from '../config/units.ts';
-import { hasCode, OnejobError } from '../errors.ts';
-import type { EndedFilter } from '../verdict/history.ts';
-import { detailOf, outcomeIn, outcomes } from '../verdict/outcome.ts';
+import { hasCode, OnejobError } from '../base/errors.ts';
+import { formatBytes, parseDuration } from '../base/units.ts';
+import type { EndedFilter } from '../contract/history.ts';
+import type { LogSource } from '../contract/manager.ts';
+import { detailOf, outcomeIn } from '../contract/outcome.ts';
+import type { JobView, StatusView } from '../contract/schema.ts';
+import { isFailure, type VerdictKind } from '../contract/verdict.ts';
+import { outcomes } from '../core/job-end.ts';
 import { newEvidence } from '../verdict/shown.ts';
-import { isFailure, type VerdictKind } from '../verdict/verdict.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { findDaemon, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
@@ -226,7 +227,11 @@ export function jobTable(
 
 /** A verdict as people read it. */
 const verdictWords: Readonly<Record<VerdictKind, string>> = {
-  ...{ passed: 'passed', cancelled: 'cancelled', code: 'your code', infrastructure: 'infrastructure', unknown: 'unknown' },
+  passed: 'passed',
+  cancelled: 'cancelled',
+  code: 'your code',
+  infrastructure: 'infrastructure',
+  unknown: 'unknown',
 };
 
 /** Whose fault the end of a job was, with the evidence; empty if it passed. */
@@ -418,7 +423,7 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
 async function mayEndAll(session: Session, client: Client, pool: string | null): Promise<boolean> {
   const [{ askFor, endingQuestion, isAsked }, { Interrupted }] = await Promise.all([
     import('./ask-before-ending.ts'),
-    import('./init-ask.ts'),
+    import('./init/ask.ts'),
   ]);
   if (!isAsked(session)) return true;
   const running = (await client.jobs({ all: false, pool })).filter(({ about, state }) => about === null && state !== 'queued');

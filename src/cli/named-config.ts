@@ -4,9 +4,9 @@
  */
 import { realpathSync } from 'node:fs';
 import type { Client } from '../api/client.ts';
-import type { StatusView } from '../api/schema.ts';
+import { attempt, OnejobError } from '../base/errors.ts';
 import { findConfig, type Given } from '../config/paths.ts';
-import { attempt, OnejobError } from '../errors.ts';
+import type { StatusView } from '../contract/schema.ts';
 import { wrongUsage } from './exit.ts';
 import type { Session } from './session.ts';
 

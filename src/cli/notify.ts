@@ -1,17 +1,19 @@
 /** `onejob notify test`: sends a message as the daemon does, with the config that a daemon would read. It needs no daemon. */
-import { systemClock } from '../clock.ts';
+
+import { OnejobError } from '../base/errors.ts';
 import { checkConfig, configError } from '../config/load.ts';
-import { OnejobError } from '../errors.ts';
 import { createOutbound } from '../http/outbound.ts';
 import { testMessage } from '../notices/message.ts';
 import { send, targetOf } from '../notices/send.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
 import { printable } from './text.ts';
+import { types } from './types.ts';
 
 export async function notifyTest(session: Session): Promise<number> {
   const { output, context } = session;
-  const { config, errors, paths } = await checkConfig({ ...configSource(session), secrets: 'skip' });
+  const { config, errors, paths } = await checkConfig({ types, ...configSource(session), secrets: 'skip' });
   const wrong = errors.filter(({ key }) => key === '' || /^notify(\W|$)/.test(key));
   if (wrong.length > 0) throw configError(wrong, paths.config);
   const { notify } = config;

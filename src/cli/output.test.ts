@@ -2,8 +2,8 @@
 import { Writable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
+import { OnejobError } from '../base/errors.ts';
 import { readEnvironment } from '../config/environment.ts';
-import { OnejobError } from '../errors.ts';
 import { createOutput, OutputClosed } from './output.ts';
 
 function failing(error: unknown, json = false): string {

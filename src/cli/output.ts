@@ -3,10 +3,10 @@
  * With `--json` both are JSON, one value per line.
  */
 import type { Writable } from 'node:stream';
-import { toErrorView } from '../api/http-errors.ts';
+import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 import type { Environment } from '../config/environment.ts';
-import { codeOf, messageOf, OnejobError } from '../errors.ts';
-import type { CliContext } from './session.ts';
+import { toErrorView } from '../contract/http-errors.ts';
+import type { CliContext } from './context.ts';
 import { colored, createColors, cut, flow, harmless, printable, terminalSize } from './text.ts';
 
 /** The reader of the output has gone, so nothing is reported. */
@@ -64,7 +64,14 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   const value = (result: unknown) => write('stdout', `${JSON.stringify(result)}\n`);
 
   return {
-    ...{ json, colors, width, print, value, progress, showsProgress, write },
+    json,
+    colors,
+    width,
+    print,
+    value,
+    progress,
+    showsProgress,
+    write,
     /** A result: `result` as one line of JSON with `--json`, otherwise `lines`. */
     result: (result: unknown, lines: () => readonly string[]) => (json ? value(result) : print(...lines())),
     /** A list: each item as a line of JSON with `--json`; otherwise `lines`, or for an empty list the sentence `nothing`. */

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
-import type { LogPiece } from '../api/manager.ts';
-import { gapPiece, none, plus, sizeOf } from '../logs/gap.ts';
+import { gapPiece, gapSize, none, plus } from '../contract/gap.ts';
+import type { LogPiece } from '../contract/manager.ts';
 import { skip } from '../logs/select.ts';
 import { jobPrinter, plainPrinter } from './follow.ts';
 import { createOutput } from './output.ts';
@@ -33,7 +33,7 @@ test('wherever the connection is lost, plain output continues, and a gap is repo
       for await (const piece of output(size)) {
         if (left-- === 0) break;
         await printer.show(piece);
-        shown = plus(shown, sizeOf(piece));
+        shown = plus(shown, gapSize(piece));
       }
       for await (const piece of skip(output(again), shown)) await printer.show(piece);
       await printer.end?.();

@@ -2,19 +2,21 @@
  * `onejob plan`: what the daemon will do next. With `--inventory`: the agents and devices of a config on a recorded host, which needs
  * neither a daemon nor that host.
  */
+
 import { resolve } from 'node:path';
 import type { PoolConfig } from '../config/config.ts';
-import { deviceFindings } from '../config/device-findings.ts';
+import { choiceFindings } from '../config/device-findings.ts';
 import { loadConfig } from '../config/load.ts';
-import { slotNames } from '../config/template.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../manager/devices/partition.ts';
+import { slotNames } from '../schema/template.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { hang, printable, titledTable } from './text.ts';
+import { types } from './types.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
@@ -35,9 +37,9 @@ export async function showPlan(session: Session): Promise<number> {
 export async function planInventory(session: Session, recording: string): Promise<number> {
   const { context, output } = session;
   const inventory = await readRecording(resolve(context.cwd, recording));
-  const { config } = await loadConfig({ ...configSource(session), secrets: 'skip', gpus: inventory.devices.length > 0 });
+  const { config } = await loadConfig({ types, ...configSource(session), secrets: 'skip', gpus: inventory.devices.length > 0 });
   const agents = plannedAgents(config, inventory.devices);
-  const findings = deviceFindings(config, inventory);
+  const findings = choiceFindings(config, inventory);
   const isWell = agents.every(({ lacks }) => !lacks) && findings.every(({ level }) => level !== 'error');
   const code = isWell ? exitCodes.ok : exitCodes.failed;
   if (output.json) {

@@ -1,7 +1,7 @@
 /** Writes a file with a key or a token: readable for one user, and whole or not at all. */
 import { mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { type ErrorCode, OnejobError } from '../errors.ts';
+import { type ErrorCode, OnejobError } from '../base/errors.ts';
 import { writeWhole } from '../system/files.ts';
 
 export interface Writing {

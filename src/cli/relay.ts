@@ -3,8 +3,8 @@
  * connections on between its standard streams and the daemon's socket, so the rights are those of the user who logged in.
  */
 import { Duplex } from 'node:stream';
-import { toErrorView } from '../api/http-errors.ts';
 import { greetingLine, serveTunnel } from '../api/tunnel.ts';
+import { toErrorView } from '../contract/http-errors.ts';
 import { daemonSocket } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';

@@ -1,12 +1,14 @@
 /** The archive of a release: its bytes are checked before anything of it is used. */
+
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
+import { attempt, OnejobError } from '../base/errors.ts';
 import { checkConfig, configError } from '../config/load.ts';
-import { attempt, OnejobError } from '../errors.ts';
 import { minisignKey, signatureProblem } from '../system/minisign.ts';
 import { type ServiceFacts, sourceOfService } from './service-config.ts';
 import { configSource, type Session } from './session.ts';
+import { types } from './types.ts';
 
 export const howToSign =
   'Sign the archive with "minisign -S -m ARCHIVE" or "npm run release -- --sign KEY", and put the .minisig next to it.';
@@ -18,7 +20,7 @@ export const howToSign =
 export async function upgradeKey(session: Session, service: ServiceFacts): Promise<string | null> {
   const given = configSource(session);
   const source = given.flags.config === undefined ? sourceOfService(service, given.env) : given;
-  const { config, errors } = await checkConfig({ ...source, secrets: 'skip', gpus: false });
+  const { config, errors } = await checkConfig({ types, ...source, secrets: 'skip', gpus: false });
   if (config.upgradeKey === null && errors.length > 0) {
     const hint = 'It may say which key archives are signed with. Fix the problems that are listed, then type the command again.';
     throw configError(errors, null, hint);

@@ -1,7 +1,7 @@
 /** The daemon of another host, for the commands of one session: connects when it is first needed, and again when it was cut off. */
 import type { Duplex } from 'node:stream';
-import { fromErrorView } from '../api/http-errors.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import { fromErrorView } from '../contract/http-errors.ts';
 import type { SshHost } from './ssh.ts';
 
 export interface RemoteParts {

@@ -1,15 +1,14 @@
-/** The flags of `onejob run` as a request to the daemon. */
 import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
+import type { Client } from '../api/client.ts';
+import { attempt } from '../base/errors.ts';
+import { parseDuration, parseSize } from '../base/units.ts';
 import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
 import { callersOwn } from '../config/environment.ts';
-import { parseDuration, parseSize } from '../config/units.ts';
-import { parseVolume } from '../config/volumes.ts';
-import { attempt } from '../errors.ts';
-import { arrayLimit, type JobRequest, labelProblem, longestName } from '../job.ts';
+import { arrayLimit, type JobRequest, labelProblem, longestName } from '../contract/job.ts';
+import { parseVolume } from '../schema/volumes.ts';
+import type { CliContext } from './context.ts';
 import { notUtf8, wrongUsage } from './exit.ts';
-import type { RunOptions } from './run.ts';
-import type { CliContext } from './session.ts';
 
 export interface RunFlags {
   readonly pool?: string;
@@ -35,7 +34,7 @@ export interface RunFlags {
 const leastMemory = 6 * 2 ** 20;
 
 /** @throws OnejobError E_USAGE */
-export async function runOptions(context: CliContext, command: readonly string[], flags: RunFlags): Promise<RunOptions> {
+export async function runOptions(context: CliContext, command: readonly string[], flags: RunFlags): Promise<JobRunOptions> {
   const workspace = flags.workspace === false ? null : typeof flags.workspace === 'string' ? flags.workspace : '.';
   const { pool, name, image, cpus, devices, priority, retries } = flags;
   return {
@@ -44,16 +43,14 @@ export async function runOptions(context: CliContext, command: readonly string[]
     array: flags.array === undefined ? null : indices(flags.array),
     needs: flags.needs ?? [],
     request: {
-      ...{
-        command: [...command],
-        pool,
-        name: name === undefined ? undefined : jobName(name),
-        image,
-        cpus,
-        devices,
-        priority,
-        retries,
-      },
+      command: [...command],
+      pool,
+      name: name === undefined ? undefined : jobName(name),
+      image,
+      cpus,
+      devices,
+      priority,
+      retries,
       // null for a user without a name, as in many containers.
       user: attempt(() => userInfo().username.slice(0, 64)),
       memory: flags.memory === undefined ? null : size(flags.memory),
@@ -139,4 +136,17 @@ function indices(text: string): number[] {
 
 function usage(message: string, hint = 'See "onejob run --help".') {
   return wrongUsage(message, hint);
+}
+
+export interface JobRunOptions {
+  readonly request: Omit<Parameters<Client['submit']>[0], 'id' | 'workspace'>;
+  /** Folder to send; null for none. */
+  readonly workspace: string | null;
+  readonly detach: boolean;
+  /** Indices of the jobs of an array; null: one job. */
+  readonly array: readonly number[] | null;
+  /** Ids of jobs and arrays that must have passed before, or the first letters of a job's id. */
+  readonly needs: readonly string[];
+  /** ms to wait for a lost daemon, for tests; default 10 min. */
+  readonly patience?: number;
 }

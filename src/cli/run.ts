@@ -4,14 +4,15 @@
  * An accepted job belongs to the daemon. A closed terminal, a second Ctrl-C or kill -9 here never ends it: only the first INT or
  * TERM does, or an output that nobody reads any more.
  */
+
 import { randomBytes } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
-import type { JobView, StatusView } from '../api/schema.ts';
-import { formatBytes } from '../config/units.ts';
-import { attempt, hasCode, OnejobError } from '../errors.ts';
+import { abortable } from '../base/abortable.ts';
+import { attempt, hasCode, OnejobError } from '../base/errors.ts';
+import { formatBytes } from '../base/units.ts';
+import type { JobView, StatusView } from '../contract/schema.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { bringBack } from './artifacts.ts';
@@ -21,25 +22,13 @@ import { jobPrinter, Lasting } from './follow.ts';
 import { findJob } from './jobs.ts';
 import { checkNamedConfig } from './named-config.ts';
 import { OutputClosed } from './output.ts';
+import type { JobRunOptions } from './request.ts';
 import type { Session } from './session.ts';
 import { formatAge, plural } from './text.ts';
 import { codeOf, untilEnded } from './wait.ts';
 
-export interface RunOptions {
-  readonly request: Omit<Parameters<Client['submit']>[0], 'id' | 'workspace'>;
-  /** Folder to send; null for none. */
-  readonly workspace: string | null;
-  readonly detach: boolean;
-  /** Indices of the jobs of an array; null: one job. */
-  readonly array: readonly number[] | null;
-  /** Ids of jobs and arrays that must have passed before, or the first letters of a job's id. */
-  readonly needs: readonly string[];
-  /** ms to wait for a lost daemon, for tests; default 10 min. */
-  readonly patience?: number;
-}
-
 /** The exit code. @throws OnejobError when the job could not be submitted */
-export async function run(session: Session, options: RunOptions): Promise<number> {
+export async function runJob(session: Session, options: JobRunOptions): Promise<number> {
   const { context, output } = session;
   const interrupts = new Interrupts();
   const { signal } = interrupts;
@@ -88,7 +77,7 @@ async function pack({ context, output }: Session, dir: string): Promise<PackedWo
 async function submit(
   session: Session,
   lasting: Lasting,
-  options: RunOptions,
+  options: JobRunOptions,
   packing: Promise<PackedWorkspace> | null,
 ): Promise<JobView[]> {
   // With an id from here, a job is not accepted twice if the daemon went away after it had accepted the job.
@@ -150,7 +139,7 @@ function sayOf({ output }: Session, { pools, problems, configChanged }: StatusVi
 async function sendWhenSound(
   { output }: Session,
   client: Client,
-  request: RunOptions['request'],
+  request: JobRunOptions['request'],
   packing: Promise<PackedWorkspace>,
 ): Promise<string> {
   await client.check({ ...request, id: null, workspace: null });
@@ -189,7 +178,7 @@ async function attend(
   lasting: Lasting,
   job: JobView,
   interrupts: Interrupts,
-  { request, workspace }: RunOptions,
+  { request, workspace }: JobRunOptions,
 ): Promise<number> {
   const { output } = session;
   const printer = jobPrinter(output);

@@ -2,15 +2,15 @@
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
-import { codeOf, OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../base/errors.ts';
+import { type PipelinePattern, parsePipeline } from '../schema/pipelines.ts';
+import { readSecret } from '../schema/secret-reference.ts';
 import { type PublicKey, parseKeys, parsePublicKeys, type SecretKeys } from '../secrets/keys.ts';
 import { formatOf } from '../secrets/open.ts';
-import { type PipelinePattern, parsePipeline } from '../secrets/pipelines.ts';
-import { readSecret } from '../secrets/reference.ts';
 import { secretsInText } from '../secrets/rotate.ts';
 import { longestName, looksSealed, variableName } from '../secrets/sealed-format.ts';
 import { wrongUsage } from './exit.ts';
-import { openReader } from './init-ask.ts';
+import { openReader } from './init/ask.ts';
 import type { Session } from './session.ts';
 
 export interface PipelineFlags {

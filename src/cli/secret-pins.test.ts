@@ -10,14 +10,14 @@ import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { createSecretPins } from '../manager/services/secret-pins.ts';
 import { createPinStore, type PinStore } from '../secrets/job-secrets.ts';
-import { fingerprintOf } from '../secrets/open.ts';
+import { secretFingerprint } from '../secrets/open.ts';
 import { seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { readVersion } from './session.ts';
 
 const value = await encryptSeed(rsaKey().publicPem, 'hunter2');
-const fingerprint = fingerprintOf(value);
+const fingerprint = secretFingerprint(value);
 const other = '0'.repeat(32);
 
 let dir: Scratch;
@@ -119,7 +119,8 @@ test('a beginning must belong to a known fingerprint', async () => {
 test('the value is found in a line of the pipeline, too', async () => {
   for (const line of [`SECRET_TOKEN: "${value}"\n`, `env:\n  SECRET_TOKEN: ${value}\n`]) {
     expect(await secret(line, 'allow', '--pipeline', 'acme/docs', '--value-from-stdin')).toMatchObject({
-      ...{ code: 0, stderr: '' },
+      code: 0,
+      stderr: '',
       stdout: `${fingerprint} may be used by acme/docs.\n`,
     });
   }

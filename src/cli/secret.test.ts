@@ -133,7 +133,10 @@ describe('encrypt and decrypt', () => {
     const json = JSON.parse(await encrypt('hunter2', '--json'));
     expect(json).toMatchObject({ variable: 'SECRET_TOKEN', format: 'sealed', pipelines: ['acme/solver'] });
     expect(JSON.parse(await out(json.value, 'decrypt', '--key', 'k', '--json'))).toEqual({
-      ...{ value: 'hunter2', format: 'sealed', name: 'TOKEN', pipelines: ['acme/solver'] },
+      value: 'hunter2',
+      format: 'sealed',
+      name: 'TOKEN',
+      pipelines: ['acme/solver'],
     });
   });
 

@@ -4,14 +4,14 @@
  */
 import { existsSync, realpathSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import type { PinnedView } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { PinnedView } from '../contract/schema.ts';
 import { formatTime } from '../gpu/processes.ts';
+import { listPipelines } from '../schema/pipelines.ts';
+import { readSecret } from '../schema/secret-reference.ts';
 import { toText } from '../secrets/encoding.ts';
 import { makeKey, parseKeys, publicOf, type SecretKey } from '../secrets/keys.ts';
-import { decryptSecret, fingerprintOf, formatOf } from '../secrets/open.ts';
-import { listPipelines } from '../secrets/pipelines.ts';
-import { readSecret } from '../secrets/reference.ts';
+import { decryptSecret, formatOf, secretFingerprint } from '../secrets/open.ts';
 import { alreadyThere, plainInText, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
 import { looksSealed, seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
@@ -271,7 +271,7 @@ async function chosen(session: Session, fingerprint: string | null, flags: PinFl
     const message = 'The value itself says which pipelines it is for, so no other pipeline can be allowed.';
     throw wrongUsage(message, 'Encrypt it again with another --pipeline.');
   }
-  if (format !== null) return fingerprintOf(text);
+  if (format !== null) return secretFingerprint(text);
   throw wrongUsage('There is no encrypted value on standard input, or it is damaged.');
 }
 

@@ -4,10 +4,10 @@
  */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { basename } from 'node:path';
+import { attempt, OnejobError } from '../base/errors.ts';
 import { type Environment, readEnvironment } from '../config/environment.ts';
-import { attempt, OnejobError } from '../errors.ts';
 
-export interface Source {
+export interface ConfigOrigin {
   readonly flags: { readonly config?: string };
   readonly env: Environment;
   readonly cwd: string;
@@ -33,14 +33,14 @@ const unknown = (why: string) =>
   );
 
 /** `env`: that of the caller, who may be another user than the service. @throws OnejobError E_SERVICE */
-export function sourceOfService({ pid, unit, environment }: ServiceFacts, env: Environment, proc = '/proc'): Source {
+export function sourceOfService({ pid, unit, environment }: ServiceFacts, env: Environment, proc = '/proc'): ConfigOrigin {
   if (pid !== null) return sourceOfProcess(pid, env, proc);
   const config = configOfUnit(unit, environment);
   // The variable of the caller's shell says nothing about the service.
   return { flags: config === null ? {} : { config }, env: { ...env, config: null }, cwd: '/' };
 }
 
-function sourceOfProcess(pid: number, { uid }: Environment, proc: string): Source {
+function sourceOfProcess(pid: number, { uid }: Environment, proc: string): ConfigOrigin {
   const read = (name: string) => attempt(() => readFileSync(`${proc}/${pid}/${name}`, 'utf8'))?.split('\0') ?? null;
   const [words, variables] = [read('cmdline'), read('environ')];
   const cwd = attempt(() => readlinkSync(`${proc}/${pid}/cwd`));

@@ -5,10 +5,10 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { LogPiece } from '../api/manager.ts';
-import type { JobView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
+import type { LogPiece } from '../contract/manager.ts';
+import type { JobView } from '../contract/schema.ts';
 import { openStore } from '../store/store.ts';
 import { readVersion } from './session.ts';
 
@@ -16,10 +16,29 @@ let dir: Scratch;
 let manager: FakeManager;
 let server: ApiServer;
 const job: JobView = {
-  ...{ id: 'azure-7', service: 'azure', pool: 'lab', command: [], state: 'running', priority: 0, attempt: 1, agent: 'a1' },
-  ...{ result: null, reason: null, cold: false, artifacts: [], submittedAt: 1, startedAt: 2, endedAt: null },
+  id: 'azure-7',
+  service: 'azure',
+  pool: 'lab',
+  command: [],
+  state: 'running',
+  priority: 0,
+  attempt: 1,
+  agent: 'a1',
+  result: null,
+  reason: null,
+  cold: false,
+  artifacts: [],
+  submittedAt: 1,
+  startedAt: 2,
+  endedAt: null,
   about: {
-    ...{ title: 'app-ci #7 build', definition: 'app-ci', build: '7', repository: null, branch: null, reason: null, demands: [] },
+    title: 'app-ci #7 build',
+    definition: 'app-ci',
+    build: '7',
+    repository: null,
+    branch: null,
+    reason: null,
+    demands: [],
     link: 'https://dev.azure.com/acme/app/_build/results?buildId=7',
   },
 };
@@ -59,7 +78,8 @@ test('logs of a job that never had an agent say why, with and without --follow',
   manager.elsewhere = [{ ...job, agent: null, state: 'done', result: { kind: 'reported', word: 'refused' }, reason }];
   for (const more of [[], ['--follow']])
     expect(await onejob('logs', 'azure-7', ...more)).toEqual({
-      ...{ code: 0, stdout: '' },
+      code: 0,
+      stdout: '',
       stderr: `onejob: job azure-7 has no output: ${reason}\n`,
     });
   manager.elsewhere = [{ ...job, reason: 'it has no secrets' }];
@@ -109,24 +129,29 @@ describe('a job by the beginning of its id', () => {
 describe('logs of an agent', () => {
   test('by the name that its slot gives it, which the page of a service shows', async () => {
     const slot = {
-      ...{ key: 'lab/1', name: 'vm-lab-1', devices: [], leaving: [], note: null, held: null },
+      key: 'lab/1',
+      name: 'vm-lab-1',
+      devices: [],
+      leaving: [],
+      note: null,
+      held: null,
       standby: { state: 'none', agent: null, since: null },
       agent: { state: 'busy', agent: 'a1', job: null, about: null, online: null, since: 0 },
     } as const;
     manager.statusOverride = {
       pools: [
         {
-          ...{
-            name: 'lab',
-            service: 'bk',
-            runtime: 'docker',
-            agents: 1,
-            waiting: null,
-            paused: [],
-            draining: false,
-            leaving: false,
-          },
-          ...{ backoff: null, devices: null, slots: [{ ...slot, devices: [], leaving: [] }] },
+          name: 'lab',
+          service: 'bk',
+          runtime: 'docker',
+          agents: 1,
+          waiting: null,
+          paused: [],
+          draining: false,
+          leaving: false,
+          backoff: null,
+          devices: null,
+          slots: [{ ...slot, devices: [], leaving: [] }],
         },
       ],
     };
@@ -178,7 +203,12 @@ describe('logs --agent', () => {
 
 describe('down with jobs that run', () => {
   const slot = (n: number, running: string | null) => ({
-    ...{ key: `lab/${n}`, name: `vm-lab-${n}`, devices: [], leaving: [], note: null, held: null },
+    key: `lab/${n}`,
+    name: `vm-lab-${n}`,
+    devices: [],
+    leaving: [],
+    note: null,
+    held: null,
     standby: { state: 'none' as const, agent: null, since: null },
     agent: { state: 'busy' as const, agent: `a${n}`, job: running, about: null, online: null, since: 0 },
   });

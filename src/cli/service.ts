@@ -2,13 +2,14 @@
  * `onejob service`: the unit of systemd that runs the daemon, and the versions that are installed. `install.sh` of a release puts
  * each version into a folder of its own; the link `current` names the one that runs, `previous` the one before it.
  */
+
 import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
-import type { Listen } from '../config/check-api.ts';
+import { attempt, messageOf, OnejobError } from '../base/errors.ts';
 import { listensOf } from '../config/listens.ts';
-import { attempt, messageOf, OnejobError } from '../errors.ts';
-import { textOf } from '../http/listen.ts';
+import type { Listen } from '../http/address.ts';
+import { addressText } from '../http/listen.ts';
 import { syncFolder, writeWhole } from '../system/files.ts';
 import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
@@ -16,6 +17,7 @@ import { exitCodes } from './exit.ts';
 import { checkedArchive, upgradeKey } from './release-archive.ts';
 import type { ServiceFacts } from './service-config.ts';
 import { configSource, type Session } from './session.ts';
+import { types } from './types.ts';
 
 export type Flags = { readonly user?: boolean; readonly print?: boolean };
 
@@ -32,7 +34,11 @@ function installation({ context, flags: given }: Session, { user = false }: Flag
   const linked = (name: string) => attempt(() => readlinkSync(join(versions, name)));
   const isRelease = linked('current') !== null;
   return {
-    ...{ root, user, isRelease, versions, linked },
+    root,
+    user,
+    isRelease,
+    versions,
+    linked,
     /** Of this command line, for the daemon. */
     flags: Object.entries({ '--config': given.config, '--state-dir': given.stateDir, '--socket': given.socket }).flatMap(
       ([flag, path]) => (path === undefined ? [] : [flag, path]),
@@ -141,7 +147,7 @@ WantedBy=${target}
  */
 function socketText({ user }: Installation, listens: readonly Listen[]): string {
   const streams = listens.map(
-    ({ host, port }) => `ListenStream=${textOf({ host: host === 'localhost' ? '127.0.0.1' : host, port })}`,
+    ({ host, port }) => `ListenStream=${addressText({ host: host === 'localhost' ? '127.0.0.1' : host, port })}`,
   );
   return `# Written by "onejob service install" for the ports of the config, such as "api.listen".
 [Unit]
@@ -162,7 +168,7 @@ NotifyAccess=all`;
 /** Where the daemon listens, as the config of the service says; empty: nowhere, or the config is invalid, which the daemon reports. */
 async function listensHere(session: Session): Promise<readonly Listen[]> {
   const { loadConfig } = await import('../config/load.ts');
-  const loaded = await loadConfig({ ...configSource(session), secrets: 'skip' }).catch(() => null);
+  const loaded = await loadConfig({ types, ...configSource(session), secrets: 'skip' }).catch(() => null);
   return loaded === null ? [] : listensOf(loaded.config);
 }
 

@@ -1,72 +1,14 @@
 /** What every command gets: the process as an interface, so that tests can drive commands, its streams, and where the daemon is. */
+
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Readable, Writable } from 'node:stream';
-import type { DownRequest } from '../api/schema.ts';
+import type { Variables } from '../base/variables.ts';
 import { type Environment, readEnvironment } from '../config/environment.ts';
-import type { Instead } from '../config/load.ts';
 import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
-import type { Log } from '../log.ts';
-import type { Variables } from '../secrets/reference.ts';
 import { isGiven } from '../system/unfaithful.ts';
+import type { CliContext, HostActions } from './context.ts';
 import type { Output } from './output.ts';
 import type { Remote } from './remote.ts';
-
-/** A stream that may be a terminal. It emits `resize` when its size changes. */
-export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?: number; readonly rows?: number };
-
-/** Options of `onejob up`. File and defaults decide about what is not set. */
-export interface DaemonOptions extends Flags {
-  /** No standbys; ends by itself when its last job and client are gone. */
-  readonly temporary: boolean;
-  /** Overrides `on_stop` of the config. */
-  readonly onStop?: DownRequest['how'];
-  /** A hangup applies the config again; otherwise it stops the daemon, as the end of its terminal. */
-  readonly reloads?: boolean;
-  readonly version: string;
-  /** Program and arguments that start this onejob again. */
-  readonly self: readonly string[];
-  readonly log: Log;
-  /** A config instead of the file. */
-  readonly instead?: Instead | undefined;
-}
-
-/** What happens to the process, and its end. */
-export interface ProcessControl {
-  /** Calls `handler` for each INT and TERM until the returned function is called; never for one that the caller ignores. */
-  onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
-  /** The same for each HUP, which ends the process if nothing handles it. `reload`: also for one that the caller ignores. */
-  onHangup(handler: () => void, means?: 'end' | 'reload'): () => void;
-  /** Ends the process at once, even if nobody reads its remaining output. */
-  exit(code: number): never;
-}
-
-/** What only `main.ts` can do. */
-export interface HostActions {
-  /** Runs a daemon until it has stopped; the exit code. */
-  startDaemon(options: DaemonOptions): Promise<number>;
-  /** Why sandboxes of this host cannot have the network `internet`, as the end of a sentence; null when they can. Never throws. */
-  internetObstacle(): Promise<string | null>;
-}
-
-export interface CliContext {
-  /** Without program and script. */
-  readonly args: readonly string[];
-  /** Whether the caller gave exactly this argument, or this `NAME=VALUE`: Node changes bytes that are not UTF-8. */
-  isGiven(text: string, as: 'cmdline' | 'environ'): boolean;
-  /** Variables that `--env NAME` passes on, and that a detached daemon inherits. */
-  readonly variables: Variables;
-  readonly environment: Environment;
-  readonly cwd: string;
-  /** Call it only to read: a process that touches its standard input may never end. */
-  stdin(): Readable & { readonly isTTY?: boolean; setRawMode?(isRaw: boolean): unknown };
-  readonly stdout: Terminal;
-  readonly stderr: Terminal;
-  /** Program and arguments that start this onejob again. */
-  readonly self: readonly string[];
-  readonly process: ProcessControl;
-  readonly host: HostActions;
-}
 
 /** The context of a real command line: this process. `variables`: the environment as it is. */
 export function processContext(variables: Variables, host: HostActions): CliContext {
@@ -120,7 +62,7 @@ export interface Session {
   /** The host whose daemon the command is for; null: this one. */
   readonly remote: Remote | null;
   /** Found once, at first need. @throws OnejobError E_USAGE for another host: nothing of it is here */
-  place(): Promise<Place>;
+  place(): Promise<DaemonPlace>;
 }
 
 /** What decides which config a daemon would read. */
@@ -151,7 +93,7 @@ export async function findPlace(flags: Flags, env: Environment, cwd: string) {
 }
 
 /** Where a daemon is, or would be. */
-export type Place = Readonly<Awaited<ReturnType<typeof findPlace>>>;
+export type DaemonPlace = Readonly<Awaited<ReturnType<typeof findPlace>>>;
 
 /** Version of this onejob, as in package.json. */
 export function readVersion(): string {

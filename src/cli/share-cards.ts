@@ -1,8 +1,8 @@
 /** The cards of this host, and how agents share them. */
 import { join } from 'node:path';
+import { OnejobError } from '../base/errors.ts';
 import { fits } from '../config/conditions.ts';
 import type { DeviceRequest } from '../config/config.ts';
-import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe } from '../gpu/probe.ts';
 import { wrongUsage } from './exit.ts';
@@ -16,8 +16,15 @@ const mostShares = 64;
 
 /** NVIDIA only, as the Python manager knew no others: an integrated GPU is for the display. */
 const card: DeviceRequest = {
-  ...{ count: 1, share: 1, vendor: 'nvidia', uuids: [], display: 'allow' },
-  ...{ mig: null, model: null, memory: null, compute: null },
+  count: 1,
+  share: 1,
+  vendor: 'nvidia',
+  uuids: [],
+  display: 'allow',
+  mig: null,
+  model: null,
+  memory: null,
+  compute: null,
 };
 
 /**

@@ -1,8 +1,8 @@
 /** `onejob shell` and `unhold`: look at the files of a failed job that its pool holds, and remove them. */
 import type { Client } from '../api/client.ts';
-import type { JobView } from '../api/schema.ts';
 import type { RemoteShell } from '../api/shell-client.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { JobView } from '../contract/schema.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { titleOf } from './job-title.ts';

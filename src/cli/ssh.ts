@@ -5,9 +5,9 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Duplex } from 'node:stream';
+import { OnejobError } from '../base/errors.ts';
+import type { Variables } from '../base/variables.ts';
 import { ignoredSignals } from '../config/environment.ts';
-import { OnejobError } from '../errors.ts';
-import type { Variables } from '../secrets/reference.ts';
 
 export interface SshHost {
   /** null: as ssh says. */
@@ -47,9 +47,15 @@ export function parseSshUrl(text: string): SshHost {
 export function sshArguments({ user, host, port, socket }: SshHost, interactive: boolean): string[] {
   const options = {
     // A host that does not answer must not look like one that thinks.
-    ...{ ConnectTimeout: 10, ServerAliveInterval: 15, ServerAliveCountMax: 3 },
+    ConnectTimeout: 10,
+    ServerAliveInterval: 15,
+    ServerAliveCountMax: 3,
     // What the user's config may ask for and this connection does not need.
-    ...{ ClearAllForwardings: 'yes', ForwardAgent: 'no', ForwardX11: 'no', PermitLocalCommand: 'no', RemoteCommand: 'none' },
+    ClearAllForwardings: 'yes',
+    ForwardAgent: 'no',
+    ForwardX11: 'no',
+    PermitLocalCommand: 'no',
+    RemoteCommand: 'none',
     ...(interactive ? {} : { BatchMode: 'yes' }),
   };
   const where = socket === null ? '' : ` --socket ${socket}`;

@@ -1,8 +1,8 @@
 /** `onejob status --all`: every host of the hosts file in one table, all asked at the same time and each in bounded time. */
-import { abortable } from '../abortable.ts';
-import { toErrorView } from '../api/http-errors.ts';
-import type { ErrorView, PoolView, StatusView } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
+import { abortable } from '../base/abortable.ts';
+import { OnejobError } from '../base/errors.ts';
+import { toErrorView } from '../contract/http-errors.ts';
+import type { ErrorView, PoolView, StatusView } from '../contract/schema.ts';
 import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { type HostPlace, readHosts } from './hosts.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { AboutView, MachineView, PoolView, SlotView, StatusView } from '../api/schema.ts';
+import type { AboutView, MachineView, PoolView, SlotView, StatusView } from '../contract/schema.ts';
 import { statusLines } from './status.ts';
 import { createColors, widthOf } from './text.ts';
 
@@ -175,14 +175,21 @@ describe('devices', () => {
 
 describe('jobs that a CI service keeps', () => {
   const about: AboutView = {
-    ...{ title: 'app-ci #20260101.1 build', definition: 'app-ci', build: '20260101.1' },
-    ...{ repository: 'acme/app', branch: 'main', reason: 'pullRequest', demands: [] },
+    title: 'app-ci #20260101.1 build',
+    definition: 'app-ci',
+    build: '20260101.1',
+    repository: 'acme/app',
+    branch: 'main',
+    reason: 'pullRequest',
+    demands: [],
     link: 'https://dev.azure.com/acme/app/_build/results?buildId=7',
   };
   const none = { agent: 'a', job: null, about: null, online: null, since: 5_000 };
   const lab = (...agents: SlotView['agent'][]): PoolView =>
     pool('lab', {
-      ...{ service: 'azure', agents: agents.length, waiting: 3 },
+      service: 'azure',
+      agents: agents.length,
+      waiting: 3,
       slots: agents.map((agent, at) => slot(`lab/${at + 1}`, { agent })),
     });
 
@@ -261,33 +268,29 @@ test('no name or version of a hostile daemon moves the cursor', () => {
 
 test('machines in clouds, and why a job waits for one', () => {
   const machine: MachineView = {
-    ...{
-      run: 'onejob-0123456789abcdef',
-      host: 'burst',
-      cloud: 'aws',
-      offer: { type: 'g6.xlarge', spot: true, zone: 'us-west-2a' },
-    },
-    ...{
-      since: 0,
-      id: 'i-1',
-      place: 'us-west-2',
-      bornAt: 0,
-      expiresAt: 0,
-      joinedAt: 0,
-      stage: 'joined',
-      why: null,
-      isFailure: false,
-    },
-    ...{
-      report: { busy: 1, agents: 2, idleFor: 0, problem: null },
-      end: 'x',
-      items: [],
-      absentAt: [],
-      by: 'profile ci',
-      cost: 1.5,
-      perHour: 0.36,
-    },
-    ...{ console: null, state: 'joined', registrations: null },
+    run: 'onejob-0123456789abcdef',
+    host: 'burst',
+    cloud: 'aws',
+    offer: { type: 'g6.xlarge', spot: true, zone: 'us-west-2a' },
+    since: 0,
+    id: 'i-1',
+    place: 'us-west-2',
+    bornAt: 0,
+    expiresAt: 0,
+    joinedAt: 0,
+    stage: 'joined',
+    why: null,
+    isFailure: false,
+    report: { busy: 1, agents: 2, idleFor: 0, problem: null },
+    end: 'x',
+    items: [],
+    absentAt: [],
+    by: 'profile ci',
+    cost: 1.5,
+    perHour: 0.36,
+    console: null,
+    state: 'joined',
+    registrations: null,
   };
   const reason = 'no g5.xlarge in us-west-2a since 14:02; trying g4dn.xlarge';
   const host = {

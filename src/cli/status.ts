@@ -1,7 +1,7 @@
 /** `onejob status`: problems first, then one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
-import type { AboutView, CloudHostView, PoolView, SlotView, StatusView } from '../api/schema.ts';
-import { offerText } from '../cloud/offer.ts';
+import { offerText } from '../clouds/offer.ts';
+import type { AboutView, CloudHostView, PoolView, SlotView, StatusView } from '../contract/schema.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { AboutView, JobView } from '../api/schema.ts';
+import type { AboutView, JobView } from '../contract/schema.ts';
 import { jobTable } from './jobs.ts';
 import { createColors, flow, hang, harmless, printable, table, widthOf, wrap } from './text.ts';
 
@@ -95,8 +95,14 @@ test('jobs: in a pipe each line says all there is to say of its job', () => {
 
 describe('jobs of a CI service that keeps them', () => {
   const about: AboutView = {
-    ...{ title: 'app-ci #7 build', definition: 'app-ci', build: '7', repository: null, branch: 'main' },
-    ...{ reason: 'manual', link: 'https://dev.azure.com/acme', demands: [] },
+    title: 'app-ci #7 build',
+    definition: 'app-ci',
+    build: '7',
+    repository: null,
+    branch: 'main',
+    reason: 'manual',
+    link: 'https://dev.azure.com/acme',
+    demands: [],
   };
   const kept = (id: string, change: Partial<JobView>) => job(id, { service: 'azure', command: [], about, pool: 'lab', ...change });
 

@@ -1,5 +1,5 @@
 /** Times that people type: how long ago, or a date. */
-import { parseDuration } from '../config/units.ts';
+import { parseDuration } from '../base/units.ts';
 import { wrongUsage } from './exit.ts';
 
 const date = /^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?$/;

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import type { DeviceView, JobView, PoolView, StatusView } from '../api/schema.ts';
+import type { DeviceView, JobView, PoolView, StatusView } from '../contract/schema.ts';
 import { createColors } from './text.ts';
 import { type TopFormat, topLines } from './top.ts';
 
@@ -8,21 +8,42 @@ const format: TopFormat = { colors: createColors(false), width: null, height: nu
 
 const device = (uuid: string, more: Partial<DeviceView> = {}) =>
   ({
-    ...{ uuid, model: 'A100', index: 0, memoryMiB: 81_920, state: 'leased', slot: 'gpu/1', agents: ['a1'], why: null },
+    uuid,
+    model: 'A100',
+    index: 0,
+    memoryMiB: 81_920,
+    state: 'leased',
+    slot: 'gpu/1',
+    agents: ['a1'],
+    why: null,
     use: { memoryUsedMiB: 40_960, utilization: 61, temperature: 55, powerW: 300, at: now },
     ...more,
   }) as DeviceView;
 
 const job = (id: string, more: Partial<JobView> = {}) =>
   ({
-    ...{ id, pool: 'gpu', state: 'running', agent: 'a1', about: null, name: null, command: ['make', 'test'], reason: null },
-    ...{ startedAt: now - 61_000, submittedAt: now - 90_000 },
+    id,
+    pool: 'gpu',
+    state: 'running',
+    agent: 'a1',
+    about: null,
+    name: null,
+    command: ['make', 'test'],
+    reason: null,
+    startedAt: now - 61_000,
+    submittedAt: now - 90_000,
     ...more,
   }) as JobView;
 
 const pool = (more: Partial<PoolView> = {}) =>
   ({
-    ...{ name: 'gpu', service: 'own', agents: 1, waiting: 1, paused: [], draining: false, backoff: null },
+    name: 'gpu',
+    service: 'own',
+    agents: 1,
+    waiting: 1,
+    paused: [],
+    draining: false,
+    backoff: null,
     slots: [{ standby: { state: 'standby' }, agent: { state: 'busy', online: null } }],
     ...more,
   }) as unknown as PoolView;

@@ -2,8 +2,8 @@
 import { hostname } from 'node:os';
 import { setTimeout } from 'node:timers/promises';
 import type { Client } from '../api/client.ts';
-import type { DeviceView, JobView, PoolView, StatusView } from '../api/schema.ts';
-import { hasCode, OnejobError } from '../errors.ts';
+import { hasCode, OnejobError } from '../base/errors.ts';
+import type { DeviceView, JobView, PoolView, StatusView } from '../contract/schema.ts';
 import { findDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { titleOf } from './job-title.ts';

@@ -1,7 +1,8 @@
 /** `onejob up`: the daemon, in the foreground. Logs text to a terminal, otherwise JSON lines. */
-import { createLog } from '../log.ts';
+import { createLog } from '../base/log.ts';
+import type { DaemonOptions } from './context.ts';
 import { colorWanted } from './output.ts';
-import type { DaemonOptions, Session } from './session.ts';
+import type { Session } from './session.ts';
 import { flow, terminalSize } from './text.ts';
 
 export function up(

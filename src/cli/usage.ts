@@ -2,8 +2,8 @@
  * Errors about a command line that cannot be parsed. They repeat only names of options and commands: an argument may be a token.
  */
 import type { Command, CommanderError } from 'commander';
-import { nearest } from '../config/problem.ts';
-import type { OnejobError } from '../errors.ts';
+import type { OnejobError } from '../base/errors.ts';
+import { nearest } from '../schema/problem.ts';
 import { wrongUsage } from './exit.ts';
 
 /** commander's error about `args` as E_USAGE, without values. */
@@ -142,10 +142,21 @@ function withoutValues(code: string, said: string): string {
 /** Commands of onejob, and what other programs call them. */
 const elsewhere: Readonly<Record<string, string>> = Object.fromEntries(
   Object.entries({
-    ...{ 'jobs or status': 'ps ls list', 'status --watch': 'top', jobs: 'queue squeue', status: 'info', 'gpus or status': 'sinfo' },
-    ...{ up: 'start serve daemon', down: 'stop shutdown', run: 'exec submit sbatch', cancel: 'kill rm abort scancel' },
-    ...{ 'logs -f': 'tail', logs: 'log output', 'jobs prune': 'prune', gpus: 'gpu' },
-    ...{ 'doctor or config check': 'check', 'config check': 'validate' },
+    'jobs or status': 'ps ls list',
+    'status --watch': 'top',
+    jobs: 'queue squeue',
+    status: 'info',
+    'gpus or status': 'sinfo',
+    up: 'start serve daemon',
+    down: 'stop shutdown',
+    run: 'exec submit sbatch',
+    cancel: 'kill rm abort scancel',
+    'logs -f': 'tail',
+    logs: 'log output',
+    'jobs prune': 'prune',
+    gpus: 'gpu',
+    'doctor or config check': 'check',
+    'config check': 'validate',
   }).flatMap(([ours, theirs]) => theirs.split(' ').map((name) => [name, ours])),
 );
 

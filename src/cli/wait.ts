@@ -1,7 +1,7 @@
 /** `onejob wait`: until jobs or arrays have ended; `run --array` waits in the same way. */
 import type { Client } from '../api/client.ts';
-import type { JobView } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { JobView } from '../contract/schema.ts';
 import { findDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict } from './exit.ts';
 import { Lasting } from './follow.ts';

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { Client } from '../api/client.ts';
-import type { JobView } from '../api/schema.ts';
+import type { JobView } from '../contract/schema.ts';
 import { watchQueue } from './run.ts';
 import type { Session } from './session.ts';
 

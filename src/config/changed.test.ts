@@ -2,6 +2,7 @@ import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
+import { types } from '../../test/kit/types.ts';
 import { configChange, type LoadedConfig } from './changed.ts';
 import { loadConfig } from './load.ts';
 
@@ -20,7 +21,7 @@ const change = (loaded: LoadedConfig, at: string | null = path()) =>
 async function load(): Promise<LoadedConfig> {
   folder.write('more.yml', 'pools: { b: {} }\n');
   folder.write('config.yml', 'include: more.yml\npools: { a: {} }\n');
-  const { config, files } = await loadConfig({ flags: { config: path() }, env: emptyEnvironment(), host });
+  const { config, files } = await loadConfig({ types, flags: { config: path() }, env: emptyEnvironment(), host });
   return { path: config.path, files, at: noon };
 }
 

@@ -1,6 +1,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { types } from '../../test/kit/types.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { readEnvironment } from './environment.ts';
 import { checkConfig, loadConfig } from './load.ts';
@@ -11,7 +12,7 @@ async function check(yaml: string) {
   const file = join(dir.path, 'config.yml');
   writeFileSync(file, `api: ${yaml}\n`);
   const env = readEnvironment({ HOME: dir.path, ONEJOB_CONFIG: file }, 0);
-  const { errors, warnings, config } = await checkConfig({ env });
+  const { errors, warnings, config } = await checkConfig({ types, env });
   return { problems: [...errors, ...warnings].map(({ key, message }) => `${key}: ${message}`), api: config.api };
 }
 
@@ -60,8 +61,8 @@ test('a certificate that cannot be used is wrong, but keeps no daemon from start
   const file = join(dir.path, 'config.yml');
   writeFileSync(file, 'api: { listen: "127.0.0.1:1", tls_cert: /etc/hosts, tls_key: /nowhere/key }\n');
   const env = readEnvironment({ HOME: dir.path, ONEJOB_CONFIG: file }, 0);
-  await expect(loadConfig({ env })).rejects.toThrow('/nowhere/key cannot be read (ENOENT)');
-  const { config, warnings } = await loadConfig({ env, starting: true });
+  await expect(loadConfig({ types, env })).rejects.toThrow('/nowhere/key cannot be read (ENOENT)');
+  const { config, warnings } = await loadConfig({ types, env, starting: true });
   expect(warnings).toEqual([expect.objectContaining({ key: 'api.tls_cert', level: 'warning' })]);
   expect(config.api?.tls).toEqual({ cert: '/etc/hosts', key: '/nowhere/key' });
 });

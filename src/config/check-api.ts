@@ -1,33 +1,8 @@
 /** Checks where the API listens: beyond this host only with TLS, or behind a proxy that has it. */
 import { readFileSync } from 'node:fs';
-import { isIP } from 'node:net';
-import { codeOf, messageOf } from '../errors.ts';
-import type { Checking } from './check.ts';
-
-/** Address and port, as `api.listen` has them. */
-export interface Listen {
-  /** An IP address, or `localhost`. */
-  readonly host: string;
-  readonly port: number;
-}
-
-/** null for a text that is not `HOST:PORT`. */
-export function parseListen(text: string): Listen | null {
-  const [, bare, bracketed, digits] = /^(?:([^:[\]]+)|\[([^\]]+)\]):(\d{1,5})$/.exec(text) ?? [];
-  const host = bare ?? bracketed ?? '';
-  const port = Number(digits);
-  const isAddress = host === 'localhost' ? bare !== undefined : isIP(host) === (bare === undefined ? 6 : 4);
-  return isAddress && port >= 1 && port <= 65_535 ? { host, port } : null;
-}
-
-export function isLoopback(host: string): boolean {
-  return host === 'localhost' || host === '::1' || /^127\./.test(host);
-}
-
-/** Whether it stands for every address of this host. */
-function isAny(host: string): boolean {
-  return host === '0.0.0.0' || /^[0:]+$/.test(host);
-}
+import { codeOf, messageOf } from '../base/errors.ts';
+import { isAny, isLoopback } from '../http/address.ts';
+import type { Checking } from './checking.ts';
 
 export function checkApi({ config, written, host: here, starting, at }: Checking): void {
   const keys = written.top.api ?? {};

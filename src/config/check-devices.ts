@@ -1,7 +1,8 @@
 /** Checks of the devices that pools ask for, as far as possible without a host. */
-import type { Checking } from './check.ts';
+
+import { listed } from '../schema/problem.ts';
+import type { Checking } from './checking.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
-import { listed } from './problem.ts';
 
 export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking): void {
   if (!sound(pool, 'devices', 'agents')) return;

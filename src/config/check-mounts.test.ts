@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { Mount } from '../runtimes/runtime.ts';
+import type { Mount } from '../ports/runtime.ts';
 import { hostPathProblem, lookAtPlaces, mountProblemFor } from './check-mounts.ts';
 
 let dir: Scratch;
@@ -32,13 +32,10 @@ beforeAll(() => {
   config = {
     stateDir: at('state'),
     socket: at('link-to-run', 'onejob.sock'),
-    secretsKey: null,
+    secrets: [['services.ci.token', { kind: 'file', path: at('secrets', 'token'), expires: null }]],
     host: 'gpu-01',
     places: new Map(),
     pools: [{ name: 'train', recipe: { mounts: [mount(at('shared'), { readOnly: false })] } } as never],
-    services: [
-      { type: 'buildkite', name: 'ci', token: { kind: 'file', path: at('secrets', 'token') }, metricsToken: null } as never,
-    ],
   };
   const docker = { host: `unix://${at('link-to-engine', 'own.sock')}` } as never;
   problem = mountProblemFor(config, { docker, runtimeDir: '/run/user/1000' });

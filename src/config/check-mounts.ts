@@ -1,21 +1,20 @@
 /** Checks of mounts: no path and no variable twice, and nothing that must stay outside of sandboxes (S8). Links are followed. */
 import { join } from 'node:path';
-import type { Mount } from '../runtimes/runtime.ts';
+import type { Mount } from '../ports/runtime.ts';
+import { formatPath, type Path } from '../schema/problem.ts';
+import { slotNames } from '../schema/template.ts';
+import { isNamed, mountPathProblem, pathProblem } from '../schema/volumes.ts';
 import { type Look, lookAt, realOf } from '../system/real-path.ts';
-import type { Checking } from './check.ts';
+import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
-import { secretsOf, type WithSecrets } from './findings.ts';
 import { contains, engineSockets, shows } from './host-places.ts';
 import { readGroup, sharedSocket } from './paths.ts';
-import { formatPath, type Path } from './problem.ts';
-import { slotNames } from './template.ts';
-import { isNamed, mountPathProblem, pathProblem } from './volumes.ts';
 
 /** Looks once, for the check and for the agents, at all folders of this host that their sandboxes have, and at what none may have. */
 export function lookAtPlaces(config: Omit<Guarded, 'places'> & Pick<Config, 'pools' | 'host'>): Promise<Config['places']> {
   const nameOf = slotNames(config);
-  const secrets = secretsOf(config).flatMap(([, secret]) => (secret.kind === 'file' ? [secret.path] : []));
+  const secrets = config.secrets.flatMap(([, secret]) => (secret.kind === 'file' ? [secret.path] : []));
   return lookAt([
     ...secrets,
     config.stateDir,
@@ -152,14 +151,14 @@ function warnMissing(pool: PoolConfig, path: Path, host: string, { config, inPoo
 }
 
 /** The parts of a config with places that no job may see. */
-export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'places'> & WithSecrets;
+export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'secrets' | 'places'>;
 
 /** Why no job may see this host path, in volumes of a pool or of a job; null when it may. */
 export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): string | null {
   /** Also where a link on a file server leads. */
   const waysOf = (path: string): readonly string[] => [path, config.places.get(path)?.real ?? path];
   const isShown = (path: string): boolean => waysOf(path).some((way) => shows(mount.host, way));
-  for (const [key, secret] of secretsOf(config)) {
+  for (const [key, secret] of config.secrets) {
     if (secret.kind === 'file' && isShown(secret.path)) {
       return `would show jobs the secret file of ${key}, ${secret.path}; move the secret, or choose a narrower folder`;
     }

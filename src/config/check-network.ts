@@ -2,12 +2,11 @@
  * Whose jobs may be in the network of the host. Such a job can listen at the host's addresses, and so answer in the place of onejob: of
  * the filter, through which other jobs talk to their service and get their secrets. An open port does not say who answers.
  */
-import { tellingOrigin } from '../ci/types.ts';
-import type { Runtime } from '../runtimes/runtime.ts';
-import type { Checking } from './check.ts';
+import type { Runtime } from '../ports/runtime.ts';
+import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 
-type Together = Pick<Config, 'pools' | 'services'>;
+type Together = Pick<Config, 'pools' | 'origins'>;
 
 /** Pools that are written to share the network of a host on which jobs go through the filter. */
 export function checkNetworks({ config, sound, inPool }: Checking): void {
@@ -31,8 +30,7 @@ export function networkProblem(
   return `its jobs would share the network of this host (${hostNetwork.replace(/\.$/, '')}), but ${why}; ${help}`;
 }
 
-function whyApart(pool: Pick<PoolConfig, 'name' | 'service'>, { pools, services }: Together): string | null {
-  const filtered = tellingOrigin(services);
+function whyApart(pool: Pick<PoolConfig, 'name' | 'service'>, { pools, origins: filtered }: Together): string | null {
   const other = pools.find(({ service }) => filtered.has(service));
   if (other === undefined) return null;
   const whose = filtered.has(pool.service) ? `jobs of service ${pool.service}` : `jobs of pool ${other.name}`;

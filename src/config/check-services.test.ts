@@ -1,7 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { configShow, formatShown } from './explain.ts';
-import { secretsOf } from './findings.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -150,7 +149,7 @@ describe('its secrets', () => {
     const lines = await folder.check(soon + pool('volumes: ["/keys:/x"]'));
     expect(lines).toEqual([expect.stringContaining(`would show jobs the secret file of services.s.${key}, ${path}`)]);
     const { config } = await folder.load(soon);
-    expect(secretsOf(config).map(([name]) => name)).toEqual([`services.s.${key}`]);
+    expect(config.secrets.map(([name]) => name)).toEqual([`services.s.${key}`]);
     const checked = await folder.check(soon, { secrets: 'check', now: Date.UTC(2030, 0, 18) });
     expect(checked).toContainEqual(expect.stringContaining(`warning: services.s.${key}.file: expires on 2030-01-31, in 13 days`));
     expect(checked).toContainEqual(expect.stringContaining(`services.s.${key}.file: ${path} does not exist`));

@@ -1,7 +1,7 @@
 /** Checks how far a pool keeps jobs and credentials apart, and whether its trust rules can be kept. */
-import type { Runtime } from '../runtimes/runtime.ts';
+import type { Runtime } from '../ports/runtime.ts';
 import { follow } from '../system/real-path.ts';
-import type { Checking } from './check.ts';
+import type { Checking } from './checking.ts';
 import type { PoolConfig, TrustConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
 

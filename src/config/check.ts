@@ -1,54 +1,28 @@
 /** Checks across keys. Each problem is reported at one key, names the other, and says what would go wrong. */
 import { accessSync, constants, statSync } from 'node:fs';
-import { ownQueue } from '../ci/own-queue/type.ts';
-import type { ServiceType } from '../ci/service-type.ts';
-import { serviceType, serviceTypes, tellingOrigin, titlesWith } from '../ci/types.ts';
-import { codeOf } from '../errors.ts';
+import { codeOf } from '../base/errors.ts';
+import { formatSize } from '../base/units.ts';
+import { formatPath, type Path, type Problem, suggest } from '../schema/problem.ts';
+import { countsSlots, expandName, templateProblem } from '../schema/template.ts';
+import { isNamed, untrustedFolder } from '../schema/volumes.ts';
+import { looksSecret } from '../schema/webhook.ts';
 import { isFound } from '../system/real-path.ts';
 import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
+import type { Checking, Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
 import type { HostFacts } from './environment.ts';
-import { formatPath, type Path, type Place, type Problem, suggest } from './problem.ts';
-import { countsSlots, expandName, templateProblem } from './template.ts';
-import { formatSize } from './units.ts';
-import { isNamed, untrustedFolder } from './volumes.ts';
-import { looksSecret } from './webhook.ts';
-
-/** What every check gets, and how it reports problems. */
-export interface Checking {
-  readonly config: Config;
-  readonly written: Written;
-  /** The host that the config is for; null for another host. */
-  readonly host: HostFacts | null;
-  /** Whether a daemon starts with it. */
-  readonly starting: boolean;
-  /** Where pools are written. */
-  readonly root: Path;
-  /** Whether no problem was found in these keys, so that they hold what is written or the default. */
-  sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
-  /** Whether the pool itself has the key, not `defaults`. */
-  own(pool: PoolConfig, key: string): boolean;
-  /** `path` begins with a key of the pool. The place is in `defaults` if the key is written there. */
-  inPool(pool: PoolConfig, path: Path, message: string, level?: Problem['level']): void;
-  at(path: Path, message: string, level?: Problem['level']): void;
-  /** Why no job may see a path of the host; null when it may. */
-  whyHidden(host: string): string | null;
-}
-
-/** Where keys are written. */
-export interface Writing {
-  has(path: Path): boolean;
-  locate(path: Path, at?: 'key' | 'value'): Place;
-}
+import type { ServiceType } from './service-type.ts';
+import { serviceType, type Types, titlesWith } from './types.ts';
 
 export function checkAcross(
   config: Config,
   written: Written,
   writing: Writing,
+  types: Types,
   host: HostFacts | null,
   starting = false,
 ): Problem[] {
@@ -75,7 +49,7 @@ export function checkAcross(
   const checking = checkingOf({ config, written, host }, ['pools']);
   if (written.pools?.size === 0) checking.at(['pools'], 'is empty: onejob would run nothing; write a pool, or remove the key');
   for (const pool of config.pools) {
-    checkPoolService(pool, checking);
+    checkPoolService(pool, checking, types);
     checkDevices(pool, checking);
     checkRecipe(pool, checking);
     checkImage(pool, checking);
@@ -85,7 +59,7 @@ export function checkAcross(
   for (const guest of guestsOf(checking)) {
     const there = checkingOf({ ...guest, host: null }, ['hosts', guest.name, 'pools']);
     for (const pool of there.config.pools) {
-      checkPoolService(pool, there);
+      checkPoolService(pool, there, types);
       checkDevices(pool, there);
       checkRecipe(pool, there);
       checkMounts(pool, there);
@@ -94,9 +68,9 @@ export function checkAcross(
     checkNames(there);
     checkNetworks(there);
   }
-  checkServices(checking);
+  checkServices(checking, types);
   checkApi(checking);
-  checkClouds(checking);
+  checkClouds(checking, types);
   checkNames(checking);
   checkNetworks(checking);
   checkPartition(checking);
@@ -273,7 +247,7 @@ function checkNames({ config, sound, inPool }: Checking): void {
   }
 }
 
-function checkPoolService(pool: PoolConfig, checking: Checking): void {
+function checkPoolService(pool: PoolConfig, checking: Checking, types: Types): void {
   const { config, written, sound, own, inPool } = checking;
   if (!sound(pool, 'service')) return;
   const known = ['own', ...Object.keys(written.top.services ?? {})];
@@ -284,33 +258,33 @@ function checkPoolService(pool: PoolConfig, checking: Checking): void {
     inPool(pool, ['queue'], 'is not used: "service" is the own queue, whose jobs ask for a pool by its name', 'warning');
   }
   const service = config.services.find((one) => one.name === pool.service);
-  if (service !== undefined) serviceType(service.type).checkPool(pool, service, checking);
+  if (service !== undefined) serviceType(types, service.type).checkPool(pool, service, checking);
   // A service with problems may still have a known type.
-  const found = pool.service === 'own' ? ownQueue.type : Object(written.top.services?.[pool.service]).type;
-  const type = serviceTypes.find((one) => one.type === found);
-  if (type !== undefined) checkUnused(pool, type, checking);
+  const found = pool.service === 'own' ? types.services[0].type : Object(written.top.services?.[pool.service]).type;
+  const type = types.services.find((one) => one.type === found);
+  if (type !== undefined) checkUnused(pool, type, checking, types);
 }
 
 /** Keys that only some services support; `defaults` may have them for pools of other services. */
-function checkUnused(pool: PoolConfig, { poolKeys }: ServiceType, { own, inPool }: Checking): void {
+function checkUnused(pool: PoolConfig, { poolKeys }: ServiceType, { own, inPool }: Checking, types: Types): void {
   const of =
     pool.service === 'own' ? 'jobs of the own queue come from users of this host' : `service ${pool.service} does not report that`;
   if (own(pool, 'trust') && !poolKeys.includes('trust'))
     inPool(pool, ['trust'], `is not used: it depends on where jobs come from, and ${of}`, 'warning');
   for (const key of ['hooks', 'plugins'] as const) {
     if (own(pool, key) && pool[key] !== null && !poolKeys.includes(key))
-      inPool(pool, [key], `is not used: only agents of ${titlesWith(key)} support ${key}`, 'warning');
+      inPool(pool, [key], `is not used: only agents of ${titlesWith(types, key)} support ${key}`, 'warning');
   }
   if (own(pool, 'isolation') && pool.isolation === 'none' && pool.service === 'own') {
     inPool(pool, ['isolation'], 'is not used: the own queue has no credentials that a job could read', 'warning');
   }
 }
 
-function checkServices(checking: Checking): void {
+function checkServices(checking: Checking, types: Types): void {
   const { config, at } = checking;
-  for (const service of config.services) serviceType(service.type).check(service, checking);
-  if (config.secretsKey !== null && tellingOrigin(config.services).size === 0) {
-    const types = serviceTypes.filter(({ poolKeys }) => poolKeys.includes('trust')).map(({ type }) => type);
-    at(['secrets', 'key'], `is not used: only jobs of a service of type ${types.join(' or ')} bring encrypted secrets`, 'warning');
+  for (const service of config.services) serviceType(types, service.type).check(service, checking);
+  if (config.secretsKey !== null && config.origins.size === 0) {
+    const known = types.services.filter(({ poolKeys }) => poolKeys.includes('trust')).map(({ type }) => type);
+    at(['secrets', 'key'], `is not used: only jobs of a service of type ${known.join(' or ')} bring encrypted secrets`, 'warning');
   }
 }

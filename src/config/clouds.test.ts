@@ -1,6 +1,6 @@
 import { afterAll, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
-import { guestOf } from '../cloud/guest.ts';
+import { guestOf } from '../machines/guest.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -111,9 +111,9 @@ ${config('cloud: aws, types: [g6.xlarge], pools: { gpu: { service: julia, queue:
     ['burst.gpu', 0, 'julia'],
     ['burst.cpu', 0, 'own'],
   ]);
-  const { services, secretsKey } = loaded;
+  const { services, origins, secretsKey } = loaded;
   const variables = { TOKEN: 'bkct_secret', OTHER: 'another' };
-  const guest = await guestOf(host, 'onejob-0123456789abcdef', { services, secretsKey, variables });
+  const guest = await guestOf(host, 'onejob-0123456789abcdef', { services, origins, secretsKey, variables });
   expect(guest.config).toBe(`services:
   julia:
     type: buildkite

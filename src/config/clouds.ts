@@ -1,57 +1,18 @@
 /** `clouds`, `hosts` and `join` of the config: what they mean, and what has to fit. */
 
-import { serviceType } from '../ci/types.ts';
-import type { HostConfig } from '../cloud/hosts.ts';
-import { budgetKeys, cloudImageKeys, hostKeys } from '../cloud/schema.ts';
-import { type CloudConfig, cloudType } from '../cloud/types.ts';
-import type { Checking } from './check.ts';
-import { isLoopback, type Listen, parseListen } from './check-api.ts';
-import type { PoolConfig, Written } from './config.ts';
-import { complete, type Written as WrittenKeys } from './key.ts';
+import { formatDuration } from '../base/units.ts';
+import { isLoopback, parseListen } from '../http/address.ts';
+import { budgetKeys, cloudImageKeys, hostKeys } from '../schema/host-keys.ts';
+import { complete } from '../schema/key.ts';
+import { suggest } from '../schema/problem.ts';
+import type { Checking } from './checking.ts';
+import type { CloudHost, JoinConfig, PoolConfig, Written, WrittenHost } from './config.ts';
 import type { WrittenPool } from './keys.ts';
-import { suggest } from './problem.ts';
-import type { Keys } from './service-keys.ts';
-import { formatDuration } from './units.ts';
+import { cloudType, serviceType, type Types } from './types.ts';
 
-/** An entry of `clouds`, parsed but without defaults. */
-export interface WrittenCloud {
-  readonly type: CloudConfig['type'];
-  readonly keys: Keys;
-}
-
-/** An entry of `hosts`, parsed but without defaults. */
-export interface WrittenHost {
-  readonly keys: WrittenKeys<typeof hostKeys>;
-  /** Each merged over `defaults`. */
-  readonly pools: ReadonlyMap<string, WrittenPool>;
-  /** What its machines get as their config, as it is written. */
-  readonly guest: Readonly<Record<'services' | 'defaults' | 'secrets' | 'pools', Readonly<Record<string, unknown>>>>;
-}
-
-/** A host with what its machines run. */
-export interface CloudHost extends HostConfig {
-  /** As its machines will have them, each named `HOST.POOL` here, and without agents on this host. */
-  readonly pools: readonly PoolConfig[];
-  readonly guest: WrittenHost['guest'];
-}
-
-export interface JoinConfig {
-  /** null: machines join through the cloud. */
-  readonly listen: Listen | null;
-  /** Without a slash at its end; null: as `listen`. */
-  readonly url: string | null;
-  readonly tls: { readonly cert: string; readonly key: string } | null;
-  /** Path of a certificate that machines accept; null: those of public authorities. */
-  readonly ca: string | null;
-  /** Path of a file, or an address. */
-  readonly package: string;
-  /** null: that of the file. */
-  readonly sha256: string | null;
-}
-
-export function resolveClouds(written: Written, resolvePool: (name: string, pool: WrittenPool) => PoolConfig) {
+export function resolveClouds(written: Written, types: Types, resolvePool: (name: string, pool: WrittenPool) => PoolConfig) {
   const clouds = [...written.clouds].flatMap(([name, { type, keys }]) => {
-    const cloud = cloudType(type).resolve(name, keys);
+    const cloud = cloudType(types, type).resolve(name, keys);
     const { owner = null } = keys as { owner?: string };
     return cloud === null ? [] : [{ ...cloud, owner }];
   });
@@ -75,7 +36,12 @@ function resolveHost(
   const known = [...given.values()].map(({ agents = 1 }) => (agents === 'per-device' ? 1 : agents));
   const { from, has } = complete(cloudImageKeys, typeof image === 'object' ? image : {});
   return Object.freeze({
-    ...{ host, cloud, types, ...rest, pools, guest },
+    host,
+    cloud,
+    types,
+    ...rest,
+    pools,
+    guest,
     image: from === undefined ? null : { from, has },
     budget: complete(budgetKeys, budget).per_day ?? null,
     disk: Math.ceil(disk / 2 ** 30),
@@ -106,9 +72,10 @@ function resolveJoin(given: Written['top']['join']): JoinConfig | null {
   return Object.freeze({ listen, url: url.replace(/\/+$/, ''), tls, ca, package: archive, sha256 });
 }
 
-export function checkClouds({ config, written, at }: Checking): void {
+export function checkClouds({ config, written, at }: Checking, known: Types): void {
   for (const cloud of config.clouds)
-    for (const [path, message] of cloudType(cloud.type).problems?.(cloud) ?? []) at(['clouds', cloud.name, ...path], message);
+    for (const [path, message] of cloudType(known, cloud.type).problems?.(cloud) ?? [])
+      at(['clouds', cloud.name, ...path], message);
   for (const [name, { keys, pools }] of written.hosts) {
     const path = ['hosts', name];
     const cloud = written.clouds.get(keys.cloud ?? '');
@@ -116,7 +83,7 @@ export function checkClouds({ config, written, at }: Checking): void {
     if (keys.cloud !== undefined && cloud === undefined && !Object.hasOwn(written.top.clouds ?? {}, keys.cloud))
       at([...path, 'cloud'], `there is no such cloud; ${suggest(keys.cloud, Object.keys(written.top.clouds ?? {}))}`);
     for (const [index, type] of (keys.types ?? []).entries()) {
-      const why = cloud === undefined ? null : cloudType(cloud.type).typeProblem(type);
+      const why = cloud === undefined ? null : cloudType(known, cloud.type).typeProblem(type);
       if (why !== null) at([...path, 'types', index], why.replace(/\.$/, ''));
     }
     for (const type of Object.keys(keys.prices ?? {}))
@@ -125,11 +92,11 @@ export function checkClouds({ config, written, at }: Checking): void {
     const { min, max, lifetime, boot } = complete(hostKeys, keys);
     if (min > max) at([...path, 'min'], `is ${min}, more than "max" (${max})`);
     if (boot >= lifetime) at([...path, 'boot'], 'is not shorter than "lifetime": no machine would ever run a job');
-    const longest = cloud === undefined ? Number.POSITIVE_INFINITY : cloudType(cloud.type).longestLifetime;
+    const longest = cloud === undefined ? Number.POSITIVE_INFINITY : cloudType(known, cloud.type).longestLifetime;
     if (lifetime > longest)
       at(
         [...path, 'lifetime'],
-        `is longer than ${cloudType(cloud?.type ?? 'aws').title} can hold the end of a machine (${formatDuration(longest)})`,
+        `is longer than ${cloudType(known, cloud?.type ?? '').title} can hold the end of a machine (${formatDuration(longest)})`,
       );
     if (pools.size === 0 && keys.pools !== undefined) at([...path, 'pools'], 'is empty: its machines would run nothing');
     for (const [pool, { service = 'own' }] of pools) {
@@ -139,7 +106,7 @@ export function checkClouds({ config, written, at }: Checking): void {
           'is own, but jobs of the own queue need "join.listen": with "through: cloud" nothing brings them to machines',
         );
       const found = config.services.find((one) => one.name === service);
-      const why = found === undefined ? null : (serviceType(found.type).whyOneHost?.(found) ?? null);
+      const why = found === undefined ? null : (serviceType(known, found.type).whyOneHost?.(found) ?? null);
       if (max > 1 && why !== null) at([...path, 'max'], `is ${max}, but only one machine at a time can serve pool ${pool}: ${why}`);
     }
   }

@@ -1,8 +1,9 @@
 /** Whether a device is one that a pool asks for. Pure. An unknown property of a device never satisfies a condition. */
+
+import { type Parsed, parseSize } from '../base/units.ts';
 import type { Device } from '../gpu/inventory.ts';
 import { isInMigMode, profileOf, satisfiesProfile } from '../gpu/mig.ts';
 import type { DeviceRequest } from './config.ts';
-import { type Parsed, parseSize } from './units.ts';
 
 /** A comparison with a number of the same unit. */
 type Condition = (value: number) => boolean;

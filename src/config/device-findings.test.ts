@@ -7,19 +7,22 @@ import { recordings } from '../../test/support/gpu-recordings.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
-import { deviceFindings } from './device-findings.ts';
+import { choiceFindings } from './device-findings.ts';
 
 type Asked = Partial<DeviceRequest> & Partial<Pick<PoolConfig, 'agents' | 'standby'>>;
 const config = (pools: Readonly<Record<string, Asked>>) => ({
   pools: Object.entries(pools).map(([name, { agents = 1, standby = true, ...devices }]) => ({
-    ...{ name, agents, standby, devices: { ...oneDevice, ...devices } },
+    name,
+    agents,
+    standby,
+    devices: { ...oneDevice, ...devices },
   })),
 });
 const host = (...devices: Device[]) => hostWith('580.95.05', '13.0', ...devices);
 const said = (pools: Readonly<Record<string, Asked>>, inventory: Inventory) =>
-  deviceFindings(config(pools), inventory).map(({ level, subject, message }) => `${level} ${subject}: ${message}`);
+  choiceFindings(config(pools), inventory).map(({ level, subject, message }) => `${level} ${subject}: ${message}`);
 const hints = (pools: Readonly<Record<string, Asked>>, inventory: Inventory) =>
-  deviceFindings(config(pools), inventory).map(({ hint }) => hint);
+  choiceFindings(config(pools), inventory).map(({ hint }) => hint);
 
 const a100 = (n: number, more: Partial<Device> = {}) =>
   card('NVIDIA A100-SXM4-40GB', '8.0', {

@@ -1,17 +1,18 @@
 /** Compares what pools ask for with the devices of a host, for `up` and `doctor`. Pure. */
+
+import type { Finding } from '../base/finding.ts';
 import { type Allocation, allocate } from '../core/allocate.ts';
 import type { Want } from '../core/lease.ts';
-import type { Finding } from '../finding.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { isInMigMode } from '../gpu/mig.ts';
+import { listed } from '../schema/problem.ts';
 import { fits, isMeant, isNamedIn, whyNot } from './conditions.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
-import { listed } from './problem.ts';
 
 type Asking = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
 
 /** In the order of the pools; none for a pool that gets all it asks for. */
-export function deviceFindings({ pools }: { readonly pools: readonly Asking[] }, inventory: Inventory): Finding[] {
+export function choiceFindings({ pools }: { readonly pools: readonly Asking[] }, inventory: Inventory): Finding[] {
   const asking = pools.filter((pool) => pool.devices.count !== 0 && pool.agents !== 0);
   const shared = allocate(asking.filter((pool) => pool.standby).map(wantOf), { devices: inventory.devices });
   return asking.flatMap((pool) => {
@@ -141,7 +142,13 @@ type Miss = { readonly condition: (typeof conditions)[number]; readonly why: str
 function missesOf(device: Device, asked: DeviceRequest): Miss[] {
   const open: DeviceRequest = {
     ...asked,
-    ...{ mig: null, uuids: [], vendor: null, model: null, memory: null, compute: null, display: 'allow' },
+    mig: null,
+    uuids: [],
+    vendor: null,
+    model: null,
+    memory: null,
+    compute: null,
+    display: 'allow',
   };
   const card: Device = { ...device, kind: 'gpu', mig: null };
   const named = isNamedIn(asked.uuids, device.uuid);

@@ -1,6 +1,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { types } from '../../test/kit/types.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { differences } from './difference.ts';
 import { readEnvironment } from './environment.ts';
@@ -12,6 +13,7 @@ async function between(before: string, after: string): Promise<string[]> {
     const config = join(here.path, 'config.yml');
     writeFileSync(config, text);
     const { config: found, errors } = await checkConfig({
+      types,
       flags: { config },
       env: readEnvironment({ HOME: here.path }),
       secrets: 'skip',
@@ -19,7 +21,7 @@ async function between(before: string, after: string): Promise<string[]> {
     expect(errors).toEqual([]);
     return found;
   };
-  return differences(await read(before), await read(after));
+  return differences(await read(before), await read(after), types);
 }
 
 const pool = (more: string): string => `pools: { build: { agents: 2, runtime: process${more} } }`;

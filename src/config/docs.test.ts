@@ -1,24 +1,30 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
-import { cloudSchemas, hostFile, hostMaps, nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
-import { aboutOf } from './kinds.ts';
+import { types } from '../../test/kit/types.ts';
+import { aboutOf } from '../schema/kinds.ts';
+import { hostFile, hostMaps, nestedKeys, poolFile, schemasOf, topFile } from './interpret.ts';
+
+const { services, clouds } = schemasOf(types);
+const mapOf = (service: string, map: string) => services[service]?.maps[map] as typeof topFile;
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
 
 const sections = {
-  ...{ top: topFile, pool: poolFile, ...nestedKeys },
-  ...Object.fromEntries(Object.entries(serviceSchemas).map(([type, { keys }]) => [type, keys])),
-  ...serviceSchemas['azure-pipelines'].maps,
-  'agent of buildkite': serviceSchemas.buildkite.maps.agent as typeof topFile,
-  app: serviceSchemas.github.maps.app as typeof topFile,
-  webhook: serviceSchemas.github.maps.webhook as typeof topFile,
-  docker: serviceSchemas.github.maps.docker as typeof topFile,
-  'agent of github': serviceSchemas.github.maps.agent as typeof topFile,
-  'agent of gitea': serviceSchemas.gitea.maps.agent as typeof topFile,
-  'agent of gitlab': serviceSchemas.gitlab.maps.agent as typeof topFile,
+  top: topFile,
+  pool: poolFile,
+  ...nestedKeys,
+  ...Object.fromEntries(Object.entries(services).map(([type, { keys }]) => [type, keys])),
+  ...services['azure-pipelines']?.maps,
+  'agent of buildkite': mapOf('buildkite', 'agent'),
+  app: mapOf('github', 'app'),
+  webhook: mapOf('github', 'webhook'),
+  docker: mapOf('github', 'docker'),
+  'agent of github': mapOf('github', 'agent'),
+  'agent of gitea': mapOf('gitea', 'agent'),
+  'agent of gitlab': mapOf('gitlab', 'agent'),
 };
-const cloudSections = Object.entries(cloudSchemas).flatMap(([type, { keys, maps }]) => [
+const cloudSections = Object.entries(clouds).flatMap(([type, { keys, maps }]) => [
   [`cloud ${type}`, keys] as const,
   ...Object.entries(maps).map(([name, inner]) => [`${name} of cloud ${type}`, inner] as const),
 ]);

@@ -41,7 +41,11 @@ it('Docker is found as its own CLI finds it', () => {
     XDG_RUNTIME_DIR: '/run/user/5',
   });
   expect(docker).toEqual({
-    ...{ host: 'tcp://a:2376', tlsVerify: true, certPath: '/c', context: 'far', config: '/d' },
+    host: 'tcp://a:2376',
+    tlsVerify: true,
+    certPath: '/c',
+    context: 'far',
+    config: '/d',
     // Where a rootless Engine has its socket.
     runtimeDir: '/run/user/5',
   });

@@ -1,9 +1,9 @@
 /** The only reader of the environment, apart from `src/secrets`. Read once at the start, and passed on. */
 import { availableParallelism, homedir, hostname, totalmem } from 'node:os';
 import { isAbsolute, join } from 'node:path';
-import { attempt } from '../errors.ts';
-import { handedOn, readProxies } from './proxies.ts';
-import { shortHost } from './template.ts';
+import { attempt } from '../base/errors.ts';
+import { handedOn, readProxies } from '../http/proxies.ts';
+import { shortHost } from '../schema/template.ts';
 
 /** Absent and empty variables are both null. */
 export type Environment = ReturnType<typeof readEnvironment>;

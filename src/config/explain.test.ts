@@ -1,5 +1,6 @@
 import { afterAll, expect, it } from 'vitest';
 import { emptyEnvironment, Folder } from '../../test/kit/config.ts';
+import { types } from '../../test/kit/types.ts';
 import { configCheck, configShow, formatShown } from './explain.ts';
 
 const folder = new Folder();
@@ -54,7 +55,7 @@ it('shows what holds and where it comes from, secrets only by reference', async 
 
 it('without a file everything is a default', async () => {
   const { checkConfig } = await import('./load.ts');
-  const shown = configShow(await checkConfig({ env: emptyEnvironment() }));
+  const shown = configShow(await checkConfig({ types, env: emptyEnvironment() }));
   expect(new Set(shown.map((one) => one.origin))).toEqual(new Set(['default']));
   expect(formatShown(shown)).toMatch(/^pools\.default\.agents: 2 +# default$/m);
 });

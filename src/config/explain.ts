@@ -1,18 +1,19 @@
 /** `config show`: each value with its origin, never a secret. And the report of `config check`. */
-import { serviceType } from '../ci/types.ts';
-import type { Mount } from '../runtimes/runtime.ts';
-import { describeSecret, type SecretReference } from '../secrets/reference.ts';
+
+import { formatDuration, formatShare, formatSize } from '../base/units.ts';
+import type { Mount } from '../ports/runtime.ts';
+import { defaultsOf } from '../schema/key.ts';
+import { aboutOf } from '../schema/kinds.ts';
+import { formatPath, formatProblem, type Path } from '../schema/problem.ts';
+import { describeSecret, type SecretReference } from '../schema/secret-reference.ts';
+import { formatVolume } from '../schema/volumes.ts';
+import { webhookHost } from '../schema/webhook.ts';
 import type { PoolConfig } from './config.ts';
-import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
-import { defaultsOf } from './key.ts';
+import { nestedKeys, poolFile, schemasOf, topFile } from './interpret.ts';
 import { poolKeys, topKeys, trustKeys, type WrittenPool } from './keys.ts';
-import { aboutOf } from './kinds.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
-import { formatPath, formatProblem, type Path } from './problem.ts';
-import { formatDuration, formatShare, formatSize } from './units.ts';
-import { formatVolume } from './volumes.ts';
-import { webhookHost } from './webhook.ts';
+import { serviceType, type Types } from './types.ts';
 
 /** `value`: as people write it. `origin`: `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
 type ShownValue = Readonly<Record<'key' | 'value' | 'origin', string>>;
@@ -21,7 +22,8 @@ const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'sta
 
 /** The whole config in effect, in the order of the docs. */
 export function configShow(checked: Checked): ShownValue[] {
-  const { written, writing, paths, config } = checked;
+  const { written, writing, paths, config, types } = checked;
+  const kinds = kindsOf(types);
   const shown: ShownValue[] = [];
   const add = (path: Path, value: unknown, origin: string) =>
     shown.push({ key: formatPath(path), value: show(kinds.get(String(path.at(-1))), value), origin });
@@ -54,12 +56,12 @@ export function configShow(checked: Checked): ShownValue[] {
   for (const [name, value] of Object.entries(top)) if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
-    const shownKeys = { type: service.type, ...defaultsOf(serviceType(service.type).keys), ...service.keys };
+    const shownKeys = { type: service.type, ...defaultsOf(serviceType(types, service.type).keys), ...service.keys };
     for (const [key, value] of Object.entries(shownKeys)) addFrom([...path, key], value, [[...path, key]]);
   }
   for (const pool of config.pools) {
     const keys = written.pools?.get(pool.name) ?? usualKeys(pool, written.defaults);
-    const defaults = defaultsOf(poolKeys, serviceType(written.services.get(pool.service)?.type).agent !== null);
+    const defaults = defaultsOf(poolKeys, serviceType(types, written.services.get(pool.service)?.type).agent !== null);
     for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...trustDefaults, ...keys.trust } })) {
       const path = ['pools', pool.name, key];
       addFrom(path, value, [path, ['defaults', key]]);
@@ -113,15 +115,22 @@ function isPlainMap(value: unknown): value is Record<string, unknown> {
 }
 
 /** Kinds of values by key: keys of one name in different maps that hold numbers have the same kind. */
-const kinds = new Map(
-  [...Object.values(serviceSchemas).map(({ keys }) => keys), ...Object.values(nestedKeys), topFile, poolFile].flatMap(({ shape }) =>
-    Object.entries(shape).map(([key, type]) => [key, aboutOf(type).kind] as const),
-  ),
-);
+function kindsOf(types: Types): ReadonlyMap<string, string> {
+  const services = Object.values(schemasOf(types).services).map(({ keys }) => keys);
+  return new Map(
+    [...services, ...Object.values(nestedKeys), topFile, poolFile].flatMap(({ shape }) =>
+      Object.entries(shape).map(([key, type]) => [key, aboutOf(type).kind] as const),
+    ),
+  );
+}
 
 /** A number, a boolean, a word of onejob or `none` of this key, as people write it; null for other values, which may be secret. */
-export function showPlain(key: string, value: unknown): string | null {
-  const kind = kinds.get(key);
+export function plainOf(types: Types): (key: string, value: unknown) => string | null {
+  const kinds = kindsOf(types);
+  return (key, value) => plainIn(kinds.get(key), value);
+}
+
+function plainIn(kind: string | undefined, value: unknown): string | null {
   const isWord = typeof value === 'string' && kind?.includes(`\`${value}\``) === true;
   const isPlain = value === null || typeof value === 'number' || typeof value === 'boolean' || isWord;
   return kind !== undefined && isPlain ? show(kind, value) : null;

@@ -1,37 +1,23 @@
 /** Findings about the secrets of a config, and about pools that weaken their sandboxes. */
-import { serviceType, tellingOrigin } from '../ci/types.ts';
-import { cloudType } from '../cloud/types.ts';
-import { OnejobError } from '../errors.ts';
-import { type Finding, fine, warning } from '../finding.ts';
-import { checkSecret, describeSecret, placeOf, readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
-import type { Writing } from './check.ts';
+
+import { OnejobError } from '../base/errors.ts';
+import { type Finding, fine, warning } from '../base/finding.ts';
+import type { Variables } from '../base/variables.ts';
+import type { Problem } from '../schema/problem.ts';
+import { checkSecret, describeSecret, placeOf, readSecret, type SecretReference } from '../schema/secret-reference.ts';
+import { webhookProblem } from '../schema/webhook.ts';
+import type { Writing } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
-import type { Problem } from './problem.ts';
-import { webhookProblem } from './webhook.ts';
 
 /** The parts of a config that refer to secrets. */
-export type WithSecrets = Pick<Config, 'secretsKey' | 'services'> & Partial<Pick<Config, 'notify' | 'clouds'>>;
-
-/** Every secret of a config, with its key. */
-export function secretsOf({ secretsKey, services, notify = null, clouds = [] }: WithSecrets): [string, SecretReference][] {
-  const found: [string, SecretReference][] = secretsKey === null ? [] : [['secrets.key', secretsKey]];
-  if (notify !== null && typeof notify.webhook === 'object' && notify.webhook !== null)
-    found.push(['notify.webhook', notify.webhook]);
-  for (const service of services)
-    for (const [key, secret] of serviceType(service.type).secrets(service)) found.push([`services.${service.name}.${key}`, secret]);
-  for (const cloud of clouds)
-    for (const [key, secret] of cloudType(cloud.type).secrets(cloud)) found.push([`clouds.${cloud.name}.${key}`, secret]);
-  return found;
-}
+export type WithSecrets = Pick<Config, 'secrets' | 'origins'>;
 
 /** Problems of secrets, at their keys. `now`: wall clock, ms since the epoch. */
-export async function checkSecrets(config: WithSecrets, writing: Writing, now: number): Promise<Problem[]> {
+export async function checkSecrets({ secrets, origins }: WithSecrets, writing: Writing, now: number): Promise<Problem[]> {
   const problems: Problem[] = [];
   // At once: each waits for its file server.
-  const checked = await Promise.all(
-    secretsOf(config).map(async ([key, secret]) => ({ key, secret, ...(await checkSecret(secret, now)) })),
-  );
+  const checked = await Promise.all(secrets.map(async ([key, secret]) => ({ key, secret, ...(await checkSecret(secret, now)) })));
   for (const { key, secret, problem, isAway, warnings } of checked) {
     const path = [...key.split('.'), secret.kind];
     const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
@@ -39,7 +25,7 @@ export async function checkSecrets(config: WithSecrets, writing: Writing, now: n
     if (problem !== null) problems.push({ ...at, level: isAway ? 'warning' : 'error', message: problem });
     for (const { text } of warnings) problems.push({ ...at, level: 'warning', message: text });
     if (problem !== null) continue;
-    const isUsed = key === 'notify.webhook' || (key === 'secrets.key' && tellingOrigin(config.services).size > 0);
+    const isUsed = key === 'notify.webhook' || (key === 'secrets.key' && origins.size > 0);
     const wrong = isUsed ? await contentProblem(key, secret) : null;
     if (wrong !== null) problems.push({ ...at, level: 'error', message: wrong });
   }
@@ -68,12 +54,12 @@ export type SecretState = 'present' | 'gone' | 'expires' | 'expired' | 'open';
  * only a warning here. `now`: wall clock, ms since the epoch.
  */
 export async function secretStates(
-  config: WithSecrets,
+  { secrets }: Pick<Config, 'secrets'>,
   now: number,
   variables?: Variables,
 ): Promise<{ readonly state: SecretState; readonly finding: Finding }[]> {
   const found = await Promise.all(
-    secretsOf(config).map(async ([subject, secret]) => {
+    secrets.map(async ([subject, secret]) => {
       const { problem, warnings } = await checkSecret(secret, now, variables);
       const wrong = warnings.map(({ state, text }) => ({ state, finding: finding(subject, text) }));
       if (problem !== null) return [{ state: 'gone' as const, finding: finding(subject, problem) }, ...wrong];
@@ -85,7 +71,7 @@ export async function secretStates(
 }
 
 /** Findings of `doctor` and `status` about secrets: see `secretStates`. */
-export async function secretFindings(config: WithSecrets, now: number, variables?: Variables): Promise<Finding[]> {
+export async function secretFindings(config: Pick<Config, 'secrets'>, now: number, variables?: Variables): Promise<Finding[]> {
   return (await secretStates(config, now, variables)).map((one) => one.finding);
 }
 
@@ -98,8 +84,7 @@ function finding(subject: string, text: string): Finding {
 }
 
 /** Findings of `doctor` about pools that weaken their sandboxes: one warning for each such key of a pool. */
-export function weakenedFindings({ pools, services }: Pick<Config, 'pools' | 'services'>): Finding[] {
-  const knowsTrust = tellingOrigin(services);
+export function weakenedFindings({ pools, origins: knowsTrust }: Pick<Config, 'pools' | 'origins'>): Finding[] {
   return pools.flatMap((pool) =>
     given(pool, knowsTrust.has(pool.service) ? 'its trusted jobs' : 'its jobs').map(([key, what]) => {
       const hint = `Remove "${key}" if jobs can do without it; otherwise set it only in a separate pool with its own queue.`;

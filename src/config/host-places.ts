@@ -4,7 +4,7 @@
  */
 import { lstatSync, opendirSync } from 'node:fs';
 import { join } from 'node:path';
-import { attempt, toFailure } from '../errors.ts';
+import { attempt, toFailure } from '../base/errors.ts';
 import { ownMounts, serversIn } from '../system/mountinfo.ts';
 import { follow, realOf } from '../system/real-path.ts';
 import type { Config } from './config.ts';

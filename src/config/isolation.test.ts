@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import type { RuntimeCapabilities } from '../runtimes/runtime.ts';
+import type { RuntimeCapabilities } from '../ports/runtime.ts';
 import { isolationProblem } from './check-trust.ts';
 
 const runtime = (holdsSecrets: boolean, weaker: string | null) => ({

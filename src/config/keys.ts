@@ -1,7 +1,6 @@
 /** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
-import { titlesWith } from '../ci/types.ts';
-import { joinKeys } from '../cloud/schema.ts';
-import { defaultsOf, key, type Written } from './key.ts';
+import { joinKeys } from '../schema/host-keys.ts';
+import { defaultsOf, key, type WrittenKeys } from '../schema/key.ts';
 
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/kit/trust.ts`. */
 export const trustKeys = {
@@ -329,15 +328,15 @@ export const poolKeys = {
     example: 'none',
   }),
   trust: key((v) => v.strict(trustKeys), undefined, {
-    description: `What jobs may do depending on where they come from, if the CI service reports it (${titlesWith('trust')}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
+    description: `What jobs may do depending on where they come from, if the CI service reports it ({trust}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
     example: '{ forks: refuse, branches: [main, "release/*"] }',
   }),
   hooks: key((v) => v.orNone(v.absolute), null, {
-    description: `Folder of the host with hooks for the agents (${titlesWith('hooks')}). They see it read-only.`,
+    description: `Folder of the host with hooks for the agents ({hooks}). They see it read-only.`,
     example: '/etc/onejob/hooks',
   }),
   plugins: key((v) => v.orNone(v.absolute), null, {
-    description: `Folder of the host with plugins for the agents (${titlesWith('plugins')}). They see it read-only.`,
+    description: `Folder of the host with plugins for the agents ({plugins}). They see it read-only.`,
     example: '/etc/onejob/plugins',
   }),
   unsafe: key((v) => v.strict(unsafeKeys), undefined, {
@@ -509,6 +508,6 @@ export const topKeys = {
 };
 
 /** The top level as written, parsed. */
-export type TopFile = Written<typeof topKeys>;
+export type TopFile = WrittenKeys<typeof topKeys>;
 /** One pool, or `defaults`, as written, parsed. */
-export type WrittenPool = Written<typeof poolKeys>;
+export type WrittenPool = WrittenKeys<typeof poolKeys>;

@@ -3,19 +3,20 @@ import { chownSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
-import type { OnejobError } from '../errors.ts';
+import { types } from '../../test/kit/types.ts';
+import type { OnejobError } from '../base/errors.ts';
+import { formatProblem } from '../schema/problem.ts';
 import { makeKey } from '../secrets/keys.ts';
 import type { Environment } from './environment.ts';
 import { checkConfig, loadConfig, loadPaths } from './load.ts';
 import type { Flags } from './paths.ts';
-import { formatProblem } from './problem.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
 
 describe('without a file', () => {
   it('there is the own queue with one pool of two agents on the best runtime', async () => {
-    const { config, warnings } = await loadConfig({ env: emptyEnvironment(), host });
+    const { config, warnings } = await loadConfig({ types, env: emptyEnvironment(), host });
     expect(warnings).toEqual([]);
     expect(config.path).toBeNull();
     expect(config.pools).toMatchObject([
@@ -30,7 +31,8 @@ describe('without a file', () => {
       registerHooks({ load: (url, context, next) => { seen.push(url); return next(url, context); } });
       const { loadConfig } = await import(${JSON.stringify(new URL('./load.ts', import.meta.url).href)});
       const { readEnvironment } = await import(${JSON.stringify(new URL('./environment.ts', import.meta.url).href)});
-      await loadConfig({ env: readEnvironment({ HOME: '/nowhere' }, 1000) });
+      const { types } = await import(${JSON.stringify(new URL('../cli/types.ts', import.meta.url).href)});
+      await loadConfig({ types, env: readEnvironment({ HOME: '/nowhere' }, 1000) });
       process.stdout.write(seen.filter((url) => url.includes('node_modules')).join(' '));`;
     const ran = spawnSync(process.execPath, ['--input-type=module', '-e', script], { encoding: 'utf8' });
     expect({ status: ran.status, packages: ran.stdout }).toEqual({ status: 0, packages: '' });
@@ -336,7 +338,7 @@ it('an image that is chosen, and one that is built, can be had', async () => {
 
 it('loadConfig throws all problems as one error', async () => {
   const config = folder.write('config.yml', 'on_stop: x\npools: { a: { cpus: -1 } }\n');
-  await expect(loadConfig({ flags: { config }, env: emptyEnvironment(), host })).rejects.toMatchObject({
+  await expect(loadConfig({ types, flags: { config }, env: emptyEnvironment(), host })).rejects.toMatchObject({
     code: 'E_CONFIG',
     retry: false,
     message: expect.stringMatching(/2 problems:\n.*:1:10: on_stop: .*\n.*:2:21: pools\.a\.cpus: /),
@@ -347,7 +349,7 @@ it('loadConfig throws all problems as one error', async () => {
 it('says how to check the config that was given, which a plain "config check" would not read', async () => {
   const config = folder.write('bad config.yml', 'pools: { a: { cpus: -1 } }\n');
   const hint = (env: Partial<Environment>, flags: Flags) =>
-    loadConfig({ flags, env: { ...emptyEnvironment(), ...env }, host }).catch((error: OnejobError) => error.hint);
+    loadConfig({ types, flags, env: { ...emptyEnvironment(), ...env }, host }).catch((error: OnejobError) => error.hint);
   expect(await hint({}, { config })).toContain(`"onejob config check '${config}'".`);
   expect(await hint({ config }, {})).toContain(`"onejob config check '${config}'".`);
   mkdirSync(join(folder.path, 'onejob'));
@@ -399,7 +401,7 @@ describe('loadPaths, for those who only look', () => {
 
   it('agrees with the whole config', async () => {
     const config = folder.write('config.yml', 'socket: /x/y.sock\n');
-    const options = { flags: { config }, env: emptyEnvironment({ ONEJOB_STATE_DIR: '/var/s' }), host };
+    const options = { types, flags: { config }, env: emptyEnvironment({ ONEJOB_STATE_DIR: '/var/s' }), host };
     const { paths } = await checkConfig(options);
     expect(await loadPaths(options)).toEqual(paths);
     expect([paths.stateDir.path, paths.socket.path]).toEqual(['/var/s', '/x/y.sock']);

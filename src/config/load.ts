@@ -3,20 +3,24 @@
  * neither the YAML parser nor the schema, so that `onejob run` starts quickly.
  */
 import { join } from 'node:path';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import { formatProblem, inOrder, type Problem, place } from '../schema/problem.ts';
+import { pathProblem } from '../schema/volumes.ts';
 import { checkAcross } from './check.ts';
 import { lookAtPlaces } from './check-mounts.ts';
-import { type Config, nothingWritten, resolveConfig, type Written } from './config.ts';
+import type { Config, Written } from './config.ts';
 import { type Environment, type HostFacts, readHost } from './environment.ts';
-import { checkSecrets, type WithSecrets } from './findings.ts';
+import { checkSecrets } from './findings.ts';
 import { checkCommand, choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
-import { formatProblem, inOrder, type Problem, place } from './problem.ts';
+import { nothingWritten, resolveConfig } from './resolve.ts';
 import type { Combined } from './source.ts';
-import { pathProblem } from './volumes.ts';
+import type { Types } from './types.ts';
 
 export interface LoadOptions {
   readonly flags?: Flags;
   readonly env: Environment;
+  /** What services and clouds it may name. */
+  readonly types: Types;
   /** Base of relative paths in flags and environment; default: the working directory. */
   readonly cwd?: string;
   readonly host?: HostFacts;
@@ -24,8 +28,8 @@ export interface LoadOptions {
   readonly now?: number;
   /** `skip`: neither secrets nor this host are checked, as for a client, or for the config of another host. */
   readonly secrets?: 'check' | 'skip';
-  /** What will be used of the config: no other secrets are checked. Default: all of it. */
-  readonly used?: (config: Config) => WithSecrets;
+  /** Whether the secret of a key will be used: no other one is checked. Default: all are. */
+  readonly isUsed?: (key: string, config: Config) => boolean;
   /** Whether the host has GPUs that jobs could use, for a config that names no pools. Default: as this host's buses show. */
   readonly gpus?: boolean;
   /** Whether the daemon ends with its last job. Default false. */
@@ -49,9 +53,9 @@ export type Loaded = Pick<Checked, 'config' | 'files' | 'warnings'>;
 
 /** Finds all problems, and throws for none. */
 export async function checkConfig(options: LoadOptions) {
-  const { flags = {}, env, cwd = process.cwd(), host = readHost(), now = Date.now(), instead } = options;
+  const { flags = {}, env, types, cwd = process.cwd(), host = readHost(), now = Date.now(), instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
-  const read = found === null || instead !== undefined ? unread(instead) : await readWritten(found);
+  const read = found === null || instead !== undefined ? unread(instead) : await readWritten(found, types);
   const { written, problems, writing } = read;
   const given = (key: 'state_dir' | 'socket'): Given | null => {
     const path = written.top[key];
@@ -60,19 +64,27 @@ export async function checkConfig(options: LoadOptions) {
   const paths = { config: found, ...choosePaths(flags, env, cwd, { stateDir: given('state_dir'), socket: given('socket') }) };
   const hasGpus = async () => (await import('../gpu/pci.ts')).hasComputeCards(join(env.hostRoot ?? '/', 'sys'));
   const gpus = written.pools === null && instead === undefined && (options.gpus ?? (await hasGpus()));
-  const resolved = resolveConfig(written, paths, host, { gpus, temporary: options.temporary === true });
+  const resolved = resolveConfig(written, paths, host, types, { gpus, temporary: options.temporary === true });
   // What is checked is what agents get, so nobody may put a link there in between.
   const config = options.secrets === 'skip' ? resolved : Object.freeze({ ...resolved, places: await lookAtPlaces(resolved) });
   const all: Problem[] = [
     ...problems,
-    ...checkAcross(config, written, writing, options.secrets === 'skip' ? null : host, options.starting),
+    ...checkAcross(config, written, writing, types, options.secrets === 'skip' ? null : host, options.starting),
   ];
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);
-  if (options.secrets !== 'skip') all.push(...(await checkSecrets(options.used?.(config) ?? config, writing, now)));
+  if (options.secrets !== 'skip')
+    all.push(
+      ...(await checkSecrets(
+        { ...config, secrets: config.secrets.filter(([key]) => options.isUsed?.(key, config) ?? true) },
+        writing,
+        now,
+      )),
+    );
   const ordered = inOrder(all.map((problem) => withoutText(problem, writing.foreign)));
   return {
     paths,
+    types,
     /** Complete even if there are errors, with defaults instead of what is wrong: for showing, not for running. */
     config,
     written,
@@ -98,7 +110,7 @@ export async function loadConfig(options: LoadOptions): Promise<Loaded> {
  * file says where that is.
  * @throws OnejobError E_CONFIG when the file cannot be read, or cannot be parsed and may name a path, or the socket's path is too long.
  */
-export async function loadPaths(options: LoadOptions): Promise<Paths> {
+export async function loadPaths(options: Omit<LoadOptions, 'types'>): Promise<Paths> {
   const { flags = {}, env, cwd = process.cwd() } = options;
   const config = findConfig(flags, env, cwd);
   const [stateDir, socket] = [flags.stateDir ?? env.stateDir, flags.socket ?? env.socket];
@@ -146,10 +158,10 @@ async function readFiles(found: Given): Promise<Combined> {
   return { ...combined, problems };
 }
 
-async function readWritten(found: Given) {
+async function readWritten(found: Given, types: Types) {
   const combined = await readFiles(found);
   const { interpret } = await import('./interpret.ts');
-  const { written, problems } = interpret(combined);
+  const { written, problems } = interpret(combined, types);
   if (combined.empty)
     problems.push({ ...place(found.path), level: 'warning', key: '', message: 'is empty; onejob runs as if there were no file' });
   return { written, problems: [...combined.problems, ...problems], writing: combined };

@@ -1,7 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { configShow } from './explain.ts';
-import { secretsOf } from './findings.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -51,7 +50,7 @@ describe('notify', () => {
   it('a file with it is a secret, which is checked before the first message', async () => {
     const file = folder.write('url', 'http://hooks.example/hunter2');
     const checked = await folder.load(`notify: { webhook: { file: ${file} } }`, { secrets: 'check' });
-    expect(secretsOf(checked.config).map(([key]) => key)).toEqual(['notify.webhook']);
+    expect(checked.config.secrets.map(([key]) => key)).toEqual(['notify.webhook']);
     expect(checked.errors.map(({ key, message }) => `${key}: ${message}`)).toEqual([
       'notify.webhook.file: is not encrypted; write https (http is allowed only for this host, such as 127.0.0.1)',
     ]);

@@ -1,10 +1,10 @@
 /** Where config, state and socket are. */
 import { existsSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { attempt } from '../errors.ts';
-import { inQuotes } from '../quoted.ts';
+import { attempt } from '../base/errors.ts';
+import { inQuotes } from '../base/quoted.ts';
+import { type Place, type Problem, place } from '../schema/problem.ts';
 import type { Environment } from './environment.ts';
-import { type Place, type Problem, place } from './problem.ts';
 
 /** Options of the command line; relative paths are relative to `cwd`. */
 export interface Flags {
@@ -85,10 +85,10 @@ export function socketProblem(socket: Given): Problem | null {
 /** The group whose members may use root's daemon. */
 export const groupName = 'onejob';
 
-export type Group = { readonly gid: number; readonly members: readonly string[] };
+export type UserGroup = { readonly gid: number; readonly members: readonly string[] };
 
 /** The group `onejob` from group(5), since Node has no API for it; null if it is not there. */
-export function readGroup(text: string = attempt(() => readFileSync('/etc/group', 'utf8')) ?? ''): Group | null {
+export function readGroup(text: string = attempt(() => readFileSync('/etc/group', 'utf8')) ?? ''): UserGroup | null {
   const line = text.split('\n').find((each) => each.startsWith(`${groupName}:`));
   if (line === undefined) return null;
   const [, , id, members = ''] = line.split(':');

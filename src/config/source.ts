@@ -5,10 +5,10 @@
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
-import { unreadable } from '../secrets/reference.ts';
+import { isMap } from '../schema/kinds.ts';
+import { formatPath, type Path, type Place, type Problem, place as placeIn } from '../schema/problem.ts';
+import { unreadable } from '../schema/secret-reference.ts';
 import { digestOf, type ReadFile } from './changed.ts';
-import { isMap } from './kinds.ts';
-import { formatPath, type Path, type Place, type Problem, place as placeIn } from './problem.ts';
 
 /** Bytes of the largest file. */
 const largestFile = 1024 * 1024;

@@ -1,7 +1,9 @@
 /** The pools where none are written: without a config, or in one without `pools`. */
+
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
+import { types } from '../../test/kit/types.ts';
 import { emptyHost, plugIn } from '../../test/support/fake-tools/fake-tools.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { configShow } from './explain.ts';
@@ -21,7 +23,7 @@ afterEach(() => {
 async function pools(options: Partial<LoadOptions>, text?: string) {
   const env = emptyEnvironment({ ONEJOB_HOST_ROOT: dir.path });
   const config = text === undefined ? {} : { flags: { config: folder.write('c.yml', text) } };
-  const checked = await checkConfig({ env, cwd: dir.path, host, secrets: 'skip', ...config, ...options });
+  const checked = await checkConfig({ types, env, cwd: dir.path, host, secrets: 'skip', ...config, ...options });
   expect(checked.errors).toEqual([]);
   const shown = checked.config.pools.map(({ name, agents, devices, standby }) => `${name} ${agents} ${devices.count} ${standby}`);
   return { shown, checked };

@@ -1,6 +1,7 @@
 /** How long a pool waits after failures in a row, so that a failing image, credential or disk never makes it spin (S9). */
+
+import type { Failure } from '../base/errors.ts';
 import { doubling } from './clock.ts';
-import type { Failure } from './slot.ts';
 
 export interface Backoff {
   readonly failures: number;

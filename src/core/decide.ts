@@ -22,7 +22,7 @@ import {
   stoppedWithJob,
   takenWithJob,
 } from './slot.ts';
-import { inStandbyLane, returned, type Step } from './standby-lane.ts';
+import { inStandbyLane, type LaneStep, returned } from './standby-lane.ts';
 
 /** ms between two kills of a sandbox that does not end. */
 export const killInterval = 10_000;
@@ -50,7 +50,7 @@ function newPursuits(before: Slot, after: Slot): Action[] {
   return actions.filter((action) => action !== null);
 }
 
-function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
+function inAgentLane(slot: Slot, event: SlotEvent, now: number): LaneStep {
   const lane = slot.agent;
   if (lane.kind === 'free') return null;
   if (event.kind === 'due') return atDeadline(slot, lane, now);
@@ -103,7 +103,7 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
   }
 }
 
-function whileLeaving(slot: Slot, event: SlotEvent): Step {
+function whileLeaving(slot: Slot, event: SlotEvent): LaneStep {
   if (event.kind !== 'settled' && event.kind !== 'cleared') return null;
   const left = slot.leaving.find((one) => one.agent === event.agent);
   if (left === undefined) return null;
@@ -128,7 +128,7 @@ function dueAfter(limit: number | null, now: number): number | null {
 
 type Occupied = Exclude<AgentLane, { kind: 'free' }>;
 
-function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
+function atDeadline(slot: Slot, lane: Occupied, now: number): LaneStep {
   if (!('due' in lane) || lane.due === null || now < lane.due) return null;
   switch (lane.kind) {
     case 'busy':
@@ -138,7 +138,7 @@ function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
   }
 }
 
-function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
+function whenReleased(slot: Slot, lane: Occupied, now: number): LaneStep {
   // A started script says nothing about an agent that its CI service has yet to see.
   if (lane.kind === 'releasing' && lane.job === null) {
     const { agent, fingerprint } = lane;
@@ -151,7 +151,7 @@ function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
   return to(slot, { kind: 'busy', agent: lane.agent, job: lane.job, since: now, due: dueAfter(lane.limit, now) }, changes);
 }
 
-function whenStopped(slot: Slot, lane: Occupied, { why, grace }: Extract<SlotEvent, { kind: 'stop' }>, now: number): Step {
+function whenStopped(slot: Slot, lane: Occupied, { why, grace }: Extract<SlotEvent, { kind: 'stop' }>, now: number): LaneStep {
   const due = now + grace;
   switch (lane.kind) {
     case 'registering':
@@ -170,7 +170,7 @@ function whenStopped(slot: Slot, lane: Occupied, { why, grace }: Extract<SlotEve
   }
 }
 
-function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boolean, now: number): Step {
+function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boolean, now: number): LaneStep {
   switch (lane.kind) {
     case 'registering': {
       const failed: Change = { change: 'failed', stage: 'release', failure: endedAtGate(exit) };
@@ -201,7 +201,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
 }
 
 /** No job was seen, so its CI service is asked, with how it ended. */
-function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): Step {
+function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): LaneStep {
   return leaveLane(slot, { agent, exit: exit.kind === 'lost' ? null : exit }, now);
 }
 
@@ -224,20 +224,20 @@ function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
   }
 }
 
-function finish(slot: Slot, lane: Occupied & { job?: JobId | null }, result: JobResult, now: number): Step {
+function finish(slot: Slot, lane: Occupied & { job?: JobId | null }, result: JobResult, now: number): LaneStep {
   const job = lane.job ?? null;
   const changes: Change[] = job === null ? [] : [{ change: 'ended', job, agent: lane.agent, result }];
   return leaveLane(slot, { agent: lane.agent, job }, now, changes);
 }
 
-function leaveLane(slot: Slot, { agent, job = null, exit = null }: Left, now: number, changes: readonly Change[] = []): Step {
+function leaveLane(slot: Slot, { agent, job = null, exit = null }: Left, now: number, changes: readonly Change[] = []): LaneStep {
   const next: AgentLane = slot.devices.length > 0 ? { kind: 'proving', agent, since: now } : { kind: 'free' };
   return { slot: { ...slot, agent: next, leaving: [...slot.leaving, { agent, job, exit }] }, changes };
 }
 
 type Left = Pick<Leaving, 'agent'> & Partial<Leaving>;
 
-function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): Step {
+function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): LaneStep {
   return { slot: { ...slot, agent }, changes };
 }
 

@@ -1,5 +1,7 @@
 /** Explains the end of a sandbox whose script had not begun. */
-import type { Exit, Failure } from './slot.ts';
+
+import type { Failure } from '../base/errors.ts';
+import type { Exit } from './slot.ts';
 
 /** An end before the script began is a start failure, never a job's result. */
 export function endedAtGate(exit: Exit): Failure {

@@ -4,8 +4,10 @@
  * What sandboxes are made from is a mark here, such as an image's id. Guarantees: while a mark is on trial, one slot at most uses
  * it; what fails there delays only that slot. Without anything that was proved before, or with a single slot, nothing is on trial.
  */
+
+import type { Failure } from '../base/errors.ts';
 import { type Backoff, backoff } from './backoff.ts';
-import { type AgentId, agentsOf, type Change, type Failure, type Slot } from './slot.ts';
+import { type AgentId, agentsOf, type Change, type Slot } from './slot.ts';
 
 /** ms for which an agent must have been there, ready or at work, to prove its image without the end of a job; after a lost job, at work. */
 export const provesAfter = 10 * 60_000;

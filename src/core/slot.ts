@@ -8,6 +8,7 @@
  * Every state asks for at most one action (see `pursue.ts`), so starting after a crash is the same loop on an old store. Times
  * are monotonic milliseconds since boot, so a jump of the wall clock moves no deadline.
  */
+import type { Failure } from '../base/errors.ts';
 
 /** Id of a single-use agent, and of its sandbox, gate frame and log. */
 export type AgentId = string;
@@ -15,13 +16,6 @@ export type AgentId = string;
 export type JobId = string;
 /** UUID of a GPU or MIG instance. */
 export type DeviceId = string;
-
-/** Why something could not be started or reached. `retry`: whether a retry can help. */
-export interface Failure {
-  readonly code: string;
-  readonly message: string;
-  readonly retry: boolean;
-}
 
 /** How the first process of a sandbox ended. `lost` means that the infrastructure ended it, never the job. */
 export type Exit =

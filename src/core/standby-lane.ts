@@ -2,13 +2,15 @@
  * What an event changes in the standby lane, which holds at most one sandbox at the gate (S2). A sandbox leaves it by its
  * release. Otherwise its job always returns to the queue, because its script has certainly not begun (S7).
  */
+
+import type { Failure } from '../base/errors.ts';
 import { endedAtGate } from './gate-failure.ts';
-import type { AgentId, Change, Failure, JobId, Reserved, Slot, SlotEvent } from './slot.ts';
+import type { AgentId, Change, JobId, Reserved, Slot, SlotEvent } from './slot.ts';
 
 /** null: the event changes nothing here. */
-export type Step = { readonly slot: Slot; readonly changes: readonly Change[] } | null;
+export type LaneStep = { readonly slot: Slot; readonly changes: readonly Change[] } | null;
 
-export function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
+export function inStandbyLane(slot: Slot, event: SlotEvent, now: number): LaneStep {
   const lane = slot.standby;
   if (lane.kind === 'none') {
     if (event.kind !== 'fill') return null;
@@ -81,7 +83,7 @@ export function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
   }
 }
 
-function dropStandby(slot: Slot, agent: AgentId, changes: readonly Change[], job: JobId | null = null): Step {
+function dropStandby(slot: Slot, agent: AgentId, changes: readonly Change[], job: JobId | null = null): LaneStep {
   return { slot: { ...slot, standby: { kind: 'none' }, leaving: [...slot.leaving, { agent, job, exit: null }] }, changes };
 }
 

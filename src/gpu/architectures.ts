@@ -1,7 +1,8 @@
 /** Compute capability and architecture of NVIDIA's GPUs by model, for drivers that do not report them; see `models.json`. */
-import { builtInTables } from '../images/tables.ts';
+
 import type { Device } from './inventory.ts';
 import known from './models.json' with { type: 'json' };
+import { builtInTables } from './tables.ts';
 
 /** In NVIDIA's words, which `product_architecture` uses too. */
 const fullName = (name: string): string => (name === 'Ada' ? 'Ada Lovelace' : name);

@@ -1,10 +1,10 @@
 /** What `doctor` checks on a host with GPUs apart from the devices. Unknown is null; without an NVIDIA card it runs no tool. */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { attempt } from '../errors.ts';
+import { attempt } from '../base/errors.ts';
 import { readProcVersion } from './nvidia/values.ts';
 import { readPci, readText } from './pci.ts';
-import type { Run, ToolRunner } from './run.ts';
+import type { ToolRun, ToolRunner } from './run.ts';
 
 export type GpuHostFacts = Awaited<ReturnType<typeof readHostFacts>>;
 
@@ -41,7 +41,7 @@ export async function readHostFacts(options: HostFactsOptions) {
   return { cards, switches, modules, module, distribution, hasTool, ...tools };
 }
 
-async function askTools(run: Run, has: (tool: string) => Promise<boolean>, sys: string, switches: number) {
+async function askTools(run: ToolRun, has: (tool: string) => Promise<boolean>, sys: string, switches: number) {
   const [secureBoot, toolkit, cli, persistenced, fabricManager, apt] = await Promise.all([
     readSecureBoot(sys, run),
     readToolkit(run, has),
@@ -56,7 +56,12 @@ async function askTools(run: Run, has: (tool: string) => Promise<boolean>, sys: 
 
 const noFabric: Awaited<ReturnType<typeof readFabricManager>> = { active: null, version: null };
 const nothingAsked: Awaited<ReturnType<typeof askTools>> = {
-  ...{ secureBoot: null, toolkit: { kind: 'missing' }, cli: null, persistenced: null, fabricManager: noFabric, apt: null },
+  secureBoot: null,
+  toolkit: { kind: 'missing' },
+  cli: null,
+  persistenced: null,
+  fabricManager: noFabric,
+  apt: null,
 };
 
 /** PCI class 0680, "other bridge", of NVIDIA's: an NVSwitch. */
@@ -84,7 +89,7 @@ async function readDistribution(etc: string): Promise<readonly string[]> {
 /** The firmware's variable: four bytes of attributes, then 1 for on (UEFI specification, "Globally Defined Variables"). */
 const secureBootVariable = 'SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c';
 
-async function readSecureBoot(sys: string, run: Run): Promise<boolean | null> {
+async function readSecureBoot(sys: string, run: ToolRun): Promise<boolean | null> {
   const efi = join(sys, 'firmware/efi');
   const variable = await readFile(join(efi, 'efivars', secureBootVariable)).catch(() => null);
   if (variable !== null && variable.length === 5) return variable[4] === 1;
@@ -93,7 +98,7 @@ async function readSecureBoot(sys: string, run: Run): Promise<boolean | null> {
   return /^SecureBoot disabled|EFI variables are not supported/m.test(output) ? false : null;
 }
 
-async function readToolkit(run: Run, has: (tool: string) => Promise<boolean>): Promise<Toolkit> {
+async function readToolkit(run: ToolRun, has: (tool: string) => Promise<boolean>): Promise<Toolkit> {
   const reply = await run('nvidia-ctk', '--version');
   // "NVIDIA Container Toolkit CLI version 1.17.8", then the commit.
   if (!reply.missing) return { kind: 'there', version: /\bversion v?(\d+\.\d+\.\d+)/i.exec(reply.output)?.[1] ?? null };
@@ -102,7 +107,7 @@ async function readToolkit(run: Run, has: (tool: string) => Promise<boolean>): P
 }
 
 /** The driver that `nvidia-container-cli info` finds, as a container's hook does; else why it failed, in its own words. */
-async function readCli(run: Run): Promise<{ readonly driver: string | null; readonly failure: string | null } | null> {
+async function readCli(run: ToolRun): Promise<{ readonly driver: string | null; readonly failure: string | null } | null> {
   const reply = await run('nvidia-container-cli', 'info');
   if (reply.missing) return null;
   if (reply.hung) return { driver: null, failure: 'it timed out' };
@@ -116,13 +121,13 @@ async function readCli(run: Run): Promise<{ readonly driver: string | null; read
 }
 
 /** null where it is unknown: without systemd, or where it does not answer. */
-async function isActive(unit: string, run: Run): Promise<boolean | null> {
+async function isActive(unit: string, run: ToolRun): Promise<boolean | null> {
   const { output } = await run('systemctl', 'is-active', unit);
   const state = /^(active|inactive|failed|unknown|activating|deactivating|reloading|maintenance)$/m.exec(output)?.[1];
   return state === undefined ? null : state === 'active' || state === 'reloading';
 }
 
-async function readFabricManager(run: Run): Promise<{ readonly active: boolean | null; readonly version: string | null }> {
+async function readFabricManager(run: ToolRun): Promise<{ readonly active: boolean | null; readonly version: string | null }> {
   const [active, reply] = await Promise.all([isActive('nvidia-fabricmanager', run), run('nv-fabricmanager', '--version')]);
   return { active, version: reply.missing ? null : (/\b(\d{3,4}\.\d+(?:\.\d+)?)\b/.exec(reply.output)?.[1] ?? null) };
 }
@@ -132,7 +137,10 @@ const ofDriver =
   /^(?:libnvidia-(?:compute|ml|cfg|common|gpucomp)|libcuda1|nvidia-(?:driver|kernel|dkms|open|utils|compute-utils|headless|smi|modprobe|firmware)|linux-(?:modules|objects|signatures)-nvidia|cuda-drivers)/;
 
 /** Whether unattended upgrades may replace the driver under running jobs: `open` are such packages. null without APT. */
-async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promise<{ unattended: boolean; open: string[] } | null> {
+async function readApt(
+  run: ToolRun,
+  has: (tool: string) => Promise<boolean>,
+): Promise<{ unattended: boolean; open: string[] } | null> {
   const [hasApt, hasUpgrades] = await Promise.all([has('apt-config'), has('unattended-upgrade')]);
   if (!hasApt) return null;
   const [config, holds, packages] = await Promise.all([
@@ -161,4 +169,13 @@ function isOn(config: string): boolean {
 function exceptionsIn(config: string): RegExp[] {
   const texts = config.matchAll(/^Unattended-Upgrade::Package-Blacklist::\S* "([^"\n]{1,200})";$/gm);
   return [...texts].flatMap(([, text = '']) => attempt(() => new RegExp(`^(?:${text})`)) ?? []);
+}
+
+/** What an Engine says that grants devices. */
+export interface EngineFacts {
+  readonly version: string;
+  /** `systemd` or `cgroupfs`, as the Engine reports it. */
+  readonly cgroupDriver: string | null;
+  /** How onejob would ask it for NVIDIA devices; null when it cannot. */
+  readonly way: 'request' | 'cdi' | 'runtime' | null;
 }

@@ -2,9 +2,9 @@
  * What one look at a host's GPUs found. UUIDs identify devices, never indexes. A value that no tool reported is null, "unknown",
  * which never means free or healthy. After a look that is not `complete`, no device may be considered gone.
  */
-import { comparePci } from './pci.ts';
 
-export type Vendor = 'nvidia' | 'amd' | 'intel';
+import { comparePci } from './pci.ts';
+import type { Vendor } from './vendor.ts';
 
 export interface Inventory {
   /** False when a tool hung, failed or printed half: `devices` are there, and any that are not listed are unknown. */

@@ -3,8 +3,8 @@
  * sees an error from while no manager was running (S5). It keeps the newest event of each kind per GPU.
  */
 import { closeSync, constants, openSync, readSync } from 'node:fs';
-import { turn } from '../clock.ts';
-import { attempt, codeOf, messageOf } from '../errors.ts';
+import { attempt, codeOf, messageOf } from '../base/errors.ts';
+import { turn } from '../system/system-clock.ts';
 import { finding } from './finding.ts';
 import type { GpuFinding } from './inventory.ts';
 import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-log.ts';

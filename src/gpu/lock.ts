@@ -26,8 +26,8 @@ import {
 } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
+import { attempt, codeOf, messageOf } from '../base/errors.ts';
 import type { DeviceId } from '../core/slot.ts';
-import { attempt, codeOf, messageOf } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 
 const content = z.object({ owner: z.string(), stateDir: z.string(), boot: z.string(), pid: z.int() });

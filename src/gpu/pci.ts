@@ -4,7 +4,7 @@
  */
 import { readdir, readFile, readlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import type { Vendor } from './inventory.ts';
+import type { Vendor } from './vendor.ts';
 
 /** A GPU on the bus, with or without a driver. */
 export interface PciCard {

@@ -1,6 +1,6 @@
 /** Looks at this host's GPUs, one look at a time, in bounded time whatever a driver does. A look never fails because of a tool. */
-import { abortable } from '../abortable.ts';
-import { systemClock } from '../clock.ts';
+import { abortable } from '../base/abortable.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { askAmd } from './amd/ask.ts';
 import { type Asking, hungHint } from './asking.ts';
 import { finding, withFindings } from './finding.ts';

@@ -5,9 +5,9 @@
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { formatBytes } from '../config/units.ts';
+import { attempt } from '../base/errors.ts';
+import { formatBytes } from '../base/units.ts';
 import type { AgentId } from '../core/slot.ts';
-import { attempt } from '../errors.ts';
 import { markVariable, parseStat } from '../system/process-identity.ts';
 import type { Device, GpuProcess } from './inventory.ts';
 import { mayBeOn } from './mig.ts';

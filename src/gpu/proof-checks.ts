@@ -3,12 +3,12 @@
  * run every time, so that the evidence is complete. Each compares the current value with the baseline: known before and unknown
  * now is unknown; never known is unchecked.
  */
-import { formatBytes } from '../config/units.ts';
+import { formatBytes } from '../base/units.ts';
+import type { Baseline, ProofInput } from './baseline.ts';
 import type { Device } from './inventory.ts';
 import { isAfter, type KernelEvent, pciPlace } from './kernel-log.ts';
 import { sameProfile } from './mig.ts';
 import { type Holder, type Holders, ownMemory } from './processes.ts';
-import type { Baseline, ProofInput } from './proof.ts';
 import xids from './xid.json' with { type: 'json' };
 
 /** Why a device is dirty. `code` is a stable word for programs. */
@@ -55,8 +55,19 @@ const memoryTolerance = 64;
 
 /** The checks of a device that is listed, in the order of the evidence. */
 const checks = {
-  ...{ health, processes, memory, computeMode, persistence, settings, mig, eccMode, eccErrors, kernelLog },
-  ...{ recoveryAction, driver, nodes },
+  health,
+  processes,
+  memory,
+  computeMode,
+  persistence,
+  settings,
+  mig,
+  eccMode,
+  eccErrors,
+  kernelLog,
+  recoveryAction,
+  driver,
+  nodes,
 };
 
 /** `device`: as listed now, null when it is not listed. `holders`: null where the tool does not list processes. */

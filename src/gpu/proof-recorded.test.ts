@@ -5,16 +5,16 @@ import { expect, test } from 'vitest';
 import { noKernelLook } from '../../test/kit/gpu.ts';
 import type { Inventory } from './inventory.ts';
 import { readRecorded, recordedHost } from './nvidia/recorded.ts';
-import { baselineOf, judge, type Verdict } from './proof.ts';
+import { baselineOf, judgeProof, type ProofVerdict } from './proof.ts';
 import { readRecording } from './recording.ts';
 
 const fixtures = join(import.meta.dirname, '../../test/fixtures/gpu');
 
 /** Verdicts on the devices of a host that shows `now`, and showed `before`. */
-function judgeAll(before: Inventory, now: Inventory, after: number): Verdict[] {
+function judgeAll(before: Inventory, now: Inventory, after: number): ProofVerdict[] {
   const at = { boot: 'b', driver: before.driver, mark: noKernelLook.mark, before: null };
   return before.devices.map((device) =>
-    judge({
+    judgeProof({
       baseline: baselineOf(device, at),
       inventory: now,
       owners: new Map(),

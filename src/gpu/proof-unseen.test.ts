@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { dead, gpu, hostFinding, log, owner, result, scene, slice, verdict } from '../../test/kit/gpu.ts';
 import type { Device } from './inventory.ts';
 import type { KernelLook } from './kernel-reader.ts';
-import { judge } from './proof.ts';
+import { judgeProof } from './proof.ts';
 
 describe('the kernel log', () => {
   const xid = (number: number, seq = 101, where = '0000:9b:00') =>
@@ -190,13 +190,13 @@ test('whatever is seen: no fault thrown, nothing clean that is unknown, and evid
         const kernel = log(lines.map(([number, place, seq]) => `4,${seq},1,-;NVRM: Xid (PCI:${place}): ${number}`).join('\n'));
         const owners = known.map((pid) => owner(pid, { containers: pid % 2 === 0 ? [dead] : [] }));
         const input = scene({ before, now, inventory: { complete }, owners, input: { kernel } }, after);
-        const found = judge(input);
+        const found = judgeProof(input);
         expect(JSON.parse(JSON.stringify(found))).toEqual(found);
         const results = found.evidence.checks.map((check) => check.result);
         if (now === null) expect(found.kind).not.toBe('clean');
         if (found.kind === 'clean') expect(results.every((one) => one === 'ok' || one === 'unchecked')).toBe(true);
         if (found.kind === 'wait') expect(found.until).toBeGreaterThan(input.now);
-        expect(judge(input)).toEqual(found);
+        expect(judgeProof(input)).toEqual(found);
       },
     ),
     { numRuns: 3000 },

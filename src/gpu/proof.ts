@@ -6,46 +6,12 @@
  * value that a device never reports (AMD and Intel report less than NVIDIA) cannot be compared; the evidence says so. A display's
  * processes are residents and never a fault; a person's compute process makes the device occupied, which is not the device's fault.
  */
+
+import type { Baseline, ProofInput } from './baseline.ts';
 import { capital } from './finding.ts';
-import type { Device, Health, Inventory } from './inventory.ts';
-import type { KernelMark } from './kernel-log.ts';
-import type { KernelLook } from './kernel-reader.ts';
-import { describeHolder, type Holder, type Ours, ownMemory, type ProcessOwner, sortHolders } from './processes.ts';
+import type { Device, Inventory } from './inventory.ts';
+import { describeHolder, type Holder, ownMemory, sortHolders } from './processes.ts';
 import { allChecks, type Check, type Fault, type Finding } from './proof-checks.ts';
-
-/** What a device showed just before an agent was released to it. Plain JSON; stored with the agent. */
-export type Baseline = Pick<Device, 'uuid' | 'pciId' | 'computeMode' | 'persistence' | 'settings' | 'parent' | 'mig' | 'ecc'> & {
-  /** Id of the boot; counters and the driver start anew with another one. */
-  readonly boot: string | null;
-  readonly driver: string | null;
-  /** MiB in use apart from the residents' memory: the least that was seen on this device in this boot. */
-  readonly memoryMiB: number | null;
-  readonly uncorrectedErrors: number | null;
-  readonly health: Health['state'];
-  /** Whether the tool lists its processes. */
-  readonly listsProcesses: boolean;
-  /** End of the kernel log then. */
-  readonly mark: KernelMark;
-};
-
-/** One look at one device. All times but `wall` are of one monotonic clock, in ms. */
-export interface ProofInput {
-  readonly baseline: Baseline;
-  readonly inventory: Inventory;
-  /** The owners of processes on devices: `ownersOf(pidsOn(inventory))`. */
-  readonly owners: ReadonlyMap<number, ProcessOwner>;
-  readonly ours: Ours;
-  readonly kernel: KernelLook;
-  readonly boot: string | null;
-  /** Whether several running agents of ours may use it at the same time (`share`). */
-  readonly shared: boolean;
-  readonly missingNodes: readonly string[];
-  readonly now: number;
-  /** When the agent ended, or, if others used the device after that, when they left it. */
-  readonly since: number;
-  /** Wall clock, ms since the epoch, for people. */
-  readonly wall: number;
-}
 
 /** `before`: the device's previous baseline, so that memory that each job leaks does not add up in it. */
 type BaselineContext = Pick<Baseline, 'boot' | 'driver' | 'mark'> & { readonly before: Baseline | null };
@@ -56,7 +22,17 @@ export function baselineOf(device: Device, { boot, driver, mark, before }: Basel
   const least = same && before.memoryMiB !== null && own !== null ? Math.min(own, before.memoryMiB) : own;
   const { uuid, pciId, computeMode, persistence, settings, parent, mig, ecc, health } = device;
   return {
-    ...{ uuid, pciId, boot, driver, memoryMiB: least, computeMode, persistence, settings, parent, mig, ecc },
+    uuid,
+    pciId,
+    boot,
+    driver,
+    memoryMiB: least,
+    computeMode,
+    persistence,
+    settings,
+    parent,
+    mig,
+    ecc,
     uncorrectedErrors: health.uncorrectedErrors,
     health: health.state,
     listsProcesses: device.processes !== null,
@@ -85,7 +61,7 @@ export type Evidence = {
  * - `unknown`: not all answers came; look again later.
  * - `host`: the fault is not this device's but the driver's or the tool's, so it affects all devices of the host.
  */
-export type Verdict = { readonly evidence: Evidence } & (
+export type ProofVerdict = { readonly evidence: Evidence } & (
   | { readonly kind: 'clean' }
   | { readonly kind: 'wait'; readonly message: string; readonly until: number }
   | { readonly kind: 'occupied'; readonly message: string }
@@ -107,7 +83,7 @@ const hostFaults: Readonly<Record<string, string>> = {
 const remedies: readonly Fault['remedy'][] = ['look', 'reset', 'reboot', 'replace'];
 
 /** Judges one device. The same input always gives the same verdict. */
-export function judge(input: ProofInput): Verdict {
+export function judgeProof(input: ProofInput): ProofVerdict {
   const { baseline, inventory } = input;
   const device = inventory.devices.find((one) => one.uuid === baseline.uuid) ?? null;
   const holders = device === null ? null : sortHolders(device, input);

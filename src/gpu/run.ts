@@ -7,11 +7,11 @@ import { readFileSync } from 'node:fs';
 import { access, constants, stat } from 'node:fs/promises';
 import { constants as system } from 'node:os';
 import { isAbsolute, join } from 'node:path';
-import { systemClock } from '../clock.ts';
+import { attempt, codeOf } from '../base/errors.ts';
 import type { Clock } from '../core/clock.ts';
-import { attempt, codeOf } from '../errors.ts';
 import { killGroup, listen, startGroup } from '../system/group.ts';
 import { allPids, type ProcessIdentity, parseStat } from '../system/process-identity.ts';
+import { systemClock } from '../system/system-clock.ts';
 
 /** The answer of a GPU vendor's tool, live or in a recording. */
 export interface Reply {
@@ -38,7 +38,7 @@ export interface ToolReply extends Reply {
   readonly cut: boolean;
 }
 
-export interface RunOptions {
+export interface ToolRunOptions {
   /** ms after which it counts as hung. */
   readonly limit: number;
   /** Ends it before that, which counts as hung too. */
@@ -47,13 +47,13 @@ export interface RunOptions {
 
 export interface ToolRunner {
   /** Runs `tool`; never rejects. A tool that still lives after it was killed is not started again: it counts as hung. */
-  run(tool: string, args: readonly string[], options: RunOptions): Promise<ToolReply>;
+  run(tool: string, args: readonly string[], options: ToolRunOptions): Promise<ToolReply>;
   /** Path of the tool's file; null when there is none. */
   find(tool: string): Promise<string | null>;
 }
 
 /** Runs a tool with fixed limits; never rejects. */
-export type Run = (tool: string, ...args: string[]) => Promise<ToolReply>;
+export type ToolRun = (tool: string, ...args: string[]) => Promise<ToolReply>;
 
 interface RunnerOptions {
   /** As `$PATH`: folders between colons, only absolute ones count. The tools get it too. */

@@ -1,16 +1,21 @@
 import { describe, expect, test } from 'vitest';
-import { at, countOf, jsonIn, mebibytes, numberOf, textOf } from './said.ts';
+import { at, countOf, jsonIn, mebibytes, readNumber, saidText } from './said.ts';
 
 test.each(['N/A', 'n/a', '', ' ', 'None', 'unknown', 'Not Supported', '-', null, undefined, {}, [], Number.NaN])(
   '%j says nothing',
   (value) => {
-    expect([textOf(value), numberOf(value), countOf(value)]).toEqual([null, null, null]);
+    expect([saidText(value), readNumber(value), countOf(value)]).toEqual([null, null, null]);
   },
 );
 
 test('numbers may be texts; negative and too large ones are not accepted', () => {
-  expect([numberOf('31.0'), numberOf(31), countOf(' 4 '), countOf('31.5')]).toEqual([31, 31, 4, null]);
-  expect([numberOf('-1'), numberOf('1e9'), numberOf('99999999999999999999'), numberOf('12 MB')]).toEqual([null, null, null, null]);
+  expect([readNumber('31.0'), readNumber(31), countOf(' 4 '), countOf('31.5')]).toEqual([31, 31, 4, null]);
+  expect([readNumber('-1'), readNumber('1e9'), readNumber('99999999999999999999'), readNumber('12 MB')]).toEqual([
+    null,
+    null,
+    null,
+    null,
+  ]);
 });
 
 test.each([

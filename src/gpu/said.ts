@@ -8,7 +8,7 @@ export type Fields = Readonly<Record<string, unknown>>;
 const nothing = /^(n\/?a|none|unknown|not supported|not available|unsupported|null|-)?$/i;
 
 /** The text, trimmed; null for a spelling of "unknown". Numbers count as texts. */
-export function textOf(value: unknown): string | null {
+export function saidText(value: unknown): string | null {
   if (typeof value === 'number' && Number.isFinite(value)) return String(value);
   if (typeof value !== 'string') return null;
   const text = value.trim();
@@ -16,8 +16,8 @@ export function textOf(value: unknown): string | null {
 }
 
 /** A number from 0, as number or text, without a unit; null for anything else. */
-export function numberOf(value: unknown): number | null {
-  const text = textOf(value);
+export function readNumber(value: unknown): number | null {
+  const text = saidText(value);
   if (text === null || !/^\d+(\.\d+)?$/.test(text)) return null;
   const number = Number(text);
   return Number.isSafeInteger(Math.trunc(number)) ? number : null;
@@ -25,7 +25,7 @@ export function numberOf(value: unknown): number | null {
 
 /** A whole number from 0, as number or text. */
 export function countOf(value: unknown): number | null {
-  const number = numberOf(value);
+  const number = readNumber(value);
   return number !== null && Number.isInteger(number) ? number : null;
 }
 
@@ -34,9 +34,9 @@ const bytesIn: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20
 
 /** `"65520 MB"`, `{ value: 65520, unit: "MB" }`, or a bare number in `unit`, in whole MiB; null for anything else. */
 export function mebibytes(value: unknown, unit: string): number | null {
-  if (isFields(value)) return mebibytes(value.value, textOf(value.unit) ?? unit);
-  const [, number, own] = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(textOf(value) ?? '') ?? [];
-  const amount = numberOf(number);
+  if (isFields(value)) return mebibytes(value.value, saidText(value.unit) ?? unit);
+  const [, number, own] = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(saidText(value) ?? '') ?? [];
+  const amount = readNumber(number);
   const bytes = bytesIn[(own || unit).charAt(0).toLowerCase()];
   return amount === null || bytes === undefined ? null : Math.floor((amount * bytes) / 2 ** 20);
 }

@@ -1,11 +1,11 @@
 /** Ports that onejob opens for others. */
 import type http from 'node:http';
 import type https from 'node:https';
-import type { Listen } from '../config/check-api.ts';
-import { codeOf, messageOf } from '../errors.ts';
+import { codeOf, messageOf } from '../base/errors.ts';
+import type { Listen } from './address.ts';
 
 /** As config has it: `127.0.0.1:7717`, `[::1]:7717`. */
-export function textOf({ host, port }: Listen): string {
+export function addressText({ host, port }: Listen): string {
   return `${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
 

@@ -1,7 +1,7 @@
 /** HTTP to services: undici, with the proxies of the environment, and kept connections. Callers bound time and size. */
 import type { Duplex } from 'node:stream';
 import { Agent, type Dispatcher, ProxyAgent, type RequestInit, fetch as undiciFetch } from 'undici';
-import { type Proxies, type ProxyServer, proxyFor } from '../config/proxies.ts';
+import { type Proxies, type ProxyServer, proxyFor } from './proxies.ts';
 
 export interface Outbound {
   /** Chooses the proxy by the address. */

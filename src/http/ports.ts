@@ -7,8 +7,8 @@ import { once } from 'node:events';
 import type http from 'node:http';
 import type https from 'node:https';
 import { type AddressInfo, createServer, type Server } from 'node:net';
-import { isLoopback, type Listen } from '../config/check-api.ts';
-import type { Log } from '../log.ts';
+import type { Log } from '../base/log.ts';
+import { isLoopback, type Listen } from './address.ts';
 import { ended } from './listen.ts';
 
 export interface Port {

@@ -1,6 +1,7 @@
 /** Waits as a service asks. */
+
+import { type ErrorOptions, OnejobError } from '../base/errors.ts';
 import { type Clock, sleep } from '../core/clock.ts';
-import { type ErrorOptions, OnejobError } from '../errors.ts';
 import { type Answer, asksFor } from './exchange.ts';
 
 /** ms. Longest wait, whatever the service says. */

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import type { AgentPackage } from '../ci/ci-service.ts';
+import type { AgentPackage } from '../ports/ci-service.ts';
 import { getPackage, prunePackages } from './agent-package.ts';
 
 const body = Buffer.alloc(300_000, 'agent');
@@ -40,7 +40,10 @@ function folder() {
 }
 
 const agent = (from: string, more: Partial<AgentPackage> = {}): AgentPackage => ({
-  ...{ type: 'azure-pipelines', version: '5.278.0', from, sha256 },
+  type: 'azure-pipelines',
+  version: '5.278.0',
+  from,
+  sha256,
   ...more,
 });
 const never = new AbortController().signal;

@@ -7,9 +7,9 @@ import { createReadStream, createWriteStream, existsSync, mkdirSync } from 'node
 import { readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
-import type { Progress } from '../abortable.ts';
-import type { AgentPackage } from '../ci/ci-service.ts';
-import { OnejobError } from '../errors.ts';
+import type { Progress } from '../base/abortable.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { AgentPackage } from '../ports/ci-service.ts';
 import { isReachable } from '../system/real-path.ts';
 import { addressProblem, type ReceiveOptions, reasonOf, receive } from './receive.ts';
 

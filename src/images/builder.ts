@@ -5,15 +5,15 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract, type Pack, pack } from 'tar-stream';
-import { createShared, type Progress } from '../abortable.ts';
-import type { AgentPackage } from '../ci/ci-service.ts';
-import { systemClock } from '../clock.ts';
+import { createShared, type Progress } from '../base/abortable.ts';
+import { messageOf, OnejobError } from '../base/errors.ts';
 import type { DockerEnvironment } from '../config/environment.ts';
-import { resolveEndpoint } from '../engine/endpoint.ts';
-import { connectEngine } from '../engine/engine.ts';
-import { createImages } from '../engine/image.ts';
-import { messageOf, OnejobError } from '../errors.ts';
-import type { Recipe } from '../runtimes/runtime.ts';
+import type { AgentPackage } from '../ports/ci-service.ts';
+import type { Recipe } from '../ports/runtime.ts';
+import { resolveEndpoint } from '../runtimes/engine/endpoint.ts';
+import { connectEngine } from '../runtimes/engine/engine.ts';
+import { createImages } from '../runtimes/engine/image.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import type { BuiltImages } from './built.ts';
 import { type BuildCall, connectImageEngine, type ImageThere } from './engine.ts';
@@ -21,16 +21,16 @@ import {
   type BuildPlan,
   basesOf,
   buildPlan,
+  type ImageOrder,
   imageLabels,
   type Layer,
   readDockerfile,
   readTemplates,
   recipeOf,
-  type Wish,
   withOwner,
 } from './plan.ts';
 
-export interface ImageWish extends Omit<Wish, 'dockerfile'> {
+export interface ImageWish extends Omit<ImageOrder, 'dockerfile'> {
   readonly dockerfile: string | null;
   readonly pull: Recipe['pull'];
   /** The agent that must be in it, for a platform such as `linux-x64`; null for none. */

@@ -6,7 +6,7 @@
  */
 import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { attempt } from '../errors.ts';
+import { attempt } from '../base/errors.ts';
 
 export type BuiltImages = ReturnType<typeof openBuiltImages>;
 

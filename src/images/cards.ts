@@ -1,8 +1,9 @@
 /** The devices that an image is chosen for, and the CUDA that they support. Unknown is never taken as "no GPU" or "newest". */
+
+import { compareVersions, newest, oldest } from '../base/version.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
+import type { Generation, Tables } from '../gpu/tables.ts';
 import { pinIt } from './request.ts';
-import type { Generation, Tables } from './tables.ts';
-import { compareVersions, newest, oldest } from './version.ts';
 
 export type Cards =
   /** NVIDIA's, at least one. `note`: what is ignored. */
@@ -90,7 +91,7 @@ export function rangeWords({ first, last }: Pick<CudaRange, 'first' | 'last'>): 
   return last === null ? `CUDA ${first} and newer` : `CUDA ${first} to ${last}`;
 }
 
-export type Group = Readonly<ReturnType<typeof groupsOf>[number]>;
+export type CardGroup = Readonly<ReturnType<typeof groupsOf>[number]>;
 
 /** Equal devices together, so that eight equal cards are one step of an explanation. */
 export function groupsOf(devices: readonly Device[], tables: Tables) {
@@ -113,7 +114,7 @@ export function groupsOf(devices: readonly Device[], tables: Tables) {
 }
 
 /** `2 × NVIDIA A100-SXM4-40GB (7 MIG instances), compute 8.0`. */
-export function groupWords({ model, compute, gpus, instances }: Group): string {
+export function groupWords({ model, compute, gpus, instances }: CardGroup): string {
   const count = gpus.size > 1 ? `${gpus.size} × ` : '';
   const mig = instances === 0 ? '' : ` (${instances} MIG ${instances === 1 ? 'instance' : 'instances'})`;
   return `${count}${model}${mig}, ${compute === null ? 'compute capability unknown' : `compute ${compute}`}`;

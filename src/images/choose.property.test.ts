@@ -3,9 +3,9 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { card } from '../../test/kit/images.ts';
 import type { Device } from '../gpu/inventory.ts';
+import { builtInTables } from '../gpu/tables.ts';
 import { chooseImage } from './choose.ts';
 import type { Arch, Flavour, ImageRequest } from './request.ts';
-import { builtInTables } from './tables.ts';
 
 /** First and last CUDA by compute capability, written down once more so that the code is not its own witness. */
 const ranges: Record<string, readonly [number, number]> = {

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
 import { card, hostWith, request } from '../../test/kit/images.ts';
 import { noGpus } from '../gpu/inventory.ts';
+import { builtInTables, parseTables } from '../gpu/tables.ts';
 import { chooseImage } from './choose.ts';
 import type { ImageRequest } from './request.ts';
-import { builtInTables, parseTables } from './tables.ts';
 
 const v100 = card('Tesla V100-SXM2-32GB', '7.0');
 const a100 = card('NVIDIA A100-SXM4-40GB', '8.0');

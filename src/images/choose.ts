@@ -1,6 +1,9 @@
 /** The image for a host, with the reasoning; or why none fits and what would help, in sentences: a status line shows nothing else. */
+
+import { compareVersions, leadingVersion, major, newest, oldest } from '../base/version.ts';
 import type { Inventory } from '../gpu/inventory.ts';
-import { cardsFor, type Group, groupsOf, groupWords, rangeWords } from './cards.ts';
+import { builtInTables, type PublishedImage, type Tables } from '../gpu/tables.ts';
+import { type CardGroup, cardsFor, groupsOf, groupWords, rangeWords } from './cards.ts';
 import { type ImageRequest, pinIt } from './request.ts';
 import {
   candidates,
@@ -14,8 +17,6 @@ import {
   suits,
   tooNew,
 } from './search.ts';
-import { builtInTables, type PublishedImage, type Tables } from './tables.ts';
-import { compareVersions, leadingVersion, major, newest, oldest } from './version.ts';
 
 /**
  * The same request always gives the same choice. `image`: null when none fits. `problem`: why, and what to do, in whole sentences.
@@ -23,7 +24,7 @@ import { compareVersions, leadingVersion, major, newest, oldest } from './versio
  */
 export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables) {
   const request = asked.distribution === null ? asked : { ...asked, distribution: tagWord(asked.distribution) };
-  const steps: Step[] = [hostStep(request)];
+  const steps: ChoiceStep[] = [hostStep(request)];
   // First of all: a Jetson reports so little of its GPU that it looks like a failing tool.
   if (request.platform === 'l4t' && request.devices?.length !== 0) return refuse(steps, jetson);
   const cards = cardsFor(request.inventory, request.devices);
@@ -55,11 +56,11 @@ export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables)
 
 const jetson = `This is a Jetson with Linux for Tegra: images for servers do not work on it, and onejob does not know which image fits its release. ${pinIt}`;
 
-function refuse(steps: readonly Step[], problem: string) {
+function refuse(steps: readonly ChoiceStep[], problem: string) {
   return { image: null, steps, problem };
 }
 
-function named(request: ImageRequest, steps: readonly Step[], found: Found, { host, tables }: Demands) {
+function named(request: ImageRequest, steps: readonly ChoiceStep[], found: Found, { host, tables }: Demands) {
   const { image, rule, skipped } = found;
   const distribution = request.distribution ?? bestOf(image[request.arch]?.distributions ?? [], tables);
   const newer = skipped.filter((each) => compareVersions(each.tag, image.tag) > 0);
@@ -75,7 +76,7 @@ function named(request: ImageRequest, steps: readonly Step[], found: Found, { ho
   return { image: name, steps: [...steps, ...passedOver, last], problem: null };
 }
 
-function plainImage(request: ImageRequest, tables: Tables, steps: readonly Step[], why: string) {
+function plainImage(request: ImageRequest, tables: Tables, steps: readonly ChoiceStep[], why: string) {
   const distribution = request.distribution ?? tables.preferred[0];
   const image = Object.hasOwn(tables.plain, distribution) ? tables.plain[distribution] : undefined;
   const none = step('devices', why, request.devices === undefined ? 'the inventory' : 'the request', 'every image with CUDA');
@@ -97,24 +98,24 @@ function tagWord(distribution: string): string {
   return word.replace(/^(rocky|oracle)(?=\d)/, '$1linux');
 }
 
-export type Step = Readonly<ReturnType<typeof step>>;
+export type ChoiceStep = Readonly<ReturnType<typeof step>>;
 
 /** `rulesOut`: null when it rules nothing out. `verified`: false when it rests on an unconfirmed entry of the tables. */
 function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true) {
   return { about, known, from, rulesOut, verified };
 }
 
-function hostStep({ arch, archFrom, platform }: ImageRequest): Step {
+function hostStep({ arch, archFrom, platform }: ImageRequest): ChoiceStep {
   const kind = platform === 'l4t' ? ', a Jetson with Linux for Tegra' : platform === 'sbsa' ? ', a server (SBSA)' : '';
   return step('host', `${arch}${kind}`, archFrom ?? 'the request', `images that are not published for ${arch}`);
 }
 
-function driverStep({ cuda, driver, from, verified }: HostCuda): Step {
+function driverStep({ cuda, driver, from, verified }: HostCuda): ChoiceStep {
   const known = driver === null ? `the driver can run CUDA ${cuda}` : `driver ${driver} can run CUDA ${cuda}`;
   return step('driver', known, from, `anything newer than CUDA ${cuda}, while something older fits`, verified);
 }
 
-function cardStep(group: Group, tables: Tables): Step {
+function cardStep(group: CardGroup, tables: Tables): ChoiceStep {
   const { range } = group;
   if (range === null) return step('GPU', groupWords(group), 'the inventory', 'every image that is not pinned');
   const older = `anything older than CUDA ${range.first}`;
@@ -123,7 +124,7 @@ function cardStep(group: Group, tables: Tables): Step {
   return step('GPU', known, `the inventory, and generations in the tables of ${tables.date}`, rulesOut, range.verified);
 }
 
-function distributionStep(request: ImageRequest, tables: Tables): Step {
+function distributionStep(request: ImageRequest, tables: Tables): ChoiceStep {
   const { distribution } = request;
   if (distribution === null)
     return step('distribution', `none requested, so onejob tries ${tables.preferred.join(', ')}, in this order`, 'the tables');
@@ -139,7 +140,7 @@ function source(key: string, tables: Tables): string {
 }
 
 /** A GPU that is in no table needs a pinned image. */
-function unknownCard(groups: readonly Group[]): string | null {
+function unknownCard(groups: readonly CardGroup[]): string | null {
   const group = groups.find((each) => each.range === null);
   if (group === undefined) return null;
   const why =
@@ -148,7 +149,7 @@ function unknownCard(groups: readonly Group[]): string | null {
 }
 
 /** What no driver would change. */
-function neverFits(request: ImageRequest, groups: readonly Group[], tables: Tables): string | null {
+function neverFits(request: ImageRequest, groups: readonly CardGroup[], tables: Tables): string | null {
   const apart = cannotShare(groups);
   if (apart !== null) return apart;
   const ranges = groups.map((group) => group.range).filter((range) => range !== null);
@@ -168,7 +169,7 @@ function noDriver(inventory: Pick<Inventory, 'driver'>): string {
   return `onejob knows neither the driver nor its CUDA, so it cannot tell which image runs. ${pinIt}`;
 }
 
-function wrongDriver({ driver }: HostCuda, groups: readonly Group[]): string | null {
+function wrongDriver({ driver }: HostCuda, groups: readonly CardGroup[]): string | null {
   for (const { model, range } of groups) {
     const last = range?.lastDriver ?? null;
     if (last === null || driver === null || major(driver) <= last) continue;
@@ -219,7 +220,7 @@ function newerDriver(images: readonly PublishedImage[], { ranges, tables }: Dema
 }
 
 /** Two GPUs without a common CUDA. */
-function cannotShare(groups: readonly Group[]): string | null {
+function cannotShare(groups: readonly CardGroup[]): string | null {
   for (const [one, other] of groups.flatMap((one) => groups.map((other) => [one, other] as const))) {
     const [last, first] = [one.range?.last ?? null, other.range?.first ?? null];
     if (last === null || first === null || compareVersions(first, last) <= 0) continue;

@@ -2,11 +2,11 @@
 import type { Readable } from 'node:stream';
 import { stripVTControlCharacters } from 'node:util';
 import { z } from 'zod';
-import { systemClock } from '../clock.ts';
-import { connect, type Query, usualLimits } from '../engine/call.ts';
-import type { Endpoint } from '../engine/endpoint.ts';
-import { diskFull, isDiskFull, statusOf, translate } from '../engine/failures.ts';
-import { messageOf, OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../base/errors.ts';
+import { connect, type Query, usualLimits } from '../runtimes/engine/call.ts';
+import type { Endpoint } from '../runtimes/engine/endpoint.ts';
+import { diskFull, isDiskFull, statusOf, translate } from '../runtimes/engine/failures.ts';
+import { systemClock } from '../system/system-clock.ts';
 
 const imageAnswer = z
   .object({

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
+import { builtInTables } from '../gpu/tables.ts';
 import { admits, brandsOf } from './search.ts';
-import { builtInTables } from './tables.ts';
 
 const gateOf = (tag: string, arch: 'amd64' | 'arm64' = 'amd64') =>
   builtInTables.images.find((each) => each.tag === tag)?.[arch]?.gate ?? null;

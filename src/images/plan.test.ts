@@ -1,22 +1,14 @@
 /** What is built for a recipe, and what makes it another image. */
+
 import { describe, expect, test } from 'vitest';
-import {
-  basesOf,
-  buildPlan,
-  type Ground,
-  hasOwnLayer,
-  imageLabels,
-  readTemplates,
-  recipeOf,
-  type Wish,
-  withOwner,
-} from './plan.ts';
+import { serviceTypes } from '../ci/types.ts';
+import { basesOf, buildPlan, type Ground, type ImageOrder, imageLabels, readTemplates, recipeOf, withOwner } from './plan.ts';
 
 const templates = readTemplates();
 const agent = { type: 'azure-pipelines', version: '5.278.0', from: 'https://example.org/agent.tar.gz', sha256: 'ab'.repeat(32) };
-const wish: Wish = { type: 'azure-pipelines', base: 'ubuntu:24.04', packages: ['jq', 'git'], dockerfile: null };
+const wish: ImageOrder = { type: 'azure-pipelines', base: 'ubuntu:24.04', packages: ['jq', 'git'], dockerfile: null };
 const ground: Ground = { bases: ['sha256:1'], agent, owner: 'o1' };
-const planOf = (more: Partial<Wish> = {}, on: Partial<Ground> = {}) =>
+const planOf = (more: Partial<ImageOrder> = {}, on: Partial<Ground> = {}) =>
   buildPlan({ ...wish, ...more }, { ...ground, ...on }, templates);
 
 describe('layers', () => {
@@ -104,7 +96,9 @@ test('every stage of a Dockerfile is marked as the owner’s, and nothing else i
 
 test('a template says what it is for, and needs nothing but its arguments', () => {
   const { packages, agent, needs } = templates;
-  expect(Object.keys(needs).filter((type) => !hasOwnLayer(type))).toEqual([]);
+  expect(Object.keys(needs).sort()).toEqual(
+    serviceTypes.flatMap(({ type, agent: kind }) => (kind === 'mounted' ? [type] : [])).sort(),
+  );
   for (const text of [packages, agent, ...Object.values(needs)]) {
     if (text === undefined) continue;
     expect(text).toMatch(/^# .*\n(?:#.*\n)*# +docker build -f /);

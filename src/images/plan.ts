@@ -1,10 +1,9 @@
 /** What is built for a recipe: one Dockerfile on top of the other. The same recipe, base and agent give the same plan and name. */
 import { hash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
-import type { AgentPackage } from '../ci/ci-service.ts';
-import { serviceType, serviceTypes } from '../ci/types.ts';
-import { OnejobError, toFailure } from '../errors.ts';
+import { readdirSync, readFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import { OnejobError, toFailure } from '../base/errors.ts';
+import type { AgentPackage } from '../ports/ci-service.ts';
 import { readOne, ServerAway } from '../system/one-read.ts';
 
 export const imageLabels = {
@@ -20,7 +19,7 @@ export const imageLabels = {
   agentHash: 'io.onejob.agent.hash',
 } as const;
 
-export interface Wish {
+export interface ImageOrder {
   /** Type of the CI service whose agents run in it. */
   readonly type: string;
   /** Reference of the image to build on; null when a Dockerfile names it. */
@@ -47,12 +46,12 @@ export interface Layer {
 export type BuildPlan = NonNullable<ReturnType<typeof buildPlan>>;
 
 /** Hash of what the config asks for, whatever is published now. */
-export function recipeOf({ type, base, packages, dockerfile }: Wish): string {
+export function recipeOf({ type, base, packages, dockerfile }: ImageOrder): string {
   return digest({ type, base, packages: sorted(packages), dockerfile });
 }
 
 /** null when there is nothing to build: the base is the image. */
-export function buildPlan(wish: Wish, ground: Ground, templates: Templates) {
+export function buildPlan(wish: ImageOrder, ground: Ground, templates: Templates) {
   const { agent, owner } = ground;
   const packages = sorted(wish.packages);
   const layer = (what: Layer['what'], dockerfile: string | null | undefined, args: Layer['args']): Layer[] =>
@@ -128,16 +127,13 @@ export type Templates = ReturnType<typeof readTemplates>;
 
 const folder = join(import.meta.dirname, 'dockerfiles');
 
-/** Whether images for this type of service always have a layer of their own. */
-export function hasOwnLayer(type: string): boolean {
-  return serviceType(type).agent !== null;
-}
-
 /** The layer of an agent, and by type of CI service what a mounted agent needs in its image. */
 export function readTemplates() {
   const read = (name: string): string => readFileSync(join(folder, `${name}.Dockerfile`), 'utf8');
-  const mounted = serviceTypes.filter(({ agent }) => agent === 'mounted');
-  const needs: Readonly<Partial<Record<string, string>>> = Object.fromEntries(mounted.map(({ type }) => [type, read(type)]));
+  const types = readdirSync(folder)
+    .map((file) => basename(file, '.Dockerfile'))
+    .filter((name) => !['packages', 'agent'].includes(name));
+  const needs: Readonly<Partial<Record<string, string>>> = Object.fromEntries(types.map((type) => [type, read(type)]));
   return { packages: read('packages'), agent: read('agent'), needs };
 }
 

@@ -1,6 +1,6 @@
 /** Downloads: only over https, complete, within a limit, and without long pauses. Errors are ends of sentences for the caller. */
 import { text } from 'node:stream/consumers';
-import { isOwnAddress } from '../own-address.ts';
+import { isOwnAddress } from '../base/own-address.ts';
 
 export interface ReceiveOptions {
   readonly fetch?: typeof fetch;

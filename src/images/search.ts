@@ -1,9 +1,10 @@
 /** The search: which published images match a request, and the newest that fits. */
+
+import { compareVersions, leadingVersion, major } from '../base/version.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
+import { builtInTables, type Gate, type PublishedImage, type Tables } from '../gpu/tables.ts';
 import { type CudaRange, groupsOf, inRange } from './cards.ts';
 import type { Arch, ImageRequest } from './request.ts';
-import { builtInTables, type Gate, type PublishedImage, type Tables } from './tables.ts';
-import { compareVersions, leadingVersion, major } from './version.ts';
 
 export interface Demands {
   readonly arch: Arch;

@@ -1,8 +1,9 @@
 /** Types of the import: Compose services, devices, remarks. And helpers to read values of Compose files. */
+
+import { formatSize } from '../base/units.ts';
 import { masked } from '../ci/kit/masked.ts';
-import { isMap } from '../config/kinds.ts';
-import type { Path } from '../config/problem.ts';
-import { formatSize } from '../config/units.ts';
+import { isMap } from '../schema/kinds.ts';
+import type { Path } from '../schema/problem.ts';
 
 /** Something that a person should know, with its place. */
 export interface Remark {
@@ -52,7 +53,7 @@ export interface DeviceClaim {
   readonly capabilities: readonly string[];
 }
 
-export const noDevices: DeviceClaim = { by: 'none', vendor: 'nvidia', count: 0, names: [], capabilities: [] };
+export const noComposeDevices: DeviceClaim = { by: 'none', vendor: 'nvidia', count: 0, names: [], capabilities: [] };
 
 /** A value that can stand in a config. */
 export type Plain = string | number | boolean | readonly Plain[] | { readonly [key: string]: Plain };
@@ -77,7 +78,7 @@ export const byNumber = (one: string, other: string): number =>
 const collator = new Intl.Collator('en', { numeric: true });
 
 /** A value in a map of maps; undefined if a part of the path does not exist. */
-export function inside(found: unknown, ...path: readonly string[]): unknown {
+export function insideContainer(found: unknown, ...path: readonly string[]): unknown {
   return path.reduce((one, key) => (isMap(one) ? one[key] : undefined), found);
 }
 
@@ -125,12 +126,12 @@ export function wordsOf(found: unknown): readonly string[] {
 }
 
 /** A size of Compose (`24g`, `512mb`, bytes) as the config writes it; null if invalid. */
-export function sizeOf(found: unknown): string | null {
+export function composeSize(found: unknown): string | null {
   const [, digits, unit = ''] = /^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$/i.exec(textOf(found)?.trim() ?? '') ?? [];
   return digits === undefined ? null : formatSize(Math.round(Number(digits) * 1024 ** ' kmgt'.indexOf(unit.toLowerCase() || ' ')));
 }
 
-export function numberOf(found: unknown): number | null {
+export function composeNumber(found: unknown): number | null {
   const text = textOf(found)?.trim() ?? '';
   return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : null;
 }

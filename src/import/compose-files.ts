@@ -5,10 +5,10 @@
 import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument, type Scalar, visit } from 'yaml';
-import { isMap } from '../config/kinds.ts';
-import type { Path } from '../config/problem.ts';
-import { attempt, codeOf, messageOf } from '../errors.ts';
-import { byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
+import { attempt, codeOf, messageOf } from '../base/errors.ts';
+import { isMap } from '../schema/kinds.ts';
+import type { Path } from '../schema/problem.ts';
+import { byNumber, insideContainer, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { type Agent, readService } from './service.ts';
 
 type ComposeFile = Readonly<NonNullable<ReturnType<typeof readCompose>>>;
@@ -114,7 +114,9 @@ function agentsIn({ services }: ComposeFile, keys: readonly string[]): readonly 
   const bases = keys.map((key) => extendsOf(services[key])).flatMap((base) => (base?.file === null ? base.service : []));
   // A service that others extend may be one of them, or only what they have in common.
   const isAgentLike = (key: string) =>
-    /--name|AGENT_NAME/.test(JSON.stringify([inside(services[key], 'command'), inside(services[key], 'environment')]));
+    /--name|AGENT_NAME/.test(
+      JSON.stringify([insideContainer(services[key], 'command'), insideContainer(services[key], 'environment')]),
+    );
   const whole = keys.filter((key) => !bases.includes(key) || isAgentLike(key));
   return whole.length > 0 ? whole : keys;
 }
@@ -224,9 +226,9 @@ function stepInto(from: unknown, step: string, follow: (node: unknown) => unknow
 }
 
 function extendsOf(service: unknown): { readonly service: string; readonly file: string | null } | null {
-  const written = inside(service, 'extends');
+  const written = insideContainer(service, 'extends');
   const name = isMap(written) ? textOf(written.service) : typeof written === 'string' ? written : null;
-  return name === null ? null : { service: name, file: textOf(inside(written, 'file')) };
+  return name === null ? null : { service: name, file: textOf(insideContainer(written, 'file')) };
 }
 
 /** A service merged over what it extends, up to ten levels deep; null if it is not a map. */

@@ -1,19 +1,19 @@
 /** Image, volumes, limits and rights of a Compose service, as keys of a pool. */
 import { posix } from 'node:path';
-import { isMap } from '../config/kinds.ts';
-import { parseDuration } from '../config/units.ts';
-import { parseVolume } from '../config/volumes.ts';
+import { parseDuration } from '../base/units.ts';
+import { isMap } from '../schema/kinds.ts';
+import { parseVolume } from '../schema/volumes.ts';
 import {
-  inside,
+  composeNumber,
+  composeSize,
+  insideContainer,
   isTrue,
   listOf,
   nameFrom,
-  numberOf,
   type Plain,
   type PlainMap,
   pairsOf,
   type Service,
-  sizeOf,
   textOf,
   textsOf,
 } from './agent.ts';
@@ -145,7 +145,7 @@ export function readMounts({ file, root, written, volumes: named, warn, note }: 
     }
     const { source, target, readOnly, lost } = mount;
     for (const what of lost) warn(path, `${what} ${source} is not carried over`);
-    const bound = bindOf(inside(named, source, 'driver_opts'));
+    const bound = bindOf(insideContainer(named, source, 'driver_opts'));
     const isNamed = bound === null && !/^[./~]/.test(source);
     const isRelative = bound === null && !source.startsWith('/');
     if (/\/(docker|podman|containerd)\.sock$/.test(source))
@@ -208,8 +208,8 @@ function lostOf(long: Readonly<Record<string, unknown>>, options: readonly strin
 
 /** The folder that a volume is bound to; null if the Engine keeps it. */
 function bindOf(options: unknown): string | null {
-  const device = textOf(inside(options, 'device'));
-  return device?.startsWith('/') && /bind/.test(textOf(inside(options, 'o')) ?? '') ? device : null;
+  const device = textOf(insideContainer(options, 'device'));
+  return device?.startsWith('/') && /bind/.test(textOf(insideContainer(options, 'o')) ?? '') ? device : null;
 }
 
 /** Keys that are read elsewhere, or that onejob handles anyway. */
@@ -257,26 +257,26 @@ export function readLimits({ written, warn, note }: Service) {
   if (networks.some((name) => name !== 'default'))
     warn(['networks'], `networks are not carried over: ${own}; set "network" to use another`);
 
-  const limits = inside(written.deploy, 'resources', 'limits');
+  const limits = insideContainer(written.deploy, 'resources', 'limits');
   const size = (key: string, value: unknown): string | null => {
-    const found = sizeOf(value);
+    const found = composeSize(value);
     if (found === null && value !== undefined) warn([key], `"${key}" is not carried over: ${JSON.stringify(value)} is not a size`);
     return found;
   };
   const number = (key: string, value: unknown): number | null => {
-    const found = numberOf(value);
+    const found = composeNumber(value);
     if (found === null && value !== undefined && value !== null)
       warn([key], `"${key}" is not carried over: ${JSON.stringify(value)} is not a number`);
     return found;
   };
-  const reserved = inside(written.deploy, 'resources', 'reservations');
-  if (inside(reserved, 'cpus') !== undefined || inside(reserved, 'memory') !== undefined)
+  const reserved = insideContainer(written.deploy, 'resources', 'reservations');
+  if (insideContainer(reserved, 'cpus') !== undefined || insideContainer(reserved, 'memory') !== undefined)
     warn(
       ['deploy'],
       'reservations of CPUs and memory are not carried over: "cpus" and "memory" are limits, and nothing is reserved',
     );
-  const cpus = number('cpus', written.cpus ?? inside(limits, 'cpus')) ?? 0;
-  const pids = number('pids_limit', written.pids_limit ?? inside(limits, 'pids'));
+  const cpus = number('cpus', written.cpus ?? insideContainer(limits, 'cpus')) ?? 0;
+  const pids = number('pids_limit', written.pids_limit ?? insideContainer(limits, 'pids'));
   if (pids !== null && pids > 0 && pids < leastPids)
     warn(['pids_limit'], `"pids_limit: ${pids}" becomes ${leastPids}, the least that an agent needs`);
   const user = textOf(written.user) ?? 'root';
@@ -287,13 +287,13 @@ export function readLimits({ written, warn, note }: Service) {
     cpus: cpus > 0 ? cpus : null,
     // Compose's words for no limit are 0 and -1.
     pids: pids === null ? null : pids > 0 && pids <= 4_194_304 ? Math.max(leastPids, Math.floor(pids)) : 'none',
-    memory: size('mem_limit', written.mem_limit ?? inside(limits, 'memory')),
+    memory: size('mem_limit', written.mem_limit ?? insideContainer(limits, 'memory')),
     shm_size: size('shm_size', written.shm_size),
     ulimits: isMap(written.ulimits) ? ulimits(written.ulimits, warn) : null,
     tmpfs: Object.fromEntries(textsOf(written.tmpfs).map((line) => [line.split(':')[0] ?? '', line.split(':')[1] ?? ''])),
     read_only: isTrue(written.read_only) ? true : null,
     user: ['root', '0', '0:0'].includes(user) ? null : user,
-    oom_score_adj: numberOf(written.oom_score_adj),
+    oom_score_adj: composeNumber(written.oom_score_adj),
     stop_grace: duration.ok ? grace : null,
     pull: ['always', 'never'].find((policy) => policy === written.pull_policy) ?? null,
     cap_add: added.filter((name) => /^[A-Z_]{3,32}$/.test(name) && name !== 'ALL'),
@@ -303,7 +303,7 @@ export function readLimits({ written, warn, note }: Service) {
 }
 
 function ulimits(written: Readonly<Record<string, unknown>>, warn: Service['warn']): Record<string, Plain> {
-  const one = (value: unknown) => (numberOf(value) === -1 ? 'unlimited' : numberOf(value));
+  const one = (value: unknown) => (composeNumber(value) === -1 ? 'unlimited' : composeNumber(value));
   const found: Record<string, Plain> = {};
   for (const [name, value] of Object.entries(written)) {
     const [soft, hard] = isMap(value) ? [one(value.soft), one(value.hard)] : [one(value), one(value)];

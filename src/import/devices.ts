@@ -3,8 +3,18 @@
  * https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html,
  * https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, https://docs.docker.com/compose/how-tos/gpu-support/
  */
-import { isMap } from '../config/kinds.ts';
-import { type DeviceClaim, inside, listOf, noDevices, numberOf, type Service, textOf, textsOf, type Vendor } from './agent.ts';
+import { isMap } from '../schema/kinds.ts';
+import {
+  composeNumber,
+  type DeviceClaim,
+  insideContainer,
+  listOf,
+  noComposeDevices,
+  type Service,
+  textOf,
+  textsOf,
+  type Vendor,
+} from './agent.ts';
 
 /** Variables that choose devices of a vendor; the first that is set counts. */
 const choosing: Readonly<Record<Vendor, readonly string[]>> = {
@@ -54,7 +64,7 @@ export function readDevices({ written, warn, note }: Service, env: ReadonlyMap<s
     return found.by === 'none' ? found : { ...found, capabilities };
   }
   if (isAmd || asked?.vendor === 'amd') return chosenBy('amd') ?? asked ?? renderNodes('amd', dri);
-  if (firstDri === undefined) return asked ?? noDevices;
+  if (firstDri === undefined) return asked ?? noComposeDevices;
   note(firstDri.path, '/dev/dri alone is treated as an Intel GPU; if it has another vendor, change "vendor" in "devices"');
   return chosenBy('intel') ?? renderNodes('intel', dri);
 }
@@ -66,28 +76,28 @@ function isNarrower(one: DeviceClaim, than: DeviceClaim): boolean {
 }
 
 function all(vendor: Vendor): DeviceClaim {
-  return { ...noDevices, by: 'all', vendor };
+  return { ...noComposeDevices, by: 'all', vendor };
 }
 
 function renderNodes(vendor: Vendor, nodes: readonly { readonly source: string }[]): DeviceClaim {
   const names = nodes.flatMap(({ source }) => /\/(renderD\d+)$/.exec(source)?.[1] ?? []);
   if (names.length === 0 || nodes.some(({ source }) => source === '/dev/dri')) return all(vendor);
-  return { ...noDevices, by: 'index', vendor, count: names.length, names };
+  return { ...noComposeDevices, by: 'index', vendor, count: names.length, names };
 }
 
 /** `all`, `none`, UUIDs or numbers, separated by commas. */
 function chosen(vendor: Vendor, written: string): DeviceClaim {
   const names = [...new Set(written.split(',').map((name) => name.trim()))].filter((name) => name !== '');
-  if (names.every((name) => name === 'none' || name === 'void' || name === '-1')) return { ...noDevices, vendor };
+  if (names.every((name) => name === 'none' || name === 'void' || name === '-1')) return { ...noComposeDevices, vendor };
   if (names.includes('all')) return all(vendor);
   const by = names.every((name) => /^(GPU|MIG)-/i.test(name)) ? 'uuid' : 'index';
-  return { ...noDevices, by, vendor, count: names.length, names };
+  return { ...noComposeDevices, by, vendor, count: names.length, names };
 }
 
 /** `deploy.resources.reservations.devices` and `gpus`; null without them. */
 function reserved(written: Service['written']): DeviceClaim | null {
   if (written.gpus === 'all') return all('nvidia');
-  const requests = [...listOf(inside(written.deploy, 'resources', 'reservations', 'devices')), ...listOf(written.gpus)];
+  const requests = [...listOf(insideContainer(written.deploy, 'resources', 'reservations', 'devices')), ...listOf(written.gpus)];
   const claims = requests.filter(isMap).flatMap(({ driver: named, capabilities, device_ids: ids, count: asked }): DeviceClaim[] => {
     const driver = textOf(named) ?? 'nvidia';
     if (driver === 'cdi') return [fromCdi(textsOf(ids)) ?? []].flat();
@@ -95,8 +105,8 @@ function reserved(written: Service['written']): DeviceClaim | null {
     const kinds = textsOf(capabilities);
     if (vendor === undefined || (kinds.length > 0 && !kinds.some((kind) => /gpu|nvidia|compute/.test(kind)))) return [];
     if (ids !== undefined) return [chosen(vendor, textsOf(ids).join(','))];
-    const count = numberOf(asked);
-    return [count === null || count < 0 ? all(vendor) : { ...noDevices, by: count === 0 ? 'none' : 'count', vendor, count }];
+    const count = composeNumber(asked);
+    return [count === null || count < 0 ? all(vendor) : { ...noComposeDevices, by: count === 0 ? 'none' : 'count', vendor, count }];
   });
   return joined(claims);
 }

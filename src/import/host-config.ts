@@ -5,10 +5,10 @@ import { parse } from 'yaml';
 import { buildkite } from '../ci/buildkite/type.ts';
 import { type DeviceClaim, isPlainMap, nameFrom, type Plain, type PlainMap, type Remark, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
-import type { Host } from './hosts.ts';
+import type { ComposeHost } from './hosts.ts';
 import type { Agent } from './service.ts';
 
-export interface Pool {
+export interface ComposePool {
   readonly name: string;
   readonly keys: PlainMap;
   /** In the order of its slots. */
@@ -20,19 +20,19 @@ export interface HostConfig {
   readonly secretsKey: string | null;
   readonly defaults: PlainMap;
   /** In the order of the file. */
-  readonly pools: readonly Pool[];
+  readonly pools: readonly ComposePool[];
 }
 
 type Say = (level: Remark['level'], agent: Agent, message: string) => void;
 
 /** Without defaults: each pool has all of its keys. */
-export function hostConfig(host: Host, say: Say): HostConfig {
+export function hostConfig(host: ComposeHost, say: Say): HostConfig {
   const agents = uniqueNames(host.agents, say);
   const apart = claimedTwice(host.name, agents, say);
   const runs = runsOf(agents, apart);
   const { services, serviceOf } = servicesOf(agents);
   const taken = new Set<string>();
-  const pools = runs.map(({ first, agents: of, counts: [count] }): Pool => {
+  const pools = runs.map(({ first, agents: of, counts: [count] }): ComposePool => {
     const copies = first.times > 1 ? `${stemOf(first.name)}-{1..}` : first.name;
     const template = of.length > 1 && count !== undefined ? `${count[0]}{${count[1]}..}${count[2]}` : copies;
     const words = poolWords(first);

@@ -1,13 +1,13 @@
 /** Groups agents by host. Pure. It is a guess from names and devices, which people see and can override with `--host NAME=GLOB`. */
 import { posix } from 'node:path';
-import { glob } from '../glob.ts';
+import { glob } from '../base/glob.ts';
 import { byNumber, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
 import type { Agent } from './service.ts';
 
 export type HostRule = { readonly name: string; readonly glob: string };
 
-export interface Host {
+export interface ComposeHost {
   readonly name: string;
   readonly agents: readonly Agent[];
   /** Why these, as the end of "… agents: …". */
@@ -15,7 +15,7 @@ export interface Host {
 }
 
 /** Hosts and their agents in the order of their names. `idle`: rules that match no agent. */
-export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[]): { hosts: Host[]; idle: HostRule[] } {
+export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[]): { hosts: ComposeHost[]; idle: HostRule[] } {
   const chosen = rules.map((rule) => ({ ...rule, isMatch: glob(rule.glob) }));
   const ruled = Map.groupBy(agents, ({ file, name, hostname }) => {
     const folder = posix.dirname(file);
@@ -23,7 +23,7 @@ export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[])
     return chosen.find(({ isMatch }) => texts.some((text) => isMatch(text)));
   });
   const used = [...ruled.keys()].filter((rule) => rule !== undefined);
-  const hosts = [...Map.groupBy(used, ({ name }) => name)].map(([name, of]): Host => {
+  const hosts = [...Map.groupBy(used, ({ name }) => name)].map(([name, of]): ComposeHost => {
     const globs = new Set(of.map((rule) => rule.glob));
     return { name, agents: of.flatMap((rule) => ruled.get(rule) ?? []), because: `--host ${name}=${[...globs].join(' ')}` };
   });
@@ -94,7 +94,7 @@ function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
 }
 
 /** Two agents that name the same device under different host names run on different hosts. */
-function split(name: string, agents: readonly Agent[]): Host[] {
+function split(name: string, agents: readonly Agent[]): ComposeHost[] {
   const parts: Agent[][] = [];
   for (const agent of agents) {
     const part = parts.find((of) => !of.some((other) => areApart(agent, other)));
@@ -130,7 +130,7 @@ function areApart(one: Agent, other: Agent): boolean {
 }
 
 /** Hosts with names for files, unique in any case. */
-function named(hosts: readonly Host[]): Host[] {
+function named(hosts: readonly ComposeHost[]): ComposeHost[] {
   const taken = new Set<string>();
   return hosts.map((host) => {
     const letters = host.name.replaceAll(/[^A-Za-z0-9_.-]+/g, '-').replace(/^[-.]+/, '');

@@ -4,19 +4,26 @@
  */
 import type { Environment } from '../config/environment.ts';
 import { interpret } from '../config/interpret.ts';
-import { isMap } from '../config/kinds.ts';
 import { checkConfig } from '../config/load.ts';
-import { place } from '../config/problem.ts';
 import { parseSource } from '../config/source.ts';
+import type { Types } from '../config/types.ts';
+import { isMap } from '../schema/kinds.ts';
+import { place } from '../schema/problem.ts';
 import { byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
 import { readComposeFiles } from './compose-files.ts';
 import { claimsOf } from './devices.ts';
-import { configText, type HostConfig, hostConfig, type Pool, shared } from './host-config.ts';
-import { groupHosts, type Host, type HostRule } from './hosts.ts';
+import { type ComposePool, configText, type HostConfig, hostConfig, shared } from './host-config.ts';
+import { type ComposeHost, groupHosts, type HostRule } from './hosts.ts';
 import type { Agent } from './service.ts';
 
+/** What a config is checked with. */
+interface Known {
+  readonly env: Environment;
+  readonly types: Types;
+}
+
 /** `root`: absolute path of the folder. Never throws for what is in it. `files`, `unread`: as `readComposeFiles` says. */
-export async function importCompose(root: string, rules: readonly HostRule[], env: Environment) {
+export async function importCompose(root: string, rules: readonly HostRule[], known: Known) {
   const found = readComposeFiles(root);
   const remarks = [...found.remarks];
   const say = (level: Remark['level'], { file, line }: Pick<Remark, 'file' | 'line'>, message: string) =>
@@ -26,7 +33,7 @@ export async function importCompose(root: string, rules: readonly HostRule[], en
   /** Hosts by name of agent: a service cannot tell two agents of one name apart. */
   const taken = new Map<string, string>();
   for (const host of groups) {
-    const config = await fitting(hostConfig(host, say), env, (pool, message) => {
+    const config = await fitting(hostConfig(host, say), known, (pool, message) => {
       const places = pool === null ? [{ file: `${host.name}.yml`, line: null }] : pool.agents;
       for (const place of places) say('warning', place, message);
     });
@@ -49,7 +56,7 @@ export async function importCompose(root: string, rules: readonly HostRule[], en
   return { files: found.files, unread: found.unread, hosts, remarks: ordered };
 }
 
-function headOf({ name, agents }: Host): string[] {
+function headOf({ name, agents }: ComposeHost): string[] {
   const count = agents.length === 1 ? 'one agent' : `${agents.length} agents`;
   const tokens = [...new Set(agents.flatMap(({ tokenFile }) => tokenFile ?? []))];
   const old = tokens.length === 0 ? 'where it is now' : tokens.join(', ');
@@ -72,11 +79,11 @@ function sharedHeading(agents: readonly Agent[]): string[] {
 }
 
 /** The config without what the rules refuse. `tell`: reports what that was; the pool is null for other parts. */
-async function fitting(config: HostConfig, env: Environment, tell: (pool: Pool | null, message: string) => void) {
+async function fitting(config: HostConfig, known: Known, tell: (pool: ComposePool | null, message: string) => void) {
   let left = config;
   for (;;) {
     const { services, pools }: HostConfig = left;
-    const problems = (await problemsOf(configText(left, []), env)).map(({ key, message }) => {
+    const problems = (await problemsOf(configText(left, []), known)).map(({ key, message }) => {
       const [top, name = '', ...path] = partsOf(key);
       const pool = (top === 'pools' && pools.find((one) => one.name === name)) || null;
       const keys = top === 'services' ? services[name] : pool?.keys;
@@ -106,11 +113,11 @@ function without(keys: PlainMap, [key = '', ...path]: readonly string[]): PlainM
   return Object.keys(left).length === 0 ? rest : { ...keys, [key]: left };
 }
 
-async function problemsOf(text: string, env: Environment) {
+async function problemsOf(text: string, { env, types }: Known) {
   const source = parseSource('config', text);
   const value = isMap(source.value) ? source.value : {};
-  const { written, problems } = interpret({ value, locate: () => place('config') });
-  const { errors } = await checkConfig({ env, secrets: 'skip', instead: { name: 'config', written } });
+  const { written, problems } = interpret({ value, locate: () => place('config') }, types);
+  const { errors } = await checkConfig({ types, env, secrets: 'skip', instead: { name: 'config', written } });
   return [...source.problems, ...problems, ...errors].filter(({ level }) => level === 'error');
 }
 

@@ -1,14 +1,14 @@
 /** One service of a Compose file as one agent, with remarks. */
 import { posix } from 'node:path';
-import { isMap } from '../config/kinds.ts';
-import type { Path } from '../config/problem.ts';
+import { isMap } from '../schema/kinds.ts';
+import type { Path } from '../schema/problem.ts';
 import {
+  composeNumber,
   filled,
-  inside,
+  insideContainer,
   listOf,
   looksSecret,
   nameFrom,
-  numberOf,
   pairsOf,
   type Service,
   soundsSecret,
@@ -66,7 +66,7 @@ export function readService(service: Service, heading: string) {
     note(['env_file'], `the token goes into a file that only root reads (see the config); ${what}`);
   } else if (!flags.hasToken) note([], 'the source of its token is unknown; the config names a file for it');
   const most = devices.by === 'uuid' || devices.by === 'index' ? 64 : 512;
-  const copies = Math.round(numberOf(written.scale) ?? numberOf(inside(written.deploy, 'replicas')) ?? 1);
+  const copies = Math.round(composeNumber(written.scale) ?? composeNumber(insideContainer(written.deploy, 'replicas')) ?? 1);
   const asked = Math.min(most, Math.max(1, copies) * flags.spawn);
   if (asked > 1 && devices.by === 'all')
     warn(['deploy'], `${asked} copies of it had all GPUs, and one agent has them now: write the devices of each`);
@@ -347,7 +347,7 @@ function readEnvironment({ written, unset, warn }: Service) {
     // Digits without quotes are easier to read.
     else env[key] = /^(0|[1-9]\d{0,8})$/.test(value) ? Number(value) : value.includes('\0') ? '' : value;
   }
-  const limit = numberOf(written.cpus);
+  const limit = composeNumber(written.cpus);
   const variable = threads.find((name) => /^[1-9]\d{0,2}$/.test(String(env[name] ?? '')));
   const count = Number(env[variable ?? '']);
   if (variable === undefined || (limit !== null && Math.max(1, Math.floor(limit)) !== count)) return { env, all, flags, cpu: null };

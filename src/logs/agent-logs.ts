@@ -5,7 +5,7 @@
 import { createReadStream } from 'node:fs';
 import { join } from 'node:path';
 import { extract } from 'tar-stream';
-import type { LogPiece } from '../api/manager.ts';
+import type { LogPiece } from '../contract/manager.ts';
 import type { AgentId } from '../core/slot.ts';
 
 /** Their folder in the state directory. */

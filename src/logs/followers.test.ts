@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import type { LogChunk, Runtime } from '../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
-import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
 import { LogFollowers } from './followers.ts';
 import { createLogFolder } from './log-file.ts';
 import { readLog } from './read.ts';

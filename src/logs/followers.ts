@@ -1,11 +1,11 @@
 /** All followers of one manager: at most one per agent, created with its sandbox and dropped with it. */
-import { Waiters } from '../abortable.ts';
-import type { LogPiece } from '../api/manager.ts';
+import { Waiters } from '../base/abortable.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { LogPiece } from '../contract/manager.ts';
 import { type Clock, deadline, sleep } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
-import { OnejobError } from '../errors.ts';
+import type { LogChunk, Runtime } from '../ports/runtime.ts';
 import { type GateState, MarkerFilter } from '../runtimes/gate.ts';
-import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
 import type { LogFile, LogFolder, ReadOptions } from './log-file.ts';
 
 /** ms until a failed write of a log is tried again. */

@@ -7,14 +7,14 @@
  */
 import { closeSync, constants, fstatSync, ftruncateSync, openSync, rmSync, writeSync, writevSync } from 'node:fs';
 import { join } from 'node:path';
-import { Waiters } from '../abortable.ts';
-import type { LogPiece } from '../api/manager.ts';
+import { Waiters } from '../base/abortable.ts';
+import { attempt } from '../base/errors.ts';
+import { beyond } from '../contract/gap.ts';
+import type { LogPiece } from '../contract/manager.ts';
 import type { AgentId } from '../core/slot.ts';
-import { attempt } from '../errors.ts';
-import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
+import { advance, type LogChunk, type LogPosition, start } from '../ports/runtime.ts';
 import { storeFault, translated } from '../store/fault.ts';
 import { openExisting } from '../system/files.ts';
-import { beyond } from './gap.ts';
 import {
   eachRecord,
   filesOf,
@@ -22,7 +22,7 @@ import {
   nextPart,
   type Part,
   partsOf,
-  roomOf,
+  roomForLog,
   type Shares,
   sharesOf,
   takeOver,
@@ -221,7 +221,7 @@ export class LogFile {
 
   #isFull(): boolean {
     const share = this.#parts.length === 1 ? this.#shares.first : this.#shares.part;
-    return this.#filled >= share || (this.#filled > 0 && this.#size >= roomOf(share));
+    return this.#filled >= share || (this.#filled > 0 && this.#size >= roomForLog(share));
   }
 
   /** Continues in a new file, and drops the oldest but the first if there are too many. */

@@ -4,9 +4,9 @@
  * `AGENT.log.kept`. All but the first begin with a `position` record, so their order and the gaps between them are known.
  */
 import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { codeOf } from '../errors.ts';
-import { type LogPosition, start as origin } from '../runtimes/runtime.ts';
-import { type Counts, isNone, streams } from './gap.ts';
+import { codeOf } from '../base/errors.ts';
+import { type Counts, isNone, streams } from '../contract/gap.ts';
+import { type LogPosition, start as origin } from '../ports/runtime.ts';
 import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize, type RecordHead } from './record.ts';
 
 /** Maximum bytes of `.a` and of `.b`. */
@@ -30,7 +30,7 @@ export function sharesOf(limit: number, endKept: number) {
 }
 
 /** Bytes on disk, with heads, at which a file with this share is full: output may arrive byte by byte, each with a head. */
-export function roomOf(share: number): number {
+export function roomForLog(share: number): number {
   return 2 * share + 64 * 1024;
 }
 

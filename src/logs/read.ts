@@ -6,11 +6,11 @@
  */
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
-import type { LogPiece } from '../api/manager.ts';
-import { attempt, codeOf } from '../errors.ts';
-import { start } from '../runtimes/runtime.ts';
+import { attempt, codeOf } from '../base/errors.ts';
+import { beyond, type Counts, gapPiece, isNone, none, plus } from '../contract/gap.ts';
+import type { LogPiece } from '../contract/manager.ts';
+import { start } from '../ports/runtime.ts';
 import { openExisting } from '../system/files.ts';
-import { beyond, type Counts, gapPiece, isNone, none, plus } from './gap.ts';
 import { partsOf } from './parts.ts';
 import { decodeHead, headSize, positionAfter, type RecordHead } from './record.ts';
 

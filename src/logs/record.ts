@@ -5,7 +5,7 @@
  * Head, little endian: type u8 · time u64 (ns) · chunks at that time u32 · bytes dropped u32 · bytes that follow u32. A `position`
  * has the number of holes before it in place of the dropped bytes.
  */
-import type { LogPosition } from '../runtimes/runtime.ts';
+import type { LogPosition } from '../ports/runtime.ts';
 
 export const headSize = 21;
 /** Bytes after the head of a `position` record: stdout u64 · stderr u64. */

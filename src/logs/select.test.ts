@@ -1,8 +1,8 @@
 /** The last lines of logs as they are, and as they should not be. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import type { LogPiece } from '../api/manager.ts';
-import { gapPiece, none, plus, sizeOf } from './gap.ts';
+import { gapPiece, gapSize, none, plus } from '../contract/gap.ts';
+import type { LogPiece } from '../contract/manager.ts';
 import { lastLines, skip } from './select.ts';
 
 const total = 8 << 20;
@@ -19,7 +19,7 @@ async function tailOf(piece: () => LogPiece, lines: number) {
   let [size, gap, last] = [0, none, ''];
   for await (const one of lastLines(read, lines, false)) {
     pieces += 1;
-    if (one.gap !== undefined) gap = plus(gap, sizeOf(one));
+    if (one.gap !== undefined) gap = plus(gap, gapSize(one));
     else [size, last] = [size + one.bytes.length, Buffer.from(one.bytes).toString().slice(-10)];
   }
   return { pieces, size, missing: gap.stdout, last };
@@ -91,7 +91,7 @@ test('they are the last lines of both streams and of the notes, and what is befo
       const ends = whole.split('\n').map((line, at, { length }) => (at < length - 1 ? `${line}\n` : line));
       const wanted = ends.filter((line) => line !== '').slice(lines === 0 ? ends.length : -lines);
       expect(shown.map(({ bytes }) => Buffer.from(bytes).toString()).join('')).toBe(wanted.join(''));
-      const sizes = (some: readonly LogPiece[]) => some.reduce((sum, piece) => plus(sum, sizeOf(piece)), none);
+      const sizes = (some: readonly LogPiece[]) => some.reduce((sum, piece) => plus(sum, gapSize(piece)), none);
       expect(plus(sizes(shown), missing)).toEqual(sizes(all));
     }),
   );

@@ -1,7 +1,7 @@
 /** A part of a log: its last lines or words, or what a reader does not have yet. */
 import { stripVTControlCharacters } from 'node:util';
-import type { LogPiece } from '../api/manager.ts';
-import { beyond, type Counts, gapPiece, isNone, none, plus, sizeOf } from './gap.ts';
+import { beyond, type Counts, gapPiece, gapSize, isNone, none, plus } from '../contract/gap.ts';
+import type { LogPiece } from '../contract/manager.ts';
 
 /** Most bytes of the last lines: output may have no newlines. Each piece counts for its overhead, too. */
 const [tailSize, pieceOverhead] = [4 << 20, 256];
@@ -24,7 +24,7 @@ export async function* lastLines(
   for await (const piece of skip(read(follow), before)) {
     const isNote = piece.stream === 'note';
     // Notes that are not before it were lost with what is missing.
-    if (!isNone(sizeOf(piece))) unwanted = 0;
+    if (!isNone(gapSize(piece))) unwanted = 0;
     if (isNote && unwanted > 0) {
       unwanted -= 1;
       continue;
@@ -68,7 +68,7 @@ async function beginOfLast(pieces: AsyncIterable<LogPiece>, lines: number): Prom
   for await (const piece of pieces) {
     const { stream, bytes } = piece;
     if (bytes.length === 0) continue;
-    const one = { size: sizeOf(piece), isNote: stream === 'note', ends: count(bytes), weight: bytes.length + pieceOverhead };
+    const one = { size: gapSize(piece), isNote: stream === 'note', ends: count(bytes), weight: bytes.length + pieceOverhead };
     last.push(one);
     ends += one.ends;
     weight += one.weight;

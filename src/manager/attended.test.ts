@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { Runtime } from '../runtimes/runtime.ts';
+import type { Runtime } from '../ports/runtime.ts';
 import { runAttended } from './attended.ts';
 
 const never = new AbortController().signal;

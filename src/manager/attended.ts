@@ -1,9 +1,10 @@
 /** Programs that clients run in the sandbox of a job that runs, for jobs that were submitted with `attended`. */
-import type { ShellStart } from '../api/shell-frames.ts';
+
+import { OnejobError } from '../base/errors.ts';
+import type { ShellStart } from '../contract/shell-frames.ts';
 import type { AgentId } from '../core/slot.ts';
-import { OnejobError } from '../errors.ts';
+import type { RunningShell } from '../ports/runtime.ts';
 import type { Runtimes } from '../runtimes/choose.ts';
-import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 /**

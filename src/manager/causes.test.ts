@@ -2,20 +2,21 @@
 import { expect, test } from 'vitest';
 import { clean, DeviceHost, devicePool, dirty } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
+import type { Failure } from '../base/errors.ts';
+import { warning } from '../base/finding.ts';
 import type { PoolConfig } from '../config/config.ts';
-import { emptySlot, type Failure } from '../core/slot.ts';
-import { warning } from '../finding.ts';
-import type { Runtime } from '../runtimes/runtime.ts';
+import { emptySlot } from '../core/slot.ts';
+import type { Runtime } from '../ports/runtime.ts';
 import { type CausesParts, causesOf } from './causes.ts';
 import type { SecretTrouble } from './housekeeping.ts';
 import type { Origin } from './loop/image-rollout.ts';
 import { Pause } from './loop/pause.ts';
-import { noDevices, Pool } from './loop/pool.ts';
+import { Pool, withoutDevices } from './loop/pool.ts';
 
 function pool(name: string, service: string): Pool {
   const config = { name, standby: true, recipe: { image: null } } as Partial<PoolConfig> as PoolConfig;
   const runtime = { name: 'docker' } as unknown as Runtime;
-  return new Pool(config, { service: { name: service } as never, runtime, keepStandby: true, devices: noDevices });
+  return new Pool(config, { service: { name: service } as never, runtime, keepStandby: true, devices: withoutDevices });
 }
 
 const failure = (code: string, message: string): Failure => ({ code: code as Failure['code'], message, retry: true });

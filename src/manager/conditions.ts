@@ -2,11 +2,12 @@
  * What keeps jobs from ever starting until a person does something. Pure: `status`, `doctor`, the dashboard, notices, metrics and a
  * dry run of another config ask this of the same values, so they cannot disagree.
  */
+
+import { type Finding, warning } from '../base/finding.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { type StrandedJobs, strandedHint } from '../ci/own-queue/stranded.ts';
 import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
-import { type Finding, warning } from '../finding.ts';
 import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 

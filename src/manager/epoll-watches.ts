@@ -3,10 +3,11 @@
  * them all ends every program of that user that watches one more file, such as the daemon (libuv aborts). Watches are memory of the
  * control group that has them, so a memory limit below their cost prevents that. Pure, but for the default of `limit`.
  */
+
+import { attempt } from '../base/errors.ts';
+import { type Finding, warning } from '../base/finding.ts';
+import { formatBytes } from '../base/units.ts';
 import type { PoolConfig } from '../config/config.ts';
-import { formatBytes } from '../config/units.ts';
-import { attempt } from '../errors.ts';
-import { type Finding, warning } from '../finding.ts';
 import { readOr } from '../system/process-identity.ts';
 
 /** Bytes of a watch on 64-bit machines (epoll(7)). */

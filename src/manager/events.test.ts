@@ -1,8 +1,8 @@
 /** What the API tells of as it changes, in virtual time. */
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import { createChanges } from '../api/changes.ts';
-import type { DeviceView, JobView } from '../api/schema.ts';
+import { createChanges } from '../contract/changes.ts';
+import type { DeviceView, JobView } from '../contract/schema.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { createEvents, type EventsParts } from './events.ts';
 import { ImageRollout } from './loop/image-rollout.ts';
@@ -16,7 +16,11 @@ function scene() {
     config: { name: 'lab', service: 'own', recipe: {} },
     runtime: { name: 'docker', capabilities: {} },
     service: { capabilities: {} },
-    ...{ pause: new Pause(), draining: false, leaving: false, backoff: null as object | null, rollout: new ImageRollout() },
+    pause: new Pause(),
+    draining: false,
+    leaving: false,
+    backoff: null as object | null,
+    rollout: new ImageRollout(),
     devices: { heldBack: () => held },
   };
   const slots: Slot[] = [emptySlot({ key: 'lab/1', runtime: 'docker', grace: 0 })];
@@ -34,23 +38,31 @@ function scene() {
     },
   };
   const reconciler = {
-    ...{ pools: [pool], slots, pause: new Pause(), poolOf: () => pool },
+    pools: [pool],
+    slots,
+    pause: new Pause(),
+    poolOf: () => pool,
     slot: (key: string) => slots.find((slot) => slot.key === key),
     placeOf: (agent: string) => (agent === 'a1' ? 'lab/1' : undefined),
   };
   const waiting = new Set<string>();
   const status = {
-    ...{ clock, reconciler, nameOf: (key: string) => key, noteOf: () => null, about: () => null },
-    ...{
-      deviceManager: { registry: { partition: { waiting } } },
-      held: { count: () => 0 },
-      conditions: () => [],
-      notesOf: () => [],
-    },
+    clock,
+    reconciler,
+    nameOf: (key: string) => key,
+    noteOf: () => null,
+    about: () => null,
+    deviceManager: { registry: { partition: { waiting } } },
+    held: { count: () => 0 },
+    conditions: () => [],
+    notesOf: () => [],
   };
   const failures: string[] = [];
   const events = createEvents({
-    ...{ clock, changes, reconciler, status },
+    clock,
+    changes,
+    reconciler,
+    status,
     devices: () => world.devices,
     serviceJobs: () => world.jobs,
     job: (id: string) => (id === 'own' ? ({ id, ahead: 3 } as JobView) : null),

@@ -3,9 +3,9 @@
  * changes of pools, devices, this host, and jobs that CI services keep, so these are compared every second, while somebody
  * listens. What changed while nobody did is found by the first comparison afterwards.
  */
-import type { Changes, Kind, Subject } from '../api/changes.ts';
-import type { Events } from '../api/manager.ts';
-import type { DeviceView, Event, EventView, JobView, PoolView } from '../api/schema.ts';
+import type { Changes, Kind, Subject } from '../contract/changes.ts';
+import type { Events } from '../contract/manager.ts';
+import type { DeviceView, Event, EventView, JobView, PoolView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 import { devicesHeld, poolHeads, type StatusParts, slotView } from './status.ts';

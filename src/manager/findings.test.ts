@@ -1,10 +1,10 @@
 /** Findings of `doctor` about pools. */
 import { expect, test } from 'vitest';
 import type { PoolConfig } from '../config/config.ts';
-import type { Recipe, Runtime } from '../runtimes/runtime.ts';
+import type { Recipe, Runtime } from '../ports/runtime.ts';
 import { imageFindings, poolFindings } from './findings.ts';
 import { Pause } from './loop/pause.ts';
-import { noDevices, Pool } from './loop/pool.ts';
+import { Pool, withoutDevices } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 const never = new AbortController().signal;
@@ -20,7 +20,7 @@ function world(...images: readonly (string | null)[]) {
   } as unknown as Runtime;
   const pools = images.map((image, at) => {
     const config = { name: `p${at}`, standby: true, recipe: { image, pull: 'missing' } } as Partial<PoolConfig> as PoolConfig;
-    return new Pool(config, { service: {} as never, runtime, keepStandby: true, devices: noDevices });
+    return new Pool(config, { service: {} as never, runtime, keepStandby: true, devices: withoutDevices });
   });
   const reconciler = { pools, pause: new Pause() } as unknown as Reconciler;
   return { pools, asked, reconciler };

@@ -1,12 +1,12 @@
 /** The findings of `doctor` about the loop: what keeps pools from starting jobs now, and what a person can do about it. */
-import { abortable } from '../abortable.ts';
-import type { DeviceView, FindingView } from '../api/schema.ts';
-import type { CiService, DiagnosticSandboxes } from '../ci/ci-service.ts';
+import { abortable } from '../base/abortable.ts';
+import { messageOf, OnejobError } from '../base/errors.ts';
+import { fine, problem, warning } from '../base/finding.ts';
+import { quoted } from '../base/quoted.ts';
+import type { DeviceView, FindingView } from '../contract/schema.ts';
 import { deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
-import { messageOf, OnejobError } from '../errors.ts';
-import { fine, problem, warning } from '../finding.ts';
-import { quoted } from '../quoted.ts';
+import type { CiService, DiagnosticSandboxes } from '../ports/ci-service.ts';
 import { type DeviceAccess, deviceViews } from './devices/device-views.ts';
 import type { DeviceRegistry } from './devices/registry.ts';
 import type { Pool } from './loop/pool.ts';

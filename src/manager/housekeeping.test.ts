@@ -2,7 +2,6 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import type { AzureServiceConfig } from '../ci/azure-pipelines/type.ts';
 import { openStore } from '../store/store.ts';
 import { keepHouse } from './housekeeping.ts';
 
@@ -22,13 +21,12 @@ test('reports a secret that expires soon, or is gone, while the daemon runs', as
     },
   };
   const token = { kind: 'file', path: file, expires: Date.UTC(2030, 0, 31) } as const;
-  const service = { name: 'azure', type: 'azure-pipelines', credential: { kind: 'pat', token } } as unknown as AzureServiceConfig;
   const house = await keepHouse({
     clock,
     log: { info() {}, warn() {}, error() {} },
     store,
     queue: { prune: async () => {} },
-    config: { keepJobs: 1_000, secretsKey: null, services: [service] },
+    config: { keepJobs: 1_000, origins: new Set(), secrets: [['services.azure.token', token]] },
   });
   expect(house.problems).toEqual([]);
   wall = Date.UTC(2030, 0, 21);
@@ -59,7 +57,7 @@ test('tidies caches once an hour until it is closed, also after a failure', asyn
     log: { info() {}, warn: (event) => void warned.push(event), error() {} },
     store,
     queue: { prune: async () => {} },
-    config: { keepJobs: 1_000, secretsKey: null, services: [] },
+    config: { keepJobs: 1_000, origins: new Set(), secrets: [] },
     caches: {
       tidy: async () => {
         times += 1;

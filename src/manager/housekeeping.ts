@@ -1,14 +1,14 @@
 /** Housekeeping: deletes what nobody will ask for any more, and checks the dates of secrets. */
 import { join } from 'node:path';
-import type { PrunedView, PruneRequest } from '../api/schema.ts';
+import { toFailure } from '../base/errors.ts';
+import type { Finding } from '../base/finding.ts';
+import type { Log } from '../base/log.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { overBefore } from '../ci/own-queue/prune.ts';
 import type { Config } from '../config/config.ts';
 import { type SecretState, secretStates, type WithSecrets } from '../config/findings.ts';
+import type { PrunedView, PruneRequest } from '../contract/schema.ts';
 import { type Clock, every } from '../core/clock.ts';
-import { toFailure } from '../errors.ts';
-import type { Finding } from '../finding.ts';
-import type { Log } from '../log.ts';
 import { agentLogsPath } from '../logs/agent-logs.ts';
 import type { LogFolder } from '../logs/log-file.ts';
 import type { Store } from '../store/store.ts';

@@ -1,6 +1,7 @@
 /** The limits that a job has or had, as far as they are certain. Pure. */
-import type { JobView } from '../api/schema.ts';
+
 import type { PoolConfig } from '../config/config.ts';
+import type { JobView } from '../contract/schema.ts';
 
 export type Limits = NonNullable<JobView['limits']>;
 

@@ -9,10 +9,10 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
-import type { LogPiece, LogSource } from '../api/manager.ts';
-import type { CiCapabilities } from '../ci/ci-service.ts';
+import type { LogPiece, LogSource } from '../contract/manager.ts';
 import { createLogFolder, type LogFile } from '../logs/log-file.ts';
-import type { ServiceJob } from '../store/service-jobs.ts';
+import type { CiCapabilities } from '../ports/ci-service.ts';
+import type { ServiceJob } from '../ports/service-job.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createLogs } from './logs.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -38,7 +38,9 @@ beforeEach(() => {
   [live, placed, files, jobOnStdout] = [[], new Set(), new Map(), false];
   [afterLookUp, afterRead] = [() => {}, () => {}];
   const reconciler = {
-    ...{ pools: [], slots: [], slot: () => undefined },
+    pools: [],
+    slots: [],
+    slot: () => undefined,
     placeOf: (agent: string) => (placed.has(agent) ? 'lab/1' : undefined),
   } as unknown as Reconciler;
   const capabilities = {
@@ -50,7 +52,9 @@ beforeEach(() => {
   mkdirSync(join(store.dir, 'logs'));
   const { history } = store;
   logs = createLogs({
-    ...{ clock, reconciler, stateDir: store.dir },
+    clock,
+    reconciler,
+    stateDir: store.dir,
     history: {
       get: (agent) => history.get(agent),
       ofJob: (...asked) => history.ofJob(...asked),

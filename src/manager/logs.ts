@@ -1,17 +1,17 @@
 /** The content of `onejob logs`: the live and kept output of jobs and agents, and the agents' own logs. */
 import { existsSync } from 'node:fs';
-import { abortable } from '../abortable.ts';
-import type { LogPiece, LogSource } from '../api/manager.ts';
-import type { JobView } from '../api/schema.ts';
-import type { CiService } from '../ci/ci-service.ts';
+import { abortable } from '../base/abortable.ts';
+import { OnejobError } from '../base/errors.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
+import type { LogPiece, LogSource } from '../contract/manager.ts';
+import type { JobView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
-import { OnejobError } from '../errors.ts';
 import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
 import type { LogFollowers } from '../logs/followers.ts';
 import { createPlain } from '../logs/plain.ts';
 import { lastLines } from '../logs/select.ts';
+import type { CiService } from '../ports/ci-service.ts';
 import type { HistoryTable } from '../store/history.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 

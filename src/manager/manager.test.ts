@@ -2,8 +2,8 @@
 
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import { createChanges } from '../api/changes.ts';
-import { jobRequest } from '../job.ts';
+import { createChanges } from '../contract/changes.ts';
+import { jobRequest } from '../contract/job.ts';
 import { Pause } from './loop/pause.ts';
 import { createManager, type ManagerParts } from './manager.ts';
 
@@ -16,18 +16,16 @@ function starting(ending = false, { all = [] as readonly object[], findings = ()
   pause.hold('starting', 'onejob is starting');
   const { promise: started, resolve } = Promise.withResolvers<void>();
   const parts = {
-    ...{
-      services: [],
-      host: { configChanged: async () => null, findings, conditions: () => [], hostFindings: async () => [] },
-    },
-    ...{
-      queue: { check: async () => [], submit: () => 'taken' },
-      store: { registrations: { services: () => [] } },
-      facts: {},
-    },
+    services: [],
+    host: { configChanged: async () => null, findings, conditions: () => [], hostFindings: async () => [] },
+    queue: { check: async () => [], submit: () => 'taken' },
+    store: { registrations: { services: () => [] } },
+    facts: {},
     loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, deviceManager: null, runtimes: { all } },
     shutdown: { clients: () => {}, isEnding: ending },
-    ...{ started, clock, changes: createChanges() },
+    started,
+    clock,
+    changes: createChanges(),
   } as unknown as ManagerParts;
   const start = (): void => {
     pause.release('starting');

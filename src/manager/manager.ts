@@ -1,13 +1,14 @@
 /** The manager as the API sees it: requests, answered by the loop, the own queue and the logs. */
-import { abortable } from '../abortable.ts';
-import type { Changes } from '../api/changes.ts';
-import { jobsListed, type MachineService, type Manager, pageLimit } from '../api/manager.ts';
-import type { FindingView, JobView, StatusView } from '../api/schema.ts';
-import type { CiService } from '../ci/ci-service.ts';
+import { abortable } from '../base/abortable.ts';
+import { OnejobError } from '../base/errors.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';
+import type { Changes } from '../contract/changes.ts';
+import { jobPage, newestLast, pagePlace } from '../contract/job-pages.ts';
+import { jobsListed, type MachineService, type Manager, pageLimit } from '../contract/manager.ts';
+import type { FindingView, JobView, StatusView } from '../contract/schema.ts';
 import { type Clock, deadline } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
+import type { CiService } from '../ports/ci-service.ts';
 import type { Store } from '../store/store.ts';
 import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { createDiagnosticSandboxes } from './actions/probe-sandbox.ts';
@@ -18,12 +19,11 @@ import { createEvents } from './events.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
 import { createPruneJobs } from './housekeeping.ts';
 import { limitsOf } from './job-limits.ts';
-import { jobPage, pagePlace } from './job-pages.ts';
 import { createLogs } from './logs.ts';
 import type { Loop } from './loop/loop.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Shutdown } from './loop/shutdown.ts';
-import { createServiceJobs, newestLast, notHere } from './services/service-jobs.ts';
+import { createServiceJobs, notHere } from './services/service-jobs.ts';
 import { createStartEstimate } from './start-estimate.ts';
 import { hostPlan, planLines, poolViews, waitingReason } from './status.ts';
 
@@ -128,7 +128,10 @@ export function createManager(parts: ManagerParts): Manager {
   const status = { ...loop, clock, about: serviceJobs.about, conditions: host.conditions, notesOf: host.notesOf };
   const diagnostics = createDiagnosticSandboxes(loop);
   const events = createEvents({
-    ...{ clock, reconciler, status, changes: parts.changes },
+    clock,
+    reconciler,
+    status,
+    changes: parts.changes,
     devices: () => devices.devices(),
     serviceJobs: () => serviceJobs.jobs(null),
     job: jobOfEvent,

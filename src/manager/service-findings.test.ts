@@ -1,8 +1,8 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../test/kit/core.ts';
-import type { FindingView } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { FindingView } from '../contract/schema.ts';
 import type { StoredRegistration } from '../store/registrations.ts';
 import { serviceFindings } from './findings.ts';
 

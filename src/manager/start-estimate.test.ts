@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import type { JobView } from '../api/schema.ts';
+import type { JobView } from '../contract/schema.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { type BusyAgent, createStartEstimate, type PoolFacts, startRanges } from './start-estimate.ts';
 

@@ -2,7 +2,7 @@
  * When a waiting job will start, as a range that is honest: from how long the jobs of its pool ran lately, how many go before it,
  * how many agents there are, and the time limits of the jobs that run. Nothing is said where that cannot be known.
  */
-import type { JobView } from '../api/schema.ts';
+import type { JobView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import type { OutcomeTable } from '../store/outcomes.ts';
 import type { Reconciler } from './loop/reconciler.ts';

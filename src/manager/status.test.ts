@@ -2,17 +2,17 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
-import type { PoolView } from '../api/schema.ts';
-import type { CiService } from '../ci/ci-service.ts';
 import type { PoolConfig } from '../config/config.ts';
+import type { PoolView } from '../contract/schema.ts';
 import type { Intent } from '../core/plan.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
-import type { Runtime } from '../runtimes/runtime.ts';
+import type { CiService } from '../ports/ci-service.ts';
+import type { Runtime } from '../ports/runtime.ts';
 import type { Condition } from './conditions.ts';
 import { quarantinedDevices } from './devices/device-views.ts';
 import { deviceFindings, poolFindings } from './findings.ts';
 import { Pause } from './loop/pause.ts';
-import { noDevices, Pool } from './loop/pool.ts';
+import { Pool, withoutDevices } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 import { planLines, poolViews, type StatusParts, waitingReason } from './status.ts';
 
@@ -348,7 +348,9 @@ describe('a pool whose agents must be online to be given a job', () => {
   function early(agent: Slot['agent'], intent: Intent | null = null, standby: Slot['standby'] = { kind: 'none' }) {
     const pool = new Pool(devicePool('lab', { devices: cpus }), {
       service: { jobs: null, capabilities: { binds: 'early' } } as unknown as CiService,
-      ...{ runtime: { name: 'sim', capabilities: { images: true } } as Runtime, keepStandby: true, devices: noDevices },
+      runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
+      keepStandby: true,
+      devices: withoutDevices,
     });
     const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };
     const pause = new Pause();

@@ -1,5 +1,5 @@
 /** Views of the loop's state for people. They change nothing. */
-import type { AboutView, CloudHostView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
+import type { AboutView, CloudHostView, PlanLine, PoolView, SlotView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';

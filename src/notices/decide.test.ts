@@ -4,7 +4,12 @@ import { type Cause, calm, decide, delivered, type Notice, type Seen } from './d
 const minute = 60_000;
 
 const pool: Cause = {
-  ...{ key: 'pool lab', kind: 'pool', subject: 'pool lab', message: 'Pool lab keeps failing.', hint: null, stage: 0 },
+  key: 'pool lab',
+  kind: 'pool',
+  subject: 'pool lab',
+  message: 'Pool lab keeps failing.',
+  hint: null,
+  stage: 0,
   patience: 60 * minute,
 };
 const card: Cause = { ...pool, key: 'quarantine GPU-1', kind: 'device', subject: 'GPU-1', message: 'GPU-1 is out.', patience: 0 };

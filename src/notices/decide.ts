@@ -30,7 +30,7 @@ export interface Seen {
   readonly blind: ReadonlySet<CauseKind>;
 }
 
-export type Told = Omit<Cause, 'patience'> & {
+export type ToldNotices = Omit<Cause, 'patience'> & {
   /** When it was first seen, wall clock, ms. */
   readonly since: number;
   /**
@@ -43,7 +43,7 @@ export type Told = Omit<Cause, 'patience'> & {
 };
 
 /** A cause, and what people were told about it. `waiting`: nothing yet; it may pass by itself. */
-export type Notice = (Told | (Omit<Told, 'state' | 'at'> & { readonly state: 'waiting' })) & {
+export type Notice = (ToldNotices | (Omit<ToldNotices, 'state' | 'at'> & { readonly state: 'waiting' })) & {
   /** When this process first saw it, or saw it again before anybody was told, core clock, ms. */
   readonly from: number;
   /** Since when it is not seen any more, core clock, ms; null: it is there. */

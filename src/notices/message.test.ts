@@ -1,9 +1,15 @@
 import { expect, test } from 'vitest';
-import type { Told } from './decide.ts';
+import type { ToldNotices } from './decide.ts';
 import { messageOf, testMessage } from './message.ts';
 
-const told: Told = {
-  ...{ key: 'pool lab', kind: 'pool', subject: 'pool lab', stage: 0, since: 1_000_000, at: 4_600_000, state: 'announcing' },
+const told: ToldNotices = {
+  key: 'pool lab',
+  kind: 'pool',
+  subject: 'pool lab',
+  stage: 0,
+  since: 1_000_000,
+  at: 4_600_000,
+  state: 'announcing',
   message: 'Pool lab has kept failing for an hour: no shell.',
   hint: 'Type "onejob doctor".',
 };

@@ -1,7 +1,8 @@
 /** A message for people, as programs and people read it. It never contains a secret, and no output of a job. */
+
+import { formatDuration } from '../base/units.ts';
 import { masked } from '../ci/kit/masked.ts';
-import { formatDuration } from '../config/units.ts';
-import type { CauseKind, Told } from './decide.ts';
+import type { CauseKind, ToldNotices } from './decide.ts';
 
 /** What a webhook gets as JSON, and a command on its standard input. Its keys are described in docs/operating.md. */
 export interface Message {
@@ -27,7 +28,7 @@ export interface Message {
 const longest = 600;
 
 /** `host`: short name of this host. */
-export function messageOf(notice: Omit<Told, 'stage'>, host: string): Message {
+export function messageOf(notice: Omit<ToldNotices, 'stage'>, host: string): Message {
   const { key, kind, since, at } = notice;
   const event = notice.state === 'ending' ? 'over' : 'problem';
   const [subject, message] = [line(notice.subject), line(notice.message)];
@@ -35,7 +36,15 @@ export function messageOf(notice: Omit<Told, 'stage'>, host: string): Message {
   const advice = event === 'over' || hint === null ? '' : ` ${hint}`;
   const lead = event === 'over' ? `Over after ${ageText(at - since)}: ` : '';
   return {
-    ...{ id: `${key} ${at} ${event}`, event, kind, host, subject, message, hint, since, at },
+    id: `${key} ${at} ${event}`,
+    event,
+    kind,
+    host,
+    subject,
+    message,
+    hint,
+    since,
+    at,
     title: `onejob on ${host}: ${subject}${event === 'over' ? ': over' : ''}`,
     text: `onejob on ${host}: ${lead}${message}${advice}`,
   };
@@ -44,7 +53,15 @@ export function messageOf(notice: Omit<Told, 'stage'>, host: string): Message {
 export function testMessage(host: string, wall: number): Message {
   const message = 'This is a test. Messages about this host arrive here.';
   return {
-    ...{ id: `test ${wall}`, event: 'test', kind: 'test', host, subject: 'test', message, hint: null, since: wall, at: wall },
+    id: `test ${wall}`,
+    event: 'test',
+    kind: 'test',
+    host,
+    subject: 'test',
+    message,
+    hint: null,
+    since: wall,
+    at: wall,
     title: `onejob on ${host}: test`,
     text: `onejob on ${host}: ${message}`,
   };

@@ -2,15 +2,21 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { OnejobError } from '../errors.ts';
-import type { LogFields } from '../log.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { LogFields } from '../base/log.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { type Cause, calm } from './decide.ts';
 import type { Message } from './message.ts';
 import { createNotices, type Notices } from './notices.ts';
 
 const card: Cause = {
-  ...{ key: 'quarantine GPU-1', kind: 'device', subject: 'GPU-1', message: 'GPU-1 is out.', hint: null, stage: 0, patience: 0 },
+  key: 'quarantine GPU-1',
+  kind: 'device',
+  subject: 'GPU-1',
+  message: 'GPU-1 is out.',
+  hint: null,
+  stage: 0,
+  patience: 0,
 };
 const [minute, hour] = [60_000, 3_600_000];
 

@@ -3,11 +3,12 @@
  * after `kill -9` a message may be sent twice (with the same `id`), but none is lost. A failed delivery is tried again for a day.
  * Nothing waits for it.
  */
+
+import { hasCode, OnejobError, toFailure } from '../base/errors.ts';
+import { type Finding, fine, warning } from '../base/finding.ts';
+import type { Log } from '../base/log.ts';
 import { type Clock, doubling } from '../core/clock.ts';
-import { hasCode, OnejobError, toFailure } from '../errors.ts';
-import { type Finding, fine, warning } from '../finding.ts';
 import { formatTime } from '../gpu/processes.ts';
-import type { Log } from '../log.ts';
 import type { Store } from '../store/store.ts';
 import { decide, delivered, type Notice, type Seen } from './decide.ts';
 import { type Message, messageOf } from './message.ts';

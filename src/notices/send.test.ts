@@ -7,8 +7,8 @@ import { join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { systemClock } from '../clock.ts';
 import type { NotifyConfig } from '../config/config.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { messageOf, testMessage } from './message.ts';
 import { send, targetOf } from './send.ts';
 
@@ -50,7 +50,9 @@ async function serve(listener: RequestListener) {
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
   return {
-    ...{ got, port, webhook: `http://127.0.0.1:${port}/services/${secret}` },
+    got,
+    port,
+    webhook: `http://127.0.0.1:${port}/services/${secret}`,
     async [Symbol.asyncDispose]() {
       server.closeAllConnections();
       server.close();
@@ -62,7 +64,7 @@ async function serve(listener: RequestListener) {
 describe('a webhook', () => {
   test('gets the message as JSON, also by an address in a file, which is read each time', async () => {
     await using server = await serve((_, response) => response.end('ok\n'));
-    const told = { ...{ key: 'disk', kind: 'disk' as const, subject: 'disk', message: 'Full.', hint: null }, since: 1, at: 2 };
+    const told = { key: 'disk', kind: 'disk' as const, subject: 'disk', message: 'Full.', hint: null, since: 1, at: 2 };
     expect(await deliver({ webhook: server.webhook }, never, messageOf({ ...told, state: 'ending' }, 'box'))).toBe(
       'it answered 200: ok',
     );

@@ -2,14 +2,16 @@
  * Delivers a message: a webhook or a command, in bounded time. The address of a webhook often is a secret, so only its host is ever
  * shown.
  */
+
+import { attempt, OnejobError } from '../base/errors.ts';
+import type { Variables } from '../base/variables.ts';
 import { masked } from '../ci/kit/masked.ts';
 import type { NotifyConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
-import { webhookHost, webhookProblem } from '../config/webhook.ts';
 import type { Clock } from '../core/clock.ts';
-import { attempt, OnejobError } from '../errors.ts';
 import { brief, exchange, NoAnswer } from '../http/exchange.ts';
-import { placeOf, readSecret, type Variables } from '../secrets/reference.ts';
+import { placeOf, readSecret } from '../schema/secret-reference.ts';
+import { webhookHost, webhookProblem } from '../schema/webhook.ts';
 import { runOwners } from '../system/group.ts';
 import type { Message } from './message.ts';
 

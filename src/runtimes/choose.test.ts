@@ -4,8 +4,8 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyEnvironment, Folder } from '../../test/kit/config.ts';
 import { fakeEngine } from '../../test/kit/fake-engine.ts';
 import { scratch } from '../../test/support/scratch.ts';
-import { systemClock } from '../clock.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { choiceNow, chooseRuntimes } from './choose.ts';
 
 let engine: ReturnType<typeof fakeEngine>;

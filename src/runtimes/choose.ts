@@ -5,14 +5,14 @@
  * waits for what is missing.
  */
 import { join } from 'node:path';
+import { OnejobError, toFailure } from '../base/errors.ts';
+import { type Finding, fine, warning } from '../base/finding.ts';
 import type { Config, PoolConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { isEmpty, type Slot } from '../core/slot.ts';
-import { OnejobError, toFailure } from '../errors.ts';
-import { type Finding, fine, warning } from '../finding.ts';
+import type { Runtime } from '../ports/runtime.ts';
 import type { DockerRuntime } from './docker/docker.ts';
-import type { Runtime } from './runtime.ts';
 
 export type Runtimes = Awaited<ReturnType<typeof chooseRuntimes>>;
 
@@ -52,8 +52,8 @@ export async function chooseRuntimes(options: ChooseOptions) {
         reason: 'docker, because existing agents run in containers',
         noDocker: null,
       };
-    const { probeDocker } = await import('../engine/probe.ts');
-    const { resolveEndpoint } = await import('../engine/endpoint.ts');
+    const { probeDocker } = await import('./engine/probe.ts');
+    const { resolveEndpoint } = await import('./engine/endpoint.ts');
     using limit = deadline(clock, patience);
     const { signal } = limit;
     const absent = (error: unknown) => ({ reachable: false, why: toFailure(error).message });

@@ -5,8 +5,8 @@
  */
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { attempt } from '../errors.ts';
-import type { LeasedDevice } from './runtime.ts';
+import { attempt } from '../base/errors.ts';
+import type { LeasedDevice } from '../ports/runtime.ts';
 
 /** NVIDIA's container tools read this as "no devices at all", even if the image asks for all. */
 export const noDevices = 'void';

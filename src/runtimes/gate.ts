@@ -5,8 +5,9 @@
  * Guarantees (`gate.test.ts`, on dash, bash and busybox): a torn frame is ignored; a frame sent twice runs once; end of input
  * without a frame exits with 96; the script's standard input is empty; nothing of the script is in argv or environment.
  */
+
+import { inQuotes } from '../base/quoted.ts';
 import type { AgentId } from '../core/slot.ts';
-import { inQuotes } from '../quoted.ts';
 
 /** Exit code of a gate whose input ended before a whole frame. */
 export const exitNoScript = 96;

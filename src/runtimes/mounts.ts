@@ -4,10 +4,10 @@
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { codeOf, OnejobError } from '../base/errors.ts';
 import { contains } from '../config/host-places.ts';
-import { codeOf, OnejobError } from '../errors.ts';
+import type { SandboxSpec } from '../ports/runtime.ts';
 import { realOf } from '../system/real-path.ts';
-import type { SandboxSpec } from './runtime.ts';
 
 /** A folder of the host in a sandbox. `host`: as it was checked, without links. */
 export interface Placed {

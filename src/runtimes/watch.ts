@@ -1,6 +1,6 @@
 /** Waits for changes in folders: by the kernel's notifications, with a slow look as a fallback. */
 import { type FSWatcher, watch } from 'node:fs';
-import { Waiters } from '../abortable.ts';
+import { Waiters } from '../base/abortable.ts';
 import type { Clock } from '../core/clock.ts';
 
 /** ms between looks if the kernel sends no notifications, for example because its limit on watches is reached. */

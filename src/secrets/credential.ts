@@ -1,10 +1,11 @@
 /** What onejob signs in with at a service: what every kind of it has, and what keeps its secrets out of messages. */
 import { stat } from 'node:fs/promises';
-import { systemClock } from '../clock.ts';
+import { OnejobError } from '../base/errors.ts';
+import type { Variables } from '../base/variables.ts';
 import type { Clock } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
+import { howToReplace, placeOf, readSecret, type SecretReference } from '../schema/secret-reference.ts';
 import { follow } from '../system/real-path.ts';
-import { howToReplace, placeOf, readSecret, type SecretReference, type Variables } from './reference.ts';
+import { systemClock } from '../system/system-clock.ts';
 
 export interface Credential {
   /** A fresh Authorization header. @throws OnejobError E_SECRET, and what the service's calls throw */

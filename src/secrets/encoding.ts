@@ -1,5 +1,5 @@
 /** Bytes as text and back. Each value has exactly one accepted spelling, so that no changed text stands for the same bytes. */
-import { attempt, OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../base/errors.ts';
 
 /** `why`: the end of a sentence. */
 export type Outcome<T> = ({ readonly ok: true } & T) | { readonly ok: false; readonly why: string };

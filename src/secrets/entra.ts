@@ -3,14 +3,15 @@
  * gets the secret, and only the place that the tokens are for gets them.
  */
 import { z } from 'zod';
-import { abortable } from '../abortable.ts';
+import { abortable } from '../base/abortable.ts';
+import { type ErrorOptions, OnejobError } from '../base/errors.ts';
+import type { Variables } from '../base/variables.ts';
 import type { Clock } from '../core/clock.ts';
-import { type ErrorOptions, OnejobError } from '../errors.ts';
 import { type Answer, brief, type Outgoing } from '../http/exchange.ts';
 import { createThrottle } from '../http/throttle.ts';
+import { howToReplace, type SecretReference } from '../schema/secret-reference.ts';
 import { jsonOf } from '../system/json.ts';
 import { type Credential, createHold, createKnown, secretOf, without } from './credential.ts';
-import { howToReplace, type SecretReference, type Variables } from './reference.ts';
 
 export interface EntraApplication {
   readonly tenant: string;

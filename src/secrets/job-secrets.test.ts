@@ -1,10 +1,10 @@
 /** A job's secrets as a whole: what it gets, what is refused to it and why, and what is remembered. */
 import { describe, expect, it } from 'vitest';
 import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
+import { covers, listPipelines, parsePipeline } from '../schema/pipelines.ts';
 import type { PinStore } from './job-secrets.ts';
 import { decidePin, type JobSecrets, mostSecrets, openJobSecrets } from './job-secrets.ts';
-import { fingerprintOf, type SecretFormat } from './open.ts';
-import { covers, listPipelines, parsePipeline } from './pipelines.ts';
+import { type SecretFormat, secretFingerprint } from './open.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';
 
@@ -32,7 +32,7 @@ const open = (env: Record<string, string>, pipeline: string | null, pins: PinSto
 describe('of the old format', () => {
   it('belong to the first pipeline that opens one; another learns whose it is and what to type', async () => {
     const pins = book();
-    const fingerprint = fingerprintOf(seed);
+    const fingerprint = secretFingerprint(seed);
     expect(await open({ SECRET_OLD: seed }, 'solver', pins)).toEqual({ opened: [{ name: 'OLD', value: 'hunter2' }], refused: [] });
     expect([...pins.known]).toEqual([[fingerprint, ['acme/solver']]]);
     expect(await open({ SECRET_OLD: seed }, 'solver', pins)).toMatchObject({ refused: [] });

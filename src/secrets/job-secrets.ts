@@ -1,9 +1,10 @@
 /** Decrypts all secrets of one trusted job. Pins are checked first: how a manipulated old value decrypts must not show. */
+
+import { OnejobError } from '../base/errors.ts';
 import type { Clock } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
+import { covers, listPipelines, type PipelinePattern, parsePipeline } from '../schema/pipelines.ts';
 import type { Store } from '../store/store.ts';
-import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
-import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
+import { formatOf, openSecret, type SecretFormat, type SecretOfJob, secretFingerprint, secretsIn } from './open.ts';
 import type { Decrypted } from './seed-format.ts';
 
 export type JobSecrets = Awaited<ReturnType<typeof openJobSecrets>>;
@@ -50,7 +51,7 @@ async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Prom
   const { name, text, organisation, pipeline, pins } = request;
   const format = formatOf(text);
   if (format === null || format === 'sealed') return openSecret(request);
-  const fingerprint = fingerprintOf(text);
+  const fingerprint = secretFingerprint(text);
   const decide = (known: readonly PipelinePattern[]) => decidePin({ format, fingerprint, pins: known, organisation, pipeline });
   const verdict = decide(await pins.of(fingerprint));
   if (typeof verdict !== 'string') return { ok: false, why: verdict.refused };

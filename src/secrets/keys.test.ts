@@ -4,7 +4,7 @@ import { inspect } from 'node:util';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ageKey, rsaKey } from '../../test/kit/secrets.ts';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
 import { makeKey, parseKeys, parsePublicKeys, publicOf } from './keys.ts';
 
 const age = await ageKey();
@@ -50,7 +50,8 @@ describe('what is wrong', () => {
   const line = age.text.trim().split('\n').at(-1) ?? '';
   const ec = generateKeyPairSync('x25519').privateKey.export({ type: 'pkcs8', format: 'pem' }).toString();
   const locked = generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey.export({
-    ...{ type: 'pkcs8', format: 'pem' },
+    type: 'pkcs8',
+    format: 'pem',
     cipher: 'aes-256-cbc',
     passphrase: 'x',
   });

@@ -6,7 +6,7 @@
  * Errors name the line. No message contains any of a private key, nor does `inspect` of a key.
  */
 import { createPrivateKey, createPublicKey, generateKeyPairSync, hash, type KeyObject } from 'node:crypto';
-import { OnejobError } from '../errors.ts';
+import { OnejobError } from '../base/errors.ts';
 
 /** `id`: 8 hex digits, the same for both halves. */
 type AgeKey = { readonly kind: 'x25519'; readonly id: string; readonly recipient: string };

@@ -1,7 +1,7 @@
 /** Which variables of a job are encrypted, what tells values apart, and what opens for whom. */
 import { describe, expect, it } from 'vitest';
 import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
-import { fingerprintOf, formatOf, openSecret, secretsIn } from './open.ts';
+import { formatOf, openSecret, secretFingerprint, secretsIn } from './open.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';
 
@@ -38,7 +38,7 @@ it('the format shows without a key', () => {
 
 describe('a fingerprint', () => {
   it('is of the ciphertext, and tells values apart', async () => {
-    const all = [seed, plain, sealed, await encryptSeed(rsa.publicPem, 'hunter2')].map(fingerprintOf);
+    const all = [seed, plain, sealed, await encryptSeed(rsa.publicPem, 'hunter2')].map(secretFingerprint);
     expect(new Set(all).size).toBe(4);
     for (const each of all) expect(each).toMatch(/^[0-9a-f]{32}$/);
   });
@@ -46,11 +46,11 @@ describe('a fingerprint', () => {
   it('stays when an old value is changed so that it may still open', async () => {
     const [first = '', second = ''] = seed.split(';');
     const longer = Buffer.concat([Buffer.from(second, 'base64'), Buffer.alloc(16)]).toString('base64');
-    for (const text of [first, `${first};${longer}`]) expect(fingerprintOf(text)).toBe(fingerprintOf(seed));
+    for (const text of [first, `${first};${longer}`]) expect(secretFingerprint(text)).toBe(secretFingerprint(seed));
   });
 
   it('is there for anything', () => {
-    expect(fingerprintOf('')).toMatch(/^[0-9a-f]{32}$/);
+    expect(secretFingerprint('')).toMatch(/^[0-9a-f]{32}$/);
   });
 });
 

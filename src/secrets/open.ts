@@ -38,7 +38,7 @@ export function formatOf(text: string): SecretFormat | null {
  * What identifies an encrypted value: 32 hex digits that reveal nothing of it. For an old value only the RSA part counts: anyone
  * can change what is after the `;` so that it still decrypts, and it would be another value then.
  */
-export function fingerprintOf(text: string): string {
+export function secretFingerprint(text: string): string {
   const parts = looksSealed(text) || text.length > longestText ? null : parseSeed(text);
   return hash('sha256', parts === null ? text : parts.key).slice(0, 32);
 }

@@ -1,7 +1,8 @@
 /** Encrypts values again for another key, alone or in a text, in which everything else stays as it is, byte for byte. */
+
+import type { PipelinePattern } from '../schema/pipelines.ts';
 import type { PublicKey, SecretKeys } from './keys.ts';
 import { decryptSecret, formatOf } from './open.ts';
-import type { PipelinePattern } from './pipelines.ts';
 import { looksSealed, parseEnvelope, seal } from './sealed-format.ts';
 import { encryptSeed } from './seed-format.ts';
 

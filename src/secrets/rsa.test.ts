@@ -2,7 +2,7 @@
 import { constants, type KeyObject, publicEncrypt } from 'node:crypto';
 import { expect, it } from 'vitest';
 import { rsaKey } from '../../test/kit/secrets.ts';
-import { decryptRsa, encryptRsa, lengthOf, roomOf } from './seed-format.ts';
+import { decryptRsa, encryptRsa, lengthOf, seedRoom } from './seed-format.ts';
 
 const { key } = rsaKey(1024);
 
@@ -17,7 +17,7 @@ function block(...parts: (Buffer | number[] | null)[]): Buffer {
 const open = (of: Buffer) => decryptRsa(key, raw(key, of));
 
 it('what is encrypted comes back, whatever its length', () => {
-  expect([lengthOf(key), roomOf(key)]).toEqual([128, 117]);
+  expect([lengthOf(key), seedRoom(key)]).toEqual([128, 117]);
   for (const length of [0, 1, 64, 117]) {
     const message = Buffer.alloc(length, 0xa5);
     expect(decryptRsa(key, encryptRsa(key, message))).toEqual({ isGood: true, message });

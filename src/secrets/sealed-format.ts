@@ -5,10 +5,10 @@
  * pipeline, but to read none.
  */
 import { z } from 'zod';
+import { covers, listPipelines, type PipelinePattern, parsePipeline } from '../schema/pipelines.ts';
 import { jsonOf } from '../system/json.ts';
 import { checkValue, decodeStrict, type Outcome, toText } from './encoding.ts';
 import type { SecretKey } from './keys.ts';
-import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import { doesNotOpen } from './seed-format.ts';
 
 export const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;

@@ -18,7 +18,7 @@ import {
   randomBytes,
 } from 'node:crypto';
 import { promisify } from 'node:util';
-import { attempt, OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../base/errors.ts';
 import { checkValue, decodeStrict, type Outcome, toText } from './encoding.ts';
 
 const derive = promisify(pbkdf2);
@@ -56,7 +56,7 @@ export async function encryptSeed(publicKey: string | KeyObject, value: string, 
     });
   }
   const key = typeof publicKey === 'string' ? createPublicKey(publicKey) : publicKey;
-  if (key.asymmetricKeyType !== 'rsa' || roomOf(key) < 245) {
+  if (key.asymmetricKeyType !== 'rsa' || seedRoom(key) < 245) {
     throw new OnejobError('E_SECRET_KEY', 'The old format needs an RSA key of 2048 bits or more.', {
       hint: 'Create one with "onejob secret keygen --rsa".',
     });
@@ -130,7 +130,7 @@ export function lengthOf(key: KeyObject): number {
 }
 
 /** Longest message in bytes. */
-export function roomOf(key: KeyObject): number {
+export function seedRoom(key: KeyObject): number {
   return lengthOf(key) - padding;
 }
 

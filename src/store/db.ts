@@ -7,7 +7,7 @@ import { dirname } from 'node:path';
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite';
 import { promisify } from 'node:util';
 import type { z } from 'zod';
-import { attempt, messageOf, OnejobError } from '../errors.ts';
+import { attempt, messageOf, OnejobError } from '../base/errors.ts';
 import { syncFolder } from '../system/files.ts';
 import { storeFault, translated, wrongVersion } from './fault.ts';
 import { migrations } from './migrations.ts';

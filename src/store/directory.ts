@@ -4,7 +4,7 @@
  */
 import { chmodSync, mkdirSync, readdirSync, realpathSync, type Stats, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { codeOf, OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../base/errors.ts';
 import { mountTypeOf, ownMounts } from '../system/mountinfo.ts';
 import { storeFault, translated } from './fault.ts';
 

@@ -1,5 +1,5 @@
 /** Translates errors of SQLite and the file system into errors that a person can act on. It never deletes or repairs a database. */
-import { type ErrorCode, OnejobError } from '../errors.ts';
+import { type ErrorCode, OnejobError } from '../base/errors.ts';
 import { lacksInodes } from '../system/disk-room.ts';
 import { migrations } from './migrations.ts';
 

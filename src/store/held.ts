@@ -1,7 +1,7 @@
 /** Sandboxes of failed jobs that are kept for people, until a time. A row is written before its sandbox is kept, and outlives it. */
 import { z } from 'zod';
 import type { AgentId } from '../core/slot.ts';
-import type { Recipe } from '../runtimes/runtime.ts';
+import type { Recipe } from '../ports/runtime.ts';
 import { type Database, query, understand } from './db.ts';
 
 const held = z.object({

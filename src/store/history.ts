@@ -1,7 +1,7 @@
 /** Every agent: where it was, for which job, when, and how it ended. Used by `onejob logs SLOT --previous`. */
 import { z } from 'zod';
+import { exit } from '../contract/job.ts';
 import type { AgentId, DeviceId, Exit, JobId } from '../core/slot.ts';
-import { exit } from '../job.ts';
 import { query, type Reader } from './db.ts';
 
 const row = z.object({

@@ -6,8 +6,8 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { newJob } from '../ci/own-queue/job.ts';
 import { createOwnQueue, type OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
+import { jobRequest } from '../contract/job.ts';
 import type { Change } from '../core/slot.ts';
-import { jobRequest } from '../job.ts';
 import { databaseName } from './directory.ts';
 import { openStore, type Store } from './store.ts';
 

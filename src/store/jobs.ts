@@ -3,7 +3,7 @@
  * that the commit which completes a job also deletes the values of its variables, as they may be secrets (S8).
  */
 import { z } from 'zod';
-import { arrayPlace, jobRequest, jobResult } from '../job.ts';
+import { arrayPlace, jobRequest, jobResult } from '../contract/job.ts';
 import { type Reader, understand } from './db.ts';
 
 /** The progress of a job; `src/ci/own-queue/job.ts` explains the fields. */
@@ -45,6 +45,11 @@ export interface StoredJob {
   /** null if a permanent daemon accepted it; else the config of the temporary daemon that did, `''` for none. */
   readonly temporary: string | null;
   readonly progress: JobProgress;
+}
+
+/** When it began to wait for its pool, wall clock, ms: once nothing else kept it from starting. */
+export function waitsSince({ submittedAt, progress }: StoredJob): number {
+  return progress.readyAt ?? submittedAt;
 }
 
 export interface JobList {

@@ -6,7 +6,7 @@
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { attempt, hasCode, OnejobError } from '../errors.ts';
+import { attempt, hasCode, OnejobError } from '../base/errors.ts';
 import { parseStat } from '../system/process-identity.ts';
 import { storeFault } from './fault.ts';
 

@@ -1,7 +1,7 @@
 /** Machines in clouds: the ledger. A machine is written before its create call, and stays as its receipt after it is gone. */
 import { z } from 'zod';
-import { type Machine, machineSchema, type Wish } from '../cloud/machine.ts';
 import { query, type Reader, understand } from './db.ts';
+import { type Machine, machineSchema, type Wish } from './machine.ts';
 
 const row = z.object({ run: z.string(), body: z.string() });
 

@@ -3,30 +3,37 @@ import { DatabaseSync } from 'node:sqlite';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import { type VerdictKind, verdictKinds } from '../verdict/verdict.ts';
+import type { OutcomeFilter } from '../contract/history.ts';
+import { type VerdictKind, verdictKinds } from '../contract/verdict.ts';
 import { migrations } from './migrations.ts';
-import { imagesADay, type OutcomeFilter, type StoredOutcome, type SumsFilter } from './outcomes.ts';
+import { imagesADay, type StoredOutcome, type SumsFilter } from './outcomes.ts';
 import { openStore } from './store.ts';
 
 const hour = 3_600_000;
 const everything: OutcomeFilter = {
-  ...{
-    pool: null,
-    service: null,
-    kind: null,
-    failed: false,
-    image: null,
-    device: null,
-    since: null,
-    until: null,
-    before: null,
-    limit: 1_000,
-  },
+  pool: null,
+  service: null,
+  kind: null,
+  failed: false,
+  image: null,
+  device: null,
+  since: null,
+  until: null,
+  before: null,
+  limit: 1_000,
 };
 
 function outcome(job: string, kind: VerdictKind, endedAt: number, more: Partial<StoredOutcome> = {}): Omit<StoredOutcome, 'seq'> {
   return {
-    ...{ job, service: 'own', pool: 'gpu', agent: null, image: null, devices: [], endedAt, wait: 10, run: 100 },
+    job,
+    service: 'own',
+    pool: 'gpu',
+    agent: null,
+    image: null,
+    devices: [],
+    endedAt,
+    wait: 10,
+    run: 100,
     verdict: { kind, why: 'because', evidence: [] },
     ending: { result: null, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false },
     ...more,

@@ -2,10 +2,13 @@
  * How jobs of all CI services ended: a row per job, as long as its job is kept, and sums by hour and by day, which outlive the rows
  * and answer questions about months at once, however many jobs there were.
  */
+
 import { z } from 'zod';
-import type { AgentId, DeviceId, JobId } from '../core/slot.ts';
-import { exit, jobResult } from '../job.ts';
-import { failedPlaces, type HistoryAxis, isFailure, otherImages, type Verdict, verdictKinds } from '../verdict/verdict.ts';
+import type { OutcomeFilter } from '../contract/history.ts';
+import { exit, jobResult } from '../contract/job.ts';
+import { type HistoryAxis, isFailure, otherImages, type Verdict, verdictKinds } from '../contract/verdict.ts';
+import { failedPlaces } from '../core/job-end.ts';
+import type { AgentId, JobId } from '../core/slot.ts';
 import { query, type Reader } from './db.ts';
 
 const reported = z.object({
@@ -55,22 +58,6 @@ const row = z
   }));
 type Row = z.output<typeof row>;
 export type StoredOutcome = Readonly<Omit<Row, 'verdict'>> & { readonly verdict: Verdict };
-
-/** Which outcomes: null and false ask for nothing. Times are wall clock, ms since the epoch. */
-export interface OutcomeFilter {
-  readonly pool: string | null;
-  readonly service: string | null;
-  readonly kind: StoredOutcome['verdict']['kind'] | null;
-  /** Only those that neither passed nor were cancelled. */
-  readonly failed: boolean;
-  readonly image: string | null;
-  readonly device: DeviceId | null;
-  readonly since: number | null;
-  readonly until: number | null;
-  /** Only older ones than this place: `endedAt` and `seq` of one. */
-  readonly before: { readonly endedAt: number; readonly seq: number } | null;
-  readonly limit: number;
-}
 
 /** What sums are narrowed to; null asks for nothing. Times are wall clock, ms since the epoch. */
 export interface SumsFilter {

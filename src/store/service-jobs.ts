@@ -1,12 +1,13 @@
 /** Jobs of CI services that keep their own jobs, as far as onejob has seen them, for people. */
 import { z } from 'zod';
+import { failedPlaces, outcomes } from '../core/job-end.ts';
 import type { JobId } from '../core/slot.ts';
-import { failedPlaces } from '../verdict/verdict.ts';
+import type { ServiceJob } from '../ports/service-job.ts';
 import { query, type Reader } from './db.ts';
 
 const text = z.string().nullable();
 const time = z.number().nullable();
-const body = z.object({
+const body: z.ZodType<ServiceJob, unknown> = z.object({
   id: z.string(),
   service: z.string(),
   pool: z.string(),
@@ -16,27 +17,22 @@ const body = z.object({
   build: text,
   repository: text,
   branch: text,
-  /** In the service's word. */
   reason: text,
   link: text,
   demands: z.array(z.string()),
   state: z.enum(['waiting', 'assigned', 'running', 'done']),
-  /** In the service's word; null while it has none. */
   result: text,
-  /** What that word means for the job; null if that is unknown. Older rows have none. */
-  outcome: z.enum(['passed', 'failed', 'cancelled', 'lost']).nullable().default(null),
-  /** Where it failed; null: nothing shows that. Older rows have none: every failure was taken for the script's. */
+  /** Older rows have none. */
+  outcome: z.enum(outcomes).nullable().default(null),
+  /** Older rows have none: every failure was taken for the script's. */
   failedIn: z.enum(failedPlaces).nullable().default('script'),
-  /** A sentence from onejob: why it was refused or given up, or what it did not get. Older rows have none. */
+  /** Older rows have none. */
   note: text.default(null),
-  /** What its adapter needs to ask the service for more of its end, in the adapter's own form; absent: the service said all. */
   unsettled: z.string().optional(),
-  /** Times are wall clock, ms since the epoch. */
   queuedAt: time,
   startedAt: time,
   endedAt: time,
 });
-export type ServiceJob = Readonly<z.output<typeof body>>;
 
 const row = z.object({ body: z.string().transform((json) => body.parse(JSON.parse(json))) }).transform((found) => found.body);
 

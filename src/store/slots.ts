@@ -1,7 +1,7 @@
 /** Slots as they were last decided. Saving one costs the same for any number of slots. */
 import { z } from 'zod';
+import { exit, failure } from '../contract/job.ts';
 import type { Slot } from '../core/slot.ts';
-import { exit, failure } from '../job.ts';
 import { type Reader, understand } from './db.ts';
 
 const agent = z.string();
@@ -25,8 +25,14 @@ const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('retiring'), agent, since: z.number() }),
   z.object({ kind: z.literal('busy'), agent, job, since: z.number(), due: z.number().nullable() }),
   z.object({
-    ...{ kind: z.literal('ending'), signal: z.enum(['TERM', 'KILL']), agent, job, why },
-    ...{ released: z.boolean(), failure: failure.nullable(), due: z.number() },
+    kind: z.literal('ending'),
+    signal: z.enum(['TERM', 'KILL']),
+    agent,
+    job,
+    why,
+    released: z.boolean(),
+    failure: failure.nullable(),
+    due: z.number(),
   }),
   z.object({ kind: z.literal('proving'), agent, since: z.number() }),
 ]);

@@ -280,7 +280,9 @@ describe('history', () => {
       releasedAt: 10,
       endedAt: 15,
       exit: { kind: 'signal', signal: 'SIGKILL' },
-      ...{ devices: [], image: null, memory: null },
+      devices: [],
+      image: null,
+      memory: null,
     });
     expect(one.history.endedBefore(16, 9)).toEqual(['a']);
     one.transaction({ durable: false }, () => one.history.remove('a'));

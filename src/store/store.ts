@@ -4,10 +4,10 @@
  */
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
-import { systemClock } from '../clock.ts';
+import { OnejobError } from '../base/errors.ts';
 import { type Clock, sleep } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
 import { bootId } from '../system/process-identity.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { type Database, openDatabase } from './db.ts';
 import { deviceTable, proofTable } from './devices.ts';
 import { databaseName, prepareDirectory } from './directory.ts';

@@ -1,7 +1,7 @@
 /** How full a file system is: by its bytes or by its inodes, whichever it has less of. Many small files use up the latter first. */
 import { type StatsFs, statfsSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { attempt } from '../errors.ts';
+import { attempt } from '../base/errors.ts';
 
 export interface DiskRoom {
   readonly path: string;

@@ -7,7 +7,7 @@ import { handClock } from '../../test/kit/core.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { openAccess } from '../api/access.ts';
 import { installationKey } from '../ci/filter/seal.ts';
-import { writeFile as writeConfig } from '../cli/init-steps.ts';
+import { writeFile as writeConfig } from '../cli/init/steps.ts';
 import { writeWhole } from './files.ts';
 
 const told: string[] = [];

@@ -2,7 +2,7 @@
 import { closeSync, fchownSync, fsyncSync, linkSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { type FileHandle, open, readdir } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { attempt, codeOf } from '../errors.ts';
+import { attempt, codeOf } from '../base/errors.ts';
 
 /** Opens a file to read it; null if it does not exist. */
 export async function openExisting(path: string): Promise<FileHandle | null> {

@@ -10,7 +10,7 @@ import { randomUUID } from 'node:crypto';
 import { constants, readFileSync } from 'node:fs';
 import { chmod, type FileHandle, lstat, open, opendir, rename, rmdir, unlink } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
-import { codeOf as systemCode } from '../errors.ts';
+import { codeOf as systemCode } from '../base/errors.ts';
 
 /** What was removed, and why the rest was not, with how often; `stuck` is empty when all is gone. */
 export interface Removed {

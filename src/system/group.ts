@@ -4,9 +4,9 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { formatDuration } from '../config/units.ts';
+import { attempt } from '../base/errors.ts';
+import { formatDuration } from '../base/units.ts';
 import { type Clock, deadline } from '../core/clock.ts';
-import { attempt } from '../errors.ts';
 import { isAlive, killPid, membersOf, withDescendants } from './process-identity.ts';
 
 /** Starts a program in a process group of its own, so that what it starts can be killed with it. */

@@ -4,16 +4,23 @@
  * needs `NotifyAccess=all`. With that, its jobs can send messages too.
  * https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html
  */
-import type { Environment } from '../config/environment.ts';
+
+import type { Log } from '../base/log.ts';
 import { type Clock, every } from '../core/clock.ts';
-import type { Log } from '../log.ts';
 import { run } from './run.ts';
 
 /** ms that one message may take. */
 const patience = 10_000;
 
+export interface Notified {
+  /** `NOTIFY_SOCKET`, and ms within which systemd wants to hear of the daemon; null: it was not started by systemd. */
+  readonly serviceManager: { readonly socket: string; readonly watchdog: number | null } | null;
+  /** `PATH`, to find `systemd-notify`. */
+  readonly path: string;
+}
+
 /** Says that the daemon is ready, and feeds the watchdog until it is disposed; then says that it is stopping. Never fails. */
-export function notifyReady({ serviceManager, path }: Environment, clock: Clock, log: Log): AsyncDisposable {
+export function notifyReady({ serviceManager, path }: Notified, clock: Clock, log: Log): AsyncDisposable {
   if (serviceManager === null) return { async [Symbol.asyncDispose]() {} };
   const { socket, watchdog } = serviceManager;
   const tell = async (...words: string[]): Promise<void> => {

@@ -3,7 +3,7 @@
  * identity does not match is never signalled.
  */
 import { constants, readdirSync, readFileSync } from 'node:fs';
-import { codeOf, messageOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 
 /** Environment variable that every process of an agent inherits. */
 export const markVariable = 'ONEJOB_AGENT_MARK';

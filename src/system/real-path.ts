@@ -4,12 +4,12 @@
  */
 import { existsSync, lstatSync, readlinkSync, type Stats, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { systemClock } from '../clock.ts';
-import { attempt } from '../errors.ts';
+import { attempt } from '../base/errors.ts';
 import { killGroup, listen, startGroup } from './group.ts';
 import { jsonOf } from './json.ts';
 import { ownMounts, serversIn } from './mountinfo.ts';
 import { childrenOf, readOr } from './process-identity.ts';
+import { systemClock } from './system-clock.ts';
 
 export interface Way {
   /** Without links, also if its last parts do not exist. Of what lies on a server, as it is written. */

@@ -3,7 +3,7 @@
  * what was typed.
  */
 import { readFileSync } from 'node:fs';
-import { attempt } from '../errors.ts';
+import { attempt } from '../base/errors.ts';
 
 /** Whether this process was given exactly this text, as an argument or as `NAME=VALUE` in its environment. */
 export function isGiven(text: string, as: 'cmdline' | 'environ', read = (path: string): Buffer => readFileSync(path)): boolean {

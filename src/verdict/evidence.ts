@@ -1,8 +1,8 @@
 /** What the proofs after an agent say about whose fault the end of its job was. Pure. */
 import { z } from 'zod';
+import type { DeviceEvidence } from '../contract/verdict.ts';
 import { gradeXid } from '../gpu/proof-checks.ts';
 import type { Proof } from '../store/devices.ts';
-import type { DeviceEvidence } from './verdict.ts';
 
 /** Checks that fail for hardware and driver only. A job can cause the others, such as memory that is still in use. */
 const hardwareChecks: ReadonlySet<string> = new Set(['listed', 'health', 'eccErrors', 'kernelLog', 'recoveryAction']);

@@ -1,5 +1,5 @@
 /** Finding jobs by what people remember of them. Pure, and without imports that a browser lacks. */
-import type { JobView } from '../api/schema.ts';
+import type { JobView } from '../contract/schema.ts';
 
 /** Whether a text, in any case, is in a job's id, name, user or command, or in what its CI service says about it. */
 export function jobHas({ id, name, user, command, about }: JobView, text: string): boolean {

@@ -1,30 +1,18 @@
 /** Questions about jobs that have ended: which, and how many of them failed where and why. */
-import type { HistoryView, JobView } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
-import type { OutcomeFilter, OutcomeSums, OutcomeTable, StoredOutcome, SumsFilter } from '../store/outcomes.ts';
+
+import { OnejobError } from '../base/errors.ts';
+import type { EndedFilter, HistoryQuery, OutcomeFilter } from '../contract/history.ts';
+import type { JobPage } from '../contract/manager.ts';
+import type { HistoryView, JobView } from '../contract/schema.ts';
+import type { OutcomeSums, OutcomeTable, StoredOutcome, SumsFilter } from '../store/outcomes.ts';
 import { jobHas } from './found.ts';
-import type { HistoryAxis } from './verdict.ts';
-
-/** What a list of ended jobs is narrowed to. `before`: the `next` of an earlier page. Times: wall clock, ms since the epoch. */
-export interface EndedFilter extends Omit<OutcomeFilter, 'before'> {
-  readonly before: string | null;
-  /** In what people remember of a job (`found.ts`); the first page also has the job whose id it is, whatever the rest asks for. */
-  readonly text: string | null;
-}
-
-export interface EndedJobs {
-  /** Newest last. */
-  readonly jobs: JobView[];
-  /** Key of the page of older ones; null: there are none. */
-  readonly next: string | null;
-}
 
 /** `jobOf`: null for a job that is no longer kept. @throws OnejobError E_API_REQUEST for an invalid key */
 export function endedJobs(
   outcomes: Pick<OutcomeTable, 'list'>,
   jobOf: (id: string) => JobView | null,
   filter: EndedFilter,
-): EndedJobs {
+): JobPage {
   if (filter.text !== null) return searchedJobs(outcomes, jobOf, filter, filter.text);
   const found = outcomes.list({ ...filter, before: placeOf(filter.before), limit: filter.limit + 1 });
   const page = found.slice(0, filter.limit);
@@ -43,7 +31,7 @@ function searchedJobs(
   jobOf: (id: string) => JobView | null,
   { before, limit, ...rest }: EndedFilter,
   text: string,
-): EndedJobs {
+): JobPage {
   const exact = before === null ? jobOf(text) : null;
   const jobs: JobView[] = exact?.state === 'done' ? [exact] : [];
   const looked = outcomes.list({ ...rest, before: placeOf(before), limit: searchedAtOnce + 1 });
@@ -66,17 +54,6 @@ function placeOf(key: string | null): OutcomeFilter['before'] {
   if (endedAt === undefined)
     throw new OnejobError('E_API_REQUEST', `Cannot read the query: before: ${key} is not the key of a page.`);
   return { endedAt: Number(endedAt), seq: Number(seq) };
-}
-
-/** In whole hours: from the one that `since` is in. */
-export interface HistoryQuery {
-  readonly by: HistoryAxis;
-  readonly pool: string | null;
-  readonly service: string | null;
-  readonly image: string | null;
-  readonly device: string | null;
-  readonly since: number | null;
-  readonly until: number | null;
 }
 
 /** Rows of one answer: of pools, images and so on, and of times, which are more than the hours that sums are kept for. */

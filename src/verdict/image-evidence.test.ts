@@ -1,12 +1,16 @@
 import { expect, it } from 'vitest';
+import { type Ending, judgeEnding } from '../contract/verdict.ts';
+import type { Outcome } from '../core/job-end.ts';
 import type { Exit, JobResult } from '../core/slot.ts';
 import { agentEvidence, imageEvidence } from './image-evidence.ts';
-import type { Outcome } from './outcome.ts';
-import { type Ending, judgeEnding } from './verdict.ts';
 
 const code = (number: number): Exit => ({ kind: 'code', code: number });
 const own = (result: JobResult | null): Ending => ({
-  ...{ result, exit: null, memoryLimited: true, ownRecipe: false, ownImage: false },
+  result,
+  exit: null,
+  memoryLimited: true,
+  ownRecipe: false,
+  ownImage: false,
 });
 const reported = (outcome: Outcome | null, exit: Exit | null = null): Ending => ({
   ...own(null),
@@ -14,7 +18,8 @@ const reported = (outcome: Outcome | null, exit: Exit | null = null): Ending => 
   exit,
 });
 const unstartable = (failure: string): JobResult => ({
-  ...{ kind: 'unstartable', failure: { code: failure, message: 'it failed', retry: false } },
+  kind: 'unstartable',
+  failure: { code: failure, message: 'it failed', retry: false },
 });
 
 it.each<[string, Ending, 'works' | 'fails' | 'nothing']>([

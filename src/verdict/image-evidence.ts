@@ -1,6 +1,7 @@
 /** What the end of a job says about the image that its sandbox was made from. Pure. */
+
+import { type Ending, judgeEnding, type Verdict } from '../contract/verdict.ts';
 import type { Exit } from '../core/slot.ts';
-import { type Ending, judgeEnding, type Verdict } from './verdict.ts';
 
 /** `works`: whether the image ran a job to an end of its own. `why`: a sentence without its full stop. */
 export interface ImageEvidence {

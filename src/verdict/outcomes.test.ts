@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
 import type { Exit } from '../core/slot.ts';
-import type { ServiceJob } from '../store/service-jobs.ts';
+import type { ServiceJob } from '../ports/service-job.ts';
 import { openStore } from '../store/store.ts';
 import { evidenceOf, serviceJobEnded } from './outcomes.ts';
 

@@ -1,12 +1,12 @@
 /** Records how jobs ended, and whose fault it was. Every method runs inside the commit that ends the job, or adds a proof. */
 
-import { type Job, waitsSince } from '../ci/own-queue/job.ts';
+import { type Ending, judgeEnding } from '../contract/verdict.ts';
 import type { AgentId } from '../core/slot.ts';
-import type { ServiceJob } from '../store/service-jobs.ts';
+import type { ServiceJob } from '../ports/service-job.ts';
+import { type StoredJob, waitsSince } from '../store/jobs.ts';
 import type { Store } from '../store/store.ts';
 import { deviceEvidence } from './evidence.ts';
 import { agentEvidence, type ImageEvidence, imageEvidence } from './image-evidence.ts';
-import { type Ending, judgeEnding } from './verdict.ts';
 
 export type OutcomeStore = Pick<Store, 'outcomes' | 'history' | 'proofs'>;
 
@@ -14,7 +14,7 @@ export type OutcomeStore = Pick<Store, 'outcomes' | 'history' | 'proofs'>;
 const proofsRead = 100;
 
 /** A job of the own queue that is done. `poolLimit`: the time limit that its pool has now, ms; null for none. */
-export function ownJobEnded(store: OutcomeStore, job: Job, poolLimit: number | null): void {
+export function ownJobEnded(store: OutcomeStore, job: StoredJob, poolLimit: number | null): void {
   const { id, request, submittedAt, progress } = job;
   const { result, agent, startedAt, endedAt, cold } = progress;
   // The config may have changed since the job began: a limit that it did not reach is not the one that ended it.

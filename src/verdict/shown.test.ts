@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
+import { type DeviceEvidence, type Ending, judgeEnding } from '../contract/verdict.ts';
 import { newEvidence } from './shown.ts';
-import { type DeviceEvidence, type Ending, judgeEnding } from './verdict.ts';
 
 const healthy: DeviceEvidence = { faults: [], doubts: [], errors: [] };
 const ending = { exit: null, memoryLimited: true, ownRecipe: false, ownImage: false };

@@ -1,5 +1,5 @@
 /** What people are shown of a verdict, by the command line and the dashboard. Pure, and without imports that a browser lacks. */
-import type { Verdict } from './verdict.ts';
+import type { Verdict } from '../contract/verdict.ts';
 
 /** How reasons word some of the evidence. */
 const wordings: readonly (readonly [RegExp, string])[] = [

@@ -5,8 +5,8 @@
  */
 import { constants, type Dirent, lstatSync, readdirSync, readFileSync, type Stats, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import { attempt, codeOf, messageOf, OnejobError } from '../errors.ts';
-import { glob } from '../glob.ts';
+import { attempt, codeOf, messageOf, OnejobError } from '../base/errors.ts';
+import { glob } from '../base/glob.ts';
 import { run } from '../system/run.ts';
 
 /**
@@ -113,12 +113,12 @@ export function lookAt(path: string): Stats | undefined {
   try {
     return lstatSync(path, { throwIfNoEntry: false });
   } catch (error) {
-    throw unreadable(path, error);
+    throw unreadableFolder(path, error);
   }
 }
 
 /** The error for a file or folder of a workspace that cannot be read. */
-export function unreadable(path: string, error: unknown): OnejobError {
+export function unreadableFolder(path: string, error: unknown): OnejobError {
   const hint =
     'Make it readable for this user, name it in .onejobignore, give another folder with --workspace, or use --no-workspace.';
   return new OnejobError('E_WORKSPACE_READ', `Cannot read ${path} for the workspace: ${messageOf(error)}.`, { hint, cause: error });
@@ -177,7 +177,7 @@ function walk(top: string, start: string, ignores: Ignores, warnings: string[]):
     try {
       entries = readdirSync(join(top, at), { withFileTypes: true, encoding: 'buffer' });
     } catch (error) {
-      if (at === start) throw unreadable(join(top, at), error);
+      if (at === start) throw unreadableFolder(join(top, at), error);
       warnings.push(`Skipped ${at}: ${messageOf(error)}.`);
       continue;
     }

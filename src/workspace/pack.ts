@@ -9,10 +9,10 @@ import { join, resolve } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { type Pack, pack } from 'tar-stream';
-import { workspaceLimit } from '../api/schema.ts';
-import { formatBytes } from '../config/units.ts';
-import { codeOf, OnejobError } from '../errors.ts';
-import { asName, listWorkspace, unreadable } from './list.ts';
+import { codeOf, OnejobError } from '../base/errors.ts';
+import { formatBytes } from '../base/units.ts';
+import { workspaceLimit } from '../contract/schema.ts';
+import { asName, listWorkspace, unreadableFolder } from './list.ts';
 import { timeOf } from './tar-time.ts';
 
 export type PackedWorkspace = Awaited<ReturnType<typeof packWorkspace>>;
@@ -42,7 +42,7 @@ export async function packWorkspace(folder: string, { warn = () => {} }: { reado
     try {
       stats = lstatSync(join(top, path), { throwIfNoEntry: false });
     } catch (error) {
-      if (!skippable.has(codeOf(error))) throw unreadable(join(top, path), error);
+      if (!skippable.has(codeOf(error))) throw unreadableFolder(join(top, path), error);
       warn(`Skipped ${path}: ${codeOf(error)}.`);
     }
     if (stats === undefined) continue;
@@ -79,7 +79,7 @@ async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (li
       await add(tar, path, join(top, path), warn);
     } catch (error) {
       const code = codeOf(error);
-      if (!skippable.has(code)) throw code === '' ? error : unreadable(join(top, path), error);
+      if (!skippable.has(code)) throw code === '' ? error : unreadableFolder(join(top, path), error);
       warn(code === 'ENOENT' ? `Skipped ${path}: it disappeared while the workspace was sent.` : `Skipped ${path}: ${code}.`);
     }
   }

@@ -11,7 +11,7 @@ import type { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header } from 'tar-stream';
-import { codeOf, messageOf } from '../errors.ts';
+import { codeOf, messageOf } from '../base/errors.ts';
 import { lacksInodes } from '../system/disk-room.ts';
 
 /**

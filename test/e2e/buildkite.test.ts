@@ -51,7 +51,8 @@ test('a job of a fork runs through the filter, with its own rights only', async 
     'echo data > out.txt; buildkite-agent artifact upload out.txt 2>&1 | tail -n 1; exit 3',
   ].join('\n');
   const { exit, log, artifacts, metaData } = await bench.job(command, {
-    ...{ pullRequest: 7, pullRequestRepo: 'https://git.example.org/stranger/demo.git' },
+    pullRequest: 7,
+    pullRequestRepo: 'https://git.example.org/stranger/demo.git',
   });
   expect({ exit, metaData }).toEqual({ exit: 3, metaData: { answer: '42' } });
   expect(log).toMatch(/token ojf\n/);

@@ -3,9 +3,9 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { createClient } from '../../src/api/client.ts';
-import { systemClock } from '../../src/clock.ts';
-import { attend, localDaemon, type Memory } from '../../src/cloud/join/attend.ts';
-import { newSecret, type Order, type StageName } from '../../src/cloud/join/protocol.ts';
+import { attend, localDaemon, type Memory } from '../../src/machines/join/attend.ts';
+import { newSecret, type Order, type StageName } from '../../src/machines/join/protocol.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
@@ -20,7 +20,11 @@ async function attended(home: Home, { order = 'stay', notice }: { order?: Order;
   let memory: Memory | null = null;
   await attend(
     {
-      ...{ machine: { guestEnds: false, away: 60 }, credential: newSecret(), beat: 200, clock: systemClock, log: quiet },
+      machine: { guestEnds: false, away: 60 },
+      credential: newSecret(),
+      beat: 200,
+      clock: systemClock,
+      log: quiet,
       client: {
         async stage(stage) {
           stages.push(stage);

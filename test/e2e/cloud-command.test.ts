@@ -25,7 +25,10 @@ pools: { local: { agents: 1, runtime: process } }
   if (here === undefined || there === undefined) throw new Error('no home');
   const owned = parts.move();
   return {
-    ...{ cloud, here, there, played },
+    cloud,
+    here,
+    there,
+    played,
     async [Symbol.asyncDispose]() {
       await owned.disposeAsync();
       expect(broken).toEqual([]);

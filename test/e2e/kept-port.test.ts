@@ -107,7 +107,8 @@ test('a daemon continues with the socket that its service manager keeps, after k
   const script = `while read _; do LISTEN_FDS=1 /bin/sh -c 'LISTEN_PID=$$ exec "$0" up </dev/null' "$0"; echo over; done`;
   const { fd } = Reflect.get(kept, '_handle') as { fd: number };
   const manager = spawn('/bin/sh', ['-c', script, program], {
-    ...{ cwd: here.cwd, env: here.env },
+    cwd: here.cwd,
+    env: here.env,
     stdio: ['pipe', 'pipe', 'ignore', fd],
   });
   await once(manager, 'spawn');

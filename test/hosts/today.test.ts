@@ -6,7 +6,7 @@ import { spawnSync } from 'node:child_process';
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
-import type { PoolView, StatusView } from '../../src/api/schema.ts';
+import type { PoolView, StatusView } from '../../src/contract/schema.ts';
 import { packThisClone } from '../support/cloud-machine.ts';
 import { lacks } from '../support/require.ts';
 import { createHost, type Host, makeHost } from './machine.ts';

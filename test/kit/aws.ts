@@ -1,10 +1,10 @@
 /** An adapter of AWS at its stand-in, in virtual time. */
 import { randomBytes, randomUUID } from 'node:crypto';
-import { createAws as createAdapter } from '../../src/cloud/aws/aws.ts';
-import { usualImage } from '../../src/cloud/aws/image.ts';
-import type { AwsConfig } from '../../src/cloud/aws/type.ts';
-import { type Cloud, CloudError, type Order } from '../../src/cloud/cloud.ts';
-import type { CloudParts } from '../../src/cloud/kit/caller.ts';
+import { createAws as createAdapter } from '../../src/clouds/aws/aws.ts';
+import type { AwsConfig } from '../../src/clouds/aws/config.ts';
+import { usualImage } from '../../src/clouds/aws/image.ts';
+import type { CloudParts } from '../../src/clouds/kit/caller.ts';
+import { type Cloud, CloudError, type Order } from '../../src/ports/cloud.ts';
 import { type AwsOptions, createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
 import { handClock } from './core.ts';
 
@@ -12,16 +12,16 @@ export const owner = 'box-1';
 const silent = { info: () => {}, warn: () => {}, error: () => {} };
 
 export const awsConfig: AwsConfig = {
-  ...{
-    name: 'aws',
-    type: 'aws',
-    region: 'us-west-2',
-    regions: null,
-    credentials: { kind: 'usual' },
-    subnets: null,
-    securityGroup: null,
-  },
-  ...{ schedulerRole, deathDate: 'cloud', endpoint: null },
+  name: 'aws',
+  type: 'aws',
+  region: 'us-west-2',
+  regions: null,
+  credentials: { kind: 'usual' },
+  subnets: null,
+  securityGroup: null,
+  schedulerRole,
+  deathDate: 'cloud',
+  endpoint: null,
 };
 
 export interface AwsBenchOptions extends Omit<AwsOptions, 'clock'> {
@@ -39,14 +39,24 @@ export function awsBench({ config = {}, parts = {}, ...options }: AwsBenchOption
   );
   const never = new AbortController().signal;
   return {
-    ...{ clock, aws, cloud, never },
+    clock,
+    aws,
+    cloud,
+    never,
     /** What to make next. */
     order(of: Partial<Order> = {}): Order {
       const born = Math.floor((clock.wall() + (cloud.skew() ?? 0)) / 1000);
       return {
-        ...{ owner, run: `onejob-${randomBytes(8).toString('hex')}`, host: 'burst', born, expires: born + 3600 },
-        ...{ offer: { type: 'g4dn.xlarge', spot: false, zone: null }, token: randomUUID(), image: usualImage },
-        ...{ userData: '#cloud-config\n{}\n', disk: 100 },
+        owner,
+        run: `onejob-${randomBytes(8).toString('hex')}`,
+        host: 'burst',
+        born,
+        expires: born + 3600,
+        offer: { type: 'g4dn.xlarge', spot: false, zone: null },
+        token: randomUUID(),
+        image: usualImage,
+        userData: '#cloud-config\n{}\n',
+        disk: 100,
         ...of,
       };
     },

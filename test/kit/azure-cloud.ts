@@ -1,9 +1,9 @@
 /** The Azure adapter against its stand-in, in virtual time. */
-import { createAzure } from '../../src/cloud/azure/azure.ts';
-import type { AzureConfig } from '../../src/cloud/azure/config.ts';
-import type { Cloud, Order } from '../../src/cloud/cloud.ts';
-import { CloudError } from '../../src/cloud/cloud.ts';
-import type { CloudParts } from '../../src/cloud/kit/caller.ts';
+import { createAzure } from '../../src/clouds/azure/azure.ts';
+import type { AzureConfig } from '../../src/clouds/azure/config.ts';
+import type { CloudParts } from '../../src/clouds/kit/caller.ts';
+import type { Cloud, Order } from '../../src/ports/cloud.ts';
+import { CloudError } from '../../src/ports/cloud.ts';
 import {
   type AzureCloudOptions,
   azureCloud,
@@ -22,7 +22,14 @@ export const run = 'onejob-0123456789abcdef';
 export const owner = 'lab-1';
 
 export const azureConfig: AzureConfig = {
-  ...{ name: 'lab', type: 'azure', subscription, location, subnet, securityGroup, publicIp: true, deathDate: 'cloud' },
+  name: 'lab',
+  type: 'azure',
+  subscription,
+  location,
+  subnet,
+  securityGroup,
+  publicIp: true,
+  deathDate: 'cloud',
   credentials: { kind: 'application', tenant, client, secret: { kind: 'env', variable: 'AZURE_SECRET', expires: null } },
   endpoint: 'https://management.azure.com',
   loginEndpoint: 'https://login.microsoftonline.com',
@@ -47,7 +54,11 @@ export function azureWorld({
   const cloud = createAzure(
     { ...azureConfig, ...config },
     {
-      ...{ clock, fetch: azure.fetch, log: silent, variables, version: '1.2.3' },
+      clock,
+      fetch: azure.fetch,
+      log: silent,
+      variables,
+      version: '1.2.3',
       ...(runs !== undefined && { run: runs }),
     },
     // Making one takes longer than everything else here.
@@ -93,9 +104,16 @@ export type AzureWorld = ReturnType<typeof azureWorld>;
 /** `now`: seconds since the epoch by the cloud's clock. */
 export function orderOf({ usualImage: image }: Pick<Cloud, 'usualImage'>, now: number, more: Partial<Order> = {}): Order {
   return {
-    ...{ owner, run, host: 'burst', born: now, expires: now + 6 * 3600, image, disk: 128 },
+    owner,
+    run,
+    host: 'burst',
+    born: now,
+    expires: now + 6 * 3600,
+    image,
+    disk: 128,
     offer: { type: 'Standard_NC4as_T4_v3', spot: false, zone: null },
-    ...{ token: '0b8c0c26-94f5-4e0f-8f5a-0f3f0c9d8e7f', userData: '#cloud-config\nruncmd: [ "true" ]\n' },
+    token: '0b8c0c26-94f5-4e0f-8f5a-0f3f0c9d8e7f',
+    userData: '#cloud-config\nruncmd: [ "true" ]\n',
     ...more,
   };
 }

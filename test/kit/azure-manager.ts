@@ -1,5 +1,6 @@
 /** For tests of the service: one manager on a state directory, with slots of its own, and what its image would say of itself. */
 import { Writable } from 'node:stream';
+import { createLog } from '../../src/base/log.ts';
 import { type AzureClient, createAzureClient } from '../../src/ci/azure-pipelines/client.ts';
 import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
 import type { AzurePool } from '../../src/ci/azure-pipelines/pools.ts';
@@ -7,10 +8,9 @@ import { queuesOf } from '../../src/ci/azure-pipelines/pools.ts';
 import { makeAgentKey } from '../../src/ci/azure-pipelines/script.ts';
 import { createAzurePipelines } from '../../src/ci/azure-pipelines/service.ts';
 import type { AzureServiceConfig } from '../../src/ci/azure-pipelines/type.ts';
-import type { AgentContext, CiEvent, CiService, Registration } from '../../src/ci/ci-service.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import type { AgentId } from '../../src/core/slot.ts';
-import { createLog } from '../../src/log.ts';
+import type { AgentContext, CiEvent, CiService, Registration } from '../../src/ports/ci-service.ts';
 import type { Store } from '../../src/store/store.ts';
 import { type HandAgent, handAgentFromFiles } from '../standins/azure-devops/hand-agent.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
@@ -107,7 +107,10 @@ export function openManager(
   const service = createAzurePipelines({
     config: whole,
     pools: served,
-    ...{ store, client, clock: watched, log: createLog({ json: true, stream }) },
+    store,
+    client,
+    clock: watched,
+    log: createLog({ json: true, stream }),
     makeKey: () => oneKey,
     random: () => 0.5,
     opened: new Set([whole.name, ...(opened ?? [])]),
@@ -135,7 +138,13 @@ export function openManager(
   };
 
   const manager: Manager = {
-    ...{ dir, store, service, client, events, slots, held },
+    dir,
+    store,
+    service,
+    client,
+    events,
+    slots,
+    held,
     context(agent, { inside: text = inside(), ...more } = {}) {
       const pool = more.pool ?? 'ci';
       const common = { agent, pool, slot: `${pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null };

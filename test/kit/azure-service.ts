@@ -7,7 +7,7 @@ import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, expect } from 'vitest';
-import { OnejobError, toFailure } from '../../src/errors.ts';
+import { OnejobError, toFailure } from '../../src/base/errors.ts';
 import { type AzureDevOps, type StandInOptions, startAzureDevOps } from '../standins/azure-devops/standin.ts';
 import { scratch } from '../support/scratch.ts';
 import { type Manager, type ManagerOptions, openManager } from './azure-manager.ts';
@@ -80,7 +80,12 @@ async function openWorld({ notAwaited, ...options }: WorldOptions) {
   };
 
   const world: World = {
-    ...{ azure, pool, clock, tokenFile, said, secrets },
+    azure,
+    pool,
+    clock,
+    tokenFile,
+    said,
+    secrets,
     manager(o = {}) {
       const one = openManager(world, counted, { dir: join(files.path, `state${managers.length}`), ...o });
       managers.push(one);

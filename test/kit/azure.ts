@@ -9,8 +9,8 @@ import { type AzureClient, createAzureClient } from '../../src/ci/azure-pipeline
 import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
 import type { AgentKey } from '../../src/ci/azure-pipelines/script.ts';
 import type { Clock } from '../../src/core/clock.ts';
+import type { SecretReference } from '../../src/schema/secret-reference.ts';
 import type { Credential } from '../../src/secrets/credential.ts';
-import type { SecretReference } from '../../src/secrets/reference.ts';
 import { handClock } from './core.ts';
 
 export interface Seen {

@@ -4,18 +4,19 @@
  */
 
 import { join } from 'node:path';
+import { OnejobError } from '../../src/base/errors.ts';
+import type { Log } from '../../src/base/log.ts';
 import { admit } from '../../src/ci/buildkite/jobs/admission.ts';
 import { createJobRows } from '../../src/ci/buildkite/jobs/job-rows.ts';
-import { type BuildkiteParts, createBuildkite } from '../../src/ci/buildkite/service.ts';
+import type { BuildkiteParts } from '../../src/ci/buildkite/parts.ts';
+import { createBuildkite } from '../../src/ci/buildkite/service.ts';
 import { createStackEntry } from '../../src/ci/buildkite/stacks/stacks.ts';
 import type { BuildkiteServiceConfig } from '../../src/ci/buildkite/type.ts';
-import type { AgentContext, CiEvent, CiService, JobSource } from '../../src/ci/ci-service.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';
 import { createSeal } from '../../src/ci/filter/seal.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
-import { OnejobError } from '../../src/errors.ts';
-import type { Log } from '../../src/log.ts';
+import type { AgentContext, CiEvent, CiService, JobSource } from '../../src/ports/ci-service.ts';
 import type { Store } from '../../src/store/store.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
@@ -81,44 +82,55 @@ export const forkEnv: Readonly<Record<string, string>> = {
 
 export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
   return {
-    ...{ name: 'ci', service: 'bk', runtime: 'docker', queue: 'default', priority: 0, agentName: '{host}-{pool}-{n}', agents: 1 },
+    name: 'ci',
+    service: 'bk',
+    runtime: 'docker',
+    queue: 'default',
+    priority: 0,
+    agentName: '{host}-{pool}-{n}',
+    agents: 1,
     devices: { count: 0, mig: null, model: null, uuids: [] } as unknown as PoolConfig['devices'],
-    ...{
-      tags: ['cuda=12', 'cuda=13'],
-      standby: true,
-      standbyMaxAge: 3_600_000,
-      stopGrace: 35_000,
-      timeout: null,
-      disk: null,
-      holdFailed: null,
-    },
+    tags: ['cuda=12', 'cuda=13'],
+    standby: true,
+    standbyMaxAge: 3_600_000,
+    stopGrace: 35_000,
+    timeout: null,
+    disk: null,
+    holdFailed: null,
     trust: {
-      ...{
-        forks: 'refuse',
-        pipelines: null,
-        branches: null,
-        repositories: null,
-        tags: null,
-        sources: null,
-        others: 'refuse',
-        triggered: 'as-others',
-      },
-      ...{ caches: 'none', image: null, network: 'default' },
+      forks: 'refuse',
+      pipelines: null,
+      branches: null,
+      repositories: null,
+      tags: null,
+      sources: null,
+      others: 'refuse',
+      triggered: 'as-others',
+      caches: 'none',
+      image: null,
+      network: 'default',
     },
-    ...{ isolation: 'full', hooks: null, plugins: null, cacheLimit: 0, imageRecipe: null },
+    isolation: 'full',
+    hooks: null,
+    plugins: null,
+    cacheLimit: 0,
+    imageRecipe: null,
     recipe: {
-      ...{
-        image: 'debian',
-        pull: 'missing',
-        env: {},
-        mounts: [],
-        cpus: null,
-        memory: null,
-        pids: null,
-        shmSize: null,
-        ulimits: [],
-      },
-      ...{ network: 'default', user: null, readOnly: false, tmpfs: {}, capAdd: [], oomScoreAdj: 0 },
+      image: 'debian',
+      pull: 'missing',
+      env: {},
+      mounts: [],
+      cpus: null,
+      memory: null,
+      pids: null,
+      shmSize: null,
+      ulimits: [],
+      network: 'default',
+      user: null,
+      readOnly: false,
+      tmpfs: {},
+      capAdd: [],
+      oomScoreAdj: 0,
       grant: { way: 'auto', capabilities: [], numa: false } as unknown as PoolConfig['recipe']['grant'],
       unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
     },
@@ -128,10 +140,15 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
 
 export function testConfig(more: Partial<BuildkiteServiceConfig> = {}): BuildkiteServiceConfig {
   return {
-    ...{ name: 'bk', type: 'buildkite', endpoint: 'https://agent.example/v3', metricsToken: null },
+    name: 'bk',
+    type: 'buildkite',
+    endpoint: 'https://agent.example/v3',
+    metricsToken: null,
     registration: 'manager',
     token: { kind: 'memory', name: 'a test', expires: null, read: () => 'registration-token' },
-    ...{ pollEvery: 10_000, bootTimeout: 60_000, holdTimeout: 180_000 },
+    pollEvery: 10_000,
+    bootTimeout: 60_000,
+    holdTimeout: 180_000,
     agentPackage: { version: null, from: null, sha256: null },
     ...more,
   };
@@ -153,17 +170,15 @@ export function openManager({
   const alive = new AbortController();
   const whole: BuildkiteParts = {
     config: testConfig(),
-    ...{
-      pools,
-      stacks,
-      clock,
-      log,
-      exitOf: (agent: AgentId) => store.history.get(agent)?.exit ?? null,
-      stateDir: store.dir,
-      places: new Map(),
-      host: 'box',
-      filter: fakeFilter,
-    },
+    pools,
+    stacks,
+    clock,
+    log,
+    exitOf: (agent: AgentId) => store.history.get(agent)?.exit ?? null,
+    stateDir: store.dir,
+    places: new Map(),
+    host: 'box',
+    filter: fakeFilter,
     entry: createStackEntry('bk', stacks, { host: 'box', version: '1.0.0', store, clock }),
     rows: createJobRows('bk', { store, clock, log }),
     async token() {
@@ -199,7 +214,16 @@ export function openManager({
   const service = createBuildkite(whole);
   const jobs = service.jobs as Manager['jobs'];
   const manager: Manager = {
-    ...{ stacks, live, clock, log, store, service, jobs, events, held, lanes },
+    stacks,
+    live,
+    clock,
+    log,
+    store,
+    service,
+    jobs,
+    events,
+    held,
+    lanes,
     token: 'registration-token',
     program: null,
     keys: null,
@@ -225,7 +249,14 @@ export function openManager({
       jobs.committed();
     },
     context: (agent, job, more = {}) => ({
-      ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job, devices: [], cuda: null },
+      agent,
+      pool: 'ci',
+      slot: 'ci/1',
+      name: 'box-ci-1',
+      workspace: '/workspace',
+      job,
+      devices: [],
+      cuda: null,
       ask: () => Promise.reject(new Error('nobody asks')),
       hostAddress: async () => '172.18.0.1',
       ...more,

@@ -1,8 +1,8 @@
 /** For tests: the Stacks API in memory. What it answers is what the service answers, as `stacks.test.ts` holds it against the stand-in. */
 
+import { OnejobError } from '../../src/base/errors.ts';
 import type { ScheduledJob, Stacks } from '../../src/ci/buildkite/stacks/stacks.ts';
 import type { JobId } from '../../src/core/slot.ts';
-import { OnejobError } from '../../src/errors.ts';
 
 export interface FakeJob extends ScheduledJob {
   readonly env: Readonly<Record<string, string>>;

@@ -3,8 +3,8 @@
  * real client against its stand-in, or, for the own queue, the queue itself.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../src/ci/ci-service.ts';
 import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
+import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../src/ports/ci-service.ts';
 
 export interface CiSubject {
   readonly service: CiService;
@@ -172,7 +172,13 @@ export function earlyBoundContract(name: string, open: () => Promise<EarlySubjec
     });
 
     const contextOf = (agent: AgentId): AgentContext => ({
-      ...{ agent, pool: subject.pool, slot: `${subject.pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [] },
+      agent,
+      pool: subject.pool,
+      slot: `${subject.pool}/1`,
+      name: 'box-1',
+      workspace: '/workspace',
+      job: null,
+      devices: [],
       cuda: null,
       ask: async () => subject.inside,
       hostAddress: async () => '127.0.0.1',

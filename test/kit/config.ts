@@ -1,10 +1,12 @@
 /** For the tests of this folder: config files in a folder that goes away, and what is found in them. */
+
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { checkConfig, type LoadOptions } from '../../src/config/load.ts';
-import { formatProblem } from '../../src/config/problem.ts';
+import { formatProblem } from '../../src/schema/problem.ts';
+import { types } from './types.ts';
 
 export const host = { name: 'box', cpus: 64, memory: 2 ** 40 };
 
@@ -31,7 +33,7 @@ export class Folder implements Disposable {
 
   load(content: string | Uint8Array, options: Partial<LoadOptions> = {}) {
     const config = this.write('config.yml', content);
-    return checkConfig({ flags: { config }, env: emptyEnvironment(), host, secrets: 'skip', gpus: false, ...options });
+    return checkConfig({ types, flags: { config }, env: emptyEnvironment(), host, secrets: 'skip', gpus: false, ...options });
   }
 
   [Symbol.dispose](): void {

@@ -1,7 +1,7 @@
 /** A controller's desk in memory. */
 import type { Duplex } from 'node:stream';
-import type { Desk } from '../../src/cloud/join/desk.ts';
-import { type BeatCall, hashOf, type JoinAnswer, newSecret, type Order, type StageCall } from '../../src/cloud/join/protocol.ts';
+import type { Desk } from '../../src/machines/join/desk.ts';
+import { type BeatCall, hashOf, type JoinAnswer, newSecret, type Order, type StageCall } from '../../src/machines/join/protocol.ts';
 
 interface Entry {
   token: string;
@@ -65,7 +65,12 @@ export function memoryDesk(heard: () => void = () => {}) {
     },
   };
   return {
-    ...{ desk, stages, beats, thefts, pipes, unheard },
+    desk,
+    stages,
+    beats,
+    thefts,
+    pipes,
+    unheard,
     /** Expects a machine. Returns its token. */
     expect(run: string, belongings: JoinAnswer = { config: 'pools: {}\n', files: [], beat: 30 }): string {
       const token = newSecret();

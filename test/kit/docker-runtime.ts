@@ -1,8 +1,8 @@
 /** What the tests of this runtime share: a recipe over a test image, a runtime with an owner of its own. */
 import { randomBytes } from 'node:crypto';
 import { tmpdir } from 'node:os';
+import type { Recipe } from '../../src/ports/runtime.ts';
 import { createDockerRuntime, type DockerOptions } from '../../src/runtimes/docker/docker.ts';
-import type { Recipe } from '../../src/runtimes/runtime.ts';
 import { engineThings } from '../support/census-engine.ts';
 import { ensureImages, images } from '../support/images.ts';
 import type { ContractSubject } from './runtime-contract/contract.ts';

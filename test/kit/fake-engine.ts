@@ -3,7 +3,7 @@ import { rmSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Endpoint } from '../../src/engine/endpoint.ts';
+import type { Endpoint } from '../../src/runtimes/engine/endpoint.ts';
 
 type Answer = (request: IncomingMessage, answer: ServerResponse) => void;
 

@@ -1,13 +1,13 @@
 /** For tests: the filter in this process, between a client and a service that is acted out. */
 import { once } from 'node:events';
 import { request as ask, createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
-import { buildkiteRules, rulesOf } from '../../src/ci/buildkite/agent/filter-rules.ts';
+import { buildkiteRules, buildkiteRulesOf } from '../../src/ci/buildkite/agent/filter-rules.ts';
 import { createLeft, type Left } from '../../src/ci/filter/left.ts';
 import type { Rules } from '../../src/ci/filter/rules.ts';
 import { createSeal, type Seal, type Sealed } from '../../src/ci/filter/seal.ts';
 import { createFilterServer, type FilterLimits } from '../../src/ci/filter/server.ts';
-import { systemClock } from '../../src/clock.ts';
-import { noProxies } from '../../src/config/proxies.ts';
+import { noProxies } from '../../src/http/proxies.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { scratch } from '../support/scratch.ts';
 
 export const [jobId, buildId] = ['01935a4b-0000-4000-8000-000000000001', 'b0000000-0000-4000-8000-000000000001'];
@@ -71,9 +71,13 @@ export async function filterBench(
   const said: string[] = [];
   const say = (event: string): void => void said.push(event);
   const filter = createFilterServer({
-    ...{ seal, left, proxies: noProxies, clock: systemClock, limits },
+    seal,
+    left,
+    proxies: noProxies,
+    clock: systemClock,
+    limits,
     identity: { key: Buffer.alloc(32, 9), version: '1' },
-    rules: new Map([[rulesOf, buildkiteRules], ...Object.entries(more)]),
+    rules: new Map([[buildkiteRulesOf, buildkiteRules], ...Object.entries(more)]),
     log: { info: say, warn: say, error: say },
   });
   const server = filter.server().listen(0, '127.0.0.1');
@@ -81,17 +85,20 @@ export async function filterBench(
   const address = server.address();
   const port = typeof address === 'object' && address !== null ? address.port : 0;
   return {
-    ...{ port, seal, left, seen, heads, said },
+    port,
+    seal,
+    left,
+    seen,
+    heads,
+    said,
     token: (use, more = {}) =>
       seal.close({
-        ...{
-          rules: rulesOf,
-          endpoint: `http://127.0.0.1:${service.port}/v3`,
-          token: `real-${use}`,
-          use,
-          job: jobId,
-          build: buildId,
-        },
+        rules: buildkiteRulesOf,
+        endpoint: `http://127.0.0.1:${service.port}/v3`,
+        token: `real-${use}`,
+        use,
+        job: jobId,
+        build: buildId,
         until: Date.now() + 60_000,
         ...more,
       }),

@@ -1,11 +1,11 @@
 /** For tests of Google Cloud in virtual time: the stand-in, an adapter that speaks to it, and orders. */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { setImmediate as turn } from 'node:timers/promises';
-import type { Cloud, HostPlan, Order } from '../../src/cloud/cloud.ts';
-import { openGcp } from '../../src/cloud/gcp/cloud.ts';
-import { usualImage } from '../../src/cloud/gcp/image.ts';
-import type { GcpConfig } from '../../src/cloud/gcp/type.ts';
-import type { CloudParts } from '../../src/cloud/kit/caller.ts';
+import { openGcp } from '../../src/clouds/gcp/cloud.ts';
+import type { GcpConfig } from '../../src/clouds/gcp/config.ts';
+import { usualImage } from '../../src/clouds/gcp/image.ts';
+import type { CloudParts } from '../../src/clouds/kit/caller.ts';
+import type { Cloud, HostPlan, Order } from '../../src/ports/cloud.ts';
 import { createGcp, type GcpOptions, type GcpStandin } from '../standins/gcp/standin.ts';
 import { type HandClock, handClock } from './core.ts';
 
@@ -24,28 +24,39 @@ export interface GcpWorld {
 }
 
 export const gcpConfig: GcpConfig = {
-  ...{ name: 'google', type: 'gcp', project: 'acme-ci', region: 'us-central1', zones: null },
+  name: 'google',
+  type: 'gcp',
+  project: 'acme-ci',
+  region: 'us-central1',
+  zones: null,
   credential: { kind: 'key', key: { kind: 'env', variable: 'GCP_KEY', expires: null } },
   subnetwork: 'projects/acme-ci/regions/us-central1/subnetworks/default',
-  ...{ hasExternalAddress: true, deathDate: 'cloud', endpoint: 'https://compute.googleapis.com' },
+  hasExternalAddress: true,
+  deathDate: 'cloud',
+  endpoint: 'https://compute.googleapis.com',
 };
 
 /** What a preflight examines, without its image. */
 export const planOf = (type: string, spot: HostPlan['spot']): Omit<HostPlan, 'image'> => ({
-  ...{ host: 'burst', types: [type], spot, disk: 50, max: 1, lifetime: 3_600_000, budget: null, prices: {} },
+  host: 'burst',
+  types: [type],
+  spot,
+  disk: 50,
+  max: 1,
+  lifetime: 3_600_000,
+  budget: null,
+  prices: {},
 });
 
 export async function gcpWorld(options: Partial<GcpOptions> = {}, config: Partial<GcpConfig> = {}): Promise<GcpWorld> {
   const clock = handClock();
   const gcp = createGcp({ clock, ...options });
   const parts: CloudParts = {
-    ...{
-      clock,
-      fetch: gcp.fetch,
-      log: { info() {}, warn() {}, error() {} },
-      variables: { GCP_KEY: gcp.keyFile() },
-      version: '1.2.3',
-    },
+    clock,
+    fetch: gcp.fetch,
+    log: { info() {}, warn() {}, error() {} },
+    variables: { GCP_KEY: gcp.keyFile() },
+    version: '1.2.3',
     run: async () => {
       throw new Error('no program here');
     },
@@ -59,7 +70,10 @@ export async function gcpWorld(options: Partial<GcpOptions> = {}, config: Partia
   };
 
   return {
-    ...{ clock, gcp, another, cloud: await another(config) },
+    clock,
+    gcp,
+    another,
+    cloud: await another(config),
     async done(call) {
       let isOver = false;
       const over = (): void => {
@@ -87,8 +101,16 @@ export async function gcpWorld(options: Partial<GcpOptions> = {}, config: Partia
       const born = Math.floor(gcp.now() / 1000);
       const offer = { type: 'n1-standard-4/nvidia-tesla-t4', spot: false, zone: 'us-central1-a' };
       return {
-        ...{ owner: 'lab-7', run: `onejob-${randomBytes(8).toString('hex')}`, host: 'burst', born, expires: born + 6 * 3600 },
-        ...{ offer, token: randomUUID(), image: usualImage, userData: '#cloud-config\n', disk: 50 },
+        owner: 'lab-7',
+        run: `onejob-${randomBytes(8).toString('hex')}`,
+        host: 'burst',
+        born,
+        expires: born + 6 * 3600,
+        offer,
+        token: randomUUID(),
+        image: usualImage,
+        userData: '#cloud-config\n',
+        disk: 50,
         ...more,
       };
     },

@@ -1,6 +1,5 @@
 /** Gitea bound late, on a Gitea in memory: slots whose jobs are moved by hand, a state directory on disk, and time moved by hand. */
 import { join } from 'node:path';
-import type { AgentContext, CiEvent, JobSource } from '../../src/ci/ci-service.ts';
 import { createLeft } from '../../src/ci/filter/left.ts';
 import { createSeal } from '../../src/ci/filter/seal.ts';
 import { createGiteaClient } from '../../src/ci/gitea/client.ts';
@@ -10,6 +9,7 @@ import { createLateRows } from '../../src/ci/kit/job-rows.ts';
 import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
+import type { AgentContext, CiEvent, JobSource } from '../../src/ports/ci-service.ts';
 import type { SecretKeys } from '../../src/secrets/keys.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
@@ -47,25 +47,46 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
     return work;
   };
   const config: GiteaServiceConfig = {
-    ...{ name: 'forge', type: 'gitea', url: gitea.url, pollEvery: 5_000, bootTimeout: 60_000, binding: 'late' },
+    name: 'forge',
+    type: 'gitea',
+    url: gitea.url,
+    pollEvery: 5_000,
+    bootTimeout: 60_000,
+    binding: 'late',
     token: { kind: 'memory', name: 'the test', expires: null, read: () => 'secret-token' },
     agentPackage: { version: null, from: null, sha256: null },
   };
   const left = createLeft(join(store.dir, 'filter'));
   const pool = testPool({ service: 'forge', queue: 'acme', tags: [], ...more });
   const client = createGiteaClient({
-    ...{ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' },
+    url: gitea.url,
+    token: async () => 'secret-token',
+    clock,
+    fetch: gitea.fetch,
+    version: '0.0.0',
   });
   const program = {
-    ...{ folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' } as const },
+    folder: '/tools/at-1',
+    ready: async () => '/tools/at-1/gitea-runner',
+    state: { kind: 'unknown' } as const,
   };
   const own = { config, client, program, clock, log, owner: '0123456789abcdef' };
   const port = giteaPort({
-    ...{ ...own, host: 'box', pool, runners: { ...runners, keep: (id, one) => track(runners.keep(id, one)) } },
+    ...own,
+    host: 'box',
+    pool,
+    runners: { ...runners, keep: (id, one) => track(runners.keep(id, one)) },
     held: files.all().map((found) => ('given' in found ? found.given.runner.id : found.begun.runner.id)),
   });
   const service = createLateGitea({
-    ...{ ...own, port, images: [], pollEvery: askEvery, pools: [pool], stateDir: store.dir, left, filter: fakeFilter },
+    ...own,
+    port,
+    images: [],
+    pollEvery: askEvery,
+    pools: [pool],
+    stateDir: store.dir,
+    left,
+    filter: fakeFilter,
     places: new Map(),
     files: { ...files, keep: (id, one) => track(files.keep(id, one)) },
     rows: createLateRows('forge', { store, clock, log }, (one) => ({
@@ -88,7 +109,17 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
     }
   }
   const bench = {
-    ...{ gitea, service, jobs, store, clock, log, lanes, events, exits, left, dir },
+    gitea,
+    service,
+    jobs,
+    store,
+    clock,
+    log,
+    lanes,
+    events,
+    exits,
+    left,
+    dir,
     files: () =>
       files
         .all()
@@ -112,7 +143,14 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
       jobs.committed();
     },
     context: (agent: AgentId, job: JobId | null): AgentContext => ({
-      ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job, devices: [], cuda: null },
+      agent,
+      pool: 'ci',
+      slot: 'ci/1',
+      name: 'box-ci-1',
+      workspace: '/workspace',
+      job,
+      devices: [],
+      cuda: null,
       ask: () => Promise.reject(new Error('nobody asks')),
       hostAddress: async () => '172.18.0.1',
     }),

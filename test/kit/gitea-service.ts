@@ -2,15 +2,16 @@
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
+import { createLog } from '../../src/base/log.ts';
 import { createGiteaClient } from '../../src/ci/gitea/client.ts';
 import { createRunnerKeys } from '../../src/ci/gitea/keys.ts';
-import { createGitea, type GiteaParts } from '../../src/ci/gitea/service.ts';
+import type { GiteaParts } from '../../src/ci/gitea/parts.ts';
+import { createGitea } from '../../src/ci/gitea/service.ts';
 import type { GiteaServiceConfig } from '../../src/ci/gitea/type.ts';
-import { systemClock } from '../../src/clock.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import type { Exit } from '../../src/core/slot.ts';
-import { createLog } from '../../src/log.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { scratch } from '../support/scratch.ts';
 import { type MemoryGitea, memoryGitea } from './gitea.ts';
@@ -37,7 +38,12 @@ export function giteaService(options: Options = {}) {
   const live = new Set<string>();
   const exits = new Map<string, Exit>();
   const config: GiteaServiceConfig = {
-    ...{ name: 'forge', type: 'gitea', url: gitea.url, pollEvery: 20, bootTimeout: 60_000, binding: 'early' },
+    name: 'forge',
+    type: 'gitea',
+    url: gitea.url,
+    pollEvery: 20,
+    bootTimeout: 60_000,
+    binding: 'early',
     token: { kind: 'memory', name: 'the test', expires: null, read: () => 'secret-token' },
     agentPackage: { version: null, from: null, sha256: null },
   };
@@ -47,7 +53,12 @@ export function giteaService(options: Options = {}) {
   const keyDir = join(dir.path, 'keys');
   mkdirSync(keyDir);
   const service = createGitea({
-    ...{ config, pools, store, clock, random: () => 0.5, opened: new Set(['forge']) },
+    config,
+    pools,
+    store,
+    clock,
+    random: () => 0.5,
+    opened: new Set(['forge']),
     client: createGiteaClient({ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' }),
     program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' }, ...program },
     keys: createRunnerKeys(keyDir),
@@ -63,7 +74,13 @@ export function giteaService(options: Options = {}) {
     return found;
   };
   return {
-    ...{ gitea, service, store, live, exits, keyDir, runnerOf },
+    gitea,
+    service,
+    store,
+    live,
+    exits,
+    keyDir,
+    runnerOf,
     close(): void {
       store.close();
       dir[Symbol.dispose]();

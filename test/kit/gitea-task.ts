@@ -42,13 +42,26 @@ function taskOf(id: number, { context, secrets, vars, ...more }: TaskSpec): Buff
 
 const sha = 'c0ffee'.padEnd(40, '0');
 const pushed = {
-  ...{ repository: 'acme/demo', repositoryUrl: 'http://forge/acme/demo', ref: 'refs/heads/main', sha, actor: 'ann' },
-  ...{ event_name: 'push', run_id: '9', run_number: '7', run_attempt: '1', job: 'j', workflow: 'a.yml', ref_protected: false },
+  repository: 'acme/demo',
+  repositoryUrl: 'http://forge/acme/demo',
+  ref: 'refs/heads/main',
+  sha,
+  actor: 'ann',
+  event_name: 'push',
+  run_id: '9',
+  run_number: '7',
+  run_attempt: '1',
+  job: 'j',
+  workflow: 'a.yml',
+  ref_protected: false,
   event: { commits: [{ id: 'c0ffee', added: [], size: 1.5 }], before: null },
 };
 
 export const forkPull = (from: string | null = 'http://forge/mallory/demo') => ({
-  ...{ ref: 'refs/pull/12/head', event_name: 'pull_request', head_ref: 'main', base_ref: 'main' },
+  ref: 'refs/pull/12/head',
+  event_name: 'pull_request',
+  head_ref: 'main',
+  base_ref: 'main',
   event: { pull_request: { number: 12, head: { ref: 'main', repo: from === null ? null : { html_url: from } } } },
 });
 

@@ -56,15 +56,29 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     return row;
   };
   const jobView = ({ id, labels, status, conclusion, runner, attempt, step }: JobRow) => ({
-    ...{ id, name: 'j', labels, status, conclusion, run_id: id, run_attempt: attempt, head_branch: 'main' },
+    id,
+    name: 'j',
+    labels,
+    status,
+    conclusion,
+    run_id: id,
+    run_attempt: attempt,
+    head_branch: 'main',
     url: `http://forge/api/v1/repos/acme/demo/actions/jobs/${id}`,
     html_url: `http://forge/acme/demo/actions/runs/${id}/jobs/0`,
     runner_id: runner ?? undefined,
     steps: step === null ? [] : [{ name: 'run', number: 0, status: 'completed', conclusion: step }],
-    ...{ created_at: '2026-01-01T00:00:00Z', started_at: runner === null ? never : '2026-01-01T00:00:01Z', completed_at: never },
+    created_at: '2026-01-01T00:00:00Z',
+    started_at: runner === null ? never : '2026-01-01T00:00:01Z',
+    completed_at: never,
   });
   const runnerView = ({ id, name, labels, disabled, isOnline }: RunnerRow) => ({
-    ...{ id, name, disabled, busy: false, ephemeral: true, status: isOnline ? 'online' : 'offline' },
+    id,
+    name,
+    disabled,
+    busy: false,
+    ephemeral: true,
+    status: isOnline ? 'online' : 'offline',
     labels: labels.map((label, at) => ({ id: at, name: label, type: 'custom' })),
   });
   const paged = <T>(key: string, rows: readonly T[], query: URLSearchParams, view: (row: T) => unknown) => {
@@ -186,7 +200,14 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
   };
 
   return {
-    ...{ fetch: answer, url: 'http://forge', runners, jobs, calls, add, end, fetchTask },
+    fetch: answer,
+    url: 'http://forge',
+    runners,
+    jobs,
+    calls,
+    add,
+    end,
+    fetchTask,
     queue(labels: readonly string[], spec: TaskSpec = {}): JobRow {
       const id = jobs.length + 1;
       const row: JobRow = {

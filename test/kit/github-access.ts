@@ -45,7 +45,9 @@ export function grants({ kind, permissions }: Credential, needs: string | null):
 
 export function createAccess(clock: Clock, world: World, faults: { readonly unusableFor: number }) {
   const app = {
-    ...{ id: 4_711, clientId: 'Iv23liExample', key: sharedKey() },
+    id: 4_711,
+    clientId: 'Iv23liExample',
+    key: sharedKey(),
     /** As a person downloads it. */
     pem: sharedKey().export({ type: 'pkcs1', format: 'pem' }).toString(),
   };
@@ -91,13 +93,22 @@ export function createAccess(clock: Clock, world: World, faults: { readonly unus
   };
   const view = (row: Installation) =>
     filled('installation', {
-      ...{ id: row.id, app_id: app.id, client_id: app.clientId, app_slug: 'onejob', permissions: row.permissions, events: [] },
-      ...{ account: filled('simple-user', { login: row.account, type: 'Organization' }), target_type: 'Organization' },
-      ...{ repository_selection: row.repositories === null ? 'all' : 'selected', suspended_at: null },
+      id: row.id,
+      app_id: app.id,
+      client_id: app.clientId,
+      app_slug: 'onejob',
+      permissions: row.permissions,
+      events: [],
+      account: filled('simple-user', { login: row.account, type: 'Organization' }),
+      target_type: 'Organization',
+      repository_selection: row.repositories === null ? 'all' : 'selected',
+      suspended_at: null,
     });
 
   const access = {
-    ...{ app, installations, quota },
+    app,
+    installations,
+    quota,
     install(account: string, permissions: Permissions): Installation {
       const row = { id: 50 + installations.length, account, permissions, repositories: null, isSuspended: false };
       installations.push(row);
@@ -107,7 +118,9 @@ export function createAccess(clock: Clock, world: World, faults: { readonly unus
     userToken: (permissions: Permissions | null = null): string =>
       addToken('ghp_', {
         credential: { kind: 'user', permissions, account: null, repositories: null },
-        ...{ createdAt: clock.now(), expiresAt: Number.POSITIVE_INFINITY, payer: 'user' },
+        createdAt: clock.now(),
+        expiresAt: Number.POSITIVE_INFINITY,
+        payer: 'user',
       }),
     /** Someone takes all tokens back. */
     revokeTokens: (): void => tokens.clear(),

@@ -46,7 +46,8 @@ export interface RestOperation {
 
 const docs = 'https://docs.github.com/rest';
 export const refusal = (status: number, message: string, more: Readonly<Record<string, string>> = {}): Answer => ({
-  ...{ status, headers: more },
+  status,
+  headers: more,
   body: { message, documentation_url: docs, ...(status !== 422 && { status: String(status) }) },
 });
 export const absent = (): Answer => refusal(404, 'Not Found');
@@ -116,33 +117,45 @@ export function restOperations(parts: RestParts): {
     const repository = repositoryView(run.repository, 'minimal-repository');
     const attempt = Math.max(1, ...jobsOf(run).map((job) => job.attempt));
     return filled('workflow-run', {
-      ...{ id: run.id, event: run.event, status, conclusion, html_url: page, run_number: run.id - 6_999, run_attempt: attempt },
-      ...{ ...code, ...people, ...times, repository, head_repository: headOf(run), pull_requests: [] },
+      id: run.id,
+      event: run.event,
+      status,
+      conclusion,
+      html_url: page,
+      run_number: run.id - 6_999,
+      run_attempt: attempt,
+      ...code,
+      ...people,
+      ...times,
+      repository,
+      head_repository: headOf(run),
+      pull_requests: [],
     });
   };
   const jobView = (job: Job) => {
     const { run, ranOn } = job;
     const page = `${site}/${run.repository.owner}/${run.repository.name}/actions/runs/${run.id}/job/${job.id}`;
     const times = {
-      ...{ created_at: time(job.queuedAt), started_at: time(job.startedAt ?? job.queuedAt) },
+      created_at: time(job.queuedAt),
+      started_at: time(job.startedAt ?? job.queuedAt),
       completed_at: job.completedAt === null ? null : time(job.completedAt),
     };
     const names = { name: job.name, workflow_name: 'ci', head_branch: run.branch, head_sha: 'a'.repeat(40) };
     const group = world.groups.find(({ id }) => id === ranOn?.group);
     const state = { status: run.held === null ? job.status : 'waiting', conclusion: job.conclusion, labels: [...job.labels] };
     return filled('job', {
-      ...{
-        id: job.id,
-        run_id: run.id,
-        run_attempt: job.attempt,
-        html_url: page,
-        ...names,
-        ...state,
-        ...times,
-        steps: stepsOf(job),
-      },
-      ...{ runner_id: ranOn?.id ?? null, runner_name: ranOn?.name ?? null },
-      ...{ runner_group_id: group?.id ?? null, runner_group_name: group?.name ?? null },
+      id: job.id,
+      run_id: run.id,
+      run_attempt: job.attempt,
+      html_url: page,
+      ...names,
+      ...state,
+      ...times,
+      steps: stepsOf(job),
+      runner_id: ranOn?.id ?? null,
+      runner_name: ranOn?.name ?? null,
+      runner_group_id: group?.id ?? null,
+      runner_group_name: group?.name ?? null,
     });
   };
 
@@ -166,15 +179,28 @@ export function restOperations(parts: RestParts): {
     // Lower-cased, and not in the order sent (seen live by others). Nothing is added.
     const labels = runner.labels.map((name, at) => ({ id: at + 1, name, type: 'custom' })).reverse();
     return {
-      ...{ id: runner.id, name: runner.name, runner_group_id: runner.group, os: runner.version === null ? 'unknown' : 'linux' },
-      ...{ status: isOnline ? 'online' : 'offline', busy: isBusy, ephemeral: true, version: runner.version, labels },
+      id: runner.id,
+      name: runner.name,
+      runner_group_id: runner.group,
+      os: runner.version === null ? 'unknown' : 'linux',
+      status: isOnline ? 'online' : 'offline',
+      busy: isBusy,
+      ephemeral: true,
+      version: runner.version,
+      labels,
     };
   };
   const groupView = (group: Group, isEnterprise: boolean) => ({
-    ...{ id: group.id, name: group.name, visibility: group.visibility, default: group.id === 1, runners_url: `${site}/unused` },
+    id: group.id,
+    name: group.name,
+    visibility: group.visibility,
+    default: group.id === 1,
+    runners_url: `${site}/unused`,
     ...(!isEnterprise && { inherited: false }),
-    ...{ allows_public_repositories: group.allowsPublic, workflow_restrictions_read_only: false },
-    ...{ restricted_to_workflows: group.workflows !== null, selected_workflows: group.workflows ?? [] },
+    allows_public_repositories: group.allowsPublic,
+    workflow_restrictions_read_only: false,
+    restricted_to_workflows: group.workflows !== null,
+    selected_workflows: group.workflows ?? [],
   });
 
   const repositoryOf = ({ path, credential }: RestCall): Repository | null => {
@@ -334,8 +360,10 @@ export function restOperations(parts: RestParts): {
     const isPerson = world.people.has(owner);
     const { check_run_url, run_url, node_id, ...seen } = jobView(job);
     return filled(name, {
-      ...{ action, workflow_job: { ...seen, check_run_url, run_url, node_id, status: action } },
-      ...{ repository: repositoryView(repository, 'repository-webhooks'), sender: user(job.run.actor) },
+      action,
+      workflow_job: { ...seen, check_run_url, run_url, node_id, status: action },
+      repository: repositoryView(repository, 'repository-webhooks'),
+      sender: user(job.run.actor),
       ...(!isPerson && { organization: filled('organization-simple-webhooks', { login: owner }) }),
     });
   };

@@ -64,8 +64,13 @@ export function parseJwt(token: string) {
 export const isOlder = (one: string, other: string): boolean => one.localeCompare(other, 'en', { numeric: true }) < 0;
 
 const conclusions: Readonly<Record<string, Conclusion>> = {
-  ...{ succeeded: 'success', failed: 'failure', canceled: 'cancelled', cancelled: 'cancelled', skipped: 'skipped' },
-  ...{ succeededwithissues: 'success', abandoned: 'failure' },
+  succeeded: 'success',
+  failed: 'failure',
+  canceled: 'cancelled',
+  cancelled: 'cancelled',
+  skipped: 'skipped',
+  succeededwithissues: 'success',
+  abandoned: 'failure',
 };
 
 export function runnerServices({ world, origin, faults }: RunnerParts) {
@@ -83,9 +88,17 @@ export function runnerServices({ world, origin, faults }: RunnerParts) {
     const rsa = { exponent: 'e', modulus: 'n', d: 'd', p: 'p', q: 'q', dp: 'dp', dq: 'dq', inverseQ: 'qi' };
     const files = {
       '.runner': {
-        ...{ AgentId: String(runner.id), AgentName: runner.name, PoolId: String(runner.group), PoolName: 'Default' },
-        ...{ DisableUpdate: 'false', Ephemeral: 'true', UseV2Flow: 'true', WorkFolder: runner.workFolder, GitHubUrl: page },
-        ...{ ServerUrl: `${origin}/`, ServerUrlV2: `${services}/broker/` },
+        AgentId: String(runner.id),
+        AgentName: runner.name,
+        PoolId: String(runner.group),
+        PoolName: 'Default',
+        DisableUpdate: 'false',
+        Ephemeral: 'true',
+        UseV2Flow: 'true',
+        WorkFolder: runner.workFolder,
+        GitHubUrl: page,
+        ServerUrl: `${origin}/`,
+        ServerUrlV2: `${services}/broker/`,
       },
       '.credentials': {
         Scheme: 'OAuth',
@@ -241,10 +254,22 @@ function jobMessage(job: Job, services: string) {
   const { run } = job;
   const name = `${run.repository.owner}/${run.repository.name}`;
   const github = {
-    ...{ event_name: run.event, event: {}, workflow: 'ci', repository: name, repository_owner: run.repository.owner },
-    ...{ ref: `refs/heads/${run.branch}`, sha: 'a'.repeat(40), run_id: String(run.id), run_number: '1', run_attempt: '1' },
-    ...{ actor: run.actor, token: 'unused', workspace: '', server_url: 'https://github.test' },
-    ...{ api_url: 'https://api.github.test', graphql_url: 'https://api.github.test/graphql' },
+    event_name: run.event,
+    event: {},
+    workflow: 'ci',
+    repository: name,
+    repository_owner: run.repository.owner,
+    ref: `refs/heads/${run.branch}`,
+    sha: 'a'.repeat(40),
+    run_id: String(run.id),
+    run_number: '1',
+    run_attempt: '1',
+    actor: run.actor,
+    token: 'unused',
+    workspace: '',
+    server_url: 'https://github.test',
+    api_url: 'https://api.github.test',
+    graphql_url: 'https://api.github.test/graphql',
   };
   const endpoint = {
     name: 'SystemVssConnection',
@@ -254,7 +279,11 @@ function jobMessage(job: Job, services: string) {
     data: { FeedStreamUrl: `${services.replace(/^http/, 'ws')}/feed`, ResultsServiceUrl: `${services}/results/` },
   };
   return {
-    ...{ messageType: 'RunnerJobRequest', jobId: job.uuid, jobDisplayName: job.name, jobName: '__default', requestId: job.id },
+    messageType: 'RunnerJobRequest',
+    jobId: job.uuid,
+    jobDisplayName: job.name,
+    jobName: '__default',
+    requestId: job.id,
     plan: { scopeIdentifier: randomUUID(), planId: job.plan, planType: 'actions', version: 12 },
     timeline: { id: randomUUID(), changeId: 1 },
     resources: { endpoints: [endpoint] },
@@ -265,15 +294,25 @@ function jobMessage(job: Job, services: string) {
       needs: { t: 2 },
       inputs: { t: 2 },
     },
-    ...{ workspace: {}, mask: [], environmentVariables: [], defaults: [], fileTable: [run.path], billingOwnerId: '1' },
+    workspace: {},
+    mask: [],
+    environmentVariables: [],
+    defaults: [],
+    fileTable: [run.path],
+    billingOwnerId: '1',
     variables: {
       'system.github.token': { value: 'unused', isSecret: true },
       'system.github.job': { value: job.name },
       'system.github.results_endpoint': { value: `${services}/results/` },
     },
     steps: job.steps.map((lines, at) => ({
-      ...{ id: randomUUID(), type: 'action', name: `__run_${at}`, contextName: `__run_${at}`, reference: { type: 'script' } },
-      ...{ displayNameToken: `Step ${at + 1}`, condition: 'success()' },
+      id: randomUUID(),
+      type: 'action',
+      name: `__run_${at}`,
+      contextName: `__run_${at}`,
+      reference: { type: 'script' },
+      displayNameToken: `Step ${at + 1}`,
+      condition: 'success()',
       inputs: { type: 2, map: [{ Key: 'script', Value: lines.join('\n') }] },
     })),
   };

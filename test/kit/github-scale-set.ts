@@ -73,15 +73,23 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
     const free = offersOf(set);
     const busy = runners.filter(({ job }) => job !== null).length;
     return {
-      ...{ totalAvailableJobs: free.length, totalAssignedJobs: mine.length },
+      totalAvailableJobs: free.length,
+      totalAssignedJobs: mine.length,
       totalAcquiredJobs: mine.filter(({ status }) => status === 'queued').length,
       totalRunningJobs: mine.filter(({ status }) => status === 'in_progress').length,
-      ...{ totalRegisteredRunners: runners.length, totalBusyRunners: busy, totalIdleRunners: runners.length - busy },
+      totalRegisteredRunners: runners.length,
+      totalBusyRunners: busy,
+      totalIdleRunners: runners.length - busy,
     };
   };
   const setView = (set: ScaleSet) => ({
-    ...{ id: set.id, name: set.name, runnerGroupId: set.group, labels: set.labels, createdOn: set.createdOn },
-    ...{ RunnerSetting: { disableUpdate: set.disableUpdate }, statistics: statistics(set) },
+    id: set.id,
+    name: set.name,
+    runnerGroupId: set.group,
+    labels: set.labels,
+    createdOn: set.createdOn,
+    RunnerSetting: { disableUpdate: set.disableUpdate },
+    statistics: statistics(set),
     runnerGroupName: world.groups.find(({ id }) => id === set.group)?.name,
     runnerJitConfigUrl: `${services}/tenant/_apis/runtime/runnerscalesets/${set.id}/generatejitconfig`,
   });
@@ -91,10 +99,21 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
     const { run } = job;
     const { owner: ownerName, name: repositoryName } = run.repository;
     const about = {
-      ...{ messageType, runnerRequestId: job.id, ownerName, repositoryName, jobId: job.uuid, jobDisplayName: job.name },
-      ...{ jobWorkflowRef: `${ownerName}/${repositoryName}/${run.path}@refs/heads/${run.branch}`, workflowRunId: run.id },
-      ...{ eventName: run.event, requestLabels: job.labels, queueTime: time(job.queuedAt), scaleSetAssignTime: time(job.queuedAt) },
-      ...{ runnerAssignTime: time(job.startedAt), finishTime: time(job.completedAt), ...more },
+      messageType,
+      runnerRequestId: job.id,
+      ownerName,
+      repositoryName,
+      jobId: job.uuid,
+      jobDisplayName: job.name,
+      jobWorkflowRef: `${ownerName}/${repositoryName}/${run.path}@refs/heads/${run.branch}`,
+      workflowRunId: run.id,
+      eventName: run.event,
+      requestLabels: job.labels,
+      queueTime: time(job.queuedAt),
+      scaleSetAssignTime: time(job.queuedAt),
+      runnerAssignTime: time(job.startedAt),
+      finishTime: time(job.completedAt),
+      ...more,
     };
     set.messages.push({ id: set.nextMessage, body: [about] });
     set.nextMessage += 1;
@@ -113,8 +132,12 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
   });
 
   const sessionView = (set: ScaleSet) => ({
-    ...{ sessionId: set.session?.id, ownerName: set.session?.owner, runnerScaleSet: setView(set), statistics: statistics(set) },
-    ...{ messageQueueUrl: `${services}/queue/${set.id}?sessionId=${set.session?.id}`, messageQueueAccessToken: set.queueToken },
+    sessionId: set.session?.id,
+    ownerName: set.session?.owner,
+    runnerScaleSet: setView(set),
+    statistics: statistics(set),
+    messageQueueUrl: `${services}/queue/${set.id}?sessionId=${set.session?.id}`,
+    messageQueueAccessToken: set.queueToken,
   });
   const ofSession = (set: ScaleSet, id: string | undefined, { method, json }: ServiceCall): Answer => {
     if (method === 'POST') {

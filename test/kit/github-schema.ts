@@ -53,7 +53,8 @@ function merged(schema: Schema): Schema {
   if (own.allOf === undefined) return own;
   const parts = own.allOf.map(merged);
   return {
-    ...{ ...parts[0], ...own },
+    ...parts[0],
+    ...own,
     properties: Object.assign({}, ...parts.map(({ properties }) => properties), own.properties),
     required: [...parts.flatMap(({ required }) => required ?? []), ...(own.required ?? [])],
   };

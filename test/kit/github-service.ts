@@ -1,15 +1,16 @@
 /** The service on a GitHub in memory. */
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
-import type { AgentContext } from '../../src/ci/ci-service.ts';
+import { createLog } from '../../src/base/log.ts';
 import { createGithubClient } from '../../src/ci/github/client.ts';
+import type { GithubCredential, GithubServiceConfig } from '../../src/ci/github/config.ts';
+import type { GithubParts } from '../../src/ci/github/parts.ts';
 import { createScaleSets } from '../../src/ci/github/scale-sets.ts';
-import { createGithub, type GithubParts } from '../../src/ci/github/service.ts';
-import type { GithubCredential, GithubServiceConfig } from '../../src/ci/github/type.ts';
-import { systemClock } from '../../src/clock.ts';
+import { createGithub } from '../../src/ci/github/service.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
-import { createLog } from '../../src/log.ts';
+import type { AgentContext } from '../../src/ports/ci-service.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { scratch } from '../support/scratch.ts';
 import { type MemoryGitHub, memoryGitHub } from './github.ts';
@@ -55,9 +56,20 @@ export function githubService(options: Options = {}) {
       ? { kind: 'app', id: github.app.id, privateKey: memory(key), installation: null }
       : { kind: 'token', token: memory(token) };
   const config: GithubServiceConfig = {
-    ...{ name: 'hub', type: 'github', url: github.origin, credential, group: 'Default', mode: 'jit' },
-    ...{ webhook: null, docker: null, forks: 'refuse', public: 'refuse', pollEvery: 20, bootTimeout: 60_000 },
-    ...{ agentPackage: { version: null, from: null, sha256: null }, mountedRunner: null },
+    name: 'hub',
+    type: 'github',
+    url: github.origin,
+    credential,
+    group: 'Default',
+    mode: 'jit',
+    webhook: null,
+    docker: null,
+    forks: 'refuse',
+    public: 'refuse',
+    pollEvery: 20,
+    bootTimeout: 60_000,
+    agentPackage: { version: null, from: null, sha256: null },
+    mountedRunner: null,
     ...options.config,
   };
   const pools = queues.map((queue, n) => {
@@ -77,17 +89,15 @@ export function githubService(options: Options = {}) {
   const log = createLog({ json: true, stream: new PassThrough() });
   const sets = config.mode === 'jit' ? null : createScaleSets({ ...common, url: config.url, client, owner: 'onejob-test', log });
   const parts: GithubParts = {
-    ...{
-      config,
-      pools,
-      store,
-      clock,
-      client,
-      sets,
-      log,
-      random: () => 0.5,
-      opened: new Set(['hub']),
-    },
+    config,
+    pools,
+    store,
+    clock,
+    client,
+    sets,
+    log,
+    random: () => 0.5,
+    opened: new Set(['hub']),
     slots: {
       poolOf: (agent) => (live.has(agent) ? 'ci' : null),
       silentFor: () => null,
@@ -98,7 +108,13 @@ export function githubService(options: Options = {}) {
   };
   const service = createGithub(parts);
   return {
-    ...{ github, service, client, store, live, key, parts },
+    github,
+    service,
+    client,
+    store,
+    live,
+    key,
+    parts,
     close(): void {
       store.close();
       dir[Symbol.dispose]();
@@ -115,7 +131,14 @@ export function jitIn(script: string): string {
 
 /** What registers an agent in slot 1 of pool `ci`. */
 export const contextOf = (agent: string, more: Partial<AgentContext> = {}): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+  agent,
+  pool: 'ci',
+  slot: 'ci/1',
+  name: 'box-1',
+  workspace: '/workspace',
+  job: null,
+  devices: [],
+  cuda: null,
   ask: async () => inside,
   hostAddress: async () => '127.0.0.1',
   ...more,
@@ -124,6 +147,13 @@ export const contextOf = (agent: string, more: Partial<AgentContext> = {}): Agen
 /** What the script in front of a job says of it. */
 export const jobLine = (more: object = {}): string =>
   `onejob: job ${JSON.stringify({
-    ...{ repository: 'acme/demo', run: 7_000, number: 12, workflow: 'CI', name: 'build', event: 'push' },
-    ...{ ref: 'refs/heads/main', refused: null, ...more },
+    repository: 'acme/demo',
+    run: 7_000,
+    number: 12,
+    workflow: 'CI',
+    name: 'build',
+    event: 'push',
+    ref: 'refs/heads/main',
+    refused: null,
+    ...more,
   })}`;

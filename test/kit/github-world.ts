@@ -190,8 +190,13 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
     repository(name: string, options: Partial<Pick<Repository, 'isPrivate' | 'isArchived' | 'approval'>> = {}): Repository {
       const [owner = '', repo = ''] = name.split('/');
       const row: Repository = {
-        ...{ id: 300 + repositories.size, owner, name: repo, isPrivate: true, isArchived: false },
-        ...{ approval: 'first_time_contributors', ...options },
+        id: 300 + repositories.size,
+        owner,
+        name: repo,
+        isPrivate: true,
+        isArchived: false,
+        approval: 'first_time_contributors',
+        ...options,
       };
       repositories.set(name.toLowerCase(), row);
       return row;

@@ -15,14 +15,17 @@ function bench(options: GitHubOptions = {}) {
   let token = github.userToken();
   const call = async (method: string, path: string, body?: unknown, headers: Record<string, string> = {}) => {
     const answer = await github.fetch(`${github.api}${path}`, {
-      ...{ method, headers: { authorization: `Bearer ${token}`, ...headers } },
+      method,
+      headers: { authorization: `Bearer ${token}`, ...headers },
       ...(body !== undefined && { body: JSON.stringify(body) }),
     });
     const text = await answer.text();
     return { status: answer.status, body: (text === '' ? null : JSON.parse(text)) as Row, headers: answer.headers };
   };
   return {
-    ...{ github, clock, call },
+    github,
+    clock,
+    call,
     use(other: string) {
       token = other;
     },
@@ -47,7 +50,9 @@ describe('runners', () => {
   test('a registration is there at once, offline, with lower-cased labels and nothing added', async () => {
     const { call, runners } = bench();
     const made = await call('POST', '/orgs/acme/actions/runners/generate-jitconfig', {
-      ...{ name: 'r-1', runner_group_id: 1, labels: ['GPU', 'A100', 'Linux'] },
+      name: 'r-1',
+      runner_group_id: 1,
+      labels: ['GPU', 'A100', 'Linux'],
     });
     expect(made.status).toBe(201);
     const [row] = (await runners()).runners;
@@ -97,7 +102,10 @@ describe('jobs', () => {
     });
     big.finish('failure');
     expect((await call('GET', `/repos/acme/demo/actions/jobs/${job.id}`)).body).toMatchObject({
-      ...{ conclusion: 'failure', runner_id: big.row.id, runner_name: 'big', runner_group_name: 'Default' },
+      conclusion: 'failure',
+      runner_id: big.row.id,
+      runner_name: 'big',
+      runner_group_name: 'Default',
     });
     expect((await call('GET', path)).body).toMatchObject({ status: 'completed', conclusion: 'failure' });
     expect((await runners()).runners.map(({ name }) => name)).toEqual(['small']);

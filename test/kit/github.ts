@@ -11,8 +11,8 @@
  *     runner.finish('success');
  */
 import { createHash, createHmac, randomUUID } from 'node:crypto';
-import { systemClock } from '../../src/clock.ts';
 import type { Clock } from '../../src/core/clock.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { appCalls, createAccess, grants, rateView } from './github-access.ts';
 import { jitFiles, PlayedRunner } from './github-player.ts';
 import { type Answer, absent, type RestCall, refusal, restOperations } from './github-rest.ts';
@@ -91,8 +91,13 @@ export function memoryGitHub(options: GitHubOptions = {}) {
   const base = enterpriseServer === null ? '' : '/api/v3';
   const world = createWorld(clock, ownKeys);
   const faults: Faults = {
-    ...{ unusableFor: 0, hiddenFor: 0, busyStays: false, offlineWhileBusy: false },
-    ...{ oldestVersion: null, lostAcquire: null, noScaleSets: false },
+    unusableFor: 0,
+    hiddenFor: 0,
+    busyStays: false,
+    offlineWhileBusy: false,
+    oldestVersion: null,
+    lostAcquire: null,
+    noScaleSets: false,
   };
   const troubles: { readonly on: RegExp; left: number; readonly trouble: Trouble }[] = [];
   const calls: string[] = [];
@@ -199,8 +204,11 @@ export function memoryGitHub(options: GitHubOptions = {}) {
     const { signal = request?.signal ?? null, method = request?.method ?? 'GET' } = init ?? {};
     const given = init?.body === undefined || init.body === null ? null : String(init.body);
     const call: RawCall = {
-      ...{ method, url: request?.url ?? String(input), headers: new Headers(init?.headers ?? request?.headers ?? {}) },
-      ...{ text: given ?? (request === null ? '' : await request.text()), signal: signal ?? null },
+      method,
+      url: request?.url ?? String(input),
+      headers: new Headers(init?.headers ?? request?.headers ?? {}),
+      text: given ?? (request === null ? '' : await request.text()),
+      signal: signal ?? null,
     };
     signal?.throwIfAborted();
     const outcome = await (signal ? Promise.race([handle(call), aborted(signal)]) : handle(call));
@@ -213,9 +221,31 @@ export function memoryGitHub(options: GitHubOptions = {}) {
   const { app, installations, install, quota, userToken, revokeTokens } = access;
   const { repositories, people, repository, group, groups, jobs, runners, queue, cancel, rerun, approve, watch } = world;
   return {
-    ...{ fetch: fetchHere, handle, origin, api: `${origin}${base}`, enterprise, calls, faults },
-    ...{ app, installations, install, quota, userToken, revokeTokens },
-    ...{ repositories, people, repository, group, groups, jobs, runners, sets: sets.rows, queue, cancel, rerun, approve },
+    fetch: fetchHere,
+    handle,
+    origin,
+    api: `${origin}${base}`,
+    enterprise,
+    calls,
+    faults,
+    app,
+    installations,
+    install,
+    quota,
+    userToken,
+    revokeTokens,
+    repositories,
+    people,
+    repository,
+    group,
+    groups,
+    jobs,
+    runners,
+    sets: sets.rows,
+    queue,
+    cancel,
+    rerun,
+    approve,
     watch,
     /** The next `times` calls whose `METHOD /path` matches `on` end like this. Returns what ends it earlier. */
     fault(on: RegExp, trouble: Trouble, times = 1): () => void {
@@ -247,7 +277,9 @@ export function memoryGitHub(options: GitHubOptions = {}) {
 export function signedWebhook(event: string, body: string, secret: string) {
   const signature = createHmac('sha256', secret).update(body).digest('hex');
   const headers = {
-    ...{ 'content-type': 'application/json', 'x-github-event': event, 'x-github-delivery': randomUUID() },
+    'content-type': 'application/json',
+    'x-github-event': event,
+    'x-github-delivery': randomUUID(),
     'x-hub-signature-256': `sha256=${signature}`,
   };
   return { method: 'POST', headers, body };

@@ -1,15 +1,16 @@
 /** The service on a GitLab in memory: slots whose jobs are moved by hand, a state directory on disk, and time that is moved by hand. */
 import { join } from 'node:path';
-import type { AgentContext, CiEvent, JobSource } from '../../src/ci/ci-service.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';
 import { createLeft } from '../../src/ci/filter/left.ts';
 import { createGitlabClient } from '../../src/ci/gitlab/client.ts';
-import { createGitlab, type GitlabParts, gitlabPort } from '../../src/ci/gitlab/service.ts';
+import type { GitlabParts } from '../../src/ci/gitlab/parts.ts';
+import { createGitlab, gitlabPort } from '../../src/ci/gitlab/service.ts';
 import type { GitlabServiceConfig } from '../../src/ci/gitlab/type.ts';
 import { createLateRows } from '../../src/ci/kit/job-rows.ts';
 import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
+import type { AgentContext, CiEvent, JobSource } from '../../src/ports/ci-service.ts';
 import type { SecretKeys } from '../../src/secrets/keys.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
@@ -60,7 +61,11 @@ export function gitlabService({
     return work;
   };
   const config: GitlabServiceConfig = {
-    ...{ name: 'lab', type: 'gitlab', url: gitlab.url, pollEvery: 3_000, images: [] },
+    name: 'lab',
+    type: 'gitlab',
+    url: gitlab.url,
+    pollEvery: 3_000,
+    images: [],
     token: { kind: 'memory', name: 'a test', expires: null, read: () => runnerToken },
     agentPackage: { version: null, from: null, sha256: null },
     ...more,
@@ -68,7 +73,12 @@ export function gitlabService({
   const token = async () => runnerToken;
   const left = createLeft(join(store.dir, 'filter'));
   const client = createGitlabClient({
-    ...{ url: gitlab.url, token, systemId: 's_0123456789ab', clock, fetch: gitlab.fetch, version: '0.0.0' },
+    url: gitlab.url,
+    token,
+    systemId: 's_0123456789ab',
+    clock,
+    fetch: gitlab.fetch,
+    version: '0.0.0',
   });
   const program: GitlabParts['program'] = {
     folder: '/tools/at-1',
@@ -80,9 +90,19 @@ export function gitlabService({
   const port = gitlabPort({ config, client, program });
   const real = openJobFiles(join(store.dir, 'jobs-lab'), port);
   const parts: GitlabParts = {
-    ...{ config, client, program, port, images: config.images, pollEvery: config.pollEvery, stateDir: store.dir, clock, log, left },
+    config,
+    client,
+    program,
+    port,
+    images: config.images,
+    pollEvery: config.pollEvery,
+    stateDir: store.dir,
+    clock,
+    log,
+    left,
     places: new Map(),
-    ...{ filter, pools: [testPool({ service: 'lab', ...pool })] },
+    filter,
+    pools: [testPool({ service: 'lab', ...pool })],
     files: { ...real, keep: (id, what) => track(real.keep(id, what)) },
     rows: createLateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),
     admission: {
@@ -105,7 +125,17 @@ export function gitlabService({
     }
   }
   const bench = {
-    ...{ gitlab, service, jobs, store, clock, log, lanes, events, exits, left, dir },
+    gitlab,
+    service,
+    jobs,
+    store,
+    clock,
+    log,
+    lanes,
+    events,
+    exits,
+    left,
+    dir,
     files: () => real.all().map((found) => ('given' in found ? `${found.given.id} whole` : `${found.begun.id} begun`)),
     async watch(): Promise<void> {
       service.observe((event) => events.push(event), alive.signal);
@@ -124,7 +154,14 @@ export function gitlabService({
       jobs.committed();
     },
     context: (agent: AgentId, job: JobId | null): AgentContext => ({
-      ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job, devices: [], cuda: null },
+      agent,
+      pool: 'ci',
+      slot: 'ci/1',
+      name: 'box-ci-1',
+      workspace: '/workspace',
+      job,
+      devices: [],
+      cuda: null,
       ask: () => Promise.reject(new Error('nobody asks')),
       hostAddress: async () => '172.18.0.1',
     }),

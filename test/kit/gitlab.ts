@@ -101,7 +101,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
 
   const lastUpdate = () => `update-${queued}`;
   const forbidden = (job?: JobRow): Said => ({
-    ...{ status: 403, json: { message: '403 Forbidden' } },
+    status: 403,
+    json: { message: '403 Forbidden' },
     ...(job !== undefined && { headers: { 'Job-Status': statusOf(job) } }),
   });
   const variable = ([key, value]: readonly [string, string], secret = false) => ({ key, value, public: !secret, masked: secret });
@@ -109,12 +110,22 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
   function payload({ id, token: own, spec }: JobRow) {
     const { image, services = [], ref = 'main', tag = false, name = `job ${id}`, artifacts, needs = [] } = spec;
     const predefined = {
-      ...{ CI: 'true', CI_JOB_ID: String(id), CI_JOB_NAME: name, CI_JOB_URL: `${url}/acme/demo/-/jobs/${id}` },
-      ...{ CI_PIPELINE_ID: '7', CI_PIPELINE_SOURCE: 'push', CI_PROJECT_ID: '1', CI_PROJECT_PATH: 'acme/demo' },
-      ...{ CI_SERVER_URL: url, CI_COMMIT_REF_NAME: ref, GIT_STRATEGY: spec.sha === undefined ? 'none' : 'clone' },
+      CI: 'true',
+      CI_JOB_ID: String(id),
+      CI_JOB_NAME: name,
+      CI_JOB_URL: `${url}/acme/demo/-/jobs/${id}`,
+      CI_PIPELINE_ID: '7',
+      CI_PIPELINE_SOURCE: 'push',
+      CI_PROJECT_ID: '1',
+      CI_PROJECT_PATH: 'acme/demo',
+      CI_SERVER_URL: url,
+      CI_COMMIT_REF_NAME: ref,
+      GIT_STRATEGY: spec.sha === undefined ? 'none' : 'clone',
     };
     return {
-      ...{ id, token: own, allow_git_fetch: true },
+      id,
+      token: own,
+      allow_git_fetch: true,
       job_info: {
         id,
         name,
@@ -125,8 +136,12 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
         ...(spec.runningOnInstance !== undefined && { project_jobs_running_on_instance_runners_count: spec.runningOnInstance }),
       },
       git_info: {
-        ...{ repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`, ref, sha: spec.sha ?? 'a'.repeat(40) },
-        ...{ before_sha: '0'.repeat(40), ref_type: tag ? 'tag' : 'branch', depth: 0 },
+        repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`,
+        ref,
+        sha: spec.sha ?? 'a'.repeat(40),
+        before_sha: '0'.repeat(40),
+        ref_type: tag ? 'tag' : 'branch',
+        depth: 0,
         refspecs: [`+refs/heads/${ref}:refs/remotes/origin/${ref}`],
       },
       runner_info: { timeout: 3600 },
@@ -140,7 +155,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       image: image === undefined ? null : { name: image },
       services: services.map((one) => ({ name: one })),
       artifacts: artifacts === undefined ? [] : [{ paths: artifacts, when: 'always' }],
-      ...{ cache: [], credentials: [] },
+      cache: [],
+      credentials: [],
       dependencies: needs.map((other) => {
         const done = jobs.find((one) => one.id === other);
         const file = { filename: 'artifacts.zip', size: done?.artifacts?.length ?? 0 };
@@ -265,12 +281,16 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       throw new TypeError('fetch failed', { cause });
     });
     return new Response(said.status === 204 ? null : (said.body ?? JSON.stringify(said.json)), {
-      ...{ status: said.status, headers: { 'content-type': 'application/json', ...said.headers } },
+      status: said.status,
+      headers: { 'content-type': 'application/json', ...said.headers },
     });
   };
 
   return {
-    ...{ fetch: memoryFetch, jobs, calls, requests },
+    fetch: memoryFetch,
+    jobs,
+    calls,
+    requests,
     get url() {
       return url;
     },

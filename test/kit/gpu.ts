@@ -1,9 +1,11 @@
 /** A device, what was on it and what is, for tests of the clean-slot proof. */
+
+import type { ProofInput } from '../../src/gpu/baseline.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../../src/gpu/inventory.ts';
 import { createKernelParser, type KernelEvent } from '../../src/gpu/kernel-log.ts';
 import type { KernelLook } from '../../src/gpu/kernel-reader.ts';
 import type { ProcessOwner } from '../../src/gpu/processes.ts';
-import { baselineOf, judge, type ProofInput } from '../../src/gpu/proof.ts';
+import { baselineOf, judgeProof } from '../../src/gpu/proof.ts';
 
 export const id = (digit: string) => digit.repeat(64);
 export const dead = id('d');
@@ -126,5 +128,5 @@ export function scene({ before = gpu, now = {}, inventory = {}, owners = [], inp
     ...input,
   };
 }
-export const verdict = (what: Scene, after = 0) => judge(scene(what, after));
+export const verdict = (what: Scene, after = 0) => judgeProof(scene(what, after));
 export const result = (what: Scene, check: string) => verdict(what).evidence.checks.find((one) => one.check === check)?.result;

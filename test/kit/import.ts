@@ -1,4 +1,5 @@
 /** Fleets for tests: files of a folder that is gone afterwards, and what becomes of them. */
+
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parse } from 'yaml';
@@ -6,6 +7,7 @@ import { readEnvironment } from '../../src/config/environment.ts';
 import { type Checked, checkConfig } from '../../src/config/load.ts';
 import type { HostRule } from '../../src/import/hosts.ts';
 import { importCompose } from '../../src/import/import.ts';
+import { types } from './types.ts';
 
 const noEnvironment = readEnvironment({ HOME: '/nonexistent' });
 
@@ -36,7 +38,7 @@ export interface Tried extends Imported {
 
 /** Imports a folder, writes what comes out beside it, and loads that as a daemon would. */
 export async function tryImport(root: string, rules: readonly HostRule[] = []): Promise<Tried> {
-  const found = await importCompose(root, rules, noEnvironment);
+  const found = await importCompose(root, rules, { env: noEnvironment, types });
   const refused: string[] = [];
   for (const { name, config } of found.hosts) {
     const { errors } = await loadText(`${root}.${name}.yml`, config);
@@ -61,7 +63,7 @@ export async function tryImport(root: string, rules: readonly HostRule[] = []): 
 
 export async function loadText(path: string, text: string): Promise<Checked> {
   writeFileSync(path, text);
-  return checkConfig({ flags: { config: path }, env: noEnvironment, secrets: 'skip' });
+  return checkConfig({ types, flags: { config: path }, env: noEnvironment, secrets: 'skip' });
 }
 
 /** A Compose file of one plain agent; `more`: lines of its service, `command`: further words of its command. */

@@ -1,7 +1,7 @@
 /** For tests of the process runtime: a recipe, and a look at what of an owner is left on the host. */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import type { Recipe } from '../../src/runtimes/runtime.ts';
+import type { Recipe } from '../../src/ports/runtime.ts';
 
 export const plainRecipe: Recipe = {
   image: null,

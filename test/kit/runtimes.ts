@@ -1,5 +1,5 @@
 /** Devices for tests of runtimes. */
-import type { LeasedDevice } from '../../src/runtimes/runtime.ts';
+import type { LeasedDevice } from '../../src/ports/runtime.ts';
 
 /** A card of NVIDIA's, unless told otherwise. */
 export function leased(changes: Partial<LeasedDevice> = {}): LeasedDevice {

@@ -1,7 +1,7 @@
 /** `onejob doctor` and the counts of `status` for Buildkite: real sandboxes of the real Engine try the way to the service and to a real filter. */
 import { writeFileSync } from 'node:fs';
 import { expect, test } from 'vitest';
-import type { FindingView } from '../../src/api/schema.ts';
+import type { FindingView } from '../../src/contract/schema.ts';
 import { agentOrSkip, buildkiteBench, expectClean } from '../support/buildkite.ts';
 import { bridgeAddress, untilAsking } from '../support/buildkite-host.ts';
 import { onejob } from '../support/onejob.ts';

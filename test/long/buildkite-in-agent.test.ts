@@ -1,7 +1,7 @@
 /** Agents that hold the service's own token and take their jobs themselves: the real agent on the real Engine, at the stand-in. */
 import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
-import type { SlotView } from '../../src/api/schema.ts';
+import type { SlotView } from '../../src/contract/schema.ts';
 import {
   aDay,
   connected,

@@ -79,7 +79,8 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     for (const rules of [[], ['gpu=a100', 'cuda=13'], ['cuda=*', 'multigpu=true']]) {
       const job = await bench.job('echo well', { rules });
       expect({ exit: job.exit, name: job.agent?.name }).toEqual({
-        ...{ exit: 0, name: expect.stringMatching(rules.length === 0 ? /-(ci|big)-1$/ : /-big-1$/) },
+        exit: 0,
+        name: expect.stringMatching(rules.length === 0 ? /-(ci|big)-1$/ : /-big-1$/),
       });
     }
     buildkite.pauseQueue('default', true);
@@ -177,7 +178,9 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     const job = await buildkite.jobEnded(id);
     const found = [...job.log.matchAll(/^line (\d+)$/gm)].map(([, i]) => Number(i));
     expect({ exit: job.exit, missing: job.logMissing, found }).toEqual({
-      ...{ exit: 0, missing: 0, found: Array.from({ length: 400 }, (_, i) => i + 1) },
+      exit: 0,
+      missing: 0,
+      found: Array.from({ length: 400 }, (_, i) => i + 1),
     });
     expect(job.artifacts).toMatchObject([{ path: 'big', state: 'finished', size: 64 << 20 }]);
     await works(bench, fork);

@@ -28,7 +28,8 @@ async function got(
 /** The job was refused with this in its log, or beside it where it never had an agent, and nothing of it ran. */
 function expectRefused(job: JobView, reason: string | RegExp, signalReason = 'stack_error'): void {
   expect({ exit: job.exit, signalReason: job.signalReason, log: `${job.log}${job.detail ?? ''}` }).toEqual({
-    ...{ exit: -1, signalReason },
+    exit: -1,
+    signalReason,
     log: typeof reason === 'string' ? expect.stringContaining(reason) : expect.stringMatching(reason),
   });
   expect(job.log).not.toContain('Running commands');

@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { runCli } from '../../src/cli.ts';
-import { systemClock } from '../../src/clock.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
 import { testContext } from '../support/cli-context.ts';
 import { onejob } from '../support/onejob.ts';

@@ -5,8 +5,8 @@
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { systemClock } from '../../src/clock.ts';
-import { createAws as createAdapter } from '../../src/cloud/aws/aws.ts';
+import { createAws as createAdapter } from '../../src/clouds/aws/aws.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { awsBench, awsConfig } from '../kit/aws.ts';
 import { createAws, testKey, usualAmi } from '../standins/aws/standin.ts';
 import { awsClients, sdk } from '../support/aws-clients.ts';
@@ -60,7 +60,11 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
     };
     const tags = [{ Key: 'onejob-owner', Value: 'sdk' }];
     const order = {
-      ...{ ImageId: usualAmi, InstanceType: 'g5.xlarge', MinCount: 1, MaxCount: 1, ClientToken: 'x' },
+      ImageId: usualAmi,
+      InstanceType: 'g5.xlarge',
+      MinCount: 1,
+      MaxCount: 1,
+      ClientToken: 'x',
       TagSpecifications: ['instance', 'volume', 'network-interface'].map((ResourceType) => ({ ResourceType, Tags: tags })),
       BlockDeviceMappings: [
         { DeviceName: '/dev/sda1', Ebs: { VolumeSize: 90, VolumeType: 'gp3', Encrypted: true, DeleteOnTermination: true } },
@@ -103,7 +107,8 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
     expect(await ask('DescribeNetworkInterfacesCommand', { Filters })).toMatchObject({ NetworkInterfaces: [{ Status: 'in-use' }] });
     aws.exhaust('g6.xlarge', 'on-demand');
     await expect(ask('RunInstancesCommand', { ...order, ClientToken: 'y', InstanceType: 'g6.xlarge' })).rejects.toMatchObject({
-      ...{ name: 'InsufficientInstanceCapacity', $metadata: { httpStatusCode: 500 } },
+      name: 'InsufficientInstanceCapacity',
+      $metadata: { httpStatusCode: 500 },
     });
     await expect(ask('RunInstancesCommand', { ...order, DryRun: true })).rejects.toMatchObject({ name: 'DryRunOperation' });
     const Target = { Arn: 'arn:aws:scheduler:::aws-sdk:ec2:terminateInstances', RoleArn: awsConfig.schedulerRole, Input: '{}' };
@@ -135,20 +140,29 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
     expect([code, stderr]).toEqual([0, '']);
     const tags = [{ Key: 'onejob-owner', Value: 'boto' }];
     expect(JSON.parse(stdout)).toEqual({
-      ...{ who: 'arn:aws:iam::123456789012:user/onejob', quota: 64, same: true, other: true, image: '/dev/sda1', regions: 2 },
+      who: 'arn:aws:iam::123456789012:user/onejob',
+      quota: 64,
+      same: true,
+      other: true,
+      image: '/dev/sda1',
+      regions: 2,
       machines: ['us-west-2a', 'us-west-2b'].map((zone) => ['pending', 'spot', zone, tags]),
-      ...{
-        launched: new Date().getUTCFullYear(),
-        disks: ['in-use', 'in-use'],
-        cards: ['in-use', 'in-use'],
-        spots: ['active', 'active'],
-      },
-      ...{ addresses: [], zones: ['us-west-2a', 'us-west-2b', 'us-west-2c'], ended: ['pending', 'shutting-down'] },
+      launched: new Date().getUTCFullYear(),
+      disks: ['in-use', 'in-use'],
+      cards: ['in-use', 'in-use'],
+      spots: ['active', 'active'],
+      addresses: [],
+      zones: ['us-west-2a', 'us-west-2b', 'us-west-2c'],
+      ended: ['pending', 'shutting-down'],
       schedule: ['at(2099-01-01T00:00:00)', 'ENABLED', true, ['onejob-boto'], ['ConflictException', 409]],
       errors: {
-        ...{ dry: ['DryRunOperation', 412], token: ['IdempotentParameterMismatch', 400], image: ['InvalidAMIID.NotFound', 400] },
-        ...{ malformed: ['InvalidInstanceID.Malformed', 400], absent: ['InvalidInstanceID.NotFound', 400] },
-        ...{ parameter: ['ParameterNotFound', 400], schedule: ['ResourceNotFoundException', 404] },
+        dry: ['DryRunOperation', 412],
+        token: ['IdempotentParameterMismatch', 400],
+        image: ['InvalidAMIID.NotFound', 400],
+        malformed: ['InvalidInstanceID.Malformed', 400],
+        absent: ['InvalidInstanceID.NotFound', 400],
+        parameter: ['ParameterNotFound', 400],
+        schedule: ['ResourceNotFoundException', 404],
       },
     });
     aws.close();
@@ -216,13 +230,11 @@ describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
     expect(zones).toContain('us-west-2a');
     const made = await cloud.create(
       {
-        ...{
-          ...birth,
-          offer: { type: 'g4dn.xlarge', spot: false, zone: 'us-west-2a' },
-          token: 'x',
-          disk: 100,
-          userData: '#cloud-config\n',
-        },
+        ...birth,
+        offer: { type: 'g4dn.xlarge', spot: false, zone: 'us-west-2a' },
+        token: 'x',
+        disk: 100,
+        userData: '#cloud-config\n',
         image: { from: await imageOf(endpoint), has: 'everything' },
       },
       never,

@@ -8,8 +8,8 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { Agent, fetch as undiciFetch } from 'undici';
 import { describe, expect, test } from 'vitest';
-import { systemClock } from '../../src/clock.ts';
-import { createAzure } from '../../src/cloud/azure/azure.ts';
+import { createAzure } from '../../src/clouds/azure/azure.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { azureConfig, cloudErrorOf, orderOf, owner, patient, run, silent } from '../kit/azure-cloud.ts';
 import { azureCloud, clientSecret, location, subscription } from '../standins/azure-cloud/azure-cloud.ts';
 import { type ArmSchemas, armProblems } from '../support/arm-schema.ts';
@@ -38,7 +38,9 @@ async function lab() {
   const order = orderOf(cloud, Math.floor(Date.now() / 1000), { offer: { type: 'Standard_NC4as_T4_v3', spot: true, zone: null } });
   const everything = stack.move();
   return {
-    ...{ azure, cloud, order },
+    azure,
+    cloud,
+    order,
     /** Of the first request that fits. */
     body: (pattern: RegExp): object =>
       JSON.parse(
@@ -83,7 +85,12 @@ describe.skipIf(lacks('azureClients', 'openssl'))("Microsoft's own clients of Az
       ],
       machines: [
         {
-          ...{ id: made.id, size: 'Standard_NC4as_T4_v3', priority: 'Spot', eviction: 'Delete', disk: 'Delete', nics: ['Delete'] },
+          id: made.id,
+          size: 'Standard_NC4as_T4_v3',
+          priority: 'Spot',
+          eviction: 'Delete',
+          disk: 'Delete',
+          nics: ['Delete'],
           tags: expect.objectContaining({ 'onejob-owner': owner, 'onejob-run': run }),
         },
       ],
@@ -104,7 +111,10 @@ describe.skipIf(lacks('azureClients', 'openssl'))("Microsoft's own clients of Az
     const { bodies } = await sentBy(model);
     await using one = await lab();
     expect(await one.ask('drive', { bodies })).toEqual({
-      ...{ group: [run, 'Succeeded'], machine: [id, 'Succeeded'], groups: [run], machines: [run] },
+      group: [run, 'Succeeded'],
+      machine: [id, 'Succeeded'],
+      groups: [run],
+      machines: [run],
       resources: [
         ...['Microsoft.Compute/disks', 'Microsoft.Compute/virtualMachines'],
         ...['Microsoft.Network/networkInterfaces', 'Microsoft.Network/publicIPAddresses'],
@@ -113,7 +123,9 @@ describe.skipIf(lacks('azureClients', 'openssl'))("Microsoft's own clients of Az
       view: ['ProvisioningState/succeeded', 'PowerState/running'],
       console: `${one.azure.url}/bootdiagnostics/${run}.serialconsole.log`,
       end: ['Deallocate', 'PendingScheduling', new Date(model.order.expires * 1000).toISOString().replace('.000Z', '+00:00')],
-      ...{ after: [], forced: 'UnsupportedForceDeletionResourceTypeInQueryString', gone: [404, 'ResourceGroupNotFound'] },
+      after: [],
+      forced: 'UnsupportedForceDeletionResourceTypeInQueryString',
+      gone: [404, 'ResourceGroupNotFound'],
     });
     expect(one.azure.world.groups.size).toBe(0);
   });

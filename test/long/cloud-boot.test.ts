@@ -10,11 +10,11 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { systemClock } from '../../src/clock.ts';
-import { type BootParts, cloudInit } from '../../src/cloud/boot/cloud-init.ts';
-import { linesOf } from '../../src/cloud/join/line.ts';
-import type { StageName } from '../../src/cloud/join/protocol.ts';
-import { createJoinServer } from '../../src/cloud/join/server.ts';
+import { type BootParts, cloudInit } from '../../src/machines/boot/cloud-init.ts';
+import { linesOf } from '../../src/machines/join/line.ts';
+import type { StageName } from '../../src/machines/join/protocol.ts';
+import { createJoinServer } from '../../src/machines/join/server.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { memoryDesk } from '../kit/desk.ts';
 import { cloudMachine, type Package, packThisClone } from '../support/cloud-machine.ts';
 import { lacks } from '../support/require.ts';
@@ -50,13 +50,16 @@ async function controller(authority: Authority | null = null) {
   const server = createJoinServer({
     listen: { host: '127.0.0.1', port: 0 },
     tls: authority === null ? null : identityOf(authority),
-    ...{ key: 'cloud.listen', desk: world.desk, clock: systemClock },
+    key: 'cloud.listen',
+    desk: world.desk,
+    clock: systemClock,
     log: { info: line, warn: line, error: line },
   });
   await server.open();
   world.serve(archive.path);
   const token = world.expect(run, {
-    ...{ config, beat: 1 },
+    config,
+    beat: 1,
     files: [{ path: '/run/onejob-cloud/secrets/ci', mode: '0600', content: Buffer.from(secret).toString('base64') }],
   });
   const until = (is: () => boolean) =>
@@ -71,23 +74,27 @@ async function controller(authority: Authority | null = null) {
     });
   const url = `http${authority === null ? '' : 's'}://127.0.0.1:${server.port}`;
   const parts = (more: Partial<BootParts> = {}): BootParts => ({
-    ...{
-      run,
-      url,
-      token,
-      cloud: 'none',
-      guestEnds: true,
-      away: 3600,
-      ca: authority?.certificate ?? null,
-      has: 'nothing',
-      gpu: true,
-      lifetime: 3600,
-    },
-    ...{ opengl: 'none', package: { url: `${url}/cloud/onejob.tgz?run=${run}`, sha256: archive.sha256 } },
+    run,
+    url,
+    token,
+    cloud: 'none',
+    guestEnds: true,
+    away: 3600,
+    ca: authority?.certificate ?? null,
+    has: 'nothing',
+    gpu: true,
+    lifetime: 3600,
+    opengl: 'none',
+    package: { url: `${url}/cloud/onejob.tgz?run=${run}`, sha256: archive.sha256 },
     ...more,
   });
   return {
-    ...{ ...world, server, token, parts, until, logged },
+    ...world,
+    server,
+    token,
+    parts,
+    until,
+    logged,
     /** Resolves with its text once the machine has told the stage. */
     async stage(name: StageName): Promise<string> {
       await until(() => world.stages.some(({ stage }) => stage === name));

@@ -5,9 +5,9 @@
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { systemClock } from '../../src/clock.ts';
-import { createJoinClient } from '../../src/cloud/join/client.ts';
-import { newSecret } from '../../src/cloud/join/protocol.ts';
+import { createJoinClient } from '../../src/machines/join/client.ts';
+import { newSecret } from '../../src/machines/join/protocol.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { isDryRun, testKey } from '../standins/aws/standin.ts';
 import { awsStandin } from '../support/cloud-standins.ts';
 import { freePort } from '../support/free-port.ts';
@@ -50,7 +50,14 @@ pools: { local: { agents: 1, runtime: process } }
     return ended.stdout + ended.stderr;
   };
   return {
-    ...{ aws, home, played, left, view, states, cli, archive },
+    aws,
+    home,
+    played,
+    left,
+    view,
+    states,
+    cli,
+    archive,
     created: () => aws.calls.filter(({ action, status }) => action === 'RunInstances' && status === 200).length,
     receipts: async () =>
       (await cli(['cloud', 'receipts', '--json']))

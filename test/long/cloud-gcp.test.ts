@@ -4,10 +4,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
-import { systemClock } from '../../src/clock.ts';
-import type { Cloud } from '../../src/cloud/cloud.ts';
-import { openGcp } from '../../src/cloud/gcp/cloud.ts';
-import { usualImage } from '../../src/cloud/gcp/image.ts';
+import { openGcp } from '../../src/clouds/gcp/cloud.ts';
+import { usualImage } from '../../src/clouds/gcp/image.ts';
+import type { Cloud } from '../../src/ports/cloud.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { gcpConfig, gcpWorld, never, planOf } from '../kit/gcp.ts';
 import { createGcp, type GcpStandin } from '../standins/gcp/standin.ts';
 import { type Document, type Exchanged, judge } from '../support/discovery.ts';
@@ -33,12 +33,21 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
     const said = JSON.parse(stdout);
     expect(said).toEqual({
       seen: {
-        ...{ name: wanted.run, status: 'RUNNING', type: 'n1-standard-4', gpus: [['nvidia-tesla-t4', 1]], model: 'STANDARD' },
+        name: wanted.run,
+        status: 'RUNNING',
+        type: 'n1-standard-4',
+        gpus: [['nvidia-tesla-t4', 1]],
+        model: 'STANDARD',
         labels: {
-          ...{ 'onejob-owner': 'lab-7', 'onejob-run': wanted.run, 'onejob-host': 'burst' },
-          ...{ 'onejob-born': String(wanted.born), 'onejob-expires': String(wanted.expires) },
+          'onejob-owner': 'lab-7',
+          'onejob-run': wanted.run,
+          'onejob-host': 'burst',
+          'onejob-born': String(wanted.born),
+          'onejob-expires': String(wanted.expires),
         },
-        ...{ seconds: expect.closeTo(3600, -1), action: 'DELETE', ends: expect.stringMatching(/^\d{4}-.*Z$/) },
+        seconds: expect.closeTo(3600, -1),
+        action: 'DELETE',
+        ends: expect.stringMatching(/^\d{4}-.*Z$/),
         metadata: { 'user-data': wanted.userData, 'block-project-ssh-keys': 'TRUE' },
       },
       disks: [[wanted.run, wanted.run, 1]],
@@ -52,7 +61,8 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
         ],
       ],
       made: ['by-python', 'RUNNING', true],
-      ...{ left: [], warnings: ['NO_RESULTS_ON_PAGE'] },
+      left: [],
+      warnings: ['NO_RESULTS_ON_PAGE'],
     });
     expect(await cloud.list('lab-7', anywhere, never)).toEqual({ things: [], unknown: [] });
     // Google's client asks for the same version of the API as onejob does.
@@ -106,7 +116,9 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
   test('the judge finds what is wrong', () => {
     const url = new URL('https://compute.googleapis.com/compute/v1/projects/p/zones/z/instances?requestId=1&retry=1');
     const body = {
-      ...{ name: 'x', gpu: 1, scheduling: { provisioningModel: 'CHEAP', maxRunDuration: { seconds: 30 } } },
+      name: 'x',
+      gpu: 1,
+      scheduling: { provisioningModel: 'CHEAP', maxRunDuration: { seconds: 30 } },
       disks: [{ initializeParams: { diskSizeGb: 50 } }, 'disk'],
       labels: { one: 1 },
     };

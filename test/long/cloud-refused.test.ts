@@ -2,8 +2,8 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { aws as ofAws } from '../../src/cloud/aws/type.ts';
-import { permissions as ofGcp } from '../../src/cloud/gcp/permissions.ts';
+import { aws as ofAws } from '../../src/clouds/aws/type.ts';
+import { permissions as ofGcp } from '../../src/clouds/gcp/permissions.ts';
 import { awsStandin, azureStandin, type CloudStandin, gcpStandin, joinOf } from '../support/cloud-standins.ts';
 import { onejob } from '../support/onejob.ts';
 import { playMachines } from '../support/played-machines.ts';
@@ -74,7 +74,7 @@ pools: { local: { agents: 1, runtime: process } }
     const { code, stderr } = await here.cli(['cloud', ...args]).ended;
     return { code, said: stderr.replace(/\s+/g, ' ') };
   };
-  return { ...{ cloud, here, ask }, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { cloud, here, ask, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
 const timeout = 240_000;

@@ -133,7 +133,12 @@ pools: { local: { agents: 1, runtime: process } }
     } else await expect.poll(machinesOf, { timeout: 240_000 }).toEqual([]);
     const receipts = await here.cli(['cloud', 'receipts', '--json']).ended;
     expect(JSON.parse(receipts.stdout)).toMatchObject({
-      ...{ run: machine?.run, host: 'burst', state: 'gone', stage: 'drained', isFailure: false, cost: expect.any(Number) },
+      run: machine?.run,
+      host: 'burst',
+      state: 'gone',
+      stage: 'drained',
+      isFailure: false,
+      cost: expect.any(Number),
       absentAt: [expect.any(Number), expect.any(Number)],
       items: expect.arrayContaining([expect.objectContaining({ kind: 'machine', id: expect.stringContaining(at ?? '') })]),
       why: end === 'down' ? 'It was ended with "onejob cloud down".' : 'It had no job for 60 s.',

@@ -70,7 +70,7 @@ describe.skipIf(lacks('mount', 'fuse'))('with a volume on a file server that is 
       import { readFile } from 'node:fs/promises';
       import { getPackage } from '${root}/src/images/agent-package.ts';
       import { readDockerfile } from '${root}/src/images/plan.ts';
-      import { readSecret } from '${root}/src/secrets/reference.ts';
+      import { readSecret } from '${root}/src/schema/secret-reference.ts';
       const agent = { type: 'azure-pipelines', version: '4.248.0', from: '${at('agent.tar.gz')}', sha256: null };
       const calls = [
         () => readDockerfile('${at('Dockerfile')}'),

@@ -6,9 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import type { DockerEnvironment } from '../../src/config/environment.ts';
-import { resolveEndpoint } from '../../src/engine/endpoint.ts';
-import { unreachable } from '../../src/engine/failures.ts';
-import { probeDocker } from '../../src/engine/probe.ts';
+import { resolveEndpoint } from '../../src/runtimes/engine/endpoint.ts';
+import { unreachable } from '../../src/runtimes/engine/failures.ts';
+import { probeDocker } from '../../src/runtimes/engine/probe.ts';
 import { lacks } from '../support/require.ts';
 
 let folder: string;

@@ -1,9 +1,9 @@
 /** An Engine that takes a call and stays silent: one call's silence is not the Engine's. */
 import { Readable } from 'node:stream';
 import { expect, test } from 'vitest';
-import { connectEngine } from '../../src/engine/engine.ts';
-import { createImages } from '../../src/engine/image.ts';
 import { writeInput } from '../../src/runtimes/docker/attach.ts';
+import { connectEngine } from '../../src/runtimes/engine/engine.ts';
+import { createImages } from '../../src/runtimes/engine/image.ts';
 import { recipe } from '../kit/docker-runtime.ts';
 import { fakeEngine } from '../kit/fake-engine.ts';
 

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { createGiteaClient } from '../../src/ci/gitea/client.ts';
-import { systemClock } from '../../src/clock.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { dice } from '../support/dice.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { startGitea } from '../support/gitea.ts';
@@ -135,7 +135,8 @@ jobs:
       const asks = (async () => {
         await after(roll() * 60);
         const answer = await fetch(`${gitea.url}/api/actions/runner.v1.RunnerService/FetchTask`, {
-          ...{ method: 'POST', body: '{"tasksVersion":"0"}' },
+          method: 'POST',
+          body: '{"tasksVersion":"0"}',
           headers: { 'content-type': 'application/json', 'x-runner-uuid': runner.uuid, 'x-runner-token': runner.token },
         });
         return ((await answer.json()) as { task?: { id: string } }).task ?? null;

@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { attempt } from '../../src/errors.ts';
+import { attempt } from '../../src/base/errors.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { startGitea } from '../support/gitea.ts';
 import { giteaPrograms } from '../support/gitea-programs.ts';
@@ -55,7 +55,9 @@ pools:
     const scope = `/repos/${repository}`;
     const until = async (done: Parameters<Gitea['until']>[0]) => gitea.until(done, 180_000, scope);
     return {
-      ...{ repository, home, until },
+      repository,
+      home,
+      until,
       dispatch: (file: string) => gitea.dispatch(repository, file),
       log: (id = 0) => gitea.log(repository, id),
       runners: () => gitea.runners(queue === repository ? scope : `/orgs/${queue}`),

@@ -28,7 +28,8 @@ describe.skipIf(lacks('github'))('with real clients of GitHub', () => {
 
   async function register(github: GitHub, name: string): Promise<string> {
     const answer = await fetch(`${github.api}/orgs/acme/actions/runners/generate-jitconfig`, {
-      ...{ method: 'POST', headers: { authorization: `Bearer ${github.userToken()}` } },
+      method: 'POST',
+      headers: { authorization: `Bearer ${github.userToken()}` },
       body: JSON.stringify({ name, runner_group_id: 1, labels: ['gpu'] }),
     });
     return ((await answer.json()) as { encoded_jit_config: string }).encoded_jit_config;

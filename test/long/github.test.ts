@@ -53,7 +53,8 @@ pools:
 `,
     });
     return {
-      ...{ github, home },
+      github,
+      home,
       until: (job: Job, status: Job['status']) => expect.poll(() => job.status, soon).toBe(status),
       /** Id of the container of the agent that runs. */
       async sandbox(): Promise<string> {

@@ -6,7 +6,7 @@ import { execFileSync } from 'node:child_process';
 import { chmodSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import type { JobView } from '../../src/api/schema.ts';
+import type { JobView } from '../../src/contract/schema.ts';
 import { ensureBuildkiteImages, lacksGit } from '../support/buildkite-images.ts';
 import { gitlabRunner } from '../support/gitlab-programs.ts';
 import { gitlabServer, startGitlabRunner } from '../support/gitlab-server.ts';

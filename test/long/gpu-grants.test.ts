@@ -4,9 +4,9 @@
  */
 import { spawnSync } from 'node:child_process';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { LeasedDevice, SandboxSpec } from '../../src/ports/runtime.ts';
 import type { DockerOptions, DockerRuntime } from '../../src/runtimes/docker/docker.ts';
 import { exitNoDevice, frame, MarkerFilter, readyMarker } from '../../src/runtimes/gate.ts';
-import type { LeasedDevice, SandboxSpec } from '../../src/runtimes/runtime.ts';
 import { anOwner, recipe } from '../kit/docker-runtime.ts';
 import { follow, specOf, watch } from '../kit/runtime-contract/contract.ts';
 import { leased } from '../kit/runtimes.ts';

@@ -5,7 +5,7 @@
  */
 import { createInterface } from 'node:readline';
 import { describe, expect, test } from 'vitest';
-import type { JobView } from '../../src/api/schema.ts';
+import type { JobView } from '../../src/contract/schema.ts';
 import { card } from '../support/gpu-cards.ts';
 import { gpuEngine } from '../support/gpu-hook/gpu-engine.ts';
 import { gpuHost } from '../support/gpu-host.ts';

@@ -1,9 +1,9 @@
 /** Held containers on a real Engine, when their image takes long or somebody removes them. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { AgentId } from '../../src/core/slot.ts';
+import type { Holding } from '../../src/ports/runtime.ts';
 import type { DockerRuntime } from '../../src/runtimes/docker/docker.ts';
 import { frame, readyMarker } from '../../src/runtimes/gate.ts';
-import type { Holding } from '../../src/runtimes/runtime.ts';
 import { anOwner, recipe } from '../kit/docker-runtime.ts';
 import { follow, specOf, watch } from '../kit/runtime-contract/contract.ts';
 import { engineAt } from '../support/engine-http.ts';

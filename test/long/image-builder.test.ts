@@ -72,7 +72,11 @@ describe.skipIf(lacks('docker', 'busybox'))('on the Engine', () => {
 
   /** A hash of its own for each test: what another one has built is not its own. */
   const wish = (more: Partial<ImageWish> = {}, version = '5.278.0'): ImageWish => ({
-    ...{ type: 'azure-pipelines', base: null, packages: [], pull: 'never', dockerfile: dockerfile('RUN true') },
+    type: 'azure-pipelines',
+    base: null,
+    packages: [],
+    pull: 'never',
+    dockerfile: dockerfile('RUN true'),
     agent: async () => ({ type: 'azure-pipelines', version, from: `${url}/agent.tar.gz`, sha256: null }),
     ...more,
   });

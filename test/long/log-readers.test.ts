@@ -5,7 +5,7 @@ import { chmodSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSyn
 import http, { type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { readFrames } from '../../src/api/frames.ts';
+import { readFrames } from '../../src/contract/frames.ts';
 import { buildDashboard, openBrowser, visit } from '../../web/test/browser.ts';
 import { type Daemon, type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';

@@ -412,7 +412,10 @@ class Session {
     const token = resources.endpoints[0]?.authorization.parameters.AccessToken ?? '';
     const body = {
       name: 'JobCompleted',
-      ...{ requestId, jobId, result: cancelling.signal.aborted ? 'canceled' : result, agentShuttingDown: true },
+      requestId,
+      jobId,
+      result: cancelling.signal.aborted ? 'canceled' : result,
+      agentShuttingDown: true,
     };
     for (let tries = 1; ; tries += 1) {
       try {

@@ -171,8 +171,11 @@ const none = Buffer.alloc(0);
 type Whole = Exclude<Awaited<ReturnType<AzureInProcess['enter']>>, string>;
 
 const sick: Whole = {
-  ...{ status: 503, headers: { 'content-type': 'text/html' }, text: '<h1>Service unavailable</h1>' },
-  ...{ file: null, isHalf: false },
+  status: 503,
+  headers: { 'content-type': 'text/html' },
+  text: '<h1>Service unavailable</h1>',
+  file: null,
+  isHalf: false,
 };
 
 /** What of a `Response` a client of ours reads; a real one costs a hundred times as much. */

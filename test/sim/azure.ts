@@ -64,9 +64,22 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const { engine, time } = host;
   const broken: string[] = [];
   const counts = {
-    ...{ azureJobs: 0, azureDone: 0, azureCancelled: 0, azureAbandoned: 0, azureBegun: 0, azureFaults: 0, azureOutages: 0 },
-    ...{ azureAgents: 0, azureRequests: 0, azureDisturbed: 0, azurePeople: 0, azureTokens: 0 },
-    ...{ azureStopped: 0, azureRights: 0, azureOtherImage: 0, azureStops: 0 },
+    azureJobs: 0,
+    azureDone: 0,
+    azureCancelled: 0,
+    azureAbandoned: 0,
+    azureBegun: 0,
+    azureFaults: 0,
+    azureOutages: 0,
+    azureAgents: 0,
+    azureRequests: 0,
+    azureDisturbed: 0,
+    azurePeople: 0,
+    azureTokens: 0,
+    azureStopped: 0,
+    azureRights: 0,
+    azureOtherImage: 0,
+    azureStops: 0,
   };
   const jobs = new Map<number, Wanted>();
   const open = new Set<number>();
@@ -148,9 +161,20 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     const about = { name, version: '5.278.0', osDescription: 'Linux', publicKey: { exponent: 'AQAB', modulus: keyPart(256, 99) } };
     const id = world.next();
     world.pools.get(pool)?.agents.set(id, {
-      ...{ ...about, id, pool: world.pools.get(pool) as never, enabled: true, maxParallelism: 1, createdOn: 0 },
-      ...{ statusChangedOn: 0, system: {}, user: {}, clientId: `stranger-${id}`, session: null, everOnline: true },
-      ...{ leaving: false, pendingUpdate: null },
+      ...about,
+      id,
+      pool: world.pools.get(pool) as never,
+      enabled: true,
+      maxParallelism: 1,
+      createdOn: 0,
+      statusChangedOn: 0,
+      system: {},
+      user: {},
+      clientId: `stranger-${id}`,
+      session: null,
+      everOnline: true,
+      leaving: false,
+      pendingUpdate: null,
     });
     return id;
   }
@@ -387,7 +411,14 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   }
 
   const agentParts = {
-    ...{ time, random, wire, service: standin, habits: () => habits, broken: breaks, excuse, tell },
+    time,
+    random,
+    wire,
+    service: standin,
+    habits: () => habits,
+    broken: breaks,
+    excuse,
+    tell,
     hears(what: 'job' | 'done', request: number, { spec }: Stage): void {
       if (what === 'done') {
         busySince.delete(spec.agent);

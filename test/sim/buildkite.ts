@@ -74,19 +74,25 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   const { engine, time } = host;
   const broken: string[] = [];
   const counts = {
-    ...{ bkJobs: 0, bkDone: 0, bkPassed: 0, bkCancelled: 0, bkRefused: 0, bkDisturbed: 0, bkBegun: 0, bkRivals: 0, bkForks: 0 },
-    ...{
-      bkSecrets: 0,
-      bkOutages: 0,
-      bkAgents: 0,
-      bkTokens: 0,
-      bkPauses: 0,
-      bkLost: 0,
-      bkTried: 0,
-      bkNotes: 0,
-      bkTimedOut: 0,
-      bkStrange: 0,
-    },
+    bkJobs: 0,
+    bkDone: 0,
+    bkPassed: 0,
+    bkCancelled: 0,
+    bkRefused: 0,
+    bkDisturbed: 0,
+    bkBegun: 0,
+    bkRivals: 0,
+    bkForks: 0,
+    bkSecrets: 0,
+    bkOutages: 0,
+    bkAgents: 0,
+    bkTokens: 0,
+    bkPauses: 0,
+    bkLost: 0,
+    bkTried: 0,
+    bkNotes: 0,
+    bkTimedOut: 0,
+    bkStrange: 0,
   };
   const jobs = new Map<string, Wanted>();
   /** Jobs that no pool here may have. */
@@ -117,7 +123,10 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   const standin = openBuildkiteStandin({
     now: () => time.wall - time.jumped,
     after: (ms, fn) => time.after(ms, fn),
-    ...{ pingInterval: 10, jobStatusInterval: 10, heartbeatInterval: 30, reservedNeedsToken: false },
+    pingInterval: 10,
+    jobStatusInterval: 10,
+    heartbeatInterval: 30,
+    reservedNeedsToken: false,
     heard: (request) => heard(request),
     fault: (request) => faultFor(request),
   });
@@ -383,7 +392,9 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     const { ms, exit = 0, says = 0, bad = null, fork = 0, secret: hasSecret = 0, habits = [], cancelAfter = null } = happening;
     const { rules = [], priority = 0, queue: name = 'default', fits = 1 } = happening;
     const work: Work = {
-      ...{ ms: Number(ms), exit: Number(exit), says: Number(says) },
+      ms: Number(ms),
+      exit: Number(exit),
+      says: Number(says),
       ...(bad !== null && { bad: bad as Work['bad'] & string }),
     };
     const isFork = random() < Number(fork);
@@ -391,7 +402,11 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
     counts.bkJobs += 1;
     if (isFork) counts.bkForks += 1;
     const id = buildkite.queueJob({
-      ...{ command: JSON.stringify(work), queue: String(name), rules: rules as string[], priority: Number(priority), pipeline },
+      command: JSON.stringify(work),
+      queue: String(name),
+      rules: rules as string[],
+      priority: Number(priority),
+      pipeline,
       ...(isFork && { pullRequest: 7, pullRequestRepo: 'https://git.example.org/stranger/demo.git' }),
       ...(isSecret && { env: { [variable]: secret.sealed } }),
     });
@@ -401,9 +416,16 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       return;
     }
     jobs.set(id, {
-      ...{ ...work, isFork, hasSecret: isSecret, habits: [...(habits as Habit['kind'][])] },
-      ...{ isCancelled: false, isElsewhere: false, excuse: null, begun: 0 },
-      ...{ releases: 0, refusedBefore: engine.refused },
+      ...work,
+      isFork,
+      hasSecret: isSecret,
+      habits: [...(habits as Habit['kind'][])],
+      isCancelled: false,
+      isElsewhere: false,
+      excuse: null,
+      begun: 0,
+      releases: 0,
+      refusedBefore: engine.refused,
     });
     plan();
     if (typeof cancelAfter === 'number') time.after(cancelAfter, () => cancel(id));

@@ -8,7 +8,7 @@ import {
   type Order,
   type Thing,
   type ThingKind,
-} from '../../src/cloud/cloud.ts';
+} from '../../src/ports/cloud.ts';
 import type { BadDay } from './cloud-faults.ts';
 import { asWorld, type SimProcess } from './process.ts';
 
@@ -105,8 +105,16 @@ export class Account {
 
   exist(thing: Pick<Existing, 'kind' | 'id' | 'tags' | 'maker'> & Partial<Existing>): Existing {
     const made: Existing = {
-      ...{ offer: null, zone: 'a', visible: 0, createdAt: this.#day.time.now, state: 'running' },
-      ...{ isEndSet: false, isDenied: false, askedAt: null, vanishedAt: null, shown: 0 },
+      offer: null,
+      zone: 'a',
+      visible: 0,
+      createdAt: this.#day.time.now,
+      state: 'running',
+      isEndSet: false,
+      isDenied: false,
+      askedAt: null,
+      vanishedAt: null,
+      shown: 0,
       ...thing,
     };
     this.things.set(made.id, made);
@@ -184,12 +192,10 @@ export class Account {
       return result;
     };
     return {
-      ...{
-        name: 'sim',
-        type: 'sim',
-        credential: 'test',
-        capabilities: { holdsEnd: true, guestEnds: false, endRemoves: this.#layout.endRemoves },
-      },
+      name: 'sim',
+      type: 'sim',
+      credential: 'test',
+      capabilities: { holdsEnd: true, guestEnds: false, endRemoves: this.#layout.endRemoves },
       usualImage: { from: 'image', has: 'everything' },
       skew: () => (heard === null ? null : heard + day.time.now - day.time.wall),
       zones: (type) =>
@@ -320,7 +326,15 @@ export class Account {
       return isPartial ? day.chance(0.5) : tags.run !== lag;
     };
     const things = all.filter(isShown).map(({ kind, id, tags, state, offer }) => ({
-      ...{ kind, id, place: 'here', run: tags.run, host: tags.host, born: tags.born, expires: tags.expires, state, offer },
+      kind,
+      id,
+      place: 'here',
+      run: tags.run,
+      host: tags.host,
+      born: tags.born,
+      expires: tags.expires,
+      state,
+      offer,
     }));
     return { things, unknown: isPartial ? ['zone b (unreachable)'] : [] };
   }

@@ -39,7 +39,7 @@ it('a manager killed at any boundary of create and destroy makes one machine for
   for (const timeouts of [0, 1, 2]) {
     const minute = 60_000;
     const rules = { min: 0, max: 1, spot: 'never', lifetime: 360 * minute, agents: 1 } as const;
-    const play = { ...{ rules, timeouts, trouble: 0, kills: false, isCalm: true, faults: [] }, span: minute };
+    const play = { rules, timeouts, trouble: 0, kills: false, isCalm: true, faults: [], span: minute };
     const { effects } = await played('without a kill', new CloudWorld(5, play));
     for (let killAt = 1; killAt <= effects; killAt += 1) {
       const world = await played(`${timeouts} time-outs, killed at ${killAt}`, new CloudWorld(5, { ...play, killAt }));

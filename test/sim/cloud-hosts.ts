@@ -5,14 +5,15 @@
  * is overdrawn, what belongs to others is never touched, jobs that wait get machines once the faults are over, and without jobs
  * everything ends with a receipt.
  */
-import type { Order } from '../../src/cloud/cloud.ts';
-import { type Controller, createController } from '../../src/cloud/controller.ts';
-import { agentPrefix } from '../../src/cloud/guest.ts';
-import type { HostConfig } from '../../src/cloud/hosts.ts';
-import { costOf, type Machine, type Wish } from '../../src/cloud/machine.ts';
-import { drained, ended } from '../../src/cloud/plan.ts';
-import { type Clearing, createClearing } from '../../src/cloud/registrations.ts';
-import { sweep } from '../../src/cloud/sweep.ts';
+
+import { type Controller, createController } from '../../src/machines/controller.ts';
+import { agentPrefix } from '../../src/machines/guest.ts';
+import { drained, ended } from '../../src/machines/plan.ts';
+import { type Clearing, createClearing } from '../../src/machines/registrations.ts';
+import { sweep } from '../../src/machines/sweep.ts';
+import type { Order } from '../../src/ports/cloud.ts';
+import type { HostConfig } from '../../src/schema/host-config.ts';
+import { costOf, type Machine, type Wish } from '../../src/store/machine.ts';
 import type { MachineTable } from '../../src/store/machines.ts';
 import { Account, type Existing } from './cloud-account.ts';
 import { BadDay, type Fault } from './cloud-faults.ts';
@@ -97,7 +98,13 @@ export class CloudWorld {
     const random = seeded(seed);
     this.time = new SimTime(random);
     this.#play = {
-      ...{ hosts: 1, span: usualSpan, rules: {}, kills: random() < 0.75, killAt: 0, timeouts: 0, isCalm: false },
+      hosts: 1,
+      span: usualSpan,
+      rules: {},
+      kills: random() < 0.75,
+      killAt: 0,
+      timeouts: 0,
+      isCalm: false,
       ...play,
     };
     this.day = new BadDay(this.time, random, {
@@ -107,7 +114,9 @@ export class CloudWorld {
     const { day } = this;
     if (this.#play.isCalm) day.end();
     this.account = new Account({
-      ...{ day, skew: day.pick([0, 0, 600, -600]) * second, timeouts: this.#play.timeouts },
+      day,
+      skew: day.pick([0, 0, 600, -600]) * second,
+      timeouts: this.#play.timeouts,
       ordered: (order, by) => this.#ordered(order, by),
       asked: (thing, by) => this.#mayDestroy(thing, by),
       booted: (machine) => this.#boot(machine),
@@ -115,8 +124,17 @@ export class CloudWorld {
     });
     const names = day.faults.has('two managers') ? ['first', 'second'] : ['first'];
     this.managers = names.map((name) => ({
-      ...{ name, rows: new Map(), wants: new Map(), owner: 'ours', waiting: 0, told: [], askedAt: 0, running: null },
-      ...{ toKill: Number.POSITIVE_INFINITY, runsSince: Number.POSITIVE_INFINITY, isOver: false },
+      name,
+      rows: new Map(),
+      wants: new Map(),
+      owner: 'ours',
+      waiting: 0,
+      told: [],
+      askedAt: 0,
+      running: null,
+      toKill: Number.POSITIVE_INFINITY,
+      runsSince: Number.POSITIVE_INFINITY,
+      isOver: false,
       hosts: this.#hostsOf(name === 'first' || day.chance(0.5) ? 'burst' : 'other'),
     }));
     if (this.#play.killAt > 0) this.#first.toKill = this.#play.killAt;
@@ -143,11 +161,22 @@ export class CloudWorld {
   #hostsOf(name: string): readonly HostConfig[] {
     const { day } = this;
     return Array.from({ length: this.#play.hosts }, (_, at) => ({
-      ...{ host: `${name}${at}`, cloud: 'sim', types: ['big', 'small'], spot: day.pick(['never', 'prefer', 'only'] as const) },
-      ...{ image: null, disk: 50, min: day.pick([0, 0, 0, 1]), max: 1 + Math.floor(day.random() * 3) },
-      ...{ idle: 10 * minute, lifetime: day.pick([1, 2, 6]) * hour, boot: 20 * minute, prices: {} },
-      ...{ budget: day.faults.has('budget') ? day.pick([3, 5, 10]) : null },
-      ...{ opengl: 'none', setup: [], agents: day.pick([1, 1, 2, 4]) },
+      host: `${name}${at}`,
+      cloud: 'sim',
+      types: ['big', 'small'],
+      spot: day.pick(['never', 'prefer', 'only'] as const),
+      image: null,
+      disk: 50,
+      min: day.pick([0, 0, 0, 1]),
+      max: 1 + Math.floor(day.random() * 3),
+      idle: 10 * minute,
+      lifetime: day.pick([1, 2, 6]) * hour,
+      boot: 20 * minute,
+      prices: {},
+      budget: day.faults.has('budget') ? day.pick([3, 5, 10]) : null,
+      opengl: 'none',
+      setup: [],
+      agents: day.pick([1, 1, 2, 4]),
       ...this.#play.rules,
     }));
   }
@@ -283,9 +312,13 @@ export class CloudWorld {
     process.run(() => {
       const log = { info() {}, warn() {}, error() {} };
       const store = this.#storeOf(manager, process);
-      const clearing = createClearing({ ...{ clock: process, log, store }, services: [this.#service(process)] });
+      const clearing = createClearing({ clock: process, log, store, services: [this.#service(process)] });
       const controller = createController({
-        ...{ clock: process, log, store, hosts: manager.hosts, userData: () => 'text' },
+        clock: process,
+        log,
+        store,
+        hosts: manager.hosts,
+        userData: () => 'text',
         clouds: new Map([['sim', { cloud: this.account.cloudFor(process, manager.name), owner: manager.owner }]]),
         deaf: () => (this.day.lasts('deaf') ? 'its address is in use' : null),
         changed(machine) {
@@ -524,8 +557,13 @@ export class CloudWorld {
       if (!lives() || this.time.now > dies) return;
       if (lie !== 'stale' || day.chance(0.01)) last = said();
       const lies = {
-        ...{ busy: { busy: agents, idleFor: 0 }, idle: { busy: 0, idleFor: 100_000 }, none: { agents: 0, busy: 0 } },
-        ...{ many: { agents: 512 }, problem: { problem: 'It cannot see its GPUs.' }, silent: {}, stale: {} },
+        busy: { busy: agents, idleFor: 0 },
+        idle: { busy: 0, idleFor: 100_000 },
+        none: { agents: 0, busy: 0 },
+        many: { agents: 512 },
+        problem: { problem: 'It cannot see its GPUs.' },
+        silent: {},
+        stale: {},
       };
       let state: Machine['state'] | null = null;
       const isHeard = this.#reach(manager, (controller) => {

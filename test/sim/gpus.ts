@@ -51,7 +51,8 @@ const times = <T>(count: number, make: (n: number) => T): T[] => Array.from({ le
 /** An A100 that is cut into instances; the host's are counted from `first`. */
 const cut = (n: number, first: number, count: number): StubGpu =>
   card(n, {
-    ...{ model: 'NVIDIA A100-SXM4-80GB', architecture: 'Ampere' },
+    model: 'NVIDIA A100-SXM4-80GB',
+    architecture: 'Ampere',
     instances: times(count, (part) => instance(first + part, 7 + part)),
   });
 
@@ -95,8 +96,18 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
   let records = 0;
   let pids = 10_000;
   const count = {
-    ...{ gpuReleases: 0, falls: 0, hangs: 0, people: 0, leftovers: 0, xids: 0, tools: 0 },
-    ...{ drivers: 0, reserved: 0, rivals: 0, rivalsRefused: 0, shared: 0 },
+    gpuReleases: 0,
+    falls: 0,
+    hangs: 0,
+    people: 0,
+    leftovers: 0,
+    xids: 0,
+    tools: 0,
+    drivers: 0,
+    reserved: 0,
+    rivals: 0,
+    rivalsRefused: 0,
+    shared: 0,
   };
 
   mkdirSync(root);

@@ -2,18 +2,20 @@
  * A whole host in virtual time: the real manager (`src/host.ts`, with its store, loop, logs and services) over a simulated Engine.
  * It can be killed between any two effects, and the next one is started on what it left on disk.
  */
+
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { DownRequest, JobView } from '../../src/api/schema.ts';
+import { OnejobError } from '../../src/base/errors.ts';
 import { type Environment, readEnvironment } from '../../src/config/environment.ts';
 import { loadConfig } from '../../src/config/load.ts';
+import type { JobRequest } from '../../src/contract/job.ts';
+import type { DownRequest, JobView } from '../../src/contract/schema.ts';
 import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
-import { OnejobError } from '../../src/errors.ts';
 import { type Host, type Outside, openHost } from '../../src/host.ts';
-import type { JobRequest } from '../../src/job.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
+import { types } from '../kit/types.ts';
 import { bootAnew, drawFrom, fillDisk, isDiskFull, syncTo } from './builtins.ts';
 import { SimDisk } from './disk.ts';
 import { asWorld, type Effect, SimProcess } from './process.ts';
@@ -191,7 +193,13 @@ export class SimHost {
     const { process } = running;
     const env = readEnvironment({ HOME: this.dir, PATH: '/usr/bin:/bin' });
     const flags = { config: this.#config, stateDir: join(this.dir, 'state'), socket: join(this.dir, 's') };
-    const { config } = await loadConfig({ flags, env, host: { name: 'box', cpus: 32, memory: 2 ** 37 }, now: process.wall() });
+    const { config } = await loadConfig({
+      types,
+      flags,
+      env,
+      host: { name: 'box', cpus: 32, memory: 2 ** 37 },
+      now: process.wall(),
+    });
     if (process.isDead) return;
     if (isDiskFull()) throw storeFault('open', config.stateDir, fullDisk());
     const store = this.#watched(openStore(config.stateDir), process);
@@ -207,7 +215,11 @@ export class SimHost {
     const log = { info: tell('info'), warn: tell('warn'), error: tell('error') };
     const { env: given = env, ...outside } = this.#options.parts?.(process) ?? {};
     const host = await openHost({
-      ...{ config, env: given, store, log, clock: process },
+      config,
+      env: given,
+      store,
+      log,
+      clock: process,
       runtimes: {
         all: [runtime],
         best: runtime,
@@ -428,9 +440,24 @@ function fullDisk(): Error {
 
 export function requestOf(act: Act, request: Partial<JobRequest> = {}): JobRequest {
   const whole = {
-    ...{ name: null, user: null, memory: null, cpus: null, id: null, pool: null, env: {}, image: null, volumes: [] },
-    ...{ devices: null, priority: 0, timeout: null, retries: 0, artifacts: [], workspace: null, needs: [] },
-    ...{ attended: false, attemptOf: null },
+    name: null,
+    user: null,
+    memory: null,
+    cpus: null,
+    id: null,
+    pool: null,
+    env: {},
+    image: null,
+    volumes: [],
+    devices: null,
+    priority: 0,
+    timeout: null,
+    retries: 0,
+    artifacts: [],
+    workspace: null,
+    needs: [],
+    attended: false,
+    attemptOf: null,
   };
   return { ...whole, ...request, command: ['sim', JSON.stringify(act)] };
 }

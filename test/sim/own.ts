@@ -3,9 +3,9 @@
  * What a job did is known to the Engine; what the queue says of it must agree with that, once and for good.
  */
 
-import type { JobView } from '../../src/api/schema.ts';
-import { OnejobError } from '../../src/errors.ts';
-import type { JobRequest } from '../../src/job.ts';
+import { OnejobError } from '../../src/base/errors.ts';
+import type { JobRequest } from '../../src/contract/job.ts';
+import type { JobView } from '../../src/contract/schema.ts';
 import { isDiskFull } from './builtins.ts';
 import { requestOf, type SimHost } from './host.ts';
 import type { Act, Seen } from './runtime.ts';
@@ -296,7 +296,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         const id = unused(Math.floor(random() * 2 ** 48));
         const lines = typeof says === 'number' ? `${`line of ${id}\n`.repeat(says)}` : undefined;
         const act: Act = {
-          ...{ ms: Number(ms), exit: Number(exit) },
+          ms: Number(ms),
+          exit: Number(exit),
           ...(lines !== undefined && { says: lines }),
           ...(term !== undefined && { term: term as number | null }),
         };

@@ -5,8 +5,8 @@
 import { Readable } from 'node:stream';
 import { expect, test } from 'vitest';
 import type { AgentId } from '../../src/core/slot.ts';
+import { type LogChunk, type Runtime, type RuntimeEvent, type SandboxSeen, start } from '../../src/ports/runtime.ts';
 import { readyMarker } from '../../src/runtimes/gate.ts';
-import { type LogChunk, type Runtime, type RuntimeEvent, type SandboxSeen, start } from '../../src/runtimes/runtime.ts';
 import type { ContractTest } from '../kit/runtime-contract/bench.ts';
 import { contractBench } from '../kit/runtime-contract/contract.ts';
 import type { Sandbox } from './engine/sandbox.ts';

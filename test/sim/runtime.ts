@@ -6,9 +6,9 @@
  * (`runtime.contract.test.ts`), also in what it cannot see and what it must not touch.
  */
 import type { Readable } from 'node:stream';
+import { OnejobError } from '../../src/base/errors.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import type { AgentId } from '../../src/core/slot.ts';
-import { OnejobError } from '../../src/errors.ts';
 import {
   advance,
   type Made,
@@ -17,7 +17,7 @@ import {
   type RuntimeEvent,
   type SandboxSeen,
   type SandboxSpec,
-} from '../../src/runtimes/runtime.ts';
+} from '../../src/ports/runtime.ts';
 import { ours, type SimEngine, type SimImage } from './engine/engine.ts';
 import { type Sandbox, workspacePath } from './engine/sandbox.ts';
 import { Workspace } from './engine/workspace.ts';

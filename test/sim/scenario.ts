@@ -322,14 +322,19 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     }
   }
   const counts: Record<string, number> = {
-    ...{ crashes: host.crashes, cuts: host.cuts, stops: host.stops, starts: host.starts, outages, jumps, fulls, holds },
-    ...{
-      engineOutages: engine.outages,
-      engineRestarts: engine.restarts,
-      seized: engine.seized,
-      made: engine.made,
-      steps: time.steps,
-    },
+    crashes: host.crashes,
+    cuts: host.cuts,
+    stops: host.stops,
+    starts: host.starts,
+    outages,
+    jumps,
+    fulls,
+    holds,
+    engineOutages: engine.outages,
+    engineRestarts: engine.restarts,
+    seized: engine.seized,
+    made: engine.made,
+    steps: time.steps,
     ...Object.fromEntries(Object.entries(host.effects).map(([kind, count]) => [`${kind}Effects`, count])),
   };
   for (const one of outsides) Object.assign(counts, one.counts());
@@ -339,7 +344,13 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
   }
   host.close();
   return {
-    ...{ scenario: scenario.name, seed, broken, counts, hash: host.hash, virtual: time.now - begun, happenings },
+    scenario: scenario.name,
+    seed,
+    broken,
+    counts,
+    hash: host.hash,
+    virtual: time.now - begun,
+    happenings,
     story: host.story.slice(-(options.lines ?? 200)),
   };
 }

@@ -1,13 +1,26 @@
 /** The simulated runtime as a subject of the runtime contract. */
 
-import type { Recipe, Runtime } from '../../src/runtimes/runtime.ts';
+import type { Recipe, Runtime } from '../../src/ports/runtime.ts';
 import type { ContractSubject } from '../kit/runtime-contract/contract.ts';
 import { SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from './runtime.ts';
 import { SimTime, seeded } from './time.ts';
 
 export const recipe: Recipe = {
-  ...{ image: 'box', pull: 'missing', env: {}, mounts: [], cpus: null, memory: null, pids: null, shmSize: null, ulimits: [] },
-  ...{ network: 'default', user: null, readOnly: false, tmpfs: {}, capAdd: [], oomScoreAdj: 0 },
+  image: 'box',
+  pull: 'missing',
+  env: {},
+  mounts: [],
+  cpus: null,
+  memory: null,
+  pids: null,
+  shmSize: null,
+  ulimits: [],
+  network: 'default',
+  user: null,
+  readOnly: false,
+  tmpfs: {},
+  capAdd: [],
+  oomScoreAdj: 0,
   grant: { way: 'auto', capabilities: [], numa: false },
   unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
 };
@@ -30,19 +43,21 @@ export function simSubject(options: SimRuntimeOptions = {}, mutate: Mutate = (_,
       return mutate(engine, runtime, owner);
     };
     return {
-      ...{ runtime: manager(), recipe, remake: async () => manager(), stranger: async () => manager('somebody-else') },
+      runtime: manager(),
+      recipe,
+      remake: async () => manager(),
+      stranger: async () => manager('somebody-else'),
       leftovers: async () => engine.left(),
       cleanup: async () => {},
       exceptions: {
         'kill-tree': 'it has no processes of this host',
-        ...{
-          held: keepsNothing,
-          'held-input': keepsNothing,
-          'held-output': keepsNothing,
-          'held-terminal': keepsNothing,
-          'held-abort': keepsNothing,
-        },
-        ...{ exec: 'it acts out one script', 'exec-ends': 'it acts out one script' },
+        held: keepsNothing,
+        'held-input': keepsNothing,
+        'held-output': keepsNothing,
+        'held-terminal': keepsNothing,
+        'held-abort': keepsNothing,
+        exec: 'it acts out one script',
+        'exec-ends': 'it acts out one script',
       },
       script: scriptOfAct,
       async drive(work) {

@@ -2,7 +2,7 @@
  * Sandboxes that cannot be made, gates that end at once, and an image that is another one from now on. Trouble must be met with
  * patience (S9), and nothing may be released that was made from what is not wanted any more (S11).
  */
-import { OnejobError } from '../../src/errors.ts';
+import { OnejobError } from '../../src/base/errors.ts';
 import type { SimHost } from './host.ts';
 import type { Outside } from './scenario.ts';
 

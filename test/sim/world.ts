@@ -3,7 +3,7 @@
  * that a test chooses. The loop is the real one; only the machine under it is not. The world knows what really happened
  * (`begun`, `runs`), which the loop can only infer, so it can say when a promise is broken.
  */
-import type { CiService } from '../../src/ci/ci-service.ts';
+
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import { decide } from '../../src/core/decide.ts';
@@ -27,7 +27,8 @@ import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
 import { Pool } from '../../src/manager/loop/pool.ts';
 import { Reconciler } from '../../src/manager/loop/reconciler.ts';
-import type { Runtime } from '../../src/runtimes/runtime.ts';
+import type { CiService } from '../../src/ports/ci-service.ts';
+import type { Runtime } from '../../src/ports/runtime.ts';
 import type { KnownDevice } from '../../src/store/devices.ts';
 import type { Store } from '../../src/store/store.ts';
 import { gpu, oneDevice } from '../support/devices.ts';

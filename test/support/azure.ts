@@ -6,7 +6,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import type { PoolView } from '../../src/api/schema.ts';
+import type { PoolView } from '../../src/contract/schema.ts';
 import { type AzureDevOps, type QueuedJob, type StandInOptions, startAzureDevOps } from '../standins/azure-devops/standin.ts';
 import { ensureAzureImages } from './azure-images.ts';
 import { call } from './images.ts';

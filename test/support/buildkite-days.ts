@@ -161,6 +161,9 @@ export async function endOf({ bench, here }: Day, daemon: Daemon): Promise<void>
 export function expectOnce(job: JobView, name: string): void {
   const once = (what: string) => [...job.log.matchAll(new RegExp(`^${what} ${name}$`, 'gm'))].length;
   expect({ exit: job.exit, began: once('began'), ended: once('ended'), missing: job.logMissing }, job.log).toEqual({
-    ...{ exit: 0, began: 1, ended: 1, missing: 0 },
+    exit: 0,
+    began: 1,
+    ended: 1,
+    missing: 0,
   });
 }

@@ -1,6 +1,6 @@
 /** A command line inside the test's own process, for what happens between a command and its daemon. */
 import { PassThrough } from 'node:stream';
-import type { CliContext } from '../../src/cli/session.ts';
+import type { CliContext } from '../../src/cli/context.ts';
 import { readEnvironment } from '../../src/config/environment.ts';
 
 export interface TestContext {

@@ -1,5 +1,5 @@
 /**
- * A machine as clouds make them: real cloud-init and systemd boot the text of src/cloud/boot in systemd-nspawn. Packages, the driver
+ * A machine as clouds make them: real cloud-init and systemd boot the text of src/machines/boot in systemd-nspawn. Packages, the driver
  * and Docker are stand-ins, which log how they were called. What it installs is this clone.
  */
 import { execFileSync } from 'node:child_process';

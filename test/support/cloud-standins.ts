@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
-import { systemClock } from '../../src/clock.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { type AwsOptions, type AwsStandin, createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
 import {
   azureCloud,
@@ -71,7 +71,8 @@ export async function awsStandin(
   options: Partial<AwsOptions> = {},
 ): Promise<CloudStandin & { readonly aws: AwsStandin }> {
   const aws = createAws({
-    ...{ clock: systemClock, times: { boot: 200, end: 200 } },
+    clock: systemClock,
+    times: { boot: 200, end: 200 },
     hooks: { onBoot: ({ id, userData }) => machines.boot(id, unpacked(userData)), onEnd: ({ id }) => machines.end(id) },
     ...options,
   });
@@ -80,7 +81,9 @@ export async function awsStandin(
     aws,
     keys: `type: aws, region: us-west-2, endpoint: "${served.url}", scheduler_role: "${schedulerRole}", security_group: sg-0e00000000000000, credentials: { access_key_id: ${testKey.id}, secret_access_key: { env: AWS_SECRET } }`,
     env: { AWS_SECRET: testKey.secret },
-    ...{ scheme: 'http', join: () => '', types: ['g6.xlarge', 'g5.xlarge'] },
+    scheme: 'http',
+    join: () => '',
+    types: ['g6.xlarge', 'g5.xlarge'],
     left: aws.leftovers,
     guest: (id) => ({
       metadata: metadataAt(aws.fetch, id),
@@ -98,7 +101,8 @@ export async function awsStandin(
 
 export async function gcpStandin(machines: Machines): Promise<CloudStandin & { readonly gcp: ReturnType<typeof createGcp> }> {
   const gcp = createGcp({
-    ...{ clock: systemClock, times: { start: 200, stop: 200 } },
+    clock: systemClock,
+    times: { start: 200, stop: 200 },
     hooks: { onBoot: ({ name, userData }) => machines.boot(name, userData), onEnd: ({ name }) => machines.end(name) },
   });
   const served = await gcp.serve();
@@ -106,7 +110,9 @@ export async function gcpStandin(machines: Machines): Promise<CloudStandin & { r
     gcp,
     keys: `type: gcp, project: ${gcp.project}, region: us-central1, endpoint: "${gcp.origin}", credentials: { file: { env: GCP_KEY } }`,
     env: { GCP_KEY: gcp.keyFile() },
-    ...{ scheme: 'http', join: () => '', types: ['g2-standard-4'] },
+    scheme: 'http',
+    join: () => '',
+    types: ['g2-standard-4'],
     guest: (id) => ({
       metadata: metadataAt(gcp.fetch, id),
       print(text) {
@@ -134,7 +140,8 @@ export async function azureStandin(machines: Machines): Promise<CloudStandin & {
     azure,
     keys: `type: azure, subscription: ${subscription}, location: ${location}, subnet: "${subnet}", security_group: "${securityGroup}", endpoint: "${azure.url}", login_endpoint: "${azure.url}", credentials: { tenant: ${tenant}, client: ${client}, secret: { env: AZURE_SECRET } }`,
     env: { AZURE_SECRET: clientSecret, NODE_EXTRA_CA_CERTS: authority.file },
-    ...{ scheme: 'https', types: ['Standard_NC4as_T4_v3'] },
+    scheme: 'https',
+    types: ['Standard_NC4as_T4_v3'],
     join(dir) {
       writeFileSync(join(dir, 'join.key'), identity.key, { mode: 0o600 });
       writeFileSync(join(dir, 'join.pem'), identity.cert);

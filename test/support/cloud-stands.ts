@@ -1,6 +1,6 @@
 /** Stand-ins of clouds on a port of this host, as a config of onejob names them. */
 import { gunzipSync } from 'node:zlib';
-import { systemClock } from '../../src/clock.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import { createAws, schedulerRole, testKey } from '../standins/aws/standin.ts';
 import {
   azureCloud,
@@ -43,17 +43,17 @@ async function aws({ onBoot, onEnd }: StandHooks): Promise<CloudStand> {
   });
   const served = await stand.serve();
   const entry = {
-    ...{
-      type: 'aws',
-      region: 'us-west-2',
-      endpoint: served.url,
-      scheduler_role: schedulerRole,
-      security_group: 'sg-0e00000000000000',
-    },
+    type: 'aws',
+    region: 'us-west-2',
+    endpoint: served.url,
+    scheduler_role: schedulerRole,
+    security_group: 'sg-0e00000000000000',
     credentials: { access_key_id: testKey.id, secret_access_key: secret },
   };
   return {
-    ...{ entry: JSON.stringify(entry), types: JSON.stringify(['g6.xlarge', 'g5.xlarge']), secret: testKey.secret },
+    entry: JSON.stringify(entry),
+    types: JSON.stringify(['g6.xlarge', 'g5.xlarge']),
+    secret: testKey.secret,
     creations: () => stand.calls.filter(({ action }) => action === 'RunInstances').length,
     leftovers: () => stand.leftovers().length,
     async [Symbol.asyncDispose]() {
@@ -70,23 +70,19 @@ async function azure({ onBoot, onEnd }: StandHooks): Promise<CloudStand> {
   stand.world.hooks.onEnd = ({ id }) => onEnd(id);
   const served = await stand.serve();
   const entry = {
-    ...{
-      type: 'azure',
-      subscription,
-      location,
-      subnet,
-      security_group: securityGroup,
-      endpoint: stand.url,
-      login_endpoint: stand.url,
-    },
+    type: 'azure',
+    subscription,
+    location,
+    subnet,
+    security_group: securityGroup,
+    endpoint: stand.url,
+    login_endpoint: stand.url,
     credentials: { tenant, client, secret },
   };
   return {
-    ...{
-      entry: JSON.stringify(entry),
-      types: JSON.stringify(['Standard_NC4as_T4_v3', 'Standard_NC8as_T4_v3']),
-      secret: clientSecret,
-    },
+    entry: JSON.stringify(entry),
+    types: JSON.stringify(['Standard_NC4as_T4_v3', 'Standard_NC8as_T4_v3']),
+    secret: clientSecret,
     creations: () => stand.calls.filter((call) => /^PUT \S+virtualMachines/.test(call)).length,
     leftovers: () => stand.world.groups.size + stand.world.resources.size,
     [Symbol.asyncDispose]: () => served[Symbol.asyncDispose](),

@@ -3,12 +3,12 @@
  * look at one would find is the test's to say.
  */
 import { setImmediate as turn } from 'node:timers/promises';
+import type { Log } from '../../src/base/log.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { type Device, noGpus } from '../../src/gpu/inventory.ts';
-import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
-import type { Log } from '../../src/log.ts';
+import type { Evidence, ProofVerdict } from '../../src/gpu/proof.ts';
 import { createDeviceReservations, type Reservations } from '../../src/manager/devices/device-reservations.ts';
 import { createDeviceUses, type DeviceUses } from '../../src/manager/devices/device-use.ts';
 import type { DeviceAccess } from '../../src/manager/devices/device-views.ts';
@@ -40,7 +40,7 @@ export class DeviceHost implements Disposable {
   #timers: { readonly at: number; readonly fn: () => void }[] = [];
   slots: Slot[] = [];
   /** What a look at a device finds; thrown when it is an error. */
-  verdict: (uuid: string) => Verdict | Error = () => clean;
+  verdict: (uuid: string) => ProofVerdict | Error = () => clean;
   readonly looks: string[] = [];
   fault: string | null = null;
   registry!: DeviceRegistry;
@@ -171,11 +171,11 @@ export function devicePool(name: string, more: Partial<PoolConfig> = {}): PoolCo
 }
 
 const evidence: Evidence = { device: '', pciId: null, at: 0, checks: [], holders: [], kernel: [] };
-export const clean: Verdict = { kind: 'clean', evidence };
-export const occupied: Verdict = { kind: 'occupied', message: 'held by alice: python', evidence };
-export const waiting: Verdict = { kind: 'wait', message: 'python (pid 7) is still leaving.', until: 0, evidence };
-export const unknown: Verdict = { kind: 'unknown', message: 'nobody knows', evidence };
-export const dirty: Verdict = {
+export const clean: ProofVerdict = { kind: 'clean', evidence };
+export const occupied: ProofVerdict = { kind: 'occupied', message: 'held by alice: python', evidence };
+export const waiting: ProofVerdict = { kind: 'wait', message: 'python (pid 7) is still leaving.', until: 0, evidence };
+export const unknown: ProofVerdict = { kind: 'unknown', message: 'nobody knows', evidence };
+export const dirty: ProofVerdict = {
   kind: 'dirty',
   code: 'ecc-errors',
   message: '2 errors.',

@@ -3,8 +3,11 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { EventEmitter, once } from 'node:events';
 import { PassThrough, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
-import { type Changes, createChanges, type Kind, type Subject } from '../../src/api/changes.ts';
-import type { Events, LogPiece, Manager } from '../../src/api/manager.ts';
+import { OnejobError } from '../../src/base/errors.ts';
+import { type Changes, createChanges, type Kind, type Subject } from '../../src/contract/changes.ts';
+import type { JobRequest } from '../../src/contract/job.ts';
+import { pagePrefix } from '../../src/contract/job-pages.ts';
+import type { Events, LogPiece, Manager } from '../../src/contract/manager.ts';
 import type {
   DeviceView,
   Event,
@@ -14,11 +17,8 @@ import type {
   ResumeView,
   StatusView,
   UseView,
-} from '../../src/api/schema.ts';
-import { OnejobError } from '../../src/errors.ts';
-import type { JobRequest } from '../../src/job.ts';
+} from '../../src/contract/schema.ts';
 import { lastLines } from '../../src/logs/select.ts';
-import { pagePrefix } from '../../src/manager/job-pages.ts';
 import { notHere } from '../../src/manager/services/service-jobs.ts';
 
 interface FakeJob {

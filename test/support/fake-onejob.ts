@@ -1,7 +1,7 @@
 /** The whole command line over a fake manager, for tests that need real processes: what `main.ts` is without the loop. */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import type { CliContext, DaemonOptions } from '../../src/cli/session.ts';
+import type { CliContext, DaemonOptions } from '../../src/cli/context.ts';
 import { findPlace, processContext } from '../../src/cli/session.ts';
 import { runCli } from '../../src/cli.ts';
 

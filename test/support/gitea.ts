@@ -11,12 +11,12 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
-import type { Job } from '../../src/ci/gitea/wire.ts';
+import type { GiteaJob as Answered } from '../../src/ci/gitea/wire.ts';
 import { bridgeAddress } from './buildkite-host.ts';
 import { startChild } from './child.ts';
 import { giteaPrograms } from './gitea-programs.ts';
 
-export interface GiteaJob extends Pick<Job, 'id' | 'name' | 'status' | 'conclusion' | 'run_id'> {
+export interface GiteaJob extends Pick<Answered, 'id' | 'name' | 'status' | 'conclusion' | 'run_id'> {
   readonly runner_id?: number;
   readonly runner_name?: string;
 }
@@ -61,7 +61,8 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
     body?: unknown,
   ): Promise<{ status: number; body: T; text: string }> {
     const answer = await fetch(`${url}/api/v1${path}`, {
-      ...{ method, headers: { authorization: `token ${token}`, 'content-type': 'application/json' } },
+      method,
+      headers: { authorization: `token ${token}`, 'content-type': 'application/json' },
       ...(body !== undefined && { body: JSON.stringify(body) }),
     });
     const text = await answer.text();
@@ -91,7 +92,8 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
     /** A token of the administrator with these scopes only. */
     async tokenFor(...scopes: string[]): Promise<string> {
       const answer = await fetch(`${url}/api/v1/users/root1/tokens`, {
-        ...{ method: 'POST', body: JSON.stringify({ name: `t-${scopes.join('-')}-${performance.now()}`, scopes }) },
+        method: 'POST',
+        body: JSON.stringify({ name: `t-${scopes.join('-')}-${performance.now()}`, scopes }),
         headers: { authorization: `Basic ${btoa('root1:Passw0rd!x')}`, 'content-type': 'application/json' },
       });
       return ((await answer.json()) as { sha1: string }).sha1;

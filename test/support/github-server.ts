@@ -25,7 +25,10 @@ export async function startGitHub({ address = '127.0.0.1', ...options }: GitHubS
   /** Answers that GitHub would not give, and calls that it does not have. Disposing throws them. */
   const broken: Error[] = [];
   const github = memoryGitHub({
-    ...{ enterpriseServer: '3.19.0', ownKeys: true, origin, ...options },
+    enterpriseServer: '3.19.0',
+    ownKeys: true,
+    origin,
+    ...options,
     broken: (error) => broken.push(error),
   });
   server.on('request', (request, response) => void answer(github, origin, request, response));

@@ -140,13 +140,25 @@ function payload(url: string, { id, token, asked }: GitlabJob) {
   const { script, after = [], image, services = [], variables = {}, artifacts = [], repository } = asked;
   const { url: repo_url, sha } = repository ?? { url: `${url}/acme/demo.git`, sha: '0'.repeat(40) };
   const given = {
-    ...{ CI: 'true', CI_JOB_ID: String(id), CI_JOB_NAME: 'test', CI_PROJECT_PATH: 'acme/demo', CI_SERVER_URL: url },
-    ...{ CI_JOB_TIMEOUT: '3600', GITLAB_USER_LOGIN: 'ada', CI_COMMIT_SHA: sha, ...variables },
+    CI: 'true',
+    CI_JOB_ID: String(id),
+    CI_JOB_NAME: 'test',
+    CI_PROJECT_PATH: 'acme/demo',
+    CI_SERVER_URL: url,
+    CI_JOB_TIMEOUT: '3600',
+    GITLAB_USER_LOGIN: 'ada',
+    CI_COMMIT_SHA: sha,
+    ...variables,
     ...(repository === undefined && { GIT_STRATEGY: 'none' }),
   };
   const step = { timeout: 3600, allow_failure: false };
   return {
-    ...{ id, token, allow_git_fetch: true, cache: [], credentials: [], dependencies: [] },
+    id,
+    token,
+    allow_git_fetch: true,
+    cache: [],
+    credentials: [],
+    dependencies: [],
     job_info: { id, name: 'test', stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
     git_info: {
       repo_url,

@@ -34,7 +34,8 @@ export async function madeOnce(path: string, make: (half: string) => Promise<voi
 /** Runs Go in `cwd`; what it printed. @throws Error with what it said */
 export async function go(args: readonly string[], cwd: string, env: Readonly<Record<string, string>> = {}): Promise<string> {
   const child = execFile('go', args, {
-    ...{ cwd, maxBuffer: 2 ** 26 },
+    cwd,
+    maxBuffer: 2 ** 26,
     env: { ...process.env, CGO_ENABLED: '0', GOFLAGS: '-mod=readonly -buildvcs=false', GOWORK: 'off', ...env },
   });
   let [printed, said] = ['', ''];

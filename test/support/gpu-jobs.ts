@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import type { DeviceView, JobView } from '../../src/api/schema.ts';
+import type { DeviceView, JobView } from '../../src/contract/schema.ts';
 import { card } from './gpu-cards.ts';
 import type { GpuHost } from './gpu-host.ts';
 import { type Daemon, type Home, onejob } from './onejob.ts';

@@ -5,7 +5,7 @@
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { attempt } from '../../src/errors.ts';
+import { attempt } from '../../src/base/errors.ts';
 
 interface Counted {
   readonly success?: unknown;

@@ -1,5 +1,5 @@
 /** What a person would look at in `onejob status`, for tests that wait for something there. */
-import type { PoolView, SlotView } from '../../src/api/schema.ts';
+import type { PoolView, SlotView } from '../../src/contract/schema.ts';
 import type { Home } from './onejob.ts';
 
 export async function poolOf(here: Home, name = 'default'): Promise<PoolView> {

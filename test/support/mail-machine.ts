@@ -5,9 +5,9 @@
 import { closeSync, mkdirSync, openSync, readFileSync, readSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse, stringify } from 'yaml';
-import { systemClock } from '../../src/clock.ts';
-import { lineOf } from '../../src/cloud/join/line.ts';
-import { attendMachine, joinController } from '../../src/cloud/join/machine.ts';
+import { lineOf } from '../../src/machines/join/line.ts';
+import { attendMachine, joinController } from '../../src/machines/join/machine.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import type { CloudStandin, Guest, Machines } from './cloud-standins.ts';
 import { type Home, onejob } from './onejob.ts';
 import { type Scratch, scratch } from './scratch.ts';

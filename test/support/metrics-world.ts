@@ -1,13 +1,14 @@
 /** A host with everything in it that `/metrics` can report, over a real store and real devices' records; the loop is its slots. */
-import type { CiService } from '../../src/ci/ci-service.ts';
+
 import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { Pause } from '../../src/manager/loop/pause.ts';
-import { noDevices, Pool } from '../../src/manager/loop/pool.ts';
+import { Pool, withoutDevices } from '../../src/manager/loop/pool.ts';
 import { createMetrics, type Metrics } from '../../src/manager/metrics/metrics.ts';
 import type { Reading, ReadingParts } from '../../src/manager/metrics/readings.ts';
 import { readings } from '../../src/manager/metrics/readings.ts';
-import type { Runtime } from '../../src/runtimes/runtime.ts';
-import type { ServiceJob } from '../../src/store/service-jobs.ts';
+import type { CiService } from '../../src/ports/ci-service.ts';
+import type { Runtime } from '../../src/ports/runtime.ts';
+import type { ServiceJob } from '../../src/ports/service-job.ts';
 import { DeviceHost, devicePool } from './device-host.ts';
 import { gpu } from './devices.ts';
 
@@ -68,7 +69,10 @@ export class MetricsWorld implements Disposable {
       stranded: () => ({ pools: new Set(this.pools.map(({ config }) => config.name)), waiting: this.stranded }),
     };
     this.metrics = createMetrics({
-      ...{ clock: host.clock, store: host.store, version: '1.2.3', serviceNames: ['ci'] },
+      clock: host.clock,
+      store: host.store,
+      version: '1.2.3',
+      serviceNames: ['ci'],
       problems: () => this.problems,
       state: () => this.#state,
     });
@@ -142,7 +146,7 @@ function poolNamed(name: string, leaving = false): Pool {
     service: { name: 'own', capabilities, jobs: { next: () => null }, waiting: () => 3 } as unknown as CiService,
     runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
     keepStandby: true,
-    devices: noDevices,
+    devices: withoutDevices,
     leaving,
   });
 }

@@ -2,10 +2,10 @@
 import { createHash } from 'node:crypto';
 import { setTimeout as after } from 'node:timers/promises';
 import { parse } from 'yaml';
-import { systemClock } from '../../src/clock.ts';
-import { createJoinClient } from '../../src/cloud/join/client.ts';
-import { newSecret, type StageName } from '../../src/cloud/join/protocol.ts';
-import { hasCode } from '../../src/errors.ts';
+import { hasCode } from '../../src/base/errors.ts';
+import { createJoinClient } from '../../src/machines/join/client.ts';
+import { newSecret, type StageName } from '../../src/machines/join/protocol.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import type { Machines } from './cloud-standins.ts';
 
 export interface Played {

@@ -103,7 +103,10 @@ export async function startProxy(hosts: Readonly<Record<string, number>>): Promi
     await once(server, 'close');
   };
   const proxy: TestProxy = {
-    ...{ port, seen, cut, die },
+    port,
+    seen,
+    cut,
+    die,
     url: `http://alice:${proxyPassword}@127.0.0.1:${port}`,
     mood: 'well',
     get open() {

@@ -3,10 +3,10 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import { systemClock } from '../../src/clock.ts';
-import { attendMachine, joinController, memory } from '../../src/cloud/join/machine.ts';
-import { noProxies } from '../../src/config/proxies.ts';
 import { createOutbound } from '../../src/http/outbound.ts';
+import { noProxies } from '../../src/http/proxies.ts';
+import { attendMachine, joinController, memory } from '../../src/machines/join/machine.ts';
+import { systemClock } from '../../src/system/system-clock.ts';
 import type { Machines } from './cloud-standins.ts';
 import { type Daemon, type Home, onejob } from './onejob.ts';
 
@@ -48,7 +48,11 @@ export function secondOnejobs(env: Readonly<Record<string, string>> = {}) {
       await attending;
     };
     const machine: SecondOnejob = {
-      ...{ id, run: given.run, home, daemon, unattended },
+      id,
+      run: given.run,
+      home,
+      daemon,
+      unattended,
       attend() {
         over = new AbortController();
         const more = { socket: home.socket, upgrade: outbound.upgrade };
@@ -79,7 +83,8 @@ export function secondOnejobs(env: Readonly<Record<string, string>> = {}) {
       ),
   };
   return {
-    ...{ machines, broken },
+    machines,
+    broken,
     /** Those so far, in the order of their creation. */
     all: () => Promise.all(found.values()),
     async [Symbol.asyncDispose]() {

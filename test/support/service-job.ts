@@ -1,5 +1,5 @@
 /** A job of a CI service that keeps its jobs itself. */
-import type { ServiceJob } from '../../src/store/service-jobs.ts';
+import type { ServiceJob } from '../../src/ports/service-job.ts';
 
 export function serviceJob(id: string, change: Partial<ServiceJob> = {}): ServiceJob {
   return {

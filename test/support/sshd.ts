@@ -49,7 +49,9 @@ export async function startSshd(dir: string, onejob: string): Promise<Sshd> {
   const options = `-F none -i ${user} -o IdentitiesOnly=yes -o UserKnownHostsFile=${known} -o GlobalKnownHostsFile=/dev/null`;
   writeFileSync(join(path, 'ssh'), `#!/bin/sh\nexec /usr/bin/ssh ${options} "$@"\n`, { mode: 0o755 });
   return {
-    ...{ port, path, child },
+    port,
+    path,
+    child,
     revoke: () => writeFileSync(authorized, ''),
     async [Symbol.asyncDispose]() {
       child.signal('SIGTERM');

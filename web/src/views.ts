@@ -1,8 +1,8 @@
 /** What the dashboard reads, in the shapes of the API. */
 import type { z } from 'zod';
-import type * as api from '../../src/api/schema.ts';
+import type * as api from '../../src/contract/schema.ts';
 
-export type { ErrorView, FindingView, HistoryView, ProofView } from '../../src/api/schema.ts';
+export type { ErrorView, FindingView, HistoryView, ProofView } from '../../src/contract/schema.ts';
 
 export type Job = api.JobView;
 export type Verdict = NonNullable<Job['verdict']>;

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import type { ServerResponse } from 'node:http';
 import type { Browser, Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { frame } from '../../src/api/frames.ts';
+import { frame } from '../../src/contract/frames.ts';
 import { lacks } from '../../test/support/require.ts';
 import { buildDashboard, openBrowser, type Visit, visit } from './browser.ts';
 import { linkTo, startStandin } from './standin.ts';

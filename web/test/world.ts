@@ -1,5 +1,5 @@
 /** A host as the API describes it, for tests and pictures: eight cards with everything that can happen to them, pools and jobs. */
-import type { DeviceView, PoolView, ProofView, SlotView, StatusView } from '../../src/api/schema.ts';
+import type { DeviceView, PoolView, ProofView, SlotView, StatusView } from '../../src/contract/schema.ts';
 import type { Device, HistoryView, Job, Verdict } from '../src/views.ts';
 
 const minute = 60_000;

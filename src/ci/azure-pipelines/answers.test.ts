@@ -1,13 +1,18 @@
 import { describe, expect, it } from 'vitest';
 import { refusalOf } from '../../../test/kit/azure.ts';
-import { errorOf, judge, type Verdict } from './answers.ts';
+import { type AnswerVerdict, errorOf, judgeAnswer } from './answers.ts';
 
 const type = { json: 'application/json; charset=utf-8; api-version=7.1', html: 'text/html; charset=utf-8' };
 
-function verdict(status: number, kind: 'json' | 'html' | null, body: unknown = '', headers: Record<string, string> = {}): Verdict {
+function verdict(
+  status: number,
+  kind: 'json' | 'html' | null,
+  body: unknown = '',
+  headers: Record<string, string> = {},
+): AnswerVerdict {
   const text = typeof body === 'string' ? body : JSON.stringify(body);
   const all = new Headers({ ...(kind !== null && { 'Content-Type': type[kind] }), ...headers });
-  return judge({ status, headers: all, text, bytes: Buffer.from(text) }, (words) => words.replaceAll('hunter2', '***'));
+  return judgeAnswer({ status, headers: all, text, bytes: Buffer.from(text) }, (words) => words.replaceAll('hunter2', '***'));
 }
 
 const signIn = '<html><head><title>Azure DevOps Services | Sign In</title></head></html>';

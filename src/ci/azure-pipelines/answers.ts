@@ -2,12 +2,12 @@
  * What an answer means. Only 2xx with JSON is a success: Azure DevOps answers a bad credential with 203, 302, 401 or a page. Only a
  * real 404 means that something is absent, because a proxy may answer with any page.
  */
-import { type ErrorCode, OnejobError } from '../../errors.ts';
+import { type ErrorCode, OnejobError } from '../../base/errors.ts';
 import { type Answer, brief, type Outgoing, shown } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
-import { refusal } from './wire.ts';
+import { azureRefusal } from './wire.ts';
 
-export type Verdict =
+export type AnswerVerdict =
   | { readonly kind: 'value'; readonly body: unknown }
   /** Done; there is no body. */
   | { readonly kind: 'nothing' }
@@ -26,7 +26,7 @@ const denied = new Set(['AccessDeniedException', 'AccessCheckException', 'Unauth
 const absent = new Set(['TaskAgentNotFoundException']);
 
 /** `redact`: applied to every text of the service. */
-export function judge(answer: Answer, redact: (text: string) => string): Verdict {
+export function judgeAnswer(answer: Answer, redact: (text: string) => string): AnswerVerdict {
   const { status, headers, text } = answer;
   const said = (words: string) => brief(redact(words));
   if (status >= 300 && status < 400) return redirected(status, headers, said);
@@ -41,7 +41,7 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
     if (status === 203 || isSignIn(text)) return { kind: 'rejected', why: `${status} with a sign-in page` };
     return { kind: 'strange', why: `${status} with ${mediaType(headers)} instead of JSON`, hint: look };
   }
-  const { message, typeKey } = refusal.parse(body);
+  const { message, typeKey } = azureRefusal.parse(body);
   const unread = body === undefined && text !== '' ? ` with ${mediaType(headers)}` : '';
   const why = `${status}${message === '' ? unread : `: ${said(message)}`}`;
   if (status === 401) return { kind: 'rejected', why };
@@ -70,7 +70,7 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
   return { kind: 'refused', status, typeKey, why };
 }
 
-function redirected(status: number, headers: Headers, said: (text: string) => string): Verdict {
+function redirected(status: number, headers: Headers, said: (text: string) => string): AnswerVerdict {
   const location = headers.get('Location') ?? '';
   const to = URL.parse(location, 'http://here.invalid');
   const isTold = to !== null && to.hostname !== 'here.invalid';
@@ -90,7 +90,7 @@ function mediaType(headers: Headers): string {
 }
 
 /** A call of the REST API. */
-export interface Call {
+export interface AzureCall {
   readonly method: Outgoing['method'];
   /** Its name, by which the caller remembers previews: `agents`. */
   readonly route: string;
@@ -107,7 +107,11 @@ export interface Call {
 }
 
 /** The verdict on a call as an error. The caller handles rejected and throttled itself. `base`: where it went. */
-export function errorOf(verdict: Verdict, { doing, method, path, scope }: Omit<Call, 'route'>, base: string): OnejobError {
+export function errorOf(
+  verdict: AnswerVerdict,
+  { doing, method, path, scope }: Omit<AzureCall, 'route'>,
+  base: string,
+): OnejobError {
   const error = (code: ErrorCode, why: string, hint: string, retry = true): OnejobError => {
     const message = `Cannot ${doing}: ${base} ${why}`;
     return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });

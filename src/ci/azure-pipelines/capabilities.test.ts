@@ -30,8 +30,14 @@ it('takes tags with and without a value', () => {
 
 it('shows no more of an environment than the agent itself will show', () => {
   const environment = {
-    ...{ JAVA_HOME: '/opt/java', LONG: 'x'.repeat(1_024), JUST: 'x'.repeat(1_023), HOSTNAME: 'c0ffee', TERM: 'xterm' },
-    ...{ VSO_AGENT_IGNORE: 'AZP_TOKEN, Licence', AZP_TOKEN: 'secret', LICENCE: 'secret' },
+    JAVA_HOME: '/opt/java',
+    LONG: 'x'.repeat(1_024),
+    JUST: 'x'.repeat(1_023),
+    HOSTNAME: 'c0ffee',
+    TERM: 'xterm',
+    VSO_AGENT_IGNORE: 'AZP_TOKEN, Licence',
+    AZP_TOKEN: 'secret',
+    LICENCE: 'secret',
   };
   expect(Object.keys(advertised(environment))).toEqual(['JAVA_HOME', 'JUST']);
 });

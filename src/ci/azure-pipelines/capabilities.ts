@@ -3,9 +3,9 @@
  * numbers (docs demands.md), so values are written the way a person would type them.
  */
 import { z } from 'zod';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
-import type { AgentContext } from '../ci-service.ts';
+import type { AgentContext } from '../../ports/ci-service.ts';
 
 export type AgentKind = Readonly<Awaited<ReturnType<typeof kindOf>>>;
 

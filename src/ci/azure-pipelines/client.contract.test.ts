@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { failureOf, memory, patient } from '../../../test/kit/azure.ts';
 import { type AzureDevOps, NAMED_FAULTS, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
-import { systemClock } from '../../clock.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { agentFiles, makeAgentKey } from './script.ts';

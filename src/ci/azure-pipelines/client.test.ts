@@ -14,7 +14,7 @@ import {
   serve,
   serveClient,
 } from '../../../test/kit/azure.ts';
-import { systemClock } from '../../clock.ts';
+import { systemClock } from '../../system/system-clock.ts';
 
 const nothing: Reply = (_, response) => response.writeHead(204).end();
 

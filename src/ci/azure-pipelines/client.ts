@@ -3,14 +3,14 @@
  * configured address only. onejob does not repeat a call that may have been carried out.
  */
 import type { z } from 'zod';
+import { OnejobError } from '../../base/errors.ts';
+import { compareVersions } from '../../base/version.ts';
 import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
 import { createThrottle } from '../../http/throttle.ts';
-import { compareVersions } from '../../images/version.ts';
 import { type Credential, without } from '../../secrets/credential.ts';
 import { exchange } from '../kit/rest.ts';
-import { type Call, errorOf, judge, type Verdict } from './answers.ts';
+import { type AnswerVerdict, type AzureCall, errorOf, judgeAnswer } from './answers.ts';
 import { baseOf } from './url.ts';
 import {
   agent,
@@ -28,7 +28,7 @@ import {
 /** What to ask of an agent. `assigned`: the job it has; without it nothing says whether an agent is busy. */
 type AgentQuery = Readonly<Partial<Record<'capabilities' | 'assigned', boolean>>>;
 
-export interface ClientOptions {
+export interface AzureClientOptions {
   /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is invalid */
   readonly url: string;
   readonly credential: Credential;
@@ -49,22 +49,22 @@ const [poolList, agentList, jobRequestList, packageList] = [listOf(pool), listOf
 export type AzureClient = ReturnType<typeof createAzureClient>;
 
 /** Every call throws OnejobError E_CI_* or E_SECRET; within a pool also E_CI_POOL. */
-export function createAzureClient(options: ClientOptions) {
+export function createAzureClient(options: AzureClientOptions) {
   const { credential, clock } = options;
   const base = baseOf(options.url);
   const call = createCaller(base, options);
 
-  const read = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method' | 'scope'>, signal: AbortSignal) =>
+  const read = async <T extends z.ZodType>(schema: T, what: Omit<AzureCall, 'method' | 'scope'>, signal: AbortSignal) =>
     bodyAs(schema, await call({ method: 'GET', ...what }, signal));
 
   /** As `read`; null when the service says that there is none. */
-  const find = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method'>, signal: AbortSignal) => {
+  const find = async <T extends z.ZodType>(schema: T, what: Omit<AzureCall, 'method'>, signal: AbortSignal) => {
     const called = await call({ method: 'GET', ...what }, signal);
     return called.verdict.kind === 'absent' ? null : bodyAs(schema, called);
   };
 
   /** Changes an agent; sent again only when the service says that it did nothing. */
-  const change = async (what: Omit<Call, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> => {
+  const change = async (what: Omit<AzureCall, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> => {
     const called = await call(what, signal);
     const { kind } = called.verdict;
     if (kind === 'value' || kind === 'nothing') return 'done';
@@ -184,14 +184,17 @@ const most = 8 * 1024 * 1024;
 type Called = Awaited<ReturnType<ReturnType<typeof createCaller>>>;
 
 /** Waits as the service asks, signs in, and repeats only what was not carried out. `base`: without a slash at its end. */
-function createCaller(base: string, { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: ClientOptions) {
+function createCaller(
+  base: string,
+  { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: AzureClientOptions,
+) {
   const throttle = createThrottle(clock, base);
   /** The newest version this server knows, once it has refused a newer one. */
   let supported: string | null = null;
   /** Routes that turned out to be previews here. */
   const previews = new Set<string>();
 
-  const accept = ({ route, preview }: Call): string => {
+  const accept = ({ route, preview }: AzureCall): string => {
     const version = supported ?? newest;
     const isPreview = preview !== undefined || previews.has(route);
     const number = preview === undefined || supported !== null ? '' : `.${preview}`;
@@ -199,7 +202,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
   };
   const redact = (text: string) => without(credential.redact(), text);
 
-  const ask = (call: Call, header: string, signal: AbortSignal): Promise<Answer> => {
+  const ask = (call: AzureCall, header: string, signal: AbortSignal): Promise<Answer> => {
     const headers = {
       Authorization: header,
       Accept: accept(call),
@@ -213,17 +216,17 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
   };
 
   /** What the same credential gets where every credential of onejob is accepted. */
-  const probed = async (header: string, signal: AbortSignal): Promise<Verdict> => {
+  const probed = async (header: string, signal: AbortSignal): Promise<AnswerVerdict> => {
     const query = { poolName: 'onejob', poolType: 'automation' };
     const what = { method: 'GET', ...poolRoute, query, doing: 'check whether the token is accepted' } as const;
     const answer = await ask(what, header, signal);
     throttle.heard(answer);
-    return judge(answer, redact);
+    return judgeAnswer(answer, redact);
   };
 
   /** @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET */
-  return async (what: Call, signal: AbortSignal) => {
-    const errorFor = (verdict: Verdict) => errorOf(verdict, what, base);
+  return async (what: AzureCall, signal: AbortSignal) => {
+    const errorFor = (verdict: AnswerVerdict) => errorOf(verdict, what, base);
     const deadline = clock.now() + timeout;
     let tries = 0;
     let isRenewed = false;
@@ -232,7 +235,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
       const header = await credential.header(signal);
       const accepted = accept(what);
       const answer = await ask(what, header, signal);
-      const verdict = judge(answer, redact);
+      const verdict = judgeAnswer(answer, redact);
       throttle.heard(answer, verdict.kind === 'throttled' ? verdict.why : '');
       switch (verdict.kind) {
         case 'throttled':

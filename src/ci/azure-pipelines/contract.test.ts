@@ -8,10 +8,10 @@ import { type EarlySubject, earlyBoundContract } from '../../../test/kit/ci-cont
 import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 import { startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
+import { createLog } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { createLog } from '../../log.ts';
 import { openStore } from '../../store/store.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import type { CiParts } from '../parts.ts';
 import { openAzurePipelines } from './service.ts';
 import type { AzureServiceConfig } from './type.ts';
@@ -39,7 +39,8 @@ async function open(): Promise<EarlySubject> {
   const pools = [{ name: 'ci', service: 'azure', queue: 'gpu', tags: [] }] as unknown as PoolConfig[];
   const service = openAzurePipelines(config, {
     config: { pools } as unknown as CiParts['config'],
-    ...{ pools, fetch },
+    pools,
+    fetch,
     store,
     opened: new Set(['azure']),
     clock: systemClock,
@@ -58,7 +59,8 @@ async function open(): Promise<EarlySubject> {
   return {
     service,
     pool: 'ci',
-    ...{ live, inside: inside() },
+    live,
+    inside: inside(),
     enqueue: async () => `azure-${azure.queue(pool, { demands: ['git'] }).requestId}`,
     async start(script) {
       const agent = handAgentFromFiles(filesOf(script));
@@ -103,7 +105,14 @@ it('gives each agent a key of its own, in a script that ends by becoming the age
   const register = (agent: string) =>
     service.register(
       {
-        ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+        agent,
+        pool: 'ci',
+        slot: 'ci/1',
+        name: 'box-1',
+        workspace: '/workspace',
+        job: null,
+        devices: [],
+        cuda: null,
         ask: async () => inside(),
         hostAddress: async () => '127.0.0.1',
       },

@@ -5,7 +5,7 @@ import { inspect } from 'node:util';
 import { afterAll, describe, expect, it } from 'vitest';
 import { failureOf, memory, patient, samplePat } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
+import type { SecretReference } from '../../schema/secret-reference.ts';
 import { createCredential } from './credential.ts';
 
 let files = 0;

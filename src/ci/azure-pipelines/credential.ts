@@ -2,11 +2,13 @@
  * What onejob signs in with: a personal access token, or an Entra application. onejob does not send a refused credential again
  * until it has changed or ten minutes have passed, so that no account is locked.
  */
+
+import { OnejobError } from '../../base/errors.ts';
+import type { Variables } from '../../base/variables.ts';
 import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { howToReplace, placeOf, type SecretReference } from '../../schema/secret-reference.ts';
 import { type Credential, createHold, createKnown, secretOf, without } from '../../secrets/credential.ts';
 import { createEntra } from '../../secrets/entra.ts';
-import { howToReplace, placeOf, type SecretReference, type Variables } from '../../secrets/reference.ts';
 import { exchange } from '../kit/rest.ts';
 import type { AzureCredential } from './type.ts';
 import { baseOf } from './url.ts';
@@ -79,7 +81,10 @@ function createPrincipal(
   { clock, variables, fetch: send = fetch }: CredentialParts,
 ): Credential {
   return createEntra(config, {
-    ...{ clock, variables, scope, place },
+    clock,
+    variables,
+    scope,
+    place,
     hint: 'Add the application to the users of the organisation, and give it the role Administrator on the agent pool.',
     send: (request, doing, signal) =>
       exchange({ ...request, url: String(request.url), doing }, { clock, fetch: send, timeout, most: 256 * 1024 }, signal),

@@ -1,11 +1,11 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
-import { type Finding, fine, problem, warning } from '../../finding.ts';
-import { compareVersions, leadingVersion } from '../../images/version.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import { compareVersions, leadingVersion } from '../../base/version.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { clockFindings, saidOf } from '../service-findings.ts';
+import type { AzureParts } from './parts.ts';
 import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
-import type { AzureParts } from './service.ts';
 
 /** ms without a new agent of its kind after which a placeholder is reported. */
 const unusedAfter = 7 * 86_400_000;
@@ -17,7 +17,7 @@ export function ofClock(subject: string, skew: number | null): Finding[] {
   return clockFindings(subject, skew, skewLimits, 'agents cannot sign in with a wrong clock');
 }
 
-export async function findings(
+export async function azureFindings(
   { config, pools, client, clock }: AzureParts,
   registry: AzureRegistry,
   registrations: Registrations,

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { worlds } from '../../../test/kit/azure-service.ts';
 import type { StopReason } from '../../core/slot.ts';
-import type { EndingAgent } from '../ci-service.ts';
+import type { EndingAgent } from '../../ports/ci-service.ts';
 
 const open = worlds();
 const idle = (why: StopReason = 'shutdown'): EndingAgent => ({ agent: 'a1', job: null, why, released: true });

@@ -2,11 +2,12 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../../test/kit/config.ts';
+import { types } from '../../../test/kit/types.ts';
+import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from '../../cli/init/azure-drop-in.ts';
 import { shareCards } from '../../cli/share-cards.ts';
 import { checkConfig } from '../../config/load.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import { noGpus } from '../../gpu/inventory.ts';
-import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './drop-in.ts';
 import type { AzureServiceConfig } from './type.ts';
 
 const folder = new Folder();
@@ -153,7 +154,7 @@ describe('the config', () => {
     const pat = folder.write('pat', 'hunter2');
     const token = { kind: 'file', path: pat, expires: null } as const;
     const env = emptyEnvironment();
-    const typed = await checkConfig({ env, host, instead: dropInConfig(given, token) });
+    const typed = await checkConfig({ types, env, host, instead: dropInConfig(given, token) });
     const printed = await folder.load(dropInFile(given, { file: pat }, 'made so'), { env, secrets: 'check' });
     for (const { errors, warnings } of [typed, printed]) expect([...errors, ...warnings]).toEqual([]);
     const {
@@ -189,6 +190,7 @@ describe('the config', () => {
   it('is what the Python manager did, as far as it was good', async () => {
     const token = { kind: 'memory', name: 'the command line', expires: null, read: () => 'hunter2' } as const;
     const { config } = await checkConfig({
+      types,
       env: emptyEnvironment(),
       host,
       instead: dropInConfig(cases.full ?? base, token),

@@ -59,7 +59,8 @@ it('says what agents of machines say, and still does after these are gone and wh
   await agent.close();
   expect(await controller.service.removeNamed(isOurs, patient)).toEqual({
     removed: [expect.stringMatching(/^onejob-placeholder-/), expect.stringMatching(/^burst-3fa9c1-gpu-1-.*-a1$/)],
-    ...{ left: [], unknown: [] },
+    left: [],
+    unknown: [],
   });
   expect(world.names()).toHaveLength(1);
   expect(world.azure.queue(world.pool, { demands: ['fast', 'cobol'] }).view().state).toBe('waiting');

@@ -3,13 +3,13 @@
  * none of these agents, so it learns from those of the machines what they can do. Until it has seen one, a placeholder says what its
  * pool's tags say, and what all agents of onejob have.
  */
-import { toFailure } from '../../errors.ts';
+import { toFailure } from '../../base/errors.ts';
 import type { Shown } from '../early/port.ts';
 import { markIn } from '../early/registrations.ts';
 import { sharedCapabilities, tagCapabilities } from './capabilities.ts';
+import type { AzureParts } from './parts.ts';
 import type { createPlaceholders, PlaceholderKind } from './placeholder.ts';
 import type { AzurePool } from './pools.ts';
-import type { AzureParts } from './service.ts';
 
 interface Away extends AzurePool {
   readonly elsewhere: NonNullable<AzurePool['elsewhere']>;
@@ -32,7 +32,9 @@ export function createElsewhere(
   const kindOf = ({ name, tags, elsewhere }: Away): PlaceholderKind => {
     const shared = sharedCapabilities({
       ...tagCapabilities(tags),
-      ...{ 'onejob.pool': elsewhere.pool, 'Agent.OS': 'Linux', 'Agent.OSArchitecture': 'X64' },
+      'onejob.pool': elsewhere.pool,
+      'Agent.OS': 'Linux',
+      'Agent.OSArchitecture': 'X64',
       // Most jobs demand a version.
       ...(version !== null && { 'Agent.Version': version }),
     });

@@ -5,7 +5,7 @@ import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
 import { failureOf, json, page, patient, type Reply, samplePat, serve } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import { systemClock } from '../../clock.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { exchange } from '../kit/rest.ts';
 
 const authorization = `Basic ${Buffer.from(`:${samplePat}`).toString('base64')}`;

@@ -2,9 +2,9 @@
  * Where a failed job of Azure Pipelines failed: a job is blamed only if a step of its pipeline failed. The timeline of its build shows
  * that, also the steps that the agent adds itself, which have no task (agent, `JobExtension.cs`), and the checkout.
  */
-import { hasCode } from '../../errors.ts';
+import { hasCode } from '../../base/errors.ts';
+import type { FailedIn } from '../../core/job-end.ts';
 import { brief } from '../../http/exchange.ts';
-import type { FailedIn } from '../../verdict/verdict.ts';
 import type { AzureClient } from './client.ts';
 import type { JobRequest, TimelineRecord } from './wire.ts';
 

@@ -5,7 +5,7 @@ import type { Manager } from '../../../test/kit/azure-manager.ts';
 import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { createJobRecords } from '../early/job-records.ts';
 import { createJobEnds } from './job-end.ts';
 import { type Builds, createBuilds, jobOf } from './registry.ts';
@@ -20,7 +20,9 @@ const seen = (request: JobRequest, builds: Builds = nothing) => jobOf(request, '
 
 /** What a look shows of jobs, the waiting ones of pool `ci`. */
 const shown = (place: string, unfinished: readonly JobRequest[] = [], waiting: readonly JobRequest[] = []) => ({
-  ...{ place, title: 'gpu', entries: [] },
+  place,
+  title: 'gpu',
+  entries: [],
   unfinished: unfinished.map((one) => seen(one).id),
   waiting: waiting.map((one) => ({ job: seen(one), pools: ['ci'] })),
 });

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { inside } from '../../../test/kit/azure-manager.ts';
 import type { Device } from '../../gpu/inventory.ts';
-import type { AgentContext } from '../ci-service.ts';
+import type { AgentContext } from '../../ports/ci-service.ts';
 import { kindOf } from './capabilities.ts';
 
 const card = (uuid: string, model: string): Device =>
@@ -10,7 +10,14 @@ const card = (uuid: string, model: string): Device =>
 
 const kind = (agent: string, devices: readonly Device[], answer = inside(), tags: readonly string[] = ['fast']) => {
   const context: AgentContext = {
-    ...{ agent, pool: 'ci', slot: `ci/${agent}`, name: `box-${agent}`, workspace: '/workspace', job: null, devices, cuda: '12.4' },
+    agent,
+    pool: 'ci',
+    slot: `ci/${agent}`,
+    name: `box-${agent}`,
+    workspace: '/workspace',
+    job: null,
+    devices,
+    cuda: '12.4',
     ask: async () => answer,
     hostAddress: async () => '127.0.0.1',
   };

@@ -7,7 +7,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { type AgentInside, type AgentKind, type Capabilities, sharedCapabilities } from './capabilities.ts';
-import type { AzureParts } from './service.ts';
+import type { AzureParts } from './parts.ts';
 import type { Agent } from './wire.ts';
 
 /** What a placeholder stands for. */

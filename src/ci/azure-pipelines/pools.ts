@@ -1,11 +1,12 @@
 /** The service's agent pools. onejob asks for each id once, and again after a pool was not found. */
+
+import { hasCode, OnejobError } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
-import { hasCode, OnejobError } from '../../errors.ts';
-import type { Log } from '../../log.ts';
 import type { Queue } from '../early/port.ts';
 import type { AzureClient } from './client.ts';
-import type { Pool } from './wire.ts';
+import type { AzureAgentPool } from './wire.ts';
 
 export type AzurePool = Pick<PoolConfig, 'name' | 'queue' | 'tags' | 'elsewhere'>;
 
@@ -20,10 +21,10 @@ const keyOf = (queue: string): string => queue.toLowerCase();
 const named = 12;
 
 export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string) {
-  const found = new Map<string, Pool>();
+  const found = new Map<string, AzureAgentPool>();
   return {
     /** @throws OnejobError E_CI_POOL with the names that the service shows, and what the client throws */
-    async find(queue: string, signal: AbortSignal): Promise<Pool> {
+    async find(queue: string, signal: AbortSignal): Promise<AzureAgentPool> {
       const known = found.get(keyOf(queue));
       if (known !== undefined) return known;
       const pool = await client.findPool(queue, signal);

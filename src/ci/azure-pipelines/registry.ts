@@ -1,10 +1,11 @@
 /** Azure's agent pools for the early engine. The placeholder comes first: from then on jobs wait for agents of this kind. */
-import { abortable } from '../../abortable.ts';
+import { abortable } from '../../base/abortable.ts';
+import { hasCode, OnejobError, toFailure } from '../../base/errors.ts';
+import type { Variables } from '../../base/variables.ts';
+import type { Outcome } from '../../core/job-end.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import { hasCode, OnejobError, toFailure } from '../../errors.ts';
-import { readSecret, type Variables } from '../../secrets/reference.ts';
-import type { Outcome } from '../../verdict/outcome.ts';
-import { foreignPool } from '../ci-service.ts';
+import { foreignPool } from '../../ports/ci-service.ts';
+import { readSecret } from '../../schema/secret-reference.ts';
 import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { askForEnd } from '../early/settling.ts';
@@ -12,10 +13,10 @@ import { type AgentInside, type AgentKind, kindOf } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
 import { createElsewhere } from './elsewhere.ts';
 import { createJobEnds, type JobEnds } from './job-end.ts';
+import type { AzureParts } from './parts.ts';
 import { createPlaceholders } from './placeholder.ts';
 import { type AzurePool, createAgentPools, createGonePools } from './pools.ts';
 import { agentFiles, configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
-import type { AzureParts } from './service.ts';
 import type { AzureServiceConfig } from './type.ts';
 import { type Agent, type Build, type JobRequest, requestState } from './wire.ts';
 
@@ -101,7 +102,8 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         const place = String(pool.id);
         placeholders.saw(place, new Set(agents.map(({ name }) => name)));
         return {
-          ...{ place, title: pool.name },
+          place,
+          title: pool.name,
           entries: agents.map((agent) => entryOf(place, agent)),
           unfinished: requests.map((one) => jobIdOf(config.name, one)),
           waiting: waitingOf(agents, requests, served),

@@ -1,22 +1,22 @@
 /** How a service of type `azure-pipelines` is written. */
-import { key, sha256, token } from '../../config/key.ts';
-import type * as Kinds from '../../config/kinds.ts';
-import { packageFrom } from '../kit/keys.ts';
+import { key, sha256, token } from '../../schema/key.ts';
+import { packageFrom } from '../../schema/program-keys.ts';
+import type { Kinds } from '../../schema/strict.ts';
 import { parseAzureUrl } from './url.ts';
 
-const azureUrl = (v: typeof Kinds) =>
+const azureUrl = (v: Kinds) =>
   v.value((found) =>
     typeof found === 'string' ? parseAzureUrl(found) : v.no(`expected a web address, found ${v.describeKind(found)}`),
   );
 
-const authority = (v: typeof Kinds) =>
+const authority = (v: Kinds) =>
   v.value((found) => {
     const good = typeof found === 'string' && /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(found);
     return good ? v.yes(found.replace(/\/+$/, '')) : v.no('expected a web address such as "https://login.microsoftonline.com"');
   });
 
 /** A secret written here by mistake must not appear in a message. */
-const guid = (what: string, good: RegExp) => (v: typeof Kinds) =>
+const guid = (what: string, good: RegExp) => (v: Kinds) =>
   v.value((found) => (typeof found === 'string' && good.test(found) ? v.yes(found) : v.no(`expected ${what}`)));
 const id = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
@@ -36,7 +36,7 @@ export const principalKeys = {
   }),
 };
 
-export const packageKeys = {
+export const azurePackageKeys = {
   version: key(
     (v) => v.text('a version such as "5.278.0", or "latest"', /^(latest|\d{1,4}\.\d{1,5}\.\d{1,5})$/),
     'latest',
@@ -81,7 +81,7 @@ export const azureKeys = {
     description: 'How long an agent may take to come online. onejob ends one that takes longer, and its pool backs off.',
     example: '5m',
   }),
-  agent: key((v) => v.strict(packageKeys), undefined, {
+  agent: key((v) => v.strict(azurePackageKeys), undefined, {
     description: 'The agent that onejob puts into the images it builds.',
     example: '{ version: 5.278.0 }',
   }),

@@ -15,7 +15,9 @@ const mode = (path: string) => (statSync(path).mode & 0o777).toString(8);
 /** Says how it was called, and with which surroundings. */
 const listener = 'printf "%s|" "$@"; printf "%s|%s|%s" "$(pwd)" "$(umask)" "$AGENT_DIAGLOGPATH"; exit 7';
 const partsOf = (dir: Scratch, root: string, uid = 1000) => ({
-  ...{ root, uid, capabilities: { cuda: '12.4', 'a b': "it's" } },
+  root,
+  uid,
+  capabilities: { cuda: '12.4', 'a b': "it's" },
   workspace: join(dir.path, "a job's workspace"),
 });
 

@@ -4,8 +4,8 @@
  */
 import { generateKeyPair, type JsonWebKey } from 'node:crypto';
 import { promisify } from 'node:util';
-import { OnejobError } from '../../errors.ts';
-import { inQuotes } from '../../quoted.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { inQuotes } from '../../base/quoted.ts';
 import { diagFolder } from '../kit/in-image.ts';
 import { type Capabilities, capabilitiesFile } from './capabilities.ts';
 import { baseOf, isHostedAzure } from './url.ts';

@@ -74,7 +74,10 @@ it('does a whole job with an Entra application instead of a token', async () => 
   const one = world.manager({
     config: {
       credential: {
-        ...{ kind: 'principal', tenant, client, authority },
+        kind: 'principal',
+        tenant,
+        client,
+        authority,
         secret: { kind: 'memory', name: 'a test', expires: null, read },
       },
     },

@@ -1,18 +1,19 @@
 /** Azure Pipelines binds early: each standby is registered with its own key, and the credential stays in the manager. */
-import type { Exit, Failure } from '../../core/slot.ts';
-import type { Store } from '../../store/store.ts';
-import { type CiService, endedWithoutJob } from '../ci-service.ts';
+
+import type { Failure } from '../../base/errors.ts';
+import type { Exit } from '../../core/slot.ts';
+import { type CiService, endedWithoutJob } from '../../ports/ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
-import type { EarlyParts } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { choosePackage, settleDiagnostics } from '../kit/in-image.ts';
 import type { OpenParts } from '../parts.ts';
-import { type AzureClient, createAzureClient } from './client.ts';
+import { createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
-import { findings } from './doctor.ts';
-import { type AzurePool, queuesOf } from './pools.ts';
+import { azureFindings } from './doctor.ts';
+import type { AzureParts } from './parts.ts';
+import { queuesOf } from './pools.ts';
 import { createAzureRegistry } from './registry.ts';
-import { type AgentKey, makeAgentKey } from './script.ts';
+import { makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
 export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts): CiService {
@@ -21,14 +22,6 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
   const credential = createCredential(config.credential, { clock, variables, fetch, url });
   const client = createAzureClient({ url, credential, clock, version: parts.onejob.version, fetch });
   return createAzurePipelines({ ...parts, config, client, makeKey: makeAgentKey, random: Math.random });
-}
-
-export interface AzureParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>, Pick<OpenParts, 'variables'> {
-  readonly config: AzureServiceConfig;
-  readonly pools: readonly AzurePool[];
-  readonly store: EarlyParts['store'] & Pick<Store, 'dir'>;
-  readonly client: AzureClient;
-  readonly makeKey: () => Promise<AgentKey>;
 }
 
 export function createAzurePipelines(parts: AzureParts) {
@@ -42,7 +35,7 @@ export function createAzurePipelines(parts: AzureParts) {
   return {
     ...common,
     capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
-    check: (signal) => findings(parts, registry, registrations, signal),
+    check: (signal) => azureFindings(parts, registry, registrations, signal),
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       common.observe(emit, signal);

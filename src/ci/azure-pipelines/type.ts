@@ -1,12 +1,14 @@
 /** Azure Pipelines as a type of service: what config holds of one. How it is written is `schema.ts`. */
-import type { Checking } from '../../config/check.ts';
-import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { complete, type Written } from '../../config/key.ts';
-import { clearTextHost, packageOf } from '../../config/service-keys.ts';
-import { formatDuration } from '../../config/units.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
-import type { ServiceType } from '../service-type.ts';
-import { azureKeys, packageKeys, principalKeys } from './schema.ts';
+
+import { formatDuration } from '../../base/units.ts';
+import type { Checking } from '../../config/checking.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { ServiceType } from '../../config/service-type.ts';
+import { complete, type WrittenKeys } from '../../schema/key.ts';
+import type { SecretReference } from '../../schema/secret-reference.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
+import { clearTextHost, packageOf } from '../../schema/service-keys.ts';
+import { azureKeys, azurePackageKeys, principalKeys } from './schema.ts';
 import { isHostedAzure } from './url.ts';
 
 export interface AzureServiceConfig {
@@ -44,20 +46,9 @@ export const azurePipelines: ServiceType<AzureServiceConfig> = {
   agent: 'in-image',
   poolKeys: [],
   keys: azureKeys,
-  maps: { principal: principalKeys, agent: packageKeys },
+  maps: { principal: principalKeys, agent: azurePackageKeys },
   needs: ['url', ['token', 'principal']],
   mapNeeds: { principal: ['tenant', 'client', 'secret'] },
-  init: {
-    asks: 'organisation, token and pool',
-    options: [
-      ['--url <url>', 'address of the organisation or collection'],
-      ['--pool <name>', 'the agent pool there'],
-    ],
-    token: { what: 'the personal access token', file: 'azure.pat' },
-    example: '--url https://dev.azure.com/acme --pool gpu',
-    hint: 'The token needs the scope "Agent Pools (Read & manage)", and its owner needs the role Administrator in the pool.',
-    run: async (...given) => (await import('./init.ts')).initAzure(...given),
-  },
   resolve(name, written) {
     const { url, registration, poll: pollEvery, boot_timeout: bootTimeout, agent } = complete(azureKeys, written);
     const credential = resolveCredential(written);
@@ -69,7 +60,7 @@ export const azurePipelines: ServiceType<AzureServiceConfig> = {
   checkPool: checkAzurePool,
 };
 
-function resolveCredential({ token, principal }: Written<typeof azureKeys>): AzureCredential | null {
+function resolveCredential({ token, principal }: WrittenKeys<typeof azureKeys>): AzureCredential | null {
   if (token !== undefined) return { kind: 'pat', token };
   const { tenant, client, secret, authority } = complete(principalKeys, principal);
   if (tenant === undefined || client === undefined || secret === undefined) return null;

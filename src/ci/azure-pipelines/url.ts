@@ -1,6 +1,7 @@
 /** Addresses of Azure DevOps as people paste them: which part says where the agents belong. */
-import type { Parsed } from '../../config/units.ts';
-import { OnejobError } from '../../errors.ts';
+
+import { OnejobError } from '../../base/errors.ts';
+import type { Parsed } from '../../base/units.ts';
 
 /** Hosts of the hosted service; any other is Azure DevOps Server. */
 const cloud = 'dev.azure.com';

@@ -48,7 +48,7 @@ export const pool = z.object({
   /** Whether the service updates agents of this pool by itself; null when it does not say. */
   autoUpdate: orNull(z.boolean()),
 });
-export type Pool = z.output<typeof pool>;
+export type AzureAgentPool = z.output<typeof pool>;
 
 /** Demands are texts on the wire, and objects in the types of its clients. */
 const demand = z.union([
@@ -193,6 +193,6 @@ export const connection = z
     return { id: user?.id ?? null, user: name };
   });
 
-export const refusal = z
+export const azureRefusal = z
   .object({ message: z.string().catch(''), typeKey: z.string().catch('') })
   .catch({ message: '', typeKey: '' });

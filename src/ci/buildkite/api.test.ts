@@ -1,9 +1,9 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import { json, page, type Reply, type Server, serve } from '../../../test/kit/azure.ts';
 import { startBuildkite } from '../../../test/standins/buildkite/standin.ts';
-import { systemClock } from '../../clock.ts';
-import { noProxies } from '../../config/proxies.ts';
 import { createOutbound } from '../../http/outbound.ts';
+import { noProxies } from '../../http/proxies.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { createServiceApi, LaterError, type ServiceApi } from './api.ts';
 
 const patient = new AbortController().signal;

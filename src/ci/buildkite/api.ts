@@ -1,7 +1,7 @@
 /** Calls to the service; for stacks see `stacks.ts`. Answers are bounded, and no error contains a token. */
 import { z } from 'zod';
+import { OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
 import { type Answer, asksFor, brief, exchange, NoAnswer, proxyWhy, shown, type Why, whyOf } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 
@@ -15,7 +15,7 @@ export interface ApiParts {
   readonly fetch: typeof fetch;
 }
 
-export interface Call {
+export interface BuildkiteCall {
   readonly method: 'GET' | 'POST' | 'PUT';
   /** Below the endpoint, ids escaped by `escapeId`; without a slash at its beginning. */
   readonly path: string;
@@ -46,7 +46,7 @@ export function escapeId(id: string): string {
 export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts) {
   return {
     /** @throws what `signal` was aborted with; anything else is an answer */
-    async call({ method, path, body, doing }: Call, token: string, signal: AbortSignal): Promise<Called> {
+    async call({ method, path, body, doing }: BuildkiteCall, token: string, signal: AbortSignal): Promise<Called> {
       signal.throwIfAborted();
       const url = URL.parse(`${endpoint}/${path}`);
       if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, whyOf('the address is invalid'));

@@ -1,6 +1,5 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../../test/kit/config.ts';
-import { secretsOf } from '../../config/findings.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -39,7 +38,10 @@ it('what holds of a service and its pools where little is written', async () => 
       pipelines: null,
       branches: null,
       others: 'run-without-secrets',
-      ...{ repositories: null, tags: null, sources: null, triggered: 'as-others' },
+      repositories: null,
+      tags: null,
+      sources: null,
+      triggered: 'as-others',
       caches: 'none',
       image: null,
       network: 'internet',
@@ -65,11 +67,20 @@ it('and where all is written', async () => {
     agentPackage: { from: '/opt/buildkite-agent', version: '4.0.3' },
   });
   expect(config.pools[0]).toMatchObject({
-    ...{ hooks: '/srv/hooks', plugins: '/srv/plugins', cacheLimit: 2 ** 31, isolation: 'none', runtime: 'process' },
+    hooks: '/srv/hooks',
+    plugins: '/srv/plugins',
+    cacheLimit: 2 ** 31,
+    isolation: 'none',
+    runtime: 'process',
     recipe: { env: { JULIA_CPU_THREADS: '2' } },
     trust: {
-      ...{ forks: 'refuse', others: 'refuse', caches: 'private', network: 'internet', image: null },
-      ...{ pipelines: ['app', 'acme/lib-*'], branches: ['main', 'release/**'] },
+      forks: 'refuse',
+      others: 'refuse',
+      caches: 'private',
+      network: 'internet',
+      image: null,
+      pipelines: ['app', 'acme/lib-*'],
+      branches: ['main', 'release/**'],
     },
   });
 });
@@ -249,7 +260,10 @@ describe('caches by name', () => {
     expect(errors).toEqual([]);
     expect(config.pools[0]?.recipe.mounts).toEqual([
       {
-        ...{ host: '/state/caches/a/{name}/depot', container: '/root/.julia', readOnly: false, variable: 'DEPOT' },
+        host: '/state/caches/a/{name}/depot',
+        container: '/root/.julia',
+        readOnly: false,
+        variable: 'DEPOT',
         cache: { name: 'depot' },
       },
       { host: '/var/c/{name}', container: '/c', readOnly: true, variable: null, cache: { name: null } },
@@ -272,7 +286,7 @@ describe('its secrets', () => {
   it('no volume may show one, and one that is not there is said', async () => {
     const { config } = await folder.load(both);
     const keys = ['secrets.key', 'services.s.token', 'services.s.metrics_token'];
-    expect(secretsOf(config).map(([name]) => name)).toEqual(keys);
+    expect(config.secrets.map(([name]) => name)).toEqual(keys);
     for (const file of ['private', 'token', 'counts']) {
       const [line] = await folder.check(both + pool(`volumes: ["/keys/${file}:/x"]`));
       expect(line).toContain('would show jobs the secret file');

@@ -1,6 +1,6 @@
 import { openManager, trustedEnv } from '../../../test/kit/buildkite-manager.ts';
 import { ciServiceContract } from '../../../test/kit/ci-contract.ts';
-import type { JobSource } from '../ci-service.ts';
+import type { JobSource } from '../../ports/ci-service.ts';
 
 ciServiceContract(
   'buildkite',

@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, it } from 'vitest';
 import { openManager, testPool } from '../../../test/kit/buildkite-manager.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { LaterError, type QueueCounts } from './api.ts';
 import { createCounts } from './front.ts';
 

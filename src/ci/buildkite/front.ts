@@ -1,12 +1,13 @@
 /** What both ways of getting jobs share: what holds pools, what sandboxes are given, and what people are told. */
+
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import { type Finding, problem } from '../../base/finding.ts';
+import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, doubling, sleep } from '../../core/clock.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import { type Finding, problem } from '../../finding.ts';
-import type { Log } from '../../log.ts';
-import type { CiEvent, CiService, DiagnosticSandboxes } from '../ci-service.ts';
+import type { CiEvent, CiService, DiagnosticSandboxes } from '../../ports/ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
-import { equipped } from './agent/script.ts';
+import { equippedForBuildkite } from './agent/script.ts';
 import { LaterError, type QueueCounts, type ServiceApi } from './api.ts';
 import type { JobRows } from './jobs/job-rows.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
@@ -116,7 +117,7 @@ export function createFront(
       void parts.counts.follow(signal, tellWaiting);
       begin();
     },
-    equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
+    equip: (recipe, pool) => equippedForBuildkite(recipe, pools.get(pool), parts.program.folder),
     waiting(pool) {
       const queue = pools.get(pool)?.queue;
       return queue === undefined ? null : parts.counts.waiting(queue);

@@ -1,14 +1,14 @@
 /** How a service of type `buildkite` is written. */
-import { key, sha256, token } from '../../config/key.ts';
-import type * as Kinds from '../../config/kinds.ts';
-import { pathProblem } from '../../config/volumes.ts';
+import { key, sha256, token } from '../../schema/key.ts';
+import type { Kinds } from '../../schema/strict.ts';
+import { pathProblem } from '../../schema/volumes.ts';
 
 export const usualEndpoint = 'https://agent.buildkite.com/v3';
 /** Version of the agent that this onejob was tried with. */
 export const pinnedAgent = '3.137.0';
 
 /** Never shows what was found, which may contain a password. */
-const endpoint = (v: typeof Kinds) =>
+const endpoint = (v: Kinds) =>
   v.value((found) => {
     const what = `a web address such as "${usualEndpoint}"`;
     if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
@@ -17,7 +17,7 @@ const endpoint = (v: typeof Kinds) =>
     return good ? v.yes(found.replace(/\/+$/, '')) : v.no(`expected ${what}`);
   });
 
-const packageFrom = (v: typeof Kinds) =>
+const packageFrom = (v: Kinds) =>
   v.value((found) => {
     const what = 'an https address that ends in ".tar.gz", an absolute path, or "image"';
     if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
@@ -27,7 +27,7 @@ const packageFrom = (v: typeof Kinds) =>
     return why === null ? v.yes(found) : v.no(why);
   });
 
-export const packageKeys = {
+export const buildkitePackageKeys = {
   version: key(
     (v) => v.text('a version such as "3.137.0"', /^\d{1,4}\.\d{1,5}\.\d{1,5}(-[a-z]+(\.\d{1,5})?)?$/),
     undefined,
@@ -74,7 +74,7 @@ export const buildkiteKeys = {
     description: 'How long a job that is reserved for this host may wait for a slot before other hosts may have it.',
     example: '30m',
   }),
-  agent: key((v) => v.strict(packageKeys), undefined, {
+  agent: key((v) => v.strict(buildkitePackageKeys), undefined, {
     description: 'The agent that runs the jobs in the sandboxes.',
     example: '{ from: /usr/local/bin/buildkite-agent }',
   }),

@@ -2,8 +2,8 @@
 import { describe, expect, it } from 'vitest';
 import { forkEnv, type Manager, openManager, patient, testPool, trustedEnv } from '../../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../../test/support/scratch.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { JobResult } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
 
 const nothing = () => Promise.reject(new Error('nothing to read'));
 const unread = { all: nothing, folder: nothing };
@@ -297,7 +297,11 @@ describe('a reserved job', () => {
     Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'finished' });
     await settle(one, 'job-1', { kind: 'code', code: 0 });
     expect(one.store.serviceJobs.get('job-1')).toMatchObject({
-      ...{ state: 'done', result: 'passed', agent: 'a1', startedAt: began, endedAt: began + 500 },
+      state: 'done',
+      result: 'passed',
+      agent: 'a1',
+      startedAt: began,
+      endedAt: began + 500,
     });
   });
 

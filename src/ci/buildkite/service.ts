@@ -4,37 +4,38 @@
  * A trusted job's agent talks to the service directly, so that onejob cannot disturb it (S5); an untrusted one's through the
  * filter.
  */
-import type { Config, PoolConfig } from '../../config/config.ts';
+
+import { hasCode, type OnejobError, toFailure } from '../../base/errors.ts';
 import { deadline } from '../../core/clock.ts';
-import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
-import { hasCode, type OnejobError, toFailure } from '../../errors.ts';
+import type { Change, JobId, JobResult } from '../../core/slot.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import { describeSecret, readSecret } from '../../schema/secret-reference.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
-import { describeSecret, readSecret } from '../../secrets/reference.ts';
-import type { CiService } from '../ci-service.ts';
-import { createFilter, type Filter } from '../filter/filter.ts';
+import { createFilter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
 import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
 import { jobGone, jobUndecided, whenCommitted } from '../kit/late-bound.ts';
-import type { OpenParts, SlotFacts } from '../parts.ts';
+import type { OpenParts } from '../parts.ts';
 import { buildkiteAgent } from './agent/agent-release.ts';
-import { buildkiteRules, rulesOf, type Use } from './agent/filter-rules.ts';
+import { buildkiteRules, buildkiteRulesOf, type Use } from './agent/filter-rules.ts';
 import { createInAgent } from './agent/in-agent.ts';
 import { scriptFor } from './agent/script.ts';
 import { createServiceApi } from './api.ts';
-import { findings } from './doctor/doctor.ts';
+import { buildkiteFindings } from './doctor/doctor.ts';
 import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
 import { createCounts, createFront, type FrontParts } from './front.ts';
-import { type Admission, admit } from './jobs/admission.ts';
-import type { GivenJob } from './jobs/job-facts.ts';
+import { admit } from './jobs/admission.ts';
 import { createJobRows } from './jobs/job-rows.ts';
-import { endOf } from './jobs/outcome.ts';
+import { buildkiteEnd } from './jobs/outcome.ts';
+import type { BuildkiteParts } from './parts.ts';
+import { share } from './shared.ts';
 import { createJobReservations } from './stacks/job-reservations.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
 import { createRuns } from './stacks/runs.ts';
-import { createStackEntry, createStacks, type StackEntry, type Stacks, stageOf } from './stacks/stacks.ts';
+import { createStackEntry, createStacks, stageOf } from './stacks/stacks.ts';
 import type { Turns } from './stacks/turns.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
@@ -59,53 +60,32 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
   const doctor = { config, pools, places, stateDir: store.dir, api, tokens: { service: token, metrics: metricsToken } };
   const front: FrontParts = {
-    ...{ config, pools, token, program, clock, log },
+    config,
+    pools,
+    token,
+    program,
+    clock,
+    log,
     rows: createJobRows(name, parts),
     counts: createCounts({ api, token: metricsToken, config, clock, log }),
-    check: (signal, sandboxes) => findings({ ...doctor, keys, filter, program, clock }, sandboxes, signal),
+    check: (signal, sandboxes) => buildkiteFindings({ ...doctor, keys, filter, program, clock }, sandboxes, signal),
   };
   if (isInAgent) return createInAgent({ ...front, slots });
   const stacks = createStacks({ endpoint, version, clock, token, fetch });
   const pins = createPinStore(store, clock);
   return createBuildkite({
-    ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
+    ...front,
+    host,
+    stacks,
+    filter,
+    slots,
+    stateDir: store.dir,
+    random: Math.random,
     places,
     exitOf: (agent) => store.history.get(agent)?.exit ?? null,
     entry: createStackEntry(name, stacks, { host, version, store, clock }),
     admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
   });
-}
-
-export interface BuildkiteParts extends FrontParts {
-  readonly stateDir: string;
-  readonly places: Config['places'];
-  readonly host: string;
-  readonly stacks: Stacks;
-  readonly entry: StackEntry;
-  /** null: no pool accepts untrusted jobs. */
-  readonly filter: Filter | null;
-  readonly admit: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
-  readonly slots: Pick<SlotFacts, 'jobsOf' | 'agentOf'>;
-  readonly random: () => number;
-  /** How an agent ended, as it was written down; null if that is unknown. */
-  readonly exitOf: (agent: AgentId) => Exit | null;
-}
-
-export type Shared = Readonly<ReturnType<typeof share>>;
-
-/** What reservations, runs and queues share. `wake`: something may be due now. */
-function share(parts: BuildkiteParts, front: ReturnType<typeof createFront>, wake: () => void) {
-  const { pools, emit, signal } = front;
-  return {
-    ...{ ...parts, emit, signal, wake, stack: parts.entry.key },
-    /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
-    expiry: Math.min(Math.ceil(parts.config.bootTimeout / 1000) + 60, 3600),
-    poolOf: (slot: string) => pools.get(slot.slice(0, slot.lastIndexOf('/'))),
-    /** Whether the slot has the job, in any lane. */
-    isTaken: (job: JobId, slot: string) => parts.slots.jobsOf(slot).includes(job),
-    /** Whether there is a token. */
-    isReady: () => front.token !== null,
-  };
 }
 
 /** ms for a stack to leave at the end, and for the end of a job to wait until its reason is shown. */
@@ -205,7 +185,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   /** Valid as long as the job may run, plus an hour; `lasts` null: the service's limit of 30 days. */
   function sealed(about: Pick<Sealed, 'token' | 'job' | 'build'>, lasts: number | null): Sealed {
     const until = clock.wall() + (lasts ?? 30 * 86_400_000) + 3_600_000;
-    return { ...about, rules: rulesOf, endpoint: config.endpoint, use: 'register' satisfies Use, until };
+    return { ...about, rules: buildkiteRulesOf, endpoint: config.endpoint, use: 'register' satisfies Use, until };
   }
 
   async function leave(): Promise<void> {
@@ -296,7 +276,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       reservations.forget(job);
       if (words !== undefined) await say(job, words, inner);
       else if (stage !== 'over') await say(job, whyLost(known, poolOf(slot)), inner);
-      rows.left(job, endOf(state, known));
+      rows.left(job, buildkiteEnd(state, known));
     },
     deregister: async () => ({ ran: null }),
     retire: async () => null,

@@ -1,13 +1,15 @@
 /** Buildkite as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
-import type { Checking } from '../../config/check.ts';
+
 import { acceptedOutsiders, checkTrust } from '../../config/check-trust.ts';
-import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { complete } from '../../config/key.ts';
-import { clearTextHost, packageOf } from '../../config/service-keys.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
+import type { Checking } from '../../config/checking.ts';
+import type { PoolConfig, ServiceConfig } from '../../config/config.ts';
+import { complete } from '../../schema/key.ts';
+import type { SecretReference } from '../../schema/secret-reference.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
+import { clearTextHost, packageOf } from '../../schema/service-keys.ts';
 import { checkLatePool } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
-import { buildkiteKeys, packageKeys, pinnedAgent } from './schema.ts';
+import { buildkiteKeys, buildkitePackageKeys, pinnedAgent } from './schema.ts';
 
 export interface BuildkiteServiceConfig {
   readonly name: string;
@@ -40,28 +42,20 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
   agent: 'mounted',
   poolKeys: ['trust', 'hooks', 'plugins'],
   keys: buildkiteKeys,
-  maps: { agent: packageKeys },
+  maps: { agent: buildkitePackageKeys },
   needs: ['token'],
   removed: { mode: onlyWay, binding: onlyWay },
-  init: {
-    asks: 'token and queue',
-    options: [
-      ['--queue <key>', 'the queue that jobs are taken from'],
-      ['--endpoint <url>', 'address of the Agent API'],
-    ],
-    token: { what: 'the agent token', file: 'buildkite.token' },
-    force: '; use a queue that the service does not list',
-    example: '--queue gpu',
-    hint: 'The token is an agent token of the cluster (Agents, the cluster, Agent Tokens), not an API access token.',
-    run: async (...given) => (await import('./init.ts')).initBuildkite(...given),
-  },
   filterRules: async () => (await import('./agent/filter-rules.ts')).buildkiteRules,
   resolve(name, written) {
     const { token, endpoint, registration, ...keys } = complete(buildkiteKeys, written);
     if (token === undefined) return null;
     const agent = packageOf(keys.agent);
     return {
-      ...{ name, type: 'buildkite', endpoint, token, registration },
+      name,
+      type: 'buildkite',
+      endpoint,
+      token,
+      registration,
       metricsToken: keys.metrics_token ?? null,
       pollEvery: keys.poll,
       bootTimeout: keys.boot_timeout,
@@ -111,8 +105,10 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
   if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `cannot be enforced: ${why}; remove it`);
 }
 
+const isBuildkite = (one: ServiceConfig): one is BuildkiteServiceConfig => one.type === buildkite.type;
+
 function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Checking, 'config' | 'at'>): void {
-  if (config.services.some((one) => one.type === 'buildkite' && one.registration === 'manager')) {
+  if (config.services.some((one) => isBuildkite(one) && one.registration === 'manager')) {
     at(['services', name, 'registration'], 'is in-agent: "secrets.key" decrypts no secrets for its jobs', 'warning');
     return;
   }

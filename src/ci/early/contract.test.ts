@@ -3,11 +3,11 @@ import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { type EarlySubject, earlyBoundContract } from '../../../test/kit/ci-contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
-import { OnejobError } from '../../errors.ts';
-import { createLog } from '../../log.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { createLog } from '../../base/log.ts';
+import type { CiService } from '../../ports/ci-service.ts';
 import { openStore, type Store } from '../../store/store.ts';
-import type { CiService } from '../ci-service.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { createEarlyBound } from './engine.ts';
 import type { Entry, RemoteJob } from './port.ts';
 
@@ -64,7 +64,13 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
     id: `hatch-${number}`,
     state: 'running',
     facts: () => ({
-      ...{ title: `job ${number}`, definition: null, build: null, repository: null, branch: null, reason: null, link: null },
+      title: `job ${number}`,
+      definition: null,
+      build: null,
+      repository: null,
+      branch: null,
+      reason: null,
+      link: null,
       demands: [],
       result: null,
       outcome: null,
@@ -79,9 +85,14 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
   };
   const { common } = createEarlyBound(
     {
-      ...{ service: 'hatch', url: 'the hatch', queues: [{ name: place, pools: ['ci'] }] },
+      service: 'hatch',
+      url: 'the hatch',
+      queues: [{ name: place, pools: ['ci'] }],
       pace: { pollEvery: 20, bootTimeout: 60_000 },
-      ...{ store, clock: systemClock, log: createLog({ json: true, stream: new PassThrough() }), random: () => 0.5 },
+      store,
+      clock: systemClock,
+      log: createLog({ json: true, stream: new PassThrough() }),
+      random: () => 0.5,
       opened: new Set(['hatch']),
       slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false },
     },
@@ -120,7 +131,10 @@ earlyBoundContract('hatch, made up', async (): Promise<EarlySubject> => {
     return `hatch-${hatch.jobs}`;
   };
   return {
-    ...{ service: openHatch(hatch, store, live), pool: 'ci', live, inside: '' },
+    service: openHatch(hatch, store, live),
+    pool: 'ci',
+    live,
+    inside: '',
     enqueue: async () => give(hatch.rows.find(({ isOnline, job }) => isOnline && job === null)),
     commit: (write) => write(),
     async start(script) {

@@ -2,10 +2,11 @@
  * What every CI service that binds early does, over the port in `port.ts`: an agent must be online to get a job, so each standby is
  * registered while it waits, watched until it has a job, and removed from the service afterwards.
  */
+
+import { hasCode, toFailure } from '../../base/errors.ts';
 import { doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import { hasCode, toFailure } from '../../errors.ts';
-import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
+import type { CiEvent, CiService, Deregistered } from '../../ports/ci-service.ts';
 import { createJobRecords } from './job-records.ts';
 import { createNamedRemoval } from './named.ts';
 import { createOfflineAgents } from './offline-agents.ts';

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { openStore } from '../../store/store.ts';
 import { createJobRecords } from './job-records.ts';
 import type { RemoteJob } from './port.ts';
@@ -21,7 +21,8 @@ const nothing = {
   failedIn: null,
 };
 const job = (state: RemoteJob['state'], id = 'bell-7'): RemoteJob => ({
-  ...{ id, state },
+  id,
+  state,
   facts: () => ({ ...nothing, title: 'ring', queuedAt: null, startedAt: null, endedAt: null }),
 });
 

@@ -1,6 +1,6 @@
 /** The service's jobs on this host, for people. Only `last` decides something: whether an agent had a job. */
 import type { AgentId, JobId } from '../../core/slot.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import { createRowWriter, type RowWriterParts } from '../kit/row-writer.ts';
 import type { Registry, Remote, RemoteJob, Shown } from './port.ts';
 
@@ -43,7 +43,7 @@ export function createJobRecords(parts: JobRecordsParts) {
 
   const rowOf = (job: RemoteJob, pool: string, agent: AgentId | null): ServiceJob => {
     const { id, state } = job;
-    return { ...{ id, service, pool, agent, state, note: null }, ...job.facts() };
+    return { id, service, pool, agent, state, note: null, ...job.facts() };
   };
 
   /** With this host's times where the service has none: when the job was first seen at work, and when its agent ended. */

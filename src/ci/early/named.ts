@@ -3,8 +3,8 @@
  * gone. Only what the service itself calls offline and without a job is removed, and never an entry of this installation: the store
  * knows those, and its sweep removes them.
  */
-import { toFailure } from '../../errors.ts';
-import type { CiService } from '../ci-service.ts';
+import { toFailure } from '../../base/errors.ts';
+import type { CiService } from '../../ports/ci-service.ts';
 import type { Entry, Queue, Registry } from './port.ts';
 import { markIn, type Registrations } from './registrations.ts';
 

@@ -1,8 +1,8 @@
 /** Agents in doubt at a service that can keep jobs from an agent only by removing it. One that can disable agents: Azure's tests. */
 import { expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
-import type { Log } from '../../log.ts';
-import type { CiEvent } from '../ci-service.ts';
+import type { Log } from '../../base/log.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 import { createOfflineAgents } from './offline-agents.ts';
 import type { Entry, Registry, RemoteJob } from './port.ts';
 import type { Registrations } from './registrations.ts';
@@ -22,7 +22,10 @@ function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle') {
   };
   const registration = { agent: 'a1', service: 'bell', place: 'p', placeholder: false, state: 'made' };
   const parts = {
-    ...{ service: 'bell', url: 'the bell', pace: { pollEvery: 10_000, bootTimeout: minutes(3) }, clock },
+    service: 'bell',
+    url: 'the bell',
+    pace: { pollEvery: 10_000, bootTimeout: minutes(3) },
+    clock,
     log: { info() {}, warn: (text: string) => void warned.push(text), error() {} } as Partial<Log> as Log,
     slots: { silentFor: () => minutes(5), isBusy: () => true },
   };

@@ -2,11 +2,12 @@
  * Agents that may be getting a job right now: to be renewed, to be told to end, not online in time, or without the job they had. A
  * look may be a minute old, so onejob first keeps jobs from such an agent, and then asks the service.
  */
-import { abortable } from '../../abortable.ts';
+import { abortable } from '../../base/abortable.ts';
+import type { Failure } from '../../base/errors.ts';
+import { OnejobError, toFailure } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
-import type { AgentId, Failure, JobId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import type { CiEvent, EndingAgent } from '../ci-service.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
+import type { CiEvent, EndingAgent } from '../../ports/ci-service.ts';
 import type { SlotFacts } from '../parts.ts';
 import type { JobRecords } from './job-records.ts';
 import type { EarlyParts, Entry, Registry, Remote, Shown } from './port.ts';

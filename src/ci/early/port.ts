@@ -3,10 +3,10 @@
  * while it waits. An adapter turns these calls into the service's own, and keeps no state of agents.
  */
 import type { JobId } from '../../core/slot.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
+import type { AgentContext, CiEvent, Registration } from '../../ports/ci-service.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import type { Store } from '../../store/store.ts';
 import type { OutcomeStore } from '../../verdict/outcomes.ts';
-import type { AgentContext, CiEvent, Registration } from '../ci-service.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 
 /** Where an entry is at the service, in the service's own words. */

@@ -3,9 +3,9 @@
  * name. Nothing waits for a refusal: what the service does not release yet is left to the sweep.
  */
 import { hash } from 'node:crypto';
+import { hasCode, OnejobError, toFailure } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
 import type { EarlyParts, Registry, Remote, Shown } from './port.ts';
 

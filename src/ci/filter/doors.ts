@@ -7,7 +7,7 @@ import fs from 'node:fs';
 import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { attempt, codeOf } from '../../errors.ts';
+import { attempt, codeOf } from '../../base/errors.ts';
 
 const listenConfig = z.object({
   /** Of onejob: a filter of another version hands its listeners over to `program`. */

@@ -9,7 +9,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { relayAt } from '../../../test/kit/filter.ts';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { endFilter } from './doors.ts';
 import { createFilter, type Filter } from './filter.ts';
 

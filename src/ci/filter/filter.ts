@@ -6,12 +6,12 @@
 import { spawn } from 'node:child_process';
 import fs from 'node:fs';
 import { join } from 'node:path';
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import { type Finding, fine, problem } from '../../base/finding.ts';
+import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import { type Finding, fine, problem } from '../../finding.ts';
-import type { Log } from '../../log.ts';
+import type { AgentContext } from '../../ports/ci-service.ts';
 import { subdirectory } from '../../store/directory.ts';
-import type { AgentContext } from '../ci-service.ts';
 import { choosePort, endFilter, type ListenConfig, readListenConfig, writeListenConfig } from './doors.ts';
 import { type Who, whoAnswers } from './proof.ts';
 import { createSeal, installationKey } from './seal.ts';

@@ -6,7 +6,7 @@ import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { attempt } from '../../errors.ts';
+import { attempt } from '../../base/errors.ts';
 
 const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
 

@@ -5,9 +5,9 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import type http from 'node:http';
 import net from 'node:net';
+import { messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { messageOf } from '../../errors.ts';
-import type { Log } from '../../log.ts';
 import { type ListenConfig, readListenConfig } from './doors.ts';
 
 export interface ListenerParts {

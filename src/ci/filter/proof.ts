@@ -7,8 +7,8 @@ import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { once } from 'node:events';
 import http, { type IncomingMessage } from 'node:http';
 import { z } from 'zod';
+import { codeOf, messageOf } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
-import { codeOf, messageOf } from '../../errors.ts';
 import { bytesOf } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 

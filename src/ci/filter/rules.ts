@@ -4,10 +4,10 @@
  * but forwarded as they came. A path that two readers could understand differently is refused, so that no job reaches a call that
  * its token does not allow.
  */
-import { attempt } from '../../errors.ts';
+import { attempt } from '../../base/errors.ts';
 import type { Seal, Sealed } from './seal.ts';
 
-export interface Asked {
+export interface FilterRequest {
   readonly method: string;
   /** Decoded. */
   readonly segments: readonly string[];
@@ -15,7 +15,7 @@ export interface Asked {
   readonly query: string;
 }
 
-export type Verdict =
+export type RuleVerdict =
   /** Said in the service's own form, `{message}`. */
   | { readonly kind: 'refused'; readonly status: 401 | 403 | 404; readonly why: string }
   /** Answered by the filter itself. */
@@ -44,7 +44,7 @@ export interface Rules {
    * gets the sealed `signs` instead.
    */
   readonly scheme: string | null;
-  judge(sealed: Sealed, asked: Asked): Verdict;
+  judge(sealed: Sealed, asked: FilterRequest): RuleVerdict;
 }
 
 const methods: ReadonlySet<string> = new Set(['GET', 'POST', 'PUT', 'PATCH', 'DELETE']);
@@ -52,7 +52,7 @@ const methods: ReadonlySet<string> = new Set(['GET', 'POST', 'PUT', 'PATCH', 'DE
 const longest = 12_000;
 
 /** `url` as the request line had it. A text says why it is refused. */
-export function readPath(method: string, url: string): Asked | string {
+export function readPath(method: string, url: string): FilterRequest | string {
   if (!methods.has(method)) return 'its method is not allowed';
   if (url.length > longest) return 'its path is too long';
   if (!/^\/[\x21-\x7e]*$/.test(url) || /[#\\]/.test(url)) return 'its path is invalid';
@@ -83,7 +83,7 @@ function unescaped(text: string): string {
  * to a body or path, and so read another build.
  */
 export function isListed(
-  { method, segments, query }: Asked,
+  { method, segments, query }: FilterRequest,
   list: readonly (readonly [method: string, path: string])[],
   own: Readonly<Record<string, string | null>>,
 ): boolean {

@@ -6,7 +6,7 @@ import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { chmodSync, existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { attempt, codeOf, OnejobError } from '../../errors.ts';
+import { attempt, codeOf, OnejobError } from '../../base/errors.ts';
 import { storeFault } from '../../store/fault.ts';
 import { writeWhole } from '../../system/files.ts';
 

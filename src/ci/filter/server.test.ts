@@ -175,7 +175,10 @@ describe('an agent', () => {
       unknown
     >;
     expect(registered).toEqual({
-      ...{ access_token: expect.stringMatching(/^ojf_/), ping_interval: 1, job_status_interval: 1, heartbeat_interval: 1 },
+      access_token: expect.stringMatching(/^ojf_/),
+      ping_interval: 1,
+      job_status_interval: 1,
+      heartbeat_interval: 1,
     });
     const session = String(registered.access_token);
     expect(here.seal.open(session)).toMatchObject({ use: 'session', token: 'real-session', job: jobId });
@@ -280,7 +283,8 @@ it('an unreachable service is reported as an error that may pass', async () => {
 
 describe('a service whose agents sign their calls themselves', () => {
   const rules: Rules = {
-    ...{ root: 'own', scheme: null },
+    root: 'own',
+    scheme: null,
     judge(sealed, { segments: [first, id] }) {
       if (first === 'job') return { kind: 'left', status: 201, type: 'application/json', after: 204 };
       if (first === 'hello') return { kind: 'answered', status: 200, json: { hello: sealed.job } };

@@ -7,18 +7,18 @@
 import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';
 import type { Dispatcher } from 'undici';
-import type { Proxies } from '../../config/proxies.ts';
+import { messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { messageOf } from '../../errors.ts';
 import { createConnections, oneAtATime } from '../../http/connections.ts';
 import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
-import type { Log } from '../../log.ts';
+import type { Proxies } from '../../http/proxies.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Left } from './left.ts';
 import { type Identity, proveAt } from './proof.ts';
 import { createRate, type Rate } from './rate.ts';
-import { type Asked, type Rules, readPath, type Verdict } from './rules.ts';
+import { type FilterRequest, type Rules, type RuleVerdict, readPath } from './rules.ts';
 import { looksSealed, type Seal, type Sealed } from './seal.ts';
 
 const filterLimits = {
@@ -84,8 +84,12 @@ export function createFilterServer(parts: FilterServerParts) {
 
   function enter(job: string): Usage {
     const usage = usages.get(job) ?? {
-      ...{ calls: 0, reading: 0, rate: createRate(limits.perSecond, limits.burst) },
-      ...{ outbound: createOutbound(proxies), said: new Set<string>(), forget: () => {} },
+      calls: 0,
+      reading: 0,
+      rate: createRate(limits.perSecond, limits.burst),
+      outbound: createOutbound(proxies),
+      said: new Set<string>(),
+      forget: () => {},
     };
     usages.set(job, usage);
     usage.forget();
@@ -113,7 +117,11 @@ export function createFilterServer(parts: FilterServerParts) {
     const headers = headersWithout(notFromAgents, request.headersDistinct);
     const length = Buffer.isBuffer(body) ? String(body.length) : request.headers['content-length'];
     return usage.outbound.dispatcherFor(origin).request({
-      ...{ origin: origin.origin, path, method: (request.method ?? 'GET') as Dispatcher.HttpMethod, signal, body },
+      origin: origin.origin,
+      path,
+      method: (request.method ?? 'GET') as Dispatcher.HttpMethod,
+      signal,
+      body,
       headers: {
         ...(headers as Record<string, string | string[]>),
         ...(body !== null && length !== undefined && { 'content-length': length }),
@@ -138,7 +146,7 @@ export function createFilterServer(parts: FilterServerParts) {
     await new Promise<void>((resolve) => pipeline(answer.body, response, () => resolve()));
   }
 
-  async function whole(call: Call, verdict: Extract<Verdict, { kind: 'whole' }>): Promise<void> {
+  async function whole(call: Call, verdict: Extract<RuleVerdict, { kind: 'whole' }>): Promise<void> {
     const { request, response, usage, sealed } = call;
     if (usage.reading >= limits.reading) return refuse(response, 503, 'Too many concurrent calls of this kind.');
     usage.reading += 1;
@@ -161,7 +169,7 @@ export function createFilterServer(parts: FilterServerParts) {
   }
 
   /** Answers without asking the service. */
-  async function answer(call: Call, verdict: Extract<Verdict, { kind: 'answered' | 'left' }>): Promise<void> {
+  async function answer(call: Call, verdict: Extract<RuleVerdict, { kind: 'answered' | 'left' }>): Promise<void> {
     const { request, response, sealed } = call;
     await read(request, limits.wholeBytes);
     const say = (status: number, body: Buffer | null, type = 'application/json'): void => {
@@ -201,7 +209,7 @@ export function createFilterServer(parts: FilterServerParts) {
     refuse(response, status, why);
   }
 
-  function prove(request: IncomingMessage, response: ServerResponse, { method, query }: Asked): void {
+  function prove(request: IncomingMessage, response: ServerResponse, { method, query }: FilterRequest): void {
     const proof = method === 'GET' ? proveAt(parts.identity, query, request) : null;
     if (proof === null) {
       refuse(response, 400, 'The call is invalid: it needs a nonce.');
@@ -269,8 +277,13 @@ export function createFilterServer(parts: FilterServerParts) {
       const made = http.createServer(
         {
           // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
-          ...{ requestTimeout: 0, headersTimeout: 30_000, keepAliveTimeout: 120_000, maxHeaderSize: 16 * 1024 },
-          ...{ insecureHTTPParser: false, requireHostHeader: true, noDelay: true },
+          requestTimeout: 0,
+          headersTimeout: 30_000,
+          keepAliveTimeout: 120_000,
+          maxHeaderSize: 16 * 1024,
+          insecureHTTPParser: false,
+          requireHostHeader: true,
+          noDelay: true,
         },
         handle,
       );
@@ -327,7 +340,9 @@ function refuse(response: ServerResponse, status: number, message: string): void
   const bytes = Buffer.from(JSON.stringify({ message }));
   // The unread rest of a body must not be taken for another call.
   response.writeHead(status, {
-    ...{ 'content-type': 'application/json', 'content-length': bytes.length, connection: 'close' },
+    'content-type': 'application/json',
+    'content-length': bytes.length,
+    connection: 'close',
     ...(status === 503 && { 'retry-after': '1' }),
   });
   response.end(bytes);

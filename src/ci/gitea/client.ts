@@ -1,13 +1,13 @@
 /** The few calls of Gitea that onejob makes: its REST API with the token of the config, its runner service with a runner's own. */
 import type { z } from 'zod';
+import { hasCode } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
-import { hasCode } from '../../errors.ts';
 import { allPages, type Page } from '../kit/pages.ts';
 import { createRest, type RestCall } from '../kit/rest.ts';
 import { varintOf } from './proto.ts';
 import * as wire from './wire.ts';
 
-export interface ClientOptions {
+export interface GiteaClientOptions {
   /** Of the server, without a slash at its end. */
   readonly url: string;
   /** @throws OnejobError E_SECRET */
@@ -31,7 +31,7 @@ export type GiteaClient = ReturnType<typeof createGiteaClient>;
 const pageSize = 50;
 
 /** `place`: whose runners and jobs, as a part of the path: `orgs/acme`, `repos/acme/demo`, `user`, `admin`. Throws E_CI_*, E_SECRET. */
-export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
+export function createGiteaClient({ url, token, ...parts }: GiteaClientOptions) {
   const rest = createRest({
     ...parts,
     base: url,
@@ -58,7 +58,11 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
 
   /** A call of the runner service. It answers 500 for most of what it refuses. */
   const rpc = (method: string, key: RunnerKey | null, body: unknown, doing: string): RestCall => ({
-    ...{ method: 'POST', path: `/api/actions/runner.v1.RunnerService/${method}`, body, doing, refusesWith500: true },
+    method: 'POST',
+    path: `/api/actions/runner.v1.RunnerService/${method}`,
+    body,
+    doing,
+    refusesWith500: true,
     signedBy: key === null ? {} : { 'x-runner-uuid': key.uuid, 'x-runner-token': key.token },
   });
 
@@ -91,16 +95,16 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
     runner: (place: string, id: string, signal: AbortSignal): Promise<wire.Runner | null> =>
       rest.find(wire.runner, { path: `${runnersOf(place)}/${id}`, doing: `look at runner ${id} of ${place}` }, signal),
     /** Jobs in this state. */
-    jobs: (place: string, status: 'queued' | 'in_progress', signal: AbortSignal): Promise<wire.Job[]> => {
+    jobs: (place: string, status: 'queued' | 'in_progress', signal: AbortSignal): Promise<wire.GiteaJob[]> => {
       const call = { path: api(`${place}/actions/jobs`), query: { status }, doing: `list the jobs of ${place}` };
-      return all(wire.jobPage, call, signal);
+      return all(wire.giteaJobPage, call, signal);
     },
     /** The newest jobs that are over, at most 100. The server sorts by nothing, so usually by their ids. */
-    async endedJobs(place: string, signal: AbortSignal): Promise<wire.Job[]> {
+    async endedJobs(place: string, signal: AbortSignal): Promise<wire.GiteaJob[]> {
       const call = { path: api(`${place}/actions/jobs`), doing: `list the jobs of ${place} that ended` };
       const at = (page: number) => {
         const query = { status: 'completed', limit: String(pageSize), page: String(page) };
-        return rest.read(wire.jobPage, { ...call, query }, signal);
+        return rest.read(wire.giteaJobPage, { ...call, query }, signal);
       };
       const first = await at(1);
       const last = Math.ceil(first.total / pageSize);
@@ -108,10 +112,10 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
       const more = await Promise.all(pages.map(at));
       return [...(last <= 2 ? first.rows : []), ...more.flatMap(({ rows }) => rows)];
     },
-    job: (repository: string, id: number, signal: AbortSignal): Promise<wire.Job | null> =>
+    job: (repository: string, id: number, signal: AbortSignal): Promise<wire.GiteaJob | null> =>
       rest.find(wire.job, { path: api(`repos/${repository}/actions/jobs/${id}`), doing: `look at job ${id}` }, signal),
-    run: (repository: string, id: number, signal: AbortSignal): Promise<wire.Run | null> =>
-      rest.find(wire.run, { path: api(`repos/${repository}/actions/runs/${id}`), doing: `look at run ${id}` }, signal),
+    run: (repository: string, id: number, signal: AbortSignal): Promise<wire.WorkflowRun | null> =>
+      rest.find(wire.workflowRun, { path: api(`repos/${repository}/actions/runs/${id}`), doing: `look at run ${id}` }, signal),
     /** Ids of the newest tasks of a repository that run. A task is one try of a job, and only a runner's own log names it otherwise. */
     async runningTasks(repository: string, signal: AbortSignal): Promise<number[]> {
       const path = api(`repos/${repository}/actions/tasks`);

@@ -6,7 +6,10 @@ earlyBoundContract('Gitea, in memory', async (): Promise<EarlySubject> => {
   const { gitea, service, live, runnerOf, close } = giteaService();
   gitea.add('somebody', ['ci']).isOnline = true;
   return {
-    ...{ service, pool: 'ci', live, inside: '' },
+    service,
+    pool: 'ci',
+    live,
+    inside: '',
     enqueue: async () => `forge-${gitea.queue(['ci']).id}`,
     commit: (write) => write(),
     async start(script) {

@@ -1,10 +1,11 @@
 /** What `onejob doctor` says of Gitea: each a sentence with what to do. */
+
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import { compareVersions, leadingVersion } from '../../base/version.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { type Finding, fine, problem, warning } from '../../finding.ts';
-import { compareVersions, leadingVersion } from '../../images/version.ts';
 import { saidOf } from '../service-findings.ts';
+import type { GiteaParts } from './parts.ts';
 import type { createPlaces } from './registry.ts';
-import type { GiteaParts } from './service.ts';
 import { labelsOf } from './type.ts';
 
 /** The first that can disable a runner (its changelog, #36776), which keeps jobs from an agent that ends. 1.26.4 was tried. */
@@ -21,7 +22,7 @@ interface Ours {
   readonly left: number;
 }
 
-export async function findings(
+export async function giteaFindings(
   { config, pools, client, program }: Pick<GiteaParts, 'config' | 'pools' | 'client' | 'program'>,
   { places, isOurs, left }: Ours,
   signal: AbortSignal,

@@ -1,8 +1,16 @@
 import { expect, it } from 'vitest';
 import { readPath } from '../filter/rules.ts';
-import { giteaRules, rulesOf } from './filter-rules.ts';
+import { giteaRules, giteaRulesOf } from './filter-rules.ts';
 
-const sealed = { rules: rulesOf, endpoint: 'http://forge', token: 'key', use: 'job', job: 'forge-task-7', build: null, until: 0 };
+const sealed = {
+  rules: giteaRulesOf,
+  endpoint: 'http://forge',
+  token: 'key',
+  use: 'job',
+  job: 'forge-task-7',
+  build: null,
+  until: 0,
+};
 
 function judge(line: string) {
   const [method = '', url = ''] = line.split(' ');

@@ -4,7 +4,7 @@
  */
 import type { Rules } from '../filter/rules.ts';
 
-export const rulesOf = 'gitea';
+export const giteaRulesOf = 'gitea';
 
 export const giteaRules: Rules = {
   root: 'gitea',

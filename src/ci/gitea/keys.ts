@@ -6,8 +6,8 @@
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { attempt } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { attempt } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { RunnerKey } from './client.ts';
 

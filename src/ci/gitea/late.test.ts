@@ -167,7 +167,10 @@ describe('a job that was taken', () => {
     expect(script).toContain('"address":"http://172.18.0.1:7070/gitea"');
     const given = await one.givenBy(script);
     expect(given?.sealed).toMatchObject({
-      ...{ rules: 'gitea', endpoint: 'http://forge', job: `task-${row.task}`, use: 'job' },
+      rules: 'gitea',
+      endpoint: 'http://forge',
+      job: `task-${row.task}`,
+      use: 'job',
       signs: { 'x-runner-uuid': `uuid-${row.runner}`, 'x-runner-token': `key-${row.runner}` },
     });
     expect(taskIn(given?.answer ?? Buffer.alloc(0))?.id).toBe(row.task);

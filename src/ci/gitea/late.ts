@@ -5,12 +5,12 @@
  */
 import { join } from 'node:path';
 import { z } from 'zod';
+import { attempt, OnejobError } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { expandName } from '../../config/template.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { attempt, OnejobError } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { CiService } from '../ci-service.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import { expandName } from '../../schema/template.ts';
 import { createNamedRemoval, type NamedEntry } from '../early/named.ts';
 import type { Remote } from '../early/port.ts';
 import { createAgentNames } from '../early/registrations.ts';
@@ -23,14 +23,14 @@ import { openJobFiles } from '../late/jobs.ts';
 import type { LatePort } from '../late/port.ts';
 import type { OpenParts } from '../parts.ts';
 import type { GiteaClient } from './client.ts';
-import { findings } from './doctor.ts';
-import { giteaRules, rulesOf } from './filter-rules.ts';
+import { giteaFindings } from './doctor.ts';
+import { giteaRules, giteaRulesOf } from './filter-rules.ts';
 import { endTask } from './last-words.ts';
 import { createPlaces } from './registry.ts';
-import { equipped, runnerScript } from './script.ts';
+import { equippedForGitea, giteaScript } from './script.ts';
 import { type GivenTask, handedIn, taskFacts, taskIn } from './task.ts';
 import { type GiteaServiceConfig, labelsOf } from './type.ts';
-import { endOf, failedIn, type Job, outsideScript, repositoryOf } from './wire.ts';
+import { failedIn, type GiteaJob, giteaEnd, outsideScript, repositoryOf } from './wire.ts';
 
 /** A runner at the server. `place`: whose it is, as a part of the path. */
 const enlisted = z.object({
@@ -68,7 +68,12 @@ export function openLateGitea(
   const { name } = own.config;
   const taken = openJobFiles(join(store.dir, `jobs-${name}`), { schemas });
   const port = giteaPort({
-    ...{ ...own, clock, log, owner: store.owner, host: parts.config.host, pool: parts.pools[0] },
+    ...own,
+    clock,
+    log,
+    owner: store.owner,
+    host: parts.config.host,
+    pool: parts.pools[0],
     runners: openRunnerFiles(join(store.dir, `runners-${name}`)),
     held: taken.all().map((found) => ('given' in found ? found.given.runner.id : found.begun.runner.id)),
   });
@@ -82,8 +87,8 @@ export function createLateGitea(parts: LateGiteaParts): CiService {
   const ours = { places: createPlaces(client, config.url), isOurs: (name: string) => names.agentOf(name) !== null, left: 0 };
   return {
     ...common,
-    check: async (signal) => [...((await parts.filter?.check()) ?? []), ...(await findings(parts, ours, signal))],
-    equip: (recipe) => equipped(recipe, program.folder),
+    check: async (signal) => [...((await parts.filter?.check()) ?? []), ...(await giteaFindings(parts, ours, signal))],
+    equip: (recipe) => equippedForGitea(recipe, program.folder),
     removeNamed: createNamedRemoval(
       [...new Set(parts.pools.map(({ queue }) => queue))].map((name) => ({ name, pools: [] })),
       runnersOf(client, ours.places),
@@ -186,7 +191,7 @@ export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
     runners.forget(String(id));
   }
 
-  async function speakFor(job: Job, key: Enlisted['key'], signal: AbortSignal): Promise<void> {
+  async function speakFor(job: GiteaJob, key: Enlisted['key'], signal: AbortSignal): Promise<void> {
     const words = 'this job was lost: its host lost the answer with which the server gave it away. Run it again.';
     const repository = repositoryOf(job);
     let isEnded = false;
@@ -226,13 +231,15 @@ export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
   /** How the job of a runner ended, as the server says. */
   async function ended({ id, place }: Enlisted, signal: AbortSignal): Promise<JobEnd> {
     const job = (await client.endedJobs(place, signal)).find(({ runner_id }) => runner_id === id);
-    const outcome = endOf(job?.conclusion ?? null);
+    const outcome = giteaEnd(job?.conclusion ?? null);
     const where = job === undefined || outcome !== 'failed' ? null : failedIn(job);
     return { word: job?.conclusion ?? 'ended', outcome, failedIn: where, note: where === 'runner' ? outsideScript : null };
   }
 
   return {
-    ...{ endpoint: config.url, rules: rulesOf, schemas },
+    endpoint: config.url,
+    rules: giteaRulesOf,
+    schemas,
     // A cancelled job's runner hears nothing, because the server removes it with the cancel; one whose job is over leaves at once.
     pace: { look: config.pollEvery, over: 60_000, cancelled: 0 },
     keyOf: (one) => ({ runner: one.runner, task: taskOf(one).id }),
@@ -292,7 +299,7 @@ export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
       const { timeout = null } = pool ?? {};
       const labels = pool === undefined ? [] : labelsOf(pool);
       const before = noProxyFor(url);
-      return runnerScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, before });
+      return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, before });
     },
     async withdraw(signal) {
       const own = current === null ? [] : [current];

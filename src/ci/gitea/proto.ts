@@ -48,7 +48,7 @@ export function fieldOf(fields: readonly Field[], no: number): Field | null {
 }
 
 /** A number that is a varint; 0 without one. Exact up to 2^53. */
-export const numberOf = (field: Field | null): number => (field === null || field.isLong ? 0 : varint(field.value, 0)[0]);
+export const protoNumber = (field: Field | null): number => (field === null || field.isLong ? 0 : varint(field.value, 0)[0]);
 
 export function longField(no: number, value: Uint8Array): Buffer<ArrayBuffer> {
   return Buffer.concat([Buffer.from(varintOf(no * 8 + 2)), Buffer.from(varintOf(value.length)), value]);
@@ -85,7 +85,7 @@ function anyOf(bytes: Buffer, depth: number): unknown {
     case 3:
       return field.value.toString();
     case 4:
-      return numberOf(field) !== 0;
+      return protoNumber(field) !== 0;
     case 5:
       return structOf(field.value, depth + 1);
     case 6:

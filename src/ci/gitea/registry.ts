@@ -3,19 +3,20 @@
  * cancel removes the registration by which the runner would hear of it, so onejob ends its agent; and a job whose sandbox died would
  * hang for 10 to 15 minutes, so onejob writes its last words with the runner's own key, and ends it.
  */
+
+import { hasCode, OnejobError, toFailure } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, StopReason } from '../../core/slot.ts';
-import { hasCode, OnejobError, toFailure } from '../../errors.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
-import { foreignPool } from '../ci-service.ts';
+import { foreignPool } from '../../ports/ci-service.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { GiteaClient } from './client.ts';
 import { endTask } from './last-words.ts';
-import { runnerScript } from './script.ts';
-import type { GiteaParts } from './service.ts';
+import type { GiteaParts } from './parts.ts';
+import { giteaScript } from './script.ts';
 import { labelsOf } from './type.ts';
-import { endOf, failedIn, type Job, outsideScript, type Run, type Runner, repositoryOf } from './wire.ts';
+import { failedIn, type GiteaJob, giteaEnd, outsideScript, type Runner, repositoryOf, type WorkflowRun } from './wire.ts';
 
 export type GiteaRegistry = ReturnType<typeof createGiteaRegistry>;
 
@@ -30,9 +31,9 @@ const remembered = 1_000;
 
 interface Known {
   /** Its job at the last look that showed it. */
-  job: Job | null;
+  job: GiteaJob | null;
   /** Its job, as it was when it was over. */
-  ended: Job | null;
+  ended: GiteaJob | null;
   /** Task that its runner has begun, by the runner's own log. */
   task: number | null;
   /** Why it was told to end. */
@@ -54,7 +55,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   const tokens = new Map<string, string>();
   const agents = new Map<AgentId, Known>();
   /** Jobs that runners have, by place and then by runner, as the newest look shows them. */
-  const looked = new Map<string, ReadonlyMap<string, Job>>();
+  const looked = new Map<string, ReadonlyMap<string, GiteaJob>>();
 
   const knownOf = (agent: AgentId): Known => {
     const found = agents.get(agent) ?? {
@@ -73,9 +74,9 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     return found;
   };
 
-  const remoteJob = (job: Job, how: How = alive) => jobOf(job, config.name, runs, how);
+  const remoteJob = (job: GiteaJob, how: How = alive) => jobOf(job, config.name, runs, how);
 
-  const entryOf = (place: string, { id, name, status }: Runner, jobs: readonly Job[]): Entry => {
+  const entryOf = (place: string, { id, name, status }: Runner, jobs: readonly GiteaJob[]): Entry => {
     const job = jobs.find(({ runner_id }) => runner_id === id);
     const state = status === 'online' || status === 'offline' ? status : null;
     return { place, id: String(id), name, status: state, job: job === undefined ? null : remoteJob(job) };
@@ -84,12 +85,12 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   const working = (place: string, signal: AbortSignal) => client.jobs(place, 'in_progress', signal);
 
   /** The job that the runner has and that is not over. */
-  async function currentJob({ place, id }: Remote, signal: AbortSignal): Promise<Job | null> {
+  async function currentJob({ place, id }: Remote, signal: AbortSignal): Promise<GiteaJob | null> {
     return (await working(place, signal)).find(({ runner_id }) => runner_id === Number(id)) ?? null;
   }
 
   /** The runner's try of the job as it is now; null: the job is gone, or nobody knows its repository. */
-  async function again(job: Job, signal: AbortSignal): Promise<Job | null> {
+  async function again(job: GiteaJob, signal: AbortSignal): Promise<GiteaJob | null> {
     const repository = repositoryOf(job);
     const now = repository === null ? null : await client.job(repository, job.id, signal);
     // It is run again, so this try is over. Nobody tells how.
@@ -111,7 +112,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     registrations.open().find((one) => one.place === place && one.remote === id)?.agent;
 
   /** Ends the job of an agent that is gone, with the reason in its log. Whether it could. */
-  async function speakFor(agent: AgentId, job: Job, signal: AbortSignal): Promise<boolean> {
+  async function speakFor(agent: AgentId, job: GiteaJob, signal: AbortSignal): Promise<boolean> {
     const key = keys.of(agent);
     const repository = repositoryOf(job);
     if (key === null || repository === null) return false;
@@ -138,9 +139,10 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       ]);
       looked.set(place, new Map(running.map((job) => [String(job.runner_id), job])));
       const pools = parts.pools.filter((pool) => served.includes(pool.name));
-      const fits = (job: Job) => pools.filter((pool) => job.labels.every((label) => labelsOf(pool).includes(label)));
+      const fits = (job: GiteaJob) => pools.filter((pool) => job.labels.every((label) => labelsOf(pool).includes(label)));
       return {
-        ...{ place, title: places.titleOf(name) },
+        place,
+        title: places.titleOf(name),
         entries: runners.map((one) => entryOf(place, one, running)),
         unfinished: [...running, ...queued].map((job) => jobIdOf(config.name, job)),
         waiting: queued.map((job) => ({ job: remoteJob(job), pools: fits(job).map(({ name }) => name) })),
@@ -171,7 +173,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
           keys.keep(context.agent, made);
           const { url } = config;
           const { workspace } = context;
-          const script = runnerScript({ ...made, name, url, labels, workspace, timeout: pool.timeout });
+          const script = giteaScript({ ...made, name, url, labels, workspace, timeout: pool.timeout });
           return { id: String(made.id), script, files: null };
         },
       };
@@ -323,7 +325,7 @@ function lastWords(why: StopReason | null, exit: Exit | null): string {
 }
 
 /** `service`: its name in the config. A job that waits has not been counted up yet. */
-function jobIdOf(service: string, { id, status, run_attempt: tries }: Pick<Job, 'id' | 'status' | 'run_attempt'>): string {
+function jobIdOf(service: string, { id, status, run_attempt: tries }: Pick<GiteaJob, 'id' | 'status' | 'run_attempt'>): string {
   const attempt = status === 'queued' ? tries + 1 : tries;
   return attempt > 1 ? `${service}-${id}-${attempt}` : `${service}-${id}`;
 }
@@ -333,8 +335,8 @@ type How = Pick<Known, 'why' | 'words'>;
 const alive: How = { why: null, words: null };
 
 /** Where a job failed, and what onejob knows of that. */
-function failureOf(job: Job, { why, words }: How): Pick<ServiceJob, 'failedIn' | 'note'> {
-  if (endOf(job.conclusion) !== 'failed') return { failedIn: null, note: null };
+function failureOf(job: GiteaJob, { why, words }: How): Pick<ServiceJob, 'failedIn' | 'note'> {
+  if (giteaEnd(job.conclusion) !== 'failed') return { failedIn: null, note: null };
   const note = words === null ? null : `onejob ended this job: ${words}`;
   // Its own limits, which onejob watches.
   if (why === 'timeout' || why === 'disk') return { failedIn: 'script', note };
@@ -343,7 +345,7 @@ function failureOf(job: Job, { why, words }: How): Pick<ServiceJob, 'failedIn' |
   return { failedIn: where, note: where === 'runner' ? outsideScript : null };
 }
 
-function jobOf(job: Job, service: string, runs: Runs, how: How): RemoteJob {
+function jobOf(job: GiteaJob, service: string, runs: Runs, how: How): RemoteJob {
   const { status, conclusion, runner_id } = job;
   return {
     id: jobIdOf(service, job),
@@ -362,7 +364,7 @@ function jobOf(job: Job, service: string, runs: Runs, how: How): RemoteJob {
         link: job.html_url,
         demands: job.labels,
         result: conclusion,
-        outcome: endOf(conclusion),
+        outcome: giteaEnd(conclusion),
         ...failureOf(job, how),
         queuedAt: job.created_at,
         startedAt: job.started_at,
@@ -377,11 +379,11 @@ type Runs = ReturnType<typeof createRuns>;
 
 /** Runs of jobs, each read once, for people only. */
 function createRuns(client: GiteaClient) {
-  const known = new Map<number, Run | null>();
+  const known = new Map<number, WorkflowRun | null>();
   return {
     known: (run: number) => known.get(run),
     /** Whether it could be read. */
-    async read(job: Job, signal: AbortSignal): Promise<boolean> {
+    async read(job: GiteaJob, signal: AbortSignal): Promise<boolean> {
       const repository = repositoryOf(job);
       if (repository === null) return false;
       known.set(job.run_id, await client.run(repository, job.run_id, signal));

@@ -1,5 +1,5 @@
 /** Where Gitea puts the releases of its runner, and their checksums: a file next to each (runner 1.0.8, `.goreleaser.yaml`). */
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { AgentProject } from '../kit/agent-program.ts';
 import { releasedSum } from '../kit/released.ts';
 import { pinnedRunner } from './schema.ts';
@@ -12,7 +12,9 @@ const architectures: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
 /** `base`: where releases are; default: the project's. */
 export function giteaRunner(base = releases): AgentProject {
   return {
-    ...{ name: 'gitea-runner', type: 'gitea', pinned: pinnedRunner },
+    name: 'gitea-runner',
+    type: 'gitea',
+    pinned: pinnedRunner,
     url(version, arch) {
       const name = architectures[arch];
       if (name !== undefined) return `${base}/${version}/gitea-runner-${version}-linux-${name}`;

@@ -1,20 +1,20 @@
 /** How a waiting sandbox becomes a runner: its program is mounted, and its registration is written into memory. Only builtins write it. */
-import { inQuotes } from '../../quoted.ts';
-import type { Recipe } from '../../runtimes/runtime.ts';
+import { inQuotes } from '../../base/quoted.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { mounted, ownFolder } from '../kit/mounted.ts';
 import type { RunnerKey } from './client.ts';
 
 const memory = `${ownFolder}/run`;
 
 /** As `CiService.equip`. `folder`: on this host, with the runner's program; null: the image brings its own. */
-export function equipped(recipe: Recipe, folder: string | null): Recipe {
+export function equippedForGitea(recipe: Recipe, folder: string | null): Recipe {
   return {
     ...mounted(recipe, folder, 'gitea-runner'),
     tmpfs: { ...recipe.tmpfs, [memory]: 'mode=1777,size=1m,noexec,nosuid,nodev' },
   };
 }
 
-export interface RunnerScript extends RunnerKey {
+export interface GiteaScript extends RunnerKey {
   readonly id: number;
   readonly name: string;
   /** Of the server. */
@@ -27,15 +27,20 @@ export interface RunnerScript extends RunnerKey {
   readonly before?: readonly string[];
 }
 
-export function runnerScript({ id, uuid, token, name, url, labels, workspace, timeout, before = [] }: RunnerScript): string {
+export function giteaScript({ id, uuid, token, name, url, labels, workspace, timeout, before = [] }: GiteaScript): string {
   const registration = { id, uuid, name, token, address: url, labels: labels.map((label) => `${label}:host`), ephemeral: true };
   const config = {
     log: { level: 'info' },
     runner: {
-      ...{ file: '.runner', capacity: 1, labels: [] },
+      file: '.runner',
+      capacity: 1,
+      labels: [],
       // onejob ends a job at its limit, with the reason. The runner's default would end it after 3 hours.
       timeout: timeout === null ? '87600h' : `${Math.ceil(timeout / 1000) + 60}s`,
-      ...{ fetch_interval: '1s', fetch_interval_max: '1s', log_report_interval: '2s', log_report_max_latency: '1s' },
+      fetch_interval: '1s',
+      fetch_interval_max: '1s',
+      log_report_interval: '2s',
+      log_report_max_latency: '1s',
     },
     cache: { enabled: false },
     container: { docker_host: '-' },

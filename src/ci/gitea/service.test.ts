@@ -3,8 +3,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { giteaService } from '../../../test/kit/gitea-service.ts';
-import { OnejobError } from '../../errors.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
+import { OnejobError } from '../../base/errors.ts';
+import type { AgentContext, CiEvent } from '../../ports/ci-service.ts';
 import { createPlaces } from './registry.ts';
 
 type Bench = ReturnType<typeof giteaService>;
@@ -22,7 +22,14 @@ afterEach(() => {
 });
 
 const contextOf = (agent: string): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+  agent,
+  pool: 'ci',
+  slot: 'ci/1',
+  name: 'box-1',
+  workspace: '/workspace',
+  job: null,
+  devices: [],
+  cuda: null,
   ask: async () => '',
   hostAddress: async () => '127.0.0.1',
 });

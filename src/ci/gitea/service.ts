@@ -2,25 +2,27 @@
  * Gitea binds early: each standby becomes an ephemeral runner, with a key that is good for one job. The token stays here. With
  * `binding: late` it is `late.ts` instead.
  */
+
+import { toFailure } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import type { AgentId, Exit } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
-import { readSecret } from '../../secrets/reference.ts';
+import type { AgentId } from '../../core/slot.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import { readSecret } from '../../schema/secret-reference.ts';
 import { subdirectory } from '../../store/directory.ts';
-import type { CiService } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
-import type { EarlyParts, Queue } from '../early/port.ts';
+import type { Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { type AgentProgram, openAgentProgram } from '../kit/agent-program.ts';
+import { openAgentProgram } from '../kit/agent-program.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts } from '../parts.ts';
-import { createGiteaClient, type GiteaClient } from './client.ts';
-import { findings } from './doctor.ts';
-import { createRunnerKeys, type RunnerKeys } from './keys.ts';
+import { createGiteaClient } from './client.ts';
+import { giteaFindings } from './doctor.ts';
+import { createRunnerKeys } from './keys.ts';
 import { openLateGitea } from './late.ts';
+import type { GiteaParts } from './parts.ts';
 import { createGiteaRegistry } from './registry.ts';
 import { giteaRunner } from './release.ts';
-import { equipped } from './script.ts';
+import { equippedForGitea } from './script.ts';
 import type { GiteaServiceConfig } from './type.ts';
 
 export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiService {
@@ -32,16 +34,6 @@ export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiServi
   const keys = createRunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
   const exitOf = (agent: AgentId) => store.history.get(agent)?.exit ?? null;
   return createGitea({ ...parts, config, client, program, keys, exitOf, random: Math.random });
-}
-
-export interface GiteaParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'> {
-  readonly config: GiteaServiceConfig;
-  readonly pools: readonly PoolConfig[];
-  readonly client: GiteaClient;
-  readonly program: Pick<AgentProgram, 'folder' | 'ready' | 'state'>;
-  readonly keys: RunnerKeys;
-  /** How an agent's sandbox ended; null: unknown. */
-  readonly exitOf: (agent: AgentId) => Exit | null;
 }
 
 export function createGitea(parts: GiteaParts) {
@@ -56,13 +48,13 @@ export function createGitea(parts: GiteaParts) {
     capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
     check(signal) {
       const isOurs = (name: string) => registrations.agentNames.agentOf(name) !== null;
-      return findings(parts, { places: registry.places, isOurs, left: registrations.open().length }, signal);
+      return giteaFindings(parts, { places: registry.places, isOurs, left: registrations.open().length }, signal);
     },
     observe(emit, signal) {
       const here = pools.flatMap(({ name, elsewhere }) => (elsewhere === undefined ? [name] : []));
       // Nothing here needs the runner to count jobs.
       if (here.length === 0) common.observe(emit, signal);
-      else untilProgram({ ...{ program, clock }, pools: here }, common.observe, emit, signal);
+      else untilProgram({ program, clock, pools: here }, common.observe, emit, signal);
     },
     ending(agent, signal) {
       registry.isEnding(agent.agent, agent.why);
@@ -81,7 +73,7 @@ export function createGitea(parts: GiteaParts) {
       if (answer.ran !== undefined) registry.forget(context.agent);
       return answer;
     },
-    equip: (recipe) => equipped(recipe, program.folder),
+    equip: (recipe) => equippedForGitea(recipe, program.folder),
   } satisfies CiService;
 }
 

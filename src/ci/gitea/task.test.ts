@@ -41,16 +41,17 @@ describe('an answer', () => {
 describe('a job', () => {
   it('is of the branch or the tag that was pushed', () => {
     expect(factsOf({})).toMatchObject({
-      ...{
-        organisation: 'acme',
-        pipeline: 'demo',
-        branch: 'main',
-        tag: null,
-        pullRequest: null,
-        source: 'webhook',
-        commit: `c0ffee${'0'.repeat(34)}`,
-      },
-      ...{ title: 'a.yml #7 j', link: 'http://forge/acme/demo/actions/runs/9', repository: 'http://forge/acme/demo', hidden: null },
+      organisation: 'acme',
+      pipeline: 'demo',
+      branch: 'main',
+      tag: null,
+      pullRequest: null,
+      source: 'webhook',
+      commit: `c0ffee${'0'.repeat(34)}`,
+      title: 'a.yml #7 j',
+      link: 'http://forge/acme/demo/actions/runs/9',
+      repository: 'http://forge/acme/demo',
+      hidden: null,
     });
     expect(factsOf({ ref: 'refs/tags/v1', event_name: 'release' })).toMatchObject({ branch: null, tag: 'v1', source: 'webhook' });
   });

@@ -3,11 +3,11 @@
  * it says of where its job comes from, and what of it the runner in the sandbox gets. All of it is foreign, and much of it secret.
  */
 import { isMap, isSeq, parseDocument } from 'yaml';
-import { attempt } from '../../errors.ts';
+import { attempt } from '../../base/errors.ts';
 import type { JobSecrets } from '../../secrets/job-secrets.ts';
 import { masked } from '../kit/masked.ts';
 import type { TrustFacts } from '../kit/trust.ts';
-import { entriesOf, type Field, fieldOf, fieldsOf, longField, numberOf, structOf } from './proto.ts';
+import { entriesOf, type Field, fieldOf, fieldsOf, longField, protoNumber, structOf } from './proto.ts';
 
 export interface GivenTask {
   readonly id: number;
@@ -30,7 +30,7 @@ export function taskIn(answer: Buffer): GivenTask | null {
   const fields = fieldsOf(task.value);
   const vars = entriesOf(fields, varsNo).map(([name, value]) => [name, value.toString()] as const);
   const context = structOf(fieldOf(fields, contextNo)?.value ?? Buffer.alloc(0));
-  return { id: numberOf(fieldOf(fields, idNo)), context, vars: Object.fromEntries(vars) };
+  return { id: protoNumber(fieldOf(fields, idNo)), context, vars: Object.fromEntries(vars) };
 }
 
 export interface HandIn {
@@ -66,8 +66,10 @@ export function handedIn(answer: Buffer, { url, trusted, secrets }: HandIn): Buf
 /** `payload`: the workflow of one job. One that has no steps stays as it is. @throws Error when it is too deep to be read */
 function withAddress(payload: string, url: string): string {
   const env = {
-    ...{ GITHUB_SERVER_URL: url, GITHUB_API_URL: `${url}/api/v1` },
-    ...{ ACTIONS_RUNTIME_URL: `${url}/api/actions_pipeline/`, ACTIONS_RESULTS_URL: url },
+    GITHUB_SERVER_URL: url,
+    GITHUB_API_URL: `${url}/api/v1`,
+    ACTIONS_RUNTIME_URL: `${url}/api/actions_pipeline/`,
+    ACTIONS_RESULTS_URL: url,
   };
   // In this schema every scalar is a text, and is written as it was.
   const document = parseDocument(payload, { schema: 'failsafe', keepSourceTokens: false });
@@ -91,8 +93,10 @@ export type TaskFacts = ReturnType<typeof taskFacts>;
 /** Events that somebody or something starts without a change, in the words of `trust.sources`; all others follow from one. */
 const madeBy: Readonly<Record<string, string>> = {
   // Gitea does not tell the website from the API.
-  ...{ workflow_dispatch: 'api', schedule: 'schedule' },
-  ...{ workflow_run: 'trigger_job', workflow_call: 'trigger_job' },
+  workflow_dispatch: 'api',
+  schedule: 'schedule',
+  workflow_run: 'trigger_job',
+  workflow_call: 'trigger_job',
 };
 
 export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
@@ -109,7 +113,12 @@ export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
   const job = masked(whole(context.job, 200) ?? 'a job without a name');
   const link = `${repository}/actions/runs/${of('run_id', 20)}`;
   return {
-    ...{ organisation, pipeline, commit: of('sha'), refspec: null, hidden: ref === null ? 'its ref' : null, repository },
+    organisation,
+    pipeline,
+    commit: of('sha'),
+    refspec: null,
+    hidden: ref === null ? 'its ref' : null,
+    repository,
     // The ref of a pull request names no branch (`refs/pull/12/head`).
     branch: isPull ? whole(head.ref, 255) : kind === 'tags' ? null : kind === 'heads' ? name : ref,
     tag: kind === 'tags' && !isPull ? name : null,

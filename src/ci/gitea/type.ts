@@ -1,11 +1,13 @@
 /** Gitea as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
-import type { Checking } from '../../config/check.ts';
+
+import { formatDuration } from '../../base/units.ts';
 import { checkTrust } from '../../config/check-trust.ts';
-import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { complete } from '../../config/key.ts';
-import { packageOf } from '../../config/service-keys.ts';
-import { formatDuration } from '../../config/units.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
+import type { Checking } from '../../config/checking.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { complete } from '../../schema/key.ts';
+import type { SecretReference } from '../../schema/secret-reference.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
+import { packageOf } from '../../schema/service-keys.ts';
 import { checkForge, checkLatePool, checkProjects } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { giteaKeys, pinnedRunner, runnerKeys } from './schema.ts';
@@ -35,17 +37,6 @@ export const gitea: ServiceType<GiteaServiceConfig> = {
   keys: giteaKeys,
   maps: { agent: runnerKeys },
   needs: ['url', 'token'],
-  init: {
-    asks: 'address, token and whose jobs to run',
-    options: [
-      ['--url <url>', 'address of the server'],
-      ['--queue <name>', 'an organisation, a repository such as acme/app, or "*" for the whole instance'],
-    ],
-    token: { what: 'the access token', file: 'gitea.token' },
-    example: '--url https://git.example.org --queue acme',
-    hint: 'Create the token on the website (Settings, Applications) with the scopes write:organization and read:repository, or write:repository for one repository.',
-    run: async (...given) => (await import('./init.ts')).initGitea(...given),
-  },
   filterRules: async () => (await import('./filter-rules.ts')).giteaRules,
   resolve(name, written) {
     const { url, token, poll: pollEvery, boot_timeout: bootTimeout, binding, agent: given } = complete(giteaKeys, written);

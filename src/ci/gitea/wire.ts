@@ -3,8 +3,8 @@
  * `actions-proto-go` runner/v1). The runner service speaks Connect: JSON with camelCase names, 64-bit numbers as text.
  */
 import { z } from 'zod';
+import type { FailedIn } from '../../core/job-end.ts';
 import { serviceId } from '../../http/service-id.ts';
-import type { FailedIn } from '../../verdict/verdict.ts';
 import type { Page } from '../kit/pages.ts';
 
 const id = z.union([z.int(), z.string().regex(/^\d+$/)]).transform(Number);
@@ -66,21 +66,21 @@ export const job = z.object({
   /** As its workflow has them. Empty where no runner has begun it. */
   steps: listOf(z.object({ conclusion: text })),
 });
-export type Job = z.infer<typeof job>;
+export type GiteaJob = z.infer<typeof job>;
 
-export const run = z.object({
+export const workflowRun = z.object({
   id,
   event: text,
   path: text,
 });
-export type Run = z.infer<typeof run>;
+export type WorkflowRun = z.infer<typeof workflowRun>;
 
 const page = <T>(total: number, rows: readonly T[]): Page<T> => ({ total, rows });
 
 export const runnerPage = z
   .object({ total_count: z.int(), runners: listOf(runner) })
   .transform(({ total_count: total, runners }) => page(total, runners));
-export const jobPage = z
+export const giteaJobPage = z
   .object({ total_count: z.int(), jobs: listOf(job) })
   .transform(({ total_count: total, jobs }) => page(total, jobs));
 export const taskPage = z.object({ workflow_runs: listOf(z.object({ id, status: z.string() })) });
@@ -101,20 +101,20 @@ export const organisation = z.object({ id });
 export const version = z.object({ version: z.string() });
 
 /** The repository of a job, `owner/name`, as its address says; null for another address. */
-export function repositoryOf({ url }: Pick<Job, 'url'>): string | null {
+export function repositoryOf({ url }: Pick<GiteaJob, 'url'>): string | null {
   return /\/repos\/([^/]+\/[^/]+)\/actions\/jobs\/\d+$/.exec(url ?? '')?.[1] ?? null;
 }
 
 const outcomes = { success: 'passed', failure: 'failed', cancelled: 'cancelled', skipped: 'cancelled' } as const;
 /** What a conclusion means; null: unknown. */
-export const endOf = (conclusion: string | null): (typeof outcomes)[keyof typeof outcomes] | null =>
+export const giteaEnd = (conclusion: string | null): (typeof outcomes)[keyof typeof outcomes] | null =>
   conclusion !== null && Object.hasOwn(outcomes, conclusion) ? outcomes[conclusion as keyof typeof outcomes] : null;
 
 /**
  * Where a job failed: a job is blamed only if a step of its workflow failed. Its runner lists no steps of its own, and reports steps
  * that it never began as cancelled (1.0.8, `reporter.go`). null: the server shows no steps.
  */
-export function failedIn({ steps }: Pick<Job, 'steps'>): FailedIn | null {
+export function failedIn({ steps }: Pick<GiteaJob, 'steps'>): FailedIn | null {
   if (steps.length === 0) return null;
   return steps.some(({ conclusion }) => conclusion === 'failure') ? 'script' : 'runner';
 }

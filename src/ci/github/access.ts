@@ -3,16 +3,16 @@
  * for each account that installed it. Only GitHub gets either, and no sandbox.
  */
 import { createPrivateKey, type KeyObject, sign } from 'node:crypto';
-import { abortable } from '../../abortable.ts';
+import { abortable } from '../../base/abortable.ts';
+import { attempt, hasCode, OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { attempt, hasCode, OnejobError } from '../../errors.ts';
-import { placeOf } from '../../secrets/reference.ts';
+import { placeOf } from '../../schema/secret-reference.ts';
 import { createRest, type RestParts } from '../kit/rest.ts';
-import type { GithubCredential } from './type.ts';
+import type { GithubCredential } from './config.ts';
 import * as wire from './wire.ts';
 
 /** Signs the calls for one account in. */
-export type Access = Pick<RestParts, 'authorization' | 'again'>;
+export type GithubAccess = Pick<RestParts, 'authorization' | 'again'>;
 
 export interface AccessParts extends Pick<RestParts, 'base' | 'clock' | 'fetch' | 'version' | 'accept' | 'headers'> {
   readonly credential: GithubCredential;
@@ -36,13 +36,13 @@ interface Held {
 }
 
 /** By place, whose runners the calls are about: `orgs/acme`, `repos/acme/app`, `enterprises/acme`. */
-export function createAccess(parts: AccessParts): (place: string) => Access {
+export function createAccess(parts: AccessParts): (place: string) => GithubAccess {
   const { credential, clock, secret } = parts;
   if (credential.kind === 'token') {
-    const only: Access = { authorization: async () => `Bearer ${(await secret()).trim()}` };
+    const only: GithubAccess = { authorization: async () => `Bearer ${(await secret()).trim()}` };
     return () => only;
   }
-  const accounts = new Map<string, Access>();
+  const accounts = new Map<string, GithubAccess>();
   const assertion = createAssertion(parts, credential.id);
   const rest = createRest({
     ...parts,
@@ -106,7 +106,7 @@ export function createAccess(parts: AccessParts): (place: string) => Access {
 }
 
 /** Holds a token until it ends, and makes one at a time for all callers. */
-function renewed(clock: Clock, mint: (signal: AbortSignal) => Promise<Held>): Access {
+function renewed(clock: Clock, mint: (signal: AbortSignal) => Promise<Held>): GithubAccess {
   let held: Held | null = null;
   let flight: Promise<Held> | null = null;
   const make = (): Promise<Held> => {

@@ -4,7 +4,7 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
-import { runnerScript } from './script.ts';
+import { githubScript } from './script.ts';
 
 function run(event: string | null, env: Record<string, string> = {}, refuses = { forks: true, public: false }) {
   using dir = scratch();
@@ -19,7 +19,7 @@ function run(event: string | null, env: Record<string, string> = {}, refuses = {
   symlinkSync(process.execPath, join(root, 'externals/node24/bin/node'));
   const file = join(dir.path, 'event.json');
   if (event !== null) writeFileSync(file, event);
-  const script = runnerScript({ root, isWritable: true, workspace, shared: null, config: 'abc', refuses });
+  const script = githubScript({ root, isWritable: true, workspace, shared: null, config: 'abc', refuses });
   const { PATH } = process.env;
   const job = { GITHUB_EVENT_PATH: file, GITHUB_REPOSITORY: 'acme/demo', GITHUB_RUN_ID: '70', GITHUB_EVENT_NAME: 'pull_request' };
   const child = spawnSync('sh', ['-c', script], { env: { PATH, ...job, ...env }, encoding: 'utf8', timeout: 60_000 });

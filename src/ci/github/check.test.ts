@@ -182,7 +182,10 @@ it('tells a runner that is too old from one that had no job', () => {
 it('puts the newest runner into images, or the one that config names', async () => {
   const newest = githubService();
   expect(await newest.service.agentPackage('linux-arm64', patient)).toMatchObject({
-    ...{ type: 'github', version: '2.336.0', sha256: 'ab'.repeat(32), from: expect.stringContaining('linux-arm64-2.336.0') },
+    type: 'github',
+    version: '2.336.0',
+    sha256: 'ab'.repeat(32),
+    from: expect.stringContaining('linux-arm64-2.336.0'),
   });
   newest.close();
   const pinned = githubService({ config: { agentPackage: { version: '2.330.0', from: null, sha256: null } } });

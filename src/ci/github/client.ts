@@ -1,13 +1,13 @@
 /** The calls of GitHub's REST API that onejob makes. All throw OnejobError E_CI_*, E_SECRET. */
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { OfferedPackage } from '../kit/in-image.ts';
 import { allPages } from '../kit/pages.ts';
 import { createRest, type Rest, type RestParts } from '../kit/rest.ts';
 import { createAccess } from './access.ts';
-import type { GithubCredential } from './type.ts';
+import type { GithubCredential } from './config.ts';
 import * as wire from './wire.ts';
 
-export interface ClientOptions extends Pick<RestParts, 'clock' | 'fetch' | 'version'> {
+export interface GithubClientOptions extends Pick<RestParts, 'clock' | 'fetch' | 'version'> {
   /** Of the REST API, without a slash at its end. */
   readonly base: string;
   readonly credential: GithubCredential;
@@ -38,13 +38,13 @@ export interface NewRunner {
 }
 
 /** `place`: whose runners, as a part of the path: `orgs/acme`, `repos/acme/app`, `enterprises/acme`. */
-export function createGithubClient({ base, credential, secret, clock, fetch, version }: ClientOptions) {
+export function createGithubClient({ base, credential, secret, clock, fetch, version }: GithubClientOptions) {
   const accept = 'application/vnd.github+json';
   const common = { base, clock, fetch, version, accept, headers: { 'X-GitHub-Api-Version': '2022-11-28' } };
   const access = createAccess({ ...common, credential, secret });
   const rests = new Map<string, Rest>();
   /** Jobs of runs that have running ones, as they were read last. */
-  const running = new Map<number, { readonly of: string; readonly at: number; readonly rows: readonly wire.Job[] }>();
+  const running = new Map<number, { readonly of: string; readonly at: number; readonly rows: readonly wire.GithubJob[] }>();
   /** GitHub counts the calls of each installation, and of each person. */
   const restOf = (place: string): Rest => {
     const isOne = credential.kind === 'token' || credential.installation !== null;
@@ -125,7 +125,7 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       const call = { method: 'POST', path, doing: `get a registration token of ${place}` } as const;
       return (await restOf(place).send(wire.registrationToken, call, signal)).token;
     },
-    groups: (place: string, signal: AbortSignal): Promise<wire.Group[]> =>
+    groups: (place: string, signal: AbortSignal): Promise<wire.RunnerGroup[]> =>
       allPages(pageSize, (page) => {
         const query = { per_page: String(pageSize), page: String(page) };
         const call = { path: `/${place}/actions/runner-groups`, query, doing: `list the runner groups of ${place}` };
@@ -138,7 +138,7 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
     async unfinishedJobs(
       place: string,
       signal: AbortSignal,
-    ): Promise<{ readonly waiting: wire.Job[] | null; readonly taken: wire.Job[] }> {
+    ): Promise<{ readonly waiting: wire.GithubJob[] | null; readonly taken: wire.GithubJob[] }> {
       const rest = restOf(place);
       const doing = `list the waiting jobs of ${place}`;
       const lists = await Promise.all(
@@ -153,7 +153,7 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
         const known = running.get(id);
         if (ids.size > freeRuns && known !== undefined && clock.now() - known.at < runPace) return known.rows;
         const call = { path: `/${place}/actions/runs/${id}/jobs`, query: { per_page: String(pageSize) }, doing, isRepeated: true };
-        const { rows } = await rest.read(wire.jobPage, call, signal);
+        const { rows } = await rest.read(wire.githubJobPage, call, signal);
         if (rows.some(({ status }) => status === 'in_progress')) running.set(id, { of: place, at: clock.now(), rows });
         else running.delete(id);
         return rows;
@@ -169,16 +169,16 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       place: string,
       { repository, run, runner }: { readonly repository: string; readonly run: number; readonly runner: string },
       signal: AbortSignal,
-    ): Promise<wire.Job | null> {
+    ): Promise<wire.GithubJob | null> {
       const query = { filter: 'all', per_page: String(pageSize) };
       const call = { path: `/repos/${repository}/actions/runs/${run}/jobs`, query, doing: `look at run ${run} of ${repository}` };
       const rows = await allPages(pageSize, (page) =>
-        restOf(place).read(wire.jobPage, { ...call, query: { ...query, page: String(page) } }, signal),
+        restOf(place).read(wire.githubJobPage, { ...call, query: { ...query, page: String(page) } }, signal),
       );
       return rows.find(({ runner_name }) => runner_name === runner) ?? null;
     },
     /** null: the credential does not see it. `place`: whose runners may take it. */
-    job(place: string, repository: string, job: number, signal: AbortSignal): Promise<wire.Job | null> {
+    job(place: string, repository: string, job: number, signal: AbortSignal): Promise<wire.GithubJob | null> {
       const call = { path: `/repos/${repository}/actions/jobs/${job}`, doing: `look at job ${job} of ${repository}` };
       return restOf(place).find(wire.job, call, signal);
     },

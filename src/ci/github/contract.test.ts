@@ -13,7 +13,10 @@ earlyBoundContract('GitHub, in memory', async (): Promise<EarlySubject> => {
   github.queue({ labels: ['ci'] });
   theirs.take();
   return {
-    ...{ service, pool: 'ci', live, inside },
+    service,
+    pool: 'ci',
+    live,
+    inside,
     enqueue: async () => `hub-${github.queue({ labels: ['ci'] }).id}`,
     commit: (write) => write(),
     async start(script) {

@@ -1,17 +1,18 @@
 /** What `onejob doctor` says of GitHub: each a sentence with what to do. */
+
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import { compareVersions } from '../../base/version.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { type Finding, fine, problem, warning } from '../../finding.ts';
-import { compareVersions } from '../../images/version.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { clockFindings, saidOf } from '../service-findings.ts';
+import type { GithubParts } from './parts.ts';
 import type { GithubRegistry } from './registry.ts';
-import type { GithubParts } from './service.ts';
-import { labelsOf, placeOf } from './type.ts';
+import { githubPlace, labelsOf } from './type.ts';
 
 /** ms from which a wrong clock is a warning, and an error: an App's signature is good for ten minutes. */
 const skewLimits = [30_000, 300_000] as const;
 
-export async function findings(
+export async function githubFindings(
   { config, pools, client, clock }: GithubParts,
   registry: GithubRegistry,
   registrations: Registrations,
@@ -25,7 +26,7 @@ export async function findings(
     const { message, hint } = saidOf(error);
     say(problem, message, hint ?? 'Try again later.');
   };
-  const places = [...Map.groupBy(pools, ({ queue }) => placeOf(queue))];
+  const places = [...Map.groupBy(pools, ({ queue }) => githubPlace(queue))];
 
   const [first] = places;
   if (first !== undefined)
@@ -47,7 +48,7 @@ export async function findings(
       'Use the runner of GitHub (image: auto), or keep such jobs out with the runner group and write "forks: run" and "public: run".',
     );
   for (const { name, queue, standby, devices } of pools)
-    if (!standby && devices.count !== 0 && registry.isDenied(placeOf(queue)))
+    if (!standby && devices.count !== 0 && registry.isDenied(githubPlace(queue)))
       say(
         problem,
         `Pool ${name} leases devices while jobs wait, but GitHub does not let this credential see which jobs of ${queue} wait.`,

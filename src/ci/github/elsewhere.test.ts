@@ -7,7 +7,7 @@ import { patient } from '../../../test/kit/azure.ts';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub } from '../../../test/kit/github.ts';
 import { contextOf, githubService, hookSecret, jitIn } from '../../../test/kit/github-service.ts';
-import type { CiEvent } from '../ci-service.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 
 const elsewhere = { host: 'burst', pool: 'gpu' };
 const away = { name: 'burst.gpu', agents: 0, elsewhere } as const;

@@ -1,10 +1,10 @@
 /** Whose the Engine is that jobs may use, and who may have it. Jobs have all rights of its user, and must get no more by what they change. */
 import { lstatSync, readlinkSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { attempt } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { engineSocketIn } from '../../config/host-places.ts';
-import { attempt } from '../../errors.ts';
-import type { GithubServiceConfig } from './type.ts';
+import type { GithubServiceConfig } from './config.ts';
 
 type Service = Pick<GithubServiceConfig, 'name' | 'forks' | 'public'>;
 

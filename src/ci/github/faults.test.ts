@@ -3,8 +3,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { contextOf, githubService, jitIn, jobLine } from '../../../test/kit/github-service.ts';
-import type { OnejobError } from '../../errors.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
+import type { OnejobError } from '../../base/errors.ts';
+import type { AgentContext, CiEvent } from '../../ports/ci-service.ts';
 
 type Bench = ReturnType<typeof githubService>;
 let bench: Bench;

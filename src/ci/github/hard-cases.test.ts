@@ -5,7 +5,7 @@ import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub } from '../../../test/kit/github.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
-import type { CiEvent } from '../ci-service.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 import { createGithubClient } from './client.ts';
 
 it('a key that GitHub refuses is not sent with each look', async () => {

@@ -2,10 +2,10 @@
  * Where a job of GitHub failed: a job is blamed only if a step of its own failed. Pure. The runner shows what it does for a job as steps,
  * too, whose names are those of actions/runner (`JobExtension.cs`, `ActionManager.cs`).
  */
-import type { FailedIn } from '../../verdict/verdict.ts';
-import type { Job } from './wire.ts';
+import type { FailedIn } from '../../core/job-end.ts';
+import type { GithubJob } from './wire.ts';
 
-type Ended = Pick<Job, 'conclusion' | 'steps'>;
+type Ended = Pick<GithubJob, 'conclusion' | 'steps'>;
 
 const ofRunner: ReadonlySet<string> = new Set([
   ...['Set up job', 'Set up runner', 'Initialize containers', 'Stop containers', 'Complete runner', 'Complete job'],

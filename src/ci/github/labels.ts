@@ -1,5 +1,5 @@
 /** Labels that devices give an agent: `gpu`, its model (`gpu-a100`, `gpu-rtx4090`), its slice (`gpu-1g.5gb`), and `cuda-12`. */
-import type { AgentContext } from '../ci-service.ts';
+import type { AgentContext } from '../../ports/ci-service.ts';
 
 /** In lower case, as GitHub compares them. None without devices. */
 export function deviceLabels({ devices, cuda }: Pick<AgentContext, 'devices' | 'cuda'>): string[] {

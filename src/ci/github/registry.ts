@@ -3,25 +3,25 @@
  * that, and the runner itself how the job ended.
  */
 import { z } from 'zod';
+import { hasCode, OnejobError, toFailure } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { hasCode, OnejobError, toFailure } from '../../errors.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
+import { foreignPool } from '../../ports/ci-service.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import { jsonOf } from '../../system/json.ts';
-import { foreignPool } from '../ci-service.ts';
 import type { Entry, JobFacts, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { askForEnd } from '../early/settling.ts';
 import type { GithubClient } from './client.ts';
 import { failedIn, whyOutside } from './job-end.ts';
 import { deviceLabels, isDeviceLabel } from './labels.ts';
+import type { GithubParts } from './parts.ts';
 import type { SetJob, SetPool } from './scale-sets.ts';
-import { jobMark, mountedAt, runnerIn, runnerScript } from './script.ts';
-import type { GithubParts } from './service.ts';
+import { githubScript, jobMark, mountedAt, runnerIn } from './script.ts';
 import { sharedFolder } from './shared-files.ts';
 import { createToldJobs, placesOf } from './told-jobs.ts';
-import { labelsOf, placeOf } from './type.ts';
-import { type Job, type JobEvent, type Runner, type Told, told } from './wire.ts';
+import { githubPlace, labelsOf } from './type.ts';
+import { type GithubJob, type HookNews, type JobEvent, type Runner, told } from './wire.ts';
 
 export type GithubRegistry = ReturnType<typeof createGithubRegistry>;
 
@@ -36,7 +36,7 @@ const remembered = 1_000;
 
 interface Known {
   /** What the script in front of its job said, before any step of the job; or its scale set. */
-  told: Told | null;
+  told: HookNews | null;
   /** That script was heard; what it says later is a job's. */
   isHeard: boolean;
   /** Why it has refused its job. */
@@ -48,7 +48,7 @@ interface Known {
   /** A look has shown it busy. */
   wasBusy: boolean;
   /** Its job, as GitHub describes it. */
-  job: Job | null;
+  job: GithubJob | null;
   /** How often GitHub was asked for its job in vain. */
   tries: number;
   /** When its runner began the job by its own words, or a look showed it busy first; wall clock, ms. */
@@ -207,7 +207,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   }
 
   /** What GitHub says of a job that a runner has or had. Its agent, if it is this service's. */
-  function shown(repository: string, job: Job): AgentId | null {
+  function shown(repository: string, job: GithubJob): AgentId | null {
     const agent = job.runner_name === null ? null : registrations.agentNames.agentOf(job.runner_name);
     if (agent === null || registrations.find(agent)?.service !== config.name) return null;
     const known = knownOf(agent);
@@ -277,7 +277,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   };
 
   const setOf = async (pool: PoolConfig, signal: AbortSignal): Promise<SetPool> => {
-    const place = placeOf(pool.queue);
+    const place = githubPlace(pool.queue);
     const group = await groups.find(place, signal);
     return {
       name: pool.name,
@@ -290,11 +290,12 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
   const calls: Registry = {
     async list({ name, pools: served }, signal) {
-      const place = placeOf(name);
+      const place = githubPlace(name);
       const [runners, waiting] = await Promise.all([client.runners(place, signal), waitingAt(place, signal)]);
       const pools = parts.pools.filter((pool) => served.includes(pool.name));
       return {
-        ...{ place, title: name },
+        place,
+        title: name,
         entries: runners.map((one) => entryOf(place, one)),
         ...(waiting !== null && {
           waiting: waiting.map((one) => ({
@@ -307,7 +308,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     async create(context, name, signal) {
       const pool = parts.pools.find((one) => one.name === context.pool);
       if (pool === undefined) throw foreignPool(config.name, context.pool);
-      const place = placeOf(pool.queue);
+      const place = githubPlace(pool.queue);
       const inside =
         config.mountedRunner === null ? await runnerIn(context, signal) : { root: mountedAt, isWritable: false, version: null };
       if (inside.version !== null) versions.set(pool.name, inside.version);
@@ -327,7 +328,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
           const { id, config: jit } = await made;
           const { docker } = config;
           const shared = docker === null ? null : sharedFolder({ docker, agentNames: registrations.agentNames }, context.agent);
-          const script = runnerScript({ ...inside, workspace: context.workspace, shared, config: jit, refuses });
+          const script = githubScript({ ...inside, workspace: context.workspace, shared, config: jit, refuses });
           return { id: String(id), script, files: null };
         },
       };
@@ -396,7 +397,12 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
   return {
     ...calls,
-    ...{ groups, versions, labels, unguarded, setOf, isDenied },
+    groups,
+    versions,
+    labels,
+    unguarded,
+    setOf,
+    isDenied,
     /** What a scale set says of a job that an agent has. */
     told(place: string, { messageType, runnerId, ...job }: SetJob): void {
       const agent = runnerId == null ? null : agentAt({ place, id: String(runnerId) });
@@ -406,8 +412,13 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       if (messageType === 'JobCompleted') known.result ??= job.result ?? null;
       if (job.ownerName == null || job.repositoryName == null || job.workflowRunId == null) return;
       known.told ??= {
-        ...{ repository: `${job.ownerName}/${job.repositoryName}`, run: job.workflowRunId, number: null },
-        ...{ workflow: null, name: job.jobDisplayName ?? null, event: job.eventName ?? null, refused: null },
+        repository: `${job.ownerName}/${job.repositoryName}`,
+        run: job.workflowRunId,
+        number: null,
+        workflow: null,
+        name: job.jobDisplayName ?? null,
+        event: job.eventName ?? null,
+        refused: null,
         ref: job.jobWorkflowRef?.split('@')[1] ?? null,
       };
     },
@@ -419,7 +430,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       const name = job.runner_name;
       const its = name === null ? null : registrations.find(registrations.agentNames.agentOf(name) ?? '');
       if (its !== null && places.includes(its.place) && shown(repository.full_name, job) !== null) return [its.place];
-      const served = parts.pools.filter((pool) => suits(pool, job.labels)).map(({ queue }) => placeOf(queue));
+      const served = parts.pools.filter((pool) => suits(pool, job.labels)).map(({ queue }) => githubPlace(queue));
       return places.filter((place) => served.includes(place));
     },
     /** The job of an agent that has ended already, whose end a webhook reports; null: the event is about another one. */
@@ -458,8 +469,16 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
 /** Results by GitHub's words, and by the runner's own (actions/runner, `TaskResult`). */
 const outcomes: Readonly<Record<string, 'passed' | 'failed' | 'cancelled' | 'lost'>> = {
-  ...{ success: 'passed', neutral: 'passed', failure: 'failed', timed_out: 'failed', cancelled: 'cancelled', skipped: 'cancelled' },
-  ...{ succeeded: 'passed', failed: 'failed', canceled: 'cancelled', abandoned: 'lost' },
+  success: 'passed',
+  neutral: 'passed',
+  failure: 'failed',
+  timed_out: 'failed',
+  cancelled: 'cancelled',
+  skipped: 'cancelled',
+  succeeded: 'passed',
+  failed: 'failed',
+  canceled: 'cancelled',
+  abandoned: 'lost',
 };
 
 function factsOf({ told: said, refused, title, result, job, begunAt }: Known): JobFacts {
@@ -488,7 +507,7 @@ function factsOf({ told: said, refused, title, result, job, begunAt }: Known): J
 }
 
 interface WaitingJob {
-  readonly job: Job;
+  readonly job: GithubJob;
   /** As `acme/app`. */
   readonly repository: string;
 }

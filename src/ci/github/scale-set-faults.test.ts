@@ -4,7 +4,7 @@ import { patient } from '../../../test/kit/azure.ts';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { type MemoryGitHub, memoryGitHub } from '../../../test/kit/github.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
-import type { CiEvent } from '../ci-service.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 import { createScaleSets } from './scale-sets.ts';
 import { createGithub } from './service.ts';
 
@@ -103,8 +103,16 @@ it('a refused job is recorded as refused', async () => {
   await soon(() => set()?.messages.length).toBe(0);
   await soon(() => bench.store.serviceJobs.get(id)?.repository).toBe('acme/demo');
   const line = {
-    ...{ repository: 'acme/demo', run: 7_000, attempt: 1, number: 12, workflow: 'CI', name: 'build', event: 'pull_request' },
-    ...{ ref: 'refs/pull/1/merge', actor: 'stranger', refused: 'it comes from stranger/demo, a fork' },
+    repository: 'acme/demo',
+    run: 7_000,
+    attempt: 1,
+    number: 12,
+    workflow: 'CI',
+    name: 'build',
+    event: 'pull_request',
+    ref: 'refs/pull/1/merge',
+    actor: 'stranger',
+    refused: 'it comes from stranger/demo, a fork',
   };
   bench.service.listen('a1')(`onejob: job ${JSON.stringify(line)}`);
   runner.finish('failure');

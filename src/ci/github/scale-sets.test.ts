@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
-import type { CiEvent } from '../ci-service.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 
 type Bench = ReturnType<typeof githubService>;
 let bench: Bench;

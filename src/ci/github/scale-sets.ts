@@ -3,13 +3,13 @@
  * (`actions/scaleset` 0.4.0), ARC and garm; GitHub publishes no reference.
  */
 import { z } from 'zod';
-import { abortable } from '../../abortable.ts';
+import { abortable } from '../../base/abortable.ts';
+import { OnejobError, toFailure } from '../../base/errors.ts';
 import { deadline, doubling, sleep } from '../../core/clock.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
 import { shown } from '../../http/exchange.ts';
 import { serviceId } from '../../http/service-id.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 import { jsonOf } from '../../system/json.ts';
-import type { CiEvent } from '../ci-service.ts';
 import { createRest, type Rest, type RestCall, type RestParts } from '../kit/rest.ts';
 import { type GithubClient, nameTaken } from './client.ts';
 

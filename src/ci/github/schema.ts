@@ -1,9 +1,9 @@
 /** How a service of type `github` is written. */
-import { key, sha256, token } from '../../config/key.ts';
-import type * as Kinds from '../../config/kinds.ts';
-import { packageFrom, webAddress } from '../kit/keys.ts';
+import { key, sha256, token } from '../../schema/key.ts';
+import { packageFrom, webAddress } from '../../schema/program-keys.ts';
+import type { Kinds } from '../../schema/strict.ts';
 
-const number = (what: string) => (v: typeof Kinds) =>
+const number = (what: string) => (v: Kinds) =>
   v.value((found) => {
     const good = /^\d{1,15}$/.test(String(found)) && Number(found) > 0;
     return good ? v.yes(Number(found)) : v.no(`expected ${what}, a number such as 123456`);
@@ -22,7 +22,7 @@ export const appKeys = {
   }),
 };
 
-export const packageKeys = {
+export const githubPackageKeys = {
   version: key(
     (v) => v.text('a version such as "2.336.0", or "latest"', /^(latest|\d{1,4}\.\d{1,5}\.\d{1,5})$/),
     'latest',
@@ -117,7 +117,7 @@ export const githubKeys = {
     description: 'How long an agent may take to come online. onejob ends one that takes longer, and its pool backs off.',
     example: '5m',
   }),
-  agent: key((v) => v.strict(packageKeys), undefined, {
+  agent: key((v) => v.strict(githubPackageKeys), undefined, {
     description: 'The runner that onejob puts into the images it builds.',
     example: '{ version: 2.336.0 }',
   }),

@@ -5,8 +5,8 @@ import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, readlinkSy
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
-import { attempt } from '../../errors.ts';
-import { type Refuses, runnerScript } from './script.ts';
+import { attempt } from '../../base/errors.ts';
+import { githubScript, type Refuses } from './script.ts';
 
 /** Stands for the listener: runs what is in front of a job, as `JobHookProvider.cs` does, and says what came of it. */
 const listener = `#!/bin/sh
@@ -53,16 +53,17 @@ async function run(given: Run) {
   const shared = hasEngine ? join(dir.path, "it's shared", 'a1') : null;
   const home = shared ?? (isWritable ? root : join(workspace, '.onejob/runner'));
   const all = { forks: true, public: true, ...refuses };
-  const script = runnerScript({ root, isWritable, workspace, shared, config: 'abc+/=', refuses: all });
+  const script = githubScript({ root, isWritable, workspace, shared, config: 'abc+/=', refuses: all });
   const job = {
-    ...{ GITHUB_EVENT_PATH: file, GITHUB_REPOSITORY: 'acme/demo', GITHUB_RUN_ID: '70', GITHUB_RUN_ATTEMPT: '2' },
-    ...{
-      GITHUB_RUN_NUMBER: '5',
-      GITHUB_WORKFLOW: 'CI',
-      GITHUB_JOB: 'build',
-      GITHUB_EVENT_NAME: 'push',
-      GITHUB_REF: 'refs/heads/x',
-    },
+    GITHUB_EVENT_PATH: file,
+    GITHUB_REPOSITORY: 'acme/demo',
+    GITHUB_RUN_ID: '70',
+    GITHUB_RUN_ATTEMPT: '2',
+    GITHUB_RUN_NUMBER: '5',
+    GITHUB_WORKFLOW: 'CI',
+    GITHUB_JOB: 'build',
+    GITHUB_EVENT_NAME: 'push',
+    GITHUB_REF: 'refs/heads/x',
     GITHUB_ACTOR: 'octocat',
   };
   const path = join(dir.path, 'path');
@@ -85,7 +86,10 @@ async function run(given: Run) {
   const text = (name: string) => (existsSync(join(home, name)) ? readFileSync(join(home, name), 'utf8') : '');
   const mark = /^onejob: job (.*)$/m.exec(stderr)?.[1];
   return {
-    ...{ stdout, stderr, log: text('job.log'), code: text('code').trim() },
+    stdout,
+    stderr,
+    log: text('job.log'),
+    code: text('code').trim(),
     told: mark === undefined ? null : (JSON.parse(mark) as Record<string, unknown>),
     links: ['_work', '_diag', 'externals'].map((name) =>
       lstatSync(join(home, name)).isSymbolicLink()
@@ -125,8 +129,14 @@ describe('the script of a runner', () => {
     const { told, code, log } = await run({ event: own, workspace: "it's a $HOME" });
     expect({ code, log }).toEqual({ code: '0', log: '' });
     expect(told).toEqual({
-      ...{ repository: 'acme/demo', run: 70, number: 5, workflow: 'CI', name: 'build', event: 'push' },
-      ...{ ref: 'refs/heads/x', refused: null },
+      repository: 'acme/demo',
+      run: 70,
+      number: 5,
+      workflow: 'CI',
+      name: 'build',
+      event: 'push',
+      ref: 'refs/heads/x',
+      refused: null,
     });
   });
 

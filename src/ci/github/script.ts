@@ -1,7 +1,7 @@
 /** How a waiting sandbox becomes a runner, and what it says before a job's first step. Only builtins write secrets. */
-import { OnejobError } from '../../errors.ts';
-import { inQuotes } from '../../quoted.ts';
-import type { AgentContext } from '../ci-service.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { inQuotes } from '../../base/quoted.ts';
+import type { AgentContext } from '../../ports/ci-service.ts';
 import { diagFolder } from '../kit/in-image.ts';
 import { ownFolder } from '../kit/mounted.ts';
 
@@ -54,7 +54,7 @@ export async function runnerIn({ pool, ask }: Pick<AgentContext, 'pool' | 'ask'>
   return { root, version: known, isWritable: said('writable') !== null };
 }
 
-export interface RunnerScript extends Pick<RunnerInside, 'root' | 'isWritable'> {
+export interface GithubScript extends Pick<RunnerInside, 'root' | 'isWritable'> {
   readonly workspace: string;
   /** The agent's own folder, which the Engine that jobs may use finds at the same path; null: jobs may use none. */
   readonly shared: string | null;
@@ -76,7 +76,7 @@ export const jobMark = 'onejob: job ';
  * The runner gets its configuration in a variable, which it removes from its environment (actions/runner, `CommandSettings.cs`). Its
  * own `run.sh` would restart it after its job when it wants to update itself, and swallow a TERM.
  */
-export function runnerScript({ root, isWritable, workspace, shared, config, refuses }: RunnerScript): string {
+export function githubScript({ root, isWritable, workspace, shared, config, refuses }: GithubScript): string {
   const own = `${workspace}/.onejob`;
   const home = shared ?? (isWritable ? root : `${own}/runner`);
   const [before, told] = [`${own}/before-job.sh`, `${own}/told`];

@@ -3,7 +3,7 @@ import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { contextOf, githubService, jitIn, jobLine } from '../../../test/kit/github-service.ts';
 import type { Device } from '../../gpu/inventory.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
+import type { AgentContext, CiEvent } from '../../ports/ci-service.ts';
 
 type Bench = ReturnType<typeof githubService>;
 let bench: Bench;
@@ -141,7 +141,11 @@ describe('a job', () => {
     await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: id });
     says('a1', '2026-11-26 10:00:00Z: Running job: build', jobLine(), jobLine({ repository: 'evil/forged' }));
     await soon(() => bench.service.serviceJobs?.()[0]).toMatchObject({
-      ...{ id, repository: 'acme/demo', link: expect.stringMatching(/^https/), branch: 'main', state: 'running' },
+      id,
+      repository: 'acme/demo',
+      link: expect.stringMatching(/^https/),
+      branch: 'main',
+      state: 'running',
     });
     runner.finish('failure');
     says('a1', '2026-11-26 10:00:09Z: Job build completed with result: Failed');

@@ -1,25 +1,28 @@
 /** GitHub Actions binds early: each standby becomes a just-in-time runner, good for one job. The credential stays here. */
+
+import type { Failure } from '../../base/errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import type { Exit, Failure } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import type { Recipe } from '../../runtimes/runtime.ts';
-import { readSecret } from '../../secrets/reference.ts';
-import type { Store } from '../../store/store.ts';
-import { type CiEvent, type CiService, endedWithoutJob } from '../ci-service.ts';
+import type { Exit } from '../../core/slot.ts';
+import { type CiEvent, type CiService, endedWithoutJob } from '../../ports/ci-service.ts';
+import type { Recipe } from '../../ports/runtime.ts';
+import { readSecret } from '../../schema/secret-reference.ts';
 import { createEarlyBound } from '../early/engine.ts';
-import type { EarlyParts, Queue } from '../early/port.ts';
+import type { Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { choosePackage, settleDiagnostics } from '../kit/in-image.ts';
 import { readOnlyMount } from '../kit/mounted.ts';
-import type { OpenParts, SlotFacts } from '../parts.ts';
-import { apiOf, createGithubClient, type GithubClient } from './client.ts';
-import { findings } from './doctor.ts';
+import type { OpenParts } from '../parts.ts';
+import { apiOf, createGithubClient } from './client.ts';
+import type { GithubServiceConfig } from './config.ts';
+import { githubFindings } from './doctor.ts';
 import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.ts';
+import type { GithubParts } from './parts.ts';
 import { createGithubRegistry } from './registry.ts';
 import { createScaleSets, type ScaleSets } from './scale-sets.ts';
 import { mountedAt } from './script.ts';
 import { createSharedFiles } from './shared-files.ts';
-import { type GithubServiceConfig, placeOf } from './type.ts';
+import { githubPlace } from './type.ts';
 import { createWebhook } from './webhook.ts';
 import type { JobEvent } from './wire.ts';
 
@@ -33,18 +36,6 @@ export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiSer
   const sets =
     config.mode === 'jit' ? null : createScaleSets({ base, url, client, clock, fetch, version: onejob.version, owner, log });
   return createGithub({ ...parts, config, client, sets, random: Math.random });
-}
-
-export interface GithubParts
-  extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>,
-    Pick<OpenParts, 'variables' | 'ports'> {
-  readonly slots: EarlyParts['slots'] & Pick<SlotFacts, 'sizeOf'>;
-  readonly config: GithubServiceConfig;
-  readonly pools: readonly PoolConfig[];
-  readonly store: EarlyParts['store'] & Pick<Store, 'dir'>;
-  readonly client: GithubClient;
-  /** null: its agents have labels. */
-  readonly sets: ScaleSets | null;
 }
 
 export function createGithub(parts: GithubParts) {
@@ -64,7 +55,7 @@ export function createGithub(parts: GithubParts) {
     ...common,
     capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
     check: async (signal) => [
-      ...(await findings(parts, registry, registrations, signal)),
+      ...(await githubFindings(parts, registry, registrations, signal)),
       ...(webhook?.findings(`service ${service}`) ?? []),
     ],
     observe(emit, signal) {
@@ -95,7 +86,7 @@ export function createGithub(parts: GithubParts) {
     },
     agentPackage: async (platform, signal) => {
       if (first === undefined || config.mountedRunner !== null) return null;
-      return choosePackage('github', config.agentPackage, offered(placeOf(first)), platform, signal);
+      return choosePackage('github', config.agentPackage, offered(githubPlace(first)), platform, signal);
     },
   } satisfies CiService;
 
@@ -104,7 +95,7 @@ export function createGithub(parts: GithubParts) {
       const places = registry.hooked(event);
       const over = registry.over(event);
       if (over !== null) had(over.job, over.agent, over.place);
-      for (const { name } of early.queues) if (places.includes(placeOf(name))) lookNow(name);
+      for (const { name } of early.queues) if (places.includes(githubPlace(name))) lookNow(name);
     };
     return createWebhook({
       service,
@@ -145,7 +136,7 @@ export function createGithub(parts: GithubParts) {
     common.observe(from('list'), signal);
     const either = AbortSignal.any([signal, closing.signal]);
     for (const pool of pools) {
-      const place = placeOf(pool.queue);
+      const place = githubPlace(pool.queue);
       const find = (inner: AbortSignal) => registry.setOf(pool, inner);
       // Its machines take the jobs.
       if (pool.elsewhere !== undefined) sessions.add(sets.count(pool.name, find, config.pollEvery, from('set'), either));
@@ -175,7 +166,7 @@ function equipped(recipe: Recipe, { docker, mountedRunner }: GithubServiceConfig
 
 /** Each place once, with its pools. */
 function queuesOf(pools: readonly Pick<PoolConfig, 'name' | 'queue'>[]): Queue[] {
-  const queues = [...Map.groupBy(pools, ({ queue }) => placeOf(queue)).values()];
+  const queues = [...Map.groupBy(pools, ({ queue }) => githubPlace(queue)).values()];
   return queues.map((same) => ({ name: same[0]?.queue ?? '', pools: same.map(({ name }) => name) }));
 }
 

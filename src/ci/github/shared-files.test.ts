@@ -37,7 +37,10 @@ function bench(owner = process.getuid?.() ?? 0, pool = {}, config = {}) {
     made.close();
   });
   return {
-    ...{ ...made, clock, socket, folder },
+    ...made,
+    clock,
+    socket,
+    folder,
     watch: () => made.service.observe(() => {}, watching.signal),
     /** Path of the folder that the script of an agent makes. */
     async start(agent: string) {

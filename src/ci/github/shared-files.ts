@@ -4,15 +4,15 @@
  */
 import { opendir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { codeOf, messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { codeOf, messageOf } from '../../errors.ts';
-import type { Log } from '../../log.ts';
 import { run } from '../../system/run.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { SlotFacts } from '../parts.ts';
+import type { GithubServiceConfig } from './config.ts';
 import { whoControls } from './engine-owner.ts';
-import type { GithubServiceConfig } from './type.ts';
 
 interface Parts {
   readonly docker: NonNullable<GithubServiceConfig['docker']>;

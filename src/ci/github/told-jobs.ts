@@ -3,7 +3,7 @@
  * first event of a later state, with an answer of the REST API, and at the latest when GitHub itself gives the job up.
  */
 import type { Clock } from '../../core/clock.ts';
-import type { Job, JobEvent } from './wire.ts';
+import type { GithubJob, JobEvent } from './wire.ts';
 
 /** ms. GitHub cancels a job that has waited for a day (docs, "Usage limits"). */
 const longestWait = 86_400_000;
@@ -13,7 +13,7 @@ const recheck = 600_000;
 const remembered = 5_000;
 
 interface Waiting {
-  readonly job: Job;
+  readonly job: GithubJob;
   /** As `acme/app`. */
   readonly repository: string;
   readonly places: readonly string[];

@@ -1,45 +1,17 @@
 /** GitHub Actions as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
-import type { Checking } from '../../config/check.ts';
-import { isLoopback, type Listen, parseListen } from '../../config/check-api.ts';
-import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { complete, type Written } from '../../config/key.ts';
-import { clearTextHost, packageOf } from '../../config/service-keys.ts';
-import { formatDuration } from '../../config/units.ts';
-import { textOf } from '../../http/listen.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
+
+import { formatDuration } from '../../base/units.ts';
+import type { Checking } from '../../config/checking.ts';
+import type { PoolConfig, ServiceConfig } from '../../config/config.ts';
+import type { ServiceType } from '../../config/service-type.ts';
+import { isLoopback, type Listen, parseListen } from '../../http/address.ts';
+import { addressText } from '../../http/listen.ts';
+import { complete, type WrittenKeys } from '../../schema/key.ts';
+import { clearTextHost, packageOf } from '../../schema/service-keys.ts';
 import { isFound } from '../../system/real-path.ts';
-import type { ServiceType } from '../service-type.ts';
+import type { GithubCredential, GithubServiceConfig } from './config.ts';
 import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.ts';
-import { appKeys, dockerKeys, githubKeys, packageKeys, webhookKeys } from './schema.ts';
-
-export type GithubCredential =
-  | { readonly kind: 'token'; readonly token: SecretReference }
-  /** `installation`; null: that of the account in question. */
-  | { readonly kind: 'app'; readonly id: number; readonly privateKey: SecretReference; readonly installation: number | null };
-
-export interface GithubServiceConfig {
-  readonly name: string;
-  readonly type: 'github';
-  /** Without a slash at its end. */
-  readonly url: string;
-  readonly credential: GithubCredential;
-  /** Runner group of its agents. */
-  readonly group: string;
-  readonly mode: 'jit' | 'scale-set';
-  /** null: onejob only polls. */
-  readonly webhook: { readonly listen: Listen; readonly secret: SecretReference } | null;
-  /** The Engine that jobs may use; null: none. */
-  readonly docker: { readonly socket: string; readonly folder: string } | null;
-  readonly forks: 'refuse' | 'run';
-  readonly public: 'refuse' | 'run';
-  /** ms between two looks at the list of runners. */
-  readonly pollEvery: number;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-  readonly agentPackage: AgentPackageConfig;
-  /** Folder of this host with the runner; null: images have it. */
-  readonly mountedRunner: string | null;
-}
+import { appKeys, dockerKeys, githubKeys, githubPackageKeys, webhookKeys } from './schema.ts';
 
 export const github: ServiceType<GithubServiceConfig> = {
   type: 'github',
@@ -47,21 +19,9 @@ export const github: ServiceType<GithubServiceConfig> = {
   agent: 'in-image',
   poolKeys: [],
   keys: githubKeys,
-  maps: { app: appKeys, agent: packageKeys, webhook: webhookKeys, docker: dockerKeys },
+  maps: { app: appKeys, agent: githubPackageKeys, webhook: webhookKeys, docker: dockerKeys },
   needs: [['token', 'app']],
   mapNeeds: { app: ['id', 'private_key'], webhook: ['listen', 'secret'], docker: ['socket', 'folder'] },
-  init: {
-    asks: 'whose jobs to run, and an App or a token',
-    options: [
-      ['--queue <name>', 'an organisation, a repository such as acme/app, or enterprises/acme'],
-      ['--app <id>', 'sign in as this GitHub App, with the private key in --token-file'],
-      ['--url <url>', 'address of a GitHub Enterprise Server'],
-    ],
-    token: { what: "the access token, or the App's private key", file: 'github.token' },
-    example: '--queue acme --app 123456',
-    hint: 'An App needs the permission Self-hosted runners (organisation) or Administration (repository), read and write, and Actions, read.',
-    run: async (...given) => (await import('./init.ts')).initGithub(...given),
-  },
   resolve(name, written) {
     const {
       url,
@@ -76,13 +36,20 @@ export const github: ServiceType<GithubServiceConfig> = {
     const credential = credentialOf(written);
     if (credential === null) return null;
     return {
-      ...{ name, type: 'github', url, credential, group, mode, forks, public: open, pollEvery, bootTimeout },
-      ...{
-        webhook: webhookOf(written),
-        docker: dockerOf(written),
-        agentPackage: packageOf(agent),
-        mountedRunner: agent?.folder ?? null,
-      },
+      name,
+      type: 'github',
+      url,
+      credential,
+      group,
+      mode,
+      forks,
+      public: open,
+      pollEvery,
+      bootTimeout,
+      webhook: webhookOf(written),
+      docker: dockerOf(written),
+      agentPackage: packageOf(agent),
+      mountedRunner: agent?.folder ?? null,
     };
   },
   whyOneHost: ({ mode }) =>
@@ -96,18 +63,20 @@ export const github: ServiceType<GithubServiceConfig> = {
   checkPool: checkGithubPool,
 };
 
-function credentialOf({ token, app }: Written<typeof githubKeys>): GithubCredential | null {
+function credentialOf({ token, app }: WrittenKeys<typeof githubKeys>): GithubCredential | null {
   if (token !== undefined) return { kind: 'token', token };
   if (app?.id === undefined || app.private_key === undefined) return null;
   return { kind: 'app', id: app.id, privateKey: app.private_key, installation: app.installation ?? null };
 }
 
-function webhookOf({ webhook: { listen: text = '', secret } = {} }: Written<typeof githubKeys>): GithubServiceConfig['webhook'] {
+function webhookOf({
+  webhook: { listen: text = '', secret } = {},
+}: WrittenKeys<typeof githubKeys>): GithubServiceConfig['webhook'] {
   const listen = parseListen(text);
   return listen === null || secret === undefined ? null : { listen, secret };
 }
 
-function dockerOf({ docker: { socket, folder } = {} }: Written<typeof githubKeys>): GithubServiceConfig['docker'] {
+function dockerOf({ docker: { socket, folder } = {} }: WrittenKeys<typeof githubKeys>): GithubServiceConfig['docker'] {
   return socket === undefined || folder === undefined ? null : { socket, folder };
 }
 
@@ -115,7 +84,7 @@ function dockerOf({ docker: { socket, folder } = {} }: Written<typeof githubKeys
 export const queueForm = /^(enterprises\/[\w-]{1,100}|[A-Za-z0-9][A-Za-z0-9-]{0,99}(\/(?!\.{1,2}$)[\w.-]{1,100})?)$/i;
 
 /** Whose runners and jobs a queue means, as a part of the path of calls. Names have no case there. */
-export function placeOf(queue: string): string {
+export function githubPlace(queue: string): string {
   const name = queue.toLowerCase();
   if (name.startsWith('enterprises/')) return name;
   return name.includes('/') ? `repos/${name}` : `orgs/${name}`;
@@ -123,7 +92,7 @@ export function placeOf(queue: string): string {
 
 /** Whether onejob hears of every job that waits for the pool. A webhook may be lost, and tells of nothing that waited before. */
 export function knowsWaiting({ mode }: Pick<GithubServiceConfig, 'mode'>, { queue }: Pick<PoolConfig, 'queue'>): boolean {
-  return mode === 'scale-set' || placeOf(queue).startsWith('repos/');
+  return mode === 'scale-set' || githubPlace(queue).startsWith('repos/');
 }
 
 /** What jobs write in `runs-on`, without what devices add. */
@@ -134,7 +103,7 @@ export function labelsOf({ name, tags, elsewhere }: Pick<PoolConfig, 'name' | 't
 /** By what GitHub tells the agents of two pools apart, without what devices add. */
 const wordsOf = (pool: Pick<PoolConfig, 'name' | 'queue' | 'tags' | 'elsewhere'>): string =>
   [
-    placeOf(pool.queue),
+    githubPlace(pool.queue),
     ...labelsOf(pool)
       .map((label) => label.toLowerCase())
       .toSorted(),
@@ -147,13 +116,13 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
   if (given.queue === undefined) inPool(pool, ['queue'], `is missing: ${of}, which must know whose jobs the pool runs; ${whose}`);
   else if (sound(pool, 'queue') && !queueForm.test(pool.queue))
     inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}; ${whose}`);
-  else if (sound(pool, 'queue') && placeOf(pool.queue).startsWith('enterprises/') && service.credential.kind === 'app')
+  else if (sound(pool, 'queue') && githubPlace(pool.queue).startsWith('enterprises/') && service.credential.kind === 'app')
     inPool(
       pool,
       ['queue'],
       `is an enterprise, but ${of}, which signs in as an App: GitHub lets Apps manage no runners there; write "token"`,
     );
-  else if (sound(pool, 'queue') && placeOf(pool.queue).startsWith('repos/') && service.group.toLowerCase() !== 'default')
+  else if (sound(pool, 'queue') && githubPlace(pool.queue).startsWith('repos/') && service.group.toLowerCase() !== 'default')
     inPool(pool, ['queue'], `is a repository, but ${of} with "group: ${service.group}": runner groups belong to organisations`);
   const torn = sound(pool, 'tags') ? pool.tags.find((tag) => !/^[^\s,]{1,255}$/.test(tag)) : undefined;
   if (torn !== undefined) inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a label has no comma or space`);
@@ -191,6 +160,8 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     );
 }
 
+const isGithub = (one: ServiceConfig): one is GithubServiceConfig => one.type === github.type;
+
 function checkGithub(service: GithubServiceConfig, { config, written, host, whyHidden, at: report }: Checking): void {
   const { name, url, pollEvery, bootTimeout, agentPackage } = service;
   const keys = written.services.get(name)?.keys ?? {};
@@ -220,12 +191,12 @@ function checkGithub(service: GithubServiceConfig, { config, written, host, whyH
   }
   if (service.webhook !== null) {
     const { listen } = service.webhook;
-    const isSame = (other: Listen | undefined) => other !== undefined && textOf(other) === textOf(listen);
-    const twin = config.services.find((one) => one !== service && one.type === 'github' && isSame(one.webhook?.listen));
+    const isSame = (other: Listen | undefined) => other !== undefined && addressText(other) === addressText(listen);
+    const twin = config.services.find((one) => one !== service && isGithub(one) && isSame(one.webhook?.listen));
     if (isSame(config.api?.listen) || twin !== undefined)
       at(
         ['webhook', 'listen'],
-        `is ${textOf(listen)}, as ${twin === undefined ? 'that of "api"' : `that of service ${twin.name}`}: only one can listen there`,
+        `is ${addressText(listen)}, as ${twin === undefined ? 'that of "api"' : `that of service ${twin.name}`}: only one can listen there`,
       );
     if (!isLoopback(listen.host))
       at(

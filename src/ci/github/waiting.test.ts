@@ -4,7 +4,7 @@ import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
-import type { CiEvent } from '../ci-service.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 
 const absent = {
   how: 'answer',

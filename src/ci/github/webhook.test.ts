@@ -48,7 +48,11 @@ async function bench(given: Parameters<typeof githubService>[0] & { port?: numbe
   const isUp = () => send(signedWebhook('ping', '{}', hookSecret)).then(({ status }) => status);
   const soon = <T>(what: () => T) => expect.poll(what, { timeout: 30_000, interval: 5 });
   return {
-    ...{ ...made, clock, port, send, soon },
+    ...made,
+    clock,
+    port,
+    send,
+    soon,
     up: () => soon(() => isUp().catch(() => null)).toBe(204),
     hook: async (...[action, job]: [Parameters<typeof made.github.webhook>[0], Parameters<typeof made.github.webhook>[1]]) =>
       (await send(made.github.webhook(action, job, hookSecret))).status,
@@ -192,7 +196,11 @@ describe('the listener', () => {
     const events: string[] = [];
     const say = (text: string, fields?: object) => void lines.push(`${text} ${JSON.stringify(fields)}`);
     const made = createWebhook({
-      ...{ service: 'hub', listen: { host: '127.0.0.1', port }, secret: async () => hookSecret, clock: handClock(), limits },
+      service: 'hub',
+      listen: { host: '127.0.0.1', port },
+      secret: async () => hookSecret,
+      clock: handClock(),
+      limits,
       log: { info: say, warn: say, error: say },
       heard: ({ action }) => void events.push(action),
     });
@@ -278,7 +286,10 @@ describe('the listener', () => {
     const port = await freePort();
     const lines: string[] = [];
     const made = createWebhook({
-      ...{ service: 'hub', listen: { host: '127.0.0.1', port }, clock: handClock(), heard: () => {} },
+      service: 'hub',
+      listen: { host: '127.0.0.1', port },
+      clock: handClock(),
+      heard: () => {},
       secret: () => Promise.reject(new Error('the secret file is missing')),
       log: { info: () => {}, error: () => {}, warn: (_, fields) => void lines.push(String(fields?.reason)) },
     });

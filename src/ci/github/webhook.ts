@@ -4,16 +4,16 @@
  */
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
-import type { Listen } from '../../config/check-api.ts';
-import { formatDuration } from '../../config/units.ts';
+import { toFailure } from '../../base/errors.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import type { Log } from '../../base/log.ts';
+import { formatDuration } from '../../base/units.ts';
 import type { Clock } from '../../core/clock.ts';
-import { toFailure } from '../../errors.ts';
-import { type Finding, fine, problem, warning } from '../../finding.ts';
+import type { Listen } from '../../http/address.ts';
 import { createConnections, oneAtATime } from '../../http/connections.ts';
 import { bytesOf } from '../../http/exchange.ts';
-import { listenAgain, textOf, whyNoPort } from '../../http/listen.ts';
+import { addressText, listenAgain, whyNoPort } from '../../http/listen.ts';
 import { type Answering, answerAt, type Ports } from '../../http/ports.ts';
-import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
 import * as wire from './wire.ts';
 
@@ -114,8 +114,11 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
   async function open(): Promise<void> {
     const made = http.createServer(
       {
-        ...{ requestTimeout: limits.request, headersTimeout: limits.request, connectionsCheckingInterval: 1_000 },
-        ...{ keepAliveTimeout: 72_000, maxHeaderSize: 16 * 1024 },
+        requestTimeout: limits.request,
+        headersTimeout: limits.request,
+        connectionsCheckingInterval: 1_000,
+        keepAliveTimeout: 72_000,
+        maxHeaderSize: 16 * 1024,
       },
       handle,
     );
@@ -124,11 +127,12 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
       answering = await answerAt(listen, made, { ports, log });
       since = clock.now();
       unusable = null;
-      log.info('takes webhooks', { service, address: textOf(listen) });
+      log.info('takes webhooks', { service, address: addressText(listen) });
       if (isClosed) await answering.leave();
     } catch (error) {
       const found = whyNoPort(listen, `services.${service}.webhook.listen`, error);
-      if (unusable?.why !== found.why) log.error('cannot take webhooks', { service, address: textOf(listen), reason: found.why });
+      if (unusable?.why !== found.why)
+        log.error('cannot take webhooks', { service, address: addressText(listen), reason: found.why });
       unusable = found;
       if (!isClosed) callOff = clock.after(listenAgain, () => void open());
     }
@@ -138,7 +142,7 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
     /** Never fails: agents work without it. */
     open,
     findings(subject: string): Finding[] {
-      const where = textOf(listen);
+      const where = addressText(listen);
       const polling = 'Until then, onejob learns of jobs by polling.';
       if (unusable !== null)
         return [problem(subject, `Cannot listen on ${where} for webhooks: ${unusable.why}.`, `${unusable.hint} ${polling}`)];

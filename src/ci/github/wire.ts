@@ -33,7 +33,7 @@ export const runnerPage = z
   .transform(({ total_count, runners }) => page(total_count, runners));
 
 export const group = z.object({ id, name: z.string() });
-export type Group = z.infer<typeof group>;
+export type RunnerGroup = z.infer<typeof group>;
 export const groupPage = z
   .object({ total_count: z.int(), runner_groups: z.array(group) })
   .transform(({ total_count, runner_groups }) => page(total_count, runner_groups));
@@ -62,7 +62,7 @@ export const job = z.object({
     .nullish()
     .transform((found) => found ?? []),
 });
-export type Job = z.infer<typeof job>;
+export type GithubJob = z.infer<typeof job>;
 /** A webhook about a job (docs, "Webhook events and payloads"). It says nothing of forks. */
 export const jobEvent = z.object({
   /** `queued`, `in_progress`, `completed`; `waiting`: for an approval. */
@@ -72,7 +72,7 @@ export const jobEvent = z.object({
   enterprise: z.object({ slug: z.string() }).nullish(),
 });
 export type JobEvent = z.infer<typeof jobEvent>;
-export const jobPage = z
+export const githubJobPage = z
   .object({ total_count: z.int(), jobs: z.array(job) })
   .transform(({ total_count, jobs }) => page(total_count, jobs));
 export const runPage = z
@@ -103,4 +103,4 @@ export const told = z.object({
   /** Why it may not run here. */
   refused: text,
 });
-export type Told = z.infer<typeof told>;
+export type HookNews = z.infer<typeof told>;

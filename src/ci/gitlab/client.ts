@@ -2,12 +2,13 @@
  * The few calls of GitLab that onejob makes: with the runner's token it asks for jobs and verifies itself, and with a job's own token
  * it asks about that job and ends it. Calls from gitlab-runner 19.4 (`network/gitlab.go`), answers from GitLab (`lib/api/ci/runner.rb`).
  */
+
+import { hasCode, OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { hasCode, OnejobError } from '../../errors.ts';
 import { createRest, type RestCall } from '../kit/rest.ts';
 import * as wire from './wire.ts';
 
-export interface ClientOptions {
+export interface GitlabClientOptions {
   /** Of the server, without a slash at its end. */
   readonly url: string;
   /** Of the runner. @throws OnejobError E_SECRET */
@@ -34,9 +35,12 @@ const features = Object.fromEntries(
 );
 
 /** Methods throw OnejobError E_CI_*, E_SECRET, or the reason of `signal`. */
-export function createGitlabClient({ url, token, systemId, ...parts }: ClientOptions) {
+export function createGitlabClient({ url, token, systemId, ...parts }: GitlabClientOptions) {
   const rest = createRest({
-    ...{ ...parts, timeout, base: url, authorization: async () => '' },
+    ...parts,
+    timeout,
+    base: url,
+    authorization: async () => '',
     hints: {
       credential: 'Put the token of a runner (it begins with "glrt-") where "token" of the service points.',
       denied: 'Look at the job at the server.',
@@ -64,7 +68,10 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
   }
 
   const asJob = ({ id, token: own }: wire.JobKey, call: Omit<RestCall, 'path' | 'signedBy'>, below = ''): RestCall => ({
-    ...{ ...call, path: `/api/v4/jobs/${id}${below}`, signedBy: { 'JOB-TOKEN': own }, onlyStatus: true },
+    ...call,
+    path: `/api/v4/jobs/${id}${below}`,
+    signedBy: { 'JOB-TOKEN': own },
+    onlyStatus: true,
   });
 
   return {

@@ -1,11 +1,11 @@
 /** What `onejob doctor` says of GitLab: each a sentence with what to do. */
-import { type Finding, fine, problem, warning } from '../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
 import { namesProjects } from '../kit/trust.ts';
 import { clockFindings, saidOf } from '../service-findings.ts';
-import type { GitlabParts } from './service.ts';
+import type { GitlabParts } from './parts.ts';
 
 /** `trouble`: why there are no jobs now; null: no problem is known. */
-export async function findings(
+export async function gitlabFindings(
   {
     config,
     pools,

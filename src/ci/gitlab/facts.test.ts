@@ -6,7 +6,9 @@ import { jobFacts } from './facts.ts';
 import { givenJob } from './wire.ts';
 
 const usual: Readonly<Record<string, string>> = {
-  ...{ CI_PIPELINE_ID: '7', CI_PIPELINE_SOURCE: 'push', CI_JOB_URL: 'https://git.example/acme/team/app/-/jobs/1' },
+  CI_PIPELINE_ID: '7',
+  CI_PIPELINE_SOURCE: 'push',
+  CI_JOB_URL: 'https://git.example/acme/team/app/-/jobs/1',
 };
 const merge = {
   CI_PIPELINE_SOURCE: 'merge_request_event',
@@ -30,10 +32,16 @@ function facts({ path = 'acme/team/app', git = {}, set = {}, more = {} }: Given)
   const variables = [...Object.entries({ ...usual, ...set }), ...Object.entries(more)].map(([key, value]) => ({ key, value }));
   return jobFacts(
     givenJob.parse({
-      ...{ id: 1, token: 'glcbt-1', variables, job_info: { name: 'test', project_full_path: path } },
+      id: 1,
+      token: 'glcbt-1',
+      variables,
+      job_info: { name: 'test', project_full_path: path },
       git_info: {
         repo_url: 'https://gitlab-ci-token:glcbt-1@git.example/acme/team/app.git',
-        ...{ ref: 'main', ref_type: 'branch', sha: 'a'.repeat(40), ...git },
+        ref: 'main',
+        ref_type: 'branch',
+        sha: 'a'.repeat(40),
+        ...git,
       },
     }),
   );
@@ -45,8 +53,17 @@ const decide = (given: Given, trust: Partial<TrustConfig> = {}) =>
 it('tells a job’s project, and nothing of its token', () => {
   const found = facts({});
   expect(found).toMatchObject({
-    ...{ organisation: 'acme/team', pipeline: 'app', branch: 'main', tag: null, source: 'webhook', reason: 'push', build: '7' },
-    ...{ repository: 'https://git.example/acme/team/app.git', link: usual.CI_JOB_URL, title: 'test', pullRequest: null },
+    organisation: 'acme/team',
+    pipeline: 'app',
+    branch: 'main',
+    tag: null,
+    source: 'webhook',
+    reason: 'push',
+    build: '7',
+    repository: 'https://git.example/acme/team/app.git',
+    link: usual.CI_JOB_URL,
+    title: 'test',
+    pullRequest: null,
   });
   expect(JSON.stringify(found)).not.toContain('glcbt-');
 });
@@ -96,7 +113,8 @@ describe('is untrusted:', () => {
     [
       'a fork that claims to be the project',
       {
-        ...{ git: head, set: { ...merge, CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'https://git.example/mallory/app' } },
+        git: head,
+        set: { ...merge, CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'https://git.example/mallory/app' },
         more: { CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'https://git.example/acme/team/app' },
       },
       {},

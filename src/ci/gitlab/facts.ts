@@ -8,12 +8,18 @@ import { shownRepository } from '../kit/repository.ts';
 import type { TrustFacts } from '../kit/trust.ts';
 import type { GivenJob } from './wire.ts';
 
-export type JobFacts = ReturnType<typeof jobFacts>;
+export type GitlabJobFacts = ReturnType<typeof jobFacts>;
 
 /** In the words of `trust.sources`. */
 const madeBy: Readonly<Record<string, string>> = {
-  ...{ push: 'webhook', merge_request_event: 'webhook', schedule: 'schedule', web: 'ui', api: 'api' },
-  ...{ pipeline: 'trigger_job', trigger: 'trigger_job', parent_pipeline: 'trigger_job' },
+  push: 'webhook',
+  merge_request_event: 'webhook',
+  schedule: 'schedule',
+  web: 'ui',
+  api: 'api',
+  pipeline: 'trigger_job',
+  trigger: 'trigger_job',
+  parent_pipeline: 'trigger_job',
 };
 /** Set in pipelines of merge requests. */
 const mergeNames = ['CI_MERGE_REQUEST_IID', 'CI_MERGE_REQUEST_PROJECT_URL', 'CI_MERGE_REQUEST_SOURCE_PROJECT_URL'];
@@ -38,7 +44,10 @@ export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJ
   const source = of('CI_PIPELINE_SOURCE', 64);
   const link = of('CI_JOB_URL', 2048);
   return {
-    ...{ organisation, pipeline, branch: isTag ? null : branch, tag: isTag ? ref : null },
+    organisation,
+    pipeline,
+    branch: isTag ? null : branch,
+    tag: isTag ? ref : null,
     commit: whole(git.sha, 255),
     refspec: null,
     hidden: ref === null ? 'its ref' : null,

@@ -1,8 +1,17 @@
 import { expect, it } from 'vitest';
 import { readPath } from '../filter/rules.ts';
-import { gitlabRules, rulesOf } from './filter-rules.ts';
+import { gitlabRules, gitlabRulesOf } from './filter-rules.ts';
 
-const sealed = { rules: rulesOf, endpoint: 'http://lab', token: 'key', use: 'job', job: '7', build: null, file: 'f', until: 0 };
+const sealed = {
+  rules: gitlabRulesOf,
+  endpoint: 'http://lab',
+  token: 'key',
+  use: 'job',
+  job: '7',
+  build: null,
+  file: 'f',
+  until: 0,
+};
 
 function judge(line: string) {
   const [method = '', url = ''] = line.split(' ');

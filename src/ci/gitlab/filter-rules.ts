@@ -4,7 +4,7 @@
  */
 import { isListed, type Rules } from '../filter/rules.ts';
 
-export const rulesOf = 'gitlab';
+export const gitlabRulesOf = 'gitlab';
 
 const ofJob = [
   ['PUT', 'jobs/own'],

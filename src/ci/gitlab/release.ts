@@ -1,5 +1,5 @@
 /** Where GitLab puts the releases of its runner, and their checksums: one file for all of a version (docs, "Bleeding edge releases"). */
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { AgentProject } from '../kit/agent-program.ts';
 import { releasedSum } from '../kit/released.ts';
 import { pinnedRunner } from './schema.ts';
@@ -12,7 +12,9 @@ const architectures: Readonly<Record<string, string>> = { x64: 'amd64', arm64: '
 /** `base`: where releases are; default: the project's. */
 export function gitlabRunner(base = releases): AgentProject {
   return {
-    ...{ name: 'gitlab-runner', type: 'gitlab', pinned: pinnedRunner },
+    name: 'gitlab-runner',
+    type: 'gitlab',
+    pinned: pinnedRunner,
     url(version, arch) {
       const name = architectures[arch];
       if (name !== undefined) return `${base}/v${version}/binaries/gitlab-runner-linux-${name}`;

@@ -1,6 +1,6 @@
 /** How a service of type `gitlab` is written. */
-import { key, token } from '../../config/key.ts';
-import { runnerKeysOf, webAddress } from '../kit/keys.ts';
+import { key, token } from '../../schema/key.ts';
+import { runnerKeysOf, webAddress } from '../../schema/program-keys.ts';
 
 /** Version of the runner that this onejob was tried with. */
 export const pinnedRunner = '19.4.0';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { testPool } from '../../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { equipped, runnerScript } from './script.ts';
+import { equippedForGitlab, gitlabScript } from './script.ts';
 
 const url = 'http://172.18.0.1:7070/gitlab/ojf_sealed';
 
@@ -16,7 +16,7 @@ function run(env: Readonly<Record<string, string>> = {}, notes: readonly string[
   const fake = '#!/bin/sh\necho "ARGS $*"; env | grep -E "^(GO|CI_|RUNNER_|CONFIG)" | sort; echo DONE\n';
   writeFileSync(join(bin, 'gitlab-runner'), fake);
   chmodSync(join(bin, 'gitlab-runner'), 0o755);
-  const text = runnerScript({ name: "box's-1", url, workspace: dir.path, before: [], notes });
+  const text = gitlabScript({ name: "box's-1", url, workspace: dir.path, before: [], notes });
   const { status, stdout } = spawnSync('/bin/sh', ['-c', text], {
     env: { PATH: `${bin}:${process.env.PATH}`, ...env },
     encoding: 'utf8',
@@ -57,7 +57,7 @@ it('tells the notes in front of the job’s own commands, whatever is in them', 
 });
 
 it('mounts the program, and memory for its config', () => {
-  const { mounts, tmpfs } = equipped(testPool().recipe, '/state/tools/at-1');
+  const { mounts, tmpfs } = equippedForGitlab(testPool().recipe, '/state/tools/at-1');
   expect(mounts).toMatchObject([{ host: '/state/tools/at-1/gitlab-runner', container: '/onejob/gitlab-runner', readOnly: true }]);
   expect(tmpfs).toEqual({ '/onejob/run': expect.stringContaining('noexec') });
 });

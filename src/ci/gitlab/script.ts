@@ -2,8 +2,8 @@
  * How a waiting sandbox becomes the runner of one job: its program is mounted, and its config is written into memory. The config
  * leads to the filter with a sealed token that is good for this job alone, and is in no environment and no argument.
  */
-import { inQuotes } from '../../quoted.ts';
-import type { Recipe } from '../../runtimes/runtime.ts';
+import { inQuotes } from '../../base/quoted.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { mounted, ownFolder } from '../kit/mounted.ts';
 
 const memory = `${ownFolder}/run`;
@@ -11,14 +11,14 @@ const memory = `${ownFolder}/run`;
 const patience = 20;
 
 /** As `CiService.equip`. `folder`: on this host, with the runner's program. */
-export function equipped(recipe: Recipe, folder: string | null): Recipe {
+export function equippedForGitlab(recipe: Recipe, folder: string | null): Recipe {
   return {
     ...mounted(recipe, folder, 'gitlab-runner'),
     tmpfs: { ...recipe.tmpfs, [memory]: 'mode=1777,size=1m,noexec,nosuid,nodev' },
   };
 }
 
-export interface RunnerScript {
+export interface GitlabScript {
   readonly name: string;
   /** Of the filter, with the sealed token. */
   readonly url: string;
@@ -29,10 +29,14 @@ export interface RunnerScript {
   readonly notes: readonly string[];
 }
 
-export function runnerScript({ name, url, workspace, before, notes }: RunnerScript): string {
+export function gitlabScript({ name, url, workspace, before, notes }: GitlabScript): string {
   const keys = {
-    ...{ name, url, token: 'onejob', executor: 'shell' },
-    ...{ builds_dir: `${workspace}/builds`, cache_dir: `${workspace}/cache` },
+    name,
+    url,
+    token: 'onejob',
+    executor: 'shell',
+    builds_dir: `${workspace}/builds`,
+    cache_dir: `${workspace}/cache`,
     ...(notes.length > 0 && { pre_build_script: `printf '%s\n' ${notes.map(inQuotes).join(' ')}` }),
   };
   // A JSON text is a TOML text.

@@ -8,7 +8,7 @@ import { type GitlabBench, gitlabService, patient } from '../../../test/kit/gitl
 import { ageKey } from '../../../test/kit/secrets.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { seal } from '../../secrets/sealed-format.ts';
 import type { Filter } from '../filter/filter.ts';
@@ -261,8 +261,14 @@ describe('a job that was taken', () => {
     await using _ = one;
     expect(one.service.serviceJobs?.()).toMatchObject([
       {
-        ...{ id: 'lab-1', title: 'demo #7 unit tests', definition: 'demo', branch: 'main', reason: 'push', state: 'assigned' },
-        ...{ repository: 'http://lab/acme/demo.git', link: 'http://lab/acme/demo/-/jobs/1' },
+        id: 'lab-1',
+        title: 'demo #7 unit tests',
+        definition: 'demo',
+        branch: 'main',
+        reason: 'push',
+        state: 'assigned',
+        repository: 'http://lab/acme/demo.git',
+        link: 'http://lab/acme/demo/-/jobs/1',
       },
     ]);
   });
@@ -534,7 +540,8 @@ describe('what a job may have', () => {
   });
 
   const fork = {
-    ...{ CI_MERGE_REQUEST_IID: '12', CI_MERGE_REQUEST_SOURCE_BRANCH_NAME: 'main' },
+    CI_MERGE_REQUEST_IID: '12',
+    CI_MERGE_REQUEST_SOURCE_BRANCH_NAME: 'main',
     CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'http://lab/mallory/demo',
   };
   const ref = 'refs/merge-requests/12/head';

@@ -2,29 +2,35 @@
  * GitLab, of which the engine for late binding asks jobs with the token of a runner. Each goes to the real runner in a sandbox, which
  * speaks for it with the job's own token.
  */
+
 import { hash } from 'node:crypto';
-import { readSecret } from '../../secrets/reference.ts';
-import type { CiService } from '../ci-service.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import { readSecret } from '../../schema/secret-reference.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
 import type { JobEnd } from '../kit/job-rows.ts';
 import { noProxyFor } from '../kit/mounted.ts';
-import { createLateBound, type LateParts, openLate } from '../late/engine.ts';
+import { createLateBound, openLate } from '../late/engine.ts';
 import type { LatePort } from '../late/port.ts';
 import type { OpenParts } from '../parts.ts';
-import { createGitlabClient, type GitlabClient } from './client.ts';
-import { findings } from './doctor.ts';
+import { createGitlabClient } from './client.ts';
+import { gitlabFindings } from './doctor.ts';
 import { jobFacts } from './facts.ts';
-import { gitlabRules, rulesOf } from './filter-rules.ts';
+import { gitlabRules, gitlabRulesOf } from './filter-rules.ts';
+import type { GitlabParts } from './parts.ts';
 import { gitlabRunner } from './release.ts';
-import { equipped, runnerScript } from './script.ts';
+import { equippedForGitlab, gitlabScript } from './script.ts';
 import type { GitlabServiceConfig } from './type.ts';
-import { endOf, type GivenJob, givenJob, type JobKey, jobKey } from './wire.ts';
+import { type GivenJob, gitlabEnd, givenJob, type JobKey, jobKey } from './wire.ts';
 
 export function openGitlab(config: GitlabServiceConfig, parts: OpenParts): CiService {
   const { store, clock, variables, onejob, fetch } = parts;
   const { name, url } = config;
   const client = createGitlabClient({
-    ...{ url, clock, fetch, version: onejob.version, systemId: `s_${hash('sha256', store.owner).slice(0, 12)}` },
+    url,
+    clock,
+    fetch,
+    version: onejob.version,
+    systemId: `s_${hash('sha256', store.owner).slice(0, 12)}`,
     token: () => readSecret(config.token, variables),
   });
   const program = openAgentProgram(name, gitlabRunner(), config.agentPackage, parts);
@@ -32,18 +38,13 @@ export function openGitlab(config: GitlabServiceConfig, parts: OpenParts): CiSer
   return createGitlab({ ...openLate(name, port, parts), ...config, config, client, program });
 }
 
-export interface GitlabParts extends Omit<LateParts<GivenJob, JobKey>, 'service'> {
-  readonly config: GitlabServiceConfig;
-  readonly client: GitlabClient;
-}
-
 export function createGitlab(parts: GitlabParts): CiService {
   const { config, program } = parts;
   const { common, trouble } = createLateBound({ ...parts, service: config.name });
   return {
     ...common,
-    check: (signal) => findings(parts, trouble(), signal),
-    equip: (recipe) => equipped(recipe, program.folder),
+    check: (signal) => gitlabFindings(parts, trouble(), signal),
+    equip: (recipe) => equippedForGitlab(recipe, program.folder),
   };
 }
 
@@ -56,13 +57,15 @@ export function gitlabPort({
   const version = (): string => (program.state.kind === 'ready' ? program.state.version : 'unknown');
   /** As the server or the client says it; null: it is not over. */
   const overOf = (state: string): JobEnd | null => {
-    const end = endOf(state);
+    const end = gitlabEnd(state);
     if (end !== null) return { word: end, outcome: end };
     return state === 'gone' || state === 'over' ? { word: 'ended', outcome: null } : null;
   };
 
   return {
-    ...{ endpoint: config.url, rules: rulesOf, schemas: { given: givenJob, key: jobKey } },
+    endpoint: config.url,
+    rules: gitlabRulesOf,
+    schemas: { given: givenJob, key: jobKey },
     // What a job does at its end may take five minutes.
     pace: { look: 30_000, over: 360_000, cancelled: 360_000 },
     keyOf: ({ id, token, features }) => ({ id, token, reasons: features.failure_reasons }),
@@ -112,7 +115,7 @@ export function gitlabPort({
     failsOutside: (line) => line.includes('Job failed (system failure): '),
     script({ name, workspace }, given, { authority, notes, secrets, leave }) {
       const url = `http://${authority}/${gitlabRules.root}/${leave(payloadFor(given, authority, secrets))}`;
-      return runnerScript({ name, url, workspace, notes, before: noProxyFor(url) });
+      return gitlabScript({ name, url, workspace, notes, before: noProxyFor(url) });
     },
   };
 }

@@ -1,13 +1,15 @@
 /** GitLab as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
-import type { Checking } from '../../config/check.ts';
+
 import { checkTrust } from '../../config/check-trust.ts';
-import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { complete } from '../../config/key.ts';
-import { packageOf } from '../../config/service-keys.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
+import type { Checking } from '../../config/checking.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { complete } from '../../schema/key.ts';
+import type { SecretReference } from '../../schema/secret-reference.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
+import { packageOf } from '../../schema/service-keys.ts';
 import { checkForge, checkLatePool, checkProjects } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
-import { exampleUrl, gitlabKeys, pinnedRunner, runnerKeys } from './schema.ts';
+import { gitlabKeys, pinnedRunner, runnerKeys } from './schema.ts';
 
 export interface GitlabServiceConfig {
   readonly name: string;
@@ -31,14 +33,6 @@ export const gitlab: ServiceType<GitlabServiceConfig> = {
   keys: gitlabKeys,
   maps: { agent: runnerKeys },
   needs: ['url', 'token'],
-  init: {
-    asks: "address and a runner's token",
-    options: [['--url <url>', 'address of the server']],
-    token: { what: "the runner's authentication token", file: 'gitlab.token' },
-    example: `--url ${exampleUrl}`,
-    hint: 'Create a runner on the website (Settings, CI/CD, Runners, New runner), with its tags; its token begins with "glrt-".',
-    run: async (...given) => (await import('./init.ts')).initGitlab(...given),
-  },
   filterRules: async () => (await import('./filter-rules.ts')).gitlabRules,
   resolve(name, written) {
     const { url, token, poll: pollEvery, images, agent: given } = complete(gitlabKeys, written);

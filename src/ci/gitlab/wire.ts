@@ -44,5 +44,5 @@ export const anything = z.unknown();
 /** States in which a job is over, with the result in words for people. */
 const ends = { success: 'passed', failed: 'failed', canceled: 'cancelled', skipped: 'cancelled' } as const;
 /** null: the job is not over, or the state is unknown. */
-export const endOf = (state: string): (typeof ends)[keyof typeof ends] | null =>
+export const gitlabEnd = (state: string): (typeof ends)[keyof typeof ends] | null =>
   Object.hasOwn(ends, state) ? ends[state as keyof typeof ends] : null;

@@ -5,8 +5,8 @@
 import { hash } from 'node:crypto';
 import type { Config, PoolConfig, TrustConfig } from '../../config/config.ts';
 import { whyNoStranger } from '../../config/host-places.ts';
-import { isNamed, untrustedCachePath } from '../../config/volumes.ts';
-import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import type { Mount, Recipe } from '../../ports/runtime.ts';
+import { isNamed, untrustedCachePath } from '../../schema/volumes.ts';
 import { type JobSecrets, openJobSecrets, type PinStore } from '../../secrets/job-secrets.ts';
 import type { SecretKeys } from '../../secrets/keys.ts';
 import { formatOf, secretsIn } from '../../secrets/open.ts';

@@ -23,7 +23,7 @@ import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'v
 import { agentVersion, realAgent } from '../../../test/support/buildkite-agent.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import type { AgentPackageConfig } from '../../config/config.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 import { buildkiteAgent, pinnedSums, releaseUrl } from '../buildkite/agent/agent-release.ts';
 import { type AgentProgramOptions, createAgentProgram, versionOf } from './agent-program.ts';
 

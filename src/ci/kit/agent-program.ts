@@ -19,18 +19,18 @@ import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
 import { z } from 'zod';
-import { systemClock } from '../../clock.ts';
-import type { AgentPackageConfig } from '../../config/config.ts';
-import type { Failure } from '../../core/slot.ts';
-import { codeOf, OnejobError, toFailure } from '../../errors.ts';
+import type { Failure } from '../../base/errors.ts';
+import { codeOf, OnejobError, toFailure } from '../../base/errors.ts';
 import { limited } from '../../http/limited.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
 import { killGroup, listen } from '../../system/group.ts';
 import { jsonOf } from '../../system/json.ts';
 import { isReachable } from '../../system/real-path.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import type { OpenParts } from '../parts.ts';
 
 /** A project that releases an agent as a program. */
@@ -265,7 +265,9 @@ export function openAgentProgram(
   { store, clock, log }: Pick<OpenParts, 'store' | 'clock' | 'log'>,
 ): AgentProgram {
   return createAgentProgram({
-    ...{ project, config, dir: subdirectory(store.dir, 'tools') },
+    project,
+    config,
+    dir: subdirectory(store.dir, 'tools'),
     wall: () => clock.wall(),
     progress: (line) => log.info('agent', { service, progress: line }),
     warn: (text, fields) => log.warn(text, fields),
@@ -351,7 +353,10 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
   await using file = await open(path);
   signal.throwIfAborted();
   const child = spawn('/proc/self/fd/3', ['--version'], {
-    ...{ argv0: basename(path), env: {}, cwd: '/', detached: true },
+    argv0: basename(path),
+    env: {},
+    cwd: '/',
+    detached: true,
     ...(process.getuid?.() === 0 && { uid: nobody, gid: nobody }),
     stdio: ['ignore', 'pipe', 'pipe', file.fd],
   });

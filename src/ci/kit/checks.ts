@@ -1,8 +1,10 @@
 /** Checks of config that several services share. */
-import type { Checking } from '../../config/check.ts';
+
 import { isOpenProcess } from '../../config/check-trust.ts';
-import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { clearTextHost } from '../../config/service-keys.ts';
+import type { Checking } from '../../config/checking.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
+import { clearTextHost } from '../../schema/service-keys.ts';
 import { isBareName, namesProjects } from './trust.ts';
 
 /** What a pool needs whose service knows a job before there is an agent. `of`: whose pool it is, as `"service" is lab`. */

@@ -3,8 +3,8 @@ import { Readable } from 'node:stream';
 import { expect, it } from 'vitest';
 import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { diagLimit, keepDiagnostics } from './in-image.ts';
 
 const all = () => Promise.reject(new Error('not asked for'));

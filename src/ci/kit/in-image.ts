@@ -4,13 +4,13 @@ import { mkdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
 import { addAbortSignal, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import type { AgentPackageConfig } from '../../config/config.ts';
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
-import type { AgentFiles, AgentPackage, EndedContext } from '../ci-service.ts';
+import type { AgentFiles, AgentPackage, EndedContext } from '../../ports/ci-service.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 
 /** Folder of a workspace to which an agent writes its own logs. */
 export const diagFolder = '.onejob-diag';

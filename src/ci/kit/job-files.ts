@@ -7,7 +7,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { open, rename } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { z } from 'zod';
-import { attempt } from '../../errors.ts';
+import { attempt } from '../../base/errors.ts';
 import { syncFolder } from '../../system/files.ts';
 import { jsonOf } from '../../system/json.ts';
 

@@ -1,9 +1,9 @@
 /** Jobs of a service that binds late: those that this host has or had, for people. */
-import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
-import type { ErrorCode } from '../../errors.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
-import type { Outcome } from '../../verdict/outcome.ts';
-import type { FailedIn } from '../../verdict/verdict.ts';
+
+import type { ErrorCode, Failure } from '../../base/errors.ts';
+import type { FailedIn, Outcome } from '../../core/job-end.ts';
+import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import { createRowWriter, type RowWriterParts } from './row-writer.ts';
 
 /**
@@ -82,9 +82,18 @@ export function createLateRows<J>(service: string, parts: RowWriterParts, about:
       const facts = about(job);
       const before = find(facts.id);
       save({
-        ...{ service, pool, agent: null, ...facts, demands: [], state: 'assigned', result: null, outcome: null },
+        service,
+        pool,
+        agent: null,
+        ...facts,
+        demands: [],
+        state: 'assigned',
+        result: null,
+        outcome: null,
         failedIn: null,
-        ...{ note: before?.note ?? null, queuedAt: before?.queuedAt ?? clock.wall(), startedAt: before?.startedAt ?? null },
+        note: before?.note ?? null,
+        queuedAt: before?.queuedAt ?? clock.wall(),
+        startedAt: before?.startedAt ?? null,
         endedAt: null,
       });
     },

@@ -1,6 +1,7 @@
 /** Why jobs end whose agents do not report it, in words for their pages and logs. */
+
+import { formatDuration, formatSize } from '../../base/units.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { formatDuration, formatSize } from '../../config/units.ts';
 import type { JobResult, StopReason } from '../../core/slot.ts';
 
 /**

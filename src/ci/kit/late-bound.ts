@@ -1,7 +1,8 @@
 /** What services share that know a job before there is an agent. */
+
+import { OnejobError } from '../../base/errors.ts';
 import type { Change, JobId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import type { JobSource } from '../ci-service.ts';
+import type { JobSource } from '../../ports/ci-service.ts';
 
 /** Collects the changes of a transaction, and applies them once it is committed. */
 export function whenCommitted(apply: (change: Change) => void): Pick<JobSource, 'record' | 'committed' | 'syncing' | 'rolledBack'> {

@@ -1,12 +1,15 @@
 /** Agents' programs as sandboxes find them. */
-import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import type { Mount, Recipe } from '../../ports/runtime.ts';
 
 /** Where onejob mounts what it adds. No image and no host has this folder. */
 export const ownFolder = '/onejob';
 
 export const readOnlyMount = (host: string, container: string): Mount => ({
-  ...{ host, container },
-  ...{ readOnly: true, variable: null, cache: null },
+  host,
+  container,
+  readOnly: true,
+  variable: null,
+  cache: null,
 });
 
 /** Adds the program `name` of a folder of this host; null: the image brings its own. */

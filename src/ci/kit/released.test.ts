@@ -28,7 +28,8 @@ it('checks nothing that it does not know, and says what it could not check', asy
   const project = gitlabRunner(server.url);
   expect(await project.sum('https://elsewhere.example/gitlab-runner', { signal: patient })).toBeNull();
   await expect(project.sum(project.url('19.4.0', 'x64'), { signal: patient })).rejects.toMatchObject({
-    ...{ code: 'E_AGENT_PACKAGE', hint: expect.stringContaining('agent: { from: /path/to/gitlab-runner }') },
+    code: 'E_AGENT_PACKAGE',
+    hint: expect.stringContaining('agent: { from: /path/to/gitlab-runner }'),
     message: expect.stringContaining('it has no checksum of binaries/gitlab-runner-linux-amd64'),
   });
   expect(() => project.url('19.4.0', 'mips')).toThrow('GitLab does not release runner 19.4.0 for Linux on mips.');

@@ -1,5 +1,5 @@
 /** Checksums that projects publish with their releases. */
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { type ReceiveOptions, reasonOf, receiveText } from '../../images/receive.ts';
 
 /**

@@ -2,7 +2,7 @@
  * Whether two addresses mean the same repository. What is unreadable or ambiguous counts as different, so that no fork is trusted
  * by mistake.
  */
-import { glob } from '../../glob.ts';
+import { glob } from '../../base/glob.ts';
 
 const usualPorts: Readonly<Record<string, string>> = { https: '443', http: '80', ssh: '22', git: '9418' };
 /** Hosts whose paths ignore case. */

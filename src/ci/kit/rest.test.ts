@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { failureOf, inTurn, json, page, patient, type Reply, serve } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import { systemClock } from '../../clock.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { createRest, type RestCall } from './rest.ts';
 
 const secret = 's3cret-of-this-test';
@@ -15,7 +15,12 @@ async function rest(reply: Reply, more: { clock?: typeof systemClock; timeout?: 
   const server = await serve(reply);
   const { clock = systemClock, timeout = 20_000, token = () => secret } = more;
   const made = createRest({
-    ...{ base: server.url, version: '1.2.3', clock, fetch, timeout, hints },
+    base: server.url,
+    version: '1.2.3',
+    clock,
+    fetch,
+    timeout,
+    hints,
     authorization: async () => `token ${token()}`,
   });
   return { ...made, server, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };

@@ -3,7 +3,7 @@
  * only. A call that may have been carried out is not repeated. Only JSON says that something is absent: a proxy may answer with any page.
  */
 import type { z } from 'zod';
-import { type ErrorCode, OnejobError } from '../../errors.ts';
+import { type ErrorCode, OnejobError } from '../../base/errors.ts';
 import { type Answer, brief, type ExchangeParts, NoAnswer, type Outgoing, exchange as over, shown } from '../../http/exchange.ts';
 import { createThrottle } from '../../http/throttle.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -216,10 +216,10 @@ function wordsOf(body: unknown): string {
 }
 
 /** One request. `doing`: in words, for messages: `Cannot <doing> …`. */
-export type Asked = Outgoing & { readonly url: string; readonly doing: string };
+export type RestRequest = Outgoing & { readonly url: string; readonly doing: string };
 
 /** @throws OnejobError E_CI_UNREACHABLE without a whole answer, E_CI_ANSWER when it is too large; the reason of `signal` */
-export async function exchange({ doing, ...request }: Asked, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
+export async function exchange({ doing, ...request }: RestRequest, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
   try {
     return await over(request, parts, signal);
   } catch (error) {

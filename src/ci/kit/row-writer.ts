@@ -1,9 +1,10 @@
 /** Writes a service's jobs down for people. A store that takes nothing holds up nobody: its rows are written with the next one it takes. */
+
+import { toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import type { Store } from '../../store/store.ts';
 import { type OutcomeStore, serviceJobEnded } from '../../verdict/outcomes.ts';
 

@@ -6,7 +6,7 @@ import type { TrustConfig } from '../../config/config.ts';
 import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from './repository.ts';
 
 /** `why` names the rule: a sentence for the job's log; of a refused job the part behind a colon. */
-export type Verdict =
+export type TrustVerdict =
   | { readonly kind: 'trusted' }
   | { readonly kind: 'untrusted'; readonly why: string }
   | { readonly kind: 'refused'; readonly why: string };
@@ -49,7 +49,7 @@ export interface TrustFacts extends Origin {
 }
 
 /** Pure. Of all rules that apply, the strictest counts. */
-export function decideTrust(facts: TrustFacts, trust: TrustConfig): Verdict {
+export function decideTrust(facts: TrustFacts, trust: TrustConfig): TrustVerdict {
   const fork = whyFork(facts);
   const pipeline = trust.pipelines === null ? null : whyOtherPipeline(facts, trust.pipelines);
   // Forks choose the names of their branches: being called `main` must neither help nor harm.
@@ -63,11 +63,11 @@ export function decideTrust(facts: TrustFacts, trust: TrustConfig): Verdict {
   return others === null ? { kind: 'trusted' } : untrusted(others, 'others');
 }
 
-function refused(why: string, rule: 'forks' | 'others'): Verdict {
+function refused(why: string, rule: 'forks' | 'others'): TrustVerdict {
   return { kind: 'refused', why: told(why, `trust.${rule}: refuse`) };
 }
 
-function untrusted(why: string, rule: 'forks' | 'others'): Verdict {
+function untrusted(why: string, rule: 'forks' | 'others'): TrustVerdict {
   const loss = 'The job runs without secrets, and without the caches of its pool';
   return { kind: 'untrusted', why: `${loss}: ${told(why, `trust.${rule}: run-without-secrets`)}` };
 }

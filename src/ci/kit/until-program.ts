@@ -1,7 +1,8 @@
 /** Holds the pools of a service until the program of its agents is there: a sandbox without it would be a folder with its name. */
+
+import { toFailure } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { toFailure } from '../../errors.ts';
-import type { CiEvent, CiService } from '../ci-service.ts';
+import type { CiEvent, CiService } from '../../ports/ci-service.ts';
 import type { AgentProgram } from './agent-program.ts';
 
 /** ms between two tries to find the program. */

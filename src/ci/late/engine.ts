@@ -4,16 +4,16 @@
  * has become of it. The service's own credential enters no sandbox.
  */
 import { join } from 'node:path';
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import type { Config, PoolConfig } from '../../config/config.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
+import type { CiEvent, CiService, SlotOffer } from '../../ports/ci-service.ts';
+import { describeSecret, readSecret } from '../../schema/secret-reference.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
-import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
-import type { CiEvent, CiService, SlotOffer } from '../ci-service.ts';
 import { createFilter, type Filter } from '../filter/filter.ts';
 import { createLeft, type Left } from '../filter/left.ts';
 import type { Sealed } from '../filter/seal.ts';
@@ -60,7 +60,14 @@ export function openLate<G, K>(service: string, port: LatePort<G, K>, parts: Ope
       : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
   return {
-    ...{ service, port, pools, slots, stateDir: store.dir, clock, log, random: Math.random },
+    service,
+    port,
+    pools,
+    slots,
+    stateDir: store.dir,
+    clock,
+    log,
+    random: Math.random,
     places,
     admission: { keys, pins: createPinStore(store, clock) },
     filter: temporary === true ? null : (parts.filter ?? createFilter(filterParts)),
@@ -308,7 +315,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
           // The program may be there now.
           if (event.kind === 'hold') wake();
         };
-        untilProgram({ ...{ program, clock }, pools: parts.pools.map(({ name }) => name) }, begin, tell, outer);
+        untilProgram({ program, clock, pools: parts.pools.map(({ name }) => name) }, begin, tell, outer);
       },
       jobs: {
         next(_pool, _slot, only) {

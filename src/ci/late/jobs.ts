@@ -3,17 +3,18 @@
  * service, with the reason in their log, where their own agent does not do it.
  */
 import { z } from 'zod';
+import type { Failure } from '../../base/errors.ts';
+import { toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
-import type { CiEvent } from '../ci-service.ts';
+import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 import { type AdmissionParts, admitJob } from '../kit/admission.ts';
 import { createJobFiles } from '../kit/job-files.ts';
 import { jobImageProblem } from '../kit/job-image.ts';
 import { endUnreported, type JobEnd, jobsOwnFailure, type LateRows, mostTries } from '../kit/job-rows.ts';
 import { matches } from '../kit/repository.ts';
-import type { Admitted, LatePort, Verdict } from './port.ts';
+import type { Admitted, LatePort, LateVerdict } from './port.ts';
 
 /** A job of this host. */
 export interface Held<G, K> {
@@ -30,7 +31,7 @@ export interface Held<G, K> {
   /** Whose sandbox is, or was, to run it. */
   agent: AgentId | null;
   /** Why it must never run, until the service knows. */
-  verdict: Verdict | null;
+  verdict: LateVerdict | null;
   hasBegun: boolean;
   /** What its agent said of a failure outside of its script; null: nothing. */
   failedOutside: string | null;
@@ -88,7 +89,7 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
   }
 
   /** Ends it at the service, unless it is over there. @throws OnejobError E_CI_* */
-  async function finish(one: Held<G, K>, verdict: Verdict, signal: AbortSignal): Promise<void> {
+  async function finish(one: Held<G, K>, verdict: LateVerdict, signal: AbortSignal): Promise<void> {
     forget(one, (await port.end(one.key, verdict, signal)) ?? verdict.end);
   }
 
@@ -102,18 +103,20 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
     }
   }
 
-  async function end(one: Held<G, K>, verdict: Verdict, signal: AbortSignal): Promise<void> {
+  async function end(one: Held<G, K>, verdict: LateVerdict, signal: AbortSignal): Promise<void> {
     one.verdict = verdict;
     rows.note(one.job, verdict.words);
     await tell(one, signal);
   }
 
-  const refused = (why: string): Verdict => ({
-    ...{ words: `this job was refused: ${why}`, why: 'refused' },
+  const refused = (why: string): LateVerdict => ({
+    words: `this job was refused: ${why}`,
+    why: 'refused',
     end: { word: 'refused', outcome: null },
   });
-  const unable = (why: string): Verdict => ({
-    ...{ words: `this job could not run: ${why}`, why: 'lost' },
+  const unable = (why: string): LateVerdict => ({
+    words: `this job could not run: ${why}`,
+    why: 'lost',
     end: { word: 'failed', outcome: 'lost' },
   });
 
@@ -221,6 +224,6 @@ export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
       else queueMicrotask(() => emit({ kind: 'waiting', pool: pool?.name ?? '' }));
     },
     /** What becomes of a job whose agent ended without saying it. */
-    lost: (words: string, result: JobResult | null): Verdict => ({ words, why: 'lost', end: endUnreported(result) }),
+    lost: (words: string, result: JobResult | null): LateVerdict => ({ words, why: 'lost', end: endUnreported(result) }),
   };
 }

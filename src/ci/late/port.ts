@@ -3,7 +3,7 @@
  * each goes to an agent through the filter. `G`: a job as the service gives it. `K`: what of it is enough to ask about it and to end it.
  */
 import type { z } from 'zod';
-import type { AgentContext } from '../ci-service.ts';
+import type { AgentContext } from '../../ports/ci-service.ts';
 import type { Sealed } from '../filter/seal.ts';
 import type { Admission } from '../kit/admission.ts';
 import type { JobAbout, JobEnd } from '../kit/job-rows.ts';
@@ -13,7 +13,7 @@ import type { TrustFacts } from '../kit/trust.ts';
 export type JobState = 'ours' | 'cancelled' | JobEnd;
 
 /** Why onejob ends a job. `refused`: it is not to be tried again; `lost`: it may be. */
-export interface Verdict {
+export interface LateVerdict {
   /** A sentence for its log. */
   readonly words: string;
   readonly why: 'refused' | 'lost';
@@ -47,7 +47,7 @@ export interface LatePort<G, K> {
   /** `waits`: no agent has begun it, and the service is told that this host still wants it. @throws OnejobError E_CI_* */
   look(key: K, waits: boolean, signal: AbortSignal): Promise<JobState>;
   /** Ends the job with the reason in its log. How it ended otherwise, or null. @throws OnejobError E_CI_* */
-  end(key: K, verdict: Verdict, signal: AbortSignal): Promise<JobEnd | null>;
+  end(key: K, verdict: LateVerdict, signal: AbortSignal): Promise<JobEnd | null>;
   /**
    * `authority`: of the filter, as the sandbox sees it. `signs`: headers with which the filter signs what the agent says. `leave`: keeps what the
    * agent gets once; returns the sealed token for it. @throws OnejobError E_CI_*

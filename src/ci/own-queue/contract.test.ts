@@ -1,8 +1,8 @@
 import { join } from 'node:path';
 import { type CiSubject, ciServiceContract } from '../../../test/kit/ci-contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { jobRequest } from '../../job.ts';
-import type { Recipe } from '../../runtimes/runtime.ts';
+import { jobRequest } from '../../contract/job.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { openStore } from '../../store/store.ts';
 import { createOwnQueue } from './own-queue.ts';
 

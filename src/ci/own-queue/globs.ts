@@ -1,6 +1,6 @@
 /** Which files of a workspace a job wants back. A pattern that names a directory means everything below it. */
-import { OnejobError } from '../../errors.ts';
-import { glob, globProblem } from '../../glob.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { glob, globProblem } from '../../base/glob.ts';
 
 /** Why a pattern is invalid, as a clause, or null. */
 export function artifactProblem(pattern: string): string | null {

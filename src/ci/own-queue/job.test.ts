@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { jobRequest } from '../../job.ts';
+import { jobRequest } from '../../contract/job.ts';
 import { applyCancel, applyChange, hasFailed, type Job, type JobChange, newJob } from './job.ts';
 
 function job(more: { retries?: number; cold?: boolean } = {}): Job {

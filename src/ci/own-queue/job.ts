@@ -3,12 +3,13 @@
  * has certainly not begun; a change about an agent that no longer has the job does nothing.
  */
 import { createHash } from 'node:crypto';
-import type { JobView } from '../../api/schema.ts';
-import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
-import { isJobsOwn } from '../../errors.ts';
+import type { Failure } from '../../base/errors.ts';
+import { isJobsOwn } from '../../base/errors.ts';
+import type { JobView } from '../../contract/schema.ts';
+import { outcomeOf } from '../../core/job-end.ts';
+import type { AgentId, Change, JobResult } from '../../core/slot.ts';
 import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
 import type { StoredOutcome } from '../../store/outcomes.ts';
-import { outcomeOf } from '../../verdict/outcome.ts';
 
 /**
  * A job in the own queue. `agent` has it now; those in `past` had it before. `unmendable`: how often in a row it came back with one
@@ -36,7 +37,10 @@ export function newJob(
   const none = { agent: null, unmendable: null, result: null, note: null, readyAt, startedAt: null, endedAt: null };
   const fresh = { attempt: 0, past: [], cancelling: false, settling: { failed: 0, killed: 0 } };
   return {
-    ...{ id, request, submittedAt: now, temporary },
+    id,
+    request,
+    submittedAt: now,
+    temporary,
     progress: { ...none, ...fresh, state: 'queued', retriesLeft: request.retries, cold, blockedBy },
   };
 }
@@ -99,11 +103,6 @@ export function applyNeeded(job: Job, id: string, needed: Job | null, now: numbe
   }
   const note = `It was cancelled because job ${id}, which it needs, ${needed === null ? 'is no longer known' : 'did not pass'}.`;
   return finished({ ...job, progress: { ...progress, note } }, { kind: 'cancelled' }, now);
-}
-
-/** When it began to wait for its pool, wall clock, ms: once nothing else kept it from starting. */
-export function waitsSince({ submittedAt, progress }: Job): number {
-  return progress.readyAt ?? submittedAt;
 }
 
 export function hasPassed({ progress: { state, result } }: Job): boolean {
@@ -177,18 +176,33 @@ function countUp(before: { code: string; times: number } | null, code: string): 
  * A job for the API. `reasonFor` says why a pool's jobs wait; the job's own note comes first. `outcome`: of a job that is done; null
  * if none was recorded.
  */
-export function viewOf(job: Job, reasonFor: (pool: string) => string | null, outcome: StoredOutcome | null): JobView {
+export function jobView(job: Job, reasonFor: (pool: string) => string | null, outcome: StoredOutcome | null): JobView {
   const { id, request, progress, submittedAt } = job;
   const { state, attempt, agent, result, cold, startedAt, endedAt, note } = progress;
   const reason = state === 'queued' ? (note ?? waitsFor(job) ?? reasonFor(request.pool)) : result === null ? null : note;
   return {
-    ...{ id, service: 'own', pool: request.pool, command: [...request.command], name: request.name },
-    ...{ user: request.user, about: null },
+    id,
+    service: 'own',
+    pool: request.pool,
+    command: [...request.command],
+    name: request.name,
+    user: request.user,
+    about: null,
     ...(request.array !== null && { array: request.array }),
     ...(request.needs.length > 0 && { needs: [...request.needs] }),
-    ...{ state, priority: request.priority, attempt, agent, result, reason, cold, artifacts: [...request.artifacts] },
+    state,
+    priority: request.priority,
+    attempt,
+    agent,
+    result,
+    reason,
+    cold,
+    artifacts: [...request.artifacts],
     outcome: state !== 'done' || result === null ? null : outcomeOf(result),
-    ...{ submittedAt, startedAt, endedAt, verdict: outcome?.verdict ?? null },
+    submittedAt,
+    startedAt,
+    endedAt,
+    verdict: outcome?.verdict ?? null,
     ...(outcome !== null && { image: outcome.image, devices: outcome.devices }),
   };
 }

@@ -6,13 +6,13 @@ import { extract, pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { type JobRequest, jobRequest } from '../../contract/job.ts';
 import type { Change } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import { type JobRequest, jobRequest } from '../../job.ts';
-import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import type { AgentContext, AgentFiles, CiEvent } from '../../ports/ci-service.ts';
+import type { Mount, Recipe } from '../../ports/runtime.ts';
 import { openStore, type Store } from '../../store/store.ts';
-import type { AgentContext, AgentFiles, CiEvent } from '../ci-service.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { newJob } from './job.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue.ts';
 import type { QueuePool } from './request.ts';
@@ -779,7 +779,9 @@ describe('a job that needs others', () => {
       [third, second],
     ] as const)
       expect(queue.job(job.id)).toMatchObject({
-        ...{ state: 'done', result: { kind: 'cancelled' }, verdict: { kind: 'cancelled' } },
+        state: 'done',
+        result: { kind: 'cancelled' },
+        verdict: { kind: 'cancelled' },
         reason: `It was cancelled because job ${needed.id}, which it needs, did not pass.`,
       });
     sync();

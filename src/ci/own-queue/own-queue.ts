@@ -5,19 +5,20 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
-import { jobsListed } from '../../api/manager.ts';
-import { type JobView, workspaceLimit } from '../../api/schema.ts';
-import { systemClock } from '../../clock.ts';
-import { mountPathProblem } from '../../config/volumes.ts';
+import { hasCode, OnejobError } from '../../base/errors.ts';
+import { fine } from '../../base/finding.ts';
+import { type ArrayRequest, arrayLimit, type JobRequest } from '../../contract/job.ts';
+import { jobsListed } from '../../contract/manager.ts';
+import { type JobView, workspaceLimit } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { hasCode, OnejobError } from '../../errors.ts';
-import { fine } from '../../finding.ts';
-import { type ArrayRequest, arrayLimit, type JobRequest } from '../../job.ts';
+import type { CiService, JobSource } from '../../ports/ci-service.ts';
+import { mountPathProblem } from '../../schema/volumes.ts';
 import type { JobList, StoredRequest } from '../../store/jobs.ts';
+import { waitsSince } from '../../store/jobs.ts';
 import type { Store } from '../../store/store.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { ownJobEnded } from '../../verdict/outcomes.ts';
-import type { CiService, JobSource } from '../ci-service.ts';
 import {
   applyCancel,
   applyChange,
@@ -28,9 +29,8 @@ import {
   hasPassed,
   type Job,
   type JobChange,
+  jobView,
   newJob,
-  viewOf,
-  waitsSince,
 } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
@@ -71,7 +71,10 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const index = new JobIndex(isHeld);
   const workspaces = createWorkspaces(spool, (workspace) => index.hasWorkspace(workspace));
   const settle = createSettle({
-    ...{ clock, spool, artifactLimit, annotate },
+    clock,
+    spool,
+    artifactLimit,
+    annotate,
     triesOf: (id) => index.get(id)?.progress.settling ?? { failed: 0, killed: 0 },
     saveTries: (id, settling) => change(id, { settling }),
   });
@@ -89,7 +92,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const view = (job: Job): JobView => {
     // Nobody hears of an end that a power cut undoes, also if he asks (S12).
     if (teller.isUntold(job.id)) store.syncNow();
-    return viewOf(
+    return jobView(
       job,
       isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : (pool) => noSuchPool(pool, poolNames),
       job.progress.state === 'done' ? store.outcomes.get(job.id) : null,

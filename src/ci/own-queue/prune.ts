@@ -2,12 +2,12 @@
 import { existsSync } from 'node:fs';
 import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { turn } from '../../clock.ts';
 import { type AgentId, agentsOf } from '../../core/slot.ts';
 import { agentLogsFolder, agentLogsPath } from '../../logs/agent-logs.ts';
 import { createLogFolder } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
+import { turn } from '../../system/system-clock.ts';
 import type { Spool } from './spool.ts';
 
 /** ms that a workspace may wait for its job. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { type JobRequest, jobRequest } from '../../job.ts';
-import type { Mount } from '../../runtimes/runtime.ts';
+import { type JobRequest, jobRequest } from '../../contract/job.ts';
+import type { Mount } from '../../ports/runtime.ts';
 import { checkRequest, type QueuePool, recipeOfJob } from './request.ts';
 
 const data: Mount = { host: '/data', container: '/in', readOnly: true, variable: null, cache: null };

@@ -1,15 +1,16 @@
 /** What a job may ask for, and the script that it becomes: everything that could only fail later is refused when it is submitted. */
+
+import { OnejobError } from '../../base/errors.ts';
+import { inQuotes } from '../../base/quoted.ts';
+import { formatSize } from '../../base/units.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { contains } from '../../config/host-places.ts';
-import { formatSize } from '../../config/units.ts';
-import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
-import { OnejobError } from '../../errors.ts';
-import type { JobRequest } from '../../job.ts';
-import { inQuotes } from '../../quoted.ts';
-import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import type { JobRequest } from '../../contract/job.ts';
+import type { AgentContext } from '../../ports/ci-service.ts';
+import type { Mount, Recipe } from '../../ports/runtime.ts';
+import { mountPathProblem, tidyMount } from '../../schema/volumes.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
 import { realOf } from '../../system/real-path.ts';
-import type { AgentContext } from '../ci-service.ts';
 import { jobImageProblem } from '../kit/job-image.ts';
 import { checkGlobs } from './globs.ts';
 import type { Job } from './job.ts';

@@ -2,8 +2,8 @@ import { PassThrough, Readable, type Writable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, it } from 'vitest';
-import { systemClock } from '../../clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import type { Job } from './job.ts';
 import { createSettle, type SettleHow } from './settle.ts';
 import type { Spool } from './spool.ts';
@@ -29,7 +29,9 @@ function subject(
   const settle = (open: SettleHow['open'], how: Partial<SettleHow> = {}) =>
     createSettle({
       clock: systemClock,
-      ...{ spool, artifactLimit: 2 ** 30, ...limits },
+      spool,
+      artifactLimit: 2 ** 30,
+      ...limits,
       annotate: (_, more) => it.notes.push(...more),
       triesOf: () => it.tries,
       saveTries: (_, tries) => {

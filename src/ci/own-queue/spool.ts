@@ -5,7 +5,7 @@ import { readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { limited } from '../../http/limited.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';

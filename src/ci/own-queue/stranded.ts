@@ -1,5 +1,5 @@
 /** Jobs that wait in pools which the config no longer has. */
-import { quoted } from '../../quoted.ts';
+import { quoted } from '../../base/quoted.ts';
 
 export interface StrandedJobs {
   /** Names of the pools that take jobs of the own queue. */

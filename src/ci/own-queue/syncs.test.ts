@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { jobRequest } from '../../job.ts';
+import { jobRequest } from '../../contract/job.ts';
 import { openStore } from '../../store/store.ts';
 import { createOwnQueue } from './own-queue.ts';
 
@@ -52,7 +52,11 @@ function waiting(slots: number) {
   const request = jobRequest.parse({ command: ['true'], pool: 'p' });
   counted.syncs = 0;
   return {
-    ...{ queue, request, scripts, released, take },
+    queue,
+    request,
+    scripts,
+    released,
+    take,
     /** As a pause does. */
     hold(held: boolean): void {
       isHeld = held;

@@ -1,8 +1,8 @@
 import { beforeEach, expect, it } from 'vitest';
-import { jobRequest } from '../../job.ts';
-import type { Log } from '../../log.ts';
-import type { CiEvent } from '../ci-service.ts';
-import { applyCancel, applyChange, type Job, type JobChange, newJob, viewOf } from './job.ts';
+import type { Log } from '../../base/log.ts';
+import { jobRequest } from '../../contract/job.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
+import { applyCancel, applyChange, type Job, type JobChange, jobView, newJob } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createTeller, tellLost } from './tell.ts';
 
@@ -22,7 +22,7 @@ beforeEach(() => {
     heard.push(`${id} over`);
     index.forget(id);
   };
-  teller = createTeller(index, (job) => viewOf(job, () => null, null), over);
+  teller = createTeller(index, (job) => jobView(job, () => null, null), over);
   teller.observe(['p'], (event) => events.push(event), loop.signal);
   teller.follow(({ id, state }) => heard.push(`${id} ${state}`));
 });

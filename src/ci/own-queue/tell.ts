@@ -2,10 +2,10 @@
  * Announces changes of jobs: to the loop and followers once they are committed; a result only once it is on disk, so that nobody
  * hears of an end that a power cut undoes (S7).
  */
-import { abortable } from '../../abortable.ts';
-import type { JobView } from '../../api/schema.ts';
-import type { Log } from '../../log.ts';
-import type { CiEvent } from '../ci-service.ts';
+import { abortable } from '../../base/abortable.ts';
+import type { Log } from '../../base/log.ts';
+import type { JobView } from '../../contract/schema.ts';
+import type { CiEvent } from '../../ports/ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
 

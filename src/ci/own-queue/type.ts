@@ -1,5 +1,5 @@
 /** The own queue as a type of service: config may give it a name of its own. */
-import type { ServiceType } from '../service-type.ts';
+import type { ServiceType } from '../../config/service-type.ts';
 
 export const ownQueue: ServiceType<{ readonly name: string; readonly type: 'own-queue' }> = {
   type: 'own-queue',
@@ -9,7 +9,6 @@ export const ownQueue: ServiceType<{ readonly name: string; readonly type: 'own-
   keys: {},
   maps: {},
   needs: [],
-  init: null,
   resolve: (name) => ({ name, type: 'own-queue' }),
   secrets: () => [],
   check() {},

@@ -57,8 +57,10 @@ Exit codes: 0 stopped; 1 could not run; 2 wrong usage.`);
   command.does(
     wrongOrFailed,
     async (session, token: string, url: string, pool: string, flags: Flags): Promise<number> =>
-      (await import('../../ci/azure-pipelines/drop-in.ts')).azure(session, {
-        ...{ token, url, pool },
+      (await import('../init/azure-drop-in.ts')).azure(session, {
+        token,
+        url,
+        pool,
         agents: flags.n,
         name: flags.name ?? null,
         image: flags.docker ?? null,

@@ -1,6 +1,6 @@
 /** `cloud` with `check`, `up`, `down`, `list`, `sweep`, `acceptance`, `receipts` and `console`: their options and help. */
 import { InvalidArgumentError } from 'commander';
-import { parseDuration } from '../../config/units.ts';
+import { parseDuration } from '../../base/units.ts';
 import type { CloudFlags, SweepFlags } from '../cloud.ts';
 import type { AcceptanceFlags } from '../cloud-acceptance.ts';
 import { addMachineCommands } from './cloud-machine.ts';

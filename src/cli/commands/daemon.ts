@@ -1,8 +1,8 @@
 /** `up`, `down`, `status`, `plan`, `doctor`, `dashboard`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
 import { Option } from 'commander';
+import type { DaemonOptions } from '../context.ts';
 import type { DashboardFlags } from '../dashboard.ts';
 import { wrongUsage } from '../exit.ts';
-import type { DaemonOptions } from '../session.ts';
 import type { StatusFlags } from '../status.ts';
 import { type Cli, configFile, failed, wrongOrFailed } from './options.ts';
 

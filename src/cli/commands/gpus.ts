@@ -1,7 +1,7 @@
 /** `gpus` with `reserve`, `return`, `quarantine`, `clear` and `forget` below it, and `proofs`: their options and help. */
 import { InvalidArgumentError } from 'commander';
-import type { DeviceChange } from '../../api/schema.ts';
-import { parseDuration } from '../../config/units.ts';
+import { parseDuration } from '../../base/units.ts';
+import type { DeviceChange } from '../../contract/schema.ts';
 import type { GpusFlags } from '../gpus.ts';
 import type { Session } from '../session.ts';
 import { type Cli, failed, integer } from './options.ts';

@@ -1,8 +1,10 @@
 /** `init`: its options and help. */
-import type { InitSteps, ServiceType } from '../../ci/service-type.ts';
+
 import { serviceTypes } from '../../ci/types.ts';
+import type { ServiceType } from '../../config/service-type.ts';
 import { exitCodes } from '../exit.ts';
-import type { InitFlags, OpenFrame } from '../init-steps.ts';
+import { type InitSteps, initSteps } from '../init/services.ts';
+import type { InitFlags, OpenFrame } from '../init/steps.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 import { type Cli, failed, wrongOrFailed } from './options.ts';
 
@@ -21,10 +23,10 @@ export function addInitCommands(program: Cli): void {
     .option('--force', 'overwrite the config')
     .after(`\nExample:\n  onejob init own-queue\n\n${ending}`)
     .does(wrongOrFailed, async (session, { force = false }: { force?: boolean }) =>
-      (await import('../init-steps.ts')).initOwnQueue(session, { force }),
+      (await import('../init/steps.ts')).initOwnQueue(session, { force }),
     );
 
-  for (const service of serviceTypes) if (service.init !== null) addSteps(init, service, service.init);
+  for (const service of serviceTypes) if (service.type !== 'own-queue') addSteps(init, service, initSteps[service.type]);
 }
 
 function addSteps(
@@ -52,7 +54,7 @@ ${ending}`)
     .does(wrongOrFailed, async (session, given: Omit<GlobalFlags, 'host'> & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
       const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
-      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-steps.ts'), import('../init-ask.ts')]);
+      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init/steps.ts'), import('../init/ask.ts')]);
       const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
       return unlessInterrupted(session.output, () => run(session, flags, open));
     });
@@ -60,9 +62,10 @@ ${ending}`)
 
 /** Lists what onejob can write a config for. */
 async function listServices({ output }: Session): Promise<number> {
-  const steps = serviceTypes.flatMap(({ type, init }) =>
-    init === null ? [] : [[type, `asks for ${init.asks}, checks them, and writes config and token file`]],
-  );
+  const steps = Object.entries(initSteps).map(([type, { asks }]) => [
+    type,
+    `asks for ${asks}, checks them, and writes config and token file`,
+  ]);
   const known = [...steps, ['own-queue', 'reads the cards of this host, and writes a config for jobs of "onejob run"']];
   const rows = known.map(([name, does]) => `  onejob init ${name}    ${does}`);
   if (output.json) await output.value(known.map(([name]) => name));

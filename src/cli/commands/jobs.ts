@@ -1,6 +1,6 @@
 /** `run`, `jobs`, `logs`, `cancel`: their options and help. */
 import { Option } from 'commander';
-import { historyAxes, verdictKinds } from '../../verdict/verdict.ts';
+import { historyAxes, verdictKinds } from '../../contract/verdict.ts';
 import type { ArtifactsFlags } from '../artifacts.ts';
 import type { HistoryFlags } from '../history.ts';
 import type { CancelFlags, ListFlags, LogsFlags, MoveFlags, PruneFlags } from '../jobs.ts';
@@ -230,7 +230,7 @@ Ctrl-C cancels the job; a second one leaves it to the daemon.
 Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not run, or was lost;
 130 cancelled; 137 out of memory; 153 out of disk; 2 wrong usage.`)
     .does(notRun, async (session, command: string[], flags: RunFlags): Promise<number> => {
-      const [{ run }, { runOptions }] = await Promise.all([import('../run.ts'), import('../request.ts')]);
-      return run(session, await runOptions(session.context, command, flags));
+      const [{ runJob }, { runOptions }] = await Promise.all([import('../run.ts'), import('../request.ts')]);
+      return runJob(session, await runOptions(session.context, command, flags));
     });
 }

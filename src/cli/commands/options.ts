@@ -1,6 +1,6 @@
 /** What the definitions of commands share: the options of every command, and parsers of option values. */
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { hasCode } from '../../errors.ts';
+import { hasCode } from '../../base/errors.ts';
 import { exitCodes } from '../exit.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 

@@ -2,7 +2,7 @@
 import { finding, printed } from '../finding.ts';
 import { computing, type GpuProcess, type Inventory } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
-import { at, countOf, type Fields, isFields, jsonIn, mebibytes, numberOf, textOf } from '../said.ts';
+import { at, countOf, type Fields, isFields, jsonIn, mebibytes, readNumber, saidText } from '../said.ts';
 import { amdHost, askAgain } from './host.ts';
 import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
@@ -78,14 +78,14 @@ function amdSmiCard(card: Fields): AmdCard {
   return {
     ...unknownCard,
     index: countOf(card.gpu),
-    pciId: normalPci(textOf(card.bdf) ?? textOf(at(card, 'bus', 'bdf')) ?? ''),
-    uniqueId: uniqueIdOf(textOf(card.hip_uuid)) ?? uniqueIdOf(textOf(at(card, 'asic', 'asic_serial'))),
-    model: modelOf(textOf(at(card, 'asic', 'market_name')), textOf(at(card, 'board', 'product_name'))),
-    chip: textOf(at(card, 'asic', 'device_id')),
-    gfx: /^gfx[0-9a-f]+$/i.exec(textOf(at(card, 'asic', 'target_graphics_version')) ?? '')?.[0] ?? null,
+    pciId: normalPci(saidText(card.bdf) ?? saidText(at(card, 'bus', 'bdf')) ?? ''),
+    uniqueId: uniqueIdOf(saidText(card.hip_uuid)) ?? uniqueIdOf(saidText(at(card, 'asic', 'asic_serial'))),
+    model: modelOf(saidText(at(card, 'asic', 'market_name')), saidText(at(card, 'board', 'product_name'))),
+    chip: saidText(at(card, 'asic', 'device_id')),
+    gfx: /^gfx[0-9a-f]+$/i.exec(saidText(at(card, 'asic', 'target_graphics_version')) ?? '')?.[0] ?? null,
     memoryMiB: mebibytes(at(card, 'vram', 'size') ?? at(card, 'vram', 'vram_size') ?? at(card, 'mem_usage', 'total_vram'), 'MB'),
     memoryUsedMiB: used,
-    renderMinor: countOf(/^renderD(\d+)$/.exec(textOf(card.render) ?? '')?.[1]),
+    renderMinor: countOf(/^renderD(\d+)$/.exec(saidText(card.render) ?? '')?.[1]),
     ecc: eccOf(at(card, 'ras', 'ecc_block_state') ?? at(card, 'ras', 'ecc_block')),
     uncorrectedErrors: uncorrected,
     live: used !== null || uncorrected !== null,
@@ -94,13 +94,13 @@ function amdSmiCard(card: Fields): AmdCard {
 
 /** UMC is the memory controller. */
 function eccOf(blocks: unknown): boolean | null {
-  const state = textOf(at(blocks, 'UMC') ?? at(blocks, 'umc'));
+  const state = saidText(at(blocks, 'UMC') ?? at(blocks, 'umc'));
   return state === null ? null : /^enabled$/i.test(state);
 }
 
 /** A driver built separately has a version; else the tool prints all of /proc/version, without its blanks. */
 function driverOf(value: unknown): string | null {
-  const text = textOf(value);
+  const text = saidText(value);
   return text === null ? null : (/^(?:Linux\s*version\s*)?(\d[\w.-]*)/.exec(text)?.[1] ?? null);
 }
 
@@ -135,14 +135,14 @@ function rocmSmiCard(index: number, fields: Fields): AmdCard {
     gfx: find(fields, /^gfx version$/i, /^gfx\w+$/),
     memoryMiB: memory(fields, /^vram total memory \((\w+)\)$/i),
     memoryUsedMiB: used,
-    live: used !== null || numberOf(find(fields, /^(gpu use \(%\)|temperature \(sensor)/i)) !== null,
+    live: used !== null || readNumber(find(fields, /^(gpu use \(%\)|temperature \(sensor)/i)) !== null,
   };
 }
 
 function find(fields: unknown, key: RegExp, form = /./): string | null {
   if (!isFields(fields)) return null;
   for (const [name, value] of Object.entries(fields)) {
-    const text = key.test(name.trim()) ? textOf(value) : null;
+    const text = key.test(name.trim()) ? saidText(value) : null;
     if (text !== null && form.test(text)) return text;
   }
   return null;
@@ -168,5 +168,5 @@ function processesOf(system: unknown, cards: number): readonly GpuProcess[] | nu
   if (known.some(({ gpus, bytes }) => gpus === null || bytes === null)) return null;
   const holding = known.filter(({ gpus, bytes }) => gpus !== 0 || bytes !== 0);
   if (holding.length > 0 && cards !== 1) return null;
-  return holding.map(({ pid, name, bytes }) => computing(pid, textOf(name), mebibytes(bytes, 'B')));
+  return holding.map(({ pid, name, bytes }) => computing(pid, saidText(name), mebibytes(bytes, 'B')));
 }

@@ -7,7 +7,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci, readText } from '../pci.ts';
-import { countOf, mebibytes, textOf } from '../said.ts';
+import { countOf, mebibytes, saidText } from '../said.ts';
 import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** Types of a card's own memory, visible to the CPU or not. */
@@ -47,7 +47,7 @@ async function readNode(node: string, devices: string, processes: Processes | nu
     ...unknownCard,
     pciId,
     uniqueId: uniqueIdOf(hex(properties.get('unique_id'))),
-    model: modelOf(textOf(product), name === null ? null : `AMD ${name}`),
+    model: modelOf(saidText(product), name === null ? null : `AMD ${name}`),
     chip,
     gfx: targetOf(countOf(properties.get('gfx_target_version'))),
     memoryMiB: banks ?? mebibytes(await readText(join(device, 'mem_info_vram_total')), 'B'),

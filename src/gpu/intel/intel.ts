@@ -18,7 +18,7 @@ import {
   unknownGpu,
 } from '../inventory.ts';
 import { normalPci, type PciCard } from '../pci.ts';
-import { at, countOf, type Fields, filled, isFields, jsonIn, mebibytes, textOf } from '../said.ts';
+import { at, countOf, type Fields, filled, isFields, jsonIn, mebibytes, saidText } from '../said.ts';
 
 /** Address of a processor's built-in graphics, which most desktops have: not a device for jobs. */
 const builtIn = '0000:00:02.0';
@@ -203,19 +203,19 @@ function hasStatus(value: unknown): value is Fields {
 
 /** One card in one output; null for missing values. */
 function cardOf(fields: Fields) {
-  const ecc = textOf(fields.memory_ecc_state) ?? textOf(fields.ecc_state);
+  const ecc = saidText(fields.memory_ecc_state) ?? saidText(fields.ecc_state);
   return {
     index: countOf(fields.device_id),
-    pciId: normalPci(textOf(fields.pci_bdf_address) ?? ''),
-    model: textOf(fields.device_name),
-    driver: textOf(fields.driver_version),
+    pciId: normalPci(saidText(fields.pci_bdf_address) ?? ''),
+    model: saidText(fields.device_name),
+    driver: saidText(fields.driver_version),
     memoryMiB: mebibytes(fields.memory_physical_size_byte, 'B'),
     memoryFreeMiB: mebibytes(fields.memory_free_size_byte, 'B'),
     ecc: ecc === null ? null : /^enabled$/i.test(ecc),
     /** Of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */
     health: Object.entries(fields).flatMap(([part, value]) =>
       hasStatus(value)
-        ? [{ part: part.replaceAll('_', ' '), status: String(value.status), description: textOf(value.description) }]
+        ? [{ part: part.replaceAll('_', ' '), status: String(value.status), description: saidText(value.description) }]
         : [],
     ),
   };
@@ -229,7 +229,7 @@ function processObjects(values: readonly unknown[]) {
 /** Sizes are in units of 1000 bytes (intel/xpumanager, cli/src/lib_core_stub.cpp). */
 function processOf(fields: Fields): { index: number; process: GpuProcess }[] {
   const [pid, index, kilobytes] = [countOf(fields.process_id), countOf(fields.device_id), countOf(fields.mem_size)];
-  const name = textOf(fields.process_name);
+  const name = saidText(fields.process_name);
   // The tool lists itself on every card.
   if (pid === null || pid === 0 || index === null || name === 'xpu-smi') return [];
   const memoryMiB = kilobytes === null ? null : Math.floor((kilobytes * 1000) / 2 ** 20);

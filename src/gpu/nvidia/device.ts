@@ -37,7 +37,7 @@ export function gpuDevice(reading: GpuReading, uuid: string) {
   }
   if (!isUsualUuid(uuid))
     warn('odd-uuid', `${uuid} is not a complete UUID: it is masked or made up, so onejob cannot grant anything by it.`);
-  const { health, findings: complaints } = judge(reading, uuid);
+  const { health, findings: complaints } = judgeDevice(reading, uuid);
   const mig = migOf(reading);
   if (mig !== null && mig.pending !== null) {
     const message = `${uuid}: MIG is ${mig.mode}, but will be ${mig.pending} after its next reset.`;
@@ -193,7 +193,10 @@ const fabric =
  * Whether a job may get it. An unreadable value is "unknown", not "fine"; a missing one (`N/A`) is neither. `subject`: its UUID, or
  * its PCI address where it has none.
  */
-export function judge(reading: GpuReading, subject: string): { readonly health: Health; readonly findings: readonly GpuFinding[] } {
+export function judgeDevice(
+  reading: GpuReading,
+  subject: string,
+): { readonly health: Health; readonly findings: readonly GpuFinding[] } {
   const complaints = complaintsOf(reading, subject);
   const open = complaints.length > 0 ? [] : openQuestions(reading);
   const uncorrectedErrors = uncorrected(reading);

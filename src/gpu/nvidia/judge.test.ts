@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { judge } from './device.ts';
+import { judgeDevice } from './device.ts';
 import type { Facts, GpuField, GpuReading } from './reading.ts';
 
 const well: Facts<GpuField> = { memoryTotal: '40960 MiB', memoryUsed: '0 MiB', temperature: '30 C', performanceState: 'P0' };
@@ -12,7 +12,7 @@ const reading = (facts: Facts<GpuField>, more: Partial<GpuReading> = {}): GpuRea
   ...more,
 });
 const of = (facts: Facts<GpuField>, more: Partial<GpuReading> = {}) => {
-  const { health, findings } = judge(reading(facts, more), 'GPU-1');
+  const { health, findings } = judgeDevice(reading(facts, more), 'GPU-1');
   return { state: health.state, codes: findings.map((each) => each.code), health };
 };
 

@@ -2,16 +2,17 @@
  * The NVIDIA GPUs of one host, from all sources. It lists a device only under a UUID that was printed. It considers none gone
  * because a tool did not finish: the set is complete only when every expected GPU is either listed or reported as lost.
  */
-import { builtInTables } from '../../images/tables.ts';
+
 import { clip, distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
 import { isInMigMode } from '../mig.ts';
 import { normalPci } from '../pci.ts';
-import { gpuDevice, judge, migDevice } from './device.ts';
+import { builtInTables } from '../tables.ts';
+import { gpuDevice, judgeDevice, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
 import { readProcGpus } from './list.ts';
 import { fillUp, type GpuReading, type MigReading } from './reading.ts';
-import { type NvidiaParts, type Source, sourcesOf } from './sources.ts';
+import { type NvidiaParts, sourcesOf, type ToolSource } from './sources.ts';
 import { cudaVersion, driverVersion, gpuUuid, isUnread, migUuid, readProcVersion, said } from './values.ts';
 
 /** Never throws, whatever the outputs are. */
@@ -44,7 +45,7 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
 const needless: ReadonlySet<string> = new Set(['tool-missing', 'no-devices', 'driver-not-loaded']);
 
 /** `isEmpty`: there is certainly no GPU. `lost`: PCI addresses of GPUs that exist but that nvidia-smi no longer lists. */
-function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly Source[], gpus: readonly Joined[]) {
+function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly ToolSource[], gpus: readonly Joined[]) {
   const complaints = sources.flatMap((source) => source.findings);
   const onBus = pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
   const count = onBus?.length ?? null;
@@ -95,7 +96,7 @@ function namelessFindings({ pciId, reading }: Joined): readonly GpuFinding[] {
   const { index, uuid } = reading.facts;
   const who = pciId ?? (index === undefined ? 'A GPU' : `GPU ${index}`);
   // It has a problem in place of each value, also of its UUID.
-  if (reading.trouble !== null) return judge(reading, who).findings;
+  if (reading.trouble !== null) return judgeDevice(reading, who).findings;
   if (isUnread(uuid))
     return [finding('error', 'gpu-unknown', pciId ?? 'host', `${who} does not answer: its UUID reads "${uuid}".`, reboot)];
   const name = said(reading.facts.model) ?? 'A GPU';
@@ -148,7 +149,7 @@ function twins(byUuid: ReadonlyMap<string, readonly Device[]>): GpuFinding[] {
 }
 
 /** The tool did not find libcuda. Jobs use the host's, so they will not find it either. */
-function libcuda(sources: readonly Source[]): GpuFinding[] {
+function libcuda(sources: readonly ToolSource[]): GpuFinding[] {
   if (!sources.some(({ cuda }) => /^\W*not found/i.test(cuda ?? ''))) return [];
   const message = 'nvidia-smi finds no libcuda on this host: jobs get that library from the host, so CUDA will not start in them.';
   const hint = "Install the driver's compute libraries (libcuda1, libnvidia-compute-…).";
@@ -170,17 +171,17 @@ type Joined = ReturnType<typeof joined>;
 interface Entry {
   uuid: string | null;
   pciId: string | null;
-  readings: { readonly reading: GpuReading; readonly kind: Source['kind'] | 'proc' }[];
+  readings: { readonly reading: GpuReading; readonly kind: ToolSource['kind'] | 'proc' }[];
 }
 
 /**
  * Joins the readings of the same GPU from several outputs: by UUID, else by PCI address. A finding here means that the set of
  * devices is uncertain.
  */
-function join(sources: readonly Source[], proc: readonly GpuReading[]) {
+function join(sources: readonly ToolSource[], proc: readonly GpuReading[]) {
   const findings: GpuFinding[] = [];
   const entries: Entry[] = [];
-  const add = (reading: GpuReading, kind: Source['kind'] | 'proc') => {
+  const add = (reading: GpuReading, kind: ToolSource['kind'] | 'proc') => {
     const uuid = gpuUuid(reading.facts.uuid);
     const pciId = normalPci(said(reading.facts.pciId) ?? '');
     // The driver's own files are about the card at that address, whatever UUID a masked recording gives it.
@@ -252,8 +253,8 @@ function joined({ uuid, pciId, readings }: Entry) {
 }
 
 /** Complete lists that do not contain the same GPUs: something changed between the two calls. */
-function differences(sources: readonly Source[]): GpuFinding[] {
-  const uuidsOf = ({ gpus }: Source) => new Set(gpus.flatMap((gpu) => gpuUuid(gpu.facts.uuid) ?? []));
+function differences(sources: readonly ToolSource[]): GpuFinding[] {
+  const uuidsOf = ({ gpus }: ToolSource) => new Set(gpus.flatMap((gpu) => gpuUuid(gpu.facts.uuid) ?? []));
   const lists = sources.filter((source) => source.whole).map(uuidsOf);
   const [first, ...others] = lists.filter((uuids) => uuids.size > 0);
   const odd = others.flatMap((other) => (first === undefined ? [] : [...first.symmetricDifference(other)]));

@@ -24,10 +24,10 @@ export interface NvidiaParts {
 
 type SourceKind = 'xml' | 'list';
 
-export type Source = NonNullable<ReturnType<typeof sourceOf>>;
+export type ToolSource = NonNullable<ReturnType<typeof sourceOf>>;
 
 /** Those that were asked, the more detailed first. */
-export function sourcesOf(parts: NvidiaParts, module: string | null): readonly Source[] {
+export function sourcesOf(parts: NvidiaParts, module: string | null): readonly ToolSource[] {
   const all = (['xml', 'list'] as const).map((kind) => sourceOf(kind, [parts[kind] ?? []].flat(), module));
   return all.filter((source) => source !== null);
 }

@@ -2,7 +2,7 @@
  * Runs actions: one at a time per sandbox; the newest wins. An effect that is no longer wanted is aborted, and the next one of
  * the same sandbox waits for its end, so nothing is created after its removal.
  */
-import { abortable } from '../../abortable.ts';
+import { abortable } from '../../base/abortable.ts';
 import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { Action, ActionArgs, SlotEvent } from '../../core/slot.ts';
 
@@ -89,7 +89,8 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
     get size(): number {
       return running.size;
     },
-    ...{ start, close },
+    start,
+    close,
   };
 }
 

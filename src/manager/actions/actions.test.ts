@@ -3,16 +3,16 @@ import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import type { CiService } from '../../ci/ci-service.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { decide } from '../../core/decide.ts';
 import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import { createLogFolder, type LogFile, type LogFolder } from '../../logs/log-file.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Made, Runtime, SandboxSpec } from '../../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../../runtimes/gate.ts';
-import type { Made, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
-import { noDevices, Pool } from '../loop/pool.ts';
+import { Pool, withoutDevices } from '../loop/pool.ts';
 import { type ActParts, createExecutors } from './actions.ts';
 
 /** Whose log cannot be read: the gate may have said anything. */
@@ -37,12 +37,11 @@ function workbench() {
   const pool = { config: { name: 'p' }, serviceOf: () => ({}) };
   const it = { isAway: true, posted: null as readonly SlotEvent[] | null };
   const parts = {
-    ...{
-      clock,
-      followers,
-      observer: { unreachable: () => (it.isAway ? 'away' : null) },
-    },
-    ...{ slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} }, deviceManager: null },
+    clock,
+    followers,
+    observer: { unreachable: () => (it.isAway ? 'away' : null) },
+    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
+    deviceManager: null,
     registrations: { drop: async () => {} },
   } as unknown as ActParts;
   const stop = new AbortController();
@@ -70,12 +69,14 @@ function releasing(sync: () => Promise<void>) {
   const done: string[] = [];
   const clock = handClock(undefined, 1);
   const runtime = {
-    ...{ name: 'docker', capabilities: { workspace: () => '/w' } },
+    name: 'docker',
+    capabilities: { workspace: () => '/w' },
     release: async () => void done.push('script'),
     remove: async () => void done.push('removed'),
   } as unknown as Runtime;
   const service = {
-    ...{ name: 'own', capabilities: { binds: 'late' } },
+    name: 'own',
+    capabilities: { binds: 'late' },
     register: async () => ({ script: 'true', files: null }),
     deregister: async () => ({ ran: null }),
   } as unknown as CiService;
@@ -83,9 +84,13 @@ function releasing(sync: () => Promise<void>) {
   const slot = { key: 'p/1', runtime: 'docker', devices: [], agent, leaving: [] };
   const pool = { config: { name: 'p' }, service, serviceOf: () => service };
   const parts = {
-    ...{ clock, slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} }, deviceManager: null },
+    clock,
+    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
+    deviceManager: null,
     followers: { follow: () => ({ state: 'ready' }), until: async () => true, hasBegun: () => true, drop: async () => {} },
-    ...{ registrations: { drop: async () => {} }, observer: { unreachable: () => null }, held: { keep: async () => false } },
+    registrations: { drop: async () => {} },
+    observer: { unreachable: () => null },
+    held: { keep: async () => false },
     synced: () => {
       done.push('sync');
       return sync();
@@ -136,8 +141,13 @@ test.each([
   const seen = followers.follow('a', runtime);
   await expect.poll(() => seen.state).toBe('released');
   const parts = {
-    ...{ clock, followers, slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} }, deviceManager: null },
-    ...{ registrations: { drop: async () => {} }, observer: { unreachable: () => null }, synced: async () => {} },
+    clock,
+    followers,
+    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
+    deviceManager: null,
+    registrations: { drop: async () => {} },
+    observer: { unreachable: () => null },
+    synced: async () => {},
   } as unknown as ActParts;
   const events = await createExecutors(parts).release(
     { act: 'release', agent: 'a', job: 'j' },
@@ -173,20 +183,22 @@ test('the sandbox of a job is removed only once its end is on disk', async () =>
 test('the image of a sandbox is learned even if the sandbox cannot be made', async () => {
   const config = { name: 'p', recipe: plainRecipe, imageRecipe: null, caches: [] } as unknown as PoolConfig;
   const runtime = {
-    ...{ name: 'docker', capabilities: { images: true } },
+    name: 'docker',
+    capabilities: { images: true },
     async prepare(_spec: SandboxSpec, _progress: unknown, _signal: AbortSignal, chosen?: (made: Made) => void) {
       chosen?.({ fingerprint: 'f', imageId: 'sha256:two' });
       throw new OnejobError('E_USER_UNKNOWN', 'The image has no such user.');
     },
   } as unknown as Runtime;
   const service = { name: 'own', capabilities: { binds: 'late' } } as unknown as CiService;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
   const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
   const learned: (string | undefined)[] = [];
   const parts = {
     clock: handClock(),
     slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
-    ...{ deviceManager: null, caches: { ensure: async () => {} } },
+    deviceManager: null,
+    caches: { ensure: async () => {} },
     fingerprints: { made: (_key: string, _about: unknown, { imageId }: Made) => void learned.push(imageId) },
   } as unknown as ActParts;
   const { prepare } = createExecutors(parts);
@@ -208,7 +220,7 @@ test.each([
   } as unknown as Runtime;
   const jobs = { namesImage: () => names, recipeFor: () => null };
   const service = { name: 'own', capabilities: { binds: 'late' }, jobs } as unknown as CiService;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
   const slot = emptySlot({ key: 'p/1', runtime: 'process', grace: 0 });
   const parts = {
     clock: handClock(),
@@ -231,7 +243,8 @@ function retiring(retire: () => Promise<string | null>, startedAt: number) {
   const service = { capabilities: { binds: 'early', terms: 2 }, retire };
   const pool = { config: { name: 'p' }, serviceOf: () => service, limitOf: () => null };
   const parts = {
-    ...{ clock, slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} } },
+    clock,
+    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
     registrations: {},
   } as unknown as ActParts;
   const executors = createExecutors(parts);

@@ -1,13 +1,21 @@
 /** The executors: the only place where a slot's actions reach a runtime or a CI service. Each may run again after a crash. */
-import { type AgentContext, type AgentFiles, type EndedContext, endedWithoutJob, type Registration } from '../../ci/ci-service.ts';
+
+import type { Failure } from '../../base/errors.ts';
+import { attempt, isJobsOwn, OnejobError, toFailure } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import type { AgentId, Exit, Failure, JobId, Slot, SlotEvent } from '../../core/slot.ts';
-import { attempt, isJobsOwn, OnejobError, toFailure } from '../../errors.ts';
+import type { AgentId, Exit, JobId, Slot, SlotEvent } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
 import { outputTail } from '../../logs/select.ts';
+import {
+  type AgentContext,
+  type AgentFiles,
+  type EndedContext,
+  endedWithoutJob,
+  type Registration,
+} from '../../ports/ci-service.ts';
+import type { Made, Recipe, Runtime, SandboxSpec } from '../../ports/runtime.ts';
 import { frame } from '../../runtimes/gate.ts';
-import type { Made, Recipe, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
 import type { Caches } from '../caches/caches.ts';
 import type { DeviceManager } from '../devices/device-manager.ts';
 import type { Held } from '../held/held.ts';

@@ -1,5 +1,5 @@
 import { beforeEach, expect, it } from 'vitest';
-import type { Mount, Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { Mount, Recipe, Runtime } from '../../ports/runtime.ts';
 import type { Pool } from '../loop/pool.ts';
 import { createDiagnosticSandboxes } from './probe-sandbox.ts';
 
@@ -47,7 +47,11 @@ it("is like the pool's first slot, with what its service adds, without its cache
   expect(await sandbox?.ask('hello', patient)).toBe('said hello');
   expect(made).toEqual([
     {
-      ...{ image: 'x:1', pull: 'never', network: 'default', user: 'agent', env: { A: 'box-p-1' } },
+      image: 'x:1',
+      pull: 'never',
+      network: 'default',
+      user: 'agent',
+      env: { A: 'box-p-1' },
       mounts: [mount('/c/box-p-1', '/c', null)],
       tmpfs: { '/t': 'size=1m', '/root': expect.stringContaining('exec') },
     },

@@ -5,7 +5,7 @@ import { Folder } from '../../../test/kit/config.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { lookAtPlaces } from '../../config/check-mounts.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import type { Mount } from '../../runtimes/runtime.ts';
+import type { Mount } from '../../ports/runtime.ts';
 import { createMountPlaces } from './places.ts';
 
 let dir: Scratch;
@@ -27,7 +27,7 @@ afterEach(() => dir[Symbol.dispose]());
 async function places(agents: PoolConfig['agents'], ...hosts: string[]) {
   const recipe = { mounts: hosts.map((host) => mount(host)) };
   const pools = [{ name: 'p', agents, agentName: 'agent-{n}', hooks: null, plugins: null, recipe }] as unknown as PoolConfig[];
-  const guarded = { stateDir: at('state'), socket: at('state', 'onejob.sock'), secretsKey: null, services: [], notify: null };
+  const guarded = { stateDir: at('state'), socket: at('state', 'onejob.sock'), secrets: [] };
   const config = { ...guarded, host: 'gpu', pools };
   return createMountPlaces({ ...config, places: await lookAtPlaces(config) });
 }

@@ -5,9 +5,9 @@
 import { type Guarded, hostPathProblem, mountProblemFor } from '../../config/check-mounts.ts';
 import type { Config } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
-import { isNamed } from '../../config/volumes.ts';
+import type { Mount } from '../../ports/runtime.ts';
 import { mountChanged } from '../../runtimes/mounts.ts';
-import type { Mount } from '../../runtimes/runtime.ts';
+import { isNamed } from '../../schema/volumes.ts';
 import { follow, type Look, lookAt } from '../../system/real-path.ts';
 
 export type MountPlaces = ReturnType<typeof createMountPlaces>;

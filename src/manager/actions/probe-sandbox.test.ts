@@ -1,10 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterEach, expect, it } from 'vitest';
-import { systemClock } from '../../clock.ts';
 import type { AgentId } from '../../core/slot.ts';
+import type { LogChunk, Runtime, SandboxSpec } from '../../ports/runtime.ts';
 import { gateScript } from '../../runtimes/gate.ts';
-import type { LogChunk, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { createSandboxProbe, type SandboxProbe } from './probe-sandbox.ts';
 
 /** Sandboxes that are nothing but a gate of their own each. */

@@ -3,18 +3,18 @@
  * it registers an agent, or what an agent would find. Such a sandbox has no devices and no slot, and is removed afterwards.
  * Remembered answers come from sandboxes without mounts and network, so they depend only on the image.
  */
-import { createShared, type Progress } from '../../abortable.ts';
-import type { DiagnosticSandboxes } from '../../ci/ci-service.ts';
+import { createShared, type Progress } from '../../base/abortable.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import type { DiagnosticSandboxes } from '../../ports/ci-service.ts';
+import { type Recipe, type Runtime, type SandboxSpec, start } from '../../ports/runtime.ts';
 import { frame, MarkerFilter } from '../../runtimes/gate.ts';
-import { type Recipe, type Runtime, type SandboxSpec, start } from '../../runtimes/runtime.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import { poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
-export interface Question {
+export interface ProbeQuestion {
   readonly runtime: Runtime;
   /** The spec of the agent that it is for. */
   readonly spec: SandboxSpec;
@@ -43,7 +43,7 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
    * the last one waits until the sandbox is removed.
    * @throws OnejobError of the runtime, or E_GATE_ENDED if the script did not finish
    */
-  async function ask({ runtime, spec, fingerprint, script }: Question, signal: AbortSignal): Promise<string> {
+  async function ask({ runtime, spec, fingerprint, script }: ProbeQuestion, signal: AbortSignal): Promise<string> {
     const key = `${fingerprint}\n${script}`;
     const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
     const bare = { ...spec, recipe: { ...spec.recipe, mounts: [], network } };
@@ -83,7 +83,7 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
      * As `ask`, but with the mounts and the network of an agent, which are what is inspected, and not remembered.
      * @throws OnejobError as `ask`
      */
-    look: ({ runtime, spec, script }: Omit<Question, 'fingerprint'>, signal: AbortSignal): Promise<string> =>
+    look: ({ runtime, spec, script }: Omit<ProbeQuestion, 'fingerprint'>, signal: AbortSignal): Promise<string> =>
       run(runtime, spec, script, signal),
   };
 }

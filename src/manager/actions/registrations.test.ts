@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import type { Registration } from '../../ci/ci-service.ts';
+import type { Registration } from '../../ports/ci-service.ts';
 import { Registrations } from './registrations.ts';
 
 const made = (id: string): Registration => ({ id, script: '', files: null });

@@ -2,9 +2,9 @@
  * Registrations of agents that bind early, made while their sandboxes wait at the gate, so that a free slot needs no call to the
  * CI service. Script and credential are only in memory: after a restart a new registration replaces the old one.
  */
-import { abortable } from '../../abortable.ts';
-import type { Registration } from '../../ci/ci-service.ts';
+import { abortable } from '../../base/abortable.ts';
 import type { AgentId } from '../../core/slot.ts';
+import type { Registration } from '../../ports/ci-service.ts';
 
 type Register = (signal: AbortSignal) => Promise<Registration>;
 

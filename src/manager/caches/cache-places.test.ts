@@ -4,7 +4,11 @@ import type { CachePlace } from './cache-places.ts';
 import { hasEnded, isIdle } from './cache-places.ts';
 
 const place = (changes: Partial<CachePlace> = {}): CachePlace => ({
-  ...{ pool: 'gpu', agent: 'gpu.1', repository: null, cache: 'depot', path: '/caches/x' },
+  pool: 'gpu',
+  agent: 'gpu.1',
+  repository: null,
+  cache: 'depot',
+  path: '/caches/x',
   ...changes,
 });
 const slot = (key: string, changes: Partial<Slot> = {}): Slot => ({

@@ -2,11 +2,11 @@
 import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
+import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { isNamed, untrustedFolder } from '../../config/volumes.ts';
 import type { Slot } from '../../core/slot.ts';
-import { codeOf, messageOf, OnejobError } from '../../errors.ts';
-import type { Mount } from '../../runtimes/runtime.ts';
+import type { Mount } from '../../ports/runtime.ts';
+import { isNamed, untrustedFolder } from '../../schema/volumes.ts';
 import { poolOf } from '../loop/pool.ts';
 
 /** One named cache of one slot, or of the untrusted jobs of one repository in a pool. */

@@ -4,8 +4,8 @@ import { mkdirSync, readdirSync, readFileSync, statSync, symlinkSync, utimesSync
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
-import type { Mount } from '../../runtimes/runtime.ts';
+import type { Mount } from '../../ports/runtime.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import type { CachePlace, WantedCaches } from './cache-places.ts';
 import { type Caches, createCaches, unusedAfter, unwantedAfter } from './caches.ts';
 

@@ -1,8 +1,9 @@
 /** Ends jobs whose files exceed their pool's `disk`, which no storage enforces everywhere: until the next check they may grow. */
+
+import type { Log } from '../../base/log.ts';
 import { type Clock, every } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
+import type { Runtime } from '../../ports/runtime.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface DiskWatchParts {

@@ -2,9 +2,9 @@
 import { rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { formatBytes } from '../../config/units.ts';
-import { attempt, messageOf, OnejobError } from '../../errors.ts';
-import { type Finding, problem as failing } from '../../finding.ts';
+import { attempt, messageOf, OnejobError } from '../../base/errors.ts';
+import { type Finding, problem as failing } from '../../base/finding.ts';
+import { formatBytes } from '../../base/units.ts';
 import { storeFault } from '../../store/fault.ts';
 import { measure } from './cache-tree.ts';
 

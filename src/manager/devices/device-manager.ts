@@ -1,13 +1,14 @@
 /** Puts together everything about devices, only if a pool asks for devices: on other hosts no GPU tool ever runs. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Finding } from '../../base/finding.ts';
+import type { Log } from '../../base/log.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig, RepairCommand } from '../../config/config.ts';
-import { deviceFindings } from '../../config/device-findings.ts';
+import { choiceFindings } from '../../config/device-findings.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type AgentId, emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
-import type { Finding } from '../../finding.ts';
-import { type EngineFacts, gpuDoctor } from '../../gpu/doctor.ts';
+import type { EngineFacts } from '../../gpu/host-facts.ts';
 import { readHostFacts } from '../../gpu/host-facts.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { createKernelLog } from '../../gpu/kernel-reader.ts';
@@ -17,10 +18,9 @@ import { hostFault } from '../../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../../gpu/run.ts';
 import { cpusNear } from '../../gpu/topology.ts';
 import { archOf } from '../../images/request.ts';
-import type { Log } from '../../log.ts';
+import type { Runtime } from '../../ports/runtime.ts';
 import { gateNodes } from '../../runtimes/devices.ts';
 import { isAgentUid } from '../../runtimes/process/uids.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
 import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Pool } from '../loop/pool.ts';
@@ -28,6 +28,7 @@ import type { Reconciler } from '../loop/reconciler.ts';
 import { createDeviceReservations } from './device-reservations.ts';
 import { createDeviceUses } from './device-use.ts';
 import { createDeviceWatch } from './device-watch.ts';
+import { gpuDoctor } from './doctor.ts';
 import { KnownDevices } from './known-devices.ts';
 import { createQuarantine, type Quarantine } from './quarantine.ts';
 import { createDeviceRegistry, isUnused, nextDemand } from './registry.ts';
@@ -76,7 +77,10 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   });
   const known = new KnownDevices({ clock, store });
   const registry = createDeviceRegistry({
-    ...{ clock, pools, known, locks },
+    clock,
+    pools,
+    known,
+    locks,
     slots: () => reconciler.slots,
     waiting: (name) => {
       const pool = poolNamed(name);
@@ -94,7 +98,9 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   });
   const tools = runner ?? createRunner({ clock, path: [path, ...vendorFolders].join(':') });
   const probe = createProbe({
-    ...{ now: clock.now, runner: tools, path },
+    now: clock.now,
+    runner: tools,
+    path,
     topology: pools.some(({ devices: { count } }) => count !== 1),
     ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
   });
@@ -106,7 +112,12 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   });
   const use = createDeviceUses({ clock, runner: tools, isLooking: () => probe.isLooking, slots: () => reconciler.slots });
   const watch = createDeviceWatch({
-    ...{ clock, log, registry, probe, kernel, groupsOf },
+    clock,
+    log,
+    registry,
+    probe,
+    kernel,
+    groupsOf,
     owner: store.owner,
     // The processes that a simulated tool reports are not this host's.
     ...(runner !== undefined && root !== null && { proc: join(root, 'proc') }),
@@ -125,20 +136,31 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     },
   });
   const quarantine: Quarantine = createQuarantine({
-    ...{ clock, log, registry },
+    clock,
+    log,
+    registry,
     bootId: store.bootId,
     again: (uuid, signal) => verifier.again(uuid, signal),
     repair: (uuid, reason) => repair.put({ uuid, pciId: (registry.device(uuid) ?? known.get(uuid))?.pciId ?? null, reason }),
   });
-  const repair = createRepair({ ...{ clock, log, path }, command: parts.repair, again: quarantine.look });
+  const repair = createRepair({ clock, log, path, command: parts.repair, again: quarantine.look });
   const verifier = createVerifier({
-    ...{ clock, log, registry, store, watch, quarantine, groupsOf },
+    clock,
+    log,
+    registry,
+    store,
+    watch,
+    quarantine,
+    groupsOf,
     isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
     isStopping: () => reconciler.stopping,
     missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
   const reservations = createDeviceReservations({
-    ...{ clock, log, registry, quarantine },
+    clock,
+    log,
+    registry,
+    quarantine,
     again: verifier.again,
     isBusy: (uuid) =>
       reconciler.slots
@@ -159,7 +181,12 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   }
 
   return {
-    ...{ registry, watch, verifier, quarantine, reservations, use },
+    registry,
+    watch,
+    verifier,
+    quarantine,
+    reservations,
+    use,
     proofs: store.proofs,
     slotChanged(slot: Slot): void {
       registry.slotChanged(slot);
@@ -188,14 +215,14 @@ export function openDeviceManager(parts: DeviceManagerParts) {
       // A fault that holds all pools back is reported with the pools.
       const fault = hostFault(inventory);
       const host = fault === null ? found : found.filter(({ message }) => !fault.message.endsWith(message));
-      return [...host, ...deviceFindings({ pools }, inventory)];
+      return [...host, ...choiceFindings({ pools }, inventory)];
     },
     /** Looks once, then regularly. */
     async start(): Promise<void> {
       await watch.start();
       if (isClosed) return;
       const { inventory } = registry;
-      for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory))
+      for (const { subject, message, hint } of inventory === null ? [] : choiceFindings({ pools }, inventory))
         log.warn('devices', { what: subject, reason: message, hint });
       quarantine.start();
       reservations.start();

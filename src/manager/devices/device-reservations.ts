@@ -2,9 +2,10 @@
  * Devices that a person reserved. A reservation ends by itself when its time is over, also after a restart. Before a job gets the
  * device again it is checked like after an agent: if it is not clean, it goes to quarantine.
  */
+
+import { toFailure } from '../../base/errors.ts';
 import { Timers } from '../../core/clock.ts';
 import type { DeviceId } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
 import { memoryWait } from '../../gpu/proof-checks.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DeviceHost, devicePool } from '../../../test/support/device-host.ts';
 import { gpu, instance } from '../../../test/support/devices.ts';
-import type { DeviceView } from '../../api/schema.ts';
+import type { DeviceView } from '../../contract/schema.ts';
 import { createDeviceRequests, missingDevices, poolDevices } from './device-views.ts';
 
 let host: DeviceHost;

@@ -1,4 +1,8 @@
 /** Devices as people see them, and people's requests about them. None of it affects a running job. */
+
+import { OnejobError } from '../../base/errors.ts';
+import { fits } from '../../config/conditions.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import type {
   DeviceAnswer,
   DeviceChange,
@@ -9,13 +13,10 @@ import type {
   ProofView,
   QuarantinedView,
   UseView,
-} from '../../api/schema.ts';
-import { fits } from '../../config/conditions.ts';
-import type { PoolConfig } from '../../config/config.ts';
+} from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { Allocatable } from '../../core/lease.ts';
 import type { DeviceId, Slot } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { isInMigMode, profileOf } from '../../gpu/mig.ts';
 import type { KnownDevice } from '../../store/devices.ts';

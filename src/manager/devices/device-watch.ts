@@ -1,6 +1,7 @@
 /** Looks at the host's GPUs regularly and for waiting proofs. A fault of the whole host pauses only the pools with devices. */
+
+import { toFailure } from '../../base/errors.ts';
 import type { AgentId, DeviceId, Slot } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import type { KernelLog, KernelLook } from '../../gpu/kernel-reader.ts';
 import type { Probe } from '../../gpu/probe.ts';
@@ -19,7 +20,7 @@ interface DeviceWatchParts extends Pick<QuarantineParts, 'clock' | 'log' | 'regi
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
   readonly listener: {
     /** Called after each look with the devices that no agent uses. */
-    idle(look: Look, devices: readonly Device[]): void;
+    idle(look: DeviceLook, devices: readonly Device[]): void;
     /** Called after each look, once the devices have been allocated. */
     looked(inventory: Inventory): void;
     /** Holds the pools with devices back, with the reason; null lets them continue. */
@@ -27,7 +28,7 @@ interface DeviceWatchParts extends Pick<QuarantineParts, 'clock' | 'log' | 'regi
   };
 }
 
-export interface Look {
+export interface DeviceLook {
   readonly inventory: Inventory;
   readonly owners: ReadonlyMap<number, ProcessOwner>;
   readonly kernel: KernelLook;
@@ -49,7 +50,7 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
   let isWaiting = false;
 
   /** A look that began at most `maxAge` ms ago; 0: one that begins now. @throws when aborted or closed */
-  async function look(maxAge: number, signal: AbortSignal): Promise<Look> {
+  async function look(maxAge: number, signal: AbortSignal): Promise<DeviceLook> {
     const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, abort.signal]) });
     const seen = { inventory, owners: ownersOf(pidsOn(inventory), { proc }), kernel: await kernel.look() };
     take(seen);
@@ -92,7 +93,7 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
     cancel = clock.after(isWaiting ? lookSoon : lookEvery, () => void start());
   }
 
-  function take(look: Look): void {
+  function take(look: DeviceLook): void {
     const { inventory, owners } = look;
     const fault = hostFault(inventory);
     const why = fault === null ? null : `${fault.message}${fault.hint === null ? '' : ` ${fault.hint}`}`;
@@ -134,7 +135,10 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
     get fault(): string | null {
       return trouble;
     },
-    ...{ start, look, ours: oursNow, close },
+    start,
+    look,
+    ours: oursNow,
+    close,
   };
 }
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { gpu as card } from '../../../test/support/devices.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { Lease } from '../../core/lease.ts';
-import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { Store } from '../../store/store.ts';

@@ -1,8 +1,9 @@
 /** Stored facts about devices, beyond a look and a restart: which slot leased them, quarantine, reservation, baseline. */
+
+import { OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { Lease } from '../../core/lease.ts';
 import type { DeviceId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { profileOf } from '../../gpu/mig.ts';
 import { normalPci } from '../../gpu/pci.ts';

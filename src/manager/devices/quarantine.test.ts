@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { clean, DeviceHost, dirty, occupied, unknown } from '../../../test/support/device-host.ts';
 import { gpu } from '../../../test/support/devices.ts';
-import type { Verdict } from '../../gpu/proof.ts';
+import type { ProofVerdict } from '../../gpu/proof.ts';
 import { createQuarantine } from './quarantine.ts';
 
 let host: DeviceHost;
@@ -13,7 +13,7 @@ afterEach(() => host[Symbol.dispose]());
 
 const minute = 60_000;
 const noMark = { seq: null, at: null };
-const fault = { ...dirty, remedy: 'look' } as Extract<Verdict, { kind: 'dirty' }>;
+const fault = { ...dirty, remedy: 'look' } as Extract<ProofVerdict, { kind: 'dirty' }>;
 const state = () => host.registry.stateOf('GPU-0000');
 const put = (verdict = fault) => host.quarantine.put('GPU-0000', verdict, noMark);
 

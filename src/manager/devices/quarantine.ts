@@ -1,10 +1,11 @@
 /** Devices out of use until they are shown to be healthy: by a later look, after a reboot, or when a person says so. */
+
+import { toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { type Clock, doubling, Timers } from '../../core/clock.ts';
 import type { DeviceId } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
 import type { KernelMark } from '../../gpu/kernel-log.ts';
-import type { Verdict } from '../../gpu/proof.ts';
-import type { Log } from '../../log.ts';
+import type { ProofVerdict } from '../../gpu/proof.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { DeviceRegistry } from './registry.ts';
 
@@ -13,11 +14,11 @@ export interface QuarantineParts {
   readonly log: Log;
   readonly registry: DeviceRegistry;
   readonly bootId: string;
-  readonly again: (uuid: DeviceId, signal: AbortSignal) => Promise<{ readonly verdict: Verdict; readonly mark: KernelMark }>;
+  readonly again: (uuid: DeviceId, signal: AbortSignal) => Promise<{ readonly verdict: ProofVerdict; readonly mark: KernelMark }>;
   readonly repair: (uuid: DeviceId, reason: string) => void;
 }
 
-type Dirty = Extract<Verdict, { kind: 'dirty' }>;
+type Dirty = Extract<ProofVerdict, { kind: 'dirty' }>;
 type Record = NonNullable<KnownDevice['quarantine']>;
 
 const noMark: KernelMark = { seq: null, at: null };

@@ -3,14 +3,15 @@
  * something has changed, and tells the loop the affected slots. An incomplete look takes nothing away: a device that it does not
  * list is unknown, not gone (S6).
  */
-import type { DeviceState } from '../../api/schema.ts';
+
+import { OnejobError } from '../../base/errors.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import type { DeviceState } from '../../contract/schema.ts';
 import type { AllocatedSlot } from '../../core/allocate.ts';
 import type { Clock } from '../../core/clock.ts';
 import { sameDevices } from '../../core/plan.ts';
 import { type AgentId, type DeviceId, isEmpty, type Slot } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import type { DeviceLocks } from '../../gpu/lock.ts';
 import type { Near } from '../../gpu/topology.ts';
@@ -302,24 +303,24 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     get partition(): Partition {
       return partitionNow;
     },
-    ...{
-      pools,
-      known,
-      slotDevices,
-      slotsOf,
-      saw,
-      deal,
-      demanded,
-      slotChanged,
-      device,
-      leased,
-      stateOf,
-      whyNot,
-      slotOf,
-      inLine,
-      find,
-    },
-    ...{ change, forget, parentOf },
+    pools,
+    known,
+    slotDevices,
+    slotsOf,
+    saw,
+    deal,
+    demanded,
+    slotChanged,
+    device,
+    leased,
+    stateOf,
+    whyNot,
+    slotOf,
+    inLine,
+    find,
+    change,
+    forget,
+    parentOf,
   };
 }
 

@@ -3,8 +3,8 @@ import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import type { LogFields } from '../../base/log.ts';
 import type { Clock } from '../../core/clock.ts';
-import type { LogFields } from '../../log.ts';
 import { type Broken, createRepair } from './repair.ts';
 
 let dir: Scratch | undefined;

@@ -4,10 +4,11 @@
  * so no credential reaches it (S8). Nothing waits for it: the device stays in quarantine until a look finds it healthy, and exit
  * code 0 only makes that look happen at once.
  */
+
+import type { Log } from '../../base/log.ts';
 import type { RepairCommand } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { DeviceId } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
 import { runOwners } from '../../system/group.ts';
 
 export interface RepairParts {

@@ -4,13 +4,14 @@
  */
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, DeviceId, Slot, SlotEvent } from '../../core/slot.ts';
+import type { Baseline } from '../../gpu/baseline.ts';
 import { type Device, unknownGpu } from '../../gpu/inventory.ts';
 import type { KernelMark } from '../../gpu/kernel-log.ts';
-import { type Baseline, baselineOf, judge, type Verdict } from '../../gpu/proof.ts';
+import { baselineOf, judgeProof, type ProofVerdict } from '../../gpu/proof.ts';
 import type { Proof } from '../../store/devices.ts';
 import type { Store } from '../../store/store.ts';
 import { agentEnded, type OutcomeStore } from '../../verdict/outcomes.ts';
-import type { DeviceWatch, Look } from './device-watch.ts';
+import type { DeviceLook, DeviceWatch } from './device-watch.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
 interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'registry'> {
@@ -68,7 +69,7 @@ export function createVerifier(parts: VerifierParts) {
   }
 
   /** Devices that no agent uses: stores a baseline when they are seen first; puts a failed one in quarantine. */
-  function idle(look: Look, devices: readonly Device[]): void {
+  function idle(look: DeviceLook, devices: readonly Device[]): void {
     for (const device of devices) {
       const known = registry.known.get(device.uuid);
       if (known === undefined || registry.known.whyNot(device.uuid) !== null) continue;
@@ -81,7 +82,7 @@ export function createVerifier(parts: VerifierParts) {
     }
   }
 
-  function baselineNow(device: Device, { inventory, kernel }: Look, before: unknown): Baseline {
+  function baselineNow(device: Device, { inventory, kernel }: DeviceLook, before: unknown): Baseline {
     const context = { boot: bootId, driver: inventory.driver, mark: kernel.mark };
     return baselineOf(device, { ...context, before: (before ?? null) as Baseline | null });
   }
@@ -150,17 +151,17 @@ export function createVerifier(parts: VerifierParts) {
   }
 
   /** Whether a device that is out of use would be found clean now. */
-  async function again(uuid: DeviceId, signal: AbortSignal): Promise<{ verdict: Verdict; mark: KernelMark }> {
+  async function again(uuid: DeviceId, signal: AbortSignal): Promise<{ verdict: ProofVerdict; mark: KernelMark }> {
     const look = await watch.look(0, signal);
     return { verdict: judged(null, uuid, look, clock.now()), mark: look.kernel.mark };
   }
 
-  function judged(slot: Slot | null, uuid: DeviceId, { inventory, owners, kernel }: Look, since: number): Verdict {
+  function judged(slot: Slot | null, uuid: DeviceId, { inventory, owners, kernel }: DeviceLook, since: number): ProofVerdict {
     const device = inventory.devices.find((one) => one.uuid === uuid);
     const kept = (registry.known.get(uuid)?.baseline?.saw ?? null) as Baseline | null;
     // Without a baseline, as after a kill in the middle of a release, it must look like an idle device.
     const baseline = kept ?? unseen(uuid, bootId, inventory.driver, device?.pciId ?? null);
-    return judge({
+    return judgeProof({
       baseline,
       inventory,
       owners,
@@ -175,7 +176,7 @@ export function createVerifier(parts: VerifierParts) {
     });
   }
 
-  function keep(slot: Slot, agent: AgentId, device: DeviceId, verdict: Verdict, took: number): void {
+  function keep(slot: Slot, agent: AgentId, device: DeviceId, verdict: ProofVerdict, took: number): void {
     const message = 'message' in verdict ? verdict.message : null;
     const evidence = { ...verdict.evidence, message, shared: isShared(slot.key) } as unknown as Proof['evidence'];
     const proof = { device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() };

@@ -7,16 +7,16 @@ const minute = 60_000;
 function held(agent: string, more: Partial<HeldSandbox> = {}): HeldSandbox {
   const since = more.since ?? 0;
   return {
-    ...{
-      agent,
-      job: `job-${agent}`,
-      pool: 'gpu',
-      slot: 'gpu/1',
-      name: 'n',
-      runtime: 'docker',
-      recipe: {} as HeldSandbox['recipe'],
-    },
-    ...{ since, until: since + 30 * minute, size: null },
+    agent,
+    job: `job-${agent}`,
+    pool: 'gpu',
+    slot: 'gpu/1',
+    name: 'n',
+    runtime: 'docker',
+    recipe: {} as HeldSandbox['recipe'],
+    since,
+    until: since + 30 * minute,
+    size: null,
     ...more,
   };
 }

@@ -15,7 +15,7 @@ export interface Quota {
 }
 
 /** Bytes of a held sandbox in which a shell is open: when they were first known, and with what open shells have written since. */
-export interface Written {
+export interface HeldWritten {
   readonly first: number;
   readonly now: number;
 }
@@ -29,7 +29,7 @@ const leeway = 0.1;
  */
 export function overQuota(
   held: readonly HeldSandbox[],
-  written: ReadonlyMap<AgentId, Written>,
+  written: ReadonlyMap<AgentId, HeldWritten>,
   pools: Quota['pools'],
 ): Map<AgentId, { readonly bytes: number; readonly limit: number }> {
   const over = new Map<AgentId, { bytes: number; limit: number }>();

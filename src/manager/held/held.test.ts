@@ -3,10 +3,10 @@ import { Writable } from 'node:stream';
 import { expect, onTestFinished, test, vi } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { scratch } from '../../../test/support/scratch.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import type { Recipe, Runtime, ShellSpec } from '../../runtimes/runtime.ts';
+import type { Recipe, Runtime, ShellSpec } from '../../ports/runtime.ts';
 import { openStore } from '../../store/store.ts';
 import { createHeld, type HeldParts } from './held.ts';
 
@@ -31,9 +31,14 @@ function host() {
   const sandboxes = new Map<AgentId, { held: boolean }>();
   const shells: { spec: ShellSpec; signal: AbortSignal; end: (code: number) => void }[] = [];
   const it = {
-    ...{ free: 0.5 as number, size: 7 as number | null, failing: false, calls: [] as string[], inSlots: new Set<AgentId>() },
+    free: 0.5 as number,
+    size: 7 as number | null,
+    failing: false,
+    calls: [] as string[],
+    inSlots: new Set<AgentId>(),
     /** How often files were measured, and the ms that it takes. */
-    ...{ measured: 0, slow: 0 },
+    measured: 0,
+    slow: 0,
     /** Where they differ from `size`. */
     sizes: new Map<AgentId, number>(),
     /** The files are there, but their copy for a shell vanishes. */
@@ -81,7 +86,11 @@ function host() {
   const changed: string[] = [];
   const open = (more: Partial<HeldParts> = {}) =>
     createHeld({
-      ...{ clock, table: store.held, transaction: store.transaction, temporary: false, minFree: 0.1 },
+      clock,
+      table: store.held,
+      transaction: store.transaction,
+      temporary: false,
+      minFree: 0.1,
       log: { info() {}, warn() {}, error() {} },
       runtimes: () => [runtime],
       pools: [{ name: 'gpu', disk: null, holdFailed: 30 * minute }],
@@ -119,7 +128,17 @@ function host() {
     dir[Symbol.dispose]();
   });
   return {
-    ...{ it, clock, store, sandboxes, shells, changed, runtime, open, failed, end, advance },
+    it,
+    clock,
+    store,
+    sandboxes,
+    shells,
+    changed,
+    runtime,
+    open,
+    failed,
+    end,
+    advance,
     get held() {
       return settings.held;
     },

@@ -6,18 +6,18 @@
  * manager that is killed anywhere neither loses nor leaks one. A shell ends with its client, its hold and its manager.
  */
 
-import type { JobView } from '../../api/schema.ts';
+import { hasCode, OnejobError, toFailure } from '../../base/errors.ts';
+import { type Finding, fine } from '../../base/finding.ts';
+import type { Log } from '../../base/log.ts';
+import { formatBytes } from '../../base/units.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { formatBytes } from '../../config/units.ts';
+import type { JobView } from '../../contract/schema.ts';
 import { type Clock, every } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import { hasCode, OnejobError, toFailure } from '../../errors.ts';
-import { type Finding, fine } from '../../finding.ts';
-import type { Log } from '../../log.ts';
-import type { Holding, Recipe, RunningShell, Runtime, ShellSpec } from '../../runtimes/runtime.ts';
+import type { Holding, Recipe, RunningShell, Runtime, ShellSpec } from '../../ports/runtime.ts';
 import type { HeldSandbox, HeldTable } from '../../store/held.ts';
 import type { MountPlaces } from '../actions/places.ts';
-import { endedHolds, overQuota, type Quota, type Written } from './decide.ts';
+import { endedHolds, type HeldWritten, overQuota, type Quota } from './decide.ts';
 
 /** `hold`: written down, not kept yet. `unhold`: given up, still there. `unheld`: gone, still written down. */
 export type HoldBoundary = 'hold.intent' | 'hold.effect' | 'unhold.intent' | 'unhold.effect';
@@ -72,7 +72,7 @@ export function createHeld(parts: HeldParts) {
    * What is known of files. `written`: by shells that are open; null if that is unknown. `stale`: a shell has ended since a measurement
    * began, or it failed. `due`: when they may be measured, monotonic ms.
    */
-  const measured = new Map<AgentId, { written: Written | null; stale: boolean; due: number }>();
+  const measured = new Map<AgentId, { written: HeldWritten | null; stale: boolean; due: number }>();
   const measuredOf = (agent: AgentId) => {
     const known = measured.get(agent) ?? { written: null, stale: true, due: 0 };
     measured.set(agent, known);
@@ -277,7 +277,9 @@ export function createHeld(parts: HeldParts) {
   return {
     /** Whether the sandbox is one of these, or of a shell in one: in no slot, and removed here. */
     isOurs: (agent: AgentId): boolean => held.has(agent) || shells.has(agent),
-    ...{ consider, keep, tidy },
+    consider,
+    keep,
+    tidy,
     /** Until when the job is held, wall clock, ms; null if it is not. */
     until: (job: JobId): number | null => ofJob(job)?.until ?? null,
     /** `result`: of the job, which says why nothing is held. @throws OnejobError E_NOT_HELD */

@@ -15,7 +15,9 @@ const pool = (
   devices: Partial<DeviceRequest>,
   image: Partial<AutoImageParts['pools'][number]['imageRecipe']> = {},
 ) => ({
-  ...{ name, devices: { ...oneDevice, ...devices }, imageRecipe: { ...recipe, ...image } },
+  name,
+  devices: { ...oneDevice, ...devices },
+  imageRecipe: { ...recipe, ...image },
 });
 const images = (...pools: AutoImageParts['pools']) => createAutoImages({ pools, arch: 'amd64', platform: null });
 const h100 = card('NVIDIA H100 80GB HBM3', '9.0');

@@ -1,8 +1,9 @@
 /** `image: auto`: chooses an image again for another driver or other devices; an incomplete look takes no choice away (S6). */
+
+import { OnejobError } from '../../base/errors.ts';
+import { type Finding, fine } from '../../base/finding.ts';
 import { fits } from '../../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
-import { OnejobError } from '../../errors.ts';
-import { type Finding, fine } from '../../finding.ts';
 import { type Inventory, noGpus } from '../../gpu/inventory.ts';
 import { chooseImage } from '../../images/choose.ts';
 import { type Arch, archOf, type Platform, readPlatform } from '../../images/request.ts';

@@ -3,13 +3,13 @@ import { describe, expect, test } from 'vitest';
 import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
 import { card, hostWith } from '../../../test/kit/images.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
-import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Built, ImageBuilder } from '../../images/builder.ts';
-import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import { Pool } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';
 import { createAutoImages } from './auto-image.ts';
@@ -38,7 +38,12 @@ interface Options {
 function loop({ count = 1, auto = false, recipe, standby, images: hasImages = true, equips = false }: Options) {
   const devices = { ...oneDevice, count };
   const config = {
-    ...{ name: 'gpu', service: 'own', devices, standby: true, standbyMaxAge: 1e9, stopGrace: 0 },
+    name: 'gpu',
+    service: 'own',
+    devices,
+    standby: true,
+    standbyMaxAge: 1e9,
+    stopGrace: 0,
     imageRecipe: auto ? chosen : recipe === undefined ? null : { ...chosen, ...recipe },
     recipe: { ...plainRecipe, image: auto || recipe !== undefined ? null : 'mine:1' },
   } as unknown as PoolConfig;
@@ -61,7 +66,12 @@ function loop({ count = 1, auto = false, recipe, standby, images: hasImages = tr
   const log = { info() {}, warn() {}, error() {} };
   const store = { transaction: (write: () => void) => write(), sync: async () => {}, syncNow() {}, save() {} };
   const reconciler = new Reconciler({
-    ...{ clock, log, store, random: () => 0, act() {}, changed() {} },
+    clock,
+    log,
+    store,
+    random: () => 0,
+    act() {},
+    changed() {},
     newAgent: () => 'new',
   });
   const uuids = count === 0 ? [] : [h100.uuid];
@@ -82,10 +92,14 @@ function loop({ count = 1, auto = false, recipe, standby, images: hasImages = tr
   } as unknown as ImageBuilder;
   const namesNone = auto || recipe !== undefined;
   const images = new PoolImages({
-    ...{ log, pools: namesNone ? [config] : [], typeOf: () => 'own-queue', agentPackage: async () => null },
+    log,
+    pools: namesNone ? [config] : [],
+    typeOf: () => 'own-queue',
+    agentPackage: async () => null,
     builder: async () => builder,
     auto: createAutoImages({
-      ...{ arch: 'amd64', platform: null },
+      arch: 'amd64',
+      platform: null,
       pools: namesNone ? [{ name: 'gpu', devices: config.devices, imageRecipe: chosen }] : [],
     }),
   });

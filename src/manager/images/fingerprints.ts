@@ -4,13 +4,13 @@
  * is paused rather than its standbys removed; a look that fails changes nothing (S6).
  */
 import { hash } from 'node:crypto';
-import type { Progress } from '../../abortable.ts';
-import { expandRecipe } from '../../config/template.ts';
+import type { Progress } from '../../base/abortable.ts';
+import type { Finding } from '../../base/finding.ts';
+import type { Log } from '../../base/log.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import type { Finding } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
-import type { Log } from '../../log.ts';
-import type { Made, Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { Made, Recipe, Runtime } from '../../ports/runtime.ts';
+import { expandRecipe } from '../../schema/template.ts';
 import type { Origin } from '../loop/image-rollout.ts';
 import { isOfImage, oldRecipe, type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';

@@ -2,9 +2,9 @@
 import { describe, expect, test } from 'vitest';
 import { card, hostWith } from '../../../test/kit/images.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
-import type { Progress } from '../../abortable.ts';
+import type { Progress } from '../../base/abortable.ts';
+import { OnejobError } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { OnejobError } from '../../errors.ts';
 import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
 import type { ImageThere } from '../../images/engine.ts';
 import { createAutoImages } from './auto-image.ts';
@@ -32,7 +32,10 @@ function pool(name: string, { service = 'own', devices = 0, image = {}, pull = '
 }
 
 const made = (id: string, agentVersion: string | null = null): Built => ({
-  ...{ reference: `onejob/x:${id}`, id, agentVersion, pull: 'never' },
+  reference: `onejob/x:${id}`,
+  id,
+  agentVersion,
+  pull: 'never',
 });
 
 /** A builder whose Engine and CI service are a few variables. */
@@ -77,7 +80,8 @@ function bench(...pools: PoolConfig[]) {
   };
   const log = { info: (event: string) => lines.push(event), warn: (event: string) => lines.push(event), error() {} };
   const images = new PoolImages({
-    ...{ pools, log },
+    pools,
+    log,
     auto: createAutoImages({ pools: asAuto, arch: 'amd64', platform: null }),
     typeOf: (service) => (service === 'azure' ? 'azure-pipelines' : 'own-queue'),
     builder: async () => builder,

@@ -3,22 +3,22 @@
  * successor is there, so neither an outage of a CI service nor a failing build takes a pool's image away (S6, S9).
  */
 import { join } from 'node:path';
-import { createShared, type Progress } from '../../abortable.ts';
-import { toErrorView } from '../../api/http-errors.ts';
-import type { ImageService } from '../../api/manager.ts';
-import type { ImageOutcome } from '../../api/schema.ts';
-import type { AgentPackage, CiService } from '../../ci/ci-service.ts';
+import { createShared, type Progress } from '../../base/abortable.ts';
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import { type Finding, fine, warning } from '../../base/finding.ts';
+import type { Log } from '../../base/log.ts';
 import { serviceType } from '../../ci/types.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
+import { toErrorView } from '../../contract/http-errors.ts';
+import type { ImageService } from '../../contract/manager.ts';
+import type { ImageOutcome } from '../../contract/schema.ts';
 import { type Clock, every } from '../../core/clock.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
-import { type Finding, fine, warning } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
-import { hasOwnLayer, imageLabels } from '../../images/plan.ts';
-import type { Log } from '../../log.ts';
-import type { Recipe } from '../../runtimes/runtime.ts';
+import { imageLabels } from '../../images/plan.ts';
+import type { AgentPackage, CiService } from '../../ports/ci-service.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import type { AutoImages, ImageOf } from './auto-image.ts';
 
 /** A pool whose image is chosen or built. */
@@ -58,7 +58,8 @@ export class PoolImages {
     const own = parts.pools.flatMap(({ name, service, recipe, imageRecipe, runtime }): ImagePool[] => {
       if (imageRecipe === null || runtime === 'process') return [];
       const { base, packages, dockerfile } = imageRecipe;
-      const isBuilt = base === null || packages.length > 0 || dockerfile !== null || hasOwnLayer(parts.typeOf(service));
+      const isBuilt =
+        base === null || packages.length > 0 || dockerfile !== null || serviceType(parts.typeOf(service)).agent !== null;
       return [{ name, service, pull: recipe.pull, imageRecipe, isBuilt, built: null, problem: null }];
     });
     this.#pools = new Map(own.map((pool) => [pool.name, pool]));

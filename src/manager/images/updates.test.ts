@@ -2,17 +2,17 @@
 import { describe, expect, test } from 'vitest';
 import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
-import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { provesAfter } from '../../core/rollout.ts';
 import { type Change, emptySlot, type Reserved, type Slot, type SlotEvent } from '../../core/slot.ts';
-import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import type { ImageEvidence } from '../../verdict/image-evidence.ts';
 import { recipeOf } from '../actions/actions.ts';
 import { poolFindings } from '../findings.ts';
 import type { Origin } from '../loop/image-rollout.ts';
-import { noDevices, Pool } from '../loop/pool.ts';
+import { Pool, withoutDevices } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';
 import { planLines, poolViews, waitingReason } from '../status.ts';
 import { createFingerprints } from './fingerprints.ts';
@@ -40,7 +40,8 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
   function start(image = 'x:1') {
     let timers: { readonly at: number; readonly fn: () => void }[] = [];
     const clock: Clock = {
-      ...{ now: () => now, wall: () => now },
+      now: () => now,
+      wall: () => now,
       after(ms, fn) {
         const timer = { at: now + ms, fn };
         timers.push(timer);
@@ -50,14 +51,24 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       },
     };
     const config = {
-      ...{ name: 'p', service: 'own', standby, standbyMaxAge: 1e9, stopGrace: 0, queue: 'q', tags: [], agents: slots },
-      ...{ devices: { ...oneDevice, count: 0 }, imageRecipe: null, recipe: { ...plainRecipe, image, pull } },
+      name: 'p',
+      service: 'own',
+      standby,
+      standbyMaxAge: 1e9,
+      stopGrace: 0,
+      queue: 'q',
+      tags: [],
+      agents: slots,
+      devices: { ...oneDevice, count: 0 },
+      imageRecipe: null,
+      recipe: { ...plainRecipe, image, pull },
     } as unknown as PoolConfig;
     const idOf = ({ image, imageId }: Recipe): string | null =>
       imageId === undefined ? (tags.get(image ?? '') ?? null) : gone.has(imageId) ? null : imageId;
     const stampOf = (recipe: Recipe): string => `${recipe.image} ${idOf(recipe)} ${recipe.mounts.map((one) => one.host).join()}`;
     const runtime = {
-      ...{ name: 'docker', capabilities: { images: true } },
+      name: 'docker',
+      capabilities: { images: true },
       imageId: async (recipe: Recipe) => idOf(recipe),
       fingerprint: async (recipe: Recipe) => (idOf(recipe) === null ? null : stampOf(recipe)),
     } as unknown as Runtime;
@@ -65,11 +76,14 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
     const taken = new Map<string, Reserved>();
     const mount = (path: string) => ({ host: path, container: '/agent', readOnly: true, variable: null, cache: null });
     const service = {
-      ...{ name: 'own', capabilities: { binds, standsForSlots: false } },
+      name: 'own',
+      capabilities: { binds, standsForSlots: false },
       jobs: {
         next: (_pool: string, _slot: string | null, only?: 'ownImage') =>
           waiting.find(({ cold }) => cold || only !== 'ownImage') ?? null,
-        ...{ committed() {}, syncing: () => () => {}, rolledBack() {} },
+        committed() {},
+        syncing: () => () => {},
+        rolledBack() {},
         recipeFor: (job: string, base: Recipe) =>
           job.startsWith('names ') ? { ...base, image: job.slice('names '.length) } : null,
         record(change: Change) {
@@ -84,9 +98,15 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       ...(equipment && { equip: (recipe: Recipe) => ({ ...recipe, mounts: [...recipe.mounts, mount(equipment())] }) }),
     } as unknown as CiService;
     const reconciler = new Reconciler({
-      ...{ clock, log: { info() {}, warn() {}, error() {} }, random: () => 0, act() {}, changed() {} },
+      clock,
+      log: { info() {}, warn() {}, error() {} },
+      random: () => 0,
+      act() {},
+      changed() {},
       store: {
-        ...{ transaction: (write: () => void) => write(), sync: async () => {}, syncNow() {} },
+        transaction: (write: () => void) => write(),
+        sync: async () => {},
+        syncNow() {},
         save: (_: Slot, slot: Slot) => void stored.set(slot.key, slot),
       },
       newAgent: () => `a${++agents}`,
@@ -97,14 +117,21 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         return true;
       },
     });
-    const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
+    const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
     reconciler.add(pool, [...stored.values()]);
     const images = new PoolImages({
-      ...{ log: { info() {}, warn() {}, error() {} }, pools: [], auto: null, typeOf: () => 'own-queue' },
-      ...{ agentPackage: async () => null, builder: () => Promise.reject(new Error('nothing is built here')) },
+      log: { info() {}, warn() {}, error() {} },
+      pools: [],
+      auto: null,
+      typeOf: () => 'own-queue',
+      agentPackage: async () => null,
+      builder: () => Promise.reject(new Error('nothing is built here')),
     });
     const fingerprints = createFingerprints({
-      ...{ log: { info() {}, warn() {}, error() {} }, reconciler, nameOf: (key: string) => key, images },
+      log: { info() {}, warn() {}, error() {} },
+      reconciler,
+      nameOf: (key: string) => key,
+      images,
       proved: () => written.trusted,
     });
     fingerprints.start();
@@ -139,7 +166,12 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
     /** The slot's sandbox is made, and comes to its gate. */
     const ready = (n: number): void => post(n, { kind: 'ready', ...made(n) });
     const it = {
-      ...{ reconciler, pool, slot, post, preparing, ready },
+      reconciler,
+      pool,
+      slot,
+      post,
+      preparing,
+      ready,
       brings: (n: number): string => made(n).agent,
       look: async (): Promise<void> => {
         await fingerprints.refresh(runtime, never);

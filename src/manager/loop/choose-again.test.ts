@@ -1,15 +1,15 @@
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import type { PoolConfig, RuntimeName } from '../../config/config.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
+import type { Runtime } from '../../ports/runtime.ts';
 import { chooseEvery, keepChoosing } from './observe.ts';
-import { noDevices, Pool } from './pool.ts';
+import { Pool, withoutDevices } from './pool.ts';
 
 const [host, docker] = ['process', 'docker'].map((name) => ({ name }) as Runtime) as [Runtime, Runtime];
 
 function poolOf(runtime: RuntimeName | null, leaving = false): Pool {
   const config = { name: 'p', runtime, standby: true, recipe: {} } as Partial<PoolConfig> as PoolConfig;
-  return new Pool(config, { service: {} as never, runtime: host, keepStandby: true, devices: noDevices, leaving });
+  return new Pool(config, { service: {} as never, runtime: host, keepStandby: true, devices: withoutDevices, leaving });
 }
 
 test('only pools without a configured runtime move once Docker can be used, and checks stop at the end', async () => {

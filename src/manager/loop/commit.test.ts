@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import type { CiService } from '../../ci/ci-service.ts';
 import { type Change, emptySlot } from '../../core/slot.ts';
+import type { CiService } from '../../ports/ci-service.ts';
 import { createCommitter } from './commit.ts';
 
 const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });

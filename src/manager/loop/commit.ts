@@ -3,11 +3,12 @@
  * overtakes another. Results reach the disk a moment later, many at a time, and those who wait for one are notified only then:
  * the next job need not wait for a disk.
  */
-import type { CiService, JobSource } from '../../ci/ci-service.ts';
+
+import { toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { Change, Slot } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
+import type { CiService, JobSource } from '../../ports/ci-service.ts';
 
 /** The part of the store that the loop needs. If `transaction` throws, nothing was written. */
 export interface SlotStore {
@@ -143,6 +144,8 @@ export function createCommitter({ store, clock, log, refused, retry, recovered }
     get blocked(): boolean {
       return retryTimer !== null;
     },
-    ...{ commit, flush, close },
+    commit,
+    flush,
+    close,
   };
 }

@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
-import { OnejobError } from '../../errors.ts';
-import type { Log } from '../../log.ts';
+import { OnejobError } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { openStore, type Store } from '../../store/store.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { forgetServices, tellLeft } from './shutdown.ts';
 
 let dir: Scratch;

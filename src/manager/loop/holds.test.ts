@@ -3,8 +3,9 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { openStore, type Store } from '../../store/store.ts';
-import { createHolds, Pause } from './pause.ts';
-import { noDevices, Pool } from './pool.ts';
+import { createHolds } from './holds.ts';
+import { Pause } from './pause.ts';
+import { Pool, withoutDevices } from './pool.ts';
 
 let dir: Scratch;
 let store: Store;
@@ -21,7 +22,7 @@ function start(...names: readonly string[]) {
   const pools = names.map((name) => {
     const config = { name, standby: true, recipe: {} } as Partial<PoolConfig> as PoolConfig;
     const leaving = name.endsWith('(leaving)');
-    return new Pool(config, { service: {} as never, runtime: {} as never, keepStandby: true, devices: noDevices, leaving });
+    return new Pool(config, { service: {} as never, runtime: {} as never, keepStandby: true, devices: withoutDevices, leaving });
   });
   const pause = new Pause();
   const holds = createHolds({ clock: { wall: () => 1 }, store, reconciler: { pools, pause, replanAll() {} } });

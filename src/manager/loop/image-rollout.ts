@@ -2,6 +2,8 @@
  * A pool's move to another image or agent: what its sandboxes are made from, what has proved itself, and who tries something new
  * (`core/rollout.ts`). Only what has proved itself is stored, so a manager that starts derives the rest from what it finds.
  */
+
+import type { Failure } from '../../base/errors.ts';
 import type { Backoff } from '../../core/backoff.ts';
 import {
   choose,
@@ -19,8 +21,8 @@ import {
   trust,
   wish,
 } from '../../core/rollout.ts';
-import type { AgentId, Change, Failure, Slot } from '../../core/slot.ts';
-import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import type { AgentId, Change, Slot } from '../../core/slot.ts';
+import type { Mount, Recipe } from '../../ports/runtime.ts';
 
 /** The parts of a recipe that change without a change of the config, or that a canary tries. */
 export interface Origin {

@@ -2,13 +2,13 @@ import { Readable } from 'node:stream';
 import { expect, test, vi } from 'vitest';
 import { emptyEnvironment, Folder } from '../../../test/kit/config.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import type { CiService } from '../../ci/ci-service.ts';
-import { systemClock as clock } from '../../clock.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
 import { createLogFolder } from '../../logs/log-file.ts';
+import type { CiService } from '../../ports/ci-service.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { openStore } from '../../store/store.ts';
+import { systemClock as clock } from '../../system/system-clock.ts';
 import { openLoop } from './loop.ts';
 
 const own = {

@@ -3,22 +3,15 @@
  * contains every slot of the previous manager, but does nothing. Its creator looks at everything, releases the pause `starting`,
  * and starts it.
  */
+
 import { randomBytes } from 'node:crypto';
-import type { CiService } from '../../ci/ci-service.ts';
-import type { Config } from '../../config/config.ts';
-import type { Environment } from '../../config/environment.ts';
-import { slotNames } from '../../config/template.ts';
-import { cachesFolder } from '../../config/volumes.ts';
-import type { Clock } from '../../core/clock.ts';
+import { toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { type AgentLane, type Change, type Exit, isEmpty, type JobId, type JobResult, type Slot } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
-import type { ToolRunner } from '../../gpu/run.ts';
-import type { Log } from '../../log.ts';
 import { LogFollowers } from '../../logs/followers.ts';
-import type { LogFolder } from '../../logs/log-file.ts';
-import type { Runtimes } from '../../runtimes/choose.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
-import type { Store } from '../../store/store.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
+import { slotNames } from '../../schema/template.ts';
+import { cachesFolder } from '../../schema/volumes.ts';
 import { agentEnded, evidenceOf, type OutcomeStore } from '../../verdict/outcomes.ts';
 import { createActionRunner } from '../actions/action-runner.ts';
 import { createExecutors } from '../actions/actions.ts';
@@ -32,36 +25,12 @@ import type { DeviceManager } from '../devices/device-manager.ts';
 import { createHeld } from '../held/held.ts';
 import { createFingerprints } from '../images/fingerprints.ts';
 import { openPoolImages } from '../images/pool-images.ts';
+import { createHolds } from './holds.ts';
 import { createObserver } from './observe.ts';
-import { createHolds } from './pause.ts';
-import { noDevices } from './pool.ts';
+import type { LoopParts } from './parts.ts';
+import { withoutDevices } from './pool.ts';
 import { Reconciler } from './reconciler.ts';
 import { restoreSlots } from './restore-slots.ts';
-
-export interface LoopParts {
-  readonly config: Config;
-  readonly env: Environment;
-  readonly store: Store;
-  readonly runtimes: Runtimes;
-  /** By the names that pools use in `service`. */
-  readonly services: ReadonlyMap<string, CiService>;
-  readonly clock: Clock;
-  readonly log: Log;
-  readonly logs: LogFolder;
-  /** How the loop and the end of its manager depend on each other. */
-  readonly end: {
-    /** Called after each commit that left a slot empty. */
-    readonly emptied: () => void;
-    /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
-    readonly hurry: AbortSignal;
-  };
-  /** Called after each commit that changed a slot. */
-  readonly changed?: ((before: Slot, after: Slot) => void) | undefined;
-  /** Called when a job is held, and when it no longer is. */
-  readonly heldChanged?: ((job: JobId) => void) | undefined;
-  /** Runs the tools of GPU vendors. Default: as processes. */
-  readonly runner?: ToolRunner | undefined;
-}
 
 export type Loop = Awaited<ReturnType<typeof openLoop>>;
 
@@ -92,7 +61,8 @@ export async function openLoop(parts: LoopParts) {
   };
 
   const followers = new LogFollowers({
-    ...{ clock, logs },
+    clock,
+    logs,
     state: (agent, state) => {
       const key = reconciler.placeOf(agent);
       if (state === 'released' && key !== undefined) reconciler.post(key, { kind: 'released', agent });
@@ -106,7 +76,9 @@ export async function openLoop(parts: LoopParts) {
   opened.defer(() => followers.close());
 
   const reconciler: Reconciler = new Reconciler({
-    ...{ clock, log, newAgent },
+    clock,
+    log,
+    newAgent,
     store: {
       transaction: (write) => store.transaction({ durable: false }, write),
       sync: () => store.sync(),
@@ -144,14 +116,19 @@ export async function openLoop(parts: LoopParts) {
   });
 
   const caches = createCaches({
-    ...{ clock, log, nameOf },
+    clock,
+    log,
+    nameOf,
     folder: cachesFolder(config.stateDir),
     wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
     mayTrim: (place) => isIdle(place, reconciler.slots, nameOf),
     minFree: config.diskMinFree,
   });
   const fingerprints = createFingerprints({
-    ...{ log, reconciler, nameOf, images },
+    log,
+    reconciler,
+    nameOf,
+    images,
     proved: (pool) => store.provedImages.of(pool),
   });
   const needy = pools.filter((pool) => pool.devices.count !== 0);
@@ -159,7 +136,11 @@ export async function openLoop(parts: LoopParts) {
     needy.length === 0
       ? null
       : (await import('../devices/device-manager.ts')).openDeviceManager({
-          ...{ clock, log, store, reconciler, fingerprints },
+          clock,
+          log,
+          store,
+          reconciler,
+          fingerprints,
           pools: needy,
           runtime: runtimes.get,
           repair: config.onQuarantine,
@@ -171,7 +152,11 @@ export async function openLoop(parts: LoopParts) {
   };
   const mountPlaces = createMountPlaces(config, env);
   const held = createHeld({
-    ...{ clock, log, pools, newAgent, boundary },
+    clock,
+    log,
+    pools,
+    newAgent,
+    boundary,
     placesOf: mountPlaces.of,
     table: store.held,
     transaction: store.transaction,
@@ -182,7 +167,13 @@ export async function openLoop(parts: LoopParts) {
     changed: (job) => parts.heldChanged?.(job),
   });
   const observer = createObserver({
-    ...{ clock, log, followers, reconciler, probe, held, fingerprints },
+    clock,
+    log,
+    followers,
+    reconciler,
+    probe,
+    held,
+    fingerprints,
     runtimes: runtimes.all,
     rebooted: new Set(store.slots.all().flatMap(({ slot, thisBoot }) => (thisBoot ? [] : [slot.key]))),
     minFree: config.diskMinFree,
@@ -204,7 +195,16 @@ export async function openLoop(parts: LoopParts) {
         reason: toFailure(error).message,
       }),
     executors: createExecutors({
-      ...{ clock, followers, registrations, observer, deviceManager, fingerprints, caches, probe, held, hurry: parts.end.hurry },
+      clock,
+      followers,
+      registrations,
+      observer,
+      deviceManager,
+      fingerprints,
+      caches,
+      probe,
+      held,
+      hurry: parts.end.hurry,
       mountPlaces,
       synced: store.sync,
       slots: {
@@ -228,8 +228,13 @@ export async function openLoop(parts: LoopParts) {
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
   restoreSlots({
-    ...{ reconciler, config, services, runtimes, store, clock },
-    devices: deviceManager?.registry.slotDevices ?? noDevices,
+    reconciler,
+    config,
+    services,
+    runtimes,
+    store,
+    clock,
+    devices: deviceManager?.registry.slotDevices ?? withoutDevices,
   });
   const holds = createHolds({ clock, store, reconciler });
   holds.restore();
@@ -242,7 +247,17 @@ export async function openLoop(parts: LoopParts) {
 
   const closing = opened.move();
   return {
-    ...{ reconciler, observer, followers, logs, runtimes, images, fingerprints, caches, probe, holds, held },
+    reconciler,
+    observer,
+    followers,
+    logs,
+    runtimes,
+    images,
+    fingerprints,
+    caches,
+    probe,
+    holds,
+    held,
     /** null if no pool needs devices. It outlives the loop: the caller that starts it closes it. */
     deviceManager,
     nameOf,

@@ -5,8 +5,8 @@ import { decide } from '../../core/decide.ts';
 import { type AgentLane, emptySlot, type JobResult, type Slot, type SlotEvent } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import { createLogFolder } from '../../logs/log-file.ts';
+import type { Runtime } from '../../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../../runtimes/gate.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
 import { createObserver, type ObserveParts } from './observe.ts';
 
 const agent = 'a1b2c3d4e5';

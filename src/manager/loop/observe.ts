@@ -2,14 +2,16 @@
  * Observes the world for the loop: runtime events as they arrive, and a slow resync that repairs what a stream missed. A runtime
  * that does not answer says nothing: what cannot be seen is unknown, never gone (S6).
  */
+
+import type { Failure } from '../../base/errors.ts';
+import { attempt, toFailure } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
 import { type Clock, every } from '../../core/clock.ts';
 import { endedAtGate } from '../../core/gate-failure.ts';
-import { type AgentId, type Exit, type Failure, hostRestarted, type JobId, type Slot } from '../../core/slot.ts';
-import { attempt, toFailure } from '../../errors.ts';
-import type { Log } from '../../log.ts';
+import { type AgentId, type Exit, hostRestarted, type JobId, type Slot } from '../../core/slot.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
+import type { Runtime, SandboxSeen } from '../../ports/runtime.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
-import type { Runtime, SandboxSeen } from '../../runtimes/runtime.ts';
 import { roomText } from '../../system/disk-room.ts';
 import type { SandboxProbe } from '../actions/probe-sandbox.ts';
 import type { Held } from '../held/held.ts';
@@ -274,7 +276,14 @@ export function createObserver(parts: ObserveParts) {
     },
     /** Runtimes that cannot be reached now, and why. */
     away: away as ReadonlyMap<string, string>,
-    ...{ unreachable, cannotReach, start, add, close, resync, sweep, exited },
+    unreachable,
+    cannotReach,
+    start,
+    add,
+    close,
+    resync,
+    sweep,
+    exited,
   };
 }
 

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest';
-import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
-import { noDevices, Pool } from './pool.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Runtime } from '../../ports/runtime.ts';
+import { Pool, withoutDevices } from './pool.ts';
 import { Offers } from './reconciler.ts';
 
 const host = { stopping: false, paused: false, now: 100 };
@@ -19,7 +19,7 @@ function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
   } as unknown as CiService;
   const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
   const runtime = { name: 'docker' } as Runtime;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices, tellsOffers });
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices, tellsOffers });
   pool.learn('p/1', 'f');
   return { pool, heard };
 }

@@ -1,11 +1,4 @@
 /** Holds on pools: who paused them, and why. */
-import type { ResumeView } from '../../api/schema.ts';
-import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
-import type { Hold } from '../../store/holds.ts';
-import type { Store } from '../../store/store.ts';
-import type { Pool } from './pool.ts';
-import type { Reconciler } from './reconciler.ts';
 
 /** Describes a pause as a clause: `paused by maintenance`, `paused: disk: 3 % free`. */
 export function pausedText(details: readonly string[]): string {
@@ -59,92 +52,5 @@ export class Pause {
   }
 }
 
-interface HoldsParts {
-  readonly clock: Pick<Clock, 'wall'>;
-  readonly store: Pick<Store, 'holds' | 'transaction'>;
-  readonly reconciler: Pick<Reconciler, 'pools' | 'pause' | 'replanAll'>;
-}
-
 /** Prefix of reasons that people chose, to tell them from onejob's own. */
 export const person = 'person:';
-
-/**
- * Pauses, with reasons, and drains by people. They are recorded before they take effect, and held again by the next manager. A
- * hold on all pools includes those that a later config adds. A pool that is leaving the config cannot be held or resumed.
- */
-export function createHolds({ store, reconciler, clock }: HoldsParts) {
-  /** Restores the previous manager's holds. To be called once all pools exist, before anything begins. */
-  function restore(): void {
-    for (const hold of store.holds.all())
-      for (const pool of current()) if (hold.pool === null || hold.pool === pool.config.name) take(pool, hold);
-  }
-
-  /** `name`: null for all pools. @throws OnejobError E_POOL_UNKNOWN, E_STATE_FULL: nothing has changed then */
-  function pause(name: string | null, reason: string): void {
-    hold(name, { kind: 'pause', reason });
-  }
-
-  /** Finishes what runs, and starts nothing new. @throws as `pause` */
-  function drain(name: string | null): void {
-    hold(name, { kind: 'drain', reason: '' });
-  }
-
-  /** Ends the pauses with this reason, and drains. Returns whether there were any, and the pools that are still held. @throws as `pause` */
-  function resume(name: string | null, reason: string): ResumeView {
-    const chosen = choose(name);
-    let changed = false;
-    const ended = [{ kind: 'pause', reason } as const, { kind: 'drain', reason: '' } as const];
-    store.transaction({ durable: true }, () => {
-      for (const hold of store.holds.all()) {
-        if (!ended.some(({ kind, reason }) => kind === hold.kind && reason === hold.reason)) continue;
-        if (name !== null && hold.pool !== null && hold.pool !== name) continue;
-        store.holds.remove(hold);
-        changed = true;
-        // The hold on all pools becomes holds on the others.
-        if (name === null || hold.pool !== null) continue;
-        for (const { config } of current()) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
-      }
-    });
-    for (const pool of chosen) {
-      pool.pause.release(person + reason);
-      pool.draining = false;
-    }
-    reconciler.replanAll();
-    const held = chosen.flatMap((pool) => {
-      const { people = [], own = [] } = Object.groupBy(pool.pause.held, ([reason]) =>
-        reason.startsWith(person) ? 'people' : 'own',
-      );
-      const by = people.map(([reason]) => reason.slice(person.length));
-      const because = [...reconciler.pause.details, ...own.map(([, detail]) => detail)];
-      return by.length + because.length === 0 ? [] : [{ pool: pool.config.name, by, because }];
-    });
-    return { changed, held };
-  }
-
-  function hold(name: string | null, what: Pick<Hold, 'kind' | 'reason'>): void {
-    const chosen = choose(name);
-    store.transaction({ durable: true }, () => store.holds.add({ pool: name, ...what, since: clock.wall() }));
-    for (const pool of chosen) take(pool, what);
-    reconciler.replanAll();
-  }
-
-  function current(): Pool[] {
-    return reconciler.pools.filter(({ leaving }) => !leaving);
-  }
-
-  function choose(name: string | null): Pool[] {
-    const pools = current().filter(({ config }) => name === null || config.name === name);
-    if (pools.length > 0) return pools;
-    const known = current()
-      .map(({ config }) => config.name)
-      .join(', ');
-    throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
-  }
-
-  return { restore, pause, drain, resume };
-}
-
-function take(pool: Pool, { kind, reason }: Pick<Hold, 'kind' | 'reason'>): void {
-  if (kind === 'drain') pool.draining = true;
-  else pool.pause.hold(person + reason, `by ${reason}`, { closes: true });
-}

@@ -1,15 +1,15 @@
 import { expect, test } from 'vitest';
-import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
-import { noDevices, Pool } from './pool.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Runtime } from '../../ports/runtime.ts';
+import { Pool, withoutDevices } from './pool.ts';
 
 const host = { stopping: false, paused: false, now: 0 };
 
 function poolOf(env: Record<string, string>): Pool {
   const config = { name: 'p', standby: true, standbyMaxAge: 1, recipe: { env } } as unknown as PoolConfig;
   const service = { capabilities: { binds: 'late' }, jobs: { next: () => null } } as unknown as CiService;
-  return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices: noDevices });
+  return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices: withoutDevices });
 }
 
 test('slots with the same recipe share a fingerprint', () => {
@@ -42,7 +42,7 @@ test('a pool whose agents borrow devices needs none once no job has waited for a
   const poolWith = (more: object, binds: 'early' | 'late' = 'early') => {
     const config = { name: 'p', standby: false, devices: { count: 1 }, recipe: {}, ...more } as unknown as PoolConfig;
     const service = { capabilities: { binds }, jobs: null, waiting: () => waiting } as unknown as CiService;
-    const devices = { ...noDevices, contested: () => true };
+    const devices = { ...withoutDevices, contested: () => true };
     return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices });
   };
   const early = poolWith({});
@@ -67,6 +67,6 @@ test.each([true, false])('a job that names an image gets no standby of a runtime
   const service = { capabilities: { binds: 'late' }, jobs } as unknown as CiService;
   const config = { name: 'p', standby: true, recipe: {} } as unknown as PoolConfig;
   const runtime = { name: 'any', capabilities: { images } } as unknown as Runtime;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
   expect(pool.view('p/1', host).waiting).toEqual({ job: 'j', limit: null, cold: !images });
 });

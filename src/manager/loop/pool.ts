@@ -1,12 +1,13 @@
 /** A pool at run time: what config asks for, who pauses it, how it backs off, and which of its slots could take a job now. */
-import type { CiService } from '../../ci/ci-service.ts';
+
+import type { ErrorCode, Failure } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { expandRecipe } from '../../config/template.ts';
 import { type Backoff, backoff } from '../../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../../core/plan.ts';
-import type { AgentId, DeviceId, Failure, Reserved, Slot } from '../../core/slot.ts';
-import type { ErrorCode } from '../../errors.ts';
-import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { AgentId, DeviceId, Reserved, Slot } from '../../core/slot.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Recipe, Runtime } from '../../ports/runtime.ts';
+import { expandRecipe } from '../../schema/template.ts';
 import { ImageRollout, type Origin, withOrigin } from './image-rollout.ts';
 import { Pause } from './pause.ts';
 
@@ -29,7 +30,7 @@ export interface SlotDevices {
 const unneededAfter = 15_000;
 
 /** For pools without devices. */
-export const noDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false, contested: () => false };
+export const withoutDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false, contested: () => false };
 
 /** Failures that end once the image is available. */
 const ofImages: ReadonlySet<string> = new Set<ErrorCode>([

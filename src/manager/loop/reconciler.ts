@@ -4,13 +4,14 @@
  * Nothing acts before its commit. A failed commit changes nothing and is tried again; until then nothing new starts, and running
  * jobs continue. The work per event concerns one slot, whatever the number of slots.
  */
-import type { SlotOffer } from '../../ci/ci-service.ts';
+
+import type { Log } from '../../base/log.ts';
 import { type Clock, Timers } from '../../core/clock.ts';
 import { type Decision, decide } from '../../core/decide.ts';
 import { type Intent, isOpen, type PoolView, plan, sameDevices } from '../../core/plan.ts';
 import { dueAt, pursueAll } from '../../core/pursue.ts';
 import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
+import type { SlotOffer } from '../../ports/ci-service.ts';
 import type { ImageEvidence } from '../../verdict/image-evidence.ts';
 import { type Committer, createCommitter, type SlotStore } from './commit.ts';
 import { Pause } from './pause.ts';
@@ -407,7 +408,7 @@ export class Offers {
 
   tell(slot: Slot, pool: Pool, host: HostView): void {
     if (!pool.tellsOffers || !pool.service.capabilities.standsForSlots) return;
-    const view = viewOf(slot, pool, host);
+    const view = slotView(slot, pool, host);
     const offer: SlotOffer = !view.wanted ? 'gone' : isOpen(slot, view, host.now) ? 'open' : 'closed';
     if (this.#told.get(slot.key) === offer) return;
     this.#told.set(slot.key, offer);
@@ -454,7 +455,7 @@ export function step(
 
 /** The next intent for a slot. `changes`: what this step has changed already. */
 export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readonly Change[] = []): Intent | null {
-  const view = viewOf(slot, pool, host);
+  const view = slotView(slot, pool, host);
   // The pool hears of a failure after the commit, and so it does of a job that a new image has lost; planning in the same step must
   // already hold back.
   const hasLost = pool.rollout.isCanary(slot.key) && pool.rollout.lostIn(changes) !== null;
@@ -463,7 +464,7 @@ export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readon
 }
 
 /** What its pool asks of a slot. A slot of another runtime or service must only become empty. */
-export function viewOf(slot: Slot, pool: Pool, { stopping, paused, now }: HostView): PoolView {
+export function slotView(slot: Slot, pool: Pool, { stopping, paused, now }: HostView): PoolView {
   const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
   return pool.view(slot.key, { stopping: stopping || isForeign, paused, now });
 }

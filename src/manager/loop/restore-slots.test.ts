@@ -1,12 +1,12 @@
 /** The contents of slots after a change of config: they stay with their CI service until they are gone. */
 import { expect, test } from 'vitest';
-import type { CiService } from '../../ci/ci-service.ts';
 import type { Config, PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type Action, type Change, emptySlot, type Slot } from '../../core/slot.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Runtime } from '../../ports/runtime.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
-import { noDevices } from './pool.ts';
+import { withoutDevices } from './pool.ts';
 import { Reconciler } from './reconciler.ts';
 import { restoreSlots } from './restore-slots.ts';
 
@@ -34,7 +34,7 @@ function start(
   pools: readonly Partial<PoolConfig>[],
   stored: readonly Slot[],
   services: readonly CiService[],
-  { runtime = able, keepStandby = true, configured = [] as Config['services'] } = {},
+  { runtime = able, keepStandby = true, origins = new Set() as Config['origins'] } = {},
 ) {
   const acted: string[] = [];
   const clock: Clock = { now: () => 1_000, wall: () => 0, after: () => () => {} };
@@ -51,7 +51,7 @@ function start(
   const usual = { agents: 1, standby: true, standbyMaxAge: 1e9, stopGrace: 0, runtime: 'sim', devices: { count: 0 }, recipe: {} };
   restoreSlots({
     reconciler,
-    config: { pools: pools.map((pool) => ({ ...usual, ...pool }) as unknown as PoolConfig), services: configured },
+    config: { pools: pools.map((pool) => ({ ...usual, ...pool }) as unknown as PoolConfig), origins },
     store: {
       slots: { all: () => stored.map((slot) => ({ slot, thisBoot: true })), remove() {} },
       temporary: !keepStandby,
@@ -59,7 +59,7 @@ function start(
     clock,
     services: new Map(services.map((one) => [one.name, one])),
     runtimes: { get: () => runtime, best: runtime } as unknown as Runtimes,
-    devices: noDevices,
+    devices: withoutDevices,
   });
   for (const pool of reconciler.pools) pool.learn('', 'f');
   reconciler.start();
@@ -115,16 +115,16 @@ test('a pool starts nothing in a runtime that cannot keep credentials of its CI 
 test('a pool starts nothing in the network of a host on which jobs of others go through the filter', () => {
   const hostNetwork = 'pasta is not installed.';
   const shared = { name: 'sim', capabilities: { holdsSecrets: true, weaker: null, hostNetwork } } as Runtime;
-  const paused = (services: Config['services'], network = 'default', runtime = shared) => {
+  const paused = (origins: Config['origins'], network = 'default', runtime = shared) => {
     const pools = [
       { name: 'p', service: 'own', recipe: { network } },
       { name: 'lab', service: 'lab', trust: {}, recipe: { network } },
     ] as unknown as PoolConfig[];
     const open = [serviceOf('lab', 'late').service, serviceOf('own', 'late').service];
-    const { reconciler } = start(pools, [], open, { runtime, configured: services });
+    const { reconciler } = start(pools, [], open, { runtime, origins });
     return reconciler.pools.map(({ pause }) => (pause.closes ? pause.details : []));
   };
-  const lab = [{ name: 'lab', type: 'gitlab' }] as unknown as Config['services'];
+  const lab = new Set(['lab']);
   expect(paused(lab)).toEqual([
     [
       expect.stringMatching(
@@ -135,7 +135,7 @@ test('a pool starts nothing in the network of a host on which jobs of others go 
   ]);
   expect(paused(lab)[0]).toEqual([expect.stringContaining('apt-get install bubblewrap passt')]);
   expect(paused(lab, 'none')).toEqual([[], []]);
-  expect(paused([{ name: 'lab', type: 'github' }] as unknown as Config['services'])).toEqual([[], []]);
+  expect(paused(new Set())).toEqual([[], []]);
   const own = { ...shared, capabilities: { ...shared.capabilities, hostNetwork: null } };
   expect(paused(lab, 'default', own)).toEqual([[], []]);
 });

@@ -1,19 +1,20 @@
 /** Merges stored slots with the config when a manager starts: slots that fit are adopted, others are emptied. */
-import { absentService, type CiService } from '../../ci/ci-service.ts';
+
+import { OnejobError } from '../../base/errors.ts';
 import { networkProblem } from '../../config/check-network.ts';
 import { isolationProblem } from '../../config/check-trust.ts';
 import type { Config, PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { absentService, type CiService } from '../../ports/ci-service.ts';
 import type { Store } from '../../store/store.ts';
-import type { LoopParts } from './loop.ts';
-import { noDevices, Pool, poolOf, type SlotDevices } from './pool.ts';
+import type { LoopParts } from './parts.ts';
+import { Pool, poolOf, type SlotDevices, withoutDevices } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
 interface RestoreParts extends Pick<LoopParts, 'store' | 'clock' | 'services' | 'runtimes'> {
   readonly reconciler: Reconciler;
-  readonly config: Pick<Config, 'pools' | 'services'>;
+  readonly config: Pick<Config, 'pools' | 'origins'>;
   /** Devices of pools that need some. */
   readonly devices: SlotDevices;
 }
@@ -27,7 +28,7 @@ export function restoreSlots(parts: RestoreParts): void {
   const left = new Map(storedSlots(store, parts.clock).map((slot) => [slot.key, slot]));
   for (const config of together.pools) {
     const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
-    const devices = config.devices.count === 0 ? noDevices : parts.devices;
+    const devices = config.devices.count === 0 ? withoutDevices : parts.devices;
     const service = serviceOf(config, parts);
     const slots = keysOf(config, left).map((key) => {
       const fresh = emptySlot({ key, runtime: runtime.name, service: service.name, grace: config.stopGrace });
@@ -77,7 +78,7 @@ function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
 
 /** A slot that has left the config keeps its devices until it is empty. */
 function heldBy({ devices }: Slot): SlotDevices {
-  return { ...noDevices, of: () => devices };
+  return { ...withoutDevices, of: () => devices };
 }
 
 /** The slots of the previous manager, on this boot's clock. @throws OnejobError E_STATE_CORRUPT */

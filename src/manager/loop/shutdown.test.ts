@@ -1,9 +1,9 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
-import type { ForgottenView } from '../../api/schema.ts';
+import type { Log } from '../../base/log.ts';
+import type { ForgottenView } from '../../contract/schema.ts';
 import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
 import type { Reconciler } from './reconciler.ts';
 import { createShutdown } from './shutdown.ts';
 
@@ -37,7 +37,11 @@ function stopping(unreachable: string | null = null, temporary = false) {
   } as unknown as Reconciler;
   const hurried: string[] = [];
   const shutdown = createShutdown({
-    ...{ reconciler, clock, unreachable: () => unreachable, busy: () => false, temporary },
+    reconciler,
+    clock,
+    unreachable: () => unreachable,
+    busy: () => false,
+    temporary,
     log: { info: (event: string) => void said.push(event), warn() {} } as unknown as Log,
     hurry: (why) => void hurried.push(why),
     isForeign: ({ key }) => key.startsWith('bk/'),

@@ -2,14 +2,15 @@
  * The end of a manager: by a person, by a signal, or by itself if it is temporary and nobody needs it. `finished` resolves when
  * nothing is left, or when the rest was meant to be left (S10).
  */
-import type { DownRequest, ForgottenView } from '../../api/schema.ts';
-import type { CiService } from '../../ci/ci-service.ts';
+
+import { messageOf } from '../../base/errors.ts';
+import type { Log } from '../../base/log.ts';
+import { formatDuration } from '../../base/units.ts';
 import type { OwnQueue } from '../../ci/own-queue/own-queue.ts';
-import { formatDuration } from '../../config/units.ts';
+import type { DownRequest, ForgottenView } from '../../contract/schema.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { agentsOf, isEmpty, jobsIn, type Slot } from '../../core/slot.ts';
-import { messageOf } from '../../errors.ts';
-import type { Log } from '../../log.ts';
+import type { CiService } from '../../ports/ci-service.ts';
 import type { RegistrationTable } from '../../store/registrations.ts';
 import type { Reconciler } from './reconciler.ts';
 
@@ -187,7 +188,12 @@ export function createShutdown(parts: ShutdownParts) {
     get decided(): DownRequest['how'] | null {
       return decided;
     },
-    ...{ finished, forgotten, signal, begin, clients, look },
+    finished,
+    forgotten,
+    signal,
+    begin,
+    clients,
+    look,
   };
 }
 

@@ -1,11 +1,11 @@
 import { expect, test } from 'vitest';
-import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Reserved } from '../../core/slot.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
-import { noDevices, Pool } from './pool.ts';
-import { intentOf, step, viewOf } from './reconciler.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { Runtime } from '../../ports/runtime.ts';
+import { Pool, withoutDevices } from './pool.ts';
+import { intentOf, slotView, step } from './reconciler.ts';
 
 const host = { stopping: false, paused: false, now: 100 };
 const taking = { ...host, newAgent: () => 'new' };
@@ -25,7 +25,7 @@ function poolOf(service: CiService, others: readonly CiService[] = []): Pool {
   const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
   const serviceNamed = (name: string) => others.find((one) => one.name === name) ?? service;
   const runtime = { name: 'docker' } as Runtime;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices, serviceNamed });
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices, serviceNamed });
   pool.learn('p/1', 'f');
   return pool;
 }
@@ -81,7 +81,7 @@ test('a slot of another service joins its pool only once it is empty, and its ne
   const [own, old] = [serviceOf('own'), serviceOf('old')];
   const pool = poolOf(own, [old]);
   const gone: Slot = { ...empty, service: 'old', grace: 99, leaving: [{ agent: 'old', job: null, exit: null }] };
-  expect(viewOf(gone, pool, host).wanted).toBe(false);
+  expect(slotView(gone, pool, host).wanted).toBe(false);
   expect(step(gone, null, pool, taking).slot).toBe(gone);
   const freed = step(gone, { kind: 'cleared', agent: 'old', outcome: null }, pool, taking);
   expect(freed).toMatchObject({ slot: empty, actions: [] });

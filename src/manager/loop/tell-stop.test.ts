@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
+import type { Log } from '../../base/log.ts';
 import type { Slot } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
 import { tellStop } from './shutdown.ts';
 
 const slot = (job: string | null, grace = 35_000) =>

@@ -1,8 +1,9 @@
 /** What `/metrics` says of the state as it is now. It counts nothing, so a restart loses nothing. */
-import type { DeviceView } from '../../api/schema.ts';
-import type { CiService } from '../../ci/ci-service.ts';
+
 import type { StrandedJobs } from '../../ci/own-queue/stranded.ts';
+import type { DeviceView } from '../../contract/schema.ts';
 import { type Slot, stateName } from '../../core/slot.ts';
+import type { CiService } from '../../ports/ci-service.ts';
 import type { DeviceAccess } from '../devices/device-views.ts';
 import { deviceViews } from '../devices/device-views.ts';
 import { type Pool, poolOf } from '../loop/pool.ts';

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
-import type { CiEvent, CiService } from '../../ci/ci-service.ts';
 import type { Backoff } from '../../core/backoff.ts';
 import type { Slot, SlotEvent } from '../../core/slot.ts';
+import type { CiEvent, CiService } from '../../ports/ci-service.ts';
 import { Pause } from '../loop/pause.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import { followServices, slotFacts } from './ci-events.ts';

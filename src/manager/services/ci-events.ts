@@ -1,9 +1,10 @@
 /** Turns the events of CI services into events of slots. The only place that does so. */
-import { type CiEvent, type CiService, withLastOutput } from '../../ci/ci-service.ts';
+
+import type { Log } from '../../base/log.ts';
 import type { SlotFacts } from '../../ci/parts.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type AgentId, jobsIn } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
+import { type CiEvent, type CiService, withLastOutput } from '../../ports/ci-service.ts';
 import type { Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 

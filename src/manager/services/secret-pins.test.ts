@@ -1,9 +1,9 @@
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { openStore } from '../../store/store.ts';
+import { systemClock } from '../../system/system-clock.ts';
 
 it('a value is pinned to a pipeline, the first one, and never to a pattern or an invalid name', () => {
   using dir = scratch();

@@ -1,8 +1,9 @@
 /** Pins of encrypted values, for people through the API. */
-import type { SecretPins } from '../../api/manager.ts';
-import type { PinnedView } from '../../api/schema.ts';
+
+import { OnejobError } from '../../base/errors.ts';
+import type { SecretPins } from '../../contract/manager.ts';
+import type { PinnedView } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
 import type { SecretPin } from '../../store/secret-pins.ts';
 import type { Store } from '../../store/store.ts';
 

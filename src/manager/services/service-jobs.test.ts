@@ -2,9 +2,10 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { serviceJob } from '../../../test/support/service-job.ts';
-import type { ServiceJob } from '../../store/service-jobs.ts';
+import { newestLast } from '../../contract/job-pages.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
-import { createServiceJobs, newestLast, notHere } from './service-jobs.ts';
+import { createServiceJobs, notHere } from './service-jobs.ts';
 
 let live: ServiceJob[];
 let stored: ServiceJob[];
@@ -40,10 +41,17 @@ const ids = (limit: number | null) => jobs.jobs(limit).map(({ id, state }) => `$
 test('a job as people see it: what it is, where it is, how its service says it ended', () => {
   stored = [serviceJob('azure-7', { state: 'done', result: 'succeededWithIssues', agent: 'a1', endedAt: 9_000 })];
   expect(jobs.job('azure-7')).toMatchObject({
-    ...{ id: 'azure-7', service: 'azure', pool: 'lab', agent: 'a1', state: 'done', reason: null },
+    id: 'azure-7',
+    service: 'azure',
+    pool: 'lab',
+    agent: 'a1',
+    state: 'done',
+    reason: null,
     result: { kind: 'reported', word: 'succeededWithIssues' },
     about: { title: 'app-ci #20260101.1 build', branch: 'main', reason: 'pullRequest', repository: 'acme/app' },
-    ...{ submittedAt: 1_000, startedAt: 2_000, endedAt: 9_000 },
+    submittedAt: 1_000,
+    startedAt: 2_000,
+    endedAt: 9_000,
   });
   expect(jobs.about('azure-7')?.link).toContain('buildId=7');
   expect([jobs.job('azure-8'), jobs.about('azure-8')]).toEqual([null, null]);

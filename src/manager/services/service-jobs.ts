@@ -2,13 +2,16 @@
  * Jobs of CI services that keep their own jobs, for people: what the services know now, combined with what was seen before.
  * onejob neither assigns nor ends these jobs, so nothing here changes them.
  */
-import type { AboutView, JobView } from '../../api/schema.ts';
-import type { CiService } from '../../ci/ci-service.ts';
+
+import { OnejobError } from '../../base/errors.ts';
+import { newestLast } from '../../contract/job-pages.ts';
+import type { AboutView, JobView } from '../../contract/schema.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import type { CiService } from '../../ports/ci-service.ts';
+import type { ServiceJob } from '../../ports/service-job.ts';
 import type { OutcomeTable } from '../../store/outcomes.ts';
-import type { ServiceJob, ServiceJobTable } from '../../store/service-jobs.ts';
+import type { ServiceJobTable } from '../../store/service-jobs.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface ServiceJobsParts {
@@ -112,15 +115,6 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
       return [...first.slice(skip), ...seen.map((job) => view(job, false))].slice(0, limit);
     },
   };
-}
-
-/** Place of a job in a list. One without any time waits, and so counts as the newest. */
-export function timeOf({ submittedAt, startedAt }: JobView): number {
-  return submittedAt ?? startedAt ?? Number.MAX_SAFE_INTEGER;
-}
-
-export function newestLast(jobs: readonly JobView[]): JobView[] {
-  return jobs.toSorted((a, b) => timeOf(a) - timeOf(b));
 }
 
 /** The error for such a job, with the place where it can be cancelled. */

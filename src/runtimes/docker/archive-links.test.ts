@@ -2,7 +2,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, test } from 'vitest';
-import { Refusal, translate } from '../../engine/failures.ts';
+import { Refusal, translate } from '../engine/failures.ts';
 import { withOwner } from './workspace.ts';
 
 const long = 'l'.repeat(120);

@@ -1,11 +1,11 @@
 /** Writes a frame to a gate: standard input only, on a connection that is closed once the Engine has taken everything. */
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
+import { OnejobError } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
-import { silence, upgrade } from '../../engine/call.ts';
-import type { Engine } from '../../engine/engine.ts';
-import { Refusal, translate } from '../../engine/failures.ts';
-import { OnejobError } from '../../errors.ts';
+import { silence, upgrade } from '../engine/call.ts';
+import type { Engine } from '../engine/engine.ts';
+import { Refusal, translate } from '../engine/failures.ts';
 
 /** ms until a slow hand-over looks wrong; it usually takes 3 ms. */
 const expected = 50;

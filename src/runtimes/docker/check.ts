@@ -1,19 +1,19 @@
 /** What `doctor` says about an Engine. */
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
-import { systemClock } from '../../clock.ts';
+import { toFailure } from '../../base/errors.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { DockerEnvironment } from '../../config/environment.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type Endpoint, endpointUrl, resolveEndpoint } from '../../engine/endpoint.ts';
-import { probeDocker } from '../../engine/probe.ts';
-import { toFailure } from '../../errors.ts';
-import { type Finding, fine, problem, warning } from '../../finding.ts';
-import type { EngineFacts } from '../../gpu/doctor.ts';
+import type { EngineFacts } from '../../gpu/host-facts.ts';
+import type { GrantWay } from '../../ports/runtime.ts';
 import { roomOf } from '../../system/disk-room.ts';
-import type { GrantWay } from '../runtime.ts';
+import { systemClock } from '../../system/system-clock.ts';
+import { type Endpoint, endpointUrl, resolveEndpoint } from '../engine/endpoint.ts';
+import { probeDocker } from '../engine/probe.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
-import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
+import { anyGrant, chooseGrant, type GrantChoice, type GrantMethod } from './grants.ts';
 
 export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant: GrantWay, clock: Clock): Promise<Finding[]> {
   const probe = await probeDocker(endpoint, signal, clock);
@@ -36,7 +36,7 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
     const choice = chooseGrant(info, version, { ...anyGrant, setting: grant });
     const far = disk === null ? 'the Engine does not run directly on this host' : null;
     const blind = process.getuid?.() === 0 ? far : 'onejob is not root';
-    findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
+    findings.push(...grantFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
   }
   if (info.PidsLimit === false) {
     const message = 'This Engine cannot limit processes: a job can start as many as the host can hold, and "pids" has no effect.';
@@ -57,14 +57,14 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
   return findings;
 }
 
-const ways: Readonly<Record<Way, string>> = {
+const ways: Readonly<Record<GrantMethod, string>> = {
   request: 'through device requests to its NVIDIA driver',
   cdi: 'through their CDI names',
   runtime: 'through the runtime "nvidia"',
 };
 
 /** How devices would be granted. `blind`: why onejob cannot check that, or null. Empty on a host without GPUs. */
-export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
+export function grantFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
   if (!gpus) return [];
   const subject = 'devices';
   const how =

@@ -1,7 +1,7 @@
 /** Finding containers, with an Engine that the test controls, and whose requests are counted. */
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../../engine/engine.ts';
+import { connectEngine } from '../engine/engine.ts';
 import { createContainers } from './containers.ts';
 
 const never = new AbortController().signal;
@@ -36,7 +36,9 @@ async function over(answers: Readonly<Record<string, readonly (object | number)[
 
 const list = [{ Id: 'c1', State: 'running', Labels: { 'onejob.agent': 'a' } }];
 const inspected = (User: string) => ({
-  ...{ Id: 'c1', Name: '/c', Image: 'sha256:i' },
+  Id: 'c1',
+  Name: '/c',
+  Image: 'sha256:i',
   State: { Status: 'running', Running: true, ExitCode: 0 },
   Config: { User },
 });

@@ -5,12 +5,12 @@
 import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
+import { OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { endpointUrl } from '../../engine/endpoint.ts';
-import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
-import { translate } from '../../engine/failures.ts';
-import { OnejobError } from '../../errors.ts';
+import { endpointUrl } from '../engine/endpoint.ts';
+import type { ContainerAnswer, Engine } from '../engine/engine.ts';
+import { translate } from '../engine/failures.ts';
 import { labels } from './create.ts';
 import type { Owner } from './workspace.ts';
 

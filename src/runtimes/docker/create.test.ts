@@ -2,10 +2,10 @@ import { describe, expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { leased } from '../../../test/kit/runtimes.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { exitNoDevice } from '../gate.ts';
-import type { Recipe } from '../runtime.ts';
 import { type CreateContext, containerName, createBody, hostName } from './create.ts';
-import { grantOf, noGrant, type Way } from './grants.ts';
+import { type GrantMethod, grantOf, noGrant } from './grants.ts';
 
 const context: CreateContext = {
   owner: 'o',
@@ -61,7 +61,7 @@ describe('what the Engine is asked for', () => {
 
   describe('for a sandbox with devices', () => {
     const devices = [leased({ minor: 3 }), leased({ minor: 1 })];
-    const made = (way: Way, changes: Partial<Recipe> = {}) => {
+    const made = (way: GrantMethod, changes: Partial<Recipe> = {}) => {
       const grant = grantOf(devices, { way, capabilities: [], groups: [], openFiles: 1024 });
       return createBody(specOf({ ...recipe, ...changes }, { devices }), { ...context, grant });
     };

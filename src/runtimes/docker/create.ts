@@ -1,6 +1,7 @@
 /** The request that creates the container of a sandbox. Pure: the same spec gives the same container. */
+
+import type { SandboxSpec } from '../../ports/runtime.ts';
 import { gateScript } from '../gate.ts';
-import type { SandboxSpec } from '../runtime.ts';
 import type { Grant } from './grants.ts';
 
 /** Path of the workspace. It is a volume, so it is writable under a read-only root, too. */

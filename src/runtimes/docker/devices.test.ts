@@ -6,10 +6,10 @@ import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { amd, leased } from '../../../test/kit/runtimes.ts';
-import { connectEngine } from '../../engine/engine.ts';
-import { OnejobError } from '../../errors.ts';
-import type { LeasedDevice, Recipe } from '../runtime.ts';
-import { deviceFindings } from './check.ts';
+import { OnejobError } from '../../base/errors.ts';
+import type { LeasedDevice, Recipe } from '../../ports/runtime.ts';
+import { connectEngine } from '../engine/engine.ts';
+import { grantFindings } from './check.ts';
 import { createDevices } from './devices.ts';
 
 const never = new AbortController().signal;
@@ -174,13 +174,13 @@ describe('doctor', () => {
   const none = { way: null, why: 'this Engine has none', hint: 'Get one.' } as const;
 
   test('says how devices are granted, and that this is checked', () => {
-    const found = deviceFindings({ way: 'request', why: 'it is old' }, null, true);
+    const found = grantFindings({ way: 'request', why: 'it is old' }, null, true);
     expect(found.map(({ level }) => level)).toEqual(['ok', 'ok']);
     expect(found[0]?.message).toBe('NVIDIA devices are granted through device requests to its NVIDIA driver, because it is old.');
   });
 
   test('warns on a host with GPUs, and says nothing on another one', () => {
-    expect(deviceFindings(none, 'onejob is not root', true).map(({ level }) => level)).toEqual(['warning', 'warning']);
-    expect(deviceFindings(none, 'onejob is not root', false)).toEqual([]);
+    expect(grantFindings(none, 'onejob is not root', true).map(({ level }) => level)).toEqual(['warning', 'warning']);
+    expect(grantFindings(none, 'onejob is not root', false)).toEqual([]);
   });
 });

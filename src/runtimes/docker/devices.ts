@@ -5,17 +5,17 @@
  */
 import { lstat, readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { systemClock } from '../../clock.ts';
+import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { endpointUrl } from '../../engine/endpoint.ts';
-import type { Engine } from '../../engine/engine.ts';
-import { isPodman } from '../../engine/probe.ts';
-import { codeOf, messageOf, OnejobError } from '../../errors.ts';
+import type { GrantWay, LeasedDevice, SandboxSpec } from '../../ports/runtime.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { nodesOf, openFilesForDevices, readMigMinors } from '../devices.ts';
-import type { GrantWay, LeasedDevice, SandboxSpec } from '../runtime.ts';
-import { type DeviceNode, type Evidence, type HostDevices, judge } from './evidence.ts';
-import { chooseGrant, type Grant, grantOf, noGrant, passedNodes, type Way } from './grants.ts';
+import { endpointUrl } from '../engine/endpoint.ts';
+import type { Engine } from '../engine/engine.ts';
+import { isPodman } from '../engine/probe.ts';
+import { type DeviceNode, type Evidence, type HostDevices, judgeEvidence } from './evidence.ts';
+import { chooseGrant, type Grant, type GrantMethod, grantOf, noGrant, passedNodes } from './grants.ts';
 
 export type Devices = ReturnType<typeof createDevices>;
 
@@ -26,7 +26,7 @@ const patience = 2_000;
 export function createDevices(engine: Engine, setting: GrantWay = 'auto') {
   const { endpoint } = engine;
   const local = endpoint.kind === 'unix';
-  const refused = new Set<Way>();
+  const refused = new Set<GrantMethod>();
   /** Why onejob cannot inspect the devices of containers here. */
   let blind: string | null = null;
 
@@ -92,7 +92,7 @@ export function createDevices(engine: Engine, setting: GrantWay = 'auto') {
       }
       if (sight.kind !== 'seen') return;
       const host = await lookAtHost(devices);
-      const wrong = judge(spec, sight.evidence, host);
+      const wrong = judgeEvidence(spec, sight.evidence, host);
       if (wrong.length === 0) return;
       const wanted = nodesOf(devices, host.migMinors).needed;
       const has = sight.evidence.nodes.map(({ name }) => name).filter((name) => /nvidia|^dri|^kfd/.test(name));

@@ -9,8 +9,8 @@ import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contra
 import { engineAt } from '../../../test/support/engine-http.ts';
 import { ensureImages, images } from '../../../test/support/images.ts';
 import { lacks } from '../../../test/support/require.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { frame, MarkerFilter, readyMarker, releasedMarker } from '../gate.ts';
-import type { Recipe } from '../runtime.ts';
 import type { DockerRuntime } from './docker.ts';
 
 const never = () => new AbortController().signal;

@@ -5,19 +5,19 @@
  */
 import { statfs } from 'node:fs/promises';
 import { Readable } from 'node:stream';
+import { OnejobError, toFailure } from '../../base/errors.ts';
 import type { DockerEnvironment } from '../../config/environment.ts';
 import type { Clock } from '../../core/clock.ts';
-import type { Limits } from '../../engine/call.ts';
-import { resolveEndpoint } from '../../engine/endpoint.ts';
-import { connectEngine } from '../../engine/engine.ts';
-import { createImages } from '../../engine/image.ts';
-import { isPodman } from '../../engine/probe.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import type { GrantWay, Runtime, SandboxSeen } from '../../ports/runtime.ts';
 import { uplinkMtu } from '../../system/default-route.ts';
 import { roomOf } from '../../system/disk-room.ts';
 import { bootId } from '../../system/process-identity.ts';
 import { diskUsage } from '../disk-usage.ts';
-import type { GrantWay, Runtime, SandboxSeen } from '../runtime.ts';
+import type { Limits } from '../engine/call.ts';
+import { resolveEndpoint } from '../engine/endpoint.ts';
+import { connectEngine } from '../engine/engine.ts';
+import { createImages } from '../engine/image.ts';
+import { isPodman } from '../engine/probe.ts';
 import { createInputs, gateEnded, writeInput } from './attach.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { createContainers } from './containers.ts';
@@ -32,7 +32,7 @@ import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
 import { mtuFindings } from './mtu.ts';
 import { createNetworks } from './networks.ts';
-import { createPrepare, fingerprintOf } from './prepare.ts';
+import { createPrepare, dockerFingerprint } from './prepare.ts';
 import { createGivers, insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
 export interface DockerOptions {
@@ -113,7 +113,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     givers,
   });
   const holding = createHolding({
-    ...{ engine, owner, boot, log, containers, networks, isPodman: isPodmanHere },
+    engine,
+    owner,
+    boot,
+    log,
+    containers,
+    networks,
+    isPodman: isPodmanHere,
     stopped: inputs.drop,
   });
 
@@ -149,7 +155,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     fingerprint: async (recipe, signal) => {
       const image = await images.of(recipe, signal);
-      return image === null ? null : fingerprintOf(recipe, image, boot);
+      return image === null ? null : dockerFingerprint(recipe, image, boot);
     },
 
     imageId: async (recipe, signal) => (await images.of(recipe, signal))?.id ?? null,

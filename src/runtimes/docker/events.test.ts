@@ -2,7 +2,7 @@
 import type { ServerResponse } from 'node:http';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../../engine/engine.ts';
+import { connectEngine } from '../engine/engine.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
 
@@ -11,7 +11,9 @@ const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 
 /** `made`: the start of the Engine that made it. */
 const ended = (id: string, code: number, made: string) => ({
-  ...{ Id: id, Name: `/${id}`, Image: 'sha256:i' },
+  Id: id,
+  Name: `/${id}`,
+  Image: 'sha256:i',
   State: { Status: 'exited', ExitCode: code, Running: false, OOMKilled: false, Pid: 0 },
   Config: { User: '', Labels: { 'onejob.engine': made } },
 });
@@ -54,7 +56,12 @@ async function over(name: string, liveRestore: boolean) {
     return stream;
   };
   return {
-    ...{ it, exits, stop, events, reply, stand },
+    it,
+    exits,
+    stop,
+    events,
+    reply,
+    stand,
     async [Symbol.asyncDispose]() {
       stop.abort();
       engine.close();

@@ -5,13 +5,13 @@
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
-import { Waiters } from '../../abortable.ts';
+import { Waiters } from '../../base/abortable.ts';
+import { toFailure } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
-import { endpointUrl } from '../../engine/endpoint.ts';
-import type { Engine } from '../../engine/engine.ts';
-import { toFailure } from '../../errors.ts';
+import type { RuntimeEvent } from '../../ports/runtime.ts';
 import { jsonOf } from '../../system/json.ts';
-import type { RuntimeEvent } from '../runtime.ts';
+import { endpointUrl } from '../engine/endpoint.ts';
+import type { Engine } from '../engine/engine.ts';
 import { labels } from './create.ts';
 import { type Exits, exitCodeOf } from './exits.ts';
 

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
-import type { Recipe, SandboxSpec } from '../runtime.ts';
-import { type DeviceNode, type Evidence, type HostDevices, judge } from './evidence.ts';
+import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
+import { type DeviceNode, type Evidence, type HostDevices, judgeEvidence } from './evidence.ts';
 
 const host: HostDevices = {
   migMinors: new Map([
@@ -33,7 +33,7 @@ const judged = (
     visible: seen.visible ?? [devices.map(({ uuid }) => uuid).join(',') || 'void'],
     nodes: [...usual, ...(seen.nodes ?? [])],
   };
-  return judge({ devices, recipe: { ...recipe, ...changes } }, evidence, at);
+  return judgeEvidence({ devices, recipe: { ...recipe, ...changes } }, evidence, at);
 };
 
 const one = [leased({ minor: 1 })];

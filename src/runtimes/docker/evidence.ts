@@ -2,8 +2,9 @@
  * Whether a container holds exactly the leased devices. The environment and device nodes of its first process decide, never the
  * request that an Engine echoes. Pure; `devices.ts` inspects the container.
  */
+
+import type { LeasedDevice, SandboxSpec } from '../../ports/runtime.ts';
 import { capsOf, type MigMinors, noDevices, nodesOf } from '../devices.ts';
-import type { LeasedDevice, SandboxSpec } from '../runtime.ts';
 
 /** A character device in the container. */
 export interface DeviceNode {
@@ -28,7 +29,7 @@ export interface HostDevices {
 }
 
 /** How the container differs from its lease, in words for a person; empty if it does not. */
-export function judge({ devices, recipe }: Pick<SandboxSpec, 'devices' | 'recipe'>, evidence: Evidence, host: HostDevices) {
+export function judgeEvidence({ devices, recipe }: Pick<SandboxSpec, 'devices' | 'recipe'>, evidence: Evidence, host: HostDevices) {
   const found = evidence.nodes.flatMap((node) => {
     const what = meaning(node);
     return what === null ? [] : [{ ...node, what }];

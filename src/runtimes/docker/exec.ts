@@ -1,10 +1,11 @@
 /** Programs that run in a container beside its script: `docker exec`, with input and output for the caller only. */
+
+import { OnejobError } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
-import { upgrade } from '../../engine/call.ts';
-import type { Engine } from '../../engine/engine.ts';
-import { Refusal, translate } from '../../engine/failures.ts';
-import { OnejobError } from '../../errors.ts';
-import type { RunningShell } from '../runtime.ts';
+import type { RunningShell } from '../../ports/runtime.ts';
+import { upgrade } from '../engine/call.ts';
+import type { Engine } from '../engine/engine.ts';
+import { Refusal, translate } from '../engine/failures.ts';
 import { demultiplexed } from './holding.ts';
 
 /** ms that the Engine gets to know the exit code, from the end of the output on, and between two looks. */

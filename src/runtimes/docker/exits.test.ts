@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { Exit } from '../../core/slot.ts';
-import { connectEngine } from '../../engine/engine.ts';
+import { connectEngine } from '../engine/engine.ts';
 import { createExits } from './exits.ts';
 
 const never = new AbortController().signal;
@@ -11,7 +11,9 @@ const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 const removed: Exit = { kind: 'lost', reason: 'somebody removed its container' };
 
 const container = (state: { Status: string; ExitCode: number; OOMKilled?: boolean }) => ({
-  ...{ Id: 'c1', Name: '/c', Image: 'sha256:i' },
+  Id: 'c1',
+  Name: '/c',
+  Image: 'sha256:i',
   State: { Running: false, OOMKilled: false, FinishedAt: '2026-01-01T00:00:00Z', Pid: 0, ...state },
   Config: { User: '' },
 });

@@ -4,13 +4,13 @@
  * counts only if the Engine was certain to stay. What came first is never read from times of day: a clock may be set back.
  */
 import { z } from 'zod';
+import type { OnejobError } from '../../base/errors.ts';
 import { deadline } from '../../core/clock.ts';
 import { type Exit, hostRestarted } from '../../core/slot.ts';
-import { get } from '../../engine/call.ts';
-import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
-import { unreachable } from '../../engine/failures.ts';
-import { isPodman } from '../../engine/probe.ts';
-import type { OnejobError } from '../../errors.ts';
+import { get } from '../engine/call.ts';
+import type { ContainerAnswer, Engine } from '../engine/engine.ts';
+import { unreachable } from '../engine/failures.ts';
+import { isPodman } from '../engine/probe.ts';
 import { labels } from './create.ts';
 
 /** ms that an Engine which accepts a connection may be silent before it counts as stopping. */

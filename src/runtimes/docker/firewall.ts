@@ -9,7 +9,7 @@ import { hash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import { z } from 'zod';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
 

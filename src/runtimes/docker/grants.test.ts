@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
-import { infoAnswer, versionAnswer } from '../../engine/probe.ts';
-import type { GrantWay } from '../runtime.ts';
-import { anyGrant, chooseGrant, grantOf, noGrant, type Way } from './grants.ts';
+import type { GrantWay } from '../../ports/runtime.ts';
+import { infoAnswer, versionAnswer } from '../engine/probe.ts';
+import { anyGrant, chooseGrant, type GrantMethod, grantOf, noGrant } from './grants.ts';
 
 const docker = (Version: string, ApiVersion: string) => versionAnswer.parse({ Version, ApiVersion });
 const podman = (Version: string) => versionAnswer.parse({ Version, ApiVersion: '1.41', Components: [{ Name: 'Podman Engine' }] });
@@ -17,7 +17,7 @@ const named = (...uuids: string[]) => ({
 const choose = (
   info: object,
   version: ReturnType<typeof docker>,
-  { setting = 'auto', uuids = ['GPU-1'], refused = [] }: { setting?: GrantWay; uuids?: string[]; refused?: Way[] } = {},
+  { setting = 'auto', uuids = ['GPU-1'], refused = [] }: { setting?: GrantWay; uuids?: string[]; refused?: GrantMethod[] } = {},
 ) => chooseGrant(infoAnswer.parse(info), version, { setting, uuids, refused: new Set(refused) });
 
 describe('the way to devices', () => {
@@ -78,7 +78,7 @@ describe('the way to devices', () => {
 });
 
 describe('what the Engine is asked for', () => {
-  const grant = (way: Way | null, devices = [leased({ minor: 1 }), slice(0, 3)]) =>
+  const grant = (way: GrantMethod | null, devices = [leased({ minor: 1 }), slice(0, 3)]) =>
     grantOf(devices, { way, capabilities: ['graphics'], groups: [109, 44], openFiles: 1024 });
 
   test('are names, never numbers or counts', () => {

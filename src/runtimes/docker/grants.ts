@@ -2,34 +2,35 @@
  * How to ask an Engine for devices: always by name, never by count, which would give everybody the first ones. The way depends on
  * what the Engine reports. Pure; evidence shows whether the Engine complied.
  */
-import { type InfoAnswer, isPodman, type VersionAnswer } from '../../engine/probe.ts';
-import { compareVersions, leadingVersion } from '../../images/version.ts';
+
+import { compareVersions, leadingVersion } from '../../base/version.ts';
+import type { DriverCapability, GrantWay, LeasedDevice } from '../../ports/runtime.ts';
 import { gateNodes, noDevices, visibleDevices } from '../devices.ts';
-import type { DriverCapability, GrantWay, LeasedDevice } from '../runtime.ts';
+import { type InfoAnswer, isPodman, type VersionAnswer } from '../engine/probe.ts';
 
 /** Ways to NVIDIA's devices: a device request to Docker's own driver, a CDI name, or the runtime `nvidia`. */
-export type Way = Exclude<GrantWay, 'auto'>;
+export type GrantMethod = Exclude<GrantWay, 'auto'>;
 
 export type GrantChoice =
   /** `why` completes "…, because". */
-  { readonly way: Way; readonly why: string } | { readonly way: null; readonly why: string; readonly hint: string };
+  { readonly way: GrantMethod; readonly why: string } | { readonly way: null; readonly why: string; readonly hint: string };
 
 /** What decides about the way, in addition to the Engine. */
-export interface Wish {
+export interface GrantWish {
   readonly setting: GrantWay;
   /** NVIDIA devices in a lease; empty: any. */
   readonly uuids: readonly string[];
   /** Ways that the Engine refused although it reported none of that. */
-  readonly refused: ReadonlySet<Way>;
+  readonly refused: ReadonlySet<GrantMethod>;
 }
 
-export const anyGrant: Wish = { setting: 'auto', uuids: [], refused: new Set() };
+export const anyGrant: GrantWish = { setting: 'auto', uuids: [], refused: new Set() };
 
 /** Chooses the way for NVIDIA's devices. Others are passed as nodes, which every Engine can do. */
-export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish): GrantChoice {
+export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: GrantWish): GrantChoice {
   if (isPodman(version)) return onPodman(version.Version, wish.setting);
   const cdi = byCdi(info, version, wish);
-  const offers: Readonly<Record<Way, GrantChoice>> = {
+  const offers: Readonly<Record<GrantMethod, GrantChoice>> = {
     cdi,
     request: { way: 'request', why: cdi.way === null ? cdi.why : 'it needs no CDI' },
     runtime: byRuntime(info),
@@ -59,7 +60,7 @@ function isAtLeast(version: string, least: string): boolean {
 
 const cdiKind = 'nvidia.com/gpu=';
 
-function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: Wish): GrantChoice {
+function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: GrantWish): GrantChoice {
   const none = (why: string, hint: string): GrantChoice => ({ way: null, why, hint });
   const specify = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml" on its host, or remove "grant".';
   const folders = info.CDISpecDirs ?? [];
@@ -108,7 +109,7 @@ export const noGrant: Grant = { host: {}, defaults: {}, env: { NVIDIA_VISIBLE_DE
 
 export interface GrantParts {
   /** For NVIDIA devices; null if none is leased. */
-  readonly way: Way | null;
+  readonly way: GrantMethod | null;
   readonly capabilities: readonly DriverCapability[];
   /** Group ids of AMD's and Intel's nodes on the host. Names would mean something else in each image. */
   readonly groups: readonly number[];
@@ -140,7 +141,7 @@ export function passedNodes(devices: readonly LeasedDevice[]): string[] {
   return gateNodes(devices.filter(({ vendor }) => vendor !== 'nvidia'));
 }
 
-function asked(way: Way, uuids: readonly string[], words: readonly string[]): Grant['host'] {
+function asked(way: GrantMethod, uuids: readonly string[], words: readonly string[]): Grant['host'] {
   switch (way) {
     case 'request':
       return { DeviceRequests: [{ Driver: 'nvidia', DeviceIDs: [...uuids], Capabilities: [['gpu', ...words]] }] };

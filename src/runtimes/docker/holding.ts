@@ -3,19 +3,19 @@
  * workspace. It shares nothing else with the first: not its devices, its variables or its labels.
  */
 import type { Socket } from 'node:net';
-import { createShared } from '../../abortable.ts';
+import { createShared } from '../../base/abortable.ts';
+import { OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { upgrade } from '../../engine/call.ts';
-import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
-import { Refusal, translate } from '../../engine/failures.ts';
-import { OnejobError } from '../../errors.ts';
-import type { Holding, RunningShell, ShellSpec } from '../runtime.ts';
+import type { Holding, RunningShell, ShellSpec } from '../../ports/runtime.ts';
+import { upgrade } from '../engine/call.ts';
+import type { ContainerAnswer, Engine } from '../engine/engine.ts';
+import { Refusal, translate } from '../engine/failures.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody, labels, workspacePath } from './create.ts';
 import { noGrant } from './grants.ts';
 import type { Networks } from './networks.ts';
-import { refusal, verifyFolders } from './prepare.ts';
+import { prepareRefusal, verifyFolders } from './prepare.ts';
 
 interface HoldingParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly engine: Engine;
@@ -107,7 +107,7 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
           },
         })
         .catch((error: unknown) => {
-          throw refusal(error, spec, engine.endpoint);
+          throw prepareRefusal(error, spec, engine.endpoint);
         });
       containers.note(spec.agent, id);
       open.set(id, agent);
@@ -120,7 +120,7 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
         socket.on('error', () => {});
         await engine.start(id).catch((error: unknown) => {
           socket.destroy();
-          throw refusal(error, spec, engine.endpoint);
+          throw prepareRefusal(error, spec, engine.endpoint);
         });
         await verifyFolders(engine, spec, id, signal).catch((error: unknown) => {
           socket.destroy();

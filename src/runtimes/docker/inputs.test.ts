@@ -4,10 +4,10 @@ import type { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
 import type { Clock } from '../../core/clock.ts';
-import { usualLimits } from '../../engine/call.ts';
-import { connectEngine } from '../../engine/engine.ts';
+import { systemClock } from '../../system/system-clock.ts';
+import { usualLimits } from '../engine/call.ts';
+import { connectEngine } from '../engine/engine.ts';
 import { createInputs, writeInput } from './attach.ts';
 
 const never = () => new AbortController().signal;

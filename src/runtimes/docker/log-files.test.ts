@@ -15,8 +15,8 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
-import { advance, type LogChunk, type LogPosition, start } from '../runtime.ts';
+import { advance, type LogChunk, type LogPosition, start } from '../../ports/runtime.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { createEntryReader, followFiles } from './log-files.ts';
 
 let dir: Scratch;

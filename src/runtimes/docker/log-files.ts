@@ -9,10 +9,10 @@
 import { statSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
+import { attempt } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
-import { attempt } from '../../errors.ts';
+import type { LogChunk, LogPosition } from '../../ports/runtime.ts';
 import { openExisting } from '../../system/files.ts';
-import type { LogChunk, LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 import { type LogFrame, Rejoiner } from './rejoin.ts';
 

@@ -3,9 +3,9 @@ import { expect, test } from 'vitest';
 import { anOwner } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine, logMessage } from '../../../test/kit/fake-engine.ts';
 import { follow } from '../../../test/kit/runtime-contract/contract.ts';
-import { connectEngine } from '../../engine/engine.ts';
-import { OnejobError } from '../../errors.ts';
-import { start } from '../runtime.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { start } from '../../ports/runtime.ts';
+import { connectEngine } from '../engine/engine.ts';
 import { followLogs } from './logs.ts';
 
 const state = (isRunning: boolean) =>

@@ -2,10 +2,11 @@
  * A sandbox's output, read from the Engine's log and never from the sandbox itself, so a stalled reader holds up nobody. Memory
  * stays constant: untaken output stays on the Engine. It is read in its files if possible (`log-files.ts`), else by its API.
  */
+
+import { type ErrorCode, OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
-import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
-import { type ErrorCode, OnejobError } from '../../errors.ts';
-import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
+import { advance, type LogChunk, type LogPosition } from '../../ports/runtime.ts';
+import type { ContainerAnswer, Engine } from '../engine/engine.ts';
 import { canRead, followFiles } from './log-files.ts';
 import { type LogFrame, Rejoiner } from './rejoin.ts';
 

@@ -2,7 +2,7 @@
  * The largest packet on networks of the Engine. A bridge that is made without one has 1500, whatever the host's uplink has: with
  * less there (1400 to 1460 in clouds, less in a VPN), and where the host answers with no ICMP, TLS of jobs hangs.
  */
-import { type Finding, fine, warning } from '../../finding.ts';
+import { type Finding, fine, warning } from '../../base/finding.ts';
 import type { uplinkMtu } from '../../system/default-route.ts';
 
 export const mtuOption = 'com.docker.network.driver.mtu';

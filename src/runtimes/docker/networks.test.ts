@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { anOwner } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../../engine/engine.ts';
+import { connectEngine } from '../engine/engine.ts';
 import type { Firewall } from './firewall.ts';
 import { createNetworks } from './networks.ts';
 
@@ -15,7 +15,9 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
   const asked: string[] = [];
   let isThere = true;
   const network = () => ({
-    ...{ Id: 'n1', Name: 'onejob-me', Labels: { 'onejob.owner': 'me' } },
+    Id: 'n1',
+    Name: 'onejob-me',
+    Labels: { 'onejob.owner': 'me' },
     Containers: Object.fromEntries([...left].map(([id, Name]) => [id, { Name }])),
   });
   const fake = fakeEngine('networks', async (path, request, reply) => {
@@ -40,7 +42,7 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
     const container = there.find((id) => path === `/containers/${id}/json`);
     if (container === undefined) return no(404);
     const State = { Status: 'running', Running: true, ExitCode: 0 };
-    return reply.end(JSON.stringify({ ...{ Id: container, Name: '/c', Image: 'sha256:i' }, State, Config: { User: '' } }));
+    return reply.end(JSON.stringify({ Id: container, Name: '/c', Image: 'sha256:i', State, Config: { User: '' } }));
   });
   await fake.start();
   const engine = connectEngine(fake.endpoint, limits);
@@ -112,7 +114,9 @@ test.each([
     const answers: Readonly<Record<string, object>> = {
       '/containers/json': [{ Id: 'c1', State: 'running' }],
       '/containers/c1/json': {
-        ...{ Id: 'c1', Name: '/c', Image: 'i' },
+        Id: 'c1',
+        Name: '/c',
+        Image: 'i',
         State: { Status: 'running', Running: true, ExitCode: 0 },
         Config: {},
       },

@@ -3,11 +3,11 @@
  * that may reach the internet, but neither the host nor private networks.
  */
 import { isIPv4 } from 'node:net';
-import { endpointUrl } from '../../engine/endpoint.ts';
-import type { Engine, NetworkAnswer } from '../../engine/engine.ts';
-import { type ErrorOptions, OnejobError } from '../../errors.ts';
-import { isOwnAddress } from '../../own-address.ts';
+import { type ErrorOptions, OnejobError } from '../../base/errors.ts';
+import { isOwnAddress } from '../../base/own-address.ts';
 import { uplinkMtu } from '../../system/default-route.ts';
+import { endpointUrl } from '../engine/endpoint.ts';
+import type { Engine, NetworkAnswer } from '../engine/engine.ts';
 import { labels } from './create.ts';
 import { type Firewall, isInterface, unguarded } from './firewall.ts';
 import { exceeds, mtuOptions } from './mtu.ts';

@@ -3,9 +3,9 @@ import { expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
-import { connectEngine } from '../../engine/engine.ts';
-import { createImages } from '../../engine/image.ts';
-import { OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { connectEngine } from '../engine/engine.ts';
+import { createImages } from '../engine/image.ts';
 import { createContainers } from './containers.ts';
 import { noGrant } from './grants.ts';
 import { createPrepare } from './prepare.ts';
@@ -59,7 +59,10 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
     givers: { give: async () => {} },
   });
   return {
-    ...{ prepare, containers, asked, networks },
+    prepare,
+    containers,
+    asked,
+    networks,
     count: (call: string) => asked.filter((one) => one === call).length,
     async [Symbol.asyncDispose]() {
       engine.close();

@@ -3,14 +3,14 @@
  * nobody waits for any more, or that got foreign devices, is removed before this ends.
  */
 import { hash } from 'node:crypto';
-import type { Progress } from '../../abortable.ts';
-import { type Endpoint, endpointUrl } from '../../engine/endpoint.ts';
-import type { Engine } from '../../engine/engine.ts';
-import { statusOf, translate } from '../../engine/failures.ts';
-import type { Image, Images } from '../../engine/image.ts';
-import { type ErrorCode, hasCode, messageOf, OnejobError } from '../../errors.ts';
+import type { Progress } from '../../base/abortable.ts';
+import { type ErrorCode, hasCode, messageOf, OnejobError } from '../../base/errors.ts';
+import type { Recipe, Runtime, SandboxSpec } from '../../ports/runtime.ts';
+import { type Endpoint, endpointUrl } from '../engine/endpoint.ts';
+import type { Engine } from '../engine/engine.ts';
+import { statusOf, translate } from '../engine/failures.ts';
+import type { Image, Images } from '../engine/image.ts';
 import { placedOf, verifyMounts } from '../mounts.ts';
-import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
@@ -60,7 +60,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
         const there = await containers.find(spec.agent, signal);
         if (there !== null) return there;
       }
-      throw refusal(error, spec, endpoint);
+      throw prepareRefusal(error, spec, endpoint);
     }
   };
 
@@ -83,7 +83,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
       await engine.start(id);
       exits.sawAlive([id]);
     } catch (error) {
-      throw refusal(error, spec, endpoint);
+      throw prepareRefusal(error, spec, endpoint);
     }
     try {
       await devices.verify(spec, id, progress, signal);
@@ -96,7 +96,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   };
 
   return async (spec, progress, signal, chosen) => {
-    const madeOf = (image: Image) => ({ fingerprint: fingerprintOf(spec.recipe, image, boot), imageId: image.id });
+    const madeOf = (image: Image) => ({ fingerprint: dockerFingerprint(spec.recipe, image, boot), imageId: image.id });
     let image = await images.get(spec.recipe, progress, signal);
     chosen?.(madeOf(image));
     try {
@@ -127,7 +127,7 @@ export async function verifyFolders(engine: Engine, spec: SandboxSpec, id: strin
 }
 
 /** What a standby was made from, as one short word (S11): recipe, image and boot. The order of keys does not matter. */
-export function fingerprintOf({ pull: _, imageId: __, ...recipe }: Recipe, image: Image, bootId: string | null): string {
+export function dockerFingerprint({ pull: _, imageId: __, ...recipe }: Recipe, image: Image, bootId: string | null): string {
   const sorted = (value: unknown): unknown => {
     if (Array.isArray(value)) return value.map(sorted);
     if (typeof value !== 'object' || value === null) return value;
@@ -138,7 +138,7 @@ export function fingerprintOf({ pull: _, imageId: __, ...recipe }: Recipe, image
 }
 
 /** Explains why the Engine refused to create or start a container: mostly because of the recipe. */
-export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): OnejobError {
+export function prepareRefusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): OnejobError {
   if (error instanceof OnejobError) return error;
   const doing = `start agent ${spec.name}`;
   if (statusOf(error) === null) return translate(error, doing, endpoint);

@@ -3,14 +3,14 @@ import { describe, expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { leased } from '../../../test/kit/runtimes.ts';
-import type { Endpoint } from '../../engine/endpoint.ts';
-import { Refusal } from '../../engine/failures.ts';
-import { refusal } from './prepare.ts';
+import type { Endpoint } from '../engine/endpoint.ts';
+import { Refusal } from '../engine/failures.ts';
+import { prepareRefusal } from './prepare.ts';
 
 const endpoint: Endpoint = { kind: 'unix', path: '/run/docker.sock', from: 'test' };
 const answer = (message: string, statusCode = 500) => new Refusal(statusCode, JSON.stringify({ message }));
 const refused = (message: string, devices = [leased()], status = 500) =>
-  refusal(answer(message, status), specOf(recipe, { devices }), endpoint);
+  prepareRefusal(answer(message, status), specOf(recipe, { devices }), endpoint);
 
 const hook = (said: string) =>
   `failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: error running prestart hook #0: exit status 1, stdout: , stderr: ${said}`;
@@ -20,7 +20,7 @@ test.each([
   ['caches', { name: null }],
 ])('a missing folder of %s is reported with that key', (key, cache) => {
   const mounts = [{ host: '/no/such', container: '/c', readOnly: false, variable: null, cache }];
-  const error = refusal(
+  const error = prepareRefusal(
     answer('invalid mount config for type "bind": bind source path does not exist: /no/such', 400),
     specOf({ ...recipe, mounts }),
     endpoint,

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { bytesOf } from '../../../test/kit/runtime-contract/follow.ts';
-import { advance, type LogChunk, type LogPosition, start } from '../runtime.ts';
+import { advance, type LogChunk, type LogPosition, start } from '../../ports/runtime.ts';
 import { createFrameReader } from './logs.ts';
 import { type LogFrame, Rejoiner, slack } from './rejoin.ts';
 

@@ -8,7 +8,7 @@
  * and forth. A chunk's time is therefore that of the latest message so far. It never goes back, and does not depend on where
  * reading began, if that was early enough.
  */
-import type { LogChunk, LogPosition } from '../runtime.ts';
+import type { LogChunk, LogPosition } from '../../ports/runtime.ts';
 
 /** One message of a log. */
 export interface LogFrame {

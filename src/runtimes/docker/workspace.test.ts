@@ -3,7 +3,7 @@ import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../../engine/engine.ts';
+import { connectEngine } from '../engine/engine.ts';
 import { createGivers, giveWorkspace } from './workspace.ts';
 
 const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
@@ -55,7 +55,10 @@ async function over(name: string) {
   await fake.start();
   const engine = connectEngine(fake.endpoint, limits);
   return {
-    ...{ engine, owners, removed, bodies },
+    engine,
+    owners,
+    removed,
+    bodies,
     async [Symbol.asyncDispose]() {
       engine.close();
       await fake.stop();

@@ -6,7 +6,7 @@ import { posix } from 'node:path';
 import { pipeline, Readable, Transform } from 'node:stream';
 import { extract, type Header, pack } from 'tar-stream';
 import type { AgentId } from '../../core/slot.ts';
-import type { Engine } from '../../engine/engine.ts';
+import type { Engine } from '../engine/engine.ts';
 import { labels, workspacePath } from './create.ts';
 
 /** Who a sandbox's files belong to, as numbers. */

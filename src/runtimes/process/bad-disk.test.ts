@@ -19,10 +19,10 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
-import { systemClock } from '../../clock.ts';
+import type { Runtime } from '../../ports/runtime.ts';
 import { allPids, isAlive } from '../../system/process-identity.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { frame, readyMarker } from '../gate.ts';
-import type { Runtime } from '../runtime.ts';
 import { firstProcessOf, readIntent, supervisorOf } from './folder.ts';
 import { createProcessRuntime, followExits } from './process.ts';
 

@@ -6,17 +6,15 @@
  * maps root to another id leaves files of root readable. As a normal user the user namespace allows the mounts, and the job runs
  * as that user.
  */
+
 import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
-import { access, constants } from 'node:fs/promises';
+import type { SandboxSpec } from '../../ports/runtime.ts';
 import { run } from '../../system/run.ts';
-import type { SandboxSpec } from '../runtime.ts';
-import type { Host } from './host.ts';
+import { path } from './programs.ts';
 import { type Trial, trialLimit, wasLate } from './trials.ts';
 
 /** User and group id of jobs in the sandbox, if they can be chosen. */
 const inside = 1000;
-
-export const path = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 interface Inside {
   readonly env: Readonly<Record<string, string>>;
@@ -39,8 +37,14 @@ export function accounts(uid: number | null): { passwd: string; group: string } 
 }
 
 /** All of bubblewrap's options for one sandbox, for its `--args`. A seccomp filter is read from descriptor 6. */
+/** What bubblewrap needs of this host: its folders, as options, and a seccomp filter; null: none. */
+interface Shown {
+  readonly mounts: readonly string[];
+  readonly filter: Uint8Array | null;
+}
+
 export function bubblewrapArgs(
-  host: Host,
+  host: Shown,
   { name, recipe, places: checked }: SandboxSpec,
   { env, uid, folder, devices, names }: Inside,
 ): string[] {
@@ -152,10 +156,4 @@ export function hostMounts(): string[] {
   // It names the keys of the user who started the manager, if their keyring is inherited.
   if (existsSync('/proc/keys')) args.push('--ro-bind', '/dev/null', '/proc/keys');
   return args;
-}
-
-/** Whether a program is in the path of sandboxes. */
-export async function isInstalled(name: string, folders = path): Promise<boolean> {
-  const found = folders.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
-  return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

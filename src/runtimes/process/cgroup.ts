@@ -4,10 +4,10 @@
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { attempt } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { attempt } from '../../errors.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { killPid, readOr } from '../../system/process-identity.ts';
-import type { Recipe } from '../runtime.ts';
 
 export type Cgroups = ReturnType<typeof findCgroups>;
 

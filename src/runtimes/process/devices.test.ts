@@ -8,9 +8,9 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
 import { lacks } from '../../../test/support/require.ts';
+import type { LeasedDevice, Runtime } from '../../ports/runtime.ts';
 import { exitNoDevice, frame, MarkerFilter, readyMarker } from '../gate.ts';
-import type { LeasedDevice, Runtime } from '../runtime.ts';
-import type { Host } from './host.ts';
+import type { ProcessHost } from './host.ts';
 import { deviceArgs, grantDevices } from './prepare.ts';
 import { createProcessRuntime } from './process.ts';
 
@@ -147,7 +147,7 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
 });
 
 describe('what a sandbox is granted', () => {
-  const host = { mode: 'bubblewrap', deviceDir: '/no/such' } as Host;
+  const host = { mode: 'bubblewrap', deviceDir: '/no/such' } as ProcessHost;
 
   test('nothing without devices', () => {
     const grant = grantDevices(host, { name: 'x', devices: [] });

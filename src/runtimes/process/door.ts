@@ -3,14 +3,14 @@
  * network, which passes on connections to this port only. It belongs to the sandbox and is removed with it, not with the manager.
  */
 import { join } from 'node:path';
+import { OnejobError } from '../../base/errors.ts';
+import { quoted } from '../../base/quoted.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
-import { quoted } from '../../quoted.ts';
 import { isAlive, readOr } from '../../system/process-identity.ts';
 import { supervisorGroup } from './cgroup.ts';
 import { identityIn } from './folder.ts';
-import type { Host } from './host.ts';
+import type { ProcessHost } from './host.ts';
 import { childOf, networkFile, pasta, uplink } from './network.ts';
 import { startDetached } from './prepare.ts';
 
@@ -19,7 +19,7 @@ const doorFile = (port: number): string => `door.${port}`;
 const patience = 5_000;
 
 /** Opens a port of the host in the sandbox. Idempotent. @throws OnejobError E_SANDBOX_LOST, E_NO_DOOR (retry) */
-export async function openDoor(host: Host, agent: AgentId, port: number, signal: AbortSignal): Promise<void> {
+export async function openDoor(host: ProcessHost, agent: AgentId, port: number, signal: AbortSignal): Promise<void> {
   const folder = join(host.at.agents, agent);
   const known = identityIn(folder, doorFile(port));
   if (known !== null && isAlive(known)) return;

@@ -7,10 +7,11 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { PassThrough, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { codeOf, OnejobError } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { codeOf, OnejobError } from '../../errors.ts';
-import { asUser, path } from './bubblewrap.ts';
+import { asUser } from './bubblewrap.ts';
 import type { Intent } from './folder.ts';
+import { path } from './programs.ts';
 
 /** A sandbox, as far as this is about its files. */
 export interface Files extends Pick<Intent, 'agent' | 'files' | 'uid'> {

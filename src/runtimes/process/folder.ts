@@ -16,11 +16,11 @@ import { lstatSync, readdirSync } from 'node:fs';
 import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { attempt } from '../../base/errors.ts';
 import { type AgentId, type Exit, hostRestarted } from '../../core/slot.ts';
-import { attempt } from '../../errors.ts';
+import type { SandboxSeen } from '../../ports/runtime.ts';
 import { jsonOf } from '../../system/json.ts';
 import { isAlive, type ProcessIdentity, parseStat, readOr, unread } from '../../system/process-identity.ts';
-import type { SandboxSeen } from '../runtime.ts';
 import { oomKilled, peakMemory } from './cgroup.ts';
 
 const intent = z.object({

@@ -9,27 +9,27 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Readable, Writable } from 'node:stream';
-import { abortable } from '../../abortable.ts';
+import { abortable } from '../../base/abortable.ts';
+import { messageOf, OnejobError } from '../../base/errors.ts';
+import { quoted } from '../../base/quoted.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { messageOf, OnejobError } from '../../errors.ts';
-import { quoted } from '../../quoted.ts';
+import type { Holding, RunningShell, ShellSpec } from '../../ports/runtime.ts';
 import { markVariable } from '../../system/process-identity.ts';
 import { placedOf } from '../mounts.ts';
-import type { Holding, RunningShell, ShellSpec } from '../runtime.ts';
-import { isInstalled, path } from './bubblewrap.ts';
 import { makeCgroups } from './cgroup.ts';
 import type { Intent } from './folder.ts';
-import type { Host } from './host.ts';
+import type { ProcessHost } from './host.ts';
 import { childOf, entering, networkCommand, type Uplink } from './network.ts';
 import { checkFolders, checkRecipe, confined, grantDevices } from './prepare.ts';
+import { isInstalled, path } from './programs.ts';
 import { type Inside, verifyInside } from './release.ts';
 import { emptySandbox } from './remove.ts';
 import { keepUid } from './uids.ts';
 
 /** `known`: what is recorded of an agent; null if it has no sandbox. */
 export function createHolding(
-  host: Host,
+  host: ProcessHost,
   known: (agent: AgentId) => Intent | null,
   remove: (agent: AgentId) => Promise<void>,
 ): Holding {
@@ -201,7 +201,7 @@ function start(folder: string, agent: AgentId, inherited: readonly number[], scr
  */
 async function startNetwork(
   folder: string,
-  { root, inherited }: Pick<Host, 'root' | 'inherited'>,
+  { root, inherited }: Pick<ProcessHost, 'root' | 'inherited'>,
   { agent, uplink }: { readonly agent: AgentId; readonly uplink: Uplink },
   signal: AbortSignal,
 ): Promise<{ readonly enter: string; end(): void }> {

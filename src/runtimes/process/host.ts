@@ -3,18 +3,19 @@ import { existsSync, realpathSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { dirname, join } from 'node:path';
-import { systemClock } from '../../clock.ts';
+import { attempt } from '../../base/errors.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import { compareVersions, leadingVersion } from '../../base/version.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
-import { attempt } from '../../errors.ts';
-import { type Finding, fine, problem, warning } from '../../finding.ts';
-import { compareVersions, leadingVersion } from '../../images/version.ts';
 import { mountOf } from '../../system/mountinfo.ts';
 import { bootId, inheritedDescriptors, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
-import { hostMounts, isInstalled, path, probeBubblewrap } from './bubblewrap.ts';
+import { systemClock } from '../../system/system-clock.ts';
+import { hostMounts, probeBubblewrap } from './bubblewrap.ts';
 import { type Cgroups, findCgroups } from './cgroup.ts';
 import { type Intent, layout } from './folder.ts';
 import { probeNetwork } from './network.ts';
+import { isInstalled, path } from './programs.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
 import { openTrials, type Trial, trialLimit, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
@@ -32,7 +33,7 @@ export interface ProcessRuntimeOptions {
   readonly deviceDir?: string;
 }
 
-export type Host = Awaited<ReturnType<typeof lookAtHost>>;
+export type ProcessHost = Awaited<ReturnType<typeof lookAtHost>>;
 
 /** Probes bubblewrap, finds control groups, creates the folders of the runtime. */
 export async function lookAtHost(options: ProcessRuntimeOptions) {
@@ -57,7 +58,12 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
   const hasRlimit = root || (usable && compareVersions(leadingVersion(release()) ?? '', '5.14') >= 0);
   const rlimit = hasRlimit ? ('rlimit' as const) : null;
   return {
-    ...{ clock, owner, at, root, cgroups, mode },
+    clock,
+    owner,
+    at,
+    root,
+    cgroups,
+    mode,
     /** The reason for that mode, as a sentence. */
     why: probe?.sandbox.why ?? 'Bubblewrap was turned off.',
     trials: { doubts: trials.doubts, path: trials.path },
@@ -100,7 +106,7 @@ async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
 const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 /** The findings of `doctor` about the process runtime. */
-export async function findings(host: Host): Promise<Finding[]> {
+export async function hostFindings(host: ProcessHost): Promise<Finding[]> {
   const found: Finding[] = [
     bubblewrap(host),
     networkFinding(host),
@@ -136,7 +142,7 @@ export async function findings(host: Host): Promise<Finding[]> {
 
 /** Of what could not be shown now, and jobs have all the same. */
 const doubt =
-  ({ trials }: Pick<Host, 'trials'>) =>
+  ({ trials }: Pick<ProcessHost, 'trials'>) =>
   (why: string): Finding =>
     warning(
       'isolation',
@@ -144,14 +150,14 @@ const doubt =
       `Restart the daemon when the host is less busy. If the host cannot do it any more, delete ${trials.path} first.`,
     );
 
-function bubblewrap(host: Host): Finding {
+function bubblewrap(host: ProcessHost): Finding {
   if (host.mode === 'bubblewrap') return fine('bubblewrap', host.why);
   const message = `${host.why} Jobs are less isolated from each other.`;
   return warning('bubblewrap', message, 'Install bubblewrap: apt-get install bubblewrap.');
 }
 
 /** Whether jobs share the network of this host. */
-export function networkFinding({ network }: Pick<Host, 'network'>): Finding {
+export function networkFinding({ network }: Pick<ProcessHost, 'network'>): Finding {
   if (network.fix === null)
     return fine(
       'network',
@@ -165,7 +171,7 @@ export function networkFinding({ network }: Pick<Host, 'network'>): Finding {
   );
 }
 
-function seccomp({ mode, root, filter }: Host): Finding {
+function seccomp({ mode, root, filter }: ProcessHost): Finding {
   if (filter !== null) {
     const message =
       "Jobs may make the system calls that Docker allows: none of those reaches the kernel's keyring, mounts or namespaces.";
@@ -189,7 +195,7 @@ export function noexec(files: string, mountinfo: string): Finding[] {
 }
 
 /** A host without GPUs needs no warning. */
-function devices({ mode, deviceDir }: Host): Finding {
+function devices({ mode, deviceDir }: ProcessHost): Finding {
   if (mode === 'bubblewrap') return fine('devices', 'A job can only use the GPUs of the host that were leased to it.');
   const message =
     'Variables such as CUDA_VISIBLE_DEVICES tell jobs which GPUs are theirs, but do not restrict them: jobs can use every GPU.';

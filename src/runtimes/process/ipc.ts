@@ -5,7 +5,7 @@
  */
 import { readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
-import { path } from './bubblewrap.ts';
+import { path } from './programs.ts';
 
 /** Options of `ipcrm` in one call: at the kernel's default limits all ids of a user do not fit into the arguments of one. */
 const mostOptions = 1_000;

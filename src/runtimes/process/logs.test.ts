@@ -4,8 +4,8 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
-import { type LogChunk, type LogPosition, start } from '../runtime.ts';
+import { type LogChunk, type LogPosition, start } from '../../ports/runtime.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { followLog } from './logs.ts';
 
 let dir: Scratch;

@@ -2,11 +2,11 @@
 import { existsSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
+import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { codeOf, messageOf, OnejobError } from '../../errors.ts';
+import { advance, type LogChunk, type LogPosition } from '../../ports/runtime.ts';
 import { namesIn } from '../../system/files.ts';
 import { mayPass } from '../../system/process-identity.ts';
-import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 
 const streams = ['stdout', 'stderr'] as const;

@@ -12,18 +12,18 @@ import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contra
 import { processesOf } from '../../../test/support/census-processes.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { systemClock } from '../../clock.ts';
+import { attempt } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { attempt } from '../../errors.ts';
+import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import { allPids, markVariable, readOr } from '../../system/process-identity.ts';
 import { run as runToEnd } from '../../system/run.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { frame, MarkerFilter, readyMarker } from '../gate.ts';
-import type { Recipe, Runtime } from '../runtime.ts';
-import { path } from './bubblewrap.ts';
 import { supervisorOf } from './folder.ts';
-import { findings, lookAtHost } from './host.ts';
+import { hostFindings, lookAtHost } from './host.ts';
 import { childOfShell, probeNetwork } from './network.ts';
 import { createProcessRuntime } from './process.ts';
+import { path } from './programs.ts';
 
 const never = new AbortController().signal;
 
@@ -352,7 +352,7 @@ describe.skipIf(lacks('bubblewrap'))('a host on which bubblewrap does not run in
     };
     const host = await lookAtHost({ owner: `busy-${process.pid}`, dir: here.path, clock: hurried });
     expect([host.mode, host.filter === null]).toEqual(['bubblewrap', false]);
-    expect(await findings(host)).toContainEqual({
+    expect(await hostFindings(host)).toContainEqual({
       level: 'warning',
       subject: 'isolation',
       message:

@@ -10,12 +10,12 @@
 import { mkdtemp, readlink } from 'node:fs/promises';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
-import { quoted } from '../../quoted.ts';
+import { quoted } from '../../base/quoted.ts';
 import { defaultRoute } from '../../system/default-route.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
 import { allPids, childrenOf, killPid, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
-import { isInstalled, path } from './bubblewrap.ts';
+import { isInstalled, path } from './programs.ts';
 import { type Trial, trialLimit, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
 

@@ -5,19 +5,20 @@ import { once } from 'node:events';
 import { statSync } from 'node:fs';
 import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { codeOf, messageOf, OnejobError } from '../../errors.ts';
+import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
 import { markVariable, ownerVariable } from '../../system/process-identity.ts';
 import { isFound, lookAt } from '../../system/real-path.ts';
 import { capsOf, gateNodes, nodesOf, openFilesForDevices, readMigMinors, visibleDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
 import { placedOf } from '../mounts.ts';
-import type { Recipe, SandboxSpec } from '../runtime.ts';
-import { accounts, asUser, bubblewrapArgs, path } from './bubblewrap.ts';
+import { accounts, asUser, bubblewrapArgs } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
 import { type Intent, makeFolder } from './folder.ts';
-import type { Host } from './host.ts';
+import type { ProcessHost } from './host.ts';
 import { networkFile, networkScript, uplink } from './network.ts';
+import { path } from './programs.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { claimUid } from './uids.ts';
@@ -29,12 +30,12 @@ export const placedFile = 'placed';
 const outputLimit = 128 * 1024 * 1024;
 
 /** What sandboxes of this recipe are made from: the recipe, the isolation, and the boot. */
-export function fingerprintOf(host: Host, recipe: Recipe): string {
+export function processFingerprint(host: ProcessHost, recipe: Recipe): string {
   return hash('sha256', JSON.stringify([recipe, host.mode, host.filter !== null, host.network.own, host.boot])).slice(0, 32);
 }
 
 /** Refuses a recipe of which a process would ignore a part. @throws OnejobError E_RECIPE */
-export function checkRecipe(host: Host, recipe: Recipe): void {
+export function checkRecipe(host: ProcessHost, recipe: Recipe): void {
   const refuse = (what: string): never => {
     const hint = 'Remove it, or set "runtime: docker" for this pool.';
     throw new OnejobError('E_RECIPE', `A sandbox on the process runtime cannot have ${what}.`, { hint });
@@ -78,7 +79,7 @@ function isReadOnly(container: string): boolean {
  * Creates and starts a new sandbox. Resolves when its supervisor has started.
  * @throws OnejobError, for example E_DEVICES_GRANTED before anything is created
  */
-export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line: string) => void): Promise<void> {
+export async function makeSandbox(host: ProcessHost, spec: SandboxSpec, progress: (line: string) => void): Promise<void> {
   const { recipe, agent, pool, slot } = spec;
   const grant = grantDevices(host, spec);
   const bubblewrap = host.mode === 'bubblewrap';
@@ -89,7 +90,7 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   // Another user cannot pass through the closed state directory, so without mounts its files are elsewhere.
   const files = bubblewrap || uid === null ? final : join(host.openDir, agent);
   const { owner, mode } = host;
-  const made = { fingerprint: fingerprintOf(host, recipe), mode, uid, files, cgroups: groups.paths };
+  const made = { fingerprint: processFingerprint(host, recipe), mode, uid, files, cgroups: groups.paths };
   const folder = await makeFolder(host.at, { owner, agent, pool, slot, ...made });
   if (files !== folder) await makeOpen(host.openDir);
   await makeFiles(files, uid, bubblewrap);
@@ -115,7 +116,7 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
 }
 
 /** Where a sandbox keeps its files. */
-export interface Place extends Pick<Intent, 'uid' | 'files'> {
+export interface SandboxPlace extends Pick<Intent, 'uid' | 'files'> {
   readonly folder: string;
   readonly grant: ProcessGrant;
   /** Files of this folder: what bubblewrap is told, and where it reports its status. */
@@ -127,7 +128,7 @@ export interface Place extends Pick<Intent, 'uid' | 'files'> {
  * How to run `program` in a sandbox, for a shell whose current folder is the sandbox's: the command, its folder, and descriptors to
  * open for it. Writes the files that it reads.
  */
-export async function confined(host: Host, spec: SandboxSpec, place: Place, program: readonly string[]) {
+export async function confined(host: ProcessHost, spec: SandboxSpec, place: SandboxPlace, program: readonly string[]) {
   const { recipe } = spec;
   const { uid, folder, files, grant, args, status } = place;
   const bubblewrap = host.mode === 'bubblewrap';
@@ -170,12 +171,12 @@ export async function confined(host: Host, spec: SandboxSpec, place: Place, prog
 }
 
 /** A limit without a control group. Linux counts by user, and since 5.14 by user namespace, so the job needs its own. */
-function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readonly string[] {
+function processLimit({ processLimit }: ProcessHost, { pids, ulimits }: Recipe): readonly string[] {
   if (processLimit !== 'rlimit' || pids === null || ulimits.some(({ name }) => name === 'nproc')) return [];
   return ['prlimit', `--nproc=${pids}`, '--'];
 }
 
-async function start(folder: string, host: Host, agent: AgentId): Promise<void> {
+async function start(folder: string, host: ProcessHost, agent: AgentId): Promise<void> {
   const { at, clock } = host;
   const child = await startDetached(host, folder, agent, ['./run.sh', agent]);
   // Touching the file reports a death without an exit code to those who watch the exits.
@@ -187,7 +188,7 @@ async function start(folder: string, host: Host, agent: AgentId): Promise<void> 
 
 /** Starts a shell in the agent's folder that outlives the manager. @throws OnejobError E_SPAWN (retry) */
 export async function startDetached(
-  { inherited, owner }: Pick<Host, 'inherited' | 'owner'>,
+  { inherited, owner }: Pick<ProcessHost, 'inherited' | 'owner'>,
   folder: string,
   agent: AgentId,
   args: readonly string[],
@@ -252,7 +253,7 @@ type ProcessGrant = ReturnType<typeof grantDevices>;
  * variables ask programs to use only the leased ones, which restricts nobody.
  * @throws OnejobError E_DEVICES_GRANTED if a node of a leased device is missing or unknown
  */
-export function grantDevices({ mode, deviceDir }: Host, { name, devices }: Pick<SandboxSpec, 'name' | 'devices'>) {
+export function grantDevices({ mode, deviceDir }: ProcessHost, { name, devices }: Pick<SandboxSpec, 'name' | 'devices'>) {
   const alone = mode === 'bubblewrap';
   const minors = alone ? readMigMinors(deviceDir) : null;
   const { needed, useful } = nodesOf(devices, minors);

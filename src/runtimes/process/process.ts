@@ -7,20 +7,20 @@
 import { existsSync } from 'node:fs';
 import { lstat, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
+import { OnejobError, toFailure } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import type { Runtime, RuntimeEvent, SandboxSeen } from '../../ports/runtime.ts';
 import { roomOf } from '../../system/disk-room.ts';
 import { diskUsage } from '../disk-usage.ts';
-import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 import { openDoor } from './door.ts';
 import { archive, extract, type Files } from './files.ts';
 import { agentsIn, type Intent, type Layout, readIntent, stateOf } from './folder.ts';
 import { createHolding } from './holding.ts';
-import { findings, type Host, lookAtHost, type ProcessRuntimeOptions } from './host.ts';
+import { hostFindings, lookAtHost, type ProcessHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
-import { checkFolders, checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
+import { checkFolders, checkRecipe, makeSandbox, processFingerprint } from './prepare.ts';
 import { releaseGate, untilStarted, verifyFolders } from './release.ts';
 import { endLeftovers, killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
 import { filterLoader } from './seccomp.ts';
@@ -89,8 +89,8 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
         return join(host.root ? join(host.openDir, agent) : folder(agent), 'work');
       },
     },
-    check: () => findings(host),
-    fingerprint: async (recipe) => fingerprintOf(host, recipe),
+    check: () => hostFindings(host),
+    fingerprint: async (recipe) => processFingerprint(host, recipe),
     prepare: (spec, progress, signal) =>
       whileBusy(spec.agent, async () => {
         checkRecipe(host, spec.recipe);
@@ -102,7 +102,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
         signal.throwIfAborted();
         await makeSandbox(host, spec, progress);
         for (const port of spec.doors ?? []) await open(spec.agent, spec.recipe.network, port, signal);
-        return { fingerprint: fingerprintOf(host, spec.recipe) };
+        return { fingerprint: processFingerprint(host, spec.recipe) };
       }),
     putFiles: async (agent, files, signal) => extract(filesOf(needed(agent)), files, signal),
     release: async (agent, frame, signal) => {
@@ -160,7 +160,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
   };
 }
 
-function weaker(host: Host): string {
+function weaker(host: ProcessHost): string {
   if (host.mode === 'bubblewrap') {
     const user = host.root ? '' : ' They run as your own user.';
     const calls = host.filter === null ? ' They can make every system call.' : '';

@@ -7,9 +7,9 @@
 import { existsSync, lstatSync } from 'node:fs';
 import { readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
+import { OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
 import { type Removed, removeOwned, removeTree, whyStuck } from '../../system/foreign-tree.ts';
 import {
   allPids,
@@ -23,7 +23,7 @@ import {
 } from '../../system/process-identity.ts';
 import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
 import { carriersOf, doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
-import type { Host } from './host.ts';
+import type { ProcessHost } from './host.ts';
 import { removeIpc } from './ipc.ts';
 import { freeLostUids, freeUid, isAgentUid, uidClaims, uidOf } from './uids.ts';
 
@@ -33,7 +33,7 @@ const killTimeout = 5_000;
 const settleTime = 100;
 
 /** Ends and removes an agent's sandbox, if there is one. @throws OnejobError E_SANDBOX_STUCK, E_SANDBOX_UNREAD, E_REMOVE */
-export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
+export async function removeSandbox(host: ProcessHost, agent: AgentId): Promise<void> {
   const folder = join(host.at.agents, agent);
   const read = readIntent(host.at, agent);
   const about = read === 'damaged' ? await guess(host, agent) : read;
@@ -51,12 +51,12 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
 }
 
 /** Ends what an ended job has left, and keeps its groups, which say how it ended. @throws OnejobError E_SANDBOX_STUCK */
-export async function endLeftovers({ clock, at }: Host, about: Intent): Promise<void> {
+export async function endLeftovers({ clock, at }: ProcessHost, about: Intent): Promise<void> {
   await killAll(clock, join(at.agents, about.agent), about);
 }
 
 /** Ends everything that runs in a sandbox, and keeps its files. @throws OnejobError E_SANDBOX_STUCK */
-export async function emptySandbox({ clock, at }: Host, about: Intent): Promise<void> {
+export async function emptySandbox({ clock, at }: ProcessHost, about: Intent): Promise<void> {
   await killAll(clock, join(at.agents, about.agent), about);
   await removeGroups(clock, about.cgroups);
 }
@@ -65,7 +65,7 @@ export async function emptySandbox({ clock, at }: Host, about: Intent): Promise<
  * What a damaged sandbox was made from, as far as the host shows it: its user, its groups, and its processes by the mark in their
  * environment. It counts as plain, so that all of these are looked for.
  */
-async function guess(host: Host, agent: AgentId): Promise<Intent> {
+async function guess(host: ProcessHost, agent: AgentId): Promise<Intent> {
   const folder = join(host.at.agents, agent);
   const open = join(host.openDir, agent);
   const about = { owner: host.owner, agent, pool: '', slot: '', fingerprint: '', mode: 'plain' } as const;
@@ -125,7 +125,7 @@ function mustBeGone(what: string, removed: Removed): void {
 }
 
 /** Removes everything that no living sandbox needs. `busy`: agents that are being created or removed now. */
-export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Promise<void> {
+export async function sweepLeftovers(host: ProcessHost, busy: ReadonlySet<AgentId>): Promise<void> {
   const names = await readdir(host.at.agents);
   const living = new Set(names.filter((name) => !name.startsWith('.')));
   for (const name of names.filter((name) => name.startsWith('.'))) {
@@ -141,7 +141,7 @@ export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Pr
 }
 
 /** Removes what agents share, if no agent is left. */
-export async function tidyShared(host: Host): Promise<void> {
+export async function tidyShared(host: ProcessHost): Promise<void> {
   const isEmpty = async (): Promise<boolean> => (await readdir(host.at.agents)).length === 0;
   if (!(await isEmpty())) return;
   // A supervisor ends a moment after it has recorded the end of its job. Until then its group cannot be removed.

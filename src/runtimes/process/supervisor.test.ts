@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { quoted } from '../../quoted.ts';
+import { quoted } from '../../base/quoted.ts';
 import { type SupervisorOptions, supervisorScript } from './supervisor.ts';
 
 const shells = [['dash'], ['bash', '--posix'], ['busybox', 'sh']].filter(

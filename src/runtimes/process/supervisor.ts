@@ -5,7 +5,7 @@
  * Guarantees (`supervisor.test.ts`, on dash and busybox): a job never blocks on output, whatever happens to its log. Standard
  * output and standard error stay apart. Output is in the log at once. Processes that the job leaves do not delay its exit code.
  */
-import { quoted } from '../../quoted.ts';
+import { quoted } from '../../base/quoted.ts';
 
 export interface SupervisorOptions {
   readonly command: readonly string[];

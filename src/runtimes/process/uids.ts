@@ -9,7 +9,7 @@ import { randomInt } from 'node:crypto';
 import { lstatSync } from 'node:fs';
 import { mkdir, readlink, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
-import { codeOf, OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../base/errors.ts';
 import { namesIn } from '../../system/files.ts';
 
 export const firstUid = 2_100_000_000;

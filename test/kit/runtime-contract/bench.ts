@@ -1,7 +1,7 @@
 /** What the tests of a runtime work with: one member, set up before the first test and cleaned up after the last. */
 import type { AgentId } from '../../../src/core/slot.ts';
+import type { Recipe, Runtime, SandboxSpec } from '../../../src/ports/runtime.ts';
 import { frame, MarkerFilter, readyMarker } from '../../../src/runtimes/gate.ts';
-import type { Recipe, Runtime, SandboxSpec } from '../../../src/runtimes/runtime.ts';
 import { bytesOf, follow, specOf, watch } from './follow.ts';
 import type { ContractJob, Step } from './job.ts';
 

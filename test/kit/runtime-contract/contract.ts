@@ -5,10 +5,10 @@
 import { randomBytes } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { OnejobError } from '../../../src/errors.ts';
-import { isOwnAddress } from '../../../src/own-address.ts';
+import { OnejobError } from '../../../src/base/errors.ts';
+import { isOwnAddress } from '../../../src/base/own-address.ts';
+import { type LogChunk, start } from '../../../src/ports/runtime.ts';
 import { frame, readyMarker, releasedMarker } from '../../../src/runtimes/gate.ts';
-import { type LogChunk, start } from '../../../src/runtimes/runtime.ts';
 import { type Bench, type ContractSubject, createBench } from './bench.ts';
 import { execTests } from './exec.ts';
 import { fileTests } from './files.ts';

@@ -9,7 +9,7 @@ import {
   type RuntimeEvent,
   type SandboxSpec,
   start,
-} from '../../../src/runtimes/runtime.ts';
+} from '../../../src/ports/runtime.ts';
 
 /** The bytes of one stream. */
 export function bytesOf(chunks: readonly LogChunk[], stream: 'stdout' | 'stderr'): Buffer {

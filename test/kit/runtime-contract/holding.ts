@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { expect } from 'vitest';
 import type { AgentId } from '../../../src/core/slot.ts';
-import type { Holding, RunningShell, Runtime, ShellSpec } from '../../../src/runtimes/runtime.ts';
+import type { Holding, RunningShell, Runtime, ShellSpec } from '../../../src/ports/runtime.ts';
 import type { Bench } from './bench.ts';
 import { specOf } from './follow.ts';
 import { job } from './job.ts';

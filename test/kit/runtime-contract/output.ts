@@ -1,6 +1,6 @@
 /** What every runtime promises about output: every byte once, from any position, and no reader holds up a job. */
 import { expect } from 'vitest';
-import { advance, type LogChunk, start } from '../../../src/runtimes/runtime.ts';
+import { advance, type LogChunk, start } from '../../../src/ports/runtime.ts';
 import type { Bench } from './bench.ts';
 import { bytesOf } from './follow.ts';
 import { job } from './job.ts';

@@ -1,7 +1,6 @@
 /** Bad days of the simulated Engine: what it does to a manager beside what the contract asks for on a good day. */
 import { expect, test } from 'vitest';
-import { OnejobError } from '../../../src/errors.ts';
-import { frame } from '../../../src/runtimes/gate.ts';
+import { OnejobError } from '../../../src/base/errors.ts';
 import {
   type LogChunk,
   type LogPosition,
@@ -9,7 +8,8 @@ import {
   type RuntimeEvent,
   type SandboxSpec,
   start,
-} from '../../../src/runtimes/runtime.ts';
+} from '../../../src/ports/runtime.ts';
+import { frame } from '../../../src/runtimes/gate.ts';
 import { specOf } from '../../kit/runtime-contract/contract.ts';
 import { leased } from '../../kit/runtimes.ts';
 import { type Act, SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from '../runtime.ts';

@@ -2,9 +2,10 @@
  * The simulated Engine: the sandboxes of the world, which outlive managers, and everything that can happen to them and to itself.
  * Nothing here is about one manager's connection to it (`runtime.ts`).
  */
+
+import type { OnejobError } from '../../../src/base/errors.ts';
 import { type AgentId, type Exit, hostRestarted } from '../../../src/core/slot.ts';
-import type { OnejobError } from '../../../src/errors.ts';
-import type { RuntimeEvent, SandboxSpec } from '../../../src/runtimes/runtime.ts';
+import type { RuntimeEvent, SandboxSpec } from '../../../src/ports/runtime.ts';
 import type { SimTime } from '../time.ts';
 import { actOut } from './act.ts';
 import { jobIn, type Program, perform, Sandbox, type Surroundings } from './sandbox.ts';
@@ -132,7 +133,10 @@ export class SimEngine {
     this.time = time;
     this.random = random;
     this.#around = {
-      ...{ time, random, keeps, endsBy },
+      time,
+      random,
+      keeps,
+      endsBy,
       run: (inside) => {
         if (this.programs.size === 0 || !perform(this.programs, inside)) actOut(inside);
       },

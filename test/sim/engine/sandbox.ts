@@ -1,7 +1,7 @@
 /** One simulated sandbox: a gate, what it prints, its files, and the script that it runs once. */
 import type { AgentId, Exit } from '../../../src/core/slot.ts';
+import type { SandboxSpec } from '../../../src/ports/runtime.ts';
 import { exitNoDevice, readyMarker, releasedMarker } from '../../../src/runtimes/gate.ts';
-import type { SandboxSpec } from '../../../src/runtimes/runtime.ts';
 import type { SimTime } from '../time.ts';
 import { Output } from './output.ts';
 import { Workspace } from './workspace.ts';
@@ -178,7 +178,10 @@ export class Sandbox {
   #inside(script: string): Inside {
     const sandbox = this;
     return {
-      ...{ agent: this.spec.agent, spec: this.spec, script, workspace: workspacePath },
+      agent: this.spec.agent,
+      spec: this.spec,
+      script,
+      workspace: workspacePath,
       get files() {
         return sandbox.files;
       },

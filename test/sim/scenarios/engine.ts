@@ -26,8 +26,16 @@ export const engine: readonly Scenario[] = [
     hours: 4,
     happens: [
       {
-        ...{ what: 'faults', count: 1, within: [0, 0] },
-        ...{ fails: 0.02, answerLost: 0.03, slow: 0.1, hung: 0.03, eventLost: 0.05, eventTwice: 0.2, eventLate: 0.1 },
+        what: 'faults',
+        count: 1,
+        within: [0, 0],
+        fails: 0.02,
+        answerLost: 0.03,
+        slow: 0.1,
+        hung: 0.03,
+        eventLost: 0.05,
+        eventTwice: 0.2,
+        eventLate: 0.1,
       },
       { ...job, count: 120, ms: [0, 60_000] },
       { what: 'crash', count: 6, after: [1, 60], down: [0, 30_000] },

@@ -105,10 +105,16 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
     const disks = [...world.volumes.values()].filter((one) => one.machine === machine.id);
     const codes = { pending: 0, running: 16, 'shutting-down': 32, terminated: 48, stopping: 64, stopped: 80 };
     return {
-      ...{ instanceId: machine.id, imageId: machine.image, instanceType: machine.type, launchTime: iso(machine.launched) },
+      instanceId: machine.id,
+      imageId: machine.image,
+      instanceType: machine.type,
+      launchTime: iso(machine.launched),
       instanceState: { code: codes[machine.state], name: machine.state },
       placement: { availabilityZone: machine.zone, tenancy: 'default' },
-      ...{ amiLaunchIndex: 0, architecture: 'x86_64', rootDeviceType: 'ebs', rootDeviceName: disks[0]?.device ?? '/dev/sda1' },
+      amiLaunchIndex: 0,
+      architecture: 'x86_64',
+      rootDeviceType: 'ebs',
+      rootDeviceName: disks[0]?.device ?? '/dev/sda1',
       subnetId: machine.subnet,
       groupSet: machine.groups.map((groupId) => ({ groupId })),
       instanceLifecycle: machine.spot === null ? null : 'spot',
@@ -228,7 +234,14 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       );
     const mappings = [{ DeviceName: image.device, Ebs: {} }, ...input.BlockDeviceMapping];
     const machine = world.make({
-      ...{ region, zone, subnet: where.id, type, image: input.ImageId, token: token ?? null, userData, isSpot },
+      region,
+      zone,
+      subnet: where.id,
+      type,
+      image: input.ImageId,
+      token: token ?? null,
+      userData,
+      isSpot,
       groups:
         input.SecurityGroupId ??
         account.groups.filter((one) => one.region === region && one.name === 'default').map((one) => one.id),
@@ -241,13 +254,18 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       // One device may be in both: what was sent counts.
       disks: [...new Map(mappings.map((one) => [one.DeviceName, one.Ebs]))].map(
         ([device, ebs]: [string, (typeof input.BlockDeviceMapping)[number]['Ebs']]) => ({
-          ...{ device, size: ebs.VolumeSize ?? image.disk, kind: ebs.VolumeType ?? 'gp2', encrypted: ebs.Encrypted ?? false },
+          device,
+          size: ebs.VolumeSize ?? image.disk,
+          kind: ebs.VolumeType ?? 'gp2',
+          encrypted: ebs.Encrypted ?? false,
           goes: ebs.DeleteOnTermination ?? device === image.device,
         }),
       ),
       tags: {
-        ...{ instance: tags('instance'), volume: tags('volume') },
-        ...{ 'network-interface': tags('network-interface'), 'spot-instances-request': tags('spot-instances-request') },
+        instance: tags('instance'),
+        volume: tags('volume'),
+        'network-interface': tags('network-interface'),
+        'spot-instances-request': tags('spot-instances-request'),
       },
     });
     if (token !== undefined) tokens.set(key, { hash, machine });
@@ -255,7 +273,9 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
   }
 
   const reservation = (machine: Machine): Node => ({
-    ...{ reservationId: `r-${machine.id.slice(2)}`, ownerId: account.id, groupSet: [] },
+    reservationId: `r-${machine.id.slice(2)}`,
+    ownerId: account.id,
+    groupSet: [],
     instancesSet: [machineNode(machine)],
   });
 
@@ -292,8 +312,13 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       const { items, nextToken } = page(found, input);
       return {
         volumeSet: items.map((one) => ({
-          ...{ volumeId: one.id, size: one.size, availabilityZone: one.zone, volumeType: one.kind, encrypted: one.encrypted },
-          ...{ status: one.machine === null ? 'available' : 'in-use', createTime: iso(world.now()) },
+          volumeId: one.id,
+          size: one.size,
+          availabilityZone: one.zone,
+          volumeType: one.kind,
+          encrypted: one.encrypted,
+          status: one.machine === null ? 'available' : 'in-use',
+          createTime: iso(world.now()),
           attachmentSet:
             one.machine === null
               ? []
@@ -318,12 +343,10 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       const { items, nextToken } = page(found, input);
       return {
         networkInterfaceSet: items.map((one) => ({
-          ...{
-            networkInterfaceId: one.id,
-            subnetId: one.subnet,
-            availabilityZone: one.zone,
-            status: one.machine === null ? 'available' : 'in-use',
-          },
+          networkInterfaceId: one.id,
+          subnetId: one.subnet,
+          availabilityZone: one.zone,
+          status: one.machine === null ? 'available' : 'in-use',
           groupSet: one.groups.map((groupId) => ({ groupId })),
           attachment:
             one.machine === null
@@ -347,7 +370,10 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       const { items, nextToken } = page(found, input);
       return {
         spotInstanceRequestSet: items.map((one) => ({
-          ...{ spotInstanceRequestId: one.id, state: one.state, type: 'one-time', instanceId: one.machine },
+          spotInstanceRequestId: one.id,
+          state: one.state,
+          type: 'one-time',
+          instanceId: one.machine,
           status: { code: one.status, message: one.status },
           tagSet: tagSet(one.tags),
         })),
@@ -356,7 +382,9 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
     },
     DescribeRegions: () => ({
       regionInfo: Object.keys(account.regions).map((name) => ({
-        ...{ regionName: name, regionEndpoint: `ec2.${name}.amazonaws.com`, optInStatus: 'opt-in-not-required' },
+        regionName: name,
+        regionEndpoint: `ec2.${name}.amazonaws.com`,
+        optInStatus: 'opt-in-not-required',
       })),
     }),
     DescribeInstanceTypeOfferings(input, region) {
@@ -383,15 +411,15 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
         imagesSet: known
           .filter(([id]) => ids.length === 0 || ids.includes(id))
           .map(([id, one]) => ({
-            ...{
-              imageId: id,
-              name: one.name,
-              imageState: 'available',
-              architecture: 'x86_64',
-              imageOwnerId: '898082745236',
-              isPublic: true,
-            },
-            ...{ rootDeviceName: one.device, rootDeviceType: 'ebs', virtualizationType: 'hvm' },
+            imageId: id,
+            name: one.name,
+            imageState: 'available',
+            architecture: 'x86_64',
+            imageOwnerId: '898082745236',
+            isPublic: true,
+            rootDeviceName: one.device,
+            rootDeviceType: 'ebs',
+            virtualizationType: 'hvm',
             blockDeviceMapping: [
               { deviceName: one.device, ebs: { volumeSize: one.disk, volumeType: 'gp3', deleteOnTermination: true } },
             ],
@@ -406,13 +434,11 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       const { items, nextToken } = page(found, input);
       return {
         subnetSet: items.map((one) => ({
-          ...{
-            subnetId: one.id,
-            availabilityZone: one.zone,
-            availableIpAddressCount: one.free,
-            state: 'available',
-            defaultForAz: one.isDefault,
-          },
+          subnetId: one.id,
+          availabilityZone: one.zone,
+          availableIpAddressCount: one.free,
+          state: 'available',
+          defaultForAz: one.isDefault,
         })),
         nextToken,
       };
@@ -431,15 +457,14 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       const everything = { ipProtocol: '-1', ipRanges: [{ cidrIp: '0.0.0.0/0' }] };
       return {
         securityGroupInfo: items.map((one) => ({
-          ...{
-            groupId: one.id,
-            groupName: one.name,
-            groupDescription: one.name,
-            vpcId: 'vpc-0a1b2c3d4e5f67890',
-            ownerId: account.id,
-          },
+          groupId: one.id,
+          groupName: one.name,
+          groupDescription: one.name,
+          vpcId: 'vpc-0a1b2c3d4e5f67890',
+          ownerId: account.id,
           ipPermissions: one.incoming.map((from) => ({
-            ...{ ipProtocol: '-1', groups: from === 'self' ? [{ groupId: one.id }] : [] },
+            ipProtocol: '-1',
+            groups: from === 'self' ? [{ groupId: one.id }] : [],
             ipRanges: from === 'self' ? [] : [{ cidrIp: from }],
           })),
           ipPermissionsEgress: [everything],
@@ -456,13 +481,11 @@ export function createEc2(world: World, account: Account, spotRole: () => boolea
       const { items, nextToken } = page(found, input);
       return {
         spotPriceHistorySet: items.map(({ type, zone, price }) => ({
-          ...{
-            instanceType: type,
-            productDescription: 'Linux/UNIX',
-            spotPrice: price.toFixed(6),
-            timestamp: iso(world.now()),
-            availabilityZone: zone,
-          },
+          instanceType: type,
+          productDescription: 'Linux/UNIX',
+          spotPrice: price.toFixed(6),
+          timestamp: iso(world.now()),
+          availabilityZone: zone,
         })),
         nextToken,
       };

@@ -84,7 +84,8 @@ export const ec2Calls = {
   DescribeSpotInstanceRequests: z.strictObject({ ...dry, ...paged(1000) }),
   DescribeRegions: z.strictObject({ ...dry, AllRegions: yesNo.optional(), Filter: filters }),
   DescribeInstanceTypeOfferings: z.strictObject({
-    ...{ ...dry, ...paged(1000) },
+    ...dry,
+    ...paged(1000),
     LocationType: z.enum(['region', 'availability-zone', 'availability-zone-id', 'outpost']).default('region'),
   }),
   DescribeImages: z.strictObject({
@@ -96,7 +97,8 @@ export const ec2Calls = {
   DescribeSubnets: z.strictObject({ ...dry, ...paged(1000), SubnetId: z.array(id('subnet')).optional() }),
   DescribeSecurityGroups: z.strictObject({ ...dry, ...paged(1000), GroupId: z.array(id('sg')).optional() }),
   DescribeSpotPriceHistory: z.strictObject({
-    ...{ ...dry, ...paged(1000) },
+    ...dry,
+    ...paged(1000),
     InstanceType: z.array(text).optional(),
     ProductDescription: z.array(z.enum(['Linux/UNIX', 'Linux/UNIX (Amazon VPC)', 'Windows', 'Windows (Amazon VPC)'])).optional(),
     StartTime: z.iso.datetime().optional(),
@@ -168,7 +170,9 @@ export function parse<T extends z.ZodType>(schema: T, input: unknown): z.output<
   if (issue?.code === 'invalid_type' && issue.message.endsWith('received undefined'))
     throw new Refused(400, 'MissingParameter', `The request must contain the parameter ${path}`);
   const malformed: Readonly<Record<string, string>> = {
-    ...{ ImageId: 'InvalidAMIID.Malformed', InstanceId: 'InvalidInstanceID.Malformed', VolumeId: 'InvalidParameterValue' },
+    ImageId: 'InvalidAMIID.Malformed',
+    InstanceId: 'InvalidInstanceID.Malformed',
+    VolumeId: 'InvalidParameterValue',
   };
   const code =
     issue?.message === 'Malformed' ? (malformed[String(issue.path[0])] ?? 'InvalidParameterValue') : 'InvalidParameterValue';

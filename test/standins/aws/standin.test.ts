@@ -17,8 +17,14 @@ function account(options: Omit<AwsOptions, 'clock'> = {}) {
   ) {
     const { at = clock.wall(), secret = testKey.secret, region = 'us-west-2' } = of;
     return new AwsV4Signer({
-      ...{ method, url: `https://${service}.${region}.amazonaws.com${path}`, accessKeyId: testKey.id, secretAccessKey: secret },
-      ...{ service, region, datetime: stampOf(at), ...(body !== '' && { body }) },
+      method,
+      url: `https://${service}.${region}.amazonaws.com${path}`,
+      accessKeyId: testKey.id,
+      secretAccessKey: secret,
+      service,
+      region,
+      datetime: stampOf(at),
+      ...(body !== '' && { body }),
     }).sign();
   }
   const said = async (signed: Awaited<ReturnType<typeof sign>>, body = signed.body) => {
@@ -171,7 +177,8 @@ describe('a machine', () => {
 
 describe('a schedule', () => {
   const good = {
-    ...{ ScheduleExpression: 'at(2027-01-01T01:00:00)', FlexibleTimeWindow: { Mode: 'OFF' } },
+    ScheduleExpression: 'at(2027-01-01T01:00:00)',
+    FlexibleTimeWindow: { Mode: 'OFF' },
     Target: { Arn: 'arn:aws:scheduler:::aws-sdk:ec2:terminateInstances', RoleArn: schedulerRole, Input: '{"InstanceIds":[]}' },
   };
 

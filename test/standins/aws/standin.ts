@@ -71,20 +71,18 @@ function usualAccount(): Account {
     id: '123456789012',
     regions,
     offered: {
-      ...{ 'g4dn.xlarge': 'everywhere', 't3.micro': 'everywhere', 'p5.48xlarge': ['us-west-2b'] },
-      ...{
-        'g5.xlarge': ['us-west-2a', 'us-west-2b', 'us-west-2c', 'eu-central-1a'],
-        'g6.xlarge': ['us-west-2a', 'us-west-2b', 'us-west-2c'],
-      },
+      'g4dn.xlarge': 'everywhere',
+      't3.micro': 'everywhere',
+      'p5.48xlarge': ['us-west-2b'],
+      'g5.xlarge': ['us-west-2a', 'us-west-2b', 'us-west-2c', 'eu-central-1a'],
+      'g6.xlarge': ['us-west-2a', 'us-west-2b', 'us-west-2c'],
     },
     images: {
       [usualAmi]: {
-        ...{
-          name: 'Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) 20261101',
-          device: '/dev/sda1',
-          disk: 75,
-          region: null,
-        },
+        name: 'Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) 20261101',
+        device: '/dev/sda1',
+        disk: 75,
+        region: null,
       },
     },
     subnets: [
@@ -223,8 +221,13 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
       const [from, size] = [Number(token), Math.min(Number(most), ec2.pageSize)];
       return {
         Schedules: all.slice(from, from + size).map((one) => ({
-          ...{ Arn: arnOf(region, one.group, one.name), Name: one.name, GroupName: one.group, State: one.given.State },
-          ...{ CreationDate: one.created / 1000, LastModificationDate: one.created / 1000, Target: { Arn: one.given.Target.Arn } },
+          Arn: arnOf(region, one.group, one.name),
+          Name: one.name,
+          GroupName: one.group,
+          State: one.given.State,
+          CreationDate: one.created / 1000,
+          LastModificationDate: one.created / 1000,
+          Target: { Arn: one.given.Target.Arn },
         })),
         ...(from + size < all.length && { NextToken: String(from + size) }),
       };
@@ -352,7 +355,16 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
   };
 
   return {
-    ...{ account, parameters, roles, world, state, faults, denied, calls, keys, fetch: fetchAws },
+    account,
+    parameters,
+    roles,
+    world,
+    state,
+    faults,
+    denied,
+    calls,
+    keys,
+    fetch: fetchAws,
     /** Of a page, whatever is asked for. */
     pagesOf(most: number): void {
       ec2.pageSize = most;

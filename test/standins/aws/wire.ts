@@ -172,12 +172,14 @@ export function xmlOf(node: Node): string {
 export function errorOf({ status, code, message }: Refused, service: string, request: string): Said {
   if (service === 'ec2')
     return {
-      ...{ status, type: 'text/xml;charset=UTF-8' },
+      status,
+      type: 'text/xml;charset=UTF-8',
       text: `<?xml version="1.0" encoding="UTF-8"?>\n<Response>${xmlOf({ Errors: { Error: { Code: code, Message: message } }, RequestID: request })}</Response>`,
     };
   if (service === 'sts')
     return {
-      ...{ status, type: 'text/xml' },
+      status,
+      type: 'text/xml',
       text: `<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">${xmlOf({ Error: { Type: 'Sender', Code: code, Message: message }, RequestId: request })}</ErrorResponse>`,
     };
   if (service === 'scheduler')

@@ -186,19 +186,20 @@ export function createWorld(
       : null;
     if (spot !== null) spots.set(spot.id, spot);
     const machine: Machine = {
-      ...{
-        ...rest,
-        id,
-        region,
-        zone,
-        subnet,
-        groups,
-        tags: tags.instance,
-        shownTags: tags.instance,
-        spot: spot?.id ?? null,
-        launched: now(),
-      },
-      ...{ state: 'pending', visible: clock.now() + times.visible, reason: null, console: '' },
+      ...rest,
+      id,
+      region,
+      zone,
+      subnet,
+      groups,
+      tags: tags.instance,
+      shownTags: tags.instance,
+      spot: spot?.id ?? null,
+      launched: now(),
+      state: 'pending',
+      visible: clock.now() + times.visible,
+      reason: null,
+      console: '',
     };
     machines.set(id, machine);
     for (const disk of disks) {
@@ -302,7 +303,12 @@ export function createWorld(
       const wait = Date.parse(`${time}Z`) - now() + times.late;
       if (wait - times.late <= 0) throw new Refused(400, 'ValidationException', 'The time of the schedule is in the past.');
       const schedule: Schedule = {
-        ...{ region, group, name, given, token, created: now() },
+        region,
+        group,
+        name,
+        given,
+        token,
+        created: now(),
         callOff: after(
           wait,
           () => given.State === 'ENABLED' && schedules.get(keyOf(region, group, name)) === schedule && fire(schedule),

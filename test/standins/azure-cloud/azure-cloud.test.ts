@@ -1,7 +1,7 @@
 /** The stand-in refuses what Azure refuses: otherwise a wrong request of onejob would not be seen. */
 import { describe, expect, it } from 'vitest';
-import { machineBody } from '../../../src/cloud/azure/machine.ts';
-import { usualImage } from '../../../src/cloud/azure/type.ts';
+import { usualImage } from '../../../src/clouds/azure/config.ts';
+import { machineBody } from '../../../src/clouds/azure/machine.ts';
 import { azureConfig, orderOf, run } from '../../kit/azure-cloud.ts';
 import { handClock } from '../../kit/core.ts';
 import { azureCloud, location, securityGroup, subscription } from './azure-cloud.ts';

@@ -7,9 +7,9 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
-import { systemClock } from '../../../src/clock.ts';
 import type { Clock } from '../../../src/core/clock.ts';
 import { jsonOf } from '../../../src/system/json.ts';
+import { systemClock } from '../../../src/system/system-clock.ts';
 import { type Asked, type Facts, failure, type Reply, routes, type Size } from './routes.ts';
 import { createWorld, location, subscription, type Timing } from './world.ts';
 
@@ -96,7 +96,11 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   let price: number | null = 0.6;
 
   const facts: Facts = {
-    ...{ world, retryAfter, quotas, consoles, sizes: new Map(Object.entries(sizes)) },
+    world,
+    retryAfter,
+    quotas,
+    consoles,
+    sizes: new Map(Object.entries(sizes)),
     origin: () => origin,
     pageSize: () => pageSize,
     granted: () => granted,
@@ -155,15 +159,17 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     if (price === null) return { status: 503, text: 'busy' };
     const size = /armSkuName eq '([^']+)'/.exec(url.searchParams.get('$filter') ?? '')?.[1] ?? '';
     const item = (name: string, product: string, unitPrice: number) => ({
-      ...{
-        currencyCode: 'USD',
-        unitPrice,
-        retailPrice: unitPrice,
-        armRegionName: location,
-        unitOfMeasure: '1 Hour',
-        type: 'Consumption',
-      },
-      ...{ armSkuName: size, skuName: name, meterName: name, productName: product, serviceName: 'Virtual Machines' },
+      currencyCode: 'USD',
+      unitPrice,
+      retailPrice: unitPrice,
+      armRegionName: location,
+      unitOfMeasure: '1 Hour',
+      type: 'Consumption',
+      armSkuName: size,
+      skuName: name,
+      meterName: name,
+      productName: product,
+      serviceName: 'Virtual Machines',
     });
     const Items = [
       item('NC4as T4 v3', 'Virtual Machines NCasT4 v3 Series', price),
@@ -258,17 +264,18 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   const wire = ({ json, text = '', headers }: Reply) => ({
     text: json === undefined ? text : JSON.stringify(json),
     headers: {
-      ...{
-        'content-type': json === undefined ? 'text/plain' : 'application/json; charset=utf-8',
-        date: new Date(world.now()).toUTCString(),
-      },
+      'content-type': json === undefined ? 'text/plain' : 'application/json; charset=utf-8',
+      date: new Date(world.now()).toUTCString(),
       ...headers,
     },
   });
 
   const memoryFetch: typeof fetch = async (input, init) => {
     const request: Request = {
-      ...{ method: init?.method ?? 'GET', url: new URL(String(input)), headers: new Headers(init?.headers), signal: init?.signal },
+      method: init?.method ?? 'GET',
+      url: new URL(String(input)),
+      headers: new Headers(init?.headers),
+      signal: init?.signal,
       body: Buffer.from(String(init?.body ?? '')),
     };
     const said = await handle(request).catch((cause: unknown) => {
@@ -280,8 +287,17 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   };
 
   return {
-    ...{ fetch: memoryFetch, world, calls, sent, used, quotas, consoles, token },
-    ...{ registered: facts.registered, subnets: facts.subnets, securityGroups: facts.securityGroups },
+    fetch: memoryFetch,
+    world,
+    calls,
+    sent,
+    used,
+    quotas,
+    consoles,
+    token,
+    registered: facts.registered,
+    subnets: facts.subnets,
+    securityGroups: facts.securityGroups,
     get url() {
       return origin;
     },

@@ -93,8 +93,12 @@ function paged({ url }: Asked, { origin, pageSize }: Facts, all: readonly object
 }
 
 const shownGroup = ({ name, location: where, tags, state }: Group) => ({
-  ...{ id: `/subscriptions/${subscription}/resourceGroups/${name}`, name, type: 'Microsoft.Resources/resourceGroups' },
-  ...{ location: where, tags, properties: { provisioningState: state } },
+  id: `/subscriptions/${subscription}/resourceGroups/${name}`,
+  name,
+  type: 'Microsoft.Resources/resourceGroups',
+  location: where,
+  tags,
+  properties: { provisioningState: state },
 });
 
 function shownMachine(machine: Machine, world: World) {
@@ -103,7 +107,12 @@ function shownMachine(machine: Machine, world: World) {
   const { customData: _secret, ...profile } = osProfile;
   const interfaces = world.of(machine.group).filter(({ kind, goesWith }) => kind === 'interface' && goesWith === id);
   return {
-    ...{ id, name, type: types.machine, location: where, tags, ...(zone !== null && { zones: [zone] }) },
+    id,
+    name,
+    type: types.machine,
+    location: where,
+    tags,
+    ...(zone !== null && { zones: [zone] }),
     properties: {
       ...properties,
       osProfile: profile,
@@ -123,8 +132,10 @@ const viewOf = ({ provisioning, power }: Machine) => ({
 
 /** As Azure's general list has it: groups in capital letters, and no tags when it was asked by tag. */
 const shownResource = ({ id, name, kind, location: where }: Resource) => ({
-  ...{ id: id.replace(/(resourceGroups\/)([^/]+)/, (_, before, group) => before + String(group).toUpperCase()) },
-  ...{ name, type: types[kind], location: where },
+  id: id.replace(/(resourceGroups\/)([^/]+)/, (_, before, group) => before + String(group).toUpperCase()),
+  name,
+  type: types[kind],
+  location: where,
 });
 
 /** `tagName eq 'a' and tagValue eq 'b'`: nothing else may be in a filter by tag. */
@@ -147,8 +158,14 @@ function operationReply({ origin, retryAfter }: Facts, id: string, status: numbe
 const shownEnd = ({ operationId, resourceId, state, text, deadline }: End) => ({
   resourceId,
   operation: {
-    ...{ operationId, resourceId, opType: 'Deallocate', subscriptionId: subscription, deadlineType: 'InitiateAt', state },
-    ...{ deadline: Number.isNaN(deadline) ? text : new Date(deadline).toISOString(), timezone: 'UTC' },
+    operationId,
+    resourceId,
+    opType: 'Deallocate',
+    subscriptionId: subscription,
+    deadlineType: 'InitiateAt',
+    state,
+    deadline: Number.isNaN(deadline) ? text : new Date(deadline).toISOString(),
+    timezone: 'UTC',
   },
 });
 
@@ -297,26 +314,31 @@ function endStatus({ body }: Asked, { world }: Facts): Reply {
 
 export const routes: readonly Route[] = [
   {
-    ...{ method: 'GET', path: /^$/, versions: ['2022-12-01'], needs: always('Microsoft.Resources/subscriptions/read') },
+    method: 'GET',
+    path: /^$/,
+    versions: ['2022-12-01'],
+    needs: always('Microsoft.Resources/subscriptions/read'),
     answer: () => ok({ id: `/subscriptions/${subscription}`, subscriptionId: subscription, displayName: 'Lab', state: 'Enabled' }),
   },
   {
-    ...{ method: 'GET', path: /^\/providers\/Microsoft\.Authorization\/permissions$/, versions: ['2022-04-01'] },
+    method: 'GET',
+    path: /^\/providers\/Microsoft\.Authorization\/permissions$/,
+    versions: ['2022-04-01'],
     needs: always('Microsoft.Authorization/permissions/read'),
     answer: (_, facts) => ok({ value: [{ actions: facts.granted(), notActions: [], dataActions: [], notDataActions: [] }] }),
   },
   {
-    ...{
-      method: 'GET',
-      path: /^\/providers\/([^/]+)$/,
-      versions: ['2021-04-01'],
-      needs: always('Microsoft.Resources/subscriptions/providers/read'),
-    },
+    method: 'GET',
+    path: /^\/providers\/([^/]+)$/,
+    versions: ['2021-04-01'],
+    needs: always('Microsoft.Resources/subscriptions/providers/read'),
     answer: ({ found: [namespace = ''] }, { registered }) =>
       ok({ namespace, registrationState: registered.has(namespace) ? 'Registered' : 'NotRegistered', resourceTypes: [] }),
   },
   {
-    ...{ method: 'PUT', path: new RegExp(`^${group}$`), versions: ['2021-04-01'] },
+    method: 'PUT',
+    path: new RegExp(`^${group}$`),
+    versions: ['2021-04-01'],
     needs: always('Microsoft.Resources/subscriptions/resourceGroups/write'),
     answer({ body, found: [name = ''] }, { world }) {
       const parsed = checked(groupBody, body);
@@ -334,7 +356,9 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'GET', path: new RegExp(`^${group}$`), versions: ['2021-04-01'] },
+    method: 'GET',
+    path: new RegExp(`^${group}$`),
+    versions: ['2021-04-01'],
     needs: always('Microsoft.Resources/subscriptions/resourceGroups/read'),
     answer({ found: [name = ''] }, { world }) {
       const its = world.groups.get(name.toLowerCase());
@@ -344,12 +368,18 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'DELETE', path: new RegExp(`^${group}$`), versions: ['2021-04-01'], query: ['forceDeletionTypes'] },
+    method: 'DELETE',
+    path: new RegExp(`^${group}$`),
+    versions: ['2021-04-01'],
+    query: ['forceDeletionTypes'],
     needs: always('Microsoft.Resources/subscriptions/resourceGroups/delete'),
     answer: deleteGroup,
   },
   {
-    ...{ method: 'GET', path: /^\/resource[gG]roups$/, versions: ['2021-04-01'], query: ['$filter', '$top'] },
+    method: 'GET',
+    path: /^\/resource[gG]roups$/,
+    versions: ['2021-04-01'],
+    query: ['$filter', '$top'],
     needs: always('Microsoft.Resources/subscriptions/resourceGroups/read'),
     answer(asked, facts) {
       const fits = tagFilter(asked.url);
@@ -361,7 +391,10 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'GET', path: /^\/resources$/, versions: ['2021-04-01'], query: ['$filter', '$expand', '$top'] },
+    method: 'GET',
+    path: /^\/resources$/,
+    versions: ['2021-04-01'],
+    query: ['$filter', '$expand', '$top'],
     needs: always('Microsoft.Resources/subscriptions/resources/read'),
     answer(asked, facts) {
       const fits = tagFilter(asked.url);
@@ -371,7 +404,10 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'GET', path: /^\/operationresults\/([^/]+)$/, versions: ['2021-04-01'], needs: always() },
+    method: 'GET',
+    path: /^\/operationresults\/([^/]+)$/,
+    versions: ['2021-04-01'],
+    needs: always(),
     answer({ found: [id = ''] }, { world, retryAfter }) {
       const one = world.operations.get(id);
       if (one === undefined) return failure(404, 'NotFound', 'The operation was not found.');
@@ -380,7 +416,10 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'PUT', path: machinePath, versions: compute, answer: putMachine },
+    method: 'PUT',
+    path: machinePath,
+    versions: compute,
+    answer: putMachine,
     needs({ body }) {
       const { properties } = machineBody.safeParse(body).data ?? {};
       const inline = properties?.networkProfile.networkInterfaceConfigurations ?? [];
@@ -401,20 +440,21 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{
-      method: 'GET',
-      path: machinePath,
-      versions: compute,
-      query: ['$expand'],
-      needs: always('Microsoft.Compute/virtualMachines/read'),
-    },
+    method: 'GET',
+    path: machinePath,
+    versions: compute,
+    query: ['$expand'],
+    needs: always('Microsoft.Compute/virtualMachines/read'),
     answer(asked, facts) {
       const machine = findMachine(asked, facts);
       return machine === null ? notFound(asked.url.pathname) : ok(shownMachine(machine, facts.world));
     },
   },
   {
-    ...{ method: 'PATCH', path: machinePath, versions: compute, needs: always('Microsoft.Compute/virtualMachines/write') },
+    method: 'PATCH',
+    path: machinePath,
+    versions: compute,
+    needs: always('Microsoft.Compute/virtualMachines/write'),
     answer(asked, facts) {
       const machine = findMachine(asked, facts);
       if (machine === null) return notFound(asked.url.pathname);
@@ -425,7 +465,9 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'GET', path: new RegExp(`${machinePath.source.slice(0, -1)}/instanceView$`), versions: compute },
+    method: 'GET',
+    path: new RegExp(`${machinePath.source.slice(0, -1)}/instanceView$`),
+    versions: compute,
     needs: always('Microsoft.Compute/virtualMachines/read'),
     answer(asked, facts) {
       const machine = findMachine(asked, facts);
@@ -433,13 +475,11 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{
-      method: 'DELETE',
-      path: machinePath,
-      versions: compute,
-      query: ['forceDeletion'],
-      needs: always('Microsoft.Compute/virtualMachines/delete'),
-    },
+    method: 'DELETE',
+    path: machinePath,
+    versions: compute,
+    query: ['forceDeletion'],
+    needs: always('Microsoft.Compute/virtualMachines/delete'),
     answer(asked, facts) {
       const machine = findMachine(asked, facts);
       // Removing what is not there is a success for Compute.
@@ -447,7 +487,10 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'GET', path: /^\/providers\/Microsoft\.Compute\/virtualMachines$/, versions: compute, query: ['statusOnly'] },
+    method: 'GET',
+    path: /^\/providers\/Microsoft\.Compute\/virtualMachines$/,
+    versions: compute,
+    query: ['statusOnly'],
     needs: always('Microsoft.Compute/virtualMachines/read'),
     answer(asked, facts) {
       const onlyStatus = asked.url.searchParams.get('statusOnly') === 'true';
@@ -460,7 +503,9 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'POST', path: new RegExp(`${machinePath.source.slice(0, -1)}/retrieveBootDiagnosticsData$`), versions: compute },
+    method: 'POST',
+    path: new RegExp(`${machinePath.source.slice(0, -1)}/retrieveBootDiagnosticsData$`),
+    versions: compute,
     query: ['sasUriExpirationTimeInMinutes'],
     needs: always('Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action'),
     answer(asked, facts) {
@@ -476,12 +521,10 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{
-      method: 'GET',
-      path: /^\/providers\/Microsoft\.Compute\/locations\/[^/]+\/operations\/([^/]+)$/,
-      versions: compute,
-      query: ['monitor'],
-    },
+    method: 'GET',
+    path: /^\/providers\/Microsoft\.Compute\/locations\/[^/]+\/operations\/([^/]+)$/,
+    versions: compute,
+    query: ['monitor'],
     needs: always('Microsoft.Compute/locations/operations/read'),
     answer({ found: [id = ''], url }, { world, retryAfter }) {
       const one = world.operations.get(id);
@@ -500,7 +543,10 @@ export const routes: readonly Route[] = [
       );
     return [
       {
-        ...{ method: 'GET', path, versions, needs: always(`${types[kind]}/read`) },
+        method: 'GET',
+        path,
+        versions,
+        needs: always(`${types[kind]}/read`),
         answer(asked, facts) {
           const one = find(asked, facts);
           if (one === undefined) return notFound(asked.url.pathname);
@@ -509,7 +555,10 @@ export const routes: readonly Route[] = [
         },
       },
       {
-        ...{ method: 'DELETE', path, versions, needs: always(`${types[kind]}/delete`) },
+        method: 'DELETE',
+        path,
+        versions,
+        needs: always(`${types[kind]}/delete`),
         answer(asked, facts) {
           const one = find(asked, facts);
           if (one === undefined) return { status: 204 };
@@ -520,18 +569,19 @@ export const routes: readonly Route[] = [
     ];
   }),
   {
-    ...{
-      method: 'GET',
-      path: /^\/providers\/Microsoft\.Compute\/skus$/,
-      versions: ['2021-07-01'],
-      query: ['$filter'],
-      needs: always('Microsoft.Compute/skus/read'),
-    },
+    method: 'GET',
+    path: /^\/providers\/Microsoft\.Compute\/skus$/,
+    versions: ['2021-07-01'],
+    query: ['$filter'],
+    needs: always('Microsoft.Compute/skus/read'),
     answer(asked, facts) {
       if (asked.url.searchParams.get('$filter') !== `location eq '${location}'`)
         return failure(400, 'InvalidFilter', 'Invalid $filter.');
       const all = [...facts.sizes].map(([name, { family, cores, isRestricted = false }]) => ({
-        ...{ resourceType: 'virtualMachines', name, family, locations: [location] },
+        resourceType: 'virtualMachines',
+        name,
+        family,
+        locations: [location],
         capabilities: [
           { name: 'vCPUs', value: String(cores) },
           { name: 'CpuArchitectureType', value: 'x64' },
@@ -543,29 +593,28 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{
-      method: 'GET',
-      path: /^\/providers\/Microsoft\.Compute\/locations\/([^/]+)\/usages$/,
-      versions: compute,
-      needs: always('Microsoft.Compute/locations/usages/read'),
-    },
+    method: 'GET',
+    path: /^\/providers\/Microsoft\.Compute\/locations\/([^/]+)\/usages$/,
+    versions: compute,
+    needs: always('Microsoft.Compute/locations/usages/read'),
     answer: (asked, facts) =>
       paged(
         asked,
         facts,
         [...facts.quotas].map(([value, { title, limit }]) => ({
-          ...{ unit: 'Count', currentValue: usedOf(facts, value), limit, name: { value, localizedValue: title } },
+          unit: 'Count',
+          currentValue: usedOf(facts, value),
+          limit,
+          name: { value, localizedValue: title },
         })),
       ),
   },
   {
     method: 'GET',
     path: /^\/providers\/Microsoft\.Compute\/locations\/([^/]+)\/publishers\/([^/]+)\/artifacttypes\/vmimage\/offers\/([^/]+)\/skus\/([^/]+)\/versions$/,
-    ...{
-      versions: compute,
-      query: ['$top', '$orderby'],
-      needs: always('Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read'),
-    },
+    versions: compute,
+    query: ['$top', '$orderby'],
+    needs: always('Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read'),
     answer({ found: [, ...parts] }, { images }) {
       const has = images.has([...parts, 'latest'].join(':'));
       return has
@@ -574,21 +623,17 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{
-      method: 'GET',
-      path: new RegExp(`^${group}/providers/Microsoft\\.Compute/(images/[^/]+|galleries/.+)$`),
-      versions: ['2024-03-03', '2025-04-01'],
-    },
+    method: 'GET',
+    path: new RegExp(`^${group}/providers/Microsoft\\.Compute/(images/[^/]+|galleries/.+)$`),
+    versions: ['2024-03-03', '2025-04-01'],
     needs: ({ url }) => imageNeeds(url.pathname),
     answer: ({ url }, { images }) =>
       images.has(url.pathname.toLowerCase()) ? ok({ id: url.pathname, location }) : notFound(url.pathname),
   },
   {
-    ...{
-      method: 'GET',
-      path: new RegExp(`^${group}/providers/Microsoft\\.Network/virtualNetworks/([^/]+)$`),
-      versions: ['2024-05-01'],
-    },
+    method: 'GET',
+    path: new RegExp(`^${group}/providers/Microsoft\\.Network/virtualNetworks/([^/]+)$`),
+    versions: ['2024-05-01'],
     needs: always('Microsoft.Network/virtualNetworks/read'),
     answer({ url }, { subnets, networkLocation }) {
       const prefix = `${url.pathname.toLowerCase()}/subnets/`;
@@ -599,11 +644,9 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{
-      method: 'GET',
-      path: new RegExp(`^${group}/providers/Microsoft\\.Network/networkSecurityGroups/([^/]+)$`),
-      versions: ['2024-05-01'],
-    },
+    method: 'GET',
+    path: new RegExp(`^${group}/providers/Microsoft\\.Network/networkSecurityGroups/([^/]+)$`),
+    versions: ['2024-05-01'],
     needs: always('Microsoft.Network/networkSecurityGroups/read'),
     answer({ url }, { securityGroups }) {
       const found = securityGroups.get(url.pathname.toLowerCase());
@@ -613,14 +656,20 @@ export const routes: readonly Route[] = [
     },
   },
   {
-    ...{ method: 'POST', path: scheduleAt('virtualMachinesSubmitDeallocate'), versions: ['2025-05-01'], answer: submitEnd },
+    method: 'POST',
+    path: scheduleAt('virtualMachinesSubmitDeallocate'),
+    versions: ['2025-05-01'],
+    answer: submitEnd,
     needs: always(
       'Microsoft.ComputeSchedule/locations/virtualMachinesSubmitDeallocate/action',
       'Microsoft.Compute/virtualMachines/deallocate/action',
     ),
   },
   {
-    ...{ method: 'POST', path: scheduleAt('virtualMachinesGetOperationStatus'), versions: ['2025-05-01'], answer: endStatus },
+    method: 'POST',
+    path: scheduleAt('virtualMachinesGetOperationStatus'),
+    versions: ['2025-05-01'],
+    answer: endStatus,
     needs: always('Microsoft.ComputeSchedule/locations/virtualMachinesGetOperationStatus/action'),
   },
 ];

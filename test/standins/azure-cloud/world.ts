@@ -25,7 +25,12 @@ export interface Timing {
 }
 
 export const usualTiming: Timing = {
-  ...{ allocate: 5_000, boot: 20_000, report: 20_000, removeMachine: 20_000, removeGroup: 60_000, late: 30_000 },
+  allocate: 5_000,
+  boot: 20_000,
+  report: 20_000,
+  removeMachine: 20_000,
+  removeGroup: 60_000,
+  late: 30_000,
 };
 
 export interface Group {
@@ -144,8 +149,15 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
   const ends = new Map<string, End>();
   const hooks: Hooks = { onBoot: null, onEnd: null };
   const faults: Faults = {
-    ...{ notOffered: new Set(), exhausted: new Set(), isMute: false, lateInLists: 0, lyingRemovals: 0, blockedGroups: 0 },
-    ...{ survivingDisks: 0, end: null, skew: 0 },
+    notOffered: new Set(),
+    exhausted: new Set(),
+    isMute: false,
+    lateInLists: 0,
+    lyingRemovals: 0,
+    blockedGroups: 0,
+    survivingDisks: 0,
+    end: null,
+    skew: 0,
   };
   let count = 0;
   const closed = new AbortController();
@@ -227,7 +239,15 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
   }
 
   return {
-    ...{ groups, resources, operations, ends, faults, hooks, now, machines, of },
+    groups,
+    resources,
+    operations,
+    ends,
+    faults,
+    hooks,
+    now,
+    machines,
+    of,
     close: (): void => closed.abort(),
     /** Of machines that are billed: all that have a place and are not deallocated. */
     billed: (): Machine[] => machines().filter(({ power }) => power !== null && power !== 'deallocated'),
@@ -244,15 +264,19 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
       const id = idOf(group, 'machine', name);
       const common = { group, location: body.location, madeAt: clock.now() };
       const machine: Machine = add({
-        ...{ ...common, id, kind: 'machine', name, tags, goesWith: null, size: properties.hardwareProfile.vmSize },
-        ...{
-          spot: properties.priority === 'Spot',
-          zone: zones?.[0] ?? null,
-          body,
-          provisioning: 'Creating',
-          power: null,
-          shown: '',
-        },
+        ...common,
+        id,
+        kind: 'machine',
+        name,
+        tags,
+        goesWith: null,
+        size: properties.hardwareProfile.vmSize,
+        spot: properties.priority === 'Spot',
+        zone: zones?.[0] ?? null,
+        body,
+        provisioning: 'Creating',
+        power: null,
+        shown: '',
         userData: Buffer.from(properties.osProfile.customData, 'base64').toString(),
       });
       const beside = (kind: Kind, its: string, tagged: Tags, option: string | undefined): void => {
@@ -350,9 +374,22 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
     /** A machine that is already there, and runs. */
     placeMachine(group: string, name: string, tags: Tags, body: MachineBody): Machine {
       const machine: Machine = {
-        ...{ id: idOf(group, 'machine', name), kind: 'machine', group, name, location, tags, madeAt: Number.NEGATIVE_INFINITY },
-        ...{ goesWith: null, size: body.properties.hardwareProfile.vmSize, spot: false, zone: null, userData: '', body },
-        ...{ provisioning: 'Succeeded', power: 'running', shown: '' },
+        id: idOf(group, 'machine', name),
+        kind: 'machine',
+        group,
+        name,
+        location,
+        tags,
+        madeAt: Number.NEGATIVE_INFINITY,
+        goesWith: null,
+        size: body.properties.hardwareProfile.vmSize,
+        spot: false,
+        zone: null,
+        userData: '',
+        body,
+        provisioning: 'Succeeded',
+        power: 'running',
+        shown: '',
       };
       return add(machine);
     },

@@ -46,12 +46,15 @@ export function catalog(): Catalog {
         {
           name: 'ubuntu-accelerator-2404-amd64-with-nvidia-580-v20261101',
           family: 'ubuntu-accelerator-2404-amd64-with-nvidia-580',
-          ...{ sizeGb: 20, architecture: 'X86_64' },
+          sizeGb: 20,
+          architecture: 'X86_64',
         },
         {
           name: 'ubuntu-accelerator-2404-amd64-with-nvidia-570-v20260301',
           family: 'ubuntu-accelerator-2404-amd64-with-nvidia-570',
-          ...{ sizeGb: 20, architecture: 'X86_64', deprecated: 'DEPRECATED' },
+          sizeGb: 20,
+          architecture: 'X86_64',
+          deprecated: 'DEPRECATED',
         },
       ],
       'acme-images': [
@@ -65,8 +68,14 @@ export function catalog(): Catalog {
     },
     quotas: {
       'us-central1': {
-        ...{ CPUS: 72, NVIDIA_T4_GPUS: 4, PREEMPTIBLE_NVIDIA_T4_GPUS: 4, NVIDIA_L4_GPUS: 8, PREEMPTIBLE_NVIDIA_L4_GPUS: 0 },
-        ...{ NVIDIA_A100_GPUS: 1, PREEMPTIBLE_NVIDIA_A100_GPUS: 1, INSTANCES: 100 },
+        CPUS: 72,
+        NVIDIA_T4_GPUS: 4,
+        PREEMPTIBLE_NVIDIA_T4_GPUS: 4,
+        NVIDIA_L4_GPUS: 8,
+        PREEMPTIBLE_NVIDIA_L4_GPUS: 0,
+        NVIDIA_A100_GPUS: 1,
+        PREEMPTIBLE_NVIDIA_A100_GPUS: 1,
+        INSTANCES: 100,
       },
       'europe-west4': { CPUS: 24, NVIDIA_T4_GPUS: 1 },
       global: { GPUS_ALL_REGIONS: 16, CPUS_ALL_REGIONS: 72 },

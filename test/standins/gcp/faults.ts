@@ -34,18 +34,18 @@ export interface Faults {
 }
 
 export const good: Faults = {
-  ...{
-    skew: 0,
-    stockout: null,
-    operation: null,
-    diskSurvives: false,
-    late: 0,
-    deleteLies: false,
-    end: 'kept',
-    unreachable: [],
-    denied: [],
-  },
-  ...{ noAddresses: false, disabled: [], tokenLife: 3_600_000 },
+  skew: 0,
+  stockout: null,
+  operation: null,
+  diskSurvives: false,
+  late: 0,
+  deleteLies: false,
+  end: 'kept',
+  unreachable: [],
+  denied: [],
+  noAddresses: false,
+  disabled: [],
+  tokenLife: 3_600_000,
 };
 
 /** `cut`: not done, no answer; `lost`: done, but no answer; `silent`: not done, and nothing comes. A number: a status, with a reason. */

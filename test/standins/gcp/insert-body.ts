@@ -214,10 +214,20 @@ export function wantedOf(body: unknown, zone: string, known: Catalog): Wanted {
     throw new Refused(`The resource '${subnetwork}' was not found`, 404, 'notFound');
   const metadata = byKey(rest.metadata?.items);
   return {
-    ...{ name, machineType: type, image, diskGb, maxRun, onEnd, isSpot, metadata, subnetwork },
+    name,
+    machineType: type,
+    image,
+    diskGb,
+    maxRun,
+    onEnd,
+    isSpot,
+    metadata,
+    subnetwork,
     accelerator:
       accelerator === undefined ? null : { type: last(accelerator.acceleratorType), count: accelerator.acceleratorCount ?? 1 },
-    ...{ labels: rest.labels ?? {}, diskLabels: boot.labels ?? {}, autoDelete: disks[0]?.autoDelete ?? false },
+    labels: rest.labels ?? {},
+    diskLabels: boot.labels ?? {},
+    autoDelete: disks[0]?.autoDelete ?? false,
     hasAddress: (nic?.accessConfigs?.length ?? 0) > 0,
   };
 }

@@ -59,7 +59,9 @@ export function createLimits({ project, catalog, faults, world }: LimitParts) {
       errorDetails: [
         {
           quotaInfo: {
-            ...{ metricName: `compute.googleapis.com/${name.toLowerCase()}`, limitName: name.replaceAll('_', '-'), limit },
+            metricName: `compute.googleapis.com/${name.toLowerCase()}`,
+            limitName: name.replaceAll('_', '-'),
+            limit,
             dimensions: { region },
           },
         },

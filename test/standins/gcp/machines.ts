@@ -106,15 +106,31 @@ export function createWorld({ clock, times, hooks, faults, now }: WorldOptions) 
     const { name, labels, machineType, accelerator } = wanted;
     const count = accelerator !== null && accelerator.count > 1 ? `:${accelerator.count}` : '';
     const machine: Machine = {
-      ...{ id: freshId(), name, zone, wanted, labels: { ...labels }, userData: wanted.metadata['user-data'] ?? '' },
+      id: freshId(),
+      name,
+      zone,
+      wanted,
+      labels: { ...labels },
+      userData: wanted.metadata['user-data'] ?? '',
       metadata: wanted.metadata,
       type: accelerator === null ? machineType : `${machineType}/${accelerator.type}${count}`,
-      ...{ status: 'PROVISIONING', created: now(), started: null, endsAt: null, isPreempted: false, console: '' },
+      status: 'PROVISIONING',
+      created: now(),
+      started: null,
+      endsAt: null,
+      isPreempted: false,
+      console: '',
       listedFrom: now() + faults.late,
     };
     machines.set(key(zone, name), machine);
     disks.set(key(zone, name), {
-      ...{ id: freshId(), name, zone, sizeGb: wanted.diskGb, labels: { ...wanted.diskLabels }, created: now(), user: name },
+      id: freshId(),
+      name,
+      zone,
+      sizeGb: wanted.diskGb,
+      labels: { ...wanted.diskLabels },
+      created: now(),
+      user: name,
     });
     clock.after(times.start / 2, () => {
       if (machine.status === 'PROVISIONING') machine.status = 'STAGING';
@@ -173,7 +189,12 @@ export function createWorld({ clock, times, hooks, faults, now }: WorldOptions) 
   }
 
   return {
-    ...{ machines, disks, addresses, make, remove, freshId },
+    machines,
+    disks,
+    addresses,
+    make,
+    remove,
+    freshId,
     machine: (zone: string, name: string) =>
       machines.get(key(zone, name)) ?? [...machines.values()].find((one) => one.zone === zone && one.id === name),
     disk: (zone: string, name: string) => disks.get(key(zone, name)),

@@ -131,7 +131,12 @@ export function createRoutes(parts: RouteParts): (asked: Asked) => Said {
     return {
       status: 200,
       json: {
-        ...{ kind: 'compute#image', name: full, selfLink, architecture, diskSizeGb: String(sizeGb), status: 'READY' },
+        kind: 'compute#image',
+        name: full,
+        selfLink,
+        architecture,
+        diskSizeGb: String(sizeGb),
+        status: 'READY',
         ...(family === null ? {} : { family }),
         ...(deprecated === undefined ? {} : { deprecated: { state: deprecated } }),
       },

@@ -16,7 +16,8 @@ let made: { readonly privateKey: string; readonly publicKey: string } | undefine
 /** Made once, because it takes a while. */
 function pair() {
   made ??= generateKeyPairSync('rsa', {
-    ...{ modulusLength: 2048, publicKeyEncoding: { type: 'spki', format: 'pem' } },
+    modulusLength: 2048,
+    publicKeyEncoding: { type: 'spki', format: 'pem' },
     privateKeyEncoding: { type: 'pkcs8', format: 'pem' },
   });
   return made;
@@ -30,8 +31,14 @@ export function createServiceAccount(project: string): ServiceAccount {
     email,
     keyFile: (origin) =>
       JSON.stringify({
-        ...{ type: 'service_account', project_id: project, private_key_id: keyId, private_key: privateKey, client_email: email },
-        ...{ client_id: '100000000000000000001', token_uri: `${origin}/token`, universe_domain: 'googleapis.com' },
+        type: 'service_account',
+        project_id: project,
+        private_key_id: keyId,
+        private_key: privateKey,
+        client_email: email,
+        client_id: '100000000000000000001',
+        token_uri: `${origin}/token`,
+        universe_domain: 'googleapis.com',
       }),
     problem(form, origin, now) {
       if (form.get('grant_type') !== 'urn:ietf:params:oauth:grant-type:jwt-bearer') return 'unsupported_grant_type';

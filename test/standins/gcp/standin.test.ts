@@ -1,7 +1,7 @@
 /** What the stand-in for Compute Engine refuses, as Google does, and what it can be made to do wrong. */
 import { randomUUID } from 'node:crypto';
 import { expect, test } from 'vitest';
-import { instanceOf } from '../../../src/cloud/gcp/order.ts';
+import { instanceOf } from '../../../src/clouds/gcp/order.ts';
 import { gcpConfig, gcpWorld, never } from '../../kit/gcp.ts';
 
 type Json = Record<string, unknown>;

@@ -127,7 +127,10 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
 
   const standinFetch: typeof fetch = async (input, init) => {
     const incoming = {
-      ...{ method: init?.method ?? 'GET', url: String(input), headers: new Headers(init?.headers), signal: init?.signal ?? null },
+      method: init?.method ?? 'GET',
+      url: String(input),
+      headers: new Headers(init?.headers),
+      signal: init?.signal ?? null,
       body: init?.body == null ? '' : String(init.body),
     };
     const said = await handle(incoming);
@@ -135,13 +138,22 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
   };
 
   return {
-    ...{ fetch: standinFetch, project, catalog, faults, account, requests, now, issue },
+    fetch: standinFetch,
+    project,
+    catalog,
+    faults,
+    account,
+    requests,
+    now,
+    issue,
     /** Permissions that requests needed so far. */
     used: used as ReadonlySet<string>,
     machines: (): readonly Machine[] => [...world.machines.values()],
     disks: () => [...world.disks.values()],
     addresses: () => [...world.addresses.values()],
-    ...{ guestShutdown: world.guestShutdown, preempt: world.preempt, keepAddress: world.keepAddress },
+    guestShutdown: world.guestShutdown,
+    preempt: world.preempt,
+    keepAddress: world.keepAddress,
     /** Makes an instance that is not onejob's, or only looks like it. */
     foreign: (zone: string, body: unknown): Machine => world.make(zone, wantedOf(body, zone, catalog)),
     /** Calls fail so, until what it returns is called. */

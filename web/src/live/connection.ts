@@ -2,7 +2,7 @@
  * Keeps a `World` current: opens the event stream, reads everything, then applies events. Whenever the stream ends, everything is
  * read again. While it is down nothing counts as current; a stream without a sign of life is down too.
  */
-import type { StatusView } from '../../../src/api/schema.ts';
+import type { StatusView } from '../../../src/contract/schema.ts';
 import { ask, clockOffset, get, meetAgain, Problem } from '../api.ts';
 import type { Device, Job } from '../views.ts';
 import { isWaiting } from '../words/words.ts';

@@ -2,7 +2,7 @@
  * What the daemon says now, as one value: read whole, then changed by its events. Values in, values out. What an event does not
  * touch stays the same object, so that only what changed is drawn again.
  */
-import type { EventName, EventView, StatusView } from '../../../src/api/schema.ts';
+import type { EventName, EventView, StatusView } from '../../../src/contract/schema.ts';
 import type { Device, Host, Job, Pool, Slot } from '../views.ts';
 import { deviceChange, jobChange, poolChange } from '../words/changes.ts';
 import { type Names, namesOf } from '../words/names.ts';

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
-import { frame, pieceFrames } from '../../../src/api/frames.ts';
-import { gapPiece } from '../../../src/logs/gap.ts';
+import { frame, pieceFrames } from '../../../src/contract/frames.ts';
+import { gapPiece } from '../../../src/contract/gap.ts';
 import { createFrameReader, type Frame } from './frames.ts';
 
 const gap = { missing: { stdout: 7, stderr: 0 }, after: { stdout: 1, stderr: 2 } };

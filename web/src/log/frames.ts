@@ -1,5 +1,5 @@
-/** Reads the frames of `GET /v1/logs` in a browser; `src/api/frames.ts` describes and writes them. */
-import type { ErrorView } from '../../../src/api/schema.ts';
+/** Reads the frames of `GET /v1/logs` in a browser; `src/contract/frames.ts` describes and writes them. */
+import type { ErrorView } from '../../../src/contract/schema.ts';
 
 /** Bytes of each stream. */
 export interface Counts {

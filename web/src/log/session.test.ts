@@ -1,7 +1,7 @@
 import { Readable } from 'node:stream';
 import { afterEach, expect, test, vi } from 'vitest';
-import { frame, pieceFrames } from '../../../src/api/frames.ts';
-import type { LogPiece } from '../../../src/api/manager.ts';
+import { frame, pieceFrames } from '../../../src/contract/frames.ts';
+import type { LogPiece } from '../../../src/contract/manager.ts';
 import { lastLines, skip } from '../../../src/logs/select.ts';
 import { Problem } from '../api.ts';
 import { textOf } from './ansi.ts';

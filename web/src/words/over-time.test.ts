@@ -3,8 +3,16 @@ import { bucketName, bucketsOf, roundTime } from './over-time.ts';
 
 const day = 86_400_000;
 const row = (value: number, jobs: number) => ({
-  ...{ value: String(value), jobs, passed: jobs, cancelled: 0, code: 0, infrastructure: 0, unknown: 0 },
-  ...{ waitMs: 1_000, runMs: 2_000, longestMs: 3_000 },
+  value: String(value),
+  jobs,
+  passed: jobs,
+  cancelled: 0,
+  code: 0,
+  infrastructure: 0,
+  unknown: 0,
+  waitMs: 1_000,
+  runMs: 2_000,
+  longestMs: 3_000,
 });
 
 test('days without jobs are there too, until today', () => {

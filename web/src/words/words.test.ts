@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import * as daemon from '../../../src/verdict/verdict.ts';
+import * as daemon from '../../../src/contract/verdict.ts';
 import { busySlot, device, ended, job, pool, slot, workingDay } from '../../test/world.ts';
 import type { Job, Pool } from '../views.ts';
 import { concerns } from './attention.ts';
@@ -242,8 +242,16 @@ test('a new image that fails needs a person, one that is tried does not', () => 
 
 test('a card stands out by three times the share of the others, and not by chance', () => {
   const line = (value: string, jobs: number, infrastructure: number) => ({
-    ...{ value, jobs, infrastructure, passed: 0, cancelled: 0, code: 0, unknown: 0 },
-    ...{ waitMs: null, runMs: null, longestMs: 0 },
+    value,
+    jobs,
+    infrastructure,
+    passed: 0,
+    cancelled: 0,
+    code: 0,
+    unknown: 0,
+    waitMs: null,
+    runMs: null,
+    longestMs: 0,
   });
   expect([...standsOut([line('a', 50, 12), line('b', 60, 1), line('c', 60, 0)])]).toEqual(['a']);
   expect([...standsOut([line('a', 4, 2), line('b', 60, 0)])]).toEqual([]);
@@ -253,8 +261,16 @@ test('a card stands out by three times the share of the others, and not by chanc
 
 test('failures of a pool are counted as its history counts them, those of a device by what shows a bad card', () => {
   const line = {
-    ...{ value: 'a', jobs: 8, passed: 3, cancelled: 1, code: 2, infrastructure: 1, unknown: 1 },
-    ...{ waitMs: null, runMs: null, longestMs: 0 },
+    value: 'a',
+    jobs: 8,
+    passed: 3,
+    cancelled: 1,
+    code: 2,
+    infrastructure: 1,
+    unknown: 1,
+    waitMs: null,
+    runMs: null,
+    longestMs: 0,
   };
   expect(failuresText(line, 'pool')).toEqual(['4 of 8 failed (50%)', '1 infrastructure', '2 your code', '1 unknown']);
   expect(failuresText(line, 'device')).toEqual(['1 of 8 infrastructure (13%)', '4 failed in all', '2 your code', '1 unknown']);

@@ -1,8 +1,10 @@
 /** States in words, with how they look: `ok`, `busy`, `calm`, `warn`, `bad`, `off`. */
+
+import { quoted } from '../../../src/base/quoted.ts';
+import { formatBytes } from '../../../src/base/units.ts';
 import { commandText } from '../../../src/cli/job-title.ts';
-import { formatBytes } from '../../../src/config/units.ts';
-import { quoted } from '../../../src/quoted.ts';
-import { detailOf, type Outcome, outcomeIn } from '../../../src/verdict/outcome.ts';
+import { detailOf, outcomeIn } from '../../../src/contract/outcome.ts';
+import type { Outcome } from '../../../src/core/job-end.ts';
 import type { Device, Job, Pool, Slot, Verdict } from '../views.ts';
 import { formatAge, plain, plural, rangeText } from './text.ts';
 
@@ -34,7 +36,7 @@ export const verdictWords: Readonly<Record<Verdict['kind'], Said>> = {
   unknown: { word: 'unknown', tone: 'calm' },
 };
 
-/** What the daemon counts as one image although it is many (`src/verdict/verdict.ts`). */
+/** What the daemon counts as one image although it is many (`src/contract/verdict.ts`). */
 export const otherImages = 'other images';
 
 /** The same without their looks. */

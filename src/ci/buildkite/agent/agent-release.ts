@@ -2,7 +2,7 @@
  * Where Buildkite puts the releases of its agent, and their checksums: one list per release, next to its files (agent 3.137,
  * `install.sh`, `.buildkite/steps/build-github-release.sh`).
  */
-import { OnejobError } from '../../../errors.ts';
+import { OnejobError } from '../../../base/errors.ts';
 import { reasonOf, receiveText } from '../../../images/receive.ts';
 import type { AgentProject } from '../../kit/agent-program.ts';
 import { pinnedAgent } from '../schema.ts';
@@ -47,7 +47,9 @@ function sumsUrl(from: string): URL | null {
 /** `base`: where releases are; `pins`: SHA-256 by address; default: the project's. */
 export function buildkiteAgent(base?: string, pins: Readonly<Record<string, string>> = pinnedSums): AgentProject {
   return {
-    ...{ name: 'buildkite-agent', type: 'buildkite', pinned: pinnedAgent },
+    name: 'buildkite-agent',
+    type: 'buildkite',
+    pinned: pinnedAgent,
     url: (version, arch) => releaseUrl(version, arch, base),
     async sum(from, options) {
       const sums = URL.canParse(from) ? sumsUrl(from) : null;

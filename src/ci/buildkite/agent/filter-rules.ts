@@ -4,10 +4,10 @@
  */
 import { z } from 'zod';
 import { serviceId } from '../../../http/service-id.ts';
-import { isListed, type Rules, type Verdict } from '../../filter/rules.ts';
+import { isListed, type Rules, type RuleVerdict } from '../../filter/rules.ts';
 import type { Seal, Sealed } from '../../filter/seal.ts';
 
-export const rulesOf = 'buildkite';
+export const buildkiteRulesOf = 'buildkite';
 
 /** What a sealed token is for: to register an agent, its session, or its job. */
 export type Use = 'register' | 'session' | 'job';
@@ -97,7 +97,7 @@ export const buildkiteRules: Rules = {
 
 const stepExport = z.looseObject({ build_id: z.string() });
 
-function refused(status: 401 | 403 | 404, why: string): Verdict {
+function refused(status: 401 | 403 | 404, why: string): RuleVerdict {
   return { kind: 'refused', status, why };
 }
 
@@ -143,7 +143,9 @@ function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unkn
   return {
     ...answer,
     token: seal.close({
-      ...{ ...sealed, use: 'job' satisfies Use, token: own ?? sealed.token },
+      ...sealed,
+      use: 'job' satisfies Use,
+      token: own ?? sealed.token,
       build: read('BUILDKITE_BUILD_ID') ?? sealed.build,
     }),
     env: answer.step?.signature == null ? noProxyFor(env, host) : env,

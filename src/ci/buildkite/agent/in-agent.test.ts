@@ -5,10 +5,10 @@ import { keptLog, testConfig, testPool } from '../../../../test/kit/buildkite-ma
 import { ciServiceContract } from '../../../../test/kit/ci-contract.ts';
 import { type HandClock, handClock } from '../../../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../../../test/support/scratch.ts';
+import { OnejobError } from '../../../base/errors.ts';
 import type { AgentId } from '../../../core/slot.ts';
-import { OnejobError } from '../../../errors.ts';
+import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../../ports/ci-service.ts';
 import { openStore, type Store } from '../../../store/store.ts';
-import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../ci-service.ts';
 import { createJobRows } from '../jobs/job-rows.ts';
 import { createInAgent } from './in-agent.ts';
 
@@ -25,7 +25,10 @@ function bench() {
   const stop = new AbortController();
   const it = { token: 'agent-token' as string | OnejobError, silent: new Map<AgentId, number>() };
   const service = createInAgent({
-    ...{ config: testConfig({ registration: 'in-agent' }), pools: [testPool({ timeout: 60_000 })], clock, log },
+    config: testConfig({ registration: 'in-agent' }),
+    pools: [testPool({ timeout: 60_000 })],
+    clock,
+    log,
     rows: createJobRows('bk', { store, clock, log }),
     async token() {
       if (it.token instanceof OnejobError) throw it.token;
@@ -37,13 +40,26 @@ function bench() {
     slots: { poolOf: () => 'ci', silentFor: (agent) => it.silent.get(agent) ?? null },
   });
   const context = (agent: AgentId): AgentContext => ({
-    ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+    agent,
+    pool: 'ci',
+    slot: 'ci/1',
+    name: 'box-ci-1',
+    workspace: '/workspace',
+    job: null,
+    devices: [],
+    cuda: null,
     ask: () => Promise.reject(new Error('nobody asks')),
     hostAddress: async () => '172.18.0.1',
   });
   const heard = new Map<AgentId, (line: string) => void>();
   return {
-    ...{ it, clock, store, log, events, service, context },
+    it,
+    clock,
+    store,
+    log,
+    events,
+    service,
+    context,
     watch: () => service.observe((event) => events.push(event), stop.signal),
     say(agent: AgentId, ...lines: readonly string[]) {
       const tell = heard.get(agent) ?? service.listen?.(agent) ?? (() => {});
@@ -73,7 +89,10 @@ ciServiceContract(
   async () => {
     const one = bench();
     return {
-      ...{ service: one.service as CiService, pool: 'ci', commit: (write: () => void) => write(), close: one.close },
+      service: one.service as CiService,
+      pool: 'ci',
+      commit: (write: () => void) => write(),
+      close: one.close,
       async enqueue() {
         one.say('a1', online, assigned('job-1'), began('job-1'));
         return 'job-1';
@@ -117,7 +136,13 @@ describe('agents that take their jobs themselves', () => {
     expect(one.events[1]).toEqual({ kind: 'jobSeen', agent: 'a1', job: 'job-1' });
     expect(one.service.serviceJobs?.()).toMatchObject([
       {
-        ...{ id: 'job-1', agent: 'a1', pool: 'ci', state: 'running', title: 'demo #7 job job-1', definition: 'demo', build: '7' },
+        id: 'job-1',
+        agent: 'a1',
+        pool: 'ci',
+        state: 'running',
+        title: 'demo #7 job job-1',
+        definition: 'demo',
+        build: '7',
         link: 'https://buildkite.com/acme/demo/builds/7#job-1',
       },
     ]);

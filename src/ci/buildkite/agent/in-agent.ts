@@ -3,15 +3,15 @@
  * the service only for counts, and learns the rest from the agents' standard error and exits.
  */
 import { stripVTControlCharacters } from 'node:util';
+import { OnejobError } from '../../../base/errors.ts';
 import { sleep } from '../../../core/clock.ts';
 import type { AgentId, JobId } from '../../../core/slot.ts';
-import { OnejobError } from '../../../errors.ts';
-import { type CiService, foreignPool } from '../../ci-service.ts';
+import { type CiService, foreignPool } from '../../../ports/ci-service.ts';
 import type { JobEnd } from '../../kit/job-rows.ts';
 import { whyEnding } from '../../kit/last-words.ts';
 import type { SlotFacts } from '../../parts.ts';
 import { createFront, type FrontParts } from '../front.ts';
-import { endOf } from '../jobs/outcome.ts';
+import { buildkiteEnd } from '../jobs/outcome.ts';
 import { scriptFor } from './script.ts';
 
 /**
@@ -75,7 +75,7 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
   const heardOf = (agent: AgentId): Heard => {
     const known = agents.get(agent);
     if (known !== undefined) return known;
-    const made: Heard = { ...{ assigned: null, job: null, code: null }, isFinished: false, isStopped: false, callOff: () => {} };
+    const made: Heard = { assigned: null, job: null, code: null, isFinished: false, isStopped: false, callOff: () => {} };
     agents.set(agent, made);
     for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
     return made;
@@ -198,7 +198,7 @@ function endFor({ isFinished, isStopped, code }: Heard): JobEnd {
   // By its time or disk limit, or because onejob was told to end it.
   if (isStopped) return { word: 'stopped', outcome: null };
   if (!isFinished) return lost;
-  return endOf('finished', code === null ? null : { kind: 'code', code });
+  return buildkiteEnd('finished', code === null ? null : { kind: 'code', code });
 }
 
 /** What an agent tells of a job: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */

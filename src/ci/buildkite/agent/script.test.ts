@@ -50,8 +50,17 @@ function stub(dir: Scratch): {
 
 const access: AgentAccess = { token: 'once', endpoint: 'http://172.18.0.1:7070/v3', isFiltered: true, job: 'job-1' };
 const partsIn = (dir: Scratch, more: Partial<ScriptParts> = {}): ScriptParts => ({
-  ...{ name: 'box-1', workspace: join(dir.path, 'workspace'), access, tags: ['queue=gpu', 'cuda=12'], secrets: [] },
-  ...{ hooks: null, plugins: null, verifiesCommit: false, cancelGrace: 30_000, note: null, ...more },
+  name: 'box-1',
+  workspace: join(dir.path, 'workspace'),
+  access,
+  tags: ['queue=gpu', 'cuda=12'],
+  secrets: [],
+  hooks: null,
+  plugins: null,
+  verifiesCommit: false,
+  cancelGrace: 30_000,
+  note: null,
+  ...more,
 });
 
 describe.each(shells)('in %s', (...shell) => {
@@ -138,10 +147,16 @@ describe.each(shells)('in %s', (...shell) => {
     using dir = scratch();
     const { env, seen } = stub(dir);
     const image = {
-      ...{ BUILDKITE_AGENT_TAGS: 'queue=release', BUILDKITE_AGENT_QUEUE: 'release', BUILDKITE_AGENT_PRIORITY: '9' },
-      ...{ BUILDKITE_AGENT_SPAWN: '4', BUILDKITE_AGENT_TOKEN: 'of the image', BUILDKITE_AGENT_CONFIG: '/root/evil.cfg' },
-      ...{ BUILDKITE_AGENT_ACQUIRE_JOB: 'another', BUILDKITE_AGENT_DISCONNECT_AFTER_JOB: 'false' },
-      ...{ BUILDKITE_AGENT_DISCONNECT_AFTER_IDLE_TIMEOUT: '1', BUILDKITE_AGENT_DISCONNECT_AFTER_UPTIME: '1' },
+      BUILDKITE_AGENT_TAGS: 'queue=release',
+      BUILDKITE_AGENT_QUEUE: 'release',
+      BUILDKITE_AGENT_PRIORITY: '9',
+      BUILDKITE_AGENT_SPAWN: '4',
+      BUILDKITE_AGENT_TOKEN: 'of the image',
+      BUILDKITE_AGENT_CONFIG: '/root/evil.cfg',
+      BUILDKITE_AGENT_ACQUIRE_JOB: 'another',
+      BUILDKITE_AGENT_DISCONNECT_AFTER_JOB: 'false',
+      BUILDKITE_AGENT_DISCONNECT_AFTER_IDLE_TIMEOUT: '1',
+      BUILDKITE_AGENT_DISCONNECT_AFTER_UPTIME: '1',
       BUILDKITE_AGENT_SPAWN_PER_CPU: '1',
     };
     const home = join(dir.path, 'home');

@@ -3,10 +3,11 @@
  * token is for one agent of that job, unless the agent takes its job itself. The script names every place where an earlier job could
  * have left something, so that the agent reads none of its own defaults.
  */
+
+import { inQuotes } from '../../../base/quoted.ts';
 import type { PoolConfig } from '../../../config/config.ts';
-import { inQuotes } from '../../../quoted.ts';
-import type { Recipe } from '../../../runtimes/runtime.ts';
-import type { AgentContext } from '../../ci-service.ts';
+import type { AgentContext } from '../../../ports/ci-service.ts';
+import type { Recipe } from '../../../ports/runtime.ts';
 import { mounted, noProxyFor, ownFolder, readOnlyMount } from '../../kit/mounted.ts';
 
 export interface AgentAccess {
@@ -36,17 +37,17 @@ export interface ScriptParts extends Pick<AgentContext, 'name' | 'workspace'> {
 }
 
 /** The agent's program, and the owner's folders. */
-export const inside = {
+export const insideAgent = {
   program: `${ownFolder}/buildkite-agent`,
   hooks: `${ownFolder}/hooks`,
   plugins: `${ownFolder}/plugins`,
 } as const;
 
 /** As `CiService.equip`. `folder`: on this host, with the agent's program; null: the image brings its own. */
-export function equipped(recipe: Recipe, pool: PoolConfig | undefined, folder: string | null): Recipe {
+export function equippedForBuildkite(recipe: Recipe, pool: PoolConfig | undefined, folder: string | null): Recipe {
   const mounts = [
-    ...(pool?.hooks == null ? [] : [readOnlyMount(pool.hooks, inside.hooks)]),
-    ...(pool?.plugins == null ? [] : [readOnlyMount(pool.plugins, inside.plugins)]),
+    ...(pool?.hooks == null ? [] : [readOnlyMount(pool.hooks, insideAgent.hooks)]),
+    ...(pool?.plugins == null ? [] : [readOnlyMount(pool.plugins, insideAgent.plugins)]),
   ];
   const own = mounted(recipe, folder, 'buildkite-agent');
   return mounts.length === 0 ? own : { ...own, mounts: [...own.mounts, ...mounts] };
@@ -136,10 +137,14 @@ export function scriptFor(
   { note, secrets }: Pick<ScriptParts, 'note' | 'secrets'>,
 ): string {
   return agentScript({
-    ...{ name, workspace, access, note, secrets },
+    name,
+    workspace,
+    access,
+    note,
+    secrets,
     tags: [`queue=${pool.queue}`, ...pool.tags],
-    hooks: pool.hooks === null ? null : inside.hooks,
-    plugins: pool.plugins === null ? null : inside.plugins,
+    hooks: pool.hooks === null ? null : insideAgent.hooks,
+    plugins: pool.plugins === null ? null : insideAgent.plugins,
     verifiesCommit: pool.trust.branches != null,
     cancelGrace: Math.max(1_000, pool.stopGrace - 5_000),
   });

@@ -4,10 +4,10 @@
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
-import { type Finding, fine, problem, warning } from '../../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../../base/finding.ts';
 import { brief } from '../../../http/exchange.ts';
 import { noProxyFor } from '../../kit/mounted.ts';
-import { findsProgram, inside } from '../agent/script.ts';
+import { findsProgram, insideAgent } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */
 const patience = 6;
@@ -16,7 +16,7 @@ const patience = 6;
  * For any `sh`. Its token is invalid, so a refusal shows that the way works. `way` null: not tried. `seconds`: until an address
  * that does not answer is given up.
  */
-export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, seconds = patience): string {
+export function lookScript(way: Pick<ApiWay, 'endpoint' | 'isFilter'> | null, seconds = patience): string {
   const { hostname, port, protocol, pathname } = new URL(way?.endpoint ?? 'http://localhost/v3');
   const host = hostname.replace(/^\[(.*)\]$/, '$1');
   const call = [
@@ -78,7 +78,7 @@ export function readLook(said: string) {
   };
 }
 
-export interface Way {
+export interface ApiWay {
   /** Where the agent calls, as its sandbox sees it. */
   readonly endpoint: string;
   /** The filter of this host, for untrusted jobs; else the service. */
@@ -87,7 +87,7 @@ export interface Way {
 }
 
 /** `whose`: `agents of pool gpu`. */
-export function wayFinding(subject: string, whose: string, way: Way, found: Inside): Finding {
+export function wayFinding(subject: string, whose: string, way: ApiWay, found: Inside): Finding {
   const { endpoint, isFilter, network } = way;
   const what = isFilter ? `The filter at ${new URL(endpoint).host}` : endpoint;
   if (found.reached === null) {
@@ -110,7 +110,7 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
 /** Why a connection failed, in the words of the agent or bash. */
 const reason = /connection refused|i\/o timeout|connection timed out|no route to host|network is unreachable/i;
 
-function howToOpen({ endpoint, network }: Way): string {
+function howToOpen({ endpoint, network }: ApiWay): string {
   const { hostname, port } = new URL(endpoint);
   const address = hostname.replace(/^\[(.*)\]$/, '$1');
   const bridge = interfaceOf(address);
@@ -157,7 +157,7 @@ export function lackFindings(
     const there = found.programs.has('buildkite-agent');
     const message = there
       ? `buildkite-agent does not run in ${where}.`
-      : `There is no buildkite-agent in ${where}${mounted ? `, although it should be mounted at ${inside.program}` : ''}.`;
+      : `There is no buildkite-agent in ${where}${mounted ? `, although it should be mounted at ${insideAgent.program}` : ''}.`;
     const hint = mounted
       ? 'Check whether the image has the architecture of this host, and check "agent" of the service.'
       : 'Put the agent into the image, or remove "from: image" from "agent" of the service: then onejob mounts it.';

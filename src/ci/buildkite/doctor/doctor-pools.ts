@@ -1,14 +1,14 @@
 /** What `doctor` says of the config of pools: trust, volumes and homes, folders of the owner, keys, times, disk. */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
+import { type Finding, fine, problem, warning } from '../../../base/finding.ts';
+import { formatDuration, formatSize } from '../../../base/units.ts';
 import { acceptedOutsiders } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { contains, whyNoStranger } from '../../../config/host-places.ts';
-import { formatDuration, formatSize } from '../../../config/units.ts';
-import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { isReachable, realOf } from '../../../system/real-path.ts';
 import { saidOf } from '../../service-findings.ts';
-import type { DoctorParts } from './doctor.ts';
+import type { DoctorParts } from './parts.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir' | 'places'>;
 

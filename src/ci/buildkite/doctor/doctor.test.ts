@@ -1,26 +1,29 @@
 /** What `doctor` says of Buildkite, against the stand-in. */
+
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { testConfig, testPool } from '../../../../test/kit/buildkite-manager.ts';
 import { emptyEnvironment } from '../../../../test/kit/config.ts';
+import { types } from '../../../../test/kit/types.ts';
 import { type BuildkiteStandin, startBuildkite } from '../../../../test/standins/buildkite/standin.ts';
 import { type Scratch, scratch } from '../../../../test/support/scratch.ts';
-import { systemClock } from '../../../clock.ts';
+import { OnejobError } from '../../../base/errors.ts';
+import type { Finding } from '../../../base/finding.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { checkConfig } from '../../../config/load.ts';
-import { noProxies } from '../../../config/proxies.ts';
-import { OnejobError } from '../../../errors.ts';
-import type { Finding } from '../../../finding.ts';
 import { createOutbound } from '../../../http/outbound.ts';
-import type { Recipe } from '../../../runtimes/runtime.ts';
+import { noProxies } from '../../../http/proxies.ts';
+import type { DiagnosticSandboxes } from '../../../ports/ci-service.ts';
+import type { Recipe } from '../../../ports/runtime.ts';
 import { makeKey, parseKeys } from '../../../secrets/keys.ts';
-import type { DiagnosticSandboxes } from '../../ci-service.ts';
+import { systemClock } from '../../../system/system-clock.ts';
 import { createSeal } from '../../filter/seal.ts';
 import type { AgentProgramState } from '../../kit/agent-program.ts';
 import { createServiceApi } from '../api.ts';
 import type { BuildkiteServiceConfig } from '../type.ts';
-import { type DoctorParts, findings } from './doctor.ts';
+import { buildkiteFindings } from './doctor.ts';
+import type { DoctorParts } from './parts.ts';
 
 const patient = new AbortController().signal;
 const good = 'has bash\nhas git\nhas buildkite-agent\nagent buildkite-agent version 3.137.0+1\ntmp yes /tmp\nhome yes /root\n';
@@ -62,7 +65,7 @@ async function check(given: Given): Promise<Finding[]> {
   const path = join(dir.path, 'config.yml');
   const service = `{ type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${dir.path}/token }${given.service ?? ''} }`;
   writeFileSync(path, `state_dir: ${dir.path}/state\nservices: { bk: ${service} }\npools: ${given.pools}\n`);
-  const { config, errors } = await checkConfig({ flags: { config: path }, env: emptyEnvironment() });
+  const { config, errors } = await checkConfig({ types, flags: { config: path }, env: emptyEnvironment() });
   expect(errors).toEqual([]);
   const [bk] = (config?.services ?? []) as BuildkiteServiceConfig[];
   const pools = config?.pools ?? [];
@@ -76,7 +79,10 @@ async function check(given: Given): Promise<Finding[]> {
   });
   const token = async () => given.token ?? buildkite.token;
   const parts: DoctorParts = {
-    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api },
+    config: bk,
+    pools,
+    stateDir: join(dir.path, 'state'),
+    api,
     places: new Map(),
     tokens: { service: token, metrics: bk.metricsToken === null ? token : async () => buildkite.metricsToken },
     keys: given.keys ?? (async () => null),
@@ -88,7 +94,7 @@ async function check(given: Given): Promise<Finding[]> {
     program: { state: given.program ?? ready },
     clock: { ...systemClock, wall: () => given.wall ?? Date.now() },
   };
-  const found = await findings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);
+  const found = await buildkiteFindings(parts, trialOf(pools, given.door ?? (async () => '172.18.0.1')), patient);
   outbound.close();
   for (const { level, hint, message } of found) {
     expect(message).toMatch(/[.?!)]$/);
@@ -105,7 +111,10 @@ function trialOf(pools: readonly PoolConfig[], hostAddress: () => Promise<string
       const recipe = change(base);
       if (recipe.image === null) return null;
       return {
-        ...{ recipe, hasImage: true, kind: JSON.stringify(recipe), hostAddress },
+        recipe,
+        hasImage: true,
+        kind: JSON.stringify(recipe),
+        hostAddress,
         async ask(script) {
           asked.push({ recipe, script });
           if (says instanceof Error) throw says;

@@ -1,38 +1,30 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
+
+import { hasCode } from '../../../base/errors.ts';
+import { type Finding, fine, problem, warning } from '../../../base/finding.ts';
+import { compareVersions, leadingVersion } from '../../../base/version.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { deadline } from '../../../core/clock.ts';
-import { hasCode } from '../../../errors.ts';
-import { type Finding, fine, problem, warning } from '../../../finding.ts';
-import { compareVersions, leadingVersion } from '../../../images/version.ts';
-import type { SecretKeys } from '../../../secrets/keys.ts';
-import { howToReplace } from '../../../secrets/reference.ts';
-import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../ci-service.ts';
-import type { Filter } from '../../filter/filter.ts';
+import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../../ports/ci-service.ts';
+import { howToReplace } from '../../../schema/secret-reference.ts';
 import { untrustedRecipe } from '../../kit/admission.ts';
-import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
+import type { AgentProgramState } from '../../kit/agent-program.ts';
 import { clockFindings, saidOf } from '../../service-findings.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
-import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
-import type { BuildkiteParts } from '../service.ts';
-import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
+import type { QueueCounts, TokenIdentity } from '../api.ts';
+import { type ApiWay, lackFindings, lookScript, readLook, wayFinding } from './doctor-inside.ts';
 import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
-
-export interface DoctorParts extends Pick<BuildkiteParts, 'config' | 'pools' | 'stateDir' | 'places' | 'clock'> {
-  readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
-  /** Each reads a token. @throws OnejobError E_SECRET */
-  readonly tokens: Readonly<Record<'service' | 'metrics', () => Promise<string>>>;
-  /** null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
-  readonly keys: () => Promise<SecretKeys | null>;
-  /** null: no pool accepts untrusted jobs. */
-  readonly filter: Pick<Filter, 'listenFor'> | null;
-  readonly program: Pick<AgentProgram, 'state'>;
-}
+import type { DoctorParts } from './parts.ts';
 
 /** ms for one sandbox, and for all of them. */
 const [patience, patienceForAll] = [15_000, 25_000];
 const atOnce = 3;
 
-export async function findings(parts: DoctorParts, sandboxes: DiagnosticSandboxes, signal: AbortSignal): Promise<Finding[]> {
+export async function buildkiteFindings(
+  parts: DoctorParts,
+  sandboxes: DiagnosticSandboxes,
+  signal: AbortSignal,
+): Promise<Finding[]> {
   const { config, pools } = parts;
   const [token, ofPools, within] = await Promise.all([
     tokenFindings(parts, signal),
@@ -101,7 +93,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   };
 
   const list: Finding[] = [];
-  let way: Way | null = null;
+  let way: ApiWay | null = null;
   try {
     way = await wayTo(parts, one.isUntrusted, sandbox, signal);
     const key = JSON.stringify(way);

@@ -2,7 +2,7 @@
 import { beforeAll, describe, expect, it } from 'vitest';
 import { forkEnv, testPool, trustedEnv } from '../../../../test/kit/buildkite-manager.ts';
 import { type AgeKey, ageKey, rsaKey } from '../../../../test/kit/secrets.ts';
-import { OnejobError } from '../../../errors.ts';
+import { OnejobError } from '../../../base/errors.ts';
 import type { PinStore } from '../../../secrets/job-secrets.ts';
 import { parseKeys, type SecretKeys } from '../../../secrets/keys.ts';
 import { seal } from '../../../secrets/sealed-format.ts';
@@ -52,7 +52,9 @@ it("opens nothing of a fork's job, and does not even read the key", async () => 
   const env = { ...forkEnv, SECRET_TOKEN: await sealed('new value') };
   const other = { ...trust, forks: 'run-without-secrets' } as const;
   expect(await admit(job(env), parts({ trust: other, keys: read }))).toMatchObject({
-    ...{ kind: 'run', trusted: false, secrets: [] },
+    kind: 'run',
+    trusted: false,
+    secrets: [],
     why: expect.stringMatching(/^The job runs without secrets, and without the caches of its pool: .*stranger/),
   });
   expect(await admit(job(env), parts({ keys: read }))).toMatchObject({ kind: 'refused' });

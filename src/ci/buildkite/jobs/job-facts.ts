@@ -17,7 +17,7 @@ const longestTitle = 200;
 /** What is built, and the longest value of each variable. */
 const revisions = { BUILDKITE_BRANCH: 255, BUILDKITE_TAG: 255, BUILDKITE_COMMIT: 255, BUILDKITE_REFSPEC: 2048 } as const;
 
-export type JobFacts = Readonly<ReturnType<typeof jobFacts>>;
+export type BuildkiteJobFacts = Readonly<ReturnType<typeof jobFacts>>;
 
 export function jobFacts({ id, env }: GivenJob) {
   const exact = (name: string, most: number) => whole(own(env, name), most);

@@ -2,11 +2,11 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { keptLog, trustedEnv } from '../../../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../../../test/support/scratch.ts';
+import { OnejobError } from '../../../base/errors.ts';
 import type { JobResult } from '../../../core/slot.ts';
-import { OnejobError } from '../../../errors.ts';
 import { openStore } from '../../../store/store.ts';
 import { createJobRows, type JobRows } from './job-rows.ts';
-import { endOf } from './outcome.ts';
+import { buildkiteEnd } from './outcome.ts';
 
 interface Bench extends Disposable {
   readonly rows: JobRows;
@@ -65,18 +65,26 @@ it("follows a job from its reservation to its end, in the service's own words", 
   using one = bench();
   one.reserve();
   expect(one.row()).toEqual({
-    ...{ id: 'job-1', service: 'bk', pool: 'ci', agent: null, title: 'app #7 unit tests', definition: 'app', build: '7' },
-    ...{ repository: 'https://github.com/acme/app.git', branch: 'main', reason: null, link: null, demands: [] },
-    ...{
-      state: 'assigned',
-      note: null,
-      result: null,
-      outcome: null,
-      failedIn: null,
-      queuedAt: 1_000,
-      startedAt: null,
-      endedAt: null,
-    },
+    id: 'job-1',
+    service: 'bk',
+    pool: 'ci',
+    agent: null,
+    title: 'app #7 unit tests',
+    definition: 'app',
+    build: '7',
+    repository: 'https://github.com/acme/app.git',
+    branch: 'main',
+    reason: null,
+    link: null,
+    demands: [],
+    state: 'assigned',
+    note: null,
+    result: null,
+    outcome: null,
+    failedIn: null,
+    queuedAt: 1_000,
+    startedAt: null,
+    endedAt: null,
   });
   one.wall = 2_000;
   one.rows.runs('job-1', 'agent1');
@@ -159,7 +167,7 @@ it.each<[string, JobResult | null, string, string | null]>([
   ['running', { kind: 'code', code: 0 }, 'lost', 'lost'],
   ['running', { kind: 'oom' }, 'lost', 'failed'],
 ])('calls a job that is %s, its agent ended with %o: %s, which means %s', (state, result, word, outcome) => {
-  expect(endOf(state, result)).toEqual({ word, outcome });
+  expect(buildkiteEnd(state, result)).toEqual({ word, outcome });
 });
 
 it('keeps no password: neither of an address nor of what people read', () => {

@@ -12,7 +12,12 @@ export const createJobRows = (service: string, parts: RowWriterParts): JobRows =
 function aboutOf(job: GivenJob): JobAbout {
   const { pipeline, build, repository, branch, source, buildUrl, title } = jobFacts(job);
   return {
-    ...{ id: job.id, definition: pipeline, build, branch, reason: source, link: buildUrl },
+    id: job.id,
+    definition: pipeline,
+    build,
+    branch,
+    reason: source,
+    link: buildUrl,
     title: [pipeline, build === null ? null : `#${build}`, title].filter((part) => part !== null).join(' '),
     repository: repository === null ? null : shownRepository(repository),
   };

@@ -27,7 +27,7 @@ export function whyNotAcquired(result: JobResult): string {
 }
 
 /** How a job ended, by its state at the service and by its agent's exit, which reflects the job's. */
-export function endOf(state: string, result: JobResult | null): JobEnd {
+export function buildkiteEnd(state: string, result: JobResult | null): JobEnd {
   if (state === 'canceled' || state === 'canceling') return { word: 'cancelled', outcome: 'cancelled' };
   if (state === 'timing_out' || state === 'timed_out') return { word: 'timed out', outcome: 'failed' };
   if (state !== 'finished' && stageOf(state) === 'over') return { word: state.replaceAll('_', ' '), outcome: null };

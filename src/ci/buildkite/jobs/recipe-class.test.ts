@@ -6,8 +6,8 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../../../test/kit/config.ts';
 import { scratch } from '../../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../../config/config.ts';
-import { expandRecipe } from '../../../config/template.ts';
-import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
+import type { Mount, Recipe } from '../../../ports/runtime.ts';
+import { expandRecipe } from '../../../schema/template.ts';
 import { cacheKeyOf, untrustedRecipe, wantsOther } from '../../kit/admission.ts';
 import { jobFacts } from './job-facts.ts';
 
@@ -68,7 +68,10 @@ describe('an untrusted job', () => {
     const key = keyOf(fork);
     expect(caches(fork)).toEqual([
       {
-        ...{ host: `/state/caches/lab/untrusted/${key}/depot`, container: '/depot', readOnly: false, variable: 'DEPOT' },
+        host: `/state/caches/lab/untrusted/${key}/depot`,
+        container: '/depot',
+        readOnly: false,
+        variable: 'DEPOT',
         cache: { name: 'depot' },
       },
     ]);

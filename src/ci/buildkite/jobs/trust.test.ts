@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { TrustConfig } from '../../../config/config.ts';
 import { normalRepository } from '../../kit/repository.ts';
 import { decideTrust, sourceRepository } from '../../kit/trust.ts';
-import { type JobFacts, jobFacts } from './job-facts.ts';
+import { type BuildkiteJobFacts, jobFacts } from './job-facts.ts';
 
 const usual: TrustConfig = {
   forks: 'run-without-secrets',
@@ -30,7 +30,9 @@ const branchBuild = {
   BUILDKITE_PULL_REQUEST_REPO: '',
 };
 const pullRequest = (repository: string, more: Record<string, string> = {}) => ({
-  ...{ BUILDKITE_PULL_REQUEST: '12', BUILDKITE_PULL_REQUEST_REPO: repository, BUILDKITE_BRANCH: 'feature' },
+  BUILDKITE_PULL_REQUEST: '12',
+  BUILDKITE_PULL_REQUEST_REPO: repository,
+  BUILDKITE_BRANCH: 'feature',
   ...more,
 });
 const fork = pullRequest('git://github.com/mallory/app.git');
@@ -336,7 +338,11 @@ const anyFacts = fc.record({
   branch: anyText,
   repository: anyText,
   pullRequest: fc.record({ number: fc.option(word, { nil: null }), repository: anyText }),
-  ...{ commit: anyText, refspec: anyText, hidden: anyText, source: anyText, tag: anyText },
+  commit: anyText,
+  refspec: anyText,
+  hidden: anyText,
+  source: anyText,
+  tag: anyText,
   triggeredBy: fc.option(fc.record({ pipeline: anyText }), { nil: null }),
 });
 
@@ -357,18 +363,19 @@ it('a pull request from another repository is never trusted, whatever else is sa
 
 it('a stricter rule never gives more', () => {
   const rank = { refused: 0, untrusted: 1, trusted: 2 };
-  const facts: fc.Arbitrary<Omit<JobFacts, 'id' | 'title'>> = fc.record({
-    ...{ organisation: anyText, pipeline: anyText, branch: anyText, repository: anyText },
-    ...{
-      tag: anyText,
-      build: anyText,
-      buildId: anyText,
-      buildUrl: anyText,
-      commit: anyText,
-      source: anyText,
-      refspec: anyText,
-      hidden: anyText,
-    },
+  const facts: fc.Arbitrary<Omit<BuildkiteJobFacts, 'id' | 'title'>> = fc.record({
+    organisation: anyText,
+    pipeline: anyText,
+    branch: anyText,
+    repository: anyText,
+    tag: anyText,
+    build: anyText,
+    buildId: anyText,
+    buildUrl: anyText,
+    commit: anyText,
+    source: anyText,
+    refspec: anyText,
+    hidden: anyText,
     triggeredBy: fc.option(fc.record({ pipeline: anyText }), { nil: null }),
     pullRequest: fc.option(fc.record({ number: anyText, repository: anyText }), { nil: null }),
   });

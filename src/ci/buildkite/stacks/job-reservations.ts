@@ -3,14 +3,16 @@
  * a slot wants them, then given back, or ended with a reason. A reservation that nobody extends ends soon, so a forgotten job goes
  * back to its queue.
  */
-import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
-import { toFailure } from '../../../errors.ts';
-import type { SlotOffer } from '../../ci-service.ts';
+
+import type { Failure } from '../../../base/errors.ts';
+import { toFailure } from '../../../base/errors.ts';
+import type { AgentId, JobId, JobResult } from '../../../core/slot.ts';
+import type { SlotOffer } from '../../../ports/ci-service.ts';
 import { type JobEnd, jobsOwnFailure, mostTries } from '../../kit/job-rows.ts';
-import type { Admission } from '../jobs/admission.ts';
-import { endOf, whyNotAcquired } from '../jobs/outcome.ts';
-import type { Shared } from '../service.ts';
-import type { Run } from './runs.ts';
+import type { BuildkiteAdmission } from '../jobs/admission.ts';
+import { buildkiteEnd, whyNotAcquired } from '../jobs/outcome.ts';
+import type { Shared } from '../shared.ts';
+import type { Run } from './run.ts';
 import { stageOf } from './stacks.ts';
 
 export interface Reservation {
@@ -20,7 +22,7 @@ export interface Reservation {
   /** The slot that it is for; changes when that closes. */
   readonly slot: string;
   /** null: undecided. */
-  readonly admission: Extract<Admission, { kind: 'run' }> | null;
+  readonly admission: Extract<BuildkiteAdmission, { kind: 'run' }> | null;
   /** The agent whose sandbox is, or was, to run it. */
   readonly agent: AgentId | null;
   /** Set when it must never run, until the service knows. */
@@ -133,7 +135,7 @@ export function createJobReservations(shared: Shared) {
     if (one === undefined || (one.agent !== null && (stage === 'running' || stage === 'ending'))) return;
     log.info('reservation lost', { job, state });
     shun(job, shunLost);
-    forget(job, stage === 'over' || stage === 'ending' ? endOf(state, null) : null);
+    forget(job, stage === 'over' || stage === 'ending' ? buildkiteEnd(state, null) : null);
     if (one.agent !== null && isTaken(job, one.slot)) emit({ kind: 'cancel', job, agent: one.agent, grace: null });
   }
 

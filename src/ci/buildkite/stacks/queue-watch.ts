@@ -1,8 +1,9 @@
 /** Follows one queue: asks for its waiting jobs while a slot could take one, and reserves no more of them than there are such slots. */
+
+import { toFailure } from '../../../base/errors.ts';
 import type { JobId } from '../../../core/slot.ts';
-import { toFailure } from '../../../errors.ts';
-import { endOf } from '../jobs/outcome.ts';
-import type { Shared } from '../service.ts';
+import { buildkiteEnd } from '../jobs/outcome.ts';
+import type { Shared } from '../shared.ts';
 import type { JobPick, Reservations } from './job-reservations.ts';
 import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
@@ -50,7 +51,7 @@ export function watchQueue(
       const agent = slot === undefined ? null : shared.slots.agentOf(slot, id);
       if (slot !== undefined && agent !== null) runs.add({ job: id, agent, slot });
       if (slot !== undefined && state === 'reserved') picks.push({ job: id, slot });
-      else if (agent === null) rows.left(id, stageOf(state) === 'over' ? endOf(state, null) : null);
+      else if (agent === null) rows.left(id, stageOf(state) === 'over' ? buildkiteEnd(state, null) : null);
     }
     if (picks.length === 0) return;
     log.info('reservations resumed', { queue, jobs: picks.map(({ job }) => job) });

@@ -1,25 +1,11 @@
 /** Jobs that agents of this host are to acquire, or have. Only the service's word tells how far they are. */
-import type { AgentId, JobId } from '../../../core/slot.ts';
-import type { Shared } from '../service.ts';
+
+import type { JobId } from '../../../core/slot.ts';
+import type { Shared } from '../shared.ts';
 import type { Reservations } from './job-reservations.ts';
+import type { Run } from './run.ts';
 import { stageOf } from './stacks.ts';
 import { takeTurns } from './turns.ts';
-
-export interface Run {
-  readonly job: JobId;
-  readonly agent: AgentId;
-  readonly slot: string;
-  /** When its agent was released, or this manager found it (the clock's `now`). */
-  readonly since: number;
-  /** `expected`: the service keeps the job for its agent. `over`: the service has its result. */
-  readonly phase: 'expected' | 'running' | 'ending' | 'over';
-  /** The service gave it to an agent, which can only be this one. */
-  readonly wasAcquired: boolean;
-  /** Why its agent was given up: it did not acquire the job in time; null: it was not. */
-  readonly late: string | null;
-  /** When the service reported its cancellation (the clock's `now`), or null. */
-  readonly cancelledAt: number | null;
-}
 
 /** ms between two looks: before an agent has its job, and after. */
 const [soon, later] = [1_000, 5_000];

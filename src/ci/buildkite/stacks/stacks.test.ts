@@ -1,9 +1,9 @@
 /** The client of the Stacks API against the stand-in. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type BuildkiteStandin, startBuildkite } from '../../../../test/standins/buildkite/standin.ts';
-import { systemClock } from '../../../clock.ts';
-import { noProxies } from '../../../config/proxies.ts';
 import { createOutbound } from '../../../http/outbound.ts';
+import { noProxies } from '../../../http/proxies.ts';
+import { systemClock } from '../../../system/system-clock.ts';
 import { LaterError } from '../api.ts';
 import { createStacks, type Stacks } from './stacks.ts';
 
@@ -53,7 +53,10 @@ describe('waiting jobs', () => {
     const first = await stacks.scheduled(key, 'gpu', { limit: 2, after: null }, never);
     expect(first).toEqual({
       jobs: [ids[0], ids[1]].map((id, n) => ({ id, priority: n + 1, rules: ['queue=gpu', 'gpu=a100', 'cuda=*'] })),
-      ...{ odd: 0, next: expect.any(String), paused: false, wait: 0 },
+      odd: 0,
+      next: expect.any(String),
+      paused: false,
+      wait: 0,
     });
     bk.pauseQueue('gpu', true);
     const rest = await stacks.scheduled(key, 'gpu', { limit: 2, after: first.next }, never);
@@ -72,7 +75,8 @@ describe('waiting jobs', () => {
       token: async () => token,
     });
     expect(await answering.scheduled(key, 'gpu', { limit: 10, after: null }, never)).toMatchObject({
-      ...{ jobs: [{ id: jobs[6]?.id }], odd: 6 },
+      jobs: [{ id: jobs[6]?.id }],
+      odd: 6,
     });
     await expect(answering.reserve(key, ['j'], 60, never)).rejects.toMatchObject({ code: expect.stringMatching(/^E_CI_/) });
     await expect(answering.states(key, ['j'], never)).rejects.toMatchObject({ code: expect.stringMatching(/^E_CI_/) });

@@ -4,12 +4,12 @@
  */
 import { hash } from 'node:crypto';
 import { z } from 'zod';
+import { hasCode, OnejobError } from '../../../base/errors.ts';
 import type { JobId } from '../../../core/slot.ts';
-import { hasCode, OnejobError } from '../../../errors.ts';
 import { asksFor } from '../../../http/exchange.ts';
 import { serviceId } from '../../../http/service-id.ts';
 import type { OpenParts } from '../../parts.ts';
-import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
+import { type ApiParts, type BuildkiteCall, type Called, createCaller, escapeId, longestWait } from '../api.ts';
 import { cut, type GivenJob } from '../jobs/job-facts.ts';
 
 /** The stage of a job by its state at the service; null: unknown. Missing jobs are `gone`. */
@@ -66,7 +66,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
   /** The refused token, and until when it is not sent again. */
   let refused: { readonly token: string; readonly until: number; readonly called: Called } | null = null;
 
-  async function ask(what: Call, signal: AbortSignal): Promise<Called> {
+  async function ask(what: BuildkiteCall, signal: AbortSignal): Promise<Called> {
     const now = (await parts.token()).trim();
     if (refused?.token === now && clock.now() < refused.until) return refused.called;
     const called = await call(what, now, signal);
@@ -143,7 +143,12 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
     /** Ends a reserved job as failed, without an agent. False: the service has ended it, or given it to another. */
     async finish(stack: string, job: JobId, detail: string, signal: AbortSignal): Promise<boolean> {
       const body = { exit_status: -1, detail: cut(detail, longestDetail) };
-      const what: Call = { method: 'POST', path: at(stack, `jobs/${escapeId(job)}/finish`), body, doing: `end job ${job}` };
+      const what: BuildkiteCall = {
+        method: 'POST',
+        path: at(stack, `jobs/${escapeId(job)}/finish`),
+        body,
+        doing: `end job ${job}`,
+      };
       const called = await ask(what, signal);
       if (!called.ok && (called.error.retry || called.status === 401 || called.status === 403)) throw called.error;
       return called.ok;

@@ -1,8 +1,9 @@
 /** Work that is due at times, and again whenever something changes: a turn at a time, without ever missing a change. */
+
+import { OnejobError } from '../../../base/errors.ts';
 import { doubling, sleep } from '../../../core/clock.ts';
-import { OnejobError } from '../../../errors.ts';
 import { LaterError } from '../api.ts';
-import type { Shared } from '../service.ts';
+import type { Shared } from '../shared.ts';
 
 export type Turns = ReturnType<typeof takeTurns>;
 

@@ -1,0 +1,13 @@
+/** `anyone` needs no login; `operator` may do all that `read` may. */
+export type Role = 'anyone' | 'read' | 'operator';
+
+/** What a token or a session can be for. */
+export type AccessRole = Exclude<Role, 'anyone'>;
+
+export interface Caller {
+  readonly role: AccessRole;
+  /** As the client said when it asked for the login, unchecked. */
+  readonly user: string | null;
+  /** When the login ends, wall clock, ms; null: never. */
+  readonly until: number | null;
+}

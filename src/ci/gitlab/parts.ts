@@ -1,0 +1,9 @@
+import type { LateParts } from '../late/engine.ts';
+import type { GitlabClient } from './client.ts';
+import type { GitlabServiceConfig } from './type.ts';
+import type { GivenJob, JobKey } from './wire.ts';
+
+export interface GitlabParts extends Omit<LateParts<GivenJob, JobKey>, 'service'> {
+  readonly config: GitlabServiceConfig;
+  readonly client: GitlabClient;
+}

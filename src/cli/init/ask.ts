@@ -1,0 +1,91 @@
+/** Questions to a person at a terminal. A secret is not shown while it is typed. */
+import { createInterface, type Interface } from 'node:readline';
+import { type Readable, Writable } from 'node:stream';
+import { exitCodes, wrongUsage } from '../exit.ts';
+import type { Output } from '../output.ts';
+import { harmless, printable } from '../text.ts';
+
+/** The value of an answer, or why the answer is invalid. */
+export type Reply<T> = { readonly value: T } | { readonly again: string };
+
+export interface Question<T> {
+  readonly text: string;
+  /** The meaning of an empty answer; null: an answer is required. */
+  readonly usual: string | null;
+  readonly hidden?: boolean;
+  readonly read: (typed: string) => Reply<T> | Promise<Reply<T>>;
+}
+
+/** Somebody pressed Ctrl-C at a question. */
+export class Interrupted extends Error {}
+
+/** Exit code 130 and a message after Ctrl-C at a question. */
+export async function unlessInterrupted(output: Pick<Output, 'say'>, work: () => Promise<number>): Promise<number> {
+  try {
+    return await work();
+  } catch (error) {
+    if (!(error instanceof Interrupted)) throw error;
+    output.say('nothing was written');
+    return exitCodes.cancelled;
+  }
+}
+
+export type Person = ReturnType<typeof openPerson>;
+
+/** Reads lines at a terminal. Shows nothing while `hidden` returns true. */
+export function openReader(input: Readable, output: Writable, hidden: () => boolean): Interface {
+  const shown = new Writable({
+    write(bytes: Buffer, _, done) {
+      if (!hidden()) output.write(bytes);
+      done();
+    },
+  });
+  return createInterface({ input, output: shown, terminal: true, historySize: 0 });
+}
+
+export function openPerson(input: Readable, output: Writable) {
+  let isHidden = false;
+  const reader = openReader(input, output, () => isHidden);
+  const lines = reader[Symbol.asyncIterator]();
+  const left = new AbortController();
+  let why: Error = wrongUsage(
+    'The answers ended before the last question; nothing was written.',
+    'Start again, or give the answers as options: see "onejob init SERVICE --help".',
+  );
+  reader.on('SIGINT', () => {
+    why = new Interrupted();
+    output.write('\n');
+    reader.close();
+  });
+  reader.on('close', () => left.abort(why));
+  const next = async (): Promise<string> => {
+    const { done, value } = await lines.next();
+    if (done === true) throw why;
+    return value;
+  };
+  return {
+    /** Aborted when the person leaves. */
+    left: left.signal,
+    /** Asks until the answer is valid. @throws Interrupted; OnejobError E_USAGE when the person leaves otherwise */
+    async ask<T>({ text, usual, hidden = false, read }: Question<T>): Promise<T> {
+      for (;;) {
+        const prompt = `${text}${usual === null || usual === '' ? '' : ` [${usual}]`}: `;
+        reader.setPrompt(printable(prompt));
+        reader.prompt();
+        isHidden = hidden;
+        const typed = await next().finally(() => {
+          isHidden = false;
+        });
+        if (hidden) output.write('\n');
+        const said = typed.trim() === '' && usual !== null ? usual : typed.trim();
+        const answer = said === '' && usual === null ? { again: 'An answer is required.' } : await read(said);
+        if ('value' in answer) return answer.value;
+        // It may contain names from a service.
+        output.write(`  ${harmless(answer.again)}\n`);
+      }
+    },
+    [Symbol.dispose]() {
+      reader.close();
+    },
+  };
+}

@@ -1,0 +1,31 @@
+/** What checks across keys get, those of services too. */
+import type { Path, Place, Problem } from '../schema/problem.ts';
+import type { Config, PoolConfig, Written } from './config.ts';
+import type { HostFacts } from './environment.ts';
+
+/** What every check gets, and how it reports problems. */
+export interface Checking {
+  readonly config: Config;
+  readonly written: Written;
+  /** The host that the config is for; null for another host. */
+  readonly host: HostFacts | null;
+  /** Whether a daemon starts with it. */
+  readonly starting: boolean;
+  /** Where pools are written. */
+  readonly root: Path;
+  /** Whether no problem was found in these keys, so that they hold what is written or the default. */
+  sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
+  /** Whether the pool itself has the key, not `defaults`. */
+  own(pool: PoolConfig, key: string): boolean;
+  /** `path` begins with a key of the pool. The place is in `defaults` if the key is written there. */
+  inPool(pool: PoolConfig, path: Path, message: string, level?: Problem['level']): void;
+  at(path: Path, message: string, level?: Problem['level']): void;
+  /** Why no job may see a path of the host; null when it may. */
+  whyHidden(host: string): string | null;
+}
+
+/** Where keys are written. */
+export interface Writing {
+  has(path: Path): boolean;
+  locate(path: Path, at?: 'key' | 'value'): Place;
+}

@@ -1,0 +1,41 @@
+/** The types of CI services and clouds that a config can name. Who loads a config passes them, so that config depends on none. */
+import { listed } from '../schema/problem.ts';
+import type { CloudType } from './cloud-type.ts';
+import type { ServiceConfig } from './config.ts';
+import type { ServicePoolKey, ServiceType } from './service-type.ts';
+
+export interface Types {
+  /** The own queue's first. */
+  readonly services: readonly [ServiceType, ...ServiceType[]];
+  readonly clouds: readonly CloudType[];
+}
+
+/** The own queue's for an unknown type. */
+export function serviceType({ services }: Pick<Types, 'services'>, type: string | undefined): ServiceType {
+  return services.find((one) => one.type === type) ?? services[0];
+}
+
+/** @throws RangeError for an unknown type */
+export function cloudType({ clouds }: Pick<Types, 'clouds'>, type: string): CloudType {
+  const found = clouds.find((one) => one.type === type);
+  if (found === undefined) throw new RangeError(`unknown type of cloud: ${type}`);
+  return found;
+}
+
+/** Services for people, such as `Azure Pipelines and Buildkite`. */
+export function titlesOf({ services }: Pick<Types, 'services'>, isMeant: (type: ServiceType) => boolean): string {
+  return listed(services.filter(isMeant).map(({ title }) => title));
+}
+
+export function titlesWith(types: Pick<Types, 'services'>, key: ServicePoolKey): string {
+  return titlesOf(types, ({ poolKeys }) => poolKeys.includes(key));
+}
+
+/** Services that say where their jobs come from, so that trust rules work. */
+export function tellingOrigin(types: Pick<Types, 'services'>, services: readonly ServiceConfig[]): ReadonlySet<string> {
+  const tells = (service: ServiceConfig): boolean => {
+    const { poolKeys, tellsOrigin } = serviceType(types, service.type);
+    return poolKeys.includes('trust') && (tellsOrigin?.(service) ?? true);
+  };
+  return new Set(services.filter(tells).map(({ name }) => name));
+}

@@ -1,0 +1,1 @@
+export type Vendor = 'nvidia' | 'amd' | 'intel';

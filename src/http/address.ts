@@ -1,0 +1,27 @@
+/** Where a server listens. */
+import { isIP } from 'node:net';
+
+/** Address and port, as `api.listen` has them. */
+export interface Listen {
+  /** An IP address, or `localhost`. */
+  readonly host: string;
+  readonly port: number;
+}
+
+/** null for a text that is not `HOST:PORT`. */
+export function parseListen(text: string): Listen | null {
+  const [, bare, bracketed, digits] = /^(?:([^:[\]]+)|\[([^\]]+)\]):(\d{1,5})$/.exec(text) ?? [];
+  const host = bare ?? bracketed ?? '';
+  const port = Number(digits);
+  const isAddress = host === 'localhost' ? bare !== undefined : isIP(host) === (bare === undefined ? 6 : 4);
+  return isAddress && port >= 1 && port <= 65_535 ? { host, port } : null;
+}
+
+export function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127\./.test(host);
+}
+
+/** Whether it stands for every address of this host. */
+export function isAny(host: string): boolean {
+  return host === '0.0.0.0' || /^[0:]+$/.test(host);
+}

@@ -1,0 +1,102 @@
+import { EventEmitter, once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type RequestListener } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { PassThrough, Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { setTimeout as pause } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
+import { connect, usualLimits } from './call.ts';
+
+/** An Engine that answers everything so, and calls to it that are bounded by a clock of one's own. */
+async function engine(answer: RequestListener) {
+  const folder = mkdtempSync(join(tmpdir(), 'onejob-call-'));
+  const path = join(folder, 'socket');
+  const server = createServer(answer);
+  await new Promise<void>((resolve) => server.listen(path, resolve));
+  const clock = handClock();
+  const { raw, close } = connect({ kind: 'unix', path, from: 'test' }, usualLimits, clock);
+  return {
+    clock,
+    raw,
+    [Symbol.dispose]() {
+      close();
+      server.closeAllConnections();
+      server.close();
+      rmSync(folder, { recursive: true });
+    },
+  };
+}
+
+const pull = { method: 'POST', path: '/images/create', doing: 'pull', limit: 'idle', stream: true } as const;
+
+test('a stream that was read leaves no timer, even if its reader was slower than the Engine', async () => {
+  using one = await engine(async (_, response) => {
+    // In pieces of which several fit between the Engine and its reader.
+    for (const size of [40_000, 40_000, 20_000]) {
+      response.write(Buffer.alloc(size));
+      await pause(20);
+    }
+    response.end();
+  });
+  const flow = await one.raw(pull);
+  if (!(flow instanceof Readable)) throw new Error('no stream');
+  expect(one.clock.next()).toBe(usualLimits.idle);
+  // By now the Engine has sent all, and hung up; most of it waits here.
+  await pause(300);
+  expect((await buffer(flow)).length).toBe(100_000);
+  await pause(10);
+  expect(one.clock.next()).toBeNull();
+});
+
+test('a file that is refused while it is sent leaves no timer', async () => {
+  using one = await engine((_, response) => response.writeHead(404, { connection: 'close' }).end('{"message":"no"}'));
+  const file = new PassThrough();
+  file.write('some');
+  const put = one.raw({ method: 'PUT', path: '/containers/a/archive', doing: 'put files', limit: 'idle', file });
+  await expect(put).rejects.toMatchObject({ statusCode: 404 });
+  await pause(10);
+  expect(one.clock.next()).toBeNull();
+});
+
+test('work of the Engine may take as long as it answers other calls, and is given up when it no longer does', async () => {
+  const mutes: { answers: boolean } = { answers: true };
+  const working: (() => void)[] = [];
+  const pings = new EventEmitter();
+  using one = await engine((request, response) => {
+    if (request.url !== '/_ping') return void working.push(() => response.end('{}'));
+    if (mutes.answers) response.end('OK');
+    pings.emit('ping');
+  });
+  const work = { method: 'POST', path: '/commit', doing: 'make an image', limit: 'work' } as const;
+  /** Until the Engine has been asked whether it is still there, and that is settled. */
+  const later = async () => {
+    const asked = once(pings, 'ping');
+    await expect.poll(() => one.clock.next()).toBe(usualLimits.late);
+    one.clock.advance(usualLimits.late);
+    await asked;
+  };
+  const first = one.raw(work);
+  await expect.poll(() => working.length).toBe(1);
+  for (let n = 0; n < 5; n += 1) await later();
+  working.pop()?.();
+  expect(await first).toEqual({});
+  await expect.poll(() => one.clock.next()).toBeNull();
+
+  mutes.answers = false;
+  const second = expect(one.raw(work)).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE' });
+  await expect.poll(() => working.length).toBe(1);
+  await later();
+  one.clock.advance(usualLimits.ping);
+  await second;
+  expect(one.clock.next()).toBeNull();
+
+  const stop = new AbortController();
+  const third = expect(one.raw({ ...work, signal: stop.signal })).rejects.toThrow('no longer wanted');
+  await expect.poll(() => working.length).toBe(2);
+  stop.abort(new Error('no longer wanted'));
+  await third;
+  expect(one.clock.next()).toBeNull();
+});
