@@ -2,7 +2,7 @@
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { types } from '../../test/kit/types.ts';
+import { types } from '../cli/types.ts';
 import { schemasOf } from '../config/interpret.ts';
 import { tellingOrigin, titlesWith } from '../config/types.ts';
 import { ownQueue } from './own-queue/type.ts';

@@ -3,8 +3,7 @@
  * of the person here: the daemon of another host is not believed when it says what a job was asked for.
  */
 import type { Readable } from 'node:stream';
-import type { ErrorCode } from '../base/errors.ts';
-import { messageOf, OnejobError } from '../base/errors.ts';
+import { type ErrorCode, messageOf, OnejobError } from '../base/errors.ts';
 import { quoted } from '../base/quoted.ts';
 import { globMatcher } from '../ci/own-queue/globs.ts';
 import { exitCodes, wrongUsage } from './exit.ts';

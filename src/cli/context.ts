@@ -1,3 +1,4 @@
+/** The process as an interface, so that tests can drive commands. */
 import type { Readable, Writable } from 'node:stream';
 import type { Log } from '../base/log.ts';
 import type { Variables } from '../base/variables.ts';

@@ -1,3 +1,4 @@
+/** The flags of `onejob run` as a request to the daemon. */
 import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
 import type { Client } from '../api/client.ts';

@@ -2,7 +2,7 @@ import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
-import { types } from '../../test/kit/types.ts';
+import { types } from '../cli/types.ts';
 import { configChange, type LoadedConfig } from './changed.ts';
 import { loadConfig } from './load.ts';
 

@@ -34,7 +34,7 @@ export type DeviceRequest = Readonly<Omit<Complete<typeof deviceKeys>, 'uuid' | 
 /** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
 export type ImageRecipe = Readonly<Complete<typeof imageKeys>>;
 
-/** Devices that an agent needs, with conditions on them, and everything else about the slots of a pool. */
+/** A pool, resolved: what all its slots have in common. */
 export interface PoolConfig {
   readonly name: string;
   /** Key in `services`, or `own` for the own queue. */
@@ -48,6 +48,7 @@ export interface PoolConfig {
   readonly agentName: string;
   /** Number of slots; `per-device`: one for each device that fits. */
   readonly agents: number | 'per-device';
+  /** Devices that each agent needs, with conditions on them. */
   readonly devices: DeviceRequest;
   readonly tags: readonly string[];
   readonly standby: boolean;

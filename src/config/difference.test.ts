@@ -1,8 +1,8 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { types } from '../../test/kit/types.ts';
 import { scratch } from '../../test/support/scratch.ts';
+import { types } from '../cli/types.ts';
 import { differences } from './difference.ts';
 import { readEnvironment } from './environment.ts';
 import { checkConfig } from './load.ts';

@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
-import { types } from '../../test/kit/types.ts';
+import { types } from '../cli/types.ts';
 import { aboutOf } from '../schema/kinds.ts';
 import { hostFile, hostMaps, nestedKeys, poolFile, schemasOf, topFile } from './interpret.ts';
 

@@ -1,6 +1,6 @@
 import { afterAll, expect, it } from 'vitest';
 import { emptyEnvironment, Folder } from '../../test/kit/config.ts';
-import { types } from '../../test/kit/types.ts';
+import { types } from '../cli/types.ts';
 import { configCheck, configShow, formatShown } from './explain.ts';
 
 const folder = new Folder();

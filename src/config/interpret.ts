@@ -7,7 +7,6 @@ import { formatPath, nearest, type Path, type Problem, suggest } from '../schema
 import { strict } from '../schema/strict.ts';
 import type { CloudType } from './cloud-type.ts';
 import type { Written, WrittenCloud, WrittenHost, WrittenService } from './config.ts';
-import type { TopFile, WrittenPool } from './keys.ts';
 import {
   apiKeys,
   deviceKeys,
@@ -16,10 +15,12 @@ import {
   notifyKeys,
   poolKeys,
   secretsKeys,
+  type TopFile,
   topKeys,
   trustKeys,
   unsafeKeys,
   upgradeKeys,
+  type WrittenPool,
 } from './keys.ts';
 import type { ServiceType } from './service-type.ts';
 import { type Combined, mergeMaps } from './source.ts';

@@ -2,7 +2,7 @@ import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
-import { types } from '../../test/kit/types.ts';
+import { types } from '../cli/types.ts';
 import { checkConfig } from './load.ts';
 import { choosePaths, findConfig, socketProblem } from './paths.ts';
 

@@ -3,9 +3,9 @@
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
-import { types } from '../../test/kit/types.ts';
 import { emptyHost, plugIn } from '../../test/support/fake-tools/fake-tools.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { types } from '../cli/types.ts';
 import { configShow } from './explain.ts';
 import { checkConfig, type LoadOptions } from './load.ts';
 

@@ -1,3 +1,4 @@
+/** What is known of a device before a job has it, and what its proof compares with that. */
 import type { Device, Health, Inventory } from './inventory.ts';
 import type { KernelMark } from './kernel-log.ts';
 import type { KernelLook } from './kernel-reader.ts';

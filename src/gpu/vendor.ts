@@ -1,1 +1,2 @@
+/** Vendors whose devices onejob can grant. */
 export type Vendor = 'nvidia' | 'amd' | 'intel';

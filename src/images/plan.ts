@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { OnejobError, toFailure } from '../base/errors.ts';
 import type { AgentPackage } from '../ports/ci-service.ts';
-import { readOne, ServerAway } from '../system/one-read.ts';
+import { readSmall, ServerAway } from '../system/small-file.ts';
 
 export const imageLabels = {
   /** Id of the installation that built it; `by-hand` for a template that was used without onejob. */
@@ -146,7 +146,7 @@ export async function readDockerfile(path: string): Promise<string> {
     const hint = 'Check the path in "dockerfile" of the pool, and the permissions of the file.';
     return new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${why}.`, { hint, ...more });
   };
-  const found = await readOne(path, largestDockerfile).catch((cause: unknown) => {
+  const found = await readSmall(path, largestDockerfile).catch((cause: unknown) => {
     throw failed(toFailure(cause).message, { cause, retry: cause instanceof ServerAway });
   });
   if (!found.isFile) throw failed('it is not a file');

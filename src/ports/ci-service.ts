@@ -4,8 +4,7 @@
  * `next` and `record` are synchronous because they are part of a commit.
  */
 import type { Readable } from 'node:stream';
-import type { Failure } from '../base/errors.ts';
-import { OnejobError } from '../base/errors.ts';
+import { type Failure, OnejobError } from '../base/errors.ts';
 import type { Finding } from '../base/finding.ts';
 import type { AgentId, Change, Exit, JobId, Reserved, StopReason } from '../core/slot.ts';
 import type { Device } from '../gpu/inventory.ts';

@@ -4,8 +4,7 @@
  *
  * Gone means two complete lists in a row without it. What a cloud answers to a create or destroy call is only a hint.
  */
-import type { ErrorCode } from '../base/errors.ts';
-import { type ErrorOptions, OnejobError } from '../base/errors.ts';
+import { type ErrorCode, type ErrorOptions, OnejobError } from '../base/errors.ts';
 import type { Finding } from '../base/finding.ts';
 
 /**

@@ -3,7 +3,7 @@
 import { dirname } from 'node:path';
 import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 import type { Variables } from '../base/variables.ts';
-import { readOne, ServerAway } from '../system/one-read.ts';
+import { readSmall, ServerAway } from '../system/small-file.ts';
 
 export type SecretReference = {
   /** Last day on which the secret is valid, ms since the epoch; null when not configured. */
@@ -111,7 +111,7 @@ interface Inspected {
 async function inspect(path: string): Promise<Inspected> {
   const nothing = { mode: null, text: '', isAway: false };
   try {
-    const { isFile, size, mode, text } = await readOne(path, longest);
+    const { isFile, size, mode, text } = await readSmall(path, longest);
     if (!isFile) return { ...nothing, problem: 'is not a file' };
     if (size === 0) return { ...nothing, mode, problem: 'is empty' };
     if (size > longest) return { ...nothing, mode, problem: 'is larger than 64 KiB' };

@@ -2,8 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
 import { covers, listPipelines, parsePipeline } from '../schema/pipelines.ts';
-import type { PinStore } from './job-secrets.ts';
-import { decidePin, type JobSecrets, mostSecrets, openJobSecrets } from './job-secrets.ts';
+import { decidePin, type JobSecrets, mostSecrets, openJobSecrets, type PinStore } from './job-secrets.ts';
 import { type SecretFormat, secretFingerprint } from './open.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';

@@ -2,8 +2,8 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, vi } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import { readOne } from './one-read.ts';
 import { lookAt } from './real-path.ts';
+import { readSmall } from './small-file.ts';
 
 it('a program of its own says where paths on a file server lead', async () => {
   using dir = scratch();
@@ -32,7 +32,7 @@ it('a program of its own reads small files there', async () => {
   const says = async () =>
     await Promise.all(
       [at('token'), at('folder'), at('none')].map((path) =>
-        readOne(path, 64, mounts).catch(({ code, message }) => code ?? message),
+        readSmall(path, 64, mounts).catch(({ code, message }) => code ?? message),
       ),
     );
   await vi.waitFor(
@@ -44,5 +44,8 @@ it('a program of its own reads small files there', async () => {
       ]),
     50_000,
   );
-  expect(await readOne(at('token'), 4, mounts), 'too large').toMatchObject({ isFile: true, size: 11, text: '' });
+  await vi.waitFor(
+    async () => expect(await readSmall(at('token'), 4, mounts), 'too large').toMatchObject({ isFile: true, size: 11, text: '' }),
+    50_000,
+  );
 });

@@ -2,8 +2,7 @@
 import { createAzure } from '../../src/clouds/azure/azure.ts';
 import type { AzureConfig } from '../../src/clouds/azure/config.ts';
 import type { CloudParts } from '../../src/clouds/kit/caller.ts';
-import type { Cloud, Order } from '../../src/ports/cloud.ts';
-import { CloudError } from '../../src/ports/cloud.ts';
+import { type Cloud, CloudError, type Order } from '../../src/ports/cloud.ts';
 import {
   type AzureCloudOptions,
   azureCloud,

@@ -3,10 +3,10 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { types } from '../../src/cli/types.ts';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { checkConfig, type LoadOptions } from '../../src/config/load.ts';
 import { formatProblem } from '../../src/schema/problem.ts';
-import { types } from './types.ts';
 
 export const host = { name: 'box', cpus: 64, memory: 2 ** 40 };
 

@@ -7,8 +7,7 @@ import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
-import type { Clock } from '../../src/core/clock.ts';
-import { sleep } from '../../src/core/clock.ts';
+import { type Clock, sleep } from '../../src/core/clock.ts';
 
 export type JobState = 'pending' | 'waiting' | 'running' | 'canceling' | 'success' | 'failed' | 'canceled';
 

@@ -3,11 +3,11 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parse } from 'yaml';
+import { types } from '../../src/cli/types.ts';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { type Checked, checkConfig } from '../../src/config/load.ts';
 import type { HostRule } from '../../src/import/hosts.ts';
 import { importCompose } from '../../src/import/import.ts';
-import { types } from './types.ts';
 
 const noEnvironment = readEnvironment({ HOME: '/nonexistent' });
 

@@ -7,6 +7,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { OnejobError } from '../../src/base/errors.ts';
+import { types } from '../../src/cli/types.ts';
 import { type Environment, readEnvironment } from '../../src/config/environment.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import type { JobRequest } from '../../src/contract/job.ts';
@@ -15,7 +16,6 @@ import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { type Host, type Outside, openHost } from '../../src/host.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
-import { types } from '../kit/types.ts';
 import { bootAnew, drawFrom, fillDisk, isDiskFull, syncTo } from './builtins.ts';
 import { SimDisk } from './disk.ts';
 import { asWorld, type Effect, SimProcess } from './process.ts';

@@ -2,12 +2,11 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../../test/kit/config.ts';
-import { types } from '../../../test/kit/types.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from '../../cli/init/azure-drop-in.ts';
 import { shareCards } from '../../cli/share-cards.ts';
+import { types } from '../../cli/types.ts';
 import { checkConfig } from '../../config/load.ts';
-import type { Device, Inventory } from '../../gpu/inventory.ts';
-import { noGpus } from '../../gpu/inventory.ts';
+import { type Device, type Inventory, noGpus } from '../../gpu/inventory.ts';
 import type { AzureServiceConfig } from './type.ts';
 
 const folder = new Folder();

@@ -1,6 +1,5 @@
 import { once } from 'node:events';
-import type { AddressInfo } from 'node:net';
-import { createServer as createPlainServer } from 'node:net';
+import { type AddressInfo, createServer as createPlainServer } from 'node:net';
 import { inspect } from 'node:util';
 import { describe, expect, it } from 'vitest';
 import { failureOf, json, page, patient, type Reply, samplePat, serve } from '../../../test/kit/azure.ts';

@@ -1,3 +1,4 @@
+/** What a service of Azure Pipelines is made of. */
 import type { Store } from '../../store/store.ts';
 import type { EarlyParts } from '../early/port.ts';
 import type { OpenParts } from '../parts.ts';

@@ -6,8 +6,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import type { ServiceType } from '../../config/service-type.ts';
 import { complete, type WrittenKeys } from '../../schema/key.ts';
 import type { SecretReference } from '../../schema/secret-reference.ts';
-import type { AgentPackageConfig } from '../../schema/service-keys.ts';
-import { clearTextHost, packageOf } from '../../schema/service-keys.ts';
+import { type AgentPackageConfig, clearTextHost, packageOf } from '../../schema/service-keys.ts';
 import { azureKeys, azurePackageKeys, principalKeys } from './schema.ts';
 import { isHostedAzure } from './url.ts';
 

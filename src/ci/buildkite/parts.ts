@@ -1,3 +1,4 @@
+/** What a service of Buildkite is made of. */
 import type { Config, PoolConfig } from '../../config/config.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type { Filter } from '../filter/filter.ts';

@@ -1,3 +1,4 @@
+/** What the reservations, runs and queues of a service of Buildkite share. */
 import type { JobId } from '../../core/slot.ts';
 import type { createFront } from './front.ts';
 import type { BuildkiteParts } from './parts.ts';

@@ -3,8 +3,7 @@
  * look may be a minute old, so onejob first keeps jobs from such an agent, and then asks the service.
  */
 import { abortable } from '../../base/abortable.ts';
-import type { Failure } from '../../base/errors.ts';
-import { OnejobError, toFailure } from '../../base/errors.ts';
+import { type Failure, OnejobError, toFailure } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import type { CiEvent, EndingAgent } from '../../ports/ci-service.ts';

@@ -1,3 +1,4 @@
+/** What a service of Gitea is made of. */
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type { EarlyParts } from '../early/port.ts';

@@ -1,3 +1,4 @@
+/** What the config holds of a service of type `github`. */
 import type { Listen } from '../../http/address.ts';
 import type { SecretReference } from '../../schema/secret-reference.ts';
 import type { AgentPackageConfig } from '../../schema/service-keys.ts';

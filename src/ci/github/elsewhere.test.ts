@@ -1,7 +1,6 @@
 /** A pool whose slots are on machines in a cloud: this host only counts its jobs, and takes none. */
 import { once } from 'node:events';
-import type { AddressInfo } from 'node:net';
-import { createServer } from 'node:net';
+import { type AddressInfo, createServer } from 'node:net';
 import { afterEach, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';

@@ -1,3 +1,4 @@
+/** What a service of GitHub is made of. */
 import type { PoolConfig } from '../../config/config.ts';
 import type { Store } from '../../store/store.ts';
 import type { EarlyParts } from '../early/port.ts';

@@ -1,7 +1,6 @@
 /** GitHub Actions binds early: each standby becomes a just-in-time runner, good for one job. The credential stays here. */
 
-import type { Failure } from '../../base/errors.ts';
-import { OnejobError } from '../../base/errors.ts';
+import { type Failure, OnejobError } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Exit } from '../../core/slot.ts';
 import { type CiEvent, type CiService, endedWithoutJob } from '../../ports/ci-service.ts';

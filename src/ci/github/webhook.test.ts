@@ -1,7 +1,6 @@
 /** Webhooks of GitHub, over HTTP. */
 import { once } from 'node:events';
-import type { AddressInfo } from 'node:net';
-import { connect, createServer } from 'node:net';
+import { type AddressInfo, connect, createServer } from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';

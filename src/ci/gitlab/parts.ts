@@ -1,3 +1,4 @@
+/** What a service of GitLab is made of. */
 import type { LateParts } from '../late/engine.ts';
 import type { GitlabClient } from './client.ts';
 import type { GitlabServiceConfig } from './type.ts';

@@ -3,8 +3,7 @@
  * service, with the reason in their log, where their own agent does not do it.
  */
 import { z } from 'zod';
-import type { Failure } from '../../base/errors.ts';
-import { toFailure } from '../../base/errors.ts';
+import { type Failure, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, JobId, JobResult } from '../../core/slot.ts';

@@ -3,8 +3,7 @@
  * has certainly not begun; a change about an agent that no longer has the job does nothing.
  */
 import { createHash } from 'node:crypto';
-import type { Failure } from '../../base/errors.ts';
-import { isJobsOwn } from '../../base/errors.ts';
+import { type Failure, isJobsOwn } from '../../base/errors.ts';
 import type { JobView } from '../../contract/schema.ts';
 import { outcomeOf } from '../../core/job-end.ts';
 import type { AgentId, Change, JobResult } from '../../core/slot.ts';

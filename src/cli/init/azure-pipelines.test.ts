@@ -5,12 +5,12 @@ import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { emptyEnvironment } from '../../../test/kit/config.ts';
-import { types } from '../../../test/kit/types.ts';
 import { type AzureDevOps, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
 import { checkConfig } from '../../config/load.ts';
+import { types } from '../types.ts';
 
 let azure: AzureDevOps;
 let dir: Scratch;

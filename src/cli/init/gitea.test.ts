@@ -6,11 +6,11 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Reply, serve } from '../../../test/kit/azure.ts';
 import { emptyEnvironment } from '../../../test/kit/config.ts';
 import { memoryGitea } from '../../../test/kit/gitea.ts';
-import { types } from '../../../test/kit/types.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
 import { checkConfig } from '../../config/load.ts';
+import { types } from '../types.ts';
 
 const token = 'a-token-of-twenty-and-more';
 let dir: Scratch;

@@ -5,12 +5,12 @@ import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { emptyEnvironment } from '../../../test/kit/config.ts';
-import { types } from '../../../test/kit/types.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { startGitHub } from '../../../test/support/github-server.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
 import { checkConfig } from '../../config/load.ts';
+import { types } from '../types.ts';
 
 let dir: Scratch;
 let github: Awaited<ReturnType<typeof startGitHub>>;

@@ -5,11 +5,11 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { emptyEnvironment } from '../../../test/kit/config.ts';
 import { memoryGitlab, runnerToken } from '../../../test/kit/gitlab.ts';
-import { types } from '../../../test/kit/types.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
 import { checkConfig } from '../../config/load.ts';
+import { types } from '../types.ts';
 
 let dir: Scratch;
 beforeEach(() => {

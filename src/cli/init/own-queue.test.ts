@@ -4,12 +4,12 @@ import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { emptyEnvironment } from '../../../test/kit/config.ts';
 import { card } from '../../../test/kit/images.ts';
-import { types } from '../../../test/kit/types.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
 import { checkConfig } from '../../config/load.ts';
 import { type Starting, waysToStart } from '../service.ts';
+import { types } from '../types.ts';
 import { ownQueueFile } from './steps.ts';
 
 const pools = (...args: Parameters<typeof ownQueueFile>) => parse(ownQueueFile(...args).text).pools;

@@ -1,3 +1,4 @@
+/** What the config holds of a cloud of type `aws`. */
 import type { SecretReference } from '../../schema/secret-reference.ts';
 
 export type AwsCredentialSource =

@@ -1,3 +1,4 @@
+/** What the config holds of a cloud of type `gcp`. */
 import type { SecretReference } from '../../schema/secret-reference.ts';
 
 /** How onejob signs in. */

@@ -1,7 +1,6 @@
 /** The executors: the only place where a slot's actions reach a runtime or a CI service. Each may run again after a crash. */
 
-import type { Failure } from '../../base/errors.ts';
-import { attempt, isJobsOwn, OnejobError, toFailure } from '../../base/errors.ts';
+import { attempt, type Failure, isJobsOwn, OnejobError, toFailure } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, JobId, Slot, SlotEvent } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';

@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { type AgentLane, emptySlot, type Slot } from '../../core/slot.ts';
-import type { CachePlace } from './cache-places.ts';
-import { hasEnded, isIdle } from './cache-places.ts';
+import { type CachePlace, hasEnded, isIdle } from './cache-places.ts';
 
 const place = (changes: Partial<CachePlace> = {}): CachePlace => ({
   pool: 'gpu',

@@ -3,8 +3,7 @@
  * that does not answer says nothing: what cannot be seen is unknown, never gone (S6).
  */
 
-import type { Failure } from '../../base/errors.ts';
-import { attempt, toFailure } from '../../base/errors.ts';
+import { attempt, type Failure, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { type Clock, every } from '../../core/clock.ts';
 import { endedAtGate } from '../../core/gate-failure.ts';

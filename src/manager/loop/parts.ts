@@ -1,3 +1,4 @@
+/** What the loop is made of. */
 import type { Log } from '../../base/log.ts';
 import type { Config } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';

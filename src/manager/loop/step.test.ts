@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest';
 import type { PoolConfig } from '../../config/config.ts';
-import type { Reserved } from '../../core/slot.ts';
-import { emptySlot, type Slot } from '../../core/slot.ts';
+import { emptySlot, type Reserved, type Slot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Runtime } from '../../ports/runtime.ts';
 import { Pool, withoutDevices } from './pool.ts';

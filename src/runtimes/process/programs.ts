@@ -1,3 +1,4 @@
+/** Programs of this host that sandboxes and their supervisors use. */
 import { access, constants } from 'node:fs/promises';
 
 export const path = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';

@@ -1,3 +1,4 @@
+/** What the checks of `doctor` for Buildkite get. */
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram } from '../../kit/agent-program.ts';

@@ -4,8 +4,7 @@
  * back to its queue.
  */
 
-import type { Failure } from '../../../base/errors.ts';
-import { toFailure } from '../../../base/errors.ts';
+import { type Failure, toFailure } from '../../../base/errors.ts';
 import type { AgentId, JobId, JobResult } from '../../../core/slot.ts';
 import type { SlotOffer } from '../../../ports/ci-service.ts';
 import { type JobEnd, jobsOwnFailure, mostTries } from '../../kit/job-rows.ts';

@@ -19,7 +19,7 @@ export interface SmallFile {
 }
 
 /** A file of at most `most` bytes. @throws ServerAway, or what the system says */
-export async function readOne(path: string, most: number, mountinfo = ownMounts()): Promise<SmallFile> {
+export async function readSmall(path: string, most: number, mountinfo = ownMounts()): Promise<SmallFile> {
   const { server } = follow(path, mountinfo);
   return server === null ? await readHere(path, most) : await readThere(path, server, most);
 }
