@@ -21,6 +21,8 @@ const currentName = 'container.log';
 const blockSize = 256 * 1024;
 /** Names in a row without a file after which no further one is expected: two more than a rotation leaves free. */
 const mostMissing = 3;
+/** How often all names are opened at one look, while the driver rotates. */
+const mostTries = 10;
 /** ms between looks if the kernel reports no change. */
 const slowLook = 1_000;
 
@@ -32,6 +34,8 @@ interface LogPart {
   /** The reader is too far behind to pass its output on, so its bytes are only counted. */
   readonly isOnlyCounted: boolean;
 }
+
+type Opened = Pick<LogPart, 'inode' | 'file'>;
 
 /** Folder in which the driver keeps a container's log. */
 export function logFolder(engineRoot: string, id: string): string {
@@ -129,17 +133,32 @@ function createChain(folder: string, most: number) {
 
   /**
    * Every file, oldest first. A rotation renames files to the next number, oldest first, so meanwhile any one name is missing, and
-   * a file moves only up. Opened from the newest on, past names that are missing, files may show twice, and none is skipped.
+   * a file moves only up. Opened from the newest on, past names that are missing, files may show twice, and none is skipped. After
+   * two rotations meanwhile a number has a newer file than the one before it had, so the names are opened until the newest stays.
    */
-  async function openAll(): Promise<Pick<LogPart, 'inode' | 'file'>[]> {
-    const found: Pick<LogPart, 'inode' | 'file'>[] = [];
+  async function openAll(): Promise<Opened[]> {
+    let all: Opened[] = [];
+    for (let tries = 0; tries < mostTries; tries += 1) {
+      const found = await openNames(all);
+      // What has no name any more is older than all that has.
+      all = [...all.filter((one) => !found.includes(one)), ...found];
+      if (seenAt(path)?.inode === all.at(-1)?.inode) break;
+    }
+    return all;
+  }
+
+  /** What has a name, oldest first; of the files that are `known`, what was opened then. */
+  async function openNames(known: readonly Opened[]): Promise<Opened[]> {
+    const found: Opened[] = [];
     for (let number = 0, missing = 0; missing < mostMissing; number += 1) {
       const file = await openExisting(number === 0 ? path : `${path}.${number}`);
       missing = file === null ? missing + 1 : 0;
       if (file === null) continue;
       const { ino: inode } = await file.stat({ bigint: true });
-      if (found.some((one) => one.inode === inode)) await file.close();
-      else found.push({ inode, file });
+      const before = [...known, ...found].find((one) => one.inode === inode);
+      if (before !== undefined) await file.close();
+      const one = before ?? { inode, file };
+      if (!found.includes(one)) found.push(one);
     }
     return found.reverse();
   }
