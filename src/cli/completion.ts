@@ -7,6 +7,7 @@
 import type { Command } from 'commander';
 import type { Client } from '../api/client.ts';
 import { abortable } from '../base/abortable.ts';
+import { timeLimit } from '../system/system-clock.ts';
 import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
@@ -137,7 +138,7 @@ const harmless = /^[A-Za-z0-9_][A-Za-z0-9._/:@+-]{0,255}$/;
 
 /** Always 0: names that are not known, or not harmless, are not offered. */
 export async function complete(session: Session, what: readonly Completed[]): Promise<number> {
-  const signal = AbortSignal.timeout(patience);
+  const signal = timeLimit(patience);
   const print = (names: readonly string[]) => session.output.print(...names.filter((name) => harmless.test(name)));
   try {
     if (what.some((each) => each === 'clouds' || each === 'cloud-hosts')) {

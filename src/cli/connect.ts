@@ -5,7 +5,6 @@
 import { spawn } from 'node:child_process';
 import { chmodSync, closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { setTimeout as after } from 'node:timers/promises';
 import type { Client } from '../api/client.ts';
 import { socketDenied } from '../api/socket-access.ts';
 import { checkSocketOwner, probeSocket, type SocketState } from '../api/sockets.ts';
@@ -13,8 +12,10 @@ import { abortable } from '../base/abortable.ts';
 import { attempt, hasCode, messageOf, OnejobError } from '../base/errors.ts';
 import { fromErrorView } from '../contract/http-errors.ts';
 import type { ErrorView } from '../contract/schema.ts';
+import { sleep } from '../core/clock.ts';
 import { leaderOf } from '../store/lead.ts';
 import { jsonOf } from '../system/json.ts';
+import { systemClock } from '../system/system-clock.ts';
 import type { Remote } from './remote.ts';
 import type { DaemonPlace, Session } from './session.ts';
 import { formatAge } from './text.ts';
@@ -122,7 +123,7 @@ export async function reconnect(
 ): Promise<Connection> {
   const { remote } = session;
   if (temporary && remote === null) return connect(session, { start: true, signal });
-  const deadline = performance.now() + patience;
+  const deadline = systemClock.now() + patience;
   const { createClient } = await import('../api/client.ts');
   for (;;) {
     try {
@@ -132,7 +133,7 @@ export async function reconnect(
     } catch (error) {
       signal.throwIfAborted();
       if (!isGone(error) && !(hasCode(error, 'E_HOST') && error.retry)) throw error;
-      if (performance.now() >= deadline)
+      if (systemClock.now() >= deadline)
         throw absent(`Gave up after ${formatAge(patience)}: no daemon has come back on ${lost.socket}.`, error);
     }
     await pause(poll, signal);
@@ -151,12 +152,12 @@ export function isStopping(error: unknown): boolean {
 
 /** Waits up to `patience` ms until nobody listens any more: a daemon that is started earlier finds its place taken. */
 async function untilClosed(socket: string, signal: AbortSignal, patience: number): Promise<void> {
-  const deadline = performance.now() + patience;
-  while ((await probeSocket(socket)) === 'listening' && performance.now() < deadline) await pause(poll, signal);
+  const deadline = systemClock.now() + patience;
+  while ((await probeSocket(socket)) === 'listening' && systemClock.now() < deadline) await pause(poll, signal);
 }
 
 function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return abortable(after(ms), signal);
+  return abortable(sleep(systemClock, ms), signal);
 }
 
 /** A connection to a daemon, which keeps a temporary daemon alive. */
@@ -229,14 +230,14 @@ export function waitingWords(jobs: readonly { readonly progress: { readonly stat
 async function startTemporary(session: Session, place: DaemonPlace, signal: AbortSignal): Promise<void> {
   prepare(place);
   const reachable = async () => (await locate(place)).state === 'listening';
-  const deadline = performance.now() + startPatience;
+  const deadline = systemClock.now() + startPatience;
   for (;;) {
     const child = launch(session, place);
     for (;;) {
       signal.throwIfAborted();
       if (await reachable()) return;
       if (child.hasEnded()) break;
-      if (performance.now() >= deadline) {
+      if (systemClock.now() >= deadline) {
         const message = `The daemon that was started was not ready within ${startPatience / 1000} s.`;
         throw new OnejobError('E_DAEMON_START', message, { hint: `See ${child.log}.` });
       }
@@ -246,7 +247,7 @@ async function startTemporary(session: Session, place: DaemonPlace, signal: Abor
     // Another daemon leads: it is either starting, so that its socket will appear, or ending, so that its place will be free.
     const taken = error.code === 'E_STATE_LED' || error.code === 'E_SOCKET_TAKEN';
     do {
-      if (!taken || performance.now() > deadline) throw fromErrorView(error);
+      if (!taken || systemClock.now() > deadline) throw fromErrorView(error);
       await pause(poll, signal);
       if (await reachable()) return;
       const elsewhere = await unreachableLeader(place);

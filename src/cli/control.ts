@@ -1,10 +1,11 @@
 /** `onejob pause`, `resume`, `drain` and `down`. */
 import { readdirSync } from 'node:fs';
-import { setTimeout as after } from 'node:timers/promises';
 import { attempt } from '../base/errors.ts';
 import { quoted } from '../base/quoted.ts';
 import type { DownRequest, ForgottenView, ResumeView } from '../contract/schema.ts';
+import { sleep } from '../core/clock.ts';
 import { startOf } from '../store/lead.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { askFor, endingQuestion, isAsked, runningJobs } from './ask-before-ending.ts';
 import { type Connection, findDaemon, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
@@ -65,7 +66,7 @@ async function howToEnd(session: Session, { client }: Connection, request: DownR
   if (!isAsked(session)) return request;
   const running = await runningJobs(client);
   if (running.length === 0) return request;
-  const question = endingQuestion(running, Date.now());
+  const question = endingQuestion(running, systemClock.wall());
   // What is at services can only be forgotten once nothing runs.
   const how = request.forget
     ? await askFor(session, question, ['drain', 'end'])
@@ -158,7 +159,8 @@ export async function untilEnded(
   daemon: { readonly pid: number; readonly started: string | null },
   patience: number,
 ): Promise<boolean> {
-  for (const until = performance.now() + patience; isThere(daemon); await after(10)) if (performance.now() > until) return false;
+  for (const until = systemClock.now() + patience; isThere(daemon); await sleep(systemClock, 10))
+    if (systemClock.now() > until) return false;
   return true;
 }
 

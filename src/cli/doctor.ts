@@ -11,7 +11,7 @@ import type { FindingView } from '../contract/schema.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
 import { formatProblem } from '../schema/problem.ts';
 import { removeTree } from '../system/foreign-tree.ts';
-import { systemClock } from '../system/system-clock.ts';
+import { systemClock, timeLimit } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { checkNamedConfig } from './named-config.ts';
@@ -59,7 +59,7 @@ async function doctorAlone(session: Session, absent: OnejobError): Promise<Findi
     warning('daemon', absent.message, absent.hint),
     ...errors.map((each) => problem('config', formatProblem(each))),
     ...warnings.map((each) => warning('config', formatProblem(each))),
-    ...(await secretFindings(config, Date.now())),
+    ...(await secretFindings(config, systemClock.wall())),
     ...(errors.length > 0 ? [] : [...weakenedFindings(config), ...(await runtimeFindings())]),
     {
       ...fine('not checked', 'Only a daemon checks slots, images, caches, GPUs and CI services.'),
@@ -72,7 +72,7 @@ async function doctorAlone(session: Session, absent: OnejobError): Promise<Findi
     const stateDir = await mkdtemp(join(tmpdir(), 'onejob-doctor-'));
     try {
       const runtimes = await chooseRuntimes({ config, clock: systemClock, env: source.env, owner: 'doctor', stateDir, stored: [] });
-      const signal = AbortSignal.timeout(patience);
+      const signal = timeLimit(patience);
       const found = await Promise.all(runtimes.all.map((runtime) => runtime.check(signal).finally(() => runtime.close?.())));
       return [...runtimes.findings(), ...found.flat()];
     } catch (error) {

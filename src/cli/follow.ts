@@ -3,12 +3,12 @@
  * unchanged and notes as lines of onejob, or everything as JSON.
  */
 import { isUtf8 } from 'node:buffer';
-import { setTimeout as after } from 'node:timers/promises';
 import { abortable } from '../base/abortable.ts';
 import { gapSize, none, plus } from '../contract/gap.ts';
 import type { LogPiece, LogSource } from '../contract/manager.ts';
 import type { JobView } from '../contract/schema.ts';
 import { createColorsOnly, createPlain, type Plain } from '../logs/plain.ts';
+import { afterInBackground } from '../system/system-clock.ts';
 import { type Connection, isGone, isStopping, reconnect } from './connect.ts';
 import type { Output } from './output.ts';
 import type { Session } from './session.ts';
@@ -94,7 +94,7 @@ export class Lasting {
     const { signal, mayStart, patience = 600_000 } = this.#options;
     const temporary = this.temporary && mayStart;
     // It says why only with its end, which usually follows at once.
-    let ended = await abortable(Promise.race([connection.gone, after(usualEnd, null, { ref: false })]), signal);
+    let ended = await abortable(Promise.race([connection.gone, within(usualEnd, null)]), signal);
     if (stopping && ended === null) {
       // It may wait for its jobs, and would refuse every request until it has ended.
       output.say('the daemon is stopping and accepts no new requests; waiting for it to end');
@@ -119,13 +119,18 @@ export class Lasting {
 /** ms in which a daemon that was lost has usually ended, and in which one that reads a new config is usually back. */
 const [usualEnd, usualReload] = [1_000, 10_000];
 
+/** Resolves with `value` after `ms`, and keeps no process alive. */
+function within<T>(ms: number, value: T): Promise<T> {
+  return new Promise((resolve) => afterInBackground(ms, () => resolve(value)));
+}
+
 /** Whether the work is done in so many ms; not how. */
 async function isWithin(ms: number, work: Promise<unknown>, signal: AbortSignal): Promise<boolean> {
   const done = work.then(
     () => true,
     () => true,
   );
-  return abortable(Promise.race([done, after(ms, false, { ref: false })]), signal);
+  return abortable(Promise.race([done, within(ms, false)]), signal);
 }
 
 export interface JobPrinter {

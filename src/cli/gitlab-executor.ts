@@ -10,7 +10,9 @@ import { z } from 'zod';
 import type { Client } from '../api/client.ts';
 import { hasCode, messageOf, OnejobError } from '../base/errors.ts';
 import type { JobView } from '../contract/schema.ts';
+import { sleep } from '../core/clock.ts';
 import { jsonOf } from '../system/json.ts';
+import { afterInBackground, systemClock, timeLimit } from '../system/system-clock.ts';
 import { connect } from './connect.ts';
 import { verdict, wrongUsage } from './exit.ts';
 import { ending, noBash, ready, running, waiting } from './gitlab-scripts.ts';
@@ -159,7 +161,12 @@ function untilAlone(context: Session['context'], client: Client, id: string) {
   };
   const parent = process.ppid;
   // Nothing tells a process about the end of the one that has started it.
-  const looks = setInterval(() => process.ppid !== parent && cancel(), 1_000).unref();
+  let callOff = (): void => {};
+  const look = (): void => {
+    if (process.ppid !== parent) cancel();
+    callOff = afterInBackground(1_000, look);
+  };
+  look();
   const release = context.process.onSignal(() => (asked ?? cancel)());
   return {
     signal: leave.signal,
@@ -168,7 +175,7 @@ function untilAlone(context: Session['context'], client: Client, id: string) {
       asked = handler;
     },
     async [Symbol.asyncDispose]() {
-      clearInterval(looks);
+      callOff();
       release();
       await cancelled;
     },
@@ -226,7 +233,7 @@ async function untilRunning({ output }: Session, client: Client, id: string, sig
       const line = (await import('./run.ts')).waitingLine(job, null);
       if (line !== null) output.say(line);
     }
-    await new Promise((resolve) => setTimeout(resolve, wait));
+    await sleep(systemClock, wait);
   }
   return null;
 }
@@ -238,7 +245,7 @@ async function unlessReady(client: Client, id: string): Promise<JobView | null> 
     return null;
   });
   if (code === 0) return null;
-  return client.settled(id, AbortSignal.timeout(endPatience)).catch(() => {
+  return client.settled(id, timeLimit(endPatience)).catch(() => {
     throw silent(id);
   });
 }
@@ -304,7 +311,7 @@ const endPatience = 10_000;
 
 /** Says what has become of the sandbox. */
 async function lost({ output }: Session, client: Client, { id, codes }: GitlabJob, why: OnejobError | number): Promise<number> {
-  const ended = await client.settled(id, AbortSignal.timeout(endPatience)).catch(() => null);
+  const ended = await client.settled(id, timeLimit(endPatience)).catch(() => null);
   if (ended === null) {
     if (hasCode(why, 'E_DAEMON_CUT')) output.say('the daemon of onejob has ended, and with it the script');
     else output.fail(typeof why === 'number' ? silent(id) : why);
@@ -337,7 +344,7 @@ async function cleanUp(client: Client, id: string): Promise<number> {
   // The sandbox may end before the program that has ended it.
   const asked = async () => inside(client, id, ending).catch((error: unknown) => (hasCode(error, 'E_SANDBOX_LOST') ? 137 : 1));
   const isAsked = job.state === 'running' && [0, 137].includes(await asked());
-  const ended = isAsked ? await client.settled(id, AbortSignal.timeout(endPatience)).catch(() => null) : null;
+  const ended = isAsked ? await client.settled(id, timeLimit(endPatience)).catch(() => null) : null;
   if (ended !== null) return 0;
   await client.cancel(id);
   await client.settled(id);

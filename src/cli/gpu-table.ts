@@ -6,6 +6,7 @@ import type { DeviceView } from '../contract/schema.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import { isInMigMode } from '../gpu/mig.ts';
 import { formatTime, type ProcessOwner } from '../gpu/processes.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
 
 /** Owners of processes, by pid; not known for a recording. */
@@ -139,7 +140,7 @@ function heldBy(processes: readonly GpuProcess[], owners: Owners): string {
 function holder({ pid, name, type, memoryMiB }: GpuProcess, owner: ProcessOwner | undefined): string {
   const program = printable((name ?? owner?.command ?? 'a process').split('/').at(-1) ?? '');
   const memory = memoryMiB === null ? '' : `, ${memoryMiB < 1024 ? `${memoryMiB} MiB` : `${(memoryMiB / 1024).toFixed(1)} GiB`}`;
-  const since = owner === undefined || owner.startedAt === null ? '' : `, since ${formatTime(owner.startedAt, Date.now())}`;
+  const since = owner === undefined || owner.startedAt === null ? '' : `, since ${formatTime(owner.startedAt, systemClock.wall())}`;
   const who = owner === undefined ? '' : `${owner.user ?? owner.uid ?? 'somebody'}: `;
   return `${who}${program} (pid ${pid}${type === 'G' ? ', display' : ''})${memory}${since}`;
 }

@@ -4,14 +4,15 @@
  */
 import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
-import { setTimeout as after } from 'node:timers/promises';
 import { z } from 'zod';
 import { createClient } from '../api/client.ts';
 import { attempt } from '../base/errors.ts';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../contract/schema.ts';
+import { sleep } from '../core/clock.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe, type Probe } from '../gpu/probe.ts';
 import { formatTime, ownersOf } from '../gpu/processes.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import type { CliContext } from './context.ts';
 import { exitCodes } from './exit.ts';
@@ -55,7 +56,7 @@ type Seen = { readonly inventory: Inventory; readonly leases: Leases };
 
 /** Whether to continue. */
 async function pause({ every = 5_000, signal }: GpusFlags): Promise<boolean> {
-  await after(every, undefined, { signal }).catch(() => {});
+  await sleep(systemClock, every, signal);
   return signal?.aborted !== true;
 }
 
@@ -107,7 +108,7 @@ function leaseValue(view: DeviceView | undefined) {
 export async function changeDevice(session: Session, name: string, change: DeviceChange): Promise<number> {
   const { output } = session;
   const answer = await withDaemon(session, (client) => client.changeDevice(name, change));
-  await output.result(answer, () => changeLines(change, answer, Date.now()).map(printable));
+  await output.result(answer, () => changeLines(change, answer, systemClock.wall()).map(printable));
   return exitCodes.ok;
 }
 
@@ -152,7 +153,7 @@ export async function listProofs(session: Session, device: string | null, limit:
   const none = hasDevices
     ? 'No proofs yet: onejob makes one after each agent that had devices.'
     : 'No proofs: this host has no device, and onejob makes one after each agent that had devices. "onejob gpus" says where it looked.';
-  const lines = () => proofTable(proofs, output.colors, output.width, Date.now());
+  const lines = () => proofTable(proofs, output.colors, output.width, systemClock.wall());
   await output.list(proofs, none, lines);
   return exitCodes.ok;
 }

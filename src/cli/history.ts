@@ -1,6 +1,7 @@
 /** `onejob history`: how many jobs ended how, and how long they waited and ran, by pool, device and so on. */
 import type { HistoryView } from '../contract/schema.ts';
 import { type HistoryAxis, otherImages } from '../contract/verdict.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { exitCodes } from './exit.ts';
 import { refuseUnknownPool, withReader } from './jobs.ts';
 import type { Session } from './session.ts';
@@ -23,7 +24,7 @@ const usual = '7d';
 /** @throws OnejobError E_USAGE for an invalid time; E_POOL_UNKNOWN */
 export async function showHistory(session: Session, flags: HistoryFlags): Promise<number> {
   const { output } = session;
-  const now = Date.now();
+  const now = systemClock.wall();
   const since = timeAgo('--since', flags.since ?? usual, now);
   const until = flags.until === undefined ? null : timeAgo('--until', flags.until, now);
   const axes: readonly HistoryAxis[] = flags.by === undefined ? usualAxes(flags) : [flags.by];

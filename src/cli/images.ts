@@ -15,6 +15,7 @@ import { type ChoiceStep, chooseImage } from '../images/choose.ts';
 import { buildPlan, readDockerfile, readTemplates } from '../images/plan.ts';
 import { type Arch, archOf, type Flavour, readPlatform, recordedHost } from '../images/request.ts';
 import type { AgentPackageConfig } from '../schema/service-keys.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { colorWanted } from './output.ts';
@@ -56,7 +57,7 @@ async function show({ output }: Session, { pool, image, agent, what, problem }: 
   await output.print(printable(`${pool}: ${text}`));
 }
 
-export async function listImages(session: Session, now = Date.now()): Promise<number> {
+export async function listImages(session: Session, now = systemClock.wall()): Promise<number> {
   const { output } = session;
   const images = await withImageService(session, (service, signal) => service.list(signal));
   const rows = images.map(({ reference, agent, size, createdAt, containers, pools, base }) => ({

@@ -8,6 +8,7 @@ import { detailOf, outcomeIn } from '../contract/outcome.ts';
 import type { JobView, StatusView } from '../contract/schema.ts';
 import { isFailure, type VerdictKind } from '../contract/verdict.ts';
 import { outcomes } from '../core/job-end.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { newEvidence } from '../verdict/shown.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { findDaemon, withDaemon } from './connect.ts';
@@ -46,7 +47,7 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   const { limit = null, pool = null, user = null, state = null, wide = false } = flags;
   const { output } = session;
   if (only !== null) return listOnly(session, only);
-  const ended = endedFilter(flags, Date.now());
+  const ended = endedFilter(flags, systemClock.wall());
   const all = flags.all === true || ended !== null || (state !== null && !statesBefore.has(state));
   const most = limit ?? (all ? shownAtMost : null);
   // One more than is shown tells whether there are more; to filter by user or state, all jobs are read.
@@ -68,7 +69,7 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   const isNarrow = all || pool !== null || isFiltered;
   const nothing = isNarrow ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.';
   await output.result(jobs, () =>
-    jobs.length === 0 ? [nothing] : jobTable(jobs, output.colors, output.width, Date.now(), places),
+    jobs.length === 0 ? [nothing] : jobTable(jobs, output.colors, output.width, systemClock.wall(), places),
   );
   if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists more`);
   return exitCodes.ok;
@@ -156,8 +157,8 @@ async function listOnly(session: Session, only: string): Promise<number> {
   await output.result(jobs, () => {
     const [job] = jobs;
     const why =
-      job === undefined || jobs.length > 1 ? [] : [...noteLines(job), ...verdictLines(job), ...heldLines(job, Date.now())];
-    return [...jobTable(jobs, output.colors, output.width, Date.now()), ...(why.length === 0 ? [] : ['', ...why])];
+      job === undefined || jobs.length > 1 ? [] : [...noteLines(job), ...verdictLines(job), ...heldLines(job, systemClock.wall())];
+    return [...jobTable(jobs, output.colors, output.width, systemClock.wall()), ...(why.length === 0 ? [] : ['', ...why])];
   });
   return exitCodes.ok;
 }
@@ -430,7 +431,7 @@ async function mayEndAll(session: Session, client: Client, pool: string | null):
   if (running.length === 0) return true;
   const question = endingQuestion(
     running.map(({ user = null, startedAt }) => ({ user, startedAt })),
-    Date.now(),
+    systemClock.wall(),
   );
   try {
     return (await askFor(session, question, ['no', 'end'])) === 'end';

@@ -27,7 +27,7 @@ export async function notifyTest(session: Session): Promise<number> {
     const to = targetOf(notify);
     output.progress(`sending a message to ${to}`);
     const parts = { notify, env: context.environment, clock: systemClock, fetch: outbound.fetch, variables: context.variables };
-    const answer = await send(testMessage(config.host, Date.now()), parts, new AbortController().signal);
+    const answer = await send(testMessage(config.host, systemClock.wall()), parts, new AbortController().signal);
     output.progress(null);
     await output.result({ to, answer }, () => [`Sent a test message to ${to}. Answer: ${printable(answer)}`]);
     return exitCodes.ok;

@@ -6,6 +6,7 @@ import type { Writable } from 'node:stream';
 import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 import type { Environment } from '../config/environment.ts';
 import { toErrorView } from '../contract/http-errors.ts';
+import { systemClock } from '../system/system-clock.ts';
 import type { CliContext } from './context.ts';
 import { colored, createColors, cut, flow, harmless, printable, terminalSize } from './text.ts';
 
@@ -87,10 +88,10 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     /** Resolves when onejob's own lines are written, or nobody reads them. */
     async flush() {
       const { promise, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(resolve, flushPatience);
+      const cancel = systemClock.after(flushPatience, resolve);
       stderr.write('', () => resolve());
       await Promise.race([promise, closed.stderr.promise]);
-      clearTimeout(timer);
+      cancel();
     },
     fail(error: unknown) {
       if (error instanceof OutputClosed) return;

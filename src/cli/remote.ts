@@ -2,6 +2,7 @@
 import type { Duplex } from 'node:stream';
 import { OnejobError } from '../base/errors.ts';
 import { fromErrorView } from '../contract/http-errors.ts';
+import { timeLimit } from '../system/system-clock.ts';
 import type { SshHost } from './ssh.ts';
 
 export interface RemoteParts {
@@ -21,7 +22,7 @@ export function createRemote({ host, variables, interactive, progress, patience 
 
   async function connect(outer: AbortSignal) {
     const [{ startSsh }, { openTunnel, readGreeting }] = await Promise.all([import('./ssh.ts'), import('../api/tunnel.ts')]);
-    const limit = AbortSignal.timeout(patience);
+    const limit = timeLimit(patience);
     const ssh = startSsh(host, { variables, interactive });
     try {
       progress(`connecting to ${host.shown}`);

@@ -14,6 +14,7 @@ import { attempt, hasCode, OnejobError } from '../base/errors.ts';
 import { formatBytes } from '../base/units.ts';
 import type { JobView, StatusView } from '../contract/schema.ts';
 import { leaderOf } from '../store/lead.ts';
+import { afterInBackground, systemClock } from '../system/system-clock.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { bringBack } from './artifacts.ts';
 import { connect, isGone } from './connect.ts';
@@ -223,7 +224,7 @@ async function attend(
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
     if (done.held != null) {
-      const left = formatAge(Math.max(0, done.held.until - Date.now()));
+      const left = formatAge(Math.max(0, done.held.until - systemClock.wall()));
       output.say(`the files of job ${job.id} are held for ${left}: "onejob shell ${job.id}" opens a terminal in them`);
     }
     if (code === exitCodes.notFound || code === exitCodes.notExecutable) {
@@ -349,18 +350,18 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
       // The code that follows the job reports a lost daemon.
     }
   };
-  let timer: NodeJS.Timeout;
+  let cancel = (): void => {};
   const lookIn = (ms: number): void => {
-    timer = setTimeout(async () => {
+    cancel = afterInBackground(ms, async () => {
       await look();
       if (!stopped) lookIn(Math.min(ms * 1.5, longestWait));
-    }, ms).unref();
+    });
   };
   lookIn(firstLook);
   const stop = () => {
     if (stopped) return;
     stopped = true;
-    clearTimeout(timer);
+    cancel();
     output.progress(null);
   };
   return stop;

@@ -9,6 +9,7 @@ import { type PublicKey, parseKeys, parsePublicKeys, type SecretKeys } from '../
 import { formatOf } from '../secrets/open.ts';
 import { secretsInText } from '../secrets/rotate.ts';
 import { longestName, looksSealed, variableName } from '../secrets/sealed-format.ts';
+import { turn } from '../system/system-clock.ts';
 import { wrongUsage } from './exit.ts';
 import { openReader } from './init/ask.ts';
 import type { Session } from './session.ts';
@@ -67,7 +68,7 @@ export async function ask(
       reader.on('line', (line) => {
         lines.push(line);
         // Other lines of a pasted text arrive in the same turn.
-        setImmediate(resolve);
+        void turn().then(resolve);
       });
       reader.on('SIGINT', () => reader.close());
       reader.on('close', () => resolve());

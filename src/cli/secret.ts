@@ -15,6 +15,7 @@ import { decryptSecret, formatOf, secretFingerprint } from '../secrets/open.ts';
 import { alreadyThere, plainInText, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
 import { looksSealed, seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { writePrivate } from './private-file.ts';
@@ -175,7 +176,7 @@ export async function keygen(
     const hint = 'Add a new key to it with --add, name another file, or overwrite it with --force.';
     throw new OnejobError('E_SECRET_KEY', message, { hint });
   }
-  const day = new Date().toISOString().slice(0, 10);
+  const day = new Date(systemClock.wall()).toISOString().slice(0, 10);
   const made = await makeKey(rsa ? 'rsa' : 'x25519', `onejob secret key, made ${day}`);
   const before = exists && add ? await keysIn(path) : '';
   const [key] = (await parseKeys(made)).keys as readonly [SecretKey];
@@ -221,7 +222,7 @@ export async function listPins(session: Session): Promise<number> {
   const pins = await withDaemon(session, async ({ secrets }) => secrets.pins());
   if (output.json) for (const pin of pins) await output.value(pin);
   else if (pins.length === 0) output.say('no value in the old format has been used yet');
-  else await output.print(...pins.flatMap((pin) => pinLines(pin, Date.now())).map(printable));
+  else await output.print(...pins.flatMap((pin) => pinLines(pin, systemClock.wall())).map(printable));
   return exitCodes.ok;
 }
 

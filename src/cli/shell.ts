@@ -3,6 +3,7 @@ import type { Client } from '../api/client.ts';
 import type { RemoteShell } from '../api/shell-client.ts';
 import { OnejobError } from '../base/errors.ts';
 import type { JobView } from '../contract/schema.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { titleOf } from './job-title.ts';
@@ -42,7 +43,7 @@ export async function openShell(session: Session, id: string, command: readonly 
     ];
     if (terminal !== null && job.held != null)
       output.say(
-        `job ${job.id} ran: ${titleOf(job)}; its files are held for ${formatAge(Math.max(0, job.held.until - Date.now()))}`,
+        `job ${job.id} ran: ${titleOf(job)}; its files are held for ${formatAge(Math.max(0, job.held.until - systemClock.wall()))}`,
       );
     const typing = forward(stdin, shell);
     try {

@@ -8,6 +8,7 @@ import { Duplex } from 'node:stream';
 import { OnejobError } from '../base/errors.ts';
 import type { Variables } from '../base/variables.ts';
 import { ignoredSignals } from '../config/environment.ts';
+import { systemClock } from '../system/system-clock.ts';
 
 export interface SshHost {
   /** null: as ssh says. */
@@ -186,9 +187,9 @@ export function startSsh(host: SshHost, { variables, interactive }: SshOptions) 
       stdin.destroy();
       if (child.exitCode === null && child.signalCode === null) {
         child.kill('SIGTERM');
-        const timer = setTimeout(() => child.kill('SIGKILL'), grace);
+        const cancel = systemClock.after(grace, () => child.kill('SIGKILL'));
         if (child.pid !== undefined) await once(child, 'exit').catch(() => {});
-        clearTimeout(timer);
+        cancel();
       }
       stdout.destroy();
       child.stderr?.destroy();

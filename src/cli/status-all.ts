@@ -3,6 +3,7 @@ import { abortable } from '../base/abortable.ts';
 import { OnejobError } from '../base/errors.ts';
 import { toErrorView } from '../contract/http-errors.ts';
 import type { ErrorView, PoolView, StatusView } from '../contract/schema.ts';
+import { timeLimit } from '../system/system-clock.ts';
 import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { type HostPlace, readHosts } from './hosts.ts';
@@ -51,7 +52,7 @@ async function statusOf(session: Session, host: string, place: HostPlace): Promi
   // With ONEJOB_HOST the session has no place of its own.
   const ofHost = () => findPlace(flags, environment, cwd);
   const remote = place === null ? null : createRemote({ host: place, variables, interactive: false, progress: () => {} });
-  const limit = AbortSignal.timeout(patience);
+  const limit = timeLimit(patience);
   try {
     using connection = await connect({ ...session, remote, place: ofHost }, { start: false, signal: limit, patience: 0 });
     return { ...about, status: await abortable(connection.client.status(), limit), error: null };

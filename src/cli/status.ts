@@ -1,7 +1,8 @@
 /** `onejob status`: problems first, then one line per slot. */
-import { setTimeout as after } from 'node:timers/promises';
 import { offerText } from '../clouds/offer.ts';
 import type { AboutView, CloudHostView, PoolView, SlotView, StatusView } from '../contract/schema.ts';
+import { sleep } from '../core/clock.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
@@ -24,7 +25,7 @@ export async function showStatus(session: Session, { watch = false, wide = false
         else await output.print(...lines);
       }
       if (!watch) return status.missing.length + status.quarantined.length > 0 ? exitCodes.failed : exitCodes.ok;
-      await after(redrawEvery);
+      await sleep(systemClock, redrawEvery);
     }
   });
 }

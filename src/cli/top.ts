@@ -1,9 +1,10 @@
 /** `onejob top`: devices, pools, running jobs and the queue on one screen, drawn again every second. */
 import { hostname } from 'node:os';
-import { setTimeout } from 'node:timers/promises';
 import type { Client } from '../api/client.ts';
 import { hasCode, OnejobError } from '../base/errors.ts';
 import type { DeviceView, JobView, PoolView, StatusView } from '../contract/schema.ts';
+import { sleep } from '../core/clock.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { findDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { titleOf } from './job-title.ts';
@@ -34,7 +35,7 @@ export async function showTop(session: Session): Promise<number> {
     const view = await look(session);
     if (view === null) throw new OnejobError('E_DAEMON_ABSENT', 'No daemon is running.', { hint: 'Start it with "onejob up".' });
     await output.result(view, () =>
-      topLines(view, { colors: output.colors, width: null, height: null, now: Date.now(), ...whose }),
+      topLines(view, { colors: output.colors, width: null, height: null, now: systemClock.wall(), ...whose }),
     );
     return exitCodes.ok;
   }
@@ -57,12 +58,13 @@ export async function showTop(session: Session): Promise<number> {
         throw error;
       });
       const { columns: width, rows: height } = terminalSize(stdout);
-      lostAt = view === null ? (lostAt ?? Date.now()) : null;
+      lostAt = view === null ? (lostAt ?? systemClock.wall()) : null;
       const away = `No daemon is running since ${new Date(lostAt ?? 0).toLocaleTimeString('en-GB')}; waiting for it. q quits.`;
-      const lines = view === null ? [away] : topLines(view, { colors: output.colors, width, height, now: Date.now(), ...whose });
+      const lines =
+        view === null ? [away] : topLines(view, { colors: output.colors, width, height, now: systemClock.wall(), ...whose });
       await output.write('stdout', `\u001b[H${lines.map((line) => `${line}\u001b[K`).join('\r\n')}\u001b[J`);
       // Rejects when it is to quit.
-      await setTimeout(redrawEvery, undefined, { signal: quit.signal }).catch(() => {});
+      await sleep(systemClock, redrawEvery, quit.signal);
     }
   } finally {
     release();

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { OnejobError } from '../base/errors.ts';
 import { formatProblem, inOrder, type Problem, place } from '../schema/problem.ts';
 import { pathProblem } from '../schema/volumes.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { checkAcross } from './check.ts';
 import { lookAtPlaces } from './check-mounts.ts';
 import type { Config, Written } from './config.ts';
@@ -53,7 +54,7 @@ export type Loaded = Pick<Checked, 'config' | 'files' | 'warnings'>;
 
 /** Finds all problems, and throws for none. */
 export async function checkConfig(options: LoadOptions) {
-  const { flags = {}, env, types, cwd = process.cwd(), host = readHost(), now = Date.now(), instead } = options;
+  const { flags = {}, env, types, cwd = process.cwd(), host = readHost(), now = systemClock.wall(), instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
   const read = found === null || instead !== undefined ? unread(instead) : await readWritten(found, types);
   const { written, problems, writing } = read;

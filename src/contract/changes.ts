@@ -3,6 +3,7 @@
  * then, and something that changed often costs one entry. Memory is bounded by the size of the ring, whatever readers do.
  */
 import { randomBytes } from 'node:crypto';
+import { turn } from '../system/system-clock.ts';
 
 export type Kind = 'slot' | 'job' | 'pool' | 'device' | 'host';
 
@@ -14,7 +15,7 @@ export type Changes = ReturnType<typeof createChanges>;
 /** `later` calls what it is given once the current work is done. */
 export function createChanges({
   size = 8_192,
-  later = (work: () => void): void => void setImmediate(work),
+  later = (work: () => void): void => void turn().then(work),
 }: {
   readonly size?: number;
   readonly later?: (work: () => void) => void;

@@ -2,8 +2,8 @@
  * How much of this process' time the other end of a connection may take. What its bytes cost is measured, not guessed: a few of them can
  * be thousands of frames, chunks or lines. One that asks for more waits, and nobody else does.
  */
-import { setImmediate as turn } from 'node:timers/promises';
 import { type Clock, sleep } from '../core/clock.ts';
+import { turn } from '../system/system-clock.ts';
 
 export interface Pace {
   now(): number;

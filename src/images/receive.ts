@@ -1,6 +1,7 @@
 /** Downloads: only over https, complete, within a limit, and without long pauses. Errors are ends of sentences for the caller. */
 import { text } from 'node:stream/consumers';
 import { isOwnAddress } from '../base/own-address.ts';
+import { systemClock } from '../system/system-clock.ts';
 
 export interface ReceiveOptions {
   readonly fetch?: typeof fetch;
@@ -24,7 +25,9 @@ export async function receive<T>(
   use: (body: AsyncIterable<Uint8Array>, total: number, signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const stalled = new AbortController();
-  const timer = setTimeout(() => stalled.abort(new Error(`no data arrived for ${patience / 1000} s`)), patience);
+  const watch = (): (() => void) =>
+    systemClock.after(patience, () => stalled.abort(new Error(`no data arrived for ${patience / 1000} s`)));
+  let callOff = watch();
   const either = AbortSignal.any([signal, stalled.signal]);
   try {
     const answer = await follow(url, get, either);
@@ -37,7 +40,8 @@ export async function receive<T>(
     const body: AsyncIterable<Uint8Array> = answer.body;
     const seen = async function* (): AsyncGenerator<Uint8Array> {
       for await (const chunk of body) {
-        timer.refresh();
+        callOff();
+        callOff = watch();
         bytes += chunk.length;
         if (bytes > limit) throw new Error(`it has more than ${limit} bytes`);
         yield chunk;
@@ -51,7 +55,7 @@ export async function receive<T>(
     signal.throwIfAborted();
     throw stalled.signal.aborted ? stalled.signal.reason : error;
   } finally {
-    clearTimeout(timer);
+    callOff();
     // After a failure, ends the connection although the rest is unread.
     stalled.abort();
   }

@@ -15,6 +15,17 @@ export const systemClock: Clock = {
   },
 };
 
+/** As `systemClock.after`, for a limit that must not keep the process alive. */
+export function afterInBackground(ms: number, fn: () => void): () => void {
+  const timer = setTimeout(fn, Math.min(Math.max(0, Math.ceil(ms)), longestTimer)).unref();
+  return () => clearTimeout(timer);
+}
+
+/** A signal that aborts with a `TimeoutError` after `ms`. It keeps no process alive. */
+export function timeLimit(ms: number): AbortSignal {
+  return AbortSignal.timeout(ms);
+}
+
 /** Lets everything else run once, during long work. This is not a wait: it takes no time of the clock. */
 export function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));

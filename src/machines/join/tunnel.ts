@@ -7,6 +7,7 @@ import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { type Clock, doubling, sleep } from '../../core/clock.ts';
 import type { Outbound } from '../../http/outbound.ts';
+import { timeLimit } from '../../system/system-clock.ts';
 import { type MachineFile, tunnelProtocol } from './protocol.ts';
 
 export interface TunnelParts {
@@ -50,7 +51,7 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
   }
 
   async function once(signal: AbortSignal): Promise<void> {
-    const dialling = AbortSignal.any([signal, AbortSignal.timeout(patience)]);
+    const dialling = AbortSignal.any([signal, timeLimit(patience)]);
     const pipe = await upgrade(url, tunnelProtocol, { authorization: `Bearer ${credential}` }, dialling);
     const close = (): void => void pipe.destroy();
     if (isOwed || !hasDialled) busyAt = clock.now();
