@@ -7,8 +7,9 @@
 
 import { hasCode, type OnejobError, toFailure } from '../../base/errors.ts';
 import { deadline } from '../../core/clock.ts';
-import type { Change, JobId, JobResult } from '../../core/slot.ts';
-import type { CiService } from '../../ports/ci-service.ts';
+import type { Change, JobId, JobResult, Reserved } from '../../core/slot.ts';
+import type { AgentContext, CiService, EndedContext, EndingAgent, Registration } from '../../ports/ci-service.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { describeSecret, readSecret } from '../../schema/secret-reference.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
@@ -26,17 +27,18 @@ import { scriptFor } from './agent/script.ts';
 import { createServiceApi } from './api.ts';
 import { buildkiteFindings } from './doctor/doctor.ts';
 import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
-import { createCounts, createFront, type FrontParts } from './front.ts';
+import { Front, type FrontParts } from './front.ts';
+import { JobCounter } from './job-counter.ts';
 import { admit } from './jobs/admission.ts';
 import { createJobRows } from './jobs/job-rows.ts';
 import { buildkiteEnd } from './jobs/outcome.ts';
 import type { BuildkiteParts } from './parts.ts';
-import { share } from './shared.ts';
-import { createJobReservations } from './stacks/job-reservations.ts';
+import { type Shared, share } from './shared.ts';
+import { JobReservations } from './stacks/job-reservations.ts';
+import type { PollLoop } from './stacks/poll-loop.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
-import { createRuns } from './stacks/runs.ts';
+import { createRuns, type Runs } from './stacks/runs.ts';
 import { createStackEntry, createStacks, stageOf } from './stacks/stacks.ts';
-import type { Turns } from './stacks/turns.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
@@ -67,7 +69,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     clock,
     log,
     rows: createJobRows(name, parts),
-    counts: createCounts({ api, token: metricsToken, config, clock, log }),
+    counts: new JobCounter({ api, token: metricsToken, config, clock, log }),
     check: (signal, sandboxes) => buildkiteFindings({ ...doctor, keys, filter, program, clock }, sandboxes, signal),
   };
   if (isInAgent) return createInAgent({ ...front, slots });
@@ -92,79 +94,226 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
 const [leavePatience, sayPatience] = [5_000, 1_000];
 
 export function createBuildkite(parts: BuildkiteParts): CiService {
-  const { config, rows, stacks, entry, stateDir, places, filter, clock, log } = parts;
-  const results = new Map<JobId, JobResult>();
-  /** When their scripts began, wall clock, ms: a short job is over before the service was asked about it. */
-  const began = new Map<JobId, number>();
-  /** Why jobs are being ended, until their pages say it. */
-  const unsaid = new Map<JobId, string>();
-  const watches = new Map<string, Turns>();
-  let filterTrouble: string | undefined;
+  return new BuildkiteService(parts).asService();
+}
 
-  const wake = (): void => {
-    for (const watch of watches.values()) watch.wake();
-    runs.wake();
-  };
-  const front = createFront(parts, {
-    changed: wake,
-    begin() {
-      filter?.start(signal, heardOfFilter);
-      const here = parts.pools.filter(({ elsewhere }) => elsewhere === undefined);
-      for (const queue of new Set(here.map((pool) => pool.queue))) follow(queue);
-    },
-  });
-  const shared = share(parts, front, wake);
-  const { emit, signal, expiry, poolOf, isTaken } = shared;
-  const reservations = createJobReservations(shared);
-  const runs = createRuns(shared, reservations);
+class BuildkiteService {
+  readonly #parts: BuildkiteParts;
+  readonly #results = new Map<JobId, JobResult>();
+  /** When their scripts began, wall clock, ms: a short job is over before the service was asked about it. */
+  readonly #began = new Map<JobId, number>();
+  /** Why jobs are being ended, until their pages say it. */
+  readonly #unsaid = new Map<JobId, string>();
+  /** By queue. */
+  readonly #watches = new Map<string, PollLoop>();
+  readonly #front: Front;
+  readonly #shared: Shared;
+  readonly #reservations: JobReservations;
+  readonly #runs: Runs;
+  #filterTrouble: string | undefined;
+
+  constructor(parts: BuildkiteParts) {
+    this.#parts = parts;
+    this.#front = new Front(parts, { changed: () => this.#wake(), begin: () => this.#begin() });
+    this.#shared = share(parts, this.#front, () => this.#wake());
+    this.#reservations = new JobReservations(this.#shared);
+    this.#runs = createRuns(this.#shared, this.#reservations);
+  }
+
+  asService(): CiService {
+    return {
+      ...this.#front.service,
+      capabilities: { binds: 'late', standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
+      jobs: {
+        next: (_pool, slot, only) => this.#next(slot, only),
+        offer: (slot, offer) => {
+          this.#reservations.offer(slot, offer);
+          this.#wake();
+        },
+        recipeFor: (job, recipe) => this.#recipeFor(job, recipe),
+        ...whenCommitted((change) => this.#apply(change)),
+      },
+      register: (context, signal) => this.#register(context, signal),
+      ending: (ending) => this.#ending(ending),
+      settle: (settling, _files, signal) => this.#settle(settling, signal),
+      deregister: async () => ({ ran: null }),
+      retire: async () => null,
+      forget: async (signal) => {
+        await this.#leave();
+        await this.#parts.entry.forget(signal);
+      },
+      close: (leaving) => this.#close(leaving),
+    };
+  }
+
+  #wake(): void {
+    for (const watch of this.#watches.values()) watch.wake();
+    this.#runs.wake();
+  }
+
+  #begin(): void {
+    this.#parts.filter?.start(this.#front.signal, (problem) => this.#heardOfFilter(problem));
+    const here = this.#parts.pools.filter(({ elsewhere }) => elsewhere === undefined);
+    for (const queue of new Set(here.map((pool) => pool.queue))) this.#follow(queue);
+  }
 
   /** Trusted jobs do not need it, so it holds no pool: an untrusted job is refused its start. */
-  function heardOfFilter(problem: OnejobError | null): void {
-    if (filterTrouble === problem?.message) return;
-    filterTrouble = problem?.message;
-    if (problem !== null) log.error('no untrusted job is started: the filter has not proved itself', { reason: problem.message });
+  #heardOfFilter(problem: OnejobError | null): void {
+    if (this.#filterTrouble === problem?.message) return;
+    this.#filterTrouble = problem?.message;
+    if (problem !== null)
+      this.#parts.log.error('no untrusted job is started: the filter has not proved itself', { reason: problem.message });
   }
 
-  function follow(queue: string): void {
+  #follow(queue: string): void {
     // A stack may list ten times a second.
-    const often = Math.max(1_000, watches.size * 125);
-    const say = (problem: string | null): void => front.trouble(queue, problem);
-    watches.set(queue, watchQueue(queue, { often, say }, { shared, reservations, runs }));
+    const often = Math.max(1_000, this.#watches.size * 125);
+    const say = (problem: string | null): void => this.#front.trouble(queue, problem);
+    const parts = { often, say, shared: this.#shared, reservations: this.#reservations, runs: this.#runs };
+    this.#watches.set(queue, watchQueue(queue, parts));
   }
 
-  function apply(change: Change): void {
+  #next(slot: string | null, only: 'ownImage' | undefined): Reserved | null {
+    const { stateDir, places } = this.#parts;
+    if (slot === null) return null;
+    const pool = this.#shared.poolOf(slot);
+    for (const { job, admission, verdict } of this.#reservations.in(slot)) {
+      if (admission === null || verdict !== null || this.#shared.isTaken(job, slot)) continue;
+      if (only === 'ownImage' && !hasOwnImage(pool, admission)) continue;
+      return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, admission, stateDir, places) };
+    }
+    return null;
+  }
+
+  #recipeFor(job: JobId, recipe: Recipe): Recipe | null {
+    const { stateDir, places } = this.#parts;
+    const reservation = this.#reservations.of(job);
+    const pool = reservation === null ? undefined : this.#shared.poolOf(reservation.slot);
+    // A job without admission gets nothing of the pool or another repository.
+    if (reservation === null || reservation.admission === null || pool === undefined) throw jobUndecided(job);
+    const { admission } = reservation;
+    return admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(admission), stateDir, places);
+  }
+
+  #apply(change: Change): void {
     if (!('job' in change)) return;
     const { job } = change;
-    const one = reservations.of(job);
+    const reservation = this.#reservations.of(job);
     switch (change.change) {
       case 'reserved':
       case 'assigned':
-        reservations.put(job, change.agent);
+        this.#reservations.put(job, change.agent);
         return;
       case 'ended':
-        results.set(job, change.result);
+        this.#results.set(job, change.result);
         return;
       case 'returned':
-        began.delete(job);
-        runs.drop(job);
-        reservations.returned(job, change.failure);
+        this.#began.delete(job);
+        this.#runs.drop(job);
+        this.#reservations.returned(job, change.failure);
         return;
       case 'settled':
-        results.delete(job);
-        began.delete(job);
-        runs.drop(job);
-        unsaid.delete(job);
-        if (one !== null && one.verdict === null) queueMicrotask(() => emit({ kind: 'waiting', pool: one.pool, slot: one.slot }));
+        this.#results.delete(job);
+        this.#began.delete(job);
+        this.#runs.drop(job);
+        this.#unsaid.delete(job);
+        if (reservation !== null && reservation.verdict === null) {
+          const { pool, slot } = reservation;
+          queueMicrotask(() => this.#shared.emit({ kind: 'waiting', pool, slot }));
+        }
         return;
       case 'started':
-        began.set(job, clock.wall());
+        this.#began.set(job, this.#parts.clock.wall());
         return;
     }
   }
 
-  async function stateOf(job: JobId, isOfPool: boolean, inner: AbortSignal): Promise<string> {
+  async #register(context: AgentContext, signal: AbortSignal): Promise<Registration> {
+    const { config, stacks, entry, filter } = this.#parts;
+    const { agent, slot, job } = context;
+    const reservation = job === null ? null : this.#reservations.of(job);
+    const pool = this.#shared.poolOf(slot);
+    if (job === null || reservation === null || reservation.verdict !== null || pool === undefined) throw jobGone(job);
+    if (reservation.admission === null) throw jobUndecided(job);
+    const { secrets, trusted, why, facts } = reservation.admission;
+    if (!trusted && filter === null) throw jobUndecided(job);
+    const filtered = trusted || filter === null ? null : await filter.listenFor(context, signal);
+    if (!(await this.#reservations.renew(job))) throw jobGone(job);
+    const once = await stacks.token(entry.key, job, this.#shared.expiry, signal);
+    if (once === null) {
+      this.#reservations.forget(job, null);
+      throw jobGone(job);
+    }
+    this.#reservations.put(job, agent);
+    this.#runs.add({ job, agent, slot });
+    const token =
+      filtered === null ? once : filtered.seal.close(this.#sealed({ token: once, job, build: facts.buildId }, pool.timeout));
+    const endpoint = filtered === null ? config.endpoint : `http://${filtered.authority}/${buildkiteRules.root}`;
+    const script = scriptFor(context, pool, { token, endpoint, isFiltered: filtered !== null, job }, { note: why, secrets });
+    return { id: null, script, files: null };
+  }
+
+  /** Valid as long as the job may run, plus an hour; `lasts` null: the service's limit of 30 days. */
+  #sealed(about: Pick<Sealed, 'token' | 'job' | 'build'>, lasts: number | null): Sealed {
+    const { config, clock } = this.#parts;
+    const until = clock.wall() + (lasts ?? 30 * 86_400_000) + 3_600_000;
+    return { ...about, rules: buildkiteRulesOf, endpoint: config.endpoint, use: 'register' satisfies Use, until };
+  }
+
+  async #ending({ job, why, released }: EndingAgent): Promise<void> {
+    // A job that has not begun goes back.
+    if (job === null || !released) return;
+    const words = whyEnding(why, this.#shared.poolOf(this.#runs.of(job)?.slot ?? ''));
+    if (words === null) return;
+    this.#parts.rows.note(job, words);
+    this.#unsaid.set(job, words);
+    using limit = deadline(this.#parts.clock, sayPatience, this.#front.signal);
+    await this.#say(job, words, limit.signal);
+  }
+
+  /** Shows it on the job's page, if possible. */
+  async #say(job: JobId, detail: string, signal: AbortSignal): Promise<void> {
+    const { stacks, entry, log } = this.#parts;
     try {
-      return (await stacks.states(entry.key, [job], inner)).get(job) ?? 'gone';
+      await stacks.notify(entry.key, [{ job, detail }], signal);
+      this.#unsaid.delete(job);
+    } catch (error) {
+      if (!this.#front.signal.aborted) log.warn('failed to report why a job ended', { job, reason: toFailure(error).message });
+    }
+  }
+
+  async #settle({ job, agent, slot }: EndedContext, signal: AbortSignal): Promise<void> {
+    if (job === null) return;
+    const { rows, exitOf } = this.#parts;
+    const { poolOf } = this.#shared;
+    // After a restart only what was written down is known.
+    const known = this.#results.get(job) ?? exitOf(agent);
+    const result = known ?? { kind: 'lost', reason: 'its agent ended while onejob was not running' };
+    const state = await this.#stateOf(job, poolOf(slot) !== undefined, signal);
+    const stage = stageOf(state);
+    const words = this.#unsaid.get(job);
+    const run = this.#runs.of(job);
+    if (stage === 'reserved') {
+      const late = run?.agent === agent ? run.late : null;
+      return this.#reservations.notAcquired({ job, agent }, { result, late }, signal);
+    }
+    if (stage === 'waiting') return this.#reservations.forget(job, null);
+    // The agent reports with 27 that another agent was faster (`core/client.go`).
+    if (stage !== 'over' && run?.wasAcquired !== true && result.kind === 'code' && result.code === 27) {
+      this.#reservations.forget(job);
+      return rows.left(job, null);
+    }
+    if (state === 'finished') rows.runs(job, agent, this.#began.get(job));
+    this.#reservations.forget(job);
+    if (words !== undefined) await this.#say(job, words, signal);
+    else if (stage !== 'over') await this.#say(job, whyLost(known, poolOf(slot)), signal);
+    rows.left(job, buildkiteEnd(state, known));
+  }
+
+  async #stateOf(job: JobId, isOfPool: boolean, signal: AbortSignal): Promise<string> {
+    const { stacks, entry } = this.#parts;
+    try {
+      return (await stacks.states(entry.key, [job], signal)).get(job) ?? 'gone';
     } catch (error) {
       // The stack is gone, and no pool registers it again, so nobody can ask about its jobs.
       if (!isOfPool && hasCode(error, 'E_CI_DENIED')) return 'gone';
@@ -172,128 +321,21 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     }
   }
 
-  /** Shows it on the job's page, if possible. */
-  async function say(job: JobId, detail: string, inner: AbortSignal): Promise<void> {
-    try {
-      await stacks.notify(entry.key, [{ job, detail }], inner);
-      unsaid.delete(job);
-    } catch (error) {
-      if (!signal.aborted) log.warn('failed to report why a job ended', { job, reason: toFailure(error).message });
+  async #leave(): Promise<void> {
+    this.#front.close();
+    await Promise.all([this.#runs.ended, ...[...this.#watches.values()].map(({ ended }) => ended)]);
+  }
+
+  async #close(leaving: boolean): Promise<void> {
+    const { config, entry, filter, clock, log } = this.#parts;
+    await this.#leave();
+    if (!leaving) {
+      using limit = deadline(clock, leavePatience);
+      await entry.forget(limit.signal).catch((error: unknown) => {
+        const reason = toFailure(error).message;
+        log.warn('the stack stays registered at the service, which ends it automatically', { service: config.name, reason });
+      });
     }
+    await filter?.close(leaving);
   }
-
-  /** Valid as long as the job may run, plus an hour; `lasts` null: the service's limit of 30 days. */
-  function sealed(about: Pick<Sealed, 'token' | 'job' | 'build'>, lasts: number | null): Sealed {
-    const until = clock.wall() + (lasts ?? 30 * 86_400_000) + 3_600_000;
-    return { ...about, rules: buildkiteRulesOf, endpoint: config.endpoint, use: 'register' satisfies Use, until };
-  }
-
-  async function leave(): Promise<void> {
-    front.close();
-    await Promise.all([runs.ended, ...[...watches.values()].map(({ ended }) => ended)]);
-  }
-
-  return {
-    ...front.service,
-    capabilities: { binds: 'late', standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
-    jobs: {
-      next(_pool, slot, only) {
-        if (slot === null) return null;
-        const pool = poolOf(slot);
-        for (const { job, admission, verdict } of reservations.in(slot)) {
-          if (admission === null || verdict !== null || isTaken(job, slot)) continue;
-          if (only === 'ownImage' && !hasOwnImage(pool, admission)) continue;
-          return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, admission, stateDir, places) };
-        }
-        return null;
-      },
-      offer(slot, offer) {
-        reservations.offer(slot, offer);
-        wake();
-      },
-      recipeFor(job, recipe) {
-        const one = reservations.of(job);
-        const pool = one === null ? undefined : poolOf(one.slot);
-        // A job without admission gets nothing of the pool or another repository.
-        if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
-        return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir, places);
-      },
-      ...whenCommitted(apply),
-    },
-    async register(context, inner) {
-      const { agent, slot, job } = context;
-      const one = job === null ? null : reservations.of(job);
-      const pool = poolOf(slot);
-      if (job === null || one === null || one.verdict !== null || pool === undefined) throw jobGone(job);
-      if (one.admission === null) throw jobUndecided(job);
-      const { secrets, trusted, why, facts } = one.admission;
-      if (!trusted && filter === null) throw jobUndecided(job);
-      const filtered = trusted || filter === null ? null : await filter.listenFor(context, inner);
-      if (!(await reservations.renew(job))) throw jobGone(job);
-      const once = await stacks.token(entry.key, job, expiry, inner);
-      if (once === null) {
-        reservations.forget(job, null);
-        throw jobGone(job);
-      }
-      reservations.put(job, agent);
-      runs.add({ job, agent, slot });
-      const token =
-        filtered === null ? once : filtered.seal.close(sealed({ token: once, job, build: facts.buildId }, pool.timeout));
-      const endpoint = filtered === null ? config.endpoint : `http://${filtered.authority}/${buildkiteRules.root}`;
-      const script = scriptFor(context, pool, { token, endpoint, isFiltered: filtered !== null, job }, { note: why, secrets });
-      return { id: null, script, files: null };
-    },
-    async ending({ job, why, released }) {
-      // A job that has not begun goes back.
-      if (job === null || !released) return;
-      const words = whyEnding(why, poolOf(runs.of(job)?.slot ?? ''));
-      if (words === null) return;
-      rows.note(job, words);
-      unsaid.set(job, words);
-      using limit = deadline(clock, sayPatience, signal);
-      await say(job, words, limit.signal);
-    },
-    async settle({ job, agent, slot }, _files, inner) {
-      if (job === null) return;
-      // After a restart only what was written down is known.
-      const known = results.get(job) ?? parts.exitOf(agent);
-      const result = known ?? { kind: 'lost', reason: 'its agent ended while onejob was not running' };
-      const state = await stateOf(job, poolOf(slot) !== undefined, inner);
-      const stage = stageOf(state);
-      const words = unsaid.get(job);
-      const run = runs.of(job);
-      if (stage === 'reserved') {
-        const late = run?.agent === agent ? run.late : null;
-        return reservations.notAcquired({ job, agent }, { result, late }, inner);
-      }
-      if (stage === 'waiting') return reservations.forget(job, null);
-      // The agent reports with 27 that another agent was faster (`core/client.go`).
-      if (stage !== 'over' && run?.wasAcquired !== true && result.kind === 'code' && result.code === 27) {
-        reservations.forget(job);
-        return rows.left(job, null);
-      }
-      if (state === 'finished') rows.runs(job, agent, began.get(job));
-      reservations.forget(job);
-      if (words !== undefined) await say(job, words, inner);
-      else if (stage !== 'over') await say(job, whyLost(known, poolOf(slot)), inner);
-      rows.left(job, buildkiteEnd(state, known));
-    },
-    deregister: async () => ({ ran: null }),
-    retire: async () => null,
-    async forget(inner) {
-      await leave();
-      await entry.forget(inner);
-    },
-    async close(leaving) {
-      await leave();
-      if (!leaving) {
-        using limit = deadline(clock, leavePatience);
-        await entry.forget(limit.signal).catch((error: unknown) => {
-          const reason = toFailure(error).message;
-          log.warn('the stack stays registered at the service, which ends it automatically', { service: config.name, reason });
-        });
-      }
-      await filter?.close(leaving);
-    },
-  };
 }

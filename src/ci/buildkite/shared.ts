@@ -1,25 +1,33 @@
 /** What the reservations, runs and queues of a service of Buildkite share. */
+import type { PoolConfig } from '../../config/config.ts';
 import type { JobId } from '../../core/slot.ts';
-import type { createFront } from './front.ts';
+import type { Front } from './front.ts';
 import type { BuildkiteParts } from './parts.ts';
 
-export type Shared = Readonly<ReturnType<typeof share>>;
+export interface Shared extends BuildkiteParts, Pick<Front, 'emit' | 'signal'> {
+  /** Something may be due now. */
+  wake(): void;
+  /** Key of the stack. */
+  readonly stack: string;
+  /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
+  readonly expiry: number;
+  readonly poolOf: (slot: string) => PoolConfig | undefined;
+  /** Whether the slot has the job, in any lane. */
+  readonly isTaken: (job: JobId, slot: string) => boolean;
+  /** Whether there is a token. */
+  readonly isReady: () => boolean;
+}
 
-/** What reservations, runs and queues share. `wake`: something may be due now. */
-export function share(parts: BuildkiteParts, front: ReturnType<typeof createFront>, wake: () => void) {
-  const { pools, emit, signal } = front;
+export function share(parts: BuildkiteParts, front: Front, wake: () => void): Shared {
   return {
     ...parts,
-    emit,
-    signal,
+    emit: front.emit,
+    signal: front.signal,
     wake,
     stack: parts.entry.key,
-    /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
     expiry: Math.min(Math.ceil(parts.config.bootTimeout / 1000) + 60, 3600),
-    poolOf: (slot: string) => pools.get(slot.slice(0, slot.lastIndexOf('/'))),
-    /** Whether the slot has the job, in any lane. */
-    isTaken: (job: JobId, slot: string) => parts.slots.jobsOf(slot).includes(job),
-    /** Whether there is a token. */
+    poolOf: (slot) => front.pools.get(slot.slice(0, slot.lastIndexOf('/'))),
+    isTaken: (job, slot) => parts.slots.jobsOf(slot).includes(job),
     isReady: () => front.token !== null,
   };
 }

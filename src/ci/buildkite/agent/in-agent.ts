@@ -4,13 +4,14 @@
  */
 import { stripVTControlCharacters } from 'node:util';
 import { OnejobError } from '../../../base/errors.ts';
+import type { PoolConfig } from '../../../config/config.ts';
 import { sleep } from '../../../core/clock.ts';
 import type { AgentId, JobId } from '../../../core/slot.ts';
-import { type CiService, foreignPool } from '../../../ports/ci-service.ts';
+import { type AgentContext, type CiService, foreignPool, type Registration } from '../../../ports/ci-service.ts';
 import type { JobEnd } from '../../kit/job-rows.ts';
 import { whyEnding } from '../../kit/last-words.ts';
 import type { SlotFacts } from '../../parts.ts';
-import { createFront, type FrontParts } from '../front.ts';
+import { Front, type FrontParts } from '../front.ts';
 import { buildkiteEnd } from '../jobs/outcome.ts';
 import { scriptFor } from './script.ts';
 
@@ -62,134 +63,158 @@ const tidying = 300_000;
 /** How many agents are remembered: onejob may ask about one twice. */
 const remembered = 1_000;
 
-export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'> }): CiService {
-  const { config, rows, slots, clock, log } = parts;
-  const agents = new Map<AgentId, Heard>();
-  const front = createFront(parts);
-  const { pools, emit, signal: closing } = front;
-  const callOffAll = (): void => {
-    for (const { callOff } of agents.values()) callOff();
-  };
-  closing.addEventListener('abort', callOffAll, { once: true });
+export type InAgentParts = FrontParts & { readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'> };
 
-  const heardOf = (agent: AgentId): Heard => {
-    const known = agents.get(agent);
-    if (known !== undefined) return known;
-    const made: Heard = { assigned: null, job: null, code: null, isFinished: false, isStopped: false, callOff: () => {} };
-    agents.set(agent, made);
-    for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
-    return made;
-  };
-  const poolOf = (agent: AgentId) => pools.get(slots.poolOf(agent) ?? '');
+export function createInAgent(parts: InAgentParts): CiService {
+  return new InAgent(parts).asService();
+}
 
-  /** Each agent has one timer. */
-  function wait(agent: AgentId, ms: number, then: () => void): void {
-    const heard = heardOf(agent);
-    heard.callOff();
-    if (!closing.aborted) heard.callOff = clock.after(ms, then);
+class InAgent {
+  readonly #parts: InAgentParts;
+  readonly #front: Front;
+  readonly #agents = new Map<AgentId, Heard>();
+
+  constructor(parts: InAgentParts) {
+    this.#parts = parts;
+    this.#front = new Front(parts);
+    const callOffAll = (): void => {
+      for (const { callOff } of this.#agents.values()) callOff();
+    };
+    this.#front.signal.addEventListener('abort', callOffAll, { once: true });
   }
 
-  /** If the service misses the end of its job, an agent waits for another. */
-  function endOutlived(agent: AgentId): void {
-    wait(agent, tidying, () => {
-      log.warn('onejob ends an agent that outlived its job', { agent });
-      emit({ kind: 'jobDone', agent });
-    });
+  asService(): CiService {
+    return {
+      ...this.#front.service,
+      capabilities: { binds: 'early', standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
+      jobs: null,
+      register: (context) => this.#register(context),
+      listen: (agent) => this.#listen(agent),
+      ending: async ({ agent, job, why }) => {
+        const words = job === null ? null : whyEnding(why, this.#poolOf(agent));
+        if (job === null || words === null) return;
+        this.#heardOf(agent).isStopped = true;
+        this.#parts.rows.note(job, words);
+      },
+      retire: (agent, signal) => this.#retire(agent, signal),
+      settle: async ({ agent, job: seen }) => {
+        const heard = this.#heardOf(agent);
+        for (const id of new Set([seen, heard.job])) if (id !== null) this.#parts.rows.left(id, endFor(heard));
+      },
+      deregister: async ({ agent }) => {
+        const { job: ran, callOff } = this.#heardOf(agent);
+        callOff();
+        return { ran };
+      },
+      close: async () => this.#front.close(),
+    };
+  }
+
+  #heardOf(agent: AgentId): Heard {
+    const known = this.#agents.get(agent);
+    if (known !== undefined) return known;
+    const made: Heard = { assigned: null, job: null, code: null, isFinished: false, isStopped: false, callOff: () => {} };
+    this.#agents.set(agent, made);
+    for (const old of [...this.#agents.keys()].slice(0, -remembered)) this.#agents.delete(old);
+    return made;
+  }
+
+  #poolOf(agent: AgentId): PoolConfig | undefined {
+    return this.#front.pools.get(this.#parts.slots.poolOf(agent) ?? '');
+  }
+
+  /** Each agent has one timer. */
+  #wait(agent: AgentId, ms: number, then: () => void): void {
+    const heard = this.#heardOf(agent);
+    heard.callOff();
+    if (!this.#front.signal.aborted) heard.callOff = this.#parts.clock.after(ms, then);
+  }
+
+  async #register(context: AgentContext): Promise<Registration> {
+    const { config, token } = this.#parts;
+    const pool = this.#front.pools.get(context.pool);
+    if (pool === undefined) throw foreignPool(config.name, context.pool);
+    const about = { token: (await token()).trim(), endpoint: config.endpoint, isFiltered: false, job: null };
+    return { id: null, script: scriptFor(context, pool, about, { note: null, secrets: [] }), files: null };
+  }
+
+  #listen(agent: AgentId): (line: string) => void {
+    this.#wait(agent, this.#parts.config.bootTimeout, () => this.#reportIfSilent(agent));
+    return (line) => {
+      const word = agentWord(line);
+      if (word !== null) this.#take(agent, word);
+    };
+  }
+
+  #reportIfSilent(agent: AgentId): void {
+    const ms = this.#parts.slots.silentFor(agent);
+    if (ms === null) return;
+    const message = `Agent ${agent} was started ${Math.round(ms / 1000)} s ago and has not come online at ${this.#parts.config.endpoint}. Check whether it can reach that address from inside its sandbox, and whether its token is valid there.`;
+    this.#front.emit({ kind: 'silent', agent, failure: { code: 'E_AGENT_SILENT', message, retry: true } });
   }
 
   /** A restarted manager reads the same lines again. */
-  function take(agent: AgentId, word: AgentWord): void {
-    const heard = heardOf(agent);
+  #take(agent: AgentId, word: AgentWord): void {
+    const heard = this.#heardOf(agent);
     switch (word.said) {
       case 'online':
         heard.callOff();
-        emit({ kind: 'online', agent });
+        this.#front.emit({ kind: 'online', agent });
         return;
       case 'assigned':
         heard.assigned = word.job;
         return;
       case 'failed':
         heard.assigned = null;
-        if (heard.job !== null) endOutlived(agent);
+        if (heard.job !== null) this.#endOutlived(agent);
         return;
-      case 'began': {
-        const { assigned: job, job: before } = heard;
-        if (job === null) return;
-        heard.callOff();
-        // The agent has dropped a job that it could not begin.
-        if (before !== null && before !== job) rows.left(before, lost);
-        [heard.assigned, heard.job, heard.isFinished, heard.code] = [null, job, false, null];
-        rows.reserved({ id: job, env: aboutOf(job, word.build) }, poolOf(agent)?.name ?? '');
-        rows.runs(job, agent);
-        emit({ kind: 'jobSeen', agent, job });
+      case 'began':
+        this.#began(agent, heard, word.build);
         return;
-      }
       case 'exited':
         heard.code = word.code;
         return;
       case 'finished':
         heard.isFinished = true;
-        endOutlived(agent);
+        this.#endOutlived(agent);
         return;
     }
   }
 
-  function sayIfSilent(agent: AgentId): void {
-    const ms = slots.silentFor(agent);
-    if (ms === null) return;
-    const message = `Agent ${agent} was started ${Math.round(ms / 1000)} s ago and has not come online at ${config.endpoint}. Check whether it can reach that address from inside its sandbox, and whether its token is valid there.`;
-    emit({ kind: 'silent', agent, failure: { code: 'E_AGENT_SILENT', message, retry: true } });
+  #began(agent: AgentId, heard: Heard, build: string | null): void {
+    const { rows } = this.#parts;
+    const { assigned: job, job: before } = heard;
+    if (job === null) return;
+    heard.callOff();
+    // The agent has dropped a job that it could not begin.
+    if (before !== null && before !== job) rows.left(before, lost);
+    [heard.assigned, heard.job, heard.isFinished, heard.code] = [null, job, false, null];
+    rows.reserved({ id: job, env: aboutOf(job, build) }, this.#poolOf(agent)?.name ?? '');
+    rows.runs(job, agent);
+    this.#front.emit({ kind: 'jobSeen', agent, job });
   }
 
-  return {
-    ...front.service,
-    capabilities: { binds: 'early', standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
-    jobs: null,
-    async register(context) {
-      const { pool: name } = context;
-      const pool = pools.get(name);
-      if (pool === undefined) throw foreignPool(config.name, name);
-      const token = (await parts.token()).trim();
-      const { endpoint } = config;
-      const script = scriptFor(context, pool, { token, endpoint, isFiltered: false, job: null }, { note: null, secrets: [] });
-      return { id: null, script, files: null };
-    },
-    listen(agent) {
-      wait(agent, config.bootTimeout, () => sayIfSilent(agent));
-      return (line) => {
-        const word = agentWord(line);
-        if (word !== null) take(agent, word);
-      };
-    },
-    async ending({ agent, job, why }) {
-      const words = job === null ? null : whyEnding(why, poolOf(agent));
-      if (job === null || words === null) return;
-      heardOf(agent).isStopped = true;
-      rows.note(job, words);
-    },
-    // After a TERM it takes no more jobs. An agent without a job is gone before this ends, which aborts it.
-    async retire(agent, signal) {
-      const heard = heardOf(agent);
-      const since = clock.now();
-      while (heard.job === null && clock.now() - since < (heard.assigned === null ? leaving : accepting)) {
-        await sleep(clock, 250, signal);
-        signal.throwIfAborted();
-      }
-      if (heard.job !== null) return heard.job;
-      const message = `Agent ${agent} was told to end after its job, if it has one; it reports no job, and still runs.`;
-      throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob asks again.', retry: true });
-    },
-    async settle({ agent, job: seen }) {
-      const heard = heardOf(agent);
-      for (const id of new Set([seen, heard.job])) if (id !== null) rows.left(id, endFor(heard));
-    },
-    async deregister({ agent }) {
-      const { job: ran, callOff } = heardOf(agent);
-      callOff();
-      return { ran };
-    },
-    close: async () => front.close(),
-  };
+  /** If the service misses the end of its job, an agent waits for another. */
+  #endOutlived(agent: AgentId): void {
+    this.#wait(agent, tidying, () => {
+      this.#parts.log.warn('onejob ends an agent that outlived its job', { agent });
+      this.#front.emit({ kind: 'jobDone', agent });
+    });
+  }
+
+  /** After a TERM it takes no more jobs. An agent without a job is gone before this ends, which aborts it. */
+  async #retire(agent: AgentId, signal: AbortSignal): Promise<JobId> {
+    const { clock } = this.#parts;
+    const heard = this.#heardOf(agent);
+    const since = clock.now();
+    while (heard.job === null && clock.now() - since < (heard.assigned === null ? leaving : accepting)) {
+      await sleep(clock, 250, signal);
+      signal.throwIfAborted();
+    }
+    if (heard.job !== null) return heard.job;
+    const message = `Agent ${agent} was told to end after its job, if it has one; it reports no job, and still runs.`;
+    throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob asks again.', retry: true });
+  }
 }
 
 const lost: JobEnd = { word: 'lost', outcome: 'lost' };

@@ -1,13 +1,14 @@
 /** Follows one queue: asks for its waiting jobs while a slot could take one, and reserves no more of them than there are such slots. */
 
 import { toFailure } from '../../../base/errors.ts';
+import type { PoolConfig } from '../../../config/config.ts';
 import type { JobId } from '../../../core/slot.ts';
 import { buildkiteEnd } from '../jobs/outcome.ts';
 import type { Shared } from '../shared.ts';
-import type { JobPick, Reservations } from './job-reservations.ts';
+import type { JobPick, JobReservations } from './job-reservations.ts';
+import { type PollLoop, startPollLoop, type Work } from './poll-loop.ts';
 import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
-import { type Turns, takeTurns } from './turns.ts';
 
 /** ms. Longest wait after failures, and the wait after a refusal, which only a person can fix. */
 const longest = 60_000;
@@ -16,31 +17,113 @@ const [pageSize, mostPages] = [100, 10];
 /** ms that a job must wait before its page says why. */
 const beforeNote = 5_000;
 /** How many of those are remembered. */
-const mostTold = 5_000;
+const mostNoted = 5_000;
 
-/** `often`: ms between two questions while a slot is free. `say`: why there are no jobs; null: there is no problem. */
-export function watchQueue(
-  queue: string,
-  { often, say }: { readonly often: number; readonly say: (problem: string | null) => void },
-  { shared, reservations, runs }: { readonly shared: Shared; readonly reservations: Reservations; readonly runs: Runs },
-): Turns {
-  const { config, entry, stacks, stack, rows, poolOf, expiry, clock, log, signal } = shared;
-  const pools = shared.pools.filter((pool) => pool.queue === queue && pool.elsewhere === undefined);
+export interface QueueWatchParts {
+  /** ms between two questions while a slot is free. */
+  readonly often: number;
+  /** Why there are no jobs; null: there is no problem. */
+  readonly say: (problem: string | null) => void;
+  readonly shared: Shared;
+  readonly reservations: JobReservations;
+  readonly runs: Runs;
+}
+
+/** Follows the queue until the service is closed. */
+export function watchQueue(queue: string, parts: QueueWatchParts): PollLoop {
+  return startPollLoop(new QueueWatch(queue, parts), parts.shared);
+}
+
+class QueueWatch implements Work {
+  readonly longest = longest;
+  readonly #queue: string;
+  readonly #parts: QueueWatchParts;
+  readonly #shared: Shared;
+  readonly #pools: readonly PoolConfig[];
   /** ms between two extensions of reservations. */
-  const keepEvery = (expiry * 1000) / 4;
+  readonly #keepEvery: number;
   /** The service refused a call, so it may not know the stack any more. Others go on until this is found out at the next turn. */
-  let isDoubted = false;
-  let isTakenUp = false;
-  let isOddTold = false;
-  let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
-  let crowd = new Map<JobId, number>();
-  const told = new Set<JobId>();
+  #isDoubted = false;
+  /** Whether jobs of an earlier manager, and those reserved without an answer, are looked after. */
+  #isTakenUp = false;
+  #isOddReported = false;
+  /** When it last asked for jobs, and extended its reservations; and when it may ask next (the clock's `now`). */
+  #asked = Number.NEGATIVE_INFINITY;
+  #kept: number;
+  #notBefore = Number.NEGATIVE_INFINITY;
+  /** Jobs that no slot can take now, and since when. */
+  #crowd = new Map<JobId, number>();
+  /** Jobs whose pages say why they wait. */
+  readonly #noted = new Set<JobId>();
+
+  constructor(queue: string, parts: QueueWatchParts) {
+    const { shared } = parts;
+    this.#queue = queue;
+    this.#parts = parts;
+    this.#shared = shared;
+    this.#pools = shared.pools.filter((pool) => pool.queue === queue && pool.elsewhere === undefined);
+    this.#keepEvery = (shared.expiry * 1000) / 4;
+    this.#kept = shared.clock.now();
+  }
+
+  due(): number | null {
+    const { isReady, entry } = this.#shared;
+    const { reservations } = this.#parts;
+    if (!isReady() || !reservations.knowsSlots) return null;
+    const keep = reservations.has(this.#queue) ? this.#kept + this.#keepEvery : Number.POSITIVE_INFINITY;
+    const isSettled = !this.#isDoubted && entry.isKnown && this.#isTakenUp;
+    return Math.max(this.#notBefore, isSettled ? Math.min(this.#nextAsk(), keep) : this.#notBefore);
+  }
+
+  async poll(): Promise<void> {
+    const { entry, clock } = this.#shared;
+    const { reservations, runs, say } = this.#parts;
+    if (this.#isDoubted) {
+      this.#isDoubted = this.#isTakenUp = false;
+      entry.doubt();
+    }
+    if (!entry.isKnown) await this.#register();
+    if (!this.#isTakenUp) {
+      await this.#adoptReservations();
+      this.#isTakenUp = true;
+      runs.wake();
+    }
+    if (clock.now() >= this.#kept + this.#keepEvery) {
+      this.#kept = clock.now();
+      await reservations.keep(this.#queue);
+    }
+    if (clock.now() >= this.#nextAsk()) await this.#ask();
+    say(null);
+  }
+
+  failed(error: unknown, failures: number): number {
+    const { message, retry, code } = toFailure(error);
+    // The stack may be gone, or another installation may have it: register it again.
+    if (code === 'E_CI_DENIED') this.#isDoubted = true;
+    // A single failure is not an outage.
+    if (!retry || failures > 1) this.#parts.say(message);
+    return retry ? 0 : longest;
+  }
+
+  async #register(): Promise<void> {
+    const { entry, signal } = this.#shared;
+    this.#isTakenUp = false;
+    await entry.register(this.#queue, signal).catch((error: unknown) => {
+      throw whyRefused(error);
+    });
+  }
+
+  /** The service removes a stack that asks nothing. */
+  #nextAsk(): number {
+    const { config } = this.#shared;
+    return this.#asked + (this.#parts.reservations.free(this.#queue).length > 0 ? this.#parts.often : config.pollEvery);
+  }
 
   /** Resumes jobs of an earlier manager, and those reserved without an answer. @throws OnejobError E_CI_* */
-  async function adoptReservations(): Promise<void> {
-    const isOfQueue = (pool: string): boolean => (shared.pools.find(({ name }) => name === pool)?.queue ?? queue) === queue;
-    const isLookedAfter = (job: JobId): boolean => reservations.of(job) !== null || runs.of(job) !== null;
-    const left = rows.unended().filter(({ id, pool }) => isOfQueue(pool) && !isLookedAfter(id));
+  async #adoptReservations(): Promise<void> {
+    const { stacks, stack, rows, slots, log, signal } = this.#shared;
+    const { reservations, runs } = this.#parts;
+    const left = rows.unended().filter(({ id, pool }) => this.#isOfQueue(pool) && !this.#isLookedAfter(id));
     if (left.length === 0) return;
     const ids = left.map(({ id }) => id);
     const states = await stacks.states(stack, ids, signal);
@@ -48,111 +131,87 @@ export function watchQueue(
     for (const { id, pool } of left) {
       const state = states.get(id) ?? 'gone';
       const slot = reservations.slotFor(pool, id);
-      const agent = slot === undefined ? null : shared.slots.agentOf(slot, id);
+      const agent = slot === undefined ? null : slots.agentOf(slot, id);
       if (slot !== undefined && agent !== null) runs.add({ job: id, agent, slot });
       if (slot !== undefined && state === 'reserved') picks.push({ job: id, slot });
       else if (agent === null) rows.left(id, stageOf(state) === 'over' ? buildkiteEnd(state, null) : null);
     }
     if (picks.length === 0) return;
-    log.info('reservations resumed', { queue, jobs: picks.map(({ job }) => job) });
-    await take(picks);
+    log.info('reservations resumed', { queue: this.#queue, jobs: picks.map(({ job }) => job) });
+    await this.#take(picks);
   }
 
-  async function take(picks: readonly JobPick[]): Promise<void> {
-    isTakenUp = false;
-    await reservations.take(queue, picks);
-    isTakenUp = true;
+  #isOfQueue(pool: string): boolean {
+    return (this.#shared.pools.find(({ name }) => name === pool)?.queue ?? this.#queue) === this.#queue;
   }
 
-  const pick = (job: ScheduledJob, free: string[]): string | null => {
-    const at = free.findIndex((slot) => fits(job.rules, queue, poolOf(slot)?.tags ?? []));
-    return at < 0 ? null : (free.splice(at, 1)[0] ?? null);
-  };
+  #isLookedAfter(job: JobId): boolean {
+    return this.#parts.reservations.of(job) !== null || this.#parts.runs.of(job) !== null;
+  }
 
-  async function ask(): Promise<void> {
-    asked = clock.now();
+  async #take(picks: readonly JobPick[]): Promise<void> {
+    this.#isTakenUp = false;
+    await this.#parts.reservations.take(this.#queue, picks);
+    this.#isTakenUp = true;
+  }
+
+  async #ask(): Promise<void> {
+    const { stacks, stack, poolOf, clock, signal } = this.#shared;
+    this.#asked = clock.now();
     // Pools with priority first.
     const rank = (slot: string): number => poolOf(slot)?.priority ?? 0;
-    const free = reservations.free(queue).toSorted((a, b) => rank(b) - rank(a));
+    const free = this.#parts.reservations.free(this.#queue).toSorted((a, b) => rank(b) - rank(a));
     const picks: JobPick[] = [];
     const waiting = new Map<JobId, number>();
     let after: string | null = null;
     for (let pages = 0; pages < mostPages; pages++) {
-      const page = await stacks.scheduled(stack, queue, { limit: pageSize, after }, signal);
-      notBefore = Math.max(notBefore, clock.now() + page.wait);
-      if (page.odd > 0 && !isOddTold)
-        log.warn('the service lists jobs whose ids are invalid; onejob ignores them', { queue, jobs: page.odd });
-      isOddTold ||= page.odd > 0;
+      const page = await stacks.scheduled(stack, this.#queue, { limit: pageSize, after }, signal);
+      this.#notBefore = Math.max(this.#notBefore, clock.now() + page.wait);
+      this.#reportOdd(page.odd);
       if (page.paused) break;
-      for (const job of page.jobs.toSorted((a, b) => b.priority - a.priority)) {
-        if (reservations.of(job.id) !== null || reservations.isShunned(job.id)) continue;
-        const slot = pick(job, free);
-        if (slot !== null) picks.push({ job: job.id, slot });
-        else if (pools.some(({ tags }) => fits(job.rules, queue, tags))) waiting.set(job.id, crowd.get(job.id) ?? clock.now());
-      }
+      for (const job of page.jobs.toSorted((a, b) => b.priority - a.priority)) this.#place(job, { free, picks, waiting });
       after = page.next;
       if (after === null || free.length === 0 || page.wait > 0) break;
     }
-    crowd = waiting;
-    if (picks.length > 0) await take(picks);
-    await note();
+    this.#crowd = waiting;
+    if (picks.length > 0) await this.#take(picks);
+    await this.#note();
+  }
+
+  #reportOdd(jobs: number): void {
+    if (jobs > 0 && !this.#isOddReported)
+      this.#shared.log.warn('the service lists jobs whose ids are invalid; onejob ignores them', { queue: this.#queue, jobs });
+    this.#isOddReported ||= jobs > 0;
+  }
+
+  /** Picks a free slot for a job, or remembers since when it waits for one. */
+  #place(
+    { id, rules }: ScheduledJob,
+    { free, picks, waiting }: { readonly free: string[]; readonly picks: JobPick[]; readonly waiting: Map<JobId, number> },
+  ): void {
+    const { poolOf, clock } = this.#shared;
+    const { reservations } = this.#parts;
+    if (reservations.of(id) !== null || reservations.isShunned(id)) return;
+    const at = free.findIndex((slot) => fits(rules, this.#queue, poolOf(slot)?.tags ?? []));
+    const [slot] = at < 0 ? [] : free.splice(at, 1);
+    if (slot !== undefined) picks.push({ job: id, slot });
+    else if (this.#pools.some(({ tags }) => fits(rules, this.#queue, tags))) waiting.set(id, this.#crowd.get(id) ?? clock.now());
   }
 
   /** Once per job; a failure costs nothing. */
-  async function note(): Promise<void> {
-    const late = [...crowd].filter(([job, since]) => clock.now() - since >= beforeNote && !told.has(job)).map(([job]) => job);
+  async #note(): Promise<void> {
+    const { stacks, stack, host, clock, log, signal } = this.#shared;
+    const isLate = ([job, since]: readonly [JobId, number]) => clock.now() - since >= beforeNote && !this.#noted.has(job);
+    const late = [...this.#crowd].filter(isLate).map(([job]) => job);
     if (late.length === 0) return;
-    for (const job of late) told.add(job);
-    for (const job of told) if (told.size > mostTold) told.delete(job);
-    const detail = `onejob on ${shared.host}: every slot that fits is busy; this job waits for one`;
+    for (const job of late) this.#noted.add(job);
+    for (const job of this.#noted) if (this.#noted.size > mostNoted) this.#noted.delete(job);
+    const detail = `onejob on ${host}: every slot that fits is busy; this job waits for one`;
     const notes = late.slice(0, pageSize).map((job) => ({ job, detail }));
     await stacks.notify(stack, notes, signal).catch((error: unknown) => {
-      if (!signal.aborted) log.info('failed to report why jobs wait', { queue, reason: toFailure(error).message });
+      if (!signal.aborted) log.info('failed to report why jobs wait', { queue: this.#queue, reason: toFailure(error).message });
     });
   }
-
-  async function turn(): Promise<void> {
-    if (isDoubted) {
-      isDoubted = isTakenUp = false;
-      entry.doubt();
-    }
-    if (!entry.isKnown) {
-      isTakenUp = false;
-      await entry.register(queue, signal).catch((error: unknown) => {
-        throw whyRefused(error);
-      });
-    }
-    if (!isTakenUp) {
-      await adoptReservations();
-      isTakenUp = true;
-      runs.wake();
-    }
-    if (clock.now() >= kept + keepEvery) {
-      kept = clock.now();
-      await reservations.keep(queue);
-    }
-    if (clock.now() >= nextAsk()) await ask();
-    say(null);
-  }
-
-  function failed(error: unknown, failures: number): number {
-    const { message, retry, code } = toFailure(error);
-    // The stack may be gone, or another installation may have it: register it again.
-    if (code === 'E_CI_DENIED') isDoubted = true;
-    // A single failure is not an outage.
-    if (!retry || failures > 1) say(message);
-    return retry ? 0 : longest;
-  }
-
-  // The service removes a stack that asks nothing.
-  const nextAsk = (): number => asked + (reservations.free(queue).length > 0 ? often : config.pollEvery);
-  const due = (): number | null => {
-    if (!shared.isReady() || !reservations.knowsSlots) return null;
-    const keep = reservations.has(queue) ? kept + keepEvery : Number.POSITIVE_INFINITY;
-    return Math.max(notBefore, !isDoubted && entry.isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
-  };
-
-  return takeTurns({ due, turn, failed, longest }, shared);
 }
 
 /**

@@ -2,10 +2,10 @@
 
 import type { JobId } from '../../../core/slot.ts';
 import type { Shared } from '../shared.ts';
-import type { Reservations } from './job-reservations.ts';
+import type { JobReservations } from './job-reservations.ts';
+import { type PollLoop, startPollLoop } from './poll-loop.ts';
 import type { Run } from './run.ts';
 import { stageOf } from './stacks.ts';
-import { takeTurns } from './turns.ts';
 
 /** ms between two looks: before an agent has its job, and after. */
 const [soon, later] = [1_000, 5_000];
@@ -14,9 +14,15 @@ const slack = 30_000;
 /** ms. An older answer is not used to give an agent up. */
 const fresh = 2_000;
 
-export type Runs = ReturnType<typeof createRuns>;
+/** They are asked about while there are any. */
+export interface Runs extends PollLoop {
+  /** An agent is about to be released with the job, or was by an earlier manager. */
+  add(run: Pick<Run, 'job' | 'agent' | 'slot'>): void;
+  of(job: JobId): Run | null;
+  drop(job: JobId): void;
+}
 
-export function createRuns(shared: Shared, reservations: Pick<Reservations, 'forget' | 'lost'>) {
+export function createRuns(shared: Shared, reservations: Pick<JobReservations, 'forget' | 'lost'>): Runs {
   const { config, stacks, stack, rows, poolOf, emit, clock, log, signal } = shared;
   const runs = new Map<JobId, Run>();
   let asked = Number.NEGATIVE_INFINITY;
@@ -94,16 +100,15 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
     return asked + (open.some(({ phase }) => phase === 'expected') ? soon : later);
   }
 
-  const turns = takeTurns({ due, turn: ask, longest: 30_000 }, shared);
+  const loop = startPollLoop({ due, poll: ask, longest: 30_000 }, shared);
   return {
-    ...turns,
-    /** An agent is about to be released with the job, or was by an earlier manager. */
-    add(run: Pick<Run, 'job' | 'agent' | 'slot'>): void {
+    ...loop,
+    add(run) {
       const fresh = { phase: 'expected', wasAcquired: false, late: null, cancelledAt: null } as const;
       runs.set(run.job, { ...run, ...fresh, since: clock.now() });
-      turns.wake();
+      loop.wake();
     },
-    of: (job: JobId) => runs.get(job) ?? null,
-    drop: (job: JobId) => void runs.delete(job),
+    of: (job) => runs.get(job) ?? null,
+    drop: (job) => void runs.delete(job),
   };
 }

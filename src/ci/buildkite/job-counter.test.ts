@@ -4,7 +4,7 @@ import { openManager, testPool } from '../../../test/kit/buildkite-manager.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { LaterError, type QueueCounts } from './api.ts';
-import { createCounts } from './front.ts';
+import { JobCounter } from './job-counter.ts';
 
 const told = (
   scheduled: Record<string, number>,
@@ -31,7 +31,7 @@ beforeEach(() => {
 
 function follow(every = 10_000) {
   const say = (event: string) => void lines.push(event);
-  const counts = createCounts({
+  const counts = new JobCounter({
     api: {
       counts: async (one) => {
         asked.push(one);
