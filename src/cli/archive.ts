@@ -22,10 +22,15 @@ export type JobReader = Pick<Client, 'jobs' | 'endedJobs' | 'history' | 'job' | 
   status(): Promise<Pick<StatusView, 'pools'>>;
 };
 
-export type Archive = ReturnType<typeof openArchive>;
+/** The state directory of a daemon that does not run. */
+export interface Archive extends Disposable {
+  readonly reader: JobReader;
+  /** What waits for a daemon, in clauses. */
+  readonly waiting: readonly string[];
+}
 
-/** `waiting`: what waits for a daemon, in clauses. @throws OnejobError E_STATE_OLDER and the like */
-export function openArchive(stateDir: string) {
+/** @throws OnejobError E_STATE_OLDER and the like */
+export function openArchive(stateDir: string): Archive {
   const store = openToRead(stateDir);
   const slots = store.slots().map(({ slot }) => slot);
   const places = new Map(slots.flatMap((slot) => agentsOf(slot).map((agent) => [agent, slot.key] as const)));

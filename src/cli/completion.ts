@@ -40,7 +40,13 @@ const liveOfCloud: Readonly<Record<string, string>> = {
   acceptance: 'clouds',
 };
 
-type Entry = ReturnType<typeof entryOf>;
+interface Entry {
+  readonly name: string;
+  readonly description: string;
+  readonly options: readonly { readonly flags: readonly string[]; readonly description: string }[];
+  /** Its subcommands, or what it takes. */
+  readonly words: readonly string[];
+}
 
 export function completionScript(shell: Shell, program: Command): string {
   const entries = program.createHelp().visibleCommands(program).map(entryOf);
@@ -48,7 +54,7 @@ export function completionScript(shell: Shell, program: Command): string {
   return shell === 'bash' ? bash(entries) : `#compdef onejob\nautoload -U +X bashcompinit && bashcompinit\n${bash(entries)}`;
 }
 
-function entryOf(command: Command) {
+function entryOf(command: Command): Entry {
   // The options of its subcommands are offered too.
   const all = [command, ...command.commands].flatMap((each) => each.createHelp().visibleOptions(each));
   const options = [...new Map(all.map((each) => [each.flags, each])).values()].map((each) => ({

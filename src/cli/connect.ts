@@ -161,9 +161,14 @@ function pause(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 /** A connection to a daemon, which keeps a temporary daemon alive. */
-export type Connection = Readonly<Awaited<ReturnType<typeof hold>>>;
+export interface Connection extends Disposable {
+  readonly client: Client;
+  /** Settles when the daemon has gone; `reloads`: it said that it reads a new config. */
+  readonly gone: Promise<{ readonly reloads: boolean }>;
+  close(): void;
+}
 
-async function hold(client: Client, signal: AbortSignal) {
+async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
   const held = await client.hold(signal);
   const close = () => {
     held.release();
@@ -171,7 +176,6 @@ async function hold(client: Client, signal: AbortSignal) {
   };
   return {
     client,
-    /** Settles when the daemon has gone. */
     gone: held.ended,
     close,
     [Symbol.dispose]: close,

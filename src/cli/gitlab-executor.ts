@@ -151,7 +151,7 @@ export async function gitlabExecutor(
 }
 
 /** Ends the job when gitlab-runner has gone, and calls `asked` once gitlab-runner asks this process to end. */
-function untilAlone(context: Session['context'], client: Client, id: string) {
+function untilAlone(context: Session['context'], client: Client, id: string): Alone {
   const leave = new AbortController();
   let asked: (() => void) | null = null;
   let cancelled: Promise<unknown> | null = null;
@@ -182,7 +182,15 @@ function untilAlone(context: Session['context'], client: Client, id: string) {
   };
 }
 
-type Alone = ReturnType<typeof untilAlone>;
+/** Until gitlab-runner has gone. */
+interface Alone extends AsyncDisposable {
+  /** Aborts when the job is ended. */
+  readonly signal: AbortSignal;
+  /** Ends the job. */
+  cancel(): void;
+  /** What to do instead, once gitlab-runner asks this process to end. */
+  onSignal(handler: () => void): void;
+}
 
 async function prepare(session: Session, client: Client, job: GitlabJob, flags: DriverFlags, alone: Alone): Promise<number> {
   const { output } = session;

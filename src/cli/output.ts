@@ -8,17 +8,44 @@ import type { Environment } from '../config/environment.ts';
 import { toErrorView } from '../contract/http-errors.ts';
 import { systemClock } from '../system/system-clock.ts';
 import type { CliContext } from './context.ts';
-import { colored, createColors, cut, flow, harmless, printable, terminalSize } from './text.ts';
+import { type Colors, colored, createColors, cut, flow, harmless, printable, terminalSize } from './text.ts';
 
 /** The reader of the output has gone, so nothing is reported. */
 export class OutputClosed extends Error {}
 
-export type Output = ReturnType<typeof createOutput>;
+export interface Output {
+  /** Whether results and messages are JSON. */
+  readonly json: boolean;
+  readonly colors: Colors;
+  /** Columns of standard output when it is a terminal, else null. */
+  readonly width: number | null;
+  /** Whether output must not contain escape sequences. */
+  readonly plain: boolean;
+  readonly showsProgress: boolean;
+  isTerminal(stream: 'stdout' | 'stderr'): boolean;
+  /** Resolves when it is written. @throws OutputClosed, or OnejobError E_OUTPUT */
+  write(name: 'stdout' | 'stderr', bytes: Uint8Array | string): Promise<void>;
+  /** Lines of a result, for people. Names in them may be foreign, such as those of another host. @throws as `write` */
+  print(...lines: readonly string[]): Promise<void>;
+  /** A result, for programs: one line of JSON. @throws as `write` */
+  value(result: unknown): Promise<void>;
+  /** A result: `result` as one line of JSON with `--json`, otherwise `lines`. @throws as `write` */
+  result(result: unknown, lines: () => readonly string[]): Promise<void>;
+  /** A list: each item as a line of JSON with `--json`; otherwise `lines`, or for an empty list the sentence `nothing`. @throws as `write` */
+  list<T>(items: readonly T[], nothing: string, lines: () => readonly string[]): Promise<void>;
+  /** Shows a line that the next one replaces, on terminals only; null removes it. */
+  progress(text: string | null): void;
+  /** One line of onejob's own. */
+  say(text: string): void;
+  fail(error: unknown): void;
+  /** Resolves when onejob's own lines are written, or nobody reads them. */
+  flush(): Promise<void>;
+}
 
 /** ms to write the last line before the process ends. */
 const flushPatience = 500;
 
-export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean) {
+export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean): Output {
   const { stdout, stderr } = context;
   const asked = colorWanted(context.environment);
   const colorsFor = (stream: { readonly isTTY?: boolean }) => createColors(!json && (asked ?? stream.isTTY === true));
@@ -35,7 +62,6 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   const columns = () => (!json && stderr.isTTY === true ? terminalSize(stderr).columns : null);
   let shown = false;
 
-  /** Resolves when it is written. @throws OutputClosed, or OnejobError E_OUTPUT */
   const write = async (name: 'stdout' | 'stderr', bytes: Uint8Array | string): Promise<void> => {
     if (shown) progress(null);
     const stream = name === 'stdout' ? stdout : stderr;
@@ -45,7 +71,6 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     const why = closed[name].why();
     if (why !== null) throw why;
   };
-  /** Shows a line that the next one replaces, on terminals only; null removes it. */
   const progress = (text: string | null): void => {
     if (!showsProgress || (text === null && !shown)) return;
     shown = text !== null;
@@ -57,11 +82,8 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   };
 
   const colors = colorsFor(stdout);
-  /** Columns of standard output when it is a terminal, else null. */
   const width = stdout.isTTY === true ? terminalSize(stdout).columns : null;
-  /** Lines of a result, for people. Names in them may be foreign, such as those of another host. */
   const print = (...lines: readonly string[]) => write('stdout', lines.map((each) => `${colored(each, harmless)}\n`).join(''));
-  /** A result, for programs: one line of JSON. */
   const value = (result: unknown) => write('stdout', `${JSON.stringify(result)}\n`);
 
   return {
@@ -73,19 +95,14 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     progress,
     showsProgress,
     write,
-    /** A result: `result` as one line of JSON with `--json`, otherwise `lines`. */
-    result: (result: unknown, lines: () => readonly string[]) => (json ? value(result) : print(...lines())),
-    /** A list: each item as a line of JSON with `--json`; otherwise `lines`, or for an empty list the sentence `nothing`. */
-    async list<T>(items: readonly T[], nothing: string, lines: () => readonly string[]) {
+    result: (result, lines) => (json ? value(result) : print(...lines())),
+    async list(items, nothing, lines) {
       if (json) for (const item of items) await value(item);
       else await print(...(items.length === 0 ? [nothing] : lines()));
     },
-    /** Whether output must not contain escape sequences. */
     plain: !json && !(asked ?? stdout.isTTY === true),
-    isTerminal: (stream: 'stdout' | 'stderr') => (stream === 'stdout' ? stdout : stderr).isTTY === true,
-    /** One line of onejob's own. */
-    say: (text: string) => line(json ? JSON.stringify({ message: text }) : flow('onejob: ', printable(text), columns())),
-    /** Resolves when onejob's own lines are written, or nobody reads them. */
+    isTerminal: (stream) => (stream === 'stdout' ? stdout : stderr).isTTY === true,
+    say: (text) => line(json ? JSON.stringify({ message: text }) : flow('onejob: ', printable(text), columns())),
     async flush() {
       const { promise, resolve } = Promise.withResolvers<void>();
       const cancel = systemClock.after(flushPatience, resolve);
@@ -93,7 +110,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
       await Promise.race([promise, closed.stderr.promise]);
       cancel();
     },
-    fail(error: unknown) {
+    fail(error) {
       if (error instanceof OutputClosed) return;
       if (json) return line(JSON.stringify(toErrorView(error)));
       const known = error instanceof OnejobError ? error : null;

@@ -15,9 +15,16 @@ export interface RemoteParts {
   readonly patience?: number;
 }
 
-export type Remote = ReturnType<typeof createRemote>;
+export interface Remote {
+  /** The host, as it was written. */
+  readonly shown: string;
+  /** A function that opens connections to the daemon. @throws OnejobError E_HOST, E_API_VERSION, or why there is no daemon there */
+  dial(signal: AbortSignal): Promise<() => Duplex>;
+  close(): Promise<void>;
+}
 
-export function createRemote({ host, variables, interactive, progress, patience = interactive ? 120_000 : 20_000 }: RemoteParts) {
+export function createRemote(parts: RemoteParts): Remote {
+  const { host, variables, interactive, progress, patience = interactive ? 120_000 : 20_000 } = parts;
   let open: { dial(): Duplex; readonly isOver: boolean; close(): Promise<void> } | null = null;
 
   async function connect(outer: AbortSignal) {
@@ -58,10 +65,8 @@ export function createRemote({ host, variables, interactive, progress, patience 
   }
 
   return {
-    /** As it was written. */
     shown: host.shown,
-    /** A function that opens connections to the daemon. @throws OnejobError E_HOST, E_API_VERSION, or why there is no daemon there */
-    async dial(signal: AbortSignal): Promise<() => Duplex> {
+    async dial(signal) {
       if (open?.isOver === true) {
         await open.close();
         open = null;
@@ -69,7 +74,7 @@ export function createRemote({ host, variables, interactive, progress, patience 
       open ??= await connect(signal);
       return open.dial;
     },
-    async close(): Promise<void> {
+    async close() {
       await open?.close();
       open = null;
     },

@@ -70,8 +70,10 @@ export interface Starting {
   readonly config: string | null;
 }
 
+type WayToStart = readonly [command: string, does: string];
+
 /** What to type so that a daemon has a config that was just written, and what that does. */
-export function waysToStart({ isClone, hasSystemd, hasUnit, user, config }: Starting): readonly [command: string, does: string] {
+export function waysToStart({ isClone, hasSystemd, hasUnit, user, config }: Starting): WayToStart {
   const named = config === null ? '' : ` --config ${config}`;
   if (isClone || !hasSystemd) return [`onejob up${named}`, 'run the daemon in the foreground'];
   // The unit that is there may name another config.
@@ -80,7 +82,7 @@ export function waysToStart({ isClone, hasSystemd, hasUnit, user, config }: Star
 }
 
 /** `waysToStart` for this onejob. */
-export function howToStart(session: Session): ReturnType<typeof waysToStart> {
+export function howToStart(session: Session): WayToStart {
   const { environment } = session.context;
   const user = environment.uid !== 0;
   const { root, unit } = installation(session, { user });

@@ -70,11 +70,22 @@ export function configSource({ context, flags }: Session): { flags: Flags; env: 
   return { flags, env: context.environment, cwd: context.cwd };
 }
 
+/** Where a daemon is, or would be. */
+export interface DaemonPlace {
+  readonly stateDir: string;
+  /** Own socket of `stateDir`. */
+  readonly socket: string;
+  /** Whether the command line or the environment names `socket`: then no other socket is tried. */
+  readonly isSocketNamed: boolean;
+  /** Socket of the system's daemon, tried after `socket`; null for root, and if a socket is named. */
+  readonly systemSocket: string | null;
+}
+
 /**
  * Where the daemon is, for its clients. Loads the config only if there is a file.
  * @throws OnejobError E_CONFIG when there is a config file that cannot be read at all.
  */
-export async function findPlace(flags: Flags, env: Environment, cwd: string) {
+export async function findPlace(flags: Flags, env: Environment, cwd: string): Promise<DaemonPlace> {
   const { stateDir, socket } =
     findConfig(flags, env, cwd) === null
       ? choosePaths(flags, env, cwd, { stateDir: null, socket: null })
@@ -83,17 +94,11 @@ export async function findPlace(flags: Flags, env: Environment, cwd: string) {
   const isShared = env.uid !== 0 && isDerived;
   return {
     stateDir: stateDir.path,
-    /** Own socket of `stateDir`. */
     socket: socket.path,
-    /** Whether the command line or the environment names `socket`: then no other socket is tried. */
     isSocketNamed: flags.socket !== undefined || env.socket !== null,
-    /** Socket of the system's daemon, tried after `socket`; null for root, and if a socket is named. */
     systemSocket: isShared ? sharedSocket(stateDir.from.source === 'default' ? null : stateDir.path) : null,
   };
 }
-
-/** Where a daemon is, or would be. */
-export type DaemonPlace = Readonly<Awaited<ReturnType<typeof findPlace>>>;
 
 /** Version of this onejob, as in package.json. */
 export function readVersion(): string {

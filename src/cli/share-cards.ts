@@ -9,7 +9,11 @@ import { wrongUsage } from './exit.ts';
 import type { Session } from './session.ts';
 import { plural } from './text.ts';
 
-export type CardShare = ReturnType<typeof shareCards>;
+/** The key `devices` of a pool, and a line for people. */
+export interface CardShare {
+  readonly devices: number | { readonly count: number; readonly vendor: 'nvidia'; readonly share?: number; readonly mig?: true };
+  readonly line: string;
+}
 
 /** Most agents that a pool may put on one device. */
 const mostShares = 64;
@@ -30,10 +34,9 @@ const card: DeviceRequest = {
 /**
  * With more agents than cards, as few agents as possible share each card. Otherwise each agent has its own cards, the same number
  * for all. MIG instances count if there is no whole card.
- * @returns the key `devices` of the pool, and a line for people
  * @throws OnejobError E_GPUS_UNSEEN, E_USAGE
  */
-export function shareCards(agents: number, inventory: Inventory) {
+export function shareCards(agents: number, inventory: Inventory): CardShare {
   const { complete, findings } = inventory;
   const { cards, areSlices } = countCards(inventory);
   if (cards === 0 && !complete) {

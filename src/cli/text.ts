@@ -1,11 +1,15 @@
 /** Text for terminals and pipes: colours, tables, lines that fit, times and sizes for people. */
 
-/** Colours as functions, which change nothing when they are disabled. */
-export type Colors = ReturnType<typeof createColors>;
+type Paint = (text: string) => string;
 
-export function createColors(enabled: boolean) {
-  const paint = (on: number, off: number) => (text: string) =>
-    enabled && text !== '' ? `\u001b[${on}m${text}\u001b[${off}m` : text;
+/** Colours as functions, which change nothing when they are disabled. */
+export type Colors = Readonly<Record<'bold' | 'dim' | 'red' | 'green' | 'yellow', Paint>>;
+
+export function createColors(enabled: boolean): Colors {
+  const paint =
+    (on: number, off: number): Paint =>
+    (text) =>
+      enabled && text !== '' ? `\u001b[${on}m${text}\u001b[${off}m` : text;
   return { bold: paint(1, 22), dim: paint(2, 22), red: paint(31, 39), green: paint(32, 39), yellow: paint(33, 39) };
 }
 

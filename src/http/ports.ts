@@ -25,10 +25,23 @@ interface Kept extends Port {
   isTaken: boolean;
 }
 
-export type Ports = Awaited<ReturnType<typeof openPorts>>;
+export interface Ports {
+  /** Listens there, or continues to. Others' port: the system's error. */
+  take(listen: Listen): Promise<Port>;
+  /** Whether this process listens there. */
+  has(listen: Listen): boolean;
+  /** Where the service manager keeps ports open for the next daemon. */
+  readonly inherited: readonly Listen[];
+  isInherited(listen: Listen): boolean;
+  /** What the config names: it stays open, also while nobody answers there. */
+  want(listens: readonly Listen[]): void;
+  /** Closes those that nobody answers at, but for what the config names and the service manager keeps anyway. */
+  closeUnused(): void;
+  close(): void;
+}
 
 /** `inherited`: descriptors that listen, from the service manager. */
-export async function openPorts(inherited: readonly number[], log: Pick<Log, 'info'>) {
+export async function openPorts(inherited: readonly number[], log: Pick<Log, 'info'>): Promise<Ports> {
   const kept = new Set<Kept>();
   let wanted: readonly Listen[] = [];
 
@@ -68,30 +81,25 @@ export async function openPorts(inherited: readonly number[], log: Pick<Log, 'in
     await keep({ fd }).catch((error: unknown) => log.info('a socket of the service manager is not used', { fd, error }));
 
   return {
-    /** Listens there, or continues to. Others' port: the system's error. */
-    async take(listen: Listen): Promise<Port> {
+    async take(listen) {
       const found = find(listen);
       const one = found === undefined || found.isTaken ? await keep(listen) : found;
       one.isTaken = true;
       return one;
     },
-    /** Whether this process listens there. */
-    has: (listen: Listen): boolean => find(listen) !== undefined,
-    /** Where the service manager keeps ports open for the next daemon. */
-    get inherited(): readonly Listen[] {
+    has: (listen) => find(listen) !== undefined,
+    get inherited() {
       return [...kept].filter(({ isInherited }) => isInherited).map(({ address: { address: host, port } }) => ({ host, port }));
     },
-    isInherited: (listen: Listen): boolean => find(listen)?.isInherited === true,
-    /** What the config names: it stays open, also while nobody answers there. */
-    want(listens: readonly Listen[]): void {
+    isInherited: (listen) => find(listen)?.isInherited === true,
+    want(listens) {
       wanted = listens;
     },
-    /** Closes those that nobody answers at, but for what the config names and the service manager keeps anyway. */
-    closeUnused(): void {
+    closeUnused() {
       for (const one of [...kept])
         if (!one.isTaken && !one.isInherited && !wanted.some((listen) => isAt(one.address, listen))) close(one);
     },
-    close(): void {
+    close() {
       for (const one of [...kept]) close(one);
     },
   };

@@ -7,7 +7,11 @@ import type { Store } from '../store/store.ts';
 import { formatOf, openSecret, type SecretFormat, type SecretOfJob, secretFingerprint, secretsIn } from './open.ts';
 import type { Decrypted } from './seed-format.ts';
 
-export type JobSecrets = Awaited<ReturnType<typeof openJobSecrets>>;
+export interface JobSecrets {
+  readonly opened: readonly { readonly name: string; readonly value: string }[];
+  /** `why`: a whole sentence for the job's log, without any of a value. */
+  readonly refused: readonly { readonly name: string; readonly why: string }[];
+}
 
 /** How many variables of one job are decrypted: each old one takes about 50 ms of a core. */
 export const mostSecrets = 100;
@@ -22,8 +26,7 @@ interface Job extends Omit<SecretOfJob, 'name' | 'text'> {
   readonly pins: PinStore;
 }
 
-/** `why`: a whole sentence for the job's log, without any of a value. */
-export async function openJobSecrets(job: Job) {
+export async function openJobSecrets(job: Job): Promise<JobSecrets> {
   const secrets = secretsIn(job.env);
   const found = secrets.map((): Decrypted => tooMany);
   const isCrowded = secrets.filter(({ text }) => formatOf(text) === 'plain-rsa').length > mostPlain;
@@ -96,17 +99,20 @@ export function decidePin({ format, fingerprint, pins, organisation, pipeline }:
   return { refused: `is in the old format and belongs to ${owner}; ${allow}` };
 }
 
-export type PinStore = ReturnType<typeof createPinStore>;
-
 /** The pins of encrypted values. */
-export function createPinStore(store: Pick<Store, 'secretPins' | 'transaction'>, clock: Pick<Clock, 'wall'>) {
+export interface PinStore {
+  /** The pipelines of a value's pins; empty when it was never used. */
+  of(fingerprint: string): PipelinePattern[];
+  /** Pins a value that has no pin; its pins afterwards, another job's if that was faster. Durable when it returns. */
+  first(fingerprint: string, pipeline: PipelinePattern, name: string): PipelinePattern[];
+}
+
+export function createPinStore(store: Pick<Store, 'secretPins' | 'transaction'>, clock: Pick<Clock, 'wall'>): PinStore {
   const { secretPins } = store;
   const of = (fingerprint: string): PipelinePattern[] => secretPins.of(fingerprint).map((pin) => pin.pipeline);
   return {
-    /** The pipelines of a value's pins; empty when it was never used. */
     of,
-    /** Pins a value that has no pin; its pins afterwards, another job's if that was faster. Durable when it returns. */
-    first(fingerprint: string, pipeline: PipelinePattern, name: string): PipelinePattern[] {
+    first(fingerprint, pipeline, name) {
       // `decidePin` has refused it: a pattern here would allow every pipeline.
       if (pipeline.includes('*') || parsePipeline(pipeline) === null)
         throw new OnejobError('E_BUG', 'A value cannot be pinned to no pipeline.');
