@@ -186,8 +186,7 @@ function persistence({ uuid, persistence: mode }: Device, { baseline }: ProofInp
 }
 
 function settings({ uuid, parent, settings: set }: Device, { baseline }: ProofInput): Found {
-  // A baseline of an older manager does not have it.
-  return compare(set, baseline.settings ?? null, (now, before) => {
+  return compare(set, baseline.settings, (now, before) => {
     if (now === before) return null;
     const message = `Clocks and power limit of ${uuid} were set to ${before} and are ${now}.`;
     const gpu = parent ?? uuid;
