@@ -1,10 +1,10 @@
-/** What the vendors' modules share to ask their tools, and the findings about a tool that did not answer. */
+/** What a probe gives the modules of the vendors to query a host, and the findings about a tool that did not answer. */
 import { finding } from './finding.ts';
 import type { Device, GpuFinding } from './inventory.ts';
 import type { PciCard } from './pci.ts';
 import type { ToolReply } from './run.ts';
 
-export interface Asking {
+export interface ProbeContext {
   /** Runs a tool within the look's time limit; never rejects. */
   run(tool: string, ...args: readonly string[]): Promise<ToolReply>;
   has(tool: string): Promise<boolean>;
@@ -38,7 +38,7 @@ export function withRenderNode(device: Device, cards: readonly PciCard[]): Devic
 }
 
 /** Which other driver holds a card; null for a card of one of its `own` drivers. */
-export function elsewhere({ pciId, driver }: PciCard, own: readonly string[]): GpuFinding | null {
+export function heldElsewhere({ pciId, driver }: PciCard, own: readonly string[]): GpuFinding | null {
   if (driver !== null && own.includes(driver)) return null;
   const warning = (code: string, message: string, hint: string | null) => finding('warning', code, pciId, message, hint);
   if (driver === 'nouveau') {

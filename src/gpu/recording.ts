@@ -6,7 +6,7 @@ import { buffer } from 'node:stream/consumers';
 import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
-import { intelInventory, looksLikeIntel } from './intel/intel.ts';
+import { intelInventory, looksLikeIntel } from './intel/xpu-smi.ts';
 import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 

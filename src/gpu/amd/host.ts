@@ -1,8 +1,8 @@
 /** The AMD cards of one host, put together from several sources. */
 import { byCard, differing } from '../cards.ts';
+import { filled } from '../fields.ts';
 import { distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
-import { filled } from '../said.ts';
 import type { AmdCard, AmdReading } from './reading.ts';
 
 export const askAgain = 'Record "amd-smi list --json" and "amd-smi static --json", or "rocm-smi -a --showmeminfo vram --json".';

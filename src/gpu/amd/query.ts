@@ -1,9 +1,9 @@
 /** Queries a host for its AMD cards: `amd-smi`, or else `rocm-smi`, and the kernel, which knows enough to grant a card. */
 import { join } from 'node:path';
-import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
 import { asWarning, finding, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { type PciCard, readText } from '../pci.ts';
+import { failureOf, heldElsewhere, type ProbeContext, withRenderNode } from '../probe-context.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
@@ -19,15 +19,15 @@ const amdSmi = ['static --json', 'list --json', 'metric --mem-usage --ecc --json
 const rocmSmi = '-i --showuniqueid --showbus --showproductname --showmeminfo vram --showdriverversion --json'.split(' ');
 
 /** `names`: earlier names of cards; new ones are added. */
-export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory> {
-  const cards = asking.pci?.filter((card) => card.vendor === 'amd') ?? null;
+export async function queryAmd(context: ProbeContext, names: AmdNames): Promise<Inventory> {
+  const cards = context.pci?.filter((card) => card.vendor === 'amd') ?? null;
   // Without a card the vendor's tools could only fail.
   if (cards?.length === 0) return noGpus;
-  const kfd = await readKfd(asking.sys, asking.proc);
-  const told = await askTools(asking);
+  const kfd = await readKfd(context.sys, context.proc);
+  const told = await queryTools(context);
   if (cards === null && kfd === null && !told.asked) return noGpus;
   const readings = [...told.readings, ...(kfd === null ? [] : [kfd])];
-  const host = amdHost([await readIds(asking.sys, cards ?? [], readings), ...readings]);
+  const host = amdHost([await readIds(context.sys, cards ?? [], readings), ...readings]);
   // Partitions of a card are other devices than the card was.
   const isParted = host.findings.some(({ code }) => code === 'same-id');
   const devices = host.devices
@@ -41,15 +41,15 @@ export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory
   return withFindings({ ...host, devices }, [...failures, ...missing(jobCards, devices)], !told.hung && (listed || !told.asked));
 }
 
-async function askTools(asking: Asking) {
+async function queryTools(context: ProbeContext) {
   const failures: GpuFinding[] = [];
   const readings: AmdReading[] = [];
   let asked = false;
   for (const [tool, calls] of Object.entries({ 'amd-smi': amdSmi, 'rocm-smi': [rocmSmi] })) {
-    if (readings.length > 0 || !(await asking.has(tool))) continue;
+    if (readings.length > 0 || !(await context.has(tool))) continue;
     asked = true;
     for (const call of calls) {
-      const reply = await asking.run(tool, ...call);
+      const reply = await context.run(tool, ...call);
       const failure = failureOf(reply);
       if (reply.hung && failure !== null) return { asked, hung: true, readings, failures: [...failures, failure] };
       const read = readAmd(reply.output);
@@ -68,7 +68,7 @@ function missing(cards: readonly PciCard[], devices: readonly Device[]): readonl
     .filter((card) => !devices.some((device) => device.pciId === card.pciId))
     .map((card) => {
       const message = `The AMD card at ${card.pciId} is on the bus, but neither its driver nor a tool lists it.`;
-      return elsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for amdgpu.');
+      return heldElsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for amdgpu.');
     });
 }
 

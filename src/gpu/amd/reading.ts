@@ -1,4 +1,5 @@
 /** One source's reading of a host's AMD cards. */
+import { textOf } from '../fields.ts';
 import type { Device, GpuFinding } from '../inventory.ts';
 
 /** One card in one source; null for missing values. */
@@ -54,13 +55,18 @@ export const unknownCard: AmdCard = {
 };
 
 /** `0x4edfb117a17a07d`, `249220e172fc1a88`, `GPU-04edfb117a17a07d` as sixteen digits; null for anything else, or all zeros. */
-export function uniqueIdOf(text: string | null): string | null {
-  const [, digits] = /^(?:0x|GPU-)?([0-9a-f]{6,16})$/i.exec(text ?? '') ?? [];
+export function uniqueIdOf(value: unknown): string | null {
+  const [, digits] = /^(?:0x|GPU-)?([0-9a-f]{6,16})$/i.exec(textOf(value) ?? '') ?? [];
   if (digits === undefined || /^0+$/.test(digits)) return null;
   return digits.toLowerCase().padStart(16, '0');
 }
 
-/** The first name. A number of the vendor or the chip is not a name, although tools print it as one. */
-export function modelOf(...names: readonly (string | null)[]): string | null {
-  return names.find((name) => name !== null && /[g-z]/i.test(name.replace(/^0x/i, ''))) ?? null;
+/** A number of the vendor or the chip is not a name, although tools print it as one. */
+export function modelName(value: unknown): string | null {
+  const name = textOf(value);
+  return name !== null && /[g-z]/i.test(name.replace(/^0x/i, '')) ? name : null;
+}
+
+export function gfxTarget(value: unknown): string | null {
+  return /^gfx\w+$/i.exec(textOf(value) ?? '')?.[0] ?? null;
 }

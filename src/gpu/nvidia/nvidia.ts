@@ -13,7 +13,7 @@ import { reboot } from './failures.ts';
 import { readProcGpus } from './list.ts';
 import { fillUp, type GpuReading, type MigReading } from './reading.ts';
 import { type NvidiaParts, sourcesOf, type ToolSource } from './sources.ts';
-import { cudaVersion, driverVersion, gpuUuid, isUnread, migUuid, readProcVersion, said } from './values.ts';
+import { cudaVersion, driverVersion, gpuUuid, isUnread, migUuid, nvidiaText, readProcVersion } from './values.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
@@ -99,7 +99,7 @@ function namelessFindings({ pciId, reading }: Joined): readonly GpuFinding[] {
   if (reading.trouble !== null) return judgeDevice(reading, who).findings;
   if (isUnread(uuid))
     return [finding('error', 'gpu-unknown', pciId ?? 'host', `${who} does not answer: its UUID reads "${uuid}".`, reboot)];
-  const name = said(reading.facts.model) ?? 'A GPU';
+  const name = nvidiaText(reading.facts.model) ?? 'A GPU';
   const message = `${clip(name)}${pciId === null ? '' : ` at ${pciId}`} has no UUID in this output, and onejob grants no device without one.`;
   return [finding('error', 'no-uuid', pciId ?? 'host', message, 'Record "nvidia-smi -q -x" and "nvidia-smi -L" as well.')];
 }
@@ -183,7 +183,7 @@ function join(sources: readonly ToolSource[], proc: readonly GpuReading[]) {
   const entries: Entry[] = [];
   const add = (reading: GpuReading, kind: ToolSource['kind'] | 'proc') => {
     const uuid = gpuUuid(reading.facts.uuid);
-    const pciId = normalPci(said(reading.facts.pciId) ?? '');
+    const pciId = normalPci(nvidiaText(reading.facts.pciId) ?? '');
     // The driver's own files are about the card at that address, whatever UUID a masked recording gives it.
     const isSame = (each: Entry) => uuid === null || each.uuid === null || kind === 'proc';
     const entry =
@@ -216,7 +216,7 @@ function hasIndex({ readings }: Entry, index: string | undefined): boolean {
 }
 
 function placeOf({ facts }: GpuReading): string | undefined {
-  return normalPci(said(facts.pciId) ?? '') ?? facts.index;
+  return normalPci(nvidiaText(facts.pciId) ?? '') ?? facts.index;
 }
 
 function joined({ uuid, pciId, readings }: Entry) {
@@ -232,7 +232,7 @@ function joined({ uuid, pciId, readings }: Entry) {
   const instances = new Map<string, { reading: MigReading; isSeen: boolean }>();
   for (const { reading, kind } of readings) {
     for (const each of reading.instances) {
-      const key = said(each.index) ?? `${each.gpuInstance}/${each.computeInstance}`;
+      const key = nvidiaText(each.index) ?? `${each.gpuInstance}/${each.computeInstance}`;
       const known = instances.get(key);
       instances.set(key, {
         reading: known === undefined ? each : fillUp(known.reading, each),

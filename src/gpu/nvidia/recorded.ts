@@ -7,7 +7,7 @@ import { failuresIn } from './failures.ts';
 import { looksLikeList, readList } from './list.ts';
 import { nvidiaInventory } from './nvidia.ts';
 import { nothingRead, type Reading } from './reading.ts';
-import { driverVersion, gpuUuid, said } from './values.ts';
+import { driverVersion, gpuUuid, nvidiaText } from './values.ts';
 import { calmNames, cutOut, looksLikeXml, readXml } from './xml.ts';
 
 interface Piece {
@@ -120,8 +120,8 @@ function traceOf({ name, pieces }: FilePieces) {
     const uuid = gpuUuid(facts.uuid);
     if (uuid === null) continue;
     const known = gpus.get(uuid);
-    const pciId = normalPci(said(facts.pciId) ?? '');
-    gpus.set(uuid, { pciId: pciId ?? known?.pciId ?? null, model: said(facts.model) ?? known?.model ?? null });
+    const pciId = normalPci(nvidiaText(facts.pciId) ?? '');
+    gpus.set(uuid, { pciId: pciId ?? known?.pciId ?? null, model: nvidiaText(facts.model) ?? known?.model ?? null });
   }
   const listing = readings.filter((reading) => reading.gpus.length > 0);
   return {

@@ -6,7 +6,7 @@ import type { Reply } from '../run.ts';
 import { failuresIn, failuresOf, kernelLog, reboot } from './failures.ts';
 import { readList } from './list.ts';
 import type { GpuReading, Reading } from './reading.ts';
-import { said } from './values.ts';
+import { nvidiaText } from './values.ts';
 import { readXml } from './xml.ts';
 
 /** The sources about one host's NVIDIA GPUs; one that was not asked is left out or null. */
@@ -57,7 +57,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
   const all = answers.flatMap((answer) => answer.gpus);
   const gpus = all.slice(0, mostGpus);
   const attached = Math.max(-1, ...answers.map((answer) => answer.attached ?? -1));
-  const names = new Set(gpus.map((gpu, at) => said(gpu.facts.uuid) ?? said(gpu.facts.pciId) ?? `${at}`));
+  const names = new Set(gpus.map((gpu, at) => nvidiaText(gpu.facts.uuid) ?? nvidiaText(gpu.facts.pciId) ?? `${at}`));
   // Queried for one GPU, the tool reports how many there are, so only all answers together must have as many.
   const isOne = replies.length === 1;
   const allWhole = answers.every((answer) => answer.whole);
@@ -117,7 +117,7 @@ function ofCard(findings: readonly GpuFinding[], pciId: string): readonly GpuFin
 }
 
 function placesOf(gpus: readonly GpuReading[]): string[] {
-  return gpus.map((gpu) => normalPci(said(gpu.facts.pciId) ?? '')).filter((pciId) => pciId !== null);
+  return gpus.map((gpu) => normalPci(nvidiaText(gpu.facts.pciId) ?? '')).filter((pciId) => pciId !== null);
 }
 
 /** GPUs are listed in the order of their numbers, which are not printed. */
