@@ -57,16 +57,6 @@ export function countOf(value: unknown, most = Number.MAX_SAFE_INTEGER): number 
   return number !== null && Number.isInteger(number) && number <= most ? number : null;
 }
 
-/** Whether it is `enabled`; null without a word. */
-export function isEnabled(value: unknown): boolean | null {
-  const text = textOf(value);
-  return text === null ? null : /^enabled$/i.test(text);
-}
-
-export function pciAddress(value: unknown): string | null {
-  return normalPci(textOf(value) ?? '');
-}
-
 /** The tools print MB and KB for powers of two: an MI210 of 64 GiB has "65520 MB", since the firmware uses 16 MiB. */
 const bytesIn: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
 
@@ -84,10 +74,21 @@ export function mebibytes(value: unknown, unit = 'MiB'): number | null {
   return whole <= mostMiB ? whole : null;
 }
 
-/** As a kind. */
-export function mebibytesIn(unit: string): (value: unknown) => number | null {
-  return (value) => mebibytes(value, unit);
-}
+/** Kinds of values. `mib`: an amount of memory, in `unit` unless it says more. */
+export const kind = {
+  text: textOf,
+  count: countOf,
+  mib:
+    (unit: string) =>
+    (value: unknown): number | null =>
+      mebibytes(value, unit),
+  pci: (value: unknown): string | null => normalPci(textOf(value) ?? ''),
+  /** Whether it is `enabled`; null without a word. */
+  enabled(value: unknown): boolean | null {
+    const text = textOf(value);
+    return text === null ? null : /^enabled$/i.test(text);
+  },
+};
 
 /** `known`, completed with values from `more` where it has null. */
 export function filled<T extends object>(known: T, more: T): T {

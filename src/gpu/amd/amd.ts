@@ -1,24 +1,10 @@
 /** AMD's cards from the JSON of `rocm-smi` and `amd-smi`. No text makes it throw. */
 
-import {
-  at,
-  countOf,
-  type Fields,
-  field,
-  isEnabled,
-  isFields,
-  jsonIn,
-  mebibytes,
-  mebibytesIn,
-  pciAddress,
-  readFields,
-  readNumber,
-  textOf,
-} from '../fields.ts';
+import { at, countOf, type Fields, field, isFields, jsonIn, kind, mebibytes, readFields, readNumber, textOf } from '../fields.ts';
 import { finding, printed } from '../finding.ts';
 import { computing, type GpuProcess, type Inventory } from '../inventory.ts';
 import { amdHost, askAgain } from './host.ts';
-import { type AmdCard, type AmdReading, gfxTarget, modelName, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdReading, gfxTarget, modelName, readingOf, uniqueIdOf } from './reading.ts';
 
 /** Banners and errors of AMD's tools, and how a card begins in what they print without `--json`, which is not read. */
 const ours =
@@ -83,24 +69,24 @@ function amdSmiCards(value: unknown): readonly Fields[] | null {
 
 /** Fields of a card; names and nesting differ by release. UMC is the memory controller. */
 const amdSmiFields = {
-  index: field(countOf, 'gpu'),
-  pciId: field(pciAddress, 'bdf', 'bus/bdf'),
+  index: field(kind.count, 'gpu'),
+  pciId: field(kind.pci, 'bdf', 'bus/bdf'),
   uniqueId: field(uniqueIdOf, 'hip_uuid', 'asic/asic_serial'),
   model: field(modelName, 'asic/market_name', 'board/product_name'),
-  chip: field(textOf, 'asic/device_id'),
+  chip: field(kind.text, 'asic/device_id'),
   gfx: field(gfxTarget, 'asic/target_graphics_version'),
-  memoryMiB: field(mebibytesIn('MB'), 'vram/size', 'vram/vram_size', 'mem_usage/total_vram'),
-  memoryUsedMiB: field(mebibytesIn('MB'), 'mem_usage/used_vram'),
-  renderMinor: field((value) => countOf(/^renderD(\d+)$/.exec(textOf(value) ?? '')?.[1]), 'render'),
-  ecc: field(isEnabled, ...['ras/ecc_block_state', 'ras/ecc_block'].flatMap((block) => [`${block}/UMC`, `${block}/umc`])),
-  uncorrectedErrors: field(countOf, 'ecc/total_uncorrectable_count', 'ecc/total_uncorrectable'),
+  memoryMiB: field(kind.mib('MB'), 'vram/size', 'vram/vram_size', 'mem_usage/total_vram'),
+  memoryUsedMiB: field(kind.mib('MB'), 'mem_usage/used_vram'),
+  minor: field((value) => countOf(/^renderD(\d+)$/.exec(textOf(value) ?? '')?.[1]), 'render'),
+  ecc: field(kind.enabled, ...['ras/ecc_block_state', 'ras/ecc_block'].flatMap((block) => [`${block}/UMC`, `${block}/umc`])),
+  uncorrectedErrors: field(kind.count, 'ecc/total_uncorrectable_count', 'ecc/total_uncorrectable'),
 };
 const amdSmiDriver = field(driverVersion, 'driver/version', 'driver/driver_version');
 
 function readAmdSmi(cards: readonly Fields[]): AmdReading {
-  const all = cards.map((card): AmdCard => {
+  const all = cards.map((card) => {
     const fields = readFields(amdSmiFields, card);
-    return { ...unknownCard, ...fields, live: fields.memoryUsedMiB !== null || fields.uncorrectedErrors !== null };
+    return { ...fields, live: fields.memoryUsedMiB !== null || fields.uncorrectedErrors !== null };
   });
   return readingOf('amd-smi', cards.map(amdSmiDriver).find((driver) => driver !== null) ?? null, all);
 }
@@ -130,20 +116,20 @@ function readRocmSmi(value: Fields): AmdReading {
 }
 
 const rocmSmiFields = {
-  pciId: field(pciAddress, 'pci bus'),
+  pciId: field(kind.pci, 'pci bus'),
   uniqueId: field(uniqueIdOf, 'unique id'),
   model: field(modelName, 'card series', 'device name', 'card model'),
   chip: field((value) => /^0x[0-9a-f]{3,4}$/i.exec(textOf(value) ?? '')?.[0] ?? null, 'gpu id', 'device id'),
   gfx: field(gfxTarget, 'gfx version'),
-  memoryMiB: field(mebibytesIn('B'), 'vram total memory'),
-  memoryUsedMiB: field(mebibytesIn('B'), 'vram total used memory'),
+  memoryMiB: field(kind.mib('B'), 'vram total memory'),
+  memoryUsedMiB: field(kind.mib('B'), 'vram total used memory'),
 };
 
-function rocmSmiCard(index: number, card: Fields): AmdCard {
+function rocmSmiCard(index: number, card: Fields) {
   const named = byName(card);
   const fields = readFields(rocmSmiFields, named);
   const isActive = (name: string) => /^(gpu use \(%\)|temperature \(sensor)/.test(name) && readNumber(named[name]) !== null;
-  return { ...unknownCard, ...fields, index, live: fields.memoryUsedMiB !== null || Object.keys(named).some(isActive) };
+  return { ...fields, index, live: fields.memoryUsedMiB !== null || Object.keys(named).some(isActive) };
 }
 
 /** Names in lower case, since releases differ. The unit of memory follows its name in brackets, and here its value. */

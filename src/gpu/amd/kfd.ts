@@ -5,10 +5,10 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { countOf, type Fields, field, mebibytes, mebibytesIn, readFields, textOf } from '../fields.ts';
+import { countOf, type Fields, field, kind, mebibytes, readFields } from '../fields.ts';
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci, readText } from '../pci.ts';
-import { type AmdCard, type AmdReading, modelName, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelName, readingOf, uniqueIdOf } from './reading.ts';
 
 /** Types of a card's own memory, visible to the CPU or not. */
 const ownMemory = ['1', '2'];
@@ -31,17 +31,17 @@ type Processes = ReadonlyMap<string, readonly GpuProcess[]>;
 const nodeFields = {
   uniqueId: field((digits) => uniqueIdOf(hex(digits)), 'unique_id'),
   model: field(modelName, 'product_name', 'name'),
-  chip: field(textOf, 'device'),
+  chip: field(kind.text, 'device'),
   gfx: field(targetOf, 'gfx_target_version'),
-  memoryMiB: field(mebibytesIn('B'), 'mem_info_vram_total'),
-  memoryUsedMiB: field(mebibytesIn('B'), 'mem_info_vram_used'),
-  renderMinor: field((value) => countOf(value) || null, 'drm_render_minor'),
+  memoryMiB: field(kind.mib('B'), 'mem_info_vram_total'),
+  memoryUsedMiB: field(kind.mib('B'), 'mem_info_vram_used'),
+  minor: field((value) => countOf(value) || null, 'drm_render_minor'),
 };
 
 /** Files of its PCI card. */
 const ofCard = ['product_name', 'mem_info_vram_total', 'mem_info_vram_used', 'device'];
 
-async function readNode(node: string, devices: string, processes: Processes | null): Promise<AmdCard | null> {
+async function readNode(node: string, devices: string, processes: Processes | null): Promise<Partial<AmdCard> | null> {
   const properties = await readProperties(join(node, 'properties'));
   // Every CPU socket is a node too; only a GPU has vector units.
   if (properties === null || (countOf(properties.simd_count) ?? 0) === 0) return null;
@@ -52,7 +52,6 @@ async function readNode(node: string, devices: string, processes: Processes | nu
   const output: Fields = { ...properties, ...Object.fromEntries(texts), name: name === null ? null : `AMD ${name}` };
   const fields = readFields(nodeFields, output);
   return {
-    ...unknownCard,
     ...fields,
     pciId,
     memoryMiB: (await readMemory(join(node, 'mem_banks'))) ?? fields.memoryMiB,

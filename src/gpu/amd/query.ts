@@ -1,13 +1,13 @@
 /** Queries a host for its AMD cards: `amd-smi`, or else `rocm-smi`, and the kernel, which knows enough to grant a card. */
 import { join } from 'node:path';
-import { asWarning, finding, withFindings } from '../finding.ts';
+import { asWarning, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { type PciCard, readText } from '../pci.ts';
-import { failureOf, heldElsewhere, type ProbeContext, withRenderNode } from '../probe-context.ts';
+import { failureOf, notListed, type ProbeContext, withRenderNode } from '../probe-context.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
-import { type AmdCard, type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, readingOf, uniqueIdOf } from './reading.ts';
 
 /** First names of cards by PCI address: sources that answer at different times must not give a card a second name. */
 export type AmdNames = Map<string, string>;
@@ -24,9 +24,9 @@ export async function queryAmd(context: ProbeContext, names: AmdNames): Promise<
   // Without a card the vendor's tools could only fail.
   if (cards?.length === 0) return noGpus;
   const kfd = await readKfd(context.sys, context.proc);
-  const told = await queryTools(context);
-  if (cards === null && kfd === null && !told.asked) return noGpus;
-  const readings = [...told.readings, ...(kfd === null ? [] : [kfd])];
+  const tools = await queryTools(context);
+  if (cards === null && kfd === null && !tools.asked) return noGpus;
+  const readings = [...tools.readings, ...(kfd === null ? [] : [kfd])];
   const host = amdHost([await readIds(context.sys, cards ?? [], readings), ...readings]);
   // Partitions of a card are other devices than the card was.
   const isParted = host.findings.some(({ code }) => code === 'same-id');
@@ -36,9 +36,11 @@ export async function queryAmd(context: ProbeContext, names: AmdNames): Promise<
   const builtIn = new Set(host.findings.flatMap(({ code, subject }) => (code === 'built-in' ? [subject] : [])));
   const jobCards = cards?.filter(({ pciId }) => !builtIn.has(pciId)) ?? [];
   // If the cards were listed all the same, they can be used although a tool failed; a tool that hangs is a sign of a sick driver.
-  const listed = told.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
-  const failures = told.failures.map((each) => (listed && !told.hung ? asWarning(each) : each));
-  return withFindings({ ...host, devices }, [...failures, ...missing(jobCards, devices)], !told.hung && (listed || !told.asked));
+  const listed = tools.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
+  const failures = tools.failures.map((each) => (listed && !tools.hung ? asWarning(each) : each));
+  // They may be graphics built into a processor, so none is reported as lost.
+  const missing = notListed(jobCards, devices, ['amdgpu'], 'neither its driver nor a tool lists it');
+  return withFindings({ ...host, devices }, [...failures, ...missing], !tools.hung && (listed || !tools.asked));
 }
 
 async function queryTools(context: ProbeContext) {
@@ -62,24 +64,14 @@ async function queryTools(context: ProbeContext) {
   return { asked, hung: false, readings, failures };
 }
 
-/** Cards on the bus that no source lists. They may be graphics built into a processor, so none is reported as lost. */
-function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
-  return cards
-    .filter((card) => !devices.some((device) => device.pciId === card.pciId))
-    .map((card) => {
-      const message = `The AMD card at ${card.pciId} is on the bus, but neither its driver nor a tool lists it.`;
-      return heldElsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for amdgpu.');
-    });
-}
-
 /** The ids that amdgpu has for the cards in `readings`, from Vega on; below `sys` (`/sys`). Wakes no card. */
 async function readIds(sys: string, cards: readonly PciCard[], readings: readonly AmdReading[]): Promise<AmdReading> {
   const listed = readings.flatMap((reading) => reading.cards);
-  const known: AmdCard[] = [];
+  const known: Partial<AmdCard>[] = [];
   for (const { pciId } of cards) {
     const uniqueId = uniqueIdOf(await readText(join(sys, 'bus/pci/devices', pciId, 'unique_id')));
     const isListed = listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId);
-    if (uniqueId !== null && isListed) known.push({ ...unknownCard, pciId, uniqueId });
+    if (uniqueId !== null && isListed) known.push({ pciId, uniqueId });
   }
   return readingOf('bus', null, known);
 }

@@ -1,8 +1,8 @@
 /** Queries a host for its Intel cards: `xpu-smi`, or else the kernel, which knows enough to grant one. */
-import { finding, withFindings } from '../finding.ts';
+import { withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus, unknownGpu } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
-import { failureOf, heldElsewhere, type ProbeContext, withRenderNode } from '../probe-context.ts';
+import { failureOf, notListed, otherDriver, type ProbeContext, withRenderNode } from '../probe-context.ts';
 import { intelInventory, readXpuSmi } from './xpu-smi.ts';
 
 /** Address of a processor's built-in graphics, which most desktops have: not a device for jobs. */
@@ -42,15 +42,15 @@ export function createIntelQuery(): (context: ProbeContext) => Promise<Inventory
     const processes = await ask([['ps', '-j']]);
     const host = intelInventory([list.output, ...details, ...health, ...processes]);
     const devices = host.devices.map((device) => withRenderNode(device, cards ?? []));
-    const missing = (cards ?? []).filter((card) => !devices.some(({ pciId }) => pciId === card.pciId));
-    return withFindings({ ...host, devices }, [...failures, ...missing.map(notListed)], failures.length === 0);
+    const missing = notListed(cards ?? [], devices, drivers, 'xpu-smi does not list it');
+    return withFindings({ ...host, devices }, [...failures, ...missing], failures.length === 0);
   };
 }
 
 /** Without a tool there is no memory, health or process, but the card can be granted. */
 function fromKernel(cards: readonly PciCard[]): Inventory {
-  const usable = cards.filter((card) => heldElsewhere(card, drivers) === null);
-  const findings = cards.flatMap((card) => heldElsewhere(card, drivers) ?? []);
+  const usable = cards.filter((card) => otherDriver(card, drivers) === null);
+  const findings = cards.flatMap((card) => otherDriver(card, drivers) ?? []);
   return { ...noGpus, devices: usable.map(kernelDevice), findings };
 }
 
@@ -60,9 +60,4 @@ const drivers = ['i915', 'xe'];
 function kernelDevice({ pciId, chip, renderMinor: minor }: PciCard): Device {
   const model = chip === null ? 'Intel GPU' : `Intel(R) Graphics [${chip}]`;
   return { ...unknownGpu('intel', `intel-${pciId}`, model), minor, pciId };
-}
-
-function notListed(card: PciCard): GpuFinding {
-  const message = `The Intel card at ${card.pciId} is on the bus, but xpu-smi does not list it.`;
-  return heldElsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for i915 or xe.');
 }

@@ -1,23 +1,9 @@
 /**
- * Intel's cards from the JSON of `xpu-smi`. Their identity is the PCI address: the
- * UUID that the tool prints is derived from the chip's number on some releases, the same for every card
- * (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
+ * Intel's cards from the JSON of `xpu-smi`. Their identity is the PCI address: the UUID that the tool prints is derived from the
+ * chip's number on some releases, the same for every card (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
  */
 import { byCard, differing } from '../cards.ts';
-import {
-  at,
-  countOf,
-  type Fields,
-  field,
-  filled,
-  isEnabled,
-  isFields,
-  jsonIn,
-  mebibytesIn,
-  pciAddress,
-  readFields,
-  textOf,
-} from '../fields.ts';
+import { at, countOf, type Fields, field, filled, isFields, jsonIn, kind, readFields, textOf } from '../fields.ts';
 import { finding, printed } from '../finding.ts';
 import {
   computing,
@@ -127,12 +113,12 @@ type XpuOutput = NonNullable<ReturnType<typeof readXpuSmi>>;
  */
 export function readXpuSmi(text: string) {
   const { values, torn } = jsonIn(text);
-  const found = values.flatMap(objectsIn).filter(isCard);
+  const cards = values.flatMap(objectsIn).filter(isCard);
   const list = values.some((value) => isFields(value) && Array.isArray(value.device_list));
   const processes = processObjects(values);
   const isTorn = torn && /"device_list"|"pci_bdf_address"|"device_util_by_proc_list"/.test(text);
-  if (found.length === 0 && processes === null && !isTorn) return null;
-  return { cards: found.map(cardOf), processes, list, torn };
+  if (cards.length === 0 && processes === null && !isTorn) return null;
+  return { cards: cards.map(cardOf), processes, list, torn };
 }
 
 /** Cards in a JSON value: a list, or a single card. */
@@ -151,13 +137,13 @@ function hasStatus(value: unknown): value is Fields & { readonly status: string 
 }
 
 const cardFields = {
-  index: field(countOf, 'device_id'),
-  pciId: field(pciAddress, 'pci_bdf_address'),
-  model: field(textOf, 'device_name'),
-  driver: field(textOf, 'driver_version'),
-  memoryMiB: field(mebibytesIn('B'), 'memory_physical_size_byte'),
-  memoryFreeMiB: field(mebibytesIn('B'), 'memory_free_size_byte'),
-  ecc: field(isEnabled, 'memory_ecc_state', 'ecc_state'),
+  index: field(kind.count, 'device_id'),
+  pciId: field(kind.pci, 'pci_bdf_address'),
+  model: field(kind.text, 'device_name'),
+  driver: field(kind.text, 'driver_version'),
+  memoryMiB: field(kind.mib('B'), 'memory_physical_size_byte'),
+  memoryFreeMiB: field(kind.mib('B'), 'memory_free_size_byte'),
+  ecc: field(kind.enabled, 'memory_ecc_state', 'ecc_state'),
 };
 
 /** One card in one output. `health` of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */

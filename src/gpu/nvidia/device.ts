@@ -231,18 +231,18 @@ const license =
 
 /** What keeps some programs from a card that works. */
 function limits({ facts }: GpuReading, subject: string): GpuFinding[] {
-  const found: GpuFinding[] = [];
+  const findings: GpuFinding[] = [];
   const mode = nvidiaText(facts.computeMode);
   if (mode !== null && /^exclusive/i.test(mode)) {
     const message = `${subject} lets only one process compute at a time (compute mode ${clip(mode)}): a second process of a job fails.`;
     const hint = `Unless MPS needs it, type "nvidia-smi -i ${subject} -c DEFAULT" as root.`;
-    found.push(finding('warning', 'compute-exclusive', subject, message, hint));
+    findings.push(finding('warning', 'compute-exclusive', subject, message, hint));
   }
   if (licenceOf(facts) === 'grace') {
     const message = `${subject} is a vGPU without a license: 20 minutes after its start it becomes so slow that no program can use it.`;
-    found.push(finding('warning', 'vgpu-unlicensed', subject, message, license));
+    findings.push(finding('warning', 'vgpu-unlicensed', subject, message, license));
   }
-  return found;
+  return findings;
 }
 
 /** Only a vGPU needs one to compute. `grace`: it has none, and is still fast. */
@@ -261,9 +261,9 @@ function complaintsOf(reading: GpuReading, subject: string) {
     return value === null || fine.includes(value.toLowerCase()) ? null : clip(value);
   };
   const reset = resetHint(subject);
-  const found: { readonly code: string; readonly words: string; readonly hint: string }[] = [];
+  const complaints: { readonly code: string; readonly words: string; readonly hint: string }[] = [];
   const add = (when: boolean, code: string, words: string, hint: string) => {
-    if (when && !found.some((each) => each.words === words)) found.push({ code, words, hint });
+    if (when && !complaints.some((each) => each.words === words)) complaints.push({ code, words, hint });
   };
   const lost = `Reboot the machine, or power-cycle it if the problem returns. ${kernelLog}`;
   add(trouble === 'lost', 'gpu-lost', 'is lost: it has fallen off the bus', lost);
@@ -291,7 +291,7 @@ function complaintsOf(reading: GpuReading, subject: string) {
   add(wrong !== null, 'fabric', `is wrongly configured in the NVLink fabric (${wrong})`, fabric);
   const unhealthy = yes('fabricRoute') || other('fabricSummary', 'healthy', 'limited capacity') !== null;
   add(unhealthy, 'fabric', 'has an unhealthy route in the NVLink fabric', `Check the log of the fabric manager. ${kernelLog}`);
-  return found;
+  return complaints;
 }
 
 /** Why a card without complaints cannot be called healthy; `reported` where a person should look. */

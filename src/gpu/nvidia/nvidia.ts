@@ -20,7 +20,7 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const module = readProcVersion(parts.procVersion ?? '');
   const sources = sourcesOf(parts, module);
   const { gpus, findings: clashes } = join(sources, (parts.procGpus ?? []).flatMap(readProcGpus));
-  const said = sources.flatMap((source) => source.findings);
+  const complaints = sources.flatMap((source) => source.findings);
   const set = judgeSet(parts.pciIds, sources, gpus);
   const made = gpus.map((gpu) => devicesOf(gpu, set.lost));
   const devices = made.flatMap((each) => each.devices);
@@ -30,7 +30,7 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const cudas = sources.map((each) => each.cuda);
   const tool = firstVersion(cudas, cudaVersion);
   const cuda = tool ?? cudaOfDriver(driver);
-  const findings = [...said, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
+  const findings = [...complaints, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
   return {
     complete: set.complete && uncertain.length === 0,
     driver,
@@ -166,7 +166,16 @@ function cudaOfDriver(driver: string | null): string | null {
   return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
 }
 
-type Joined = ReturnType<typeof joined>;
+/** A GPU as all outputs together describe it. */
+interface Joined {
+  readonly uuid: string | null;
+  readonly pciId: string | null;
+  readonly reading: GpuReading;
+  /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
+  readonly instances: readonly { readonly reading: MigReading; readonly isSeen: boolean }[];
+  /** Whether nvidia-smi listed it; false for one that only the driver's own files contain. */
+  readonly isListed: boolean;
+}
 
 interface Entry {
   uuid: string | null;
@@ -219,7 +228,7 @@ function placeOf({ facts }: GpuReading): string | undefined {
   return normalPci(nvidiaText(facts.pciId) ?? '') ?? facts.index;
 }
 
-function joined({ uuid, pciId, readings }: Entry) {
+function joined({ uuid, pciId, readings }: Entry): Joined {
   const merged: GpuReading = readings
     .map((each) => each.reading)
     .reduce((all, each) => ({
@@ -245,9 +254,7 @@ function joined({ uuid, pciId, readings }: Entry) {
     uuid,
     pciId,
     reading: { ...merged, instances: inOrder.map((each) => each.reading) },
-    /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
     instances: inOrder,
-    /** Whether nvidia-smi listed it; false for one that only the driver's own files contain. */
     isListed: readings.some((each) => each.kind !== 'proc'),
   };
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { asWarning, withFindings } from '../finding.ts';
 import { type Inventory, noGpus } from '../inventory.ts';
 import { readText } from '../pci.ts';
-import { failureOf, heldElsewhere, type ProbeContext } from '../probe-context.ts';
+import { failureOf, otherDriver, type ProbeContext } from '../probe-context.ts';
 import type { ToolReply } from '../run.ts';
 import { nvidiaInventory } from './nvidia.ts';
 
@@ -18,7 +18,7 @@ export async function queryNvidia(context: ProbeContext): Promise<Inventory> {
   const there = await context.has(tool);
   const procVersion = await readText(join(context.proc, 'driver/nvidia/version'));
   if (!there && procVersion === null && (cards === null || cards.length === 0)) return noGpus;
-  const others = (cards ?? []).flatMap((card) => (card.driver === null ? [] : (heldElsewhere(card, ['nvidia']) ?? [])));
+  const others = (cards ?? []).flatMap((card) => (card.driver === null ? [] : (otherDriver(card, ['nvidia']) ?? [])));
   const pciIds = cards?.filter((card) => card.driver === null || card.driver === 'nvidia').map((card) => card.pciId) ?? null;
   // All of them belong to virtual machines or nouveau, so the tool could only fail.
   if (cards !== null && cards.length > 0 && pciIds?.length === 0) return withFindings(noGpus, others);
@@ -32,13 +32,12 @@ export async function queryNvidia(context: ProbeContext): Promise<Inventory> {
   const wanted = hasInstances || (!whole && each.length === 0 && !isOfTheHost(xml));
   const list = !wanted || replies.some((reply) => reply.hung) ? null : await context.run(tool, '-L');
   const procGpus = await readInformation(join(context.proc, 'driver/nvidia/gpus'));
-  const found = nvidiaInventory({ xml: replies, list, procVersion, procGpus, pciIds });
+  const host = nvidiaInventory({ xml: replies, list, procVersion, procGpus, pciIds });
   // Packages may remain after the last card was removed.
-  if (pciIds?.length === 0 && found.devices.length === 0 && !xml.hung)
-    return { ...noGpus, findings: found.findings.map(asWarning) };
+  if (pciIds?.length === 0 && host.devices.length === 0 && !xml.hung) return { ...noGpus, findings: host.findings.map(asWarning) };
   const tooLarge = replies.find((reply) => reply.cut);
   const failure = tooLarge === undefined ? null : failureOf(tooLarge);
-  return withFindings(found, failure === null ? others : [...others, failure]);
+  return withFindings(host, failure === null ? others : [...others, failure]);
 }
 
 /** One card off the bus makes the whole list fail; a query for each of the others still succeeds. */

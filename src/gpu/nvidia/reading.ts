@@ -48,9 +48,10 @@ export interface GpuReading {
 
 export const nothingRead: Reading = { driver: null, cuda: null, attached: null, gpus: [], whole: false, rest: '' };
 
+/** A GPU while it is read. */
 export interface Block {
-  facts: { [K in GpuField]?: string };
-  instances: { [K in MigField]?: string }[];
+  readonly facts: { [K in GpuField]?: string };
+  readonly instances: { [K in MigField]?: string }[];
   processes: { [K in ProcessField]?: string }[] | null;
   trouble: Trouble | null;
 }

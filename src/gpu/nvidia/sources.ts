@@ -24,7 +24,15 @@ export interface NvidiaParts {
 
 type SourceKind = 'xml' | 'list';
 
-export type ToolSource = NonNullable<ReturnType<typeof sourceOf>>;
+/** What one kind of call said. */
+export interface ToolSource extends Pick<Reading, 'driver' | 'cuda' | 'attached' | 'gpus'> {
+  readonly kind: SourceKind;
+  /** Whether these are all GPUs of the driver. */
+  readonly whole: boolean;
+  /** PCI addresses of GPUs from complete answers. */
+  readonly certain: ReadonlySet<string>;
+  readonly findings: readonly GpuFinding[];
+}
 
 /** Those that were asked, the more detailed first. */
 export function sourcesOf(parts: NvidiaParts, module: string | null): readonly ToolSource[] {
@@ -38,7 +46,7 @@ const mostGpus = 512;
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
 /** All answers of one kind: usually one, several when each GPU was queried separately. */
-function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null) {
+function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null): ToolSource | null {
   if (replies.length === 0) return null;
   const { read } = outputs[kind];
   const answers = replies.map((reply) => {
@@ -86,10 +94,8 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
   return {
     kind,
     gpus: whole && isOne && kind === 'xml' ? gpus.map(withIndex) : gpus,
-    /** Whether these are all GPUs of the driver. */
     whole,
     attached: attached < 0 ? null : attached,
-    /** PCI addresses of GPUs from complete answers. */
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
     driver: answers.find((answer) => answer.driver !== null)?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
