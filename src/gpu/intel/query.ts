@@ -47,17 +47,15 @@ export function createIntelQuery(): (context: ProbeContext) => Promise<Inventory
   };
 }
 
-/** Without a tool there is no memory, health or process, but the card can be granted. */
-function fromKernel(cards: readonly PciCard[]): Inventory {
-  const usable = cards.filter((card) => otherDriver(card, drivers) === null);
-  const findings = cards.flatMap((card) => otherDriver(card, drivers) ?? []);
-  return { ...noGpus, devices: usable.map(kernelDevice), findings };
-}
-
 /** The older and the newer kernel driver. */
 const drivers = ['i915', 'xe'];
 
-function kernelDevice({ pciId, chip, renderMinor: minor }: PciCard): Device {
-  const model = chip === null ? 'Intel GPU' : `Intel(R) Graphics [${chip}]`;
-  return { ...unknownGpu('intel', `intel-${pciId}`, model), minor, pciId };
+/** Without a tool there is no memory, health or process, but the card can be granted. */
+function fromKernel(cards: readonly PciCard[]): Inventory {
+  const usable = cards.filter((card) => otherDriver(card, drivers) === null);
+  const devices = usable.map(({ pciId, chip, renderMinor: minor }): Device => {
+    const model = chip === null ? 'Intel GPU' : `Intel(R) Graphics [${chip}]`;
+    return { ...unknownGpu('intel', `intel-${pciId}`, model), minor, pciId };
+  });
+  return { ...noGpus, devices, findings: cards.flatMap((card) => otherDriver(card, drivers) ?? []) };
 }

@@ -2,7 +2,7 @@
 import { architectureOf } from '../architectures.ts';
 import { countOf, mebibytes } from '../fields.ts';
 import { clip, finding, plain } from '../finding.ts';
-import type { Device, GpuFinding, GpuMig, GpuProcess, Health } from '../inventory.ts';
+import { type Device, type GpuFinding, type GpuMig, type GpuProcess, type Health, unknownGpu } from '../inventory.ts';
 import { mayBeOn } from '../mig.ts';
 import { normalPci } from '../pci.ts';
 import { kernelLog, resetHint } from './failures.ts';
@@ -50,14 +50,10 @@ export function gpuDevice(reading: GpuReading, uuid: string) {
     warn('ecc-pending', `${uuid}: ECC is ${words(ecc.current)}, but will be ${words(ecc.pending)} after its next reset.`);
   }
   const device: Device = {
-    kind: 'gpu',
-    vendor: 'nvidia',
-    uuid,
-    parent: null,
+    ...unknownGpu('nvidia', uuid, model ?? 'unknown'),
     index: read('index', 'index', idOf),
     minor: read('minor', 'minor number', idOf),
     pciId,
-    model: model ?? 'unknown',
     memoryMiB,
     memoryUsedMiB,
     ...architectureOf(model ?? '', plainName(facts.architecture)),

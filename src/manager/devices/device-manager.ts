@@ -103,30 +103,46 @@ export class DeviceManager {
       say: ({ message }) => log.warn('kernel log', { reason: message }),
     });
     const slots = (): readonly Slot[] => reconciler.slots;
-    const isLooking = (): boolean => this.#probe.isLooking;
-    this.use = new DeviceUses({ clock, runner: this.#tools, isLooking, slots });
-    this.registry = this.#openRegistry();
-    this.watch = this.#openWatch();
-    const { registry } = this;
+    this.use = new DeviceUses({ clock, slots, runner: this.#tools, isLooking: () => this.#probe.isLooking });
+    const registry = this.#openRegistry();
+    const { bootId, owner } = store;
+    const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => parts.runtime(slot.runtime).groupsOf(agent);
     const recheck = (uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> => this.verifier.recheck(uuid, signal);
+    const shared = { clock, log, store, registry, slots, bootId, owner, groupsOf, recheck };
+    this.registry = registry;
+    this.watch = new DeviceWatch({
+      ...shared,
+      probe: this.#probe,
+      kernel: this.#kernel,
+      // The processes that a simulated tool reports are not this host's.
+      ...(runner !== undefined && root !== null && { proc: join(root, 'proc') }),
+      listener: {
+        idle: (look, devices) => this.verifier.idle(look, devices),
+        looked: (inventory) => {
+          this.use.looked(inventory);
+          parts.fingerprints.looked(inventory);
+        },
+        hold: (why) => this.#hold(why),
+      },
+    });
     this.quarantine = new Quarantine({
-      clock,
-      log,
-      registry,
-      recheck,
-      bootId: store.bootId,
+      ...shared,
       repair: (uuid, reason) => {
         const { pciId = null } = registry.device(uuid) ?? registry.known.get(uuid) ?? {};
         this.#repair.put({ uuid, pciId, reason });
       },
     });
     this.#repair = new Repair({ clock, log, path, command: parts.repair, recheck: (uuid) => this.quarantine.look(uuid) });
-    this.verifier = this.#openVerifier();
+    this.verifier = new Verifier({
+      ...shared,
+      watch: this.watch,
+      quarantine: this.quarantine,
+      isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
+      isStopping: () => reconciler.stopping,
+      missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, this.#at('dev')))),
+    });
     this.reservations = new Reservations({
-      clock,
-      log,
-      registry,
-      recheck,
+      ...shared,
       quarantine: this.quarantine,
       isBusy: (uuid) =>
         slots()
@@ -151,52 +167,13 @@ export class DeviceManager {
     });
   }
 
-  #openWatch(): DeviceWatch {
-    const { clock, fingerprints, host, log, pools, reconciler, store } = this.#parts;
-    return new DeviceWatch({
-      clock,
-      log,
-      registry: this.registry,
-      probe: this.#probe,
-      kernel: this.#kernel,
-      groupsOf: this.#groupsOf,
-      owner: store.owner,
-      // The processes that a simulated tool reports are not this host's.
-      ...(host.runner !== undefined && host.root !== null && { proc: join(host.root, 'proc') }),
-      slots: () => reconciler.slots,
-      listener: {
-        idle: (look, devices) => this.verifier.idle(look, devices),
-        looked: (inventory) => {
-          this.use.looked(inventory);
-          fingerprints.looked(inventory);
-        },
-        hold: (why) => {
-          const pauses = pools.flatMap(({ name }) => this.#poolNamed(name)?.pause ?? []);
-          const changed = pauses.filter((pause) => (why === null ? pause.release('devices') : pause.hold('devices', why)));
-          if (changed.length > 0) reconciler.replanAll();
-        },
-      },
-    });
+  /** Keeps the pools from new agents, with the reason; null lets them continue. */
+  #hold(why: string | null): void {
+    const { pools, reconciler } = this.#parts;
+    const pauses = pools.flatMap(({ name }) => this.#poolNamed(name)?.pause ?? []);
+    const changed = pauses.filter((pause) => (why === null ? pause.release('devices') : pause.hold('devices', why)));
+    if (changed.length > 0) reconciler.replanAll();
   }
-
-  #openVerifier(): Verifier {
-    const { clock, log, reconciler, store } = this.#parts;
-    const { registry, watch, quarantine } = this;
-    return new Verifier({
-      clock,
-      log,
-      registry,
-      store,
-      watch,
-      quarantine,
-      groupsOf: this.#groupsOf,
-      isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
-      isStopping: () => reconciler.stopping,
-      missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, this.#at('dev')))),
-    });
-  }
-
-  readonly #groupsOf = (slot: Slot, agent: AgentId): readonly string[] => this.#parts.runtime(slot.runtime).groupsOf(agent);
 
   #poolNamed(name: string): Pool | undefined {
     return this.#parts.reconciler.pools.find((pool) => pool.config.name === name);
