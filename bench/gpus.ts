@@ -6,10 +6,10 @@ import type { PoolConfig } from '../src/config/config.ts';
 import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
 import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
-import { createDeviceWatch } from '../src/manager/devices/device-watch.ts';
+import { DeviceWatch } from '../src/manager/devices/device-watch.ts';
 import { KnownDevices } from '../src/manager/devices/known-devices.ts';
 import { createDeviceRegistry } from '../src/manager/devices/registry.ts';
-import { createVerifier } from '../src/manager/devices/verification.ts';
+import { Verifier } from '../src/manager/devices/verification.ts';
 import { openStore } from '../src/store/store.ts';
 import { systemClock as clock } from '../src/system/system-clock.ts';
 import { noKernelLook } from '../test/kit/gpu.ts';
@@ -62,7 +62,7 @@ export async function proving(rounds: number): Promise<Stats> {
       changed() {},
     });
     const log = { info() {}, warn() {}, error() {} };
-    const watch = createDeviceWatch({
+    const watch = new DeviceWatch({
       clock,
       log,
       registry,
@@ -73,7 +73,7 @@ export async function proving(rounds: number): Promise<Stats> {
       groupsOf: () => [],
       listener: { idle() {}, looked() {}, hold() {} },
     });
-    const verifier = createVerifier({
+    const verifier = new Verifier({
       clock,
       log,
       registry,

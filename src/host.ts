@@ -282,7 +282,7 @@ export async function openHost(given: HostParts) {
     /** Looks at everything once, then lets the loop decide and act. */
     async start(): Promise<void> {
       const demanded = (pool: string) => {
-        deviceManager?.registry.demanded(pool);
+        deviceManager?.registry.demandChanged(pool);
         // A job that a machine takes now waits no more.
         machines?.jobs?.look();
         countWaiting(pool);

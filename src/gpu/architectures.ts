@@ -29,11 +29,11 @@ const modelNames = Object.entries(known.models).flatMap(([capability, names]) =>
 
 /** Both, as far as they are known. The name of the model never overrules the architecture `named` by the driver. */
 export function architectureOf(model: string, named: string | null): Pick<Device, 'computeCapability' | 'architecture'> {
-  const said = named === null ? null : fullName(named);
+  const own = named === null ? null : fullName(named);
   const byModel = capabilityOfModel(model);
-  if (said === null) return { computeCapability: byModel, architecture: architectures.get(byModel ?? '') ?? null };
-  const isOther = byModel !== null && architectures.get(byModel) !== said;
-  return { computeCapability: (isOther ? null : byModel) ?? onlyCapability(said), architecture: said };
+  if (own === null) return { computeCapability: byModel, architecture: architectures.get(byModel ?? '') ?? null };
+  const isOther = byModel !== null && architectures.get(byModel) !== own;
+  return { computeCapability: (isOther ? null : byModel) ?? onlyCapability(own), architecture: own };
 }
 
 /** The compute capability that all cards of this name have; null for a name that is not known. */

@@ -1,23 +1,39 @@
 /** What is known of a device before a job has it, and what its proof compares with that. */
-import type { Device, Health, Inventory } from './inventory.ts';
-import type { KernelMark } from './kernel-log.ts';
+import { z } from 'zod';
+import type { Inventory } from './inventory.ts';
 import type { KernelLook } from './kernel-reader.ts';
 import type { Ours, ProcessOwner } from './processes.ts';
 
-/** What a device showed just before an agent was released to it. Plain JSON; stored with the agent. */
-export type Baseline = Pick<Device, 'uuid' | 'pciId' | 'computeMode' | 'persistence' | 'settings' | 'parent' | 'mig' | 'ecc'> & {
+const modes = z.enum(['enabled', 'disabled']);
+const gpuMig = z.object({ mode: modes, pending: modes.nullable() });
+const place = z.number().nullable();
+const migInstance = z.object({ profile: z.string().nullable(), gpuInstance: place, computeInstance: place });
+
+/** What a device showed just before an agent was released to it. Stored with the agent. */
+export const baseline = z.object({
+  uuid: z.string(),
+  pciId: z.string().nullable(),
+  computeMode: z.string().nullable(),
+  persistence: z.boolean().nullable(),
+  /** A baseline of an older manager does not have it. */
+  settings: z.string().nullable().default(null),
+  parent: z.string().nullable(),
+  mig: z.union([gpuMig, migInstance]).nullable(),
+  ecc: z.object({ current: z.boolean(), pending: z.boolean() }).nullable(),
   /** Id of the boot; counters and the driver start anew with another one. */
-  readonly boot: string | null;
-  readonly driver: string | null;
+  boot: z.string().nullable(),
+  driver: z.string().nullable(),
   /** MiB in use apart from the residents' memory: the least that was seen on this device in this boot. */
-  readonly memoryMiB: number | null;
-  readonly uncorrectedErrors: number | null;
-  readonly health: Health['state'];
+  memoryMiB: z.number().nullable(),
+  uncorrectedErrors: z.number().nullable(),
+  health: z.enum(['ok', 'failed', 'unknown']),
   /** Whether the tool lists its processes. */
-  readonly listsProcesses: boolean;
+  listsProcesses: z.boolean(),
   /** End of the kernel log then. */
-  readonly mark: KernelMark;
-};
+  mark: z.object({ seq: z.number().nullable(), at: z.number().nullable() }),
+});
+
+export type Baseline = Readonly<z.infer<typeof baseline>>;
 
 /** One look at one device. All times but `wall` are of one monotonic clock, in ms. */
 export interface ProofInput {

@@ -37,17 +37,17 @@ function differ(how: string): GpuFinding {
 
 /** Readings of each card: by PCI address, else by the tool's number, else by id. `without`: how many cards have none of these. */
 export function byCard<C extends Listed>(readings: readonly Reading<C>[]) {
-  const said = readings.flatMap(({ source, cards }) => cards.map((card) => ({ card, number: `${source} ${card.index}` })));
+  const listed = readings.flatMap(({ source, cards }) => cards.map((card) => ({ card, number: `${source} ${card.index}` })));
   const groups = new Map<string, C[]>();
   const addresses = new Map<string, string>();
-  for (const { card, number } of said) {
+  for (const { card, number } of listed) {
     if (card.pciId === null) continue;
     if (card.index !== null) addresses.set(number, card.pciId);
     groups.set(card.pciId, [...(groups.get(card.pciId) ?? []), card]);
   }
-  const alone = said.filter(({ card }) => card.pciId === null);
+  const alone = listed.filter(({ card }) => card.pciId === null);
   let without = 0;
-  for (const [number, same] of Map.groupBy(alone, (one) => one.number)) {
+  for (const [number, same] of Map.groupBy(alone, ({ number }) => number)) {
     const cards = same.map(({ card }) => card);
     const id = cards.find((card) => card.uniqueId != null)?.uniqueId ?? null;
     const owners = [...groups].filter(([, group]) => id !== null && group.some((card) => card.uniqueId === id));

@@ -3,10 +3,39 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { attempt } from '../base/errors.ts';
 import { readProcVersion } from './nvidia/values.ts';
-import { readPci, readText } from './pci.ts';
+import { type PciCard, readPci, readText } from './pci.ts';
 import type { ToolRun, ToolRunner } from './run.ts';
 
-export type GpuHostFacts = Awaited<ReturnType<typeof readHostFacts>>;
+export interface GpuHostFacts extends ToolFacts {
+  readonly cards: readonly PciCard[] | null;
+  /** How many NVSwitches the board has. */
+  readonly switches: number;
+  /** Modules of the running kernel. */
+  readonly modules: ReadonlySet<string> | null;
+  /** Version of NVIDIA's module; null when it is not loaded. */
+  readonly module: string | null;
+  /** `ID` and `ID_LIKE` of os-release. */
+  readonly distribution: readonly string[];
+  /** Whether there is an `nvidia-smi`. */
+  readonly hasTool: boolean;
+}
+
+interface ToolFacts {
+  readonly secureBoot: boolean | null;
+  readonly toolkit: Toolkit;
+  /** What `nvidia-container-cli` finds; null where it is missing. */
+  readonly cli: { readonly driver: string | null; readonly failure: string | null } | null;
+  /** Whether the unit is active. */
+  readonly persistenced: boolean | null;
+  readonly fabricManager: FabricManager;
+  /** Whether unattended upgrades may replace the driver under running jobs: `open` are such packages. null without APT. */
+  readonly apt: { readonly unattended: boolean; readonly open: readonly string[] } | null;
+}
+
+interface FabricManager {
+  readonly active: boolean | null;
+  readonly version: string | null;
+}
 
 /** NVIDIA's container toolkit. `version`: null for one that does not report it, from before `nvidia-ctk`. */
 type Toolkit = { readonly kind: 'missing' } | { readonly kind: 'there'; readonly version: string | null };
@@ -22,7 +51,7 @@ interface HostFactsOptions {
   readonly signal?: AbortSignal;
 }
 
-export async function readHostFacts(options: HostFactsOptions) {
+export async function readHostFacts(options: HostFactsOptions): Promise<GpuHostFacts> {
   const { runner, sys = '/sys', proc = '/proc', etc = '/etc', limit = 10_000, signal } = options;
   const run = (tool: string, ...args: string[]) => runner.run(tool, args, { limit, ...(signal && { signal }) });
   const has = async (tool: string) => (await runner.find(tool)) !== null;
@@ -34,14 +63,18 @@ export async function readHostFacts(options: HostFactsOptions) {
     readDistribution(etc),
     has('nvidia-smi'),
   ]);
-  /** Version of NVIDIA's module; null when it is not loaded. */
   const module = procVersion === null ? null : readProcVersion(procVersion);
   const isNvidia = cards === null || hasTool || cards.some((card) => card.vendor === 'nvidia');
-  const tools = isNvidia ? await askTools(run, has, sys, switches) : nothingAsked;
+  const tools = isNvidia ? await queryTools(run, has, sys, switches) : nothingAsked;
   return { cards, switches, modules, module, distribution, hasTool, ...tools };
 }
 
-async function askTools(run: ToolRun, has: (tool: string) => Promise<boolean>, sys: string, switches: number) {
+async function queryTools(
+  run: ToolRun,
+  has: (tool: string) => Promise<boolean>,
+  sys: string,
+  switches: number,
+): Promise<ToolFacts> {
   const [secureBoot, toolkit, cli, persistenced, fabricManager, apt] = await Promise.all([
     readSecureBoot(sys, run),
     readToolkit(run, has),
@@ -54,8 +87,8 @@ async function askTools(run: ToolRun, has: (tool: string) => Promise<boolean>, s
   return { secureBoot, toolkit, cli, persistenced, fabricManager, apt };
 }
 
-const noFabric: Awaited<ReturnType<typeof readFabricManager>> = { active: null, version: null };
-const nothingAsked: Awaited<ReturnType<typeof askTools>> = {
+const noFabric: FabricManager = { active: null, version: null };
+const nothingAsked: ToolFacts = {
   secureBoot: null,
   toolkit: { kind: 'missing' },
   cli: null,
@@ -107,7 +140,7 @@ async function readToolkit(run: ToolRun, has: (tool: string) => Promise<boolean>
 }
 
 /** The driver that `nvidia-container-cli info` finds, as a container's hook does; else why it failed, in its own words. */
-async function readCli(run: ToolRun): Promise<{ readonly driver: string | null; readonly failure: string | null } | null> {
+async function readCli(run: ToolRun): Promise<ToolFacts['cli']> {
   const reply = await run('nvidia-container-cli', 'info');
   if (reply.missing) return null;
   if (reply.hung) return { driver: null, failure: 'it timed out' };
@@ -115,8 +148,8 @@ async function readCli(run: ToolRun): Promise<{ readonly driver: string | null; 
   if (reply.code === 0) return { driver, failure: null };
   // "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch".
   const lines = reply.output.split('\n').map((line) => line.trim());
-  const said = lines.findLast((line) => /error|failed/i.test(line)) ?? lines.findLast((line) => line !== '') ?? '';
-  const failure = said.replace(/^nvidia-container-cli: /, '').replace(/\.$/, '');
+  const line = lines.findLast((line) => /error|failed/i.test(line)) ?? lines.findLast((line) => line !== '') ?? '';
+  const failure = line.replace(/^nvidia-container-cli: /, '').replace(/\.$/, '');
   return { driver, failure: failure.slice(0, 200) || `it ended with exit code ${reply.code}` };
 }
 
@@ -127,7 +160,7 @@ async function isActive(unit: string, run: ToolRun): Promise<boolean | null> {
   return state === undefined ? null : state === 'active' || state === 'reloading';
 }
 
-async function readFabricManager(run: ToolRun): Promise<{ readonly active: boolean | null; readonly version: string | null }> {
+async function readFabricManager(run: ToolRun): Promise<FabricManager> {
   const [active, reply] = await Promise.all([isActive('nvidia-fabricmanager', run), run('nv-fabricmanager', '--version')]);
   return { active, version: reply.missing ? null : (/\b(\d{3,4}\.\d+(?:\.\d+)?)\b/.exec(reply.output)?.[1] ?? null) };
 }
@@ -136,11 +169,7 @@ async function readFabricManager(run: ToolRun): Promise<{ readonly active: boole
 const ofDriver =
   /^(?:libnvidia-(?:compute|ml|cfg|common|gpucomp)|libcuda1|nvidia-(?:driver|kernel|dkms|open|utils|compute-utils|headless|smi|modprobe|firmware)|linux-(?:modules|objects|signatures)-nvidia|cuda-drivers)/;
 
-/** Whether unattended upgrades may replace the driver under running jobs: `open` are such packages. null without APT. */
-async function readApt(
-  run: ToolRun,
-  has: (tool: string) => Promise<boolean>,
-): Promise<{ unattended: boolean; open: string[] } | null> {
+async function readApt(run: ToolRun, has: (tool: string) => Promise<boolean>): Promise<ToolFacts['apt']> {
   const [hasApt, hasUpgrades] = await Promise.all([has('apt-config'), has('unattended-upgrade')]);
   if (!hasApt) return null;
   const [config, holds, packages] = await Promise.all([

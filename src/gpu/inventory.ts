@@ -3,8 +3,7 @@
  * which never means free or healthy. After a look that is not `complete`, no device may be considered gone.
  */
 
-import { comparePci } from './pci.ts';
-import type { Vendor } from './vendor.ts';
+import { comparePci, type Vendor } from './pci.ts';
 
 export interface Inventory {
   /** False when a tool hung, failed or printed half: `devices` are there, and any that are not listed are unknown. */

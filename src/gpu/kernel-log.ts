@@ -48,13 +48,13 @@ export function createKernelParser(): (line: string) => KernelEvent[] {
   let begun: { readonly pciId: string; readonly head: Head; readonly text: string; readonly left: number } | null = null;
 
   const read = (head: Head, body: string | null, whole: string): KernelEvent[] => {
-    const said = body ?? whole;
-    if (begun !== null && /\bfallen off the bus\b/.test(said) && !gpuLine.test(said) && !xidLine.test(said)) {
-      const event = make('fallen-off', begun.pciId, begun.head, `${begun.text} ${said}`);
+    const sentence = body ?? whole;
+    if (begun !== null && /\bfallen off the bus\b/.test(sentence) && !gpuLine.test(sentence) && !xidLine.test(sentence)) {
+      const event = make('fallen-off', begun.pciId, begun.head, `${begun.text} ${sentence}`);
       begun = null;
       return [event];
     }
-    if (begun !== null) begun = begun.left > 1 ? { ...begun, text: `${begun.text} ${said}`, left: begun.left - 1 } : null;
+    if (begun !== null) begun = begun.left > 1 ? { ...begun, text: `${begun.text} ${sentence}`, left: begun.left - 1 } : null;
     if (body === null) return [];
     const xid = xidLine.exec(body);
     if (xid !== null) {

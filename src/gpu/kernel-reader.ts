@@ -9,12 +9,20 @@ import { finding } from './finding.ts';
 import type { GpuFinding } from './inventory.ts';
 import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-log.ts';
 
-export type KernelLog = ReturnType<typeof createKernelLog>;
-/**
- * What the kernel log contains now. `lost`: records were overwritten before they could be read, so that an error may have been missed.
- * `mark`: its end. Stored with an agent's baseline, it tells what came later.
- */
-export type KernelLook = Readonly<Awaited<ReturnType<KernelLog['look']>>>;
+export interface KernelLog extends Disposable {
+  /** Reads what is new. Never rejects; concurrent looks share one. */
+  look(): Promise<KernelLook>;
+}
+
+/** What the kernel log contains now. */
+export interface KernelLook {
+  readonly readable: boolean;
+  readonly events: readonly KernelEvent[];
+  /** Records were overwritten before they could be read, so that an error may have been missed. */
+  readonly lost: boolean;
+  /** Its end. Stored with an agent's baseline, it tells what came later. */
+  readonly mark: KernelMark;
+}
 
 interface KernelLogOptions {
   /** Default `/dev/kmsg`. */
@@ -34,14 +42,14 @@ const mostReads = 100_000;
 /** Different events kept. */
 const mostEvents = 2_000;
 
-export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOptions) {
+export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOptions): KernelLog {
   const buffer = Buffer.alloc(recordSize);
   const events = new Map<string, KernelEvent>();
   let source: Source | null = null;
   let lastSeq: number | null = null;
   let isLost = false;
-  let said = false;
-  let running: ReturnType<typeof look> | null = null;
+  let isReported = false;
+  let running: Promise<KernelLook> | null = null;
 
   const keep = (event: KernelEvent): void => {
     const key = [event.kind, event.pciId, event.xid, event.gpuInstance].join(' ');
@@ -88,18 +96,17 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
     if (fd !== undefined) attempt(() => closeSync(fd));
   };
 
-  const look = async () => {
+  const look = async (): Promise<KernelLook> => {
     const why = await readAll();
     const readable = why === null;
-    if (!readable && !said) say?.(unreadable(`The kernel log ${path} cannot be read: ${why}.`));
-    said = !readable;
-    const mark: KernelMark = { seq: readable ? lastSeq : null, at: uptime() };
+    if (!readable && !isReported) say?.(unreadable(`The kernel log ${path} cannot be read: ${why}.`));
+    isReported = !readable;
+    const mark = { seq: readable ? lastSeq : null, at: uptime() };
     return { readable, events: [...events.values()], lost: isLost, mark };
   };
 
   return {
-    /** Reads what is new. Never rejects; concurrent looks share one. */
-    look(): ReturnType<typeof look> {
+    look() {
       running ??= look().finally(() => {
         running = null;
       });

@@ -33,7 +33,12 @@ import { jsonOf } from '../system/json.ts';
 const content = z.object({ owner: z.string(), stateDir: z.string(), boot: z.string(), pid: z.int() });
 type LockHolder = z.infer<typeof content>;
 
-export type DeviceLocks = ReturnType<typeof createLocks>;
+export interface DeviceLocks {
+  /** Takes the lock, or has it already: null. Otherwise which manager has it, in words that say what to do. */
+  take(uuid: DeviceId): string | null;
+  /** Gives up all but these. */
+  keep(uuids: ReadonlySet<DeviceId>): void;
+}
 
 export interface LockOptions {
   /** A folder of this host that a boot empties: `lockDirectory`. */
@@ -63,12 +68,12 @@ export function lockDirectory(folders = process.getuid?.() === 0 ? [ofRoot] : sh
   return folders.find(isWritable) ?? folders.at(-1) ?? ofRoot;
 }
 
-export function createLocks(options: LockOptions) {
+export function createLocks(options: LockOptions): DeviceLocks {
   const { dir, owner, stateDir, bootId, isJob = () => false } = options;
   const root = options.root ?? process.getuid?.() === 0;
   const usual = [ofRoot, ...shared];
   const folders = [...new Set([dir, ...(options.others ?? (usual.includes(dir) ? usual : []))])];
-  const isMine = ({ holder, uid }: Found) => uid === process.getuid?.() && holder?.owner === owner && holder.boot === bootId;
+  const isMine = ({ holder, uid }: LockFile) => uid === process.getuid?.() && holder?.owner === owner && holder.boot === bootId;
   const mine = new Set(locksIn(dir).flatMap((lock) => (isMine(lock) ? lock.uuid : [])));
 
   // A manager of this owner that was killed while it wrote a lock left a file that only this owner knows.
@@ -76,7 +81,7 @@ export function createLocks(options: LockOptions) {
     if (name.startsWith(beginning(owner)) && name.endsWith(unfinished)) remove(join(dir, name));
 
   /** Found by name and not by reading the folder, which anyone may have filled. */
-  const others = (uuid: DeviceId): Found | undefined =>
+  const others = (uuid: DeviceId): LockFile | undefined =>
     folders
       .filter(isFolder)
       .flatMap((folder) => [pathOf(folder, uuid, `@${encodeURIComponent(bootId)}`), pathOf(folder, uuid)])
@@ -84,8 +89,7 @@ export function createLocks(options: LockOptions) {
       .find((lock) => !isJob(lock.uid) && !isMine(lock) && (lock.holder === null || lock.holder.boot === bootId));
 
   return {
-    /** Takes the lock, or has it already: null. Otherwise which manager has it, in words that say what to do. */
-    take(uuid: DeviceId): string | null {
+    take(uuid) {
       if (mine.has(uuid)) return null;
       const path = pathOf(dir, uuid, `@${encodeURIComponent(bootId)}`);
       let made = false;
@@ -109,8 +113,7 @@ export function createLocks(options: LockOptions) {
         if (lock.uuid === uuid && lock.holder !== null && lock.holder.boot !== bootId) remove(lock.path);
       return null;
     },
-    /** Gives up all but these. */
-    keep(uuids: ReadonlySet<DeviceId>): void {
+    keep(uuids) {
       const gone = folders.flatMap(locksIn).filter((lock) => isMine(lock) && !uuids.has(lock.uuid));
       const stuck = new Set(gone.filter(({ path }) => !remove(path)).map(({ uuid }) => uuid));
       for (const uuid of mine) if (!uuids.has(uuid) && !stuck.has(uuid)) mine.delete(uuid);
@@ -122,7 +125,7 @@ function pathOf(folder: string, uuid: DeviceId, boot = ''): string {
   return join(folder, `${encodeURIComponent(uuid)}${boot}.lock`);
 }
 
-interface Found {
+interface LockFile {
   /** null for an invalid lock: a newer manager, or a failing disk, may have written it. */
   readonly holder: LockHolder | null;
   readonly path: string;
@@ -130,14 +133,14 @@ interface Found {
 }
 
 /** The locks in a folder; empty where it cannot be read. */
-export function locksIn(dir: string): readonly (Found & { readonly uuid: DeviceId })[] {
+export function locksIn(dir: string): readonly (LockFile & { readonly uuid: DeviceId })[] {
   if (!isFolder(dir)) return [];
   return namesIn(dir).flatMap((name) => {
     const device = /^([^@]+)(?:@[^@]+)?\.lock$/.exec(name)?.[1];
     if (device === undefined) return [];
     const uuid = attempt(() => decodeURIComponent(device));
-    const found = attempt(() => read(join(dir, name)));
-    return found === null || uuid === null ? [] : [{ ...found, uuid }];
+    const lock = attempt(() => read(join(dir, name)));
+    return lock === null || uuid === null ? [] : [{ ...lock, uuid }];
   });
 }
 
@@ -157,7 +160,7 @@ function isFolder(path: string): boolean {
 }
 
 /** null for a file that is not a lock. @throws where it is unknown whether it is one, and so who has the device */
-function read(path: string): Found | null {
+function read(path: string): LockFile | null {
   let fd: number;
   try {
     fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
@@ -177,7 +180,7 @@ function read(path: string): Found | null {
   }
 }
 
-function heldBy({ holder, path, uid }: Found): string {
+function heldBy({ holder, path, uid }: LockFile): string {
   const who = uid === process.getuid?.() ? '' : ` of user ${uid}`;
   if (holder === null) return `another onejob${who} has it (its lock ${path} is invalid)`;
   return `another onejob${who} has it (pid ${holder.pid}, state in ${holder.stateDir}; its lock is ${path})`;
@@ -216,15 +219,15 @@ function remove(path: string): boolean {
 /** @throws Error where the folder is not as it must be */
 function open(dir: string, root: boolean): void {
   mkdirSync(dir, { recursive: true, mode: 0o755 });
-  const found = lstatSync(dir);
-  if (!found.isDirectory()) throw new Error(`${dir} is not a folder`);
-  const isOwn = found.uid === process.getuid?.();
+  const folder = lstatSync(dir);
+  if (!folder.isDirectory()) throw new Error(`${dir} is not a folder`);
+  const isOwn = folder.uid === process.getuid?.();
   if (root) {
-    if (!isOwn) throw new Error(`${dir} belongs to user ${found.uid}: remove it`);
-    if ((found.mode & 0o7777) !== 0o755) chmodSync(dir, 0o755);
+    if (!isOwn) throw new Error(`${dir} belongs to user ${folder.uid}: remove it`);
+    if ((folder.mode & 0o7777) !== 0o755) chmodSync(dir, 0o755);
   }
   // Like /tmp: anyone may lock a device, and nobody may remove another's lock. The mode may be unset after a crash.
-  else if (isOwn && (found.mode & 0o7777) !== 0o1777) chmodSync(dir, 0o1777);
+  else if (isOwn && (folder.mode & 0o7777) !== 0o1777) chmodSync(dir, 0o1777);
 }
 
 function isWritable(dir: string): boolean {

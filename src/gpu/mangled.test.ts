@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { anyCharacter } from '../../test/support/any-character.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
-import { intelInventory, looksLikeIntel } from './intel/intel.ts';
+import { intelInventory, looksLikeIntel } from './intel/xpu-smi.ts';
 import type { Inventory } from './inventory.ts';
 
 const folder = join(import.meta.dirname, '../../test/fixtures/gpu');

@@ -4,7 +4,9 @@
  */
 import { readdir, readFile, readlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import type { Vendor } from './vendor.ts';
+
+/** Vendors whose devices onejob can grant. */
+export type Vendor = 'nvidia' | 'amd' | 'intel';
 
 /** A GPU on the bus, with or without a driver. */
 export interface PciCard {

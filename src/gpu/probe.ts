@@ -1,13 +1,13 @@
 /** Looks at this host's GPUs, one look at a time, in bounded time whatever a driver does. A look never fails because of a tool. */
 import { abortable } from '../base/abortable.ts';
 import { systemClock } from '../system/system-clock.ts';
-import { askAmd } from './amd/ask.ts';
-import { type Asking, hungHint } from './asking.ts';
+import { queryAmd } from './amd/query.ts';
 import { finding, withFindings } from './finding.ts';
-import { createIntel } from './intel/intel.ts';
+import { createIntelQuery } from './intel/query.ts';
 import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
-import { askNvidia } from './nvidia/ask.ts';
+import { queryNvidia } from './nvidia/query.ts';
 import { readPci } from './pci.ts';
+import { hungHint, type ProbeContext } from './probe-context.ts';
 import { createRunner, type ToolRunner, vendorFolders } from './run.ts';
 import { type Near, parseLinks, readTopology } from './topology.ts';
 
@@ -18,7 +18,14 @@ export interface LookOptions {
   readonly signal?: AbortSignal;
 }
 
-export type Probe = ReturnType<typeof createProbe>;
+export interface Probe extends Disposable {
+  /** How close the devices seen last are; always 0 unless `topology` is set. */
+  readonly near: Near;
+  /** Whether a look is in progress. */
+  readonly isLooking: boolean;
+  /** The host's GPUs. Rejects only with the reason of an aborted signal, or when the probe is closed. */
+  look(options?: LookOptions): Promise<Inventory>;
+}
 
 export interface ProbeOptions {
   /** Folders of the tools, as `$PATH`. Not used with `runner`. */
@@ -41,110 +48,120 @@ export interface ProbeOptions {
   readonly now?: () => number;
 }
 
+/** A look on its way, or the last one. */
 interface Flight {
   readonly begun: number;
   readonly done: Promise<Inventory>;
 }
 
-export function createProbe(options: ProbeOptions) {
-  const { sys = '/sys', proc = '/proc', folders = vendorFolders, limit = 10_000, firstLimit = 30_000, maxAge = 1_000 } = options;
-  const now = options.now ?? systemClock.now;
-  const runner = options.runner ?? createRunner({ path: [options.path, ...folders].join(':') });
-  const closed = new AbortController();
-  const askIntel = createIntel();
-  const amdNames = new Map<string, string>();
+export function createProbe(options: ProbeOptions): Probe {
+  return new HostProbe(options);
+}
+
+class HostProbe implements Probe {
+  readonly #options: ProbeOptions;
+  readonly #now: () => number;
+  readonly #runner: ToolRunner;
+  readonly #closed = new AbortController();
+  readonly #queryIntel = createIntelQuery();
+  readonly #amdNames = new Map<string, string>();
   /** Looks in a row in which a tool timed out: from 2 on the host's GPUs must not be used. */
-  let timeouts = 0;
-  let near: Near = () => 0;
-  let placed = '';
+  #timeouts = 0;
+  near: Near = () => 0;
+  /** The GPUs that `near` is for. */
+  #placed = '';
   /** ms of the slowest call that ended in its time; null before the first. */
-  let slowest: number | null = null;
-  let last: Flight | null = null;
-  let running: Flight | null = null;
-  let next: Promise<Flight> | null = null;
+  #slowest: number | null = null;
+  #last: Flight | null = null;
+  #running: Flight | null = null;
+  #next: Promise<Flight> | null = null;
 
-  // Without persistence mode each call wakes every card: with eight of them that takes longer than a hang elsewhere.
-  const limitNow = () => (slowest === null ? firstLimit : Math.min(firstLimit, Math.max(limit, 2 * slowest)));
+  constructor(options: ProbeOptions) {
+    this.#options = options;
+    this.#now = options.now ?? systemClock.now;
+    this.#runner = options.runner ?? createRunner({ path: [options.path, ...(options.folders ?? vendorFolders)].join(':') });
+  }
 
-  const ask = async (): Promise<Inventory> => {
+  get isLooking(): boolean {
+    return this.#running !== null;
+  }
+
+  async look({ maxAge: age = this.#options.maxAge ?? 1_000, signal }: LookOptions = {}): Promise<Inventory> {
+    signal?.throwIfAborted();
+    this.#closed.signal.throwIfAborted();
+    const isYoung = (flight: Flight): boolean => age > 0 && this.#now() - flight.begun <= age;
+    if (this.#last !== null && isYoung(this.#last)) return this.#last.done;
+    const running = this.#running;
+    const flight = running === null ? (this.#next ?? this.#begin()) : isYoung(running) ? running : this.#follow(running);
+    const done = Promise.resolve(flight).then((landing) => landing.done);
+    return signal === undefined ? done : abortable(done, signal);
+  }
+
+  [Symbol.dispose](): void {
+    this.#closed.abort(new Error('the probe is closed'));
+  }
+
+  #begin(): Flight {
+    const flight: Flight = { begun: this.#now(), done: this.#query() };
+    this.#running = flight;
+    const land = (landed: Flight | null) => () => {
+      this.#running = null;
+      this.#last = landed ?? this.#last;
+    };
+    flight.done.then(land(flight), land(null));
+    return flight;
+  }
+
+  /** A look that begins after `after`, shared by all who cannot use that one. */
+  #follow(after: Flight): Promise<Flight> {
+    this.#next ??= after.done
+      .catch(() => {})
+      .then(() => {
+        this.#next = null;
+        return this.#begin();
+      });
+    return this.#next;
+  }
+
+  async #query(): Promise<Inventory> {
+    const { sys = '/sys', proc = '/proc', topology } = this.#options;
     const hung = new Set<string>();
-    const asking: Asking = {
+    const context: ProbeContext = {
       sys,
       proc,
       pci: await readPci(sys),
-      has: async (tool) => (await runner.find(tool)) !== null,
-      async run(tool, ...args) {
-        const begun = now();
-        const reply = await runner.run(tool, args, { limit: limitNow(), signal: closed.signal });
+      has: async (tool) => (await this.#runner.find(tool)) !== null,
+      run: async (tool, ...args) => {
+        const begun = this.#now();
+        const reply = await this.#runner.run(tool, args, { limit: this.#limit(), signal: this.#closed.signal });
         if (reply.hung) hung.add(tool);
-        else if (!reply.missing) slowest = Math.max(slowest ?? 0, now() - begun);
+        else if (!reply.missing) this.#slowest = Math.max(this.#slowest ?? 0, this.#now() - begun);
         return reply;
       },
     };
     // One vendor after the other: two drivers in trouble at the same time are two causes mixed into one.
-    const found = [await askNvidia(asking), await askAmd(asking, amdNames), await askIntel(asking)];
-    timeouts = hung.size > 0 ? timeouts + 1 : 0;
-    const merged = mergeInventories(found);
-    if (options.topology === true) await findNear(merged, asking);
-    return withFindings(merged, timeouts > 1 ? [keepsHanging([...hung], timeouts)] : []);
-  };
+    const vendors = [await queryNvidia(context), await queryAmd(context, this.#amdNames), await this.#queryIntel(context)];
+    this.#timeouts = hung.size > 0 ? this.#timeouts + 1 : 0;
+    const host = mergeInventories(vendors);
+    if (topology === true) await this.#readTopology(host, context);
+    return withFindings(host, this.#timeouts > 1 ? [keepsHanging([...hung], this.#timeouts)] : []);
+  }
 
-  const findNear = async ({ devices }: Inventory, asking: Asking): Promise<void> => {
+  /** Without persistence mode each call wakes every card: with eight of them that takes longer than a hang elsewhere. */
+  #limit(): number {
+    const { limit = 10_000, firstLimit = 30_000 } = this.#options;
+    return this.#slowest === null ? firstLimit : Math.min(firstLimit, Math.max(limit, 2 * this.#slowest));
+  }
+
+  async #readTopology({ devices }: Inventory, { run, sys }: ProbeContext): Promise<void> {
     const gpus = devices.filter((device) => device.kind === 'gpu');
     const set = gpus.map(({ uuid, pciId }) => `${uuid} ${pciId}`).join();
-    if (set === placed) return;
+    if (set === this.#placed) return;
     const several = gpus.filter((device) => device.vendor === 'nvidia').length > 1;
-    const table = several ? await asking.run('nvidia-smi', 'topo', '-m') : null;
-    near = await readTopology(sys, devices, parseLinks(table?.code === 0 ? table.output : ''));
-    placed = set;
-  };
-
-  const begin = (): Flight => {
-    const flight: Flight = { begun: now(), done: ask() };
-    running = flight;
-    const land = (landed: Flight | null) => () => {
-      running = null;
-      last = landed ?? last;
-    };
-    flight.done.then(land(flight), land(null));
-    return flight;
-  };
-
-  /** A look that begins after `after`, shared by all who cannot use that one. */
-  const follow = (after: Flight): Promise<Flight> => {
-    next ??= after.done
-      .catch(() => {})
-      .then(() => {
-        next = null;
-        return begin();
-      });
-    return next;
-  };
-
-  const young = (flight: Flight | null, age: number): flight is Flight => flight !== null && now() - flight.begun <= age;
-
-  return {
-    /** How close the devices seen last are; always 0 unless `topology` is set. */
-    get near() {
-      return near;
-    },
-    /** Whether a look is in progress. */
-    get isLooking() {
-      return running !== null;
-    },
-    /** The host's GPUs. Rejects only with the reason of an aborted signal, or when the probe is closed. */
-    async look({ maxAge: age = maxAge, signal }: LookOptions = {}): Promise<Inventory> {
-      signal?.throwIfAborted();
-      closed.signal.throwIfAborted();
-      if (age > 0 && young(last, age)) return last.done;
-      const flight = running === null ? (next ?? begin()) : age > 0 && young(running, age) ? running : follow(running);
-      const done = Promise.resolve(flight).then((one) => one.done);
-      return signal === undefined ? done : abortable(done, signal);
-    },
-    [Symbol.dispose]() {
-      closed.abort(new Error('the probe is closed'));
-    },
-  };
+    const table = several ? await run('nvidia-smi', 'topo', '-m') : null;
+    this.near = await readTopology(sys, devices, parseLinks(table?.code === 0 ? table.output : ''));
+    this.#placed = set;
+  }
 }
 
 function keepsHanging(tools: readonly string[], times: number): GpuFinding {

@@ -84,9 +84,9 @@ export function parseCgroup(text: string): Pick<ProcessOwner, 'containers' | 'ag
 export function parsePasswd(text: string): Map<number, string> {
   const users = new Map<number, string>();
   for (const line of text.split('\n')) {
-    const found = /^([^:#\s]+):[^:]*:(\d+):/.exec(line);
-    const uid = Number(found?.[2]);
-    if (found?.[1] !== undefined && !users.has(uid)) users.set(uid, printable(found[1]));
+    const [, name, number] = /^([^:#\s]+):[^:]*:(\d+):/.exec(line) ?? [];
+    const uid = Number(number);
+    if (name !== undefined && !users.has(uid)) users.set(uid, printable(name));
   }
   return users;
 }
@@ -112,48 +112,63 @@ export function whose(process: ProcessOwner | undefined, ours: Ours): Whose {
   return process.mark !== null && ours.ended.has(process.mark) ? 'ended' : 'stranger';
 }
 
-/** One process on a device, for messages and as evidence. */
-export type Holder = Readonly<ReturnType<typeof holder>>;
+/** One process on a device, for messages and as evidence: plain JSON. */
+export type Holder = {
+  readonly pid: number;
+  readonly user: string | null;
+  readonly command: string | null;
+  readonly memoryMiB: number | null;
+  /** Wall clock, ms since the epoch. */
+  readonly since: number | null;
+  readonly container: string | null;
+  readonly state: string | null;
+};
 
 /** The tool reports the program's path, newer ones with its arguments; /proc the name it gave itself (`pt_main_thread`). */
-export function holder(process: Pick<GpuProcess, 'pid' | 'name' | 'memoryMiB'>, owner: ProcessOwner | undefined) {
+export function holder(process: Pick<GpuProcess, 'pid' | 'name' | 'memoryMiB'>, owner: ProcessOwner | undefined): Holder {
   const program = process.name?.trim().split(/\s/)[0]?.split('/').at(-1) ?? '';
   return {
     pid: process.pid,
     user: owner === undefined || owner.uid === null ? null : (owner.user ?? `uid ${owner.uid}`),
     command: program === '' ? (owner?.command ?? null) : printable(program),
     memoryMiB: process.memoryMiB,
-    /** Wall clock, ms since the epoch. */
     since: owner?.startedAt ?? null,
     container: owner?.containers[0] ?? null,
     state: owner?.state ?? null,
   };
 }
 
-export type Holders = NonNullable<ReturnType<typeof sortHolders>>;
+/** The processes on a device, by whom they belong to. */
+export interface Holders {
+  /** Those of an ended agent of ours, of any type. */
+  readonly leftovers: Holder[];
+  /** Listed by the driver but not in /proc: they are ending, or hidden from us. */
+  readonly unseen: Holder[];
+  /** Those of people, and of running agents that do not lease the device. */
+  readonly others: Holder[];
+  /** Those of running agents that share the device. */
+  readonly sharers: Holder[];
+  /** Displays. `memoryKnown`: whether the memory of all of them is known. */
+  readonly residents: { readonly count: number; readonly memoryKnown: boolean };
+}
 
-/** The processes on a device, by whom they belong to; null where the tool does not list processes. */
+/** null where the tool does not list processes. `shared`: as in `ProofInput`. */
 export function sortHolders(
   device: Device,
   context: { readonly owners: ReadonlyMap<number, ProcessOwner>; readonly ours: Ours; readonly shared: boolean },
-) {
+): Holders | null {
   const all = processesOn(device)?.map((process) => {
     const owner = context.owners.get(process.pid);
-    return { process, group: groupOf(process, whose(owner, context.ours), context.shared), held: holder(process, owner) };
+    return { process, group: groupOf(process, whose(owner, context.ours), context.shared), holder: holder(process, owner) };
   });
   if (all === undefined) return null;
-  const of = (group: Group): Holder[] => all.filter((one) => one.group === group).map(({ held }) => held);
+  const of = (group: Group): Holder[] => all.flatMap((one) => (one.group === group ? one.holder : []));
   const residents = all.filter((one) => one.group === 'resident');
   return {
-    /** Those of an ended agent of ours, of any type. */
     leftovers: of('leftover'),
-    /** Listed by the driver but not in /proc: they are ending, or hidden from us. */
     unseen: of('unseen'),
-    /** Those of people, and of running agents that do not lease the device. */
     others: of('other'),
-    /** Those of running agents that share the device. */
     sharers: of('sharer'),
-    /** Displays. `memoryKnown`: whether the memory of all of them is known. */
     residents: { count: residents.length, memoryKnown: residents.every(({ process }) => process.memoryMiB !== null) },
   };
 }
@@ -188,12 +203,12 @@ function isDisplay(process: GpuProcess): boolean {
 }
 
 /** `alice: python, 9.2 GiB, since 14:02`. `wall` is now; another day's time has its date. In the host's time zone. */
-export function describeHolder(held: Holder, wall: number): string {
-  const command = held.command ?? `process ${held.pid}`;
-  const parts = [held.user === null ? command : `${held.user}: ${command}`];
-  if (held.container !== null) parts.push(`container ${held.container.slice(0, 12)}`);
-  if (held.memoryMiB !== null) parts.push(formatBytes(held.memoryMiB * 2 ** 20));
-  if (held.since !== null) parts.push(`since ${formatTime(held.since, wall)}`);
+export function describeHolder({ pid, command, user, container, memoryMiB, since }: Holder, wall: number): string {
+  const name = command ?? `process ${pid}`;
+  const parts = [user === null ? name : `${user}: ${name}`];
+  if (container !== null) parts.push(`container ${container.slice(0, 12)}`);
+  if (memoryMiB !== null) parts.push(formatBytes(memoryMiB * 2 ** 20));
+  if (since !== null) parts.push(`since ${formatTime(since, wall)}`);
   return parts.join(', ');
 }
 

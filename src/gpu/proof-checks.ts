@@ -36,14 +36,14 @@ export interface Finding extends Check {
 }
 
 /** A finding without the name of its check. */
-type Found = Omit<Finding, 'check'>;
+type Outcome = Omit<Finding, 'check'>;
 
-function found(result: Finding['result'], more: Partial<Found> = {}): Found {
+function outcome(result: Finding['result'], more: Partial<Outcome> = {}): Outcome {
   return { saw: null, before: null, faults: [], wait: null, log: [], ...more, result };
 }
 
-function failed(fault: Fault, more: Partial<Found> = {}): Found {
-  return found('failed', { ...more, faults: [fault] });
+function failed(fault: Fault, more: Partial<Outcome> = {}): Outcome {
+  return outcome('failed', { ...more, faults: [fault] });
 }
 
 /** How long to wait for leftover processes, and for memory that no process uses, in ms after the agent ended. */
@@ -79,7 +79,7 @@ export function allChecks(device: Device | null, holders: Holders | null, input:
     ];
   const names = Object.keys(checks) as (keyof typeof checks)[];
   const all = names.map((check) => ({ check, ...checks[check](device, input, holders) }));
-  return [{ check: 'listed', ...found('ok') }, ...all];
+  return [{ check: 'listed', ...outcome('ok') }, ...all];
 }
 
 /** The rule for a value that must be as before; it calls `judge` only for a value that is known both before and now. */
@@ -88,16 +88,16 @@ function compare<T>(
   before: T | null,
   judge: (now: T, before: T) => Fault | null,
   show: (value: T) => string = String,
-): Found {
+): Outcome {
   const seen = { saw: now === null ? null : show(now), before: before === null ? null : show(before) };
-  if (before === null) return found('unchecked', seen);
-  if (now === null) return found('unknown', seen);
+  if (before === null) return outcome('unchecked', seen);
+  if (now === null) return outcome('unknown', seen);
   const fault = judge(now, before);
-  return fault === null ? found('ok', seen) : failed(fault, seen);
+  return fault === null ? outcome('ok', seen) : failed(fault, seen);
 }
 
-function missing({ baseline, inventory }: ProofInput): Found {
-  if (!inventory.complete) return found('unknown');
+function missing({ baseline, inventory }: ProofInput): Outcome {
+  if (!inventory.complete) return outcome('unknown');
   if (baseline.parent === null) {
     const message = `${baseline.uuid} is no longer listed: it has fallen off the bus, or was removed.`;
     return failed({ code: 'missing', message, remedy: 'reboot', hint: 'Search "dmesg" for it, and reboot the host.' });
@@ -113,19 +113,19 @@ const remedies: ReadonlyMap<string, Fault['remedy']> = new Map([
   ...['row-remap-failed', 'memory-unrepairable', 'sram-errors'].map((code) => [code, 'replace'] as const),
 ]);
 
-function health({ uuid, parent, health: now }: Device, { baseline, inventory }: ProofInput): Found {
+function health({ uuid, parent, health: now }: Device, { baseline, inventory }: ProofInput): Outcome {
   const seen = { saw: now.state === 'ok' ? 'ok' : [now.state, ...now.reasons].join(', '), before: baseline.health };
-  if (now.state === 'ok') return found('ok', seen);
-  if (now.state === 'unknown') return found(baseline.health === 'unknown' ? 'unchecked' : 'unknown', seen);
+  if (now.state === 'ok') return outcome('ok', seen);
+  if (now.state === 'unknown') return outcome(baseline.health === 'unknown' ? 'unchecked' : 'unknown', seen);
   const about = inventory.findings.filter(({ level, subject }) => level === 'error' && (subject === uuid || subject === parent));
   const message = `${uuid} ${now.reasons.join(', and ') || 'is not healthy'}.`;
   const faults = about.map(({ code, hint }): Fault => ({ code, message, remedy: remedies.get(code) ?? 'look', hint }));
   const unnamed: Fault = { code: 'unhealthy', message, remedy: 'look', hint: 'Type "onejob gpus" to see what helps.' };
-  return found('failed', { ...seen, faults: faults.length > 0 ? faults : [unnamed] });
+  return outcome('failed', { ...seen, faults: faults.length > 0 ? faults : [unnamed] });
 }
 
-function processes(_: Device, { baseline, now, since }: ProofInput, holders: Holders | null): Found {
-  if (holders === null) return found(baseline.listsProcesses ? 'unknown' : 'unchecked');
+function processes(_: Device, { baseline, now, since }: ProofInput, holders: Holders | null): Outcome {
+  if (holders === null) return outcome(baseline.listsProcesses ? 'unknown' : 'unchecked');
   const { leftovers, unseen, others, residents } = holders;
   const saw = `${leftovers.length} of the agent, ${others.length + unseen.length} of others, ${residents.count} of displays`;
   const until = since + leftoverWait;
@@ -140,34 +140,34 @@ function processes(_: Device, { baseline, now, since }: ProofInput, holders: Hol
   }
   if (leftovers.length + unseen.length > 0 && !late) {
     const message = `${list([...leftovers, ...unseen])} is still leaving ${baseline.uuid}.`;
-    return found('wait', { saw, wait: { message, until } });
+    return outcome('wait', { saw, wait: { message, until } });
   }
-  return found(others.length + unseen.length > 0 ? 'held' : 'ok', { saw });
+  return outcome(others.length + unseen.length > 0 ? 'held' : 'ok', { saw });
 }
 
-function memory(device: Device, { baseline, now, since }: ProofInput, holders: Holders | null): Found {
+function memory(device: Device, { baseline, now, since }: ProofInput, holders: Holders | null): Outcome {
   const own = ownMemory(device);
   const show = (mib: number | null) => (mib === null ? null : formatBytes(mib * 2 ** 20));
   const seen = { saw: show(own), before: show(baseline.memoryMiB) };
-  if (baseline.memoryMiB === null) return found('unchecked', seen);
-  if (own === null) return found('unknown', seen);
-  if (own <= baseline.memoryMiB + memoryTolerance) return found('ok', seen);
+  if (baseline.memoryMiB === null) return outcome('unchecked', seen);
+  if (own === null) return outcome('unknown', seen);
+  if (own <= baseline.memoryMiB + memoryTolerance) return outcome('ok', seen);
   const held =
     holders !== null && [holders.leftovers, holders.unseen, holders.others, holders.sharers].some((one) => one.length > 0);
   // It is theirs, and can be judged when they are gone.
-  if (held) return found('unchecked', seen);
-  if (holders !== null && !holders.residents.memoryKnown) return found('unchecked', seen);
+  if (held) return outcome('unchecked', seen);
+  if (holders !== null && !holders.residents.memoryKnown) return outcome('unchecked', seen);
   const excess = `${seen.saw} are in use on ${device.uuid} without a process; before the agent it was ${seen.before}`;
   const until = since + memoryWait;
-  if (now < until) return found('wait', { ...seen, wait: { message: `${excess}.`, until } });
+  if (now < until) return outcome('wait', { ...seen, wait: { message: `${excess}.`, until } });
   // The tool does not list all of a desktop's memory per process, so it is not a fault.
-  if (holders !== null && holders.residents.count > 0) return found('unchecked', seen);
+  if (holders !== null && holders.residents.count > 0) return outcome('unchecked', seen);
   const message = `${excess}. They are still in use after ${memoryWait / 1000} s.`;
   const hint = hintFor('reset', device.uuid, device.parent);
   return failed({ code: 'memory-held', message, remedy: 'look', hint }, seen);
 }
 
-function computeMode({ uuid, computeMode: mode }: Device, { baseline }: ProofInput): Found {
+function computeMode({ uuid, computeMode: mode }: Device, { baseline }: ProofInput): Outcome {
   return compare(mode, baseline.computeMode, (now, before) => {
     if (now === before) return null;
     const message = `The compute mode of ${uuid} was ${before} and is ${now}.`;
@@ -176,7 +176,7 @@ function computeMode({ uuid, computeMode: mode }: Device, { baseline }: ProofInp
   });
 }
 
-function persistence({ uuid, persistence: mode }: Device, { baseline }: ProofInput): Found {
+function persistence({ uuid, persistence: mode }: Device, { baseline }: ProofInput): Outcome {
   // `doctor` recommends to turn it on, so that is not a fault.
   return compare(mode, baseline.persistence, (now, before) => {
     if (now || !before) return null;
@@ -185,9 +185,8 @@ function persistence({ uuid, persistence: mode }: Device, { baseline }: ProofInp
   });
 }
 
-function settings({ uuid, parent, settings: set }: Device, { baseline }: ProofInput): Found {
-  // A baseline of an older manager does not have it.
-  return compare(set, baseline.settings ?? null, (now, before) => {
+function settings({ uuid, parent, settings: set }: Device, { baseline }: ProofInput): Outcome {
+  return compare(set, baseline.settings, (now, before) => {
     if (now === before) return null;
     const message = `Clocks and power limit of ${uuid} were set to ${before} and are ${now}.`;
     const gpu = parent ?? uuid;
@@ -196,7 +195,7 @@ function settings({ uuid, parent, settings: set }: Device, { baseline }: ProofIn
   });
 }
 
-function mig(device: Device, { baseline }: ProofInput): Found {
+function mig(device: Device, { baseline }: ProofInput): Outcome {
   return compare(device.mig, baseline.mig, (now, before) => layoutFault(device, now, before), showMig);
 }
 
@@ -225,7 +224,7 @@ function showMig(value: Mig): string {
   return 'mode' in value ? `MIG ${value.mode}` : `MIG instance ${value.profile ?? 'of unknown profile'}`;
 }
 
-function eccMode({ uuid, parent, ecc }: Device, { baseline }: ProofInput): Found {
+function eccMode({ uuid, parent, ecc }: Device, { baseline }: ProofInput): Outcome {
   type Ecc = NonNullable<Device['ecc']>;
   const word = (on: boolean) => (on ? 'on' : 'off');
   const show = ({ current, pending }: Ecc) => `${word(current)}, then ${word(pending)}`;
@@ -237,7 +236,7 @@ function eccMode({ uuid, parent, ecc }: Device, { baseline }: ProofInput): Found
   return compare(ecc, baseline.ecc, judge, show);
 }
 
-function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { baseline, boot }: ProofInput): Found {
+function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { baseline, boot }: ProofInput): Outcome {
   // They are counted from when the driver was loaded.
   const before = baseline.uncorrectedErrors !== null && wasRebooted(baseline.boot, boot) ? 0 : baseline.uncorrectedErrors;
   return compare(uncorrectedErrors, before, (now, then) => {
@@ -248,16 +247,16 @@ function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { ba
 }
 
 /** The kernel log's lines about a device since its baseline. */
-function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput): Found {
-  if (!kernel.readable) return found('unchecked', { saw: 'kernel log not readable' });
+function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput): Outcome {
+  if (!kernel.readable) return outcome('unchecked', { saw: 'kernel log not readable' });
   const place = pciPlace(device?.pciId ?? baseline.pciId ?? '');
-  if (place === null) return found('unchecked', { saw: 'no PCI address' });
+  if (place === null) return outcome('unchecked', { saw: 'no PCI address' });
   const mark = wasRebooted(baseline.boot, boot) ? { seq: -1, at: 0 } : baseline.mark;
   const own = device?.mig ?? baseline.mig;
   const events = kernel.events.filter((one) => one.pciId === place && isAfter(one, mark) && !isNeighbours(one, own));
   const faults = events.flatMap((event) => eventFault(event, device, baseline) ?? []);
   const saw = `${events.length} ${events.length === 1 ? 'event' : 'events'}${kernel.lost ? ', and some were overwritten' : ''}`;
-  return found(faults.length > 0 ? 'failed' : 'ok', { saw, faults, log: events.map((event) => event.text) });
+  return outcome(faults.length > 0 ? 'failed' : 'ok', { saw, faults, log: events.map((event) => event.text) });
 }
 
 /** Whether an error concerns only another MIG instance. One that needs a reset concerns all of them. */
@@ -286,9 +285,9 @@ function eventFault(event: KernelEvent, device: Device | null, { uuid, parent }:
   return fault('xid', what, remedy);
 }
 
-function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: Device): Found {
-  if (action === null) return found('unchecked');
-  if (/^none$/i.test(action.trim())) return found('ok', { saw: action });
+function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: Device): Outcome {
+  if (action === null) return outcome('unchecked');
+  if (/^none$/i.test(action.trim())) return outcome('ok', { saw: action });
   const remedy = /reboot/i.test(action) ? 'reboot' : 'reset';
   const message = `The driver asks for "${action}" to recover ${uuid}.`;
   const hint = hintFor(remedy, uuid, parent);
@@ -296,12 +295,12 @@ function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: De
 }
 
 /** Another driver is not a fault: one that does not match its library shows as such, and standbys are created again (S11). */
-function driver(_: Device, { inventory, baseline }: ProofInput): Found {
+function driver(_: Device, { inventory, baseline }: ProofInput): Outcome {
   return compare(inventory.driver, baseline.driver, () => null);
 }
 
-function nodes(_: Device, { missingNodes, baseline }: ProofInput): Found {
-  if (missingNodes.length === 0) return found('ok');
+function nodes(_: Device, { missingNodes, baseline }: ProofInput): Outcome {
+  if (missingNodes.length === 0) return outcome('ok');
   const message = `${missingNodes.join(', ')} of ${baseline.uuid} ${missingNodes.length === 1 ? 'is' : 'are'} missing.`;
   const hint = 'Type "nvidia-modprobe -u" and "nvidia-smi -L" as root, which create them.';
   return failed({ code: 'node-missing', message, remedy: 'look', hint }, { saw: `without ${missingNodes.join(', ')}` });

@@ -46,11 +46,11 @@ export type Evidence = {
   readonly pciId: string | null;
   /** Wall clock, ms since the epoch. */
   readonly at: number;
-  readonly checks: readonly Check[];
+  readonly checks: Check[];
   /** Processes on the device, without residents. */
-  readonly holders: readonly Holder[];
+  readonly holders: Holder[];
   /** The kernel log's lines about it since the baseline, harmless ones too. */
-  readonly kernel: readonly string[];
+  readonly kernel: string[];
 };
 
 /**

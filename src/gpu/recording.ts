@@ -6,7 +6,7 @@ import { buffer } from 'node:stream/consumers';
 import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
-import { intelInventory, looksLikeIntel } from './intel/intel.ts';
+import { intelInventory, looksLikeIntel } from './intel/xpu-smi.ts';
 import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
@@ -27,10 +27,10 @@ export async function readRecording(path: string): Promise<Inventory> {
     const texts: RecordedFile[] = [];
     for (const file of files.slice(0, mostFiles))
       texts.push({ name: isFolder ? relative(path, file) : path, text: await readText(file) });
-    const found = inventoryOf(texts);
-    if (files.length <= mostFiles) return found;
+    const host = inventoryOf(texts);
+    if (files.length <= mostFiles) return host;
     const message = `${clip(path)} has ${files.length} files; only the first ${mostFiles} were read.`;
-    return withFindings(found, [finding('error', 'recording-too-large', 'host', message, howToRecord)], false);
+    return withFindings(host, [finding('error', 'recording-too-large', 'host', message, howToRecord)], false);
   } catch (error) {
     const why = reasonOf(error);
     throw new OnejobError('E_USAGE', `Cannot read the recording "${path}": ${why}.`, {
@@ -56,16 +56,16 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   const hosts = nvidia.length > 0 ? [recordedHost(nvidia)] : [];
   if (amd.length > 0) hosts.push(amdInventory(textsOf(amd)));
   if (intel.length > 0) hosts.push(intelInventory(textsOf(intel)));
-  const found = mergeInventories(hosts);
+  const host = mergeInventories(hosts);
   const used = new Set([...nvidia, ...amd, ...intel]);
-  const level = found.devices.length > 0 ? 'warning' : 'error';
+  const level = host.devices.length > 0 ? 'warning' : 'error';
   const notes = known.filter((file) => !used.has(file)).map((file) => unusedFinding(level, file, file.instead, files.length === 1));
   if (files.length === 0) notes.push(finding('error', 'recording-unknown', 'host', 'The folder contains no files.', howToRecord));
   return {
-    ...found,
-    complete: used.size > 0 && found.complete,
+    ...host,
+    complete: used.size > 0 && host.complete,
     // Cleaned once more: a recording comes from a stranger, and goes to a terminal.
-    findings: [...found.findings, ...notes].map((each) => finding(each.level, each.code, each.subject, each.message, each.hint)),
+    findings: [...host.findings, ...notes].map((each) => finding(each.level, each.code, each.subject, each.message, each.hint)),
   };
 }
 
@@ -99,8 +99,7 @@ async function filesIn(folder: string): Promise<string[]> {
 }
 
 async function isFile(path: string): Promise<boolean> {
-  const found = await stat(path).catch(() => null);
-  return found?.isFile() === true;
+  return (await stat(path).catch(() => null))?.isFile() === true;
 }
 
 /** The first 16 MiB; also of a pipe, so that `--from <(ssh host nvidia-smi -q -x)` works. Windows' tools write UTF-16. */

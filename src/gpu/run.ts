@@ -100,11 +100,11 @@ export function createRunner(options: RunnerOptions): ToolRunner {
       if (child instanceof Error) return { ...about, output: `cannot start ${file}: ${child.message}` };
       const { pid } = child;
       const start = pid === undefined ? '' : (statOf(pid)?.start ?? '');
-      const said = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
+      const printed = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
       let bytes = 0;
       const take = (data: Buffer, name: 'stdout' | 'stderr'): boolean => {
         bytes += data.length;
-        if (bytes <= most) said[name].push(data);
+        if (bytes <= most) printed[name].push(data);
         return bytes <= most;
       };
       const end = await listen(child, { clock, drain, limit, signal, take });
@@ -113,7 +113,7 @@ export function createRunner(options: RunnerOptions): ToolRunner {
         kill(pid);
         killed.set(file, { pid, start });
       }
-      const output = Buffer.concat([...said.stdout, ...said.stderr]).toString();
+      const output = Buffer.concat([...printed.stdout, ...printed.stderr]).toString();
       const code = child.exitCode ?? (child.signalCode === null ? null : 128 + system.signals[child.signalCode]);
       return { ...about, output, code, hung: end === 'hung', cut: end === 'cut' };
     },
@@ -121,10 +121,10 @@ export function createRunner(options: RunnerOptions): ToolRunner {
 }
 
 async function isExecutable(file: string): Promise<boolean> {
-  const found = await access(file, constants.X_OK)
+  const stats = await access(file, constants.X_OK)
     .then(() => stat(file))
     .catch(() => null);
-  return found?.isFile() === true;
+  return stats?.isFile() === true;
 }
 
 /** Whether the process, or another of its group, is still there. One that cannot be read counts as there. */
@@ -139,12 +139,12 @@ function lives({ pid, start }: ProcessIdentity): boolean {
   }
   // Zombies answer too, for ever where process 1 does not reap them.
   const isLive = (other: number): boolean => {
-    const found = statOf(other);
-    return found !== null && found.group === pid && !/^[ZX]/.test(found.state);
+    const stat = statOf(other);
+    return stat !== null && stat.group === pid && !/^[ZX]/.test(stat.state);
   };
   return attempt(() => allPids().some(isLive)) ?? true;
 }
 
-function statOf(pid: number): ReturnType<typeof parseStat> {
+function statOf(pid: number) {
   return attempt(() => parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8')));
 }

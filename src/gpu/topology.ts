@@ -15,7 +15,7 @@ const [sameNode, sameRoot, linked] = [1, 2, 3];
 
 /** `links`: pairs of indexes that NVLink connects (`parseLinks`). Reads sysfs once per card. */
 export async function readTopology(sys: string, devices: readonly Device[], links: ReadonlySet<string>): Promise<Near> {
-  const places = new Map<string, Awaited<ReturnType<typeof placeOf>>>();
+  const places = new Map<string, Place>();
   for (const { pciId } of devices) if (pciId !== null && !places.has(pciId)) places.set(pciId, await placeOf(sys, pciId));
   return (a, b) => {
     if (a.index !== null && b.index !== null && a.vendor === 'nvidia' && links.has(linkOf(a.index, b.index))) return linked;
@@ -26,7 +26,13 @@ export async function readTopology(sys: string, devices: readonly Device[], link
   };
 }
 
-async function placeOf(sys: string, pciId: string) {
+/** The PCIe root and the NUMA node of a card. */
+interface Place {
+  readonly root: string | null;
+  readonly node: string | null;
+}
+
+async function placeOf(sys: string, pciId: string): Promise<Place> {
   const card = join(sys, 'bus/pci/devices', pciId);
   const path = await realpath(card).catch(() => '');
   const node = (await readText(join(card, 'numa_node')))?.trim() ?? null;

@@ -124,10 +124,10 @@ describe('slots and their devices', () => {
     host.runs('other/1', 'a1');
     const line = (name: string) => planLines(parts(loop(pools.find((one) => one.name === name)).reconciler));
     turns.set('third', 't');
-    host.registry.deal();
+    host.registry.allocate();
     host.now += 5_000;
     turns.set('lab', 'l');
-    host.registry.deal();
+    host.registry.allocate();
     host.now += 12_000;
     expect(line('third')).toEqual([
       { slot: 'third/1', intent: 'nothing yet', because: 'no device is free for it; it has waited 17 s, and it is next' },

@@ -225,7 +225,7 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
 
 /** How long the pool of a slot without a lease has waited for one, and after which others; null: it does not wait. */
 function inLine(slot: Slot, { config }: Pool, { deviceManager }: StatusParts): string | null {
-  return config.standby || !isEmpty(slot) ? null : (deviceManager?.registry.inLine(config.name) ?? null);
+  return config.standby || !isEmpty(slot) ? null : (deviceManager?.registry.waitingText(config.name) ?? null);
 }
 
 /** What a slot waits for because its pool tries a new image; null if that does not keep it from anything. */

@@ -1,6 +1,7 @@
 /** Devices across restarts: those that were leased, quarantined or reserved, and every proof. */
 import { z } from 'zod';
 import type { AgentId, DeviceId } from '../core/slot.ts';
+import { baseline } from '../gpu/baseline.ts';
 import { type Database, query, understand } from './db.ts';
 
 const known = z.object({
@@ -34,8 +35,11 @@ const known = z.object({
     .nullable(),
   /** Reserved by a person. Wall clock, ms; `until` null: until it is returned. */
   reserved: z.object({ by: z.string().nullable(), since: z.number(), until: z.number().nullable() }).nullable(),
-  /** Its state just before the last release, for which agent: the proof compares with it. */
-  baseline: z.object({ agent: z.string(), containers: z.array(z.string()), saw: z.json() }).nullable(),
+  /** Its state just before the last release, for which agent: the proof compares with it. One of another version counts as none. */
+  baseline: z
+    .object({ agent: z.string(), containers: z.array(z.string()), saw: baseline })
+    .nullable()
+    .catch(null),
 });
 
 export type KnownDevice = Readonly<z.infer<typeof known>>;

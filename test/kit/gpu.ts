@@ -6,33 +6,20 @@ import { createKernelParser, type KernelEvent } from '../../src/gpu/kernel-log.t
 import type { KernelLook } from '../../src/gpu/kernel-reader.ts';
 import type { ProcessOwner } from '../../src/gpu/processes.ts';
 import { baselineOf, judgeProof } from '../../src/gpu/proof.ts';
+import { gpu as card } from '../support/devices.ts';
 
 export const id = (digit: string) => digit.repeat(64);
 export const dead = id('d');
 const wall = new Date(2026, 9, 5, 15, 30).getTime();
 
-export const gpu: Device = {
-  kind: 'gpu',
-  vendor: 'nvidia',
+export const gpu: Device = card(0, {
   uuid: 'GPU-1',
-  parent: null,
-  index: 0,
-  minor: 0,
   pciId: '0000:9b:00.0',
-  model: 'NVIDIA A100-SXM4-40GB',
-  memoryMiB: 40_960,
   memoryUsedMiB: 1,
-  computeCapability: '8.0',
-  architecture: 'Ampere',
-  mig: { mode: 'disabled', pending: null },
   health: { state: 'ok', reasons: [], uncorrectedErrors: 0, recoveryAction: 'None' },
-  persistence: true,
   settings: '1980/2619 MHz, 700 W',
   ecc: { current: true, pending: true },
-  computeMode: 'Default',
-  display: false,
-  processes: [],
-};
+});
 export const slice: Device = {
   ...gpu,
   kind: 'mig',

@@ -199,7 +199,7 @@ export class World {
   submit(cold: boolean): void {
     const id = `j${this.#nextJob++}`;
     this.jobs.set(id, { state: 'waiting', agent: null, cold, runs: 0, results: [] });
-    this.registry?.demanded('pool');
+    this.registry?.demandChanged('pool');
     this.loop.offer('pool');
   }
 
@@ -508,7 +508,7 @@ export class World {
   /** A look at the host; an incomplete one lists some of what is there. */
   look(complete: boolean): void {
     const there = [...this.gpus].slice(0, complete ? undefined : 1);
-    this.registry?.saw(
+    this.registry?.inventoryChanged(
       { ...noGpus, complete, devices: there.map((uuid) => gpu(Number(uuid.slice(4)) - 1, { uuid, mig: null })) },
       new Map(),
     );

@@ -9,12 +9,13 @@ import type { Clock } from '../../src/core/clock.ts';
 import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, ProofVerdict } from '../../src/gpu/proof.ts';
-import { createDeviceReservations, type Reservations } from '../../src/manager/devices/device-reservations.ts';
-import { createDeviceUses, type DeviceUses } from '../../src/manager/devices/device-use.ts';
+import type { WaitingForDevices } from '../../src/manager/devices/demands.ts';
+import { Reservations } from '../../src/manager/devices/device-reservations.ts';
+import { DeviceUses } from '../../src/manager/devices/device-use.ts';
 import type { DeviceAccess } from '../../src/manager/devices/device-views.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
-import { createQuarantine, type Quarantine } from '../../src/manager/devices/quarantine.ts';
-import { createDeviceRegistry, type DeviceRegistry, type WaitingForDevices } from '../../src/manager/devices/registry.ts';
+import { Quarantine } from '../../src/manager/devices/quarantine.ts';
+import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { oneDevice } from './devices.ts';
 import { type Scratch, scratch } from './scratch.ts';
@@ -81,14 +82,14 @@ export class DeviceHost implements Disposable {
       waiting: this.#waiting,
       changed: () => {},
     });
-    const again = async (uuid: string) => {
+    const recheck = async (uuid: string) => {
       this.looks.push(uuid);
       const verdict = this.verdict(uuid);
       if (verdict instanceof Error) throw verdict;
       return { verdict, mark: { seq: null, at: null } };
     };
-    this.quarantine = createQuarantine({ clock, log, registry: this.registry, bootId: 'boot', again, repair: () => {} });
-    this.use = createDeviceUses({
+    this.quarantine = new Quarantine({ clock, log, registry: this.registry, bootId: 'boot', recheck, repair: () => {} });
+    this.use = new DeviceUses({
       clock,
       isLooking: () => false,
       slots: () => this.slots,
@@ -100,12 +101,12 @@ export class DeviceHost implements Disposable {
       },
     });
     const isBusy = (uuid: string) => this.slots.some(({ agent, devices }) => agent.kind === 'busy' && devices.includes(uuid));
-    this.reservations = createDeviceReservations({
+    this.reservations = new Reservations({
       clock,
       log,
       registry: this.registry,
       quarantine: this.quarantine,
-      again,
+      recheck,
       isBusy,
     });
   }
@@ -117,13 +118,13 @@ export class DeviceHost implements Disposable {
 
   /** A look at the host that lists these; `complete: false`: there may be more. */
   sees(devices: readonly Device[], complete = true): void {
-    this.registry.saw({ ...noGpus, complete, devices }, new Map());
+    this.registry.inventoryChanged({ ...noGpus, complete, devices }, new Map());
     this.use.looked({ ...noGpus, complete, devices });
   }
 
   /** A look that shows who holds a device. */
   seesHeld(devices: readonly Device[], held: Readonly<Record<string, string>>): void {
-    this.registry.saw({ ...noGpus, devices }, new Map(Object.entries(held)));
+    this.registry.inventoryChanged({ ...noGpus, devices }, new Map(Object.entries(held)));
   }
 
   /** A job runs in the slot, on what it is to have. */
@@ -132,7 +133,7 @@ export class DeviceHost implements Disposable {
     const slot = emptySlot({ key, runtime: 'sim', grace: 0, devices });
     const others = this.slots.filter((one) => one.key !== key);
     this.slots = [...others, { ...slot, agent: { kind: 'busy', agent, job: 'j1', since: 0, due: null } }];
-    this.registry.deal();
+    this.registry.allocate();
   }
 
   /** Time passes: everything that is due happens, in order, and what it sets off is awaited. */

@@ -1,10 +1,10 @@
 /** AMD's cards from the JSON of `rocm-smi` and `amd-smi`. No text makes it throw. */
+
+import { at, countOf, type Fields, field, isFields, jsonIn, kind, mebibytes, readFields, readNumber, textOf } from '../fields.ts';
 import { finding, printed } from '../finding.ts';
 import { computing, type GpuProcess, type Inventory } from '../inventory.ts';
-import { normalPci } from '../pci.ts';
-import { at, countOf, type Fields, isFields, jsonIn, mebibytes, readNumber, saidText } from '../said.ts';
 import { amdHost, askAgain } from './host.ts';
-import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdReading, gfxTarget, modelName, readingOf, uniqueIdOf } from './reading.ts';
 
 /** Banners and errors of AMD's tools, and how a card begins in what they print without `--json`, which is not read. */
 const ours =
@@ -67,41 +67,33 @@ function amdSmiCards(value: unknown): readonly Fields[] | null {
   return cards.length === 0 ? null : cards;
 }
 
+/** Fields of a card; names and nesting differ by release. UMC is the memory controller. */
+const amdSmiFields = {
+  index: field(kind.count, 'gpu'),
+  pciId: field(kind.pci, 'bdf', 'bus/bdf'),
+  uniqueId: field(uniqueIdOf, 'hip_uuid', 'asic/asic_serial'),
+  model: field(modelName, 'asic/market_name', 'board/product_name'),
+  chip: field(kind.text, 'asic/device_id'),
+  gfx: field(gfxTarget, 'asic/target_graphics_version'),
+  memoryMiB: field(kind.mib('MB'), 'vram/size', 'vram/vram_size', 'mem_usage/total_vram'),
+  memoryUsedMiB: field(kind.mib('MB'), 'mem_usage/used_vram'),
+  minor: field((value) => countOf(/^renderD(\d+)$/.exec(textOf(value) ?? '')?.[1]), 'render'),
+  ecc: field(kind.enabled, ...['ras/ecc_block_state', 'ras/ecc_block'].flatMap((block) => [`${block}/UMC`, `${block}/umc`])),
+  uncorrectedErrors: field(kind.count, 'ecc/total_uncorrectable_count', 'ecc/total_uncorrectable'),
+};
+const amdSmiDriver = field(driverVersion, 'driver/version', 'driver/driver_version');
+
 function readAmdSmi(cards: readonly Fields[]): AmdReading {
-  const drivers = cards.map((card) => driverOf(at(card, 'driver', 'version') ?? at(card, 'driver', 'driver_version')));
-  return readingOf('amd-smi', drivers.find((driver) => driver !== null) ?? null, cards.map(amdSmiCard));
-}
-
-function amdSmiCard(card: Fields): AmdCard {
-  const used = mebibytes(at(card, 'mem_usage', 'used_vram'), 'MB');
-  const uncorrected = countOf(at(card, 'ecc', 'total_uncorrectable_count') ?? at(card, 'ecc', 'total_uncorrectable'));
-  return {
-    ...unknownCard,
-    index: countOf(card.gpu),
-    pciId: normalPci(saidText(card.bdf) ?? saidText(at(card, 'bus', 'bdf')) ?? ''),
-    uniqueId: uniqueIdOf(saidText(card.hip_uuid)) ?? uniqueIdOf(saidText(at(card, 'asic', 'asic_serial'))),
-    model: modelOf(saidText(at(card, 'asic', 'market_name')), saidText(at(card, 'board', 'product_name'))),
-    chip: saidText(at(card, 'asic', 'device_id')),
-    gfx: /^gfx[0-9a-f]+$/i.exec(saidText(at(card, 'asic', 'target_graphics_version')) ?? '')?.[0] ?? null,
-    memoryMiB: mebibytes(at(card, 'vram', 'size') ?? at(card, 'vram', 'vram_size') ?? at(card, 'mem_usage', 'total_vram'), 'MB'),
-    memoryUsedMiB: used,
-    renderMinor: countOf(/^renderD(\d+)$/.exec(saidText(card.render) ?? '')?.[1]),
-    ecc: eccOf(at(card, 'ras', 'ecc_block_state') ?? at(card, 'ras', 'ecc_block')),
-    uncorrectedErrors: uncorrected,
-    live: used !== null || uncorrected !== null,
-  };
-}
-
-/** UMC is the memory controller. */
-function eccOf(blocks: unknown): boolean | null {
-  const state = saidText(at(blocks, 'UMC') ?? at(blocks, 'umc'));
-  return state === null ? null : /^enabled$/i.test(state);
+  const all = cards.map((card) => {
+    const fields = readFields(amdSmiFields, card);
+    return { ...fields, live: fields.memoryUsedMiB !== null || fields.uncorrectedErrors !== null };
+  });
+  return readingOf('amd-smi', cards.map(amdSmiDriver).find((driver) => driver !== null) ?? null, all);
 }
 
 /** A driver built separately has a version; else the tool prints all of /proc/version, without its blanks. */
-function driverOf(value: unknown): string | null {
-  const text = saidText(value);
-  return text === null ? null : (/^(?:Linux\s*version\s*)?(\d[\w.-]*)/.exec(text)?.[1] ?? null);
+function driverVersion(value: unknown): string | null {
+  return /^(?:Linux\s*version\s*)?(\d[\w.-]*)/.exec(textOf(value) ?? '')?.[1] ?? null;
 }
 
 /**
@@ -120,40 +112,33 @@ function readRocmSmi(value: Fields): AmdReading {
   });
   const processes = processesOf(system, named.length);
   const cards = named.map(({ index, fields }) => ({ ...rocmSmiCard(index, fields), processes }));
-  return readingOf('rocm-smi', find(system, /^driver version$/i), cards);
+  return readingOf('rocm-smi', isFields(system) ? textOf(byName(system)['driver version']) : null, cards);
 }
 
-function rocmSmiCard(index: number, fields: Fields): AmdCard {
-  const used = memory(fields, /^vram total used memory \((\w+)\)$/i);
-  return {
-    ...unknownCard,
-    index,
-    pciId: normalPci(find(fields, /^pci bus$/i) ?? ''),
-    uniqueId: uniqueIdOf(find(fields, /^unique id$/i)),
-    model: modelOf(find(fields, /^card series$/i), find(fields, /^device name$/i), find(fields, /^card model$/i)),
-    chip: find(fields, /^(gpu|device) id$/i, /^0x[0-9a-f]{3,4}$/i),
-    gfx: find(fields, /^gfx version$/i, /^gfx\w+$/),
-    memoryMiB: memory(fields, /^vram total memory \((\w+)\)$/i),
-    memoryUsedMiB: used,
-    live: used !== null || readNumber(find(fields, /^(gpu use \(%\)|temperature \(sensor)/i)) !== null,
-  };
+const rocmSmiFields = {
+  pciId: field(kind.pci, 'pci bus'),
+  uniqueId: field(uniqueIdOf, 'unique id'),
+  model: field(modelName, 'card series', 'device name', 'card model'),
+  chip: field((value) => /^0x[0-9a-f]{3,4}$/i.exec(textOf(value) ?? '')?.[0] ?? null, 'gpu id', 'device id'),
+  gfx: field(gfxTarget, 'gfx version'),
+  memoryMiB: field(kind.mib('B'), 'vram total memory'),
+  memoryUsedMiB: field(kind.mib('B'), 'vram total used memory'),
+};
+
+function rocmSmiCard(index: number, card: Fields) {
+  const named = byName(card);
+  const fields = readFields(rocmSmiFields, named);
+  const isActive = (name: string) => /^(gpu use \(%\)|temperature \(sensor)/.test(name) && readNumber(named[name]) !== null;
+  return { ...fields, index, live: fields.memoryUsedMiB !== null || Object.keys(named).some(isActive) };
 }
 
-function find(fields: unknown, key: RegExp, form = /./): string | null {
-  if (!isFields(fields)) return null;
-  for (const [name, value] of Object.entries(fields)) {
-    const text = key.test(name.trim()) ? saidText(value) : null;
-    if (text !== null && form.test(text)) return text;
-  }
-  return null;
-}
-
-function memory(fields: Fields, key: RegExp): number | null {
-  for (const [name, value] of Object.entries(fields)) {
-    const unit = key.exec(name.trim())?.[1];
-    if (unit !== undefined) return mebibytes(value, unit);
-  }
-  return null;
+/** Names in lower case, since releases differ. The unit of memory follows its name in brackets, and here its value. */
+function byName(fields: Fields): Fields {
+  const entries = Object.entries(fields).map(([key, value]) => {
+    const [, name = '', unit] = /^(.*?)(?: \(([kmgt]?i?b)\))?$/.exec(key.trim().toLowerCase()) ?? [];
+    return [name, unit === undefined ? value : { value, unit }];
+  });
+  return Object.fromEntries(entries);
 }
 
 /** `PID1234: "python, 1, 1048576, 0, 0"`: name, number of GPUs, bytes. Which GPUs is unknown, except with a single card. */
@@ -168,5 +153,5 @@ function processesOf(system: unknown, cards: number): readonly GpuProcess[] | nu
   if (known.some(({ gpus, bytes }) => gpus === null || bytes === null)) return null;
   const holding = known.filter(({ gpus, bytes }) => gpus !== 0 || bytes !== 0);
   if (holding.length > 0 && cards !== 1) return null;
-  return holding.map(({ pid, name, bytes }) => computing(pid, saidText(name), mebibytes(bytes, 'B')));
+  return holding.map(({ pid, name, bytes }) => computing(pid, textOf(name), mebibytes(bytes, 'B')));
 }

@@ -1,8 +1,8 @@
 /** The AMD cards of one host, put together from several sources. */
 import { byCard, differing } from '../cards.ts';
+import { filled } from '../fields.ts';
 import { distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
-import { filled } from '../said.ts';
 import type { AmdCard, AmdReading } from './reading.ts';
 
 export const askAgain = 'Record "amd-smi list --json" and "amd-smi static --json", or "rocm-smi -a --showmeminfo vram --json".';
@@ -45,20 +45,16 @@ function combine(group: readonly AmdCard[]): AmdCard {
 }
 
 function deviceOf(card: AmdCard, shared: ReadonlySet<string>): Device | null {
-  const own = card.uniqueId !== null && !shared.has(card.uniqueId) ? `GPU-${card.uniqueId}` : null;
-  const uuid = own ?? (card.pciId === null ? null : `amd-${card.pciId}`);
+  const { uniqueId, model, chip, gfx, ecc, uncorrectedErrors, live, withCpu, ...own } = card;
+  const id = uniqueId !== null && !shared.has(uniqueId) ? `GPU-${uniqueId}` : null;
+  const uuid = id ?? (card.pciId === null ? null : `amd-${card.pciId}`);
   if (uuid === null) return null;
   return {
-    ...unknownGpu('amd', uuid, card.model ?? (card.chip === null ? 'AMD GPU' : `AMD GPU ${card.chip}`)),
-    index: card.index,
-    minor: card.renderMinor,
-    pciId: card.pciId,
-    memoryMiB: card.memoryMiB,
-    memoryUsedMiB: card.memoryUsedMiB,
-    architecture: amdArchitecture(card.gfx, card.model),
+    ...unknownGpu('amd', uuid, model ?? (chip === null ? 'AMD GPU' : `AMD GPU ${chip}`)),
+    ...own,
+    architecture: amdArchitecture(gfx, model),
     health: healthOf(card),
-    ecc: card.ecc === null ? null : { current: card.ecc, pending: card.ecc },
-    processes: card.processes,
+    ecc: ecc === null ? null : { current: ecc, pending: ecc },
   };
 }
 
@@ -98,8 +94,8 @@ const names: readonly (readonly [RegExp, string])[] = [
 
 /** Generation of a chip, from the compiler's target, or else from its name; null when unknown. */
 function amdArchitecture(gfx: string | null, model: string | null): string | null {
-  const found = targets.find(([form]) => form.test(gfx ?? '')) ?? names.find(([form]) => form.test(model ?? ''));
-  return found?.[1] ?? null;
+  const entry = targets.find(([form]) => form.test(gfx ?? '')) ?? names.find(([form]) => form.test(model ?? ''));
+  return entry?.[1] ?? null;
 }
 
 /** Targets of APUs: https://llvm.org/docs/AMDGPUUsage.html#processors */

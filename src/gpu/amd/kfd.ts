@@ -5,10 +5,10 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { countOf, type Fields, field, kind, mebibytes, readFields } from '../fields.ts';
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci, readText } from '../pci.ts';
-import { countOf, mebibytes, saidText } from '../said.ts';
-import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, modelName, readingOf, uniqueIdOf } from './reading.ts';
 
 /** Types of a card's own memory, visible to the CPU or not. */
 const ownMemory = ['1', '2'];
@@ -28,48 +28,50 @@ export async function readKfd(sys: string, proc: string): Promise<AmdReading | n
 
 type Processes = ReadonlyMap<string, readonly GpuProcess[]>;
 
-async function readNode(node: string, devices: string, processes: Processes | null): Promise<AmdCard | null> {
+const nodeFields = {
+  uniqueId: field((digits) => uniqueIdOf(hex(digits)), 'unique_id'),
+  model: field(modelName, 'product_name', 'name'),
+  chip: field(kind.text, 'device'),
+  gfx: field(targetOf, 'gfx_target_version'),
+  memoryMiB: field(kind.mib('B'), 'mem_info_vram_total'),
+  memoryUsedMiB: field(kind.mib('B'), 'mem_info_vram_used'),
+  minor: field((value) => countOf(value) || null, 'drm_render_minor'),
+};
+
+/** Files of its PCI card. */
+const ofCard = ['product_name', 'mem_info_vram_total', 'mem_info_vram_used', 'device'];
+
+async function readNode(node: string, devices: string, processes: Processes | null): Promise<Partial<AmdCard> | null> {
   const properties = await readProperties(join(node, 'properties'));
   // Every CPU socket is a node too; only a GPU has vector units.
-  if (properties === null || (countOf(properties.get('simd_count')) ?? 0) === 0) return null;
+  if (properties === null || (countOf(properties.simd_count) ?? 0) === 0) return null;
   const gpu = await readText(join(node, 'gpu_id'));
-  const pciId = addressOf(countOf(properties.get('domain')) ?? 0, countOf(properties.get('location_id')));
-  const device = join(devices, pciId ?? 'none');
-  const [banks, name, product, used, chip] = await Promise.all([
-    readMemory(join(node, 'mem_banks')),
-    readText(join(node, 'name')),
-    readText(join(device, 'product_name')),
-    readText(join(device, 'mem_info_vram_used')),
-    readText(join(device, 'device')),
-  ]);
-  const minor = countOf(properties.get('drm_render_minor'));
+  const pciId = addressOf(countOf(properties.domain) ?? 0, countOf(properties.location_id));
+  const texts = await Promise.all(ofCard.map(async (file) => [file, await readText(join(devices, pciId ?? 'none', file))]));
+  const name = await readText(join(node, 'name'));
+  const output: Fields = { ...properties, ...Object.fromEntries(texts), name: name === null ? null : `AMD ${name}` };
+  const fields = readFields(nodeFields, output);
   return {
-    ...unknownCard,
+    ...fields,
     pciId,
-    uniqueId: uniqueIdOf(hex(properties.get('unique_id'))),
-    model: modelOf(saidText(product), name === null ? null : `AMD ${name}`),
-    chip,
-    gfx: targetOf(countOf(properties.get('gfx_target_version'))),
-    memoryMiB: banks ?? mebibytes(await readText(join(device, 'mem_info_vram_total')), 'B'),
-    memoryUsedMiB: mebibytes(used, 'B'),
-    renderMinor: minor === null || minor === 0 ? null : minor,
+    memoryMiB: (await readMemory(join(node, 'mem_banks'))) ?? fields.memoryMiB,
     processes: processes === null || gpu === null ? null : (processes.get(gpu) ?? []),
-    live: used !== null,
-    withCpu: (countOf(properties.get('cpu_cores_count')) ?? 0) > 0,
+    live: output.mem_info_vram_used !== null,
+    withCpu: (countOf(properties.cpu_cores_count) ?? 0) > 0,
   };
 }
 
-async function readProperties(file: string): Promise<ReadonlyMap<string, string> | null> {
+async function readProperties(file: string): Promise<Readonly<Record<string, string>> | null> {
   const text = await readText(file);
   if (text === null) return null;
-  return new Map([...text.matchAll(/^(\w+) (\d+)$/gm)].map(([, name = '', value = '']) => [name, value]));
+  return Object.fromEntries([...text.matchAll(/^(\w+) (\d+)$/gm)].map(([, name = '', value = '']) => [name, value]));
 }
 
 async function readMemory(folder: string): Promise<number | null> {
   const names = await readdir(folder).catch((): string[] => []);
   const banks = await Promise.all(names.map((name) => readProperties(join(folder, name, 'properties'))));
-  const own = banks.filter((bank) => ownMemory.includes(bank?.get('heap_type') ?? ''));
-  const sizes = own.flatMap((bank) => mebibytes(bank?.get('size_in_bytes'), 'B') ?? []);
+  const own = banks.filter((bank) => ownMemory.includes(bank?.heap_type ?? ''));
+  const sizes = own.flatMap((bank) => mebibytes(bank?.size_in_bytes, 'B') ?? []);
   return sizes.length === 0 ? null : sizes.reduce((sum, size) => sum + size, 0);
 }
 
@@ -81,12 +83,13 @@ function addressOf(domain: number, location: number | null): string | null {
 }
 
 /** Too large for a number, so as text. */
-function hex(digits: string | undefined): string | null {
-  return digits === undefined ? null : BigInt(digits).toString(16).padStart(16, '0');
+function hex(digits: unknown): string | null {
+  return typeof digits !== 'string' ? null : BigInt(digits).toString(16).padStart(16, '0');
 }
 
 /** 90402 is gfx942, 90010 is gfx90a: major, minor and stepping have two digits each, the last two become hexadecimal. */
-function targetOf(version: number | null): string | null {
+function targetOf(value: unknown): string | null {
+  const version = countOf(value);
   if (version === null || version === 0) return null;
   const [major, minor, stepping] = [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100];
   return `gfx${major}${minor.toString(16)}${stepping.toString(16)}`;
@@ -96,7 +99,7 @@ function targetOf(version: number | null): string | null {
 async function readProcesses(folder: string, proc: string): Promise<Processes | null> {
   const pids = await readdir(folder).catch(() => null);
   if (pids === null) return null;
-  const found: { readonly gpu: string; readonly process: GpuProcess }[] = [];
+  const using: { readonly gpu: string; readonly process: GpuProcess }[] = [];
   for (const pid of pids.filter((name) => /^\d+$/.test(name))) {
     const files = await readdir(join(folder, pid)).catch((): string[] => []);
     const queues = await readdir(join(folder, pid, 'queues')).catch((): string[] => []);
@@ -108,8 +111,8 @@ async function readProcesses(folder: string, proc: string): Promise<Processes | 
       const bytes = countOf(await readText(join(folder, pid, file)));
       // A process that opens the driver has an entry for every card, even for cards that it never uses.
       if (bytes === 0 && !busy.includes(gpu)) continue;
-      found.push({ gpu, process: computing(Number(pid), name, mebibytes(bytes, 'B')) });
+      using.push({ gpu, process: computing(Number(pid), name, mebibytes(bytes, 'B')) });
     }
   }
-  return new Map([...Map.groupBy(found, ({ gpu }) => gpu)].map(([gpu, all]) => [gpu, all.map(({ process }) => process)]));
+  return new Map([...Map.groupBy(using, ({ gpu }) => gpu)].map(([gpu, all]) => [gpu, all.map(({ process }) => process)]));
 }

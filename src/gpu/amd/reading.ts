@@ -1,10 +1,9 @@
 /** One source's reading of a host's AMD cards. */
+import { textOf } from '../fields.ts';
 import type { Device, GpuFinding } from '../inventory.ts';
 
-/** One card in one source; null for missing values. */
-export interface AmdCard extends Pick<Device, 'pciId' | 'memoryMiB' | 'memoryUsedMiB' | 'processes'> {
-  /** Sources number differently, so only readings of one tool may be joined by it. */
-  readonly index: number | null;
+/** One card in one source; null for missing values. Sources number differently, so only readings of one tool may be joined by `index`. */
+export interface AmdCard extends Pick<Device, 'index' | 'minor' | 'pciId' | 'memoryMiB' | 'memoryUsedMiB' | 'processes'> {
   /** Sixteen hex digits that stay with the card, the same in every source. */
   readonly uniqueId: string | null;
   readonly model: string | null;
@@ -12,8 +11,6 @@ export interface AmdCard extends Pick<Device, 'pciId' | 'memoryMiB' | 'memoryUse
   readonly chip: string | null;
   /** `gfx942`: the compiler's target. */
   readonly gfx: string | null;
-  /** N of `/dev/dri/renderDN`. */
-  readonly renderMinor: number | null;
   readonly ecc: boolean | null;
   readonly uncorrectedErrors: number | null;
   /** Whether it returned a current value, as only a working card does. */
@@ -32,11 +29,7 @@ export interface AmdReading {
   readonly complete: boolean;
 }
 
-export function readingOf(source: AmdReading['source'], driver: string | null, cards: readonly AmdCard[]): AmdReading {
-  return { source, driver, cards, findings: [], complete: true };
-}
-
-export const unknownCard: AmdCard = {
+const unknownCard: AmdCard = {
   index: null,
   pciId: null,
   uniqueId: null,
@@ -45,7 +38,7 @@ export const unknownCard: AmdCard = {
   gfx: null,
   memoryMiB: null,
   memoryUsedMiB: null,
-  renderMinor: null,
+  minor: null,
   ecc: null,
   uncorrectedErrors: null,
   processes: null,
@@ -53,14 +46,24 @@ export const unknownCard: AmdCard = {
   withCpu: false,
 };
 
+/** What a source does not report of a card is unknown. */
+export function readingOf(source: AmdReading['source'], driver: string | null, cards: readonly Partial<AmdCard>[]): AmdReading {
+  return { source, driver, cards: cards.map((card) => ({ ...unknownCard, ...card })), findings: [], complete: true };
+}
+
 /** `0x4edfb117a17a07d`, `249220e172fc1a88`, `GPU-04edfb117a17a07d` as sixteen digits; null for anything else, or all zeros. */
-export function uniqueIdOf(text: string | null): string | null {
-  const [, digits] = /^(?:0x|GPU-)?([0-9a-f]{6,16})$/i.exec(text ?? '') ?? [];
+export function uniqueIdOf(value: unknown): string | null {
+  const [, digits] = /^(?:0x|GPU-)?([0-9a-f]{6,16})$/i.exec(textOf(value) ?? '') ?? [];
   if (digits === undefined || /^0+$/.test(digits)) return null;
   return digits.toLowerCase().padStart(16, '0');
 }
 
-/** The first name. A number of the vendor or the chip is not a name, although tools print it as one. */
-export function modelOf(...names: readonly (string | null)[]): string | null {
-  return names.find((name) => name !== null && /[g-z]/i.test(name.replace(/^0x/i, ''))) ?? null;
+/** A number of the vendor or the chip is not a name, although tools print it as one. */
+export function modelName(value: unknown): string | null {
+  const name = textOf(value);
+  return name !== null && /[g-z]/i.test(name.replace(/^0x/i, '')) ? name : null;
+}
+
+export function gfxTarget(value: unknown): string | null {
+  return /^gfx\w+$/i.exec(textOf(value) ?? '')?.[0] ?? null;
 }

@@ -1,17 +1,18 @@
 /** One NVIDIA GPU, or one of its MIG instances, from its readings. Invalid numbers are left out, with a finding. */
 import { architectureOf } from '../architectures.ts';
+import { countOf, mebibytes } from '../fields.ts';
 import { clip, finding, plain } from '../finding.ts';
-import type { Device, GpuFinding, GpuMig, GpuProcess, Health } from '../inventory.ts';
+import { type Device, type GpuFinding, type GpuMig, type GpuProcess, type Health, unknownGpu } from '../inventory.ts';
 import { mayBeOn } from '../mig.ts';
 import { normalPci } from '../pci.ts';
 import { kernelLog, resetHint } from './failures.ts';
 import fields from './fields.json' with { type: 'json' };
 import type { Facts, GpuField, GpuReading, MigReading, ProcessReading } from './reading.ts';
-import { isUnread, isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
+import { isUnread, isUsualUuid, nvidiaText } from './values.ts';
 
 /** The kernel numbers processes up to 2^22, other systems further. */
 const mostPid = 2 ** 31 - 1;
-const idOf = (text: string) => wholeNumber(text, 65_535);
+const idOf = (text: string | null) => countOf(text, 65_535);
 
 /** `uuid` is certain; anything else may be missing. */
 export function gpuDevice(reading: GpuReading, uuid: string) {
@@ -49,14 +50,10 @@ export function gpuDevice(reading: GpuReading, uuid: string) {
     warn('ecc-pending', `${uuid}: ECC is ${words(ecc.current)}, but will be ${words(ecc.pending)} after its next reset.`);
   }
   const device: Device = {
-    kind: 'gpu',
-    vendor: 'nvidia',
-    uuid,
-    parent: null,
+    ...unknownGpu('nvidia', uuid, model ?? 'unknown'),
     index: read('index', 'index', idOf),
     minor: read('minor', 'minor number', idOf),
     pciId,
-    model: model ?? 'unknown',
     memoryMiB,
     memoryUsedMiB,
     ...architectureOf(model ?? '', plainName(facts.architecture)),
@@ -73,7 +70,7 @@ export function gpuDevice(reading: GpuReading, uuid: string) {
 }
 
 function settingsOf({ graphicsClock, memoryClock, powerLimit }: GpuReading['facts']): string | null {
-  const number = (text: string | undefined) => /^(\d+)(?:\.0*)?\s*(?:MHz|W)$/.exec(said(text) ?? '')?.[1] ?? null;
+  const number = (text: string | undefined) => /^(\d+)(?:\.0*)?\s*(?:MHz|W)$/.exec(nvidiaText(text) ?? '')?.[1] ?? null;
   const [graphics, memory, watts] = [number(graphicsClock), number(memoryClock), number(powerLimit)];
   const parts = [graphics !== null && memory !== null ? `${graphics}/${memory} MHz` : null, watts === null ? null : `${watts} W`];
   return parts.filter((part) => part !== null).join(', ') || null;
@@ -102,7 +99,7 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
     health: {
       ...gpu.health,
       ...(unknown ? { state: 'unknown', reasons: ['only its name was read'] } : {}),
-      uncorrectedErrors: read('uncorrected', 'count of ECC errors', (text) => wholeNumber(text, Number.MAX_SAFE_INTEGER)),
+      uncorrectedErrors: read('uncorrected', 'count of ECC errors', countOf),
     },
     processes:
       gpuInstance === null ? null : (gpu.processes?.filter((one) => mayBeOn(one, { gpuInstance, computeInstance })) ?? null),
@@ -121,7 +118,7 @@ function oddIn(uuid: string, findings: GpuFinding[]): Odd {
 /** Reads a field as a number: null when it is missing, and with a finding when it is invalid. */
 function readerOf<F extends string>(facts: Facts<F>, odd: Odd) {
   return <T>(field: F, what: string, parse: (text: string) => T | null): T | null => {
-    const text = said(facts[field]);
+    const text = nvidiaText(facts[field]);
     if (text === null) return null;
     const value = parse(text);
     if (value === null) odd(what, text);
@@ -136,7 +133,7 @@ function usedOf(used: number | null, total: number | null, odd: Odd): number | n
 }
 
 function switchOf(text: string | undefined): boolean | null {
-  const value = said(text)?.toLowerCase();
+  const value = nvidiaText(text)?.toLowerCase();
   if (value === 'enabled' || value === 'on') return true;
   return value === 'disabled' || value === 'off' ? false : null;
 }
@@ -167,21 +164,21 @@ function processesOf(readings: readonly ProcessReading[] | null, odd: Odd): read
 }
 
 function processOf(reading: ProcessReading): GpuProcess | null {
-  const pid = wholeNumber(said(reading.pid) ?? '', mostPid);
+  const pid = countOf(nvidiaText(reading.pid), mostPid);
   if (pid === null || pid === 0) return null;
-  const type = said(reading.type);
+  const type = nvidiaText(reading.type);
   return {
     pid,
     name: plainName(reading.name),
     type: (['C', 'G', 'C+G', 'M+C'] as const).find((each) => each === type) ?? null,
-    memoryMiB: mebibytes(said(reading.memory) ?? 'none'),
-    gpuInstance: idOf(said(reading.gpuInstance) ?? ''),
-    computeInstance: idOf(said(reading.computeInstance) ?? ''),
+    memoryMiB: mebibytes(nvidiaText(reading.memory)),
+    gpuInstance: idOf(nvidiaText(reading.gpuInstance)),
+    computeInstance: idOf(nvidiaText(reading.computeInstance)),
   };
 }
 
 function plainName(text: string | undefined): string | null {
-  const name = plain(said(text) ?? '').trim();
+  const name = plain(nvidiaText(text) ?? '').trim();
   return name === '' ? null : name.slice(0, 200);
 }
 
@@ -215,7 +212,7 @@ export function judgeDevice(
     const message = `${subject} had ${errors} since its driver was loaded.`;
     findings.push(finding('warning', 'ecc-uncorrected', subject, message, `${kernelLog} A reset clears the count.`));
   }
-  const action = said(reading.facts.recoveryAction);
+  const action = nvidiaText(reading.facts.recoveryAction);
   const health: Health = {
     state: complaints.length > 0 ? 'failed' : open.length > 0 ? 'unknown' : 'ok',
     reasons: [...complaints, ...open].map((each) => each.words),
@@ -230,39 +227,39 @@ const license =
 
 /** What keeps some programs from a card that works. */
 function limits({ facts }: GpuReading, subject: string): GpuFinding[] {
-  const found: GpuFinding[] = [];
-  const mode = said(facts.computeMode);
+  const findings: GpuFinding[] = [];
+  const mode = nvidiaText(facts.computeMode);
   if (mode !== null && /^exclusive/i.test(mode)) {
     const message = `${subject} lets only one process compute at a time (compute mode ${clip(mode)}): a second process of a job fails.`;
     const hint = `Unless MPS needs it, type "nvidia-smi -i ${subject} -c DEFAULT" as root.`;
-    found.push(finding('warning', 'compute-exclusive', subject, message, hint));
+    findings.push(finding('warning', 'compute-exclusive', subject, message, hint));
   }
   if (licenceOf(facts) === 'grace') {
     const message = `${subject} is a vGPU without a license: 20 minutes after its start it becomes so slow that no program can use it.`;
-    found.push(finding('warning', 'vgpu-unlicensed', subject, message, license));
+    findings.push(finding('warning', 'vgpu-unlicensed', subject, message, license));
   }
-  return found;
+  return findings;
 }
 
 /** Only a vGPU needs one to compute. `grace`: it has none, and is still fast. */
 function licenceOf(facts: GpuReading['facts']): 'grace' | 'none' | null {
-  const status = said(facts.licence);
-  if (status === null || !/^unlicensed/i.test(status) || !/^vgpu$/i.test(said(facts.virtualization) ?? '')) return null;
+  const status = nvidiaText(facts.licence);
+  if (status === null || !/^unlicensed/i.test(status) || !/^vgpu$/i.test(nvidiaText(facts.virtualization) ?? '')) return null;
   return /unrestricted/i.test(status) ? 'grace' : 'none';
 }
 
 /** `words`: the end of a sentence that begins with the GPU's name. */
 function complaintsOf(reading: GpuReading, subject: string) {
   const { facts, trouble } = reading;
-  const yes = (field: GpuField) => /^(yes|true)$/i.test(said(facts[field]) ?? '');
+  const yes = (field: GpuField) => /^(yes|true)$/i.test(nvidiaText(facts[field]) ?? '');
   const other = (field: GpuField, ...fine: readonly string[]) => {
-    const value = said(facts[field]);
+    const value = nvidiaText(facts[field]);
     return value === null || fine.includes(value.toLowerCase()) ? null : clip(value);
   };
   const reset = resetHint(subject);
-  const found: { readonly code: string; readonly words: string; readonly hint: string }[] = [];
+  const complaints: { readonly code: string; readonly words: string; readonly hint: string }[] = [];
   const add = (when: boolean, code: string, words: string, hint: string) => {
-    if (when && !found.some((each) => each.words === words)) found.push({ code, words, hint });
+    if (when && !complaints.some((each) => each.words === words)) complaints.push({ code, words, hint });
   };
   const lost = `Reboot the machine, or power-cycle it if the problem returns. ${kernelLog}`;
   add(trouble === 'lost', 'gpu-lost', 'is lost: it has fallen off the bus', lost);
@@ -279,7 +276,7 @@ function complaintsOf(reading: GpuReading, subject: string) {
   add(isRetiring, 'page-retirement-pending', 'waits for a reset to retire a broken page of memory', reset);
   add(yes('channelRepair') || yes('tpcRepair'), 'repair-pending', 'waits for a reset to repair itself', reset);
   const allow = `Type "nvidia-smi -i ${subject} -c DEFAULT" as root.`;
-  const isProhibited = /^prohibited$/i.test(said(facts.computeMode) ?? '');
+  const isProhibited = /^prohibited$/i.test(nvidiaText(facts.computeMode) ?? '');
   add(isProhibited, 'compute-prohibited', 'lets no program compute (compute mode Prohibited)', allow);
   add(licenceOf(facts) === 'none', 'vgpu-unlicensed', 'is a vGPU without a license, so no program can use it', license);
   const state = other('fabricState', 'completed');
@@ -290,7 +287,7 @@ function complaintsOf(reading: GpuReading, subject: string) {
   add(wrong !== null, 'fabric', `is wrongly configured in the NVLink fabric (${wrong})`, fabric);
   const unhealthy = yes('fabricRoute') || other('fabricSummary', 'healthy', 'limited capacity') !== null;
   add(unhealthy, 'fabric', 'has an unhealthy route in the NVLink fabric', `Check the log of the fabric manager. ${kernelLog}`);
-  return found;
+  return complaints;
 }
 
 /** Why a card without complaints cannot be called healthy; `reported` where a person should look. */
@@ -299,12 +296,12 @@ function openQuestions({ facts, depth }: GpuReading): { readonly words: string; 
   const failed = [...new Set(unread)].map((words) => ({ words: `its ${words} cannot be read`, reported: true }));
   if (failed.length > 0) return failed;
   if (depth === 'name') return [{ words: 'only its name was read', reported: false }];
-  const alive = [facts.memoryTotal, facts.temperature, facts.performanceState].some((value) => said(value) !== null);
+  const alive = [facts.memoryTotal, facts.temperature, facts.performanceState].some((value) => nvidiaText(value) !== null);
   return alive ? [] : [{ words: 'the tool reports nothing about its state', reported: false }];
 }
 
 function uncorrected({ facts }: GpuReading): number | null {
-  const count = (field: GpuField) => wholeNumber(said(facts[field]) ?? '', Number.MAX_SAFE_INTEGER);
+  const count = (field: GpuField) => countOf(nvidiaText(facts[field]));
   const total = count('uncorrectedTotal');
   if (total !== null) return total;
   const parts = (['uncorrectedDram', 'uncorrectedSram', 'uncorrectedParity', 'uncorrectedSecded'] as const).map(count);

@@ -25,8 +25,8 @@ interface HostFailure {
   readonly hint?: string;
 }
 
-/** A part of a message; empty where `said` is null. */
-const after = (before: string, said: string | null, behind = '') => (said === null ? '' : `${before}${said}${behind}`);
+/** A part of a message; empty where `words` is null. */
+const after = (before: string, words: string | null, behind = '') => (words === null ? '' : `${before}${words}${behind}`);
 
 /** Findings about the whole host by code; any other code is `tool-failed`. */
 const ofTheHost: Readonly<Record<string, HostFailure>> = {
@@ -104,8 +104,8 @@ const texts: readonly (readonly [RegExp, string])[] = [
 
 /** Errors in a text that is not an answer, each once. `module`: version of the kernel module, null where unknown. */
 export function failuresIn(text: string, module: string | null = null): readonly GpuFinding[] {
-  const found = text.split('\n').flatMap((line) => failureIn(line.trim(), text, module));
-  return found.filter((each, at) => found.findIndex((other) => other.code === each.code && other.subject === each.subject) === at);
+  const all = text.split('\n').flatMap((line) => failureIn(line.trim(), text, module));
+  return all.filter((each, at) => all.findIndex((other) => other.code === each.code && other.subject === each.subject) === at);
 }
 
 function failureIn(line: string, text: string, module: string | null): readonly GpuFinding[] {
@@ -134,13 +134,13 @@ function warningFinding(line: string): GpuFinding {
 }
 
 /** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, depending on the branch. */
-function handleFinding(said: string): GpuFinding {
-  const address = /[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/i.exec(said)?.[0] ?? null;
+function handleFinding(text: string): GpuFinding {
+  const address = /[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/i.exec(text)?.[0] ?? null;
   const pciId = address === null ? null : normalPci(address);
-  const number = /^GPU ?(\d{1,3})\b(?!:[0-9a-f]{2}:)/i.exec(said)?.[1];
+  const number = /^GPU ?(\d{1,3})\b(?!:[0-9a-f]{2}:)/i.exec(text)?.[1];
   const name = pciId ?? (number === undefined ? 'A GPU' : `GPU ${number}`);
   const subject = pciId ?? 'host';
-  const rest = said.slice(address === null ? 0 : said.indexOf(address) + address.length);
+  const rest = text.slice(address === null ? 0 : text.indexOf(address) + address.length);
   const reason = rest.replace(/^[^:]{0,10}: ?/, '').trim();
   if (/GPU is lost/i.test(reason))
     return finding('error', 'gpu-lost', subject, `${name} is lost: it has fallen off the bus.`, reboot);
@@ -152,14 +152,14 @@ function handleFinding(said: string): GpuFinding {
 
 /** Why a call failed. `rest`: its output apart from an answer. */
 export function failuresOf(reply: Reply, rest: string, module: string | null = null): readonly GpuFinding[] {
-  const said = failuresIn(rest, module);
+  const printed = failuresIn(rest, module);
   if (reply.hung) {
     const asked = clip([reply.tool, ...reply.args].join(' '));
     const message = `"${asked}" timed out: a GPU or its driver is stuck. onejob does not know which devices work.`;
     const hint = `${kernelLog} If "nvidia-smi" hangs for you too, only a reboot helps.`;
-    return [...said, finding('error', 'tool-hung', 'host', message, hint)];
+    return [...printed, finding('error', 'tool-hung', 'host', message, hint)];
   }
-  if (said.length > 0 || reply.code === null || reply.code === 0) return said;
+  if (printed.length > 0 || reply.code === null || reply.code === 0) return printed;
   const code = codes.get(String(reply.code));
   const words = ownWords(rest);
   if (code === undefined)

@@ -13,14 +13,14 @@ import { reboot } from './failures.ts';
 import { readProcGpus } from './list.ts';
 import { fillUp, type GpuReading, type MigReading } from './reading.ts';
 import { type NvidiaParts, sourcesOf, type ToolSource } from './sources.ts';
-import { cudaVersion, driverVersion, gpuUuid, isUnread, migUuid, readProcVersion, said } from './values.ts';
+import { cudaVersion, driverVersion, gpuUuid, isUnread, migUuid, nvidiaText, readProcVersion } from './values.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const module = readProcVersion(parts.procVersion ?? '');
   const sources = sourcesOf(parts, module);
   const { gpus, findings: clashes } = join(sources, (parts.procGpus ?? []).flatMap(readProcGpus));
-  const said = sources.flatMap((source) => source.findings);
+  const complaints = sources.flatMap((source) => source.findings);
   const set = judgeSet(parts.pciIds, sources, gpus);
   const made = gpus.map((gpu) => devicesOf(gpu, set.lost));
   const devices = made.flatMap((each) => each.devices);
@@ -30,7 +30,7 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const cudas = sources.map((each) => each.cuda);
   const tool = firstVersion(cudas, cudaVersion);
   const cuda = tool ?? cudaOfDriver(driver);
-  const findings = [...said, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
+  const findings = [...complaints, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
   return {
     complete: set.complete && uncertain.length === 0,
     driver,
@@ -99,7 +99,7 @@ function namelessFindings({ pciId, reading }: Joined): readonly GpuFinding[] {
   if (reading.trouble !== null) return judgeDevice(reading, who).findings;
   if (isUnread(uuid))
     return [finding('error', 'gpu-unknown', pciId ?? 'host', `${who} does not answer: its UUID reads "${uuid}".`, reboot)];
-  const name = said(reading.facts.model) ?? 'A GPU';
+  const name = nvidiaText(reading.facts.model) ?? 'A GPU';
   const message = `${clip(name)}${pciId === null ? '' : ` at ${pciId}`} has no UUID in this output, and onejob grants no device without one.`;
   return [finding('error', 'no-uuid', pciId ?? 'host', message, 'Record "nvidia-smi -q -x" and "nvidia-smi -L" as well.')];
 }
@@ -166,7 +166,16 @@ function cudaOfDriver(driver: string | null): string | null {
   return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
 }
 
-type Joined = ReturnType<typeof joined>;
+/** A GPU as all outputs together describe it. */
+interface Joined {
+  readonly uuid: string | null;
+  readonly pciId: string | null;
+  readonly reading: GpuReading;
+  /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
+  readonly instances: readonly { readonly reading: MigReading; readonly isSeen: boolean }[];
+  /** Whether nvidia-smi listed it; false for one that only the driver's own files contain. */
+  readonly isListed: boolean;
+}
 
 interface Entry {
   uuid: string | null;
@@ -183,7 +192,7 @@ function join(sources: readonly ToolSource[], proc: readonly GpuReading[]) {
   const entries: Entry[] = [];
   const add = (reading: GpuReading, kind: ToolSource['kind'] | 'proc') => {
     const uuid = gpuUuid(reading.facts.uuid);
-    const pciId = normalPci(said(reading.facts.pciId) ?? '');
+    const pciId = normalPci(nvidiaText(reading.facts.pciId) ?? '');
     // The driver's own files are about the card at that address, whatever UUID a masked recording gives it.
     const isSame = (each: Entry) => uuid === null || each.uuid === null || kind === 'proc';
     const entry =
@@ -216,10 +225,10 @@ function hasIndex({ readings }: Entry, index: string | undefined): boolean {
 }
 
 function placeOf({ facts }: GpuReading): string | undefined {
-  return normalPci(said(facts.pciId) ?? '') ?? facts.index;
+  return normalPci(nvidiaText(facts.pciId) ?? '') ?? facts.index;
 }
 
-function joined({ uuid, pciId, readings }: Entry) {
+function joined({ uuid, pciId, readings }: Entry): Joined {
   const merged: GpuReading = readings
     .map((each) => each.reading)
     .reduce((all, each) => ({
@@ -232,7 +241,7 @@ function joined({ uuid, pciId, readings }: Entry) {
   const instances = new Map<string, { reading: MigReading; isSeen: boolean }>();
   for (const { reading, kind } of readings) {
     for (const each of reading.instances) {
-      const key = said(each.index) ?? `${each.gpuInstance}/${each.computeInstance}`;
+      const key = nvidiaText(each.index) ?? `${each.gpuInstance}/${each.computeInstance}`;
       const known = instances.get(key);
       instances.set(key, {
         reading: known === undefined ? each : fillUp(known.reading, each),
@@ -245,9 +254,7 @@ function joined({ uuid, pciId, readings }: Entry) {
     uuid,
     pciId,
     reading: { ...merged, instances: inOrder.map((each) => each.reading) },
-    /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
     instances: inOrder,
-    /** Whether nvidia-smi listed it; false for one that only the driver's own files contain. */
     isListed: readings.some((each) => each.kind !== 'proc'),
   };
 }

@@ -1,7 +1,7 @@
 /** The reading of one output of nvidia-smi, without any conclusions: texts as printed, and whether the output was complete. */
 import { normalPci } from '../pci.ts';
 import fields from './fields.json' with { type: 'json' };
-import { cudaVersion, driverVersion, said, type Trouble, troubleIn } from './values.ts';
+import { cudaVersion, driverVersion, nvidiaText, type Trouble, troubleIn } from './values.ts';
 
 export type GpuField = keyof typeof fields.gpu;
 type MigField = keyof typeof fields.mig | 'profile';
@@ -48,9 +48,10 @@ export interface GpuReading {
 
 export const nothingRead: Reading = { driver: null, cuda: null, attached: null, gpus: [], whole: false, rest: '' };
 
+/** A GPU while it is read. */
 export interface Block {
-  facts: { [K in GpuField]?: string };
-  instances: { [K in MigField]?: string }[];
+  readonly facts: { [K in GpuField]?: string };
+  readonly instances: { [K in MigField]?: string }[];
   processes: { [K in ProcessField]?: string }[] | null;
   trouble: Trouble | null;
 }
@@ -102,7 +103,7 @@ export function fillUp<F extends string>(facts: Facts<F>, more: Facts<F>): Facts
   const filled: { [K in F]?: string } = { ...facts };
   for (const [key, value] of Object.entries<string | undefined>(more) as [F, string | undefined][]) {
     const has = filled[key];
-    if (value !== undefined && (has === undefined || (said(has) === null && said(value) !== null))) filled[key] = value;
+    if (value !== undefined && (has === undefined || (nvidiaText(has) === null && nvidiaText(value) !== null))) filled[key] = value;
   }
   return filled;
 }

@@ -7,7 +7,7 @@ import { failuresIn } from './failures.ts';
 import { looksLikeList, readList } from './list.ts';
 import { nvidiaInventory } from './nvidia.ts';
 import { nothingRead, type Reading } from './reading.ts';
-import { driverVersion, gpuUuid, said } from './values.ts';
+import { driverVersion, gpuUuid, nvidiaText } from './values.ts';
 import { calmNames, cutOut, looksLikeXml, readXml } from './xml.ts';
 
 interface Piece {
@@ -28,10 +28,10 @@ function piecesOf(text: string): Piece[] {
   const chunks = Map.groupBy(calmNames(text).split(/(?<=<\/nvidia_smi_log>)/), looksLikeXml);
   const documents = chunks.get(true) ?? [];
   const rest = [...documents.map((chunk) => cutOut(chunk).rest), ...(chunks.get(false) ?? [])].join('\n');
-  const found = documents.map((chunk): Piece => ({ kind: 'xml', text: chunk, reading: readXml(chunk) }));
-  if (looksLikeList(rest)) found.push({ kind: 'list', text: rest, reading: readList(rest) });
+  const all = documents.map((chunk): Piece => ({ kind: 'xml', text: chunk, reading: readXml(chunk) }));
+  if (looksLikeList(rest)) all.push({ kind: 'list', text: rest, reading: readList(rest) });
   // A warning alone may be of any tool.
-  if (found.length > 0 || failuresIn(rest).every(({ code }) => code === 'tool-warning')) return found;
+  if (all.length > 0 || failuresIn(rest).every(({ code }) => code === 'tool-warning')) return all;
   return [{ kind: 'complaint', text: rest, reading: nothingRead }];
 }
 
@@ -83,7 +83,15 @@ function isPart({ attached, gpus }: Reading): boolean {
   return attached !== null && gpus.length < attached;
 }
 
-type Trace = ReturnType<typeof traceOf>;
+/** What identifies the host of a file. */
+interface Trace {
+  readonly name: string;
+  readonly drivers: ReadonlySet<string>;
+  /** PCI address and model by UUID, null where missing. */
+  readonly gpus: ReadonlyMap<string, { readonly pciId: string | null; readonly model: string | null }>;
+  /** Whether it contains only some of the GPUs. */
+  readonly isPart: boolean;
+}
 
 /** A finding when the files cannot be from one host at one time. */
 function severalHosts(files: readonly FilePieces[]): GpuFinding | null {
@@ -112,16 +120,15 @@ function canBeOne(one: Trace, other: Trace): boolean {
   });
 }
 
-/** `gpus`: PCI address and model by UUID, null where missing. */
-function traceOf({ name, pieces }: FilePieces) {
+function traceOf({ name, pieces }: FilePieces): Trace {
   const readings = pieces.map((piece) => piece.reading);
   const gpus = new Map<string, { pciId: string | null; model: string | null }>();
   for (const { facts } of readings.flatMap((reading) => reading.gpus)) {
     const uuid = gpuUuid(facts.uuid);
     if (uuid === null) continue;
     const known = gpus.get(uuid);
-    const pciId = normalPci(said(facts.pciId) ?? '');
-    gpus.set(uuid, { pciId: pciId ?? known?.pciId ?? null, model: said(facts.model) ?? known?.model ?? null });
+    const pciId = normalPci(nvidiaText(facts.pciId) ?? '');
+    gpus.set(uuid, { pciId: pciId ?? known?.pciId ?? null, model: nvidiaText(facts.model) ?? known?.model ?? null });
   }
   const listing = readings.filter((reading) => reading.gpus.length > 0);
   return {

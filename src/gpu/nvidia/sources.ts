@@ -6,7 +6,7 @@ import type { Reply } from '../run.ts';
 import { failuresIn, failuresOf, kernelLog, reboot } from './failures.ts';
 import { readList } from './list.ts';
 import type { GpuReading, Reading } from './reading.ts';
-import { said } from './values.ts';
+import { nvidiaText } from './values.ts';
 import { readXml } from './xml.ts';
 
 /** The sources about one host's NVIDIA GPUs; one that was not asked is left out or null. */
@@ -24,7 +24,15 @@ export interface NvidiaParts {
 
 type SourceKind = 'xml' | 'list';
 
-export type ToolSource = NonNullable<ReturnType<typeof sourceOf>>;
+/** What one kind of call said. */
+export interface ToolSource extends Pick<Reading, 'driver' | 'cuda' | 'attached' | 'gpus'> {
+  readonly kind: SourceKind;
+  /** Whether these are all GPUs of the driver. */
+  readonly whole: boolean;
+  /** PCI addresses of GPUs from complete answers. */
+  readonly certain: ReadonlySet<string>;
+  readonly findings: readonly GpuFinding[];
+}
 
 /** Those that were asked, the more detailed first. */
 export function sourcesOf(parts: NvidiaParts, module: string | null): readonly ToolSource[] {
@@ -38,7 +46,7 @@ const mostGpus = 512;
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
 /** All answers of one kind: usually one, several when each GPU was queried separately. */
-function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null) {
+function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null): ToolSource | null {
   if (replies.length === 0) return null;
   const { read } = outputs[kind];
   const answers = replies.map((reply) => {
@@ -57,7 +65,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
   const all = answers.flatMap((answer) => answer.gpus);
   const gpus = all.slice(0, mostGpus);
   const attached = Math.max(-1, ...answers.map((answer) => answer.attached ?? -1));
-  const names = new Set(gpus.map((gpu, at) => said(gpu.facts.uuid) ?? said(gpu.facts.pciId) ?? `${at}`));
+  const names = new Set(gpus.map((gpu, at) => nvidiaText(gpu.facts.uuid) ?? nvidiaText(gpu.facts.pciId) ?? `${at}`));
   // Queried for one GPU, the tool reports how many there are, so only all answers together must have as many.
   const isOne = replies.length === 1;
   const allWhole = answers.every((answer) => answer.whole);
@@ -86,10 +94,8 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
   return {
     kind,
     gpus: whole && isOne && kind === 'xml' ? gpus.map(withIndex) : gpus,
-    /** Whether these are all GPUs of the driver. */
     whole,
     attached: attached < 0 ? null : attached,
-    /** PCI addresses of GPUs from complete answers. */
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
     driver: answers.find((answer) => answer.driver !== null)?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
@@ -117,7 +123,7 @@ function ofCard(findings: readonly GpuFinding[], pciId: string): readonly GpuFin
 }
 
 function placesOf(gpus: readonly GpuReading[]): string[] {
-  return gpus.map((gpu) => normalPci(said(gpu.facts.pciId) ?? '')).filter((pciId) => pciId !== null);
+  return gpus.map((gpu) => normalPci(nvidiaText(gpu.facts.pciId) ?? '')).filter((pciId) => pciId !== null);
 }
 
 /** GPUs are listed in the order of their numbers, which are not printed. */

@@ -2,7 +2,8 @@
  * How much of NVIDIA's cards is in use: one cheap call for all of them. The fields exist in every driver from 390 to 610, since an
  * unknown one makes the whole call fail. The call does not list MIG instances, and a card in MIG mode reports no utilisation.
  */
-import { gpuUuid, mebibytes, said, wholeNumber } from './values.ts';
+import { countOf, mebibytes } from '../fields.ts';
+import { gpuUuid, nvidiaText } from './values.ts';
 
 /** What is in use of one device now. null: unknown, which never means zero. */
 export interface DeviceUse {
@@ -26,19 +27,19 @@ const [hottest, strongest] = [200, 10_000];
 
 /** The answer to `useQuery`, by UUID. Never throws; a line that is not understood is left out. */
 export function readUse(text: string): ReadonlyMap<string, DeviceUse> {
-  const found = new Map<string, DeviceUse>();
+  const uses = new Map<string, DeviceUse>();
   for (const line of text.split('\n')) {
     const [name, memory = '', utilization = '', temperature = '', power, ...more] = line.split(',').map((value) => value.trim());
     const uuid = gpuUuid(name);
     if (uuid === null || power === undefined || more.length > 0) continue;
-    found.set(uuid, {
-      memoryUsedMiB: said(memory) === null ? null : mebibytes(memory),
-      utilization: wholeNumber(utilization, 100),
-      temperature: wholeNumber(temperature, hottest),
+    uses.set(uuid, {
+      memoryUsedMiB: mebibytes(nvidiaText(memory)),
+      utilization: countOf(utilization, 100),
+      temperature: countOf(temperature, hottest),
       powerW: watts(power),
     });
   }
-  return found;
+  return uses;
 }
 
 function watts(text: string): number | null {

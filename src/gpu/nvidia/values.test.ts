@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { cudaVersion, driverVersion, gpuUuid, isUsualUuid, mebibytes, migUuid, said, troubleIn, wholeNumber } from './values.ts';
+import { countOf, mebibytes } from '../fields.ts';
+import { cudaVersion, driverVersion, gpuUuid, isUsualUuid, migUuid, nvidiaText, troubleIn } from './values.ts';
 
 describe('a missing value', () => {
   test.each([
@@ -18,9 +19,9 @@ describe('a missing value', () => {
     'Requested functionality has been deprecated',
     '[Requested functionality has been deprecated]',
     '',
-  ])('%s is unknown', (text) => expect(said(text)).toBeNull());
+  ])('%s is unknown', (text) => expect(nvidiaText(text)).toBeNull());
 
-  test('none, as an action, is a value', () => expect(said(' None ')).toBe('None'));
+  test('none, as an action, is a value', () => expect(nvidiaText(' None ')).toBe('None'));
 });
 
 test('a card that says why it does not answer', () => {
@@ -45,10 +46,10 @@ describe('memory', () => {
 });
 
 test('numbers are whole and have an end', () => {
-  expect(wholeNumber('7', 10)).toBe(7);
-  expect(wholeNumber('11', 10)).toBeNull();
-  expect(wholeNumber('-1', 10)).toBeNull();
-  expect(wholeNumber('0x1', 10)).toBeNull();
+  expect(countOf('7', 10)).toBe(7);
+  expect(countOf('11', 10)).toBeNull();
+  expect(countOf('-1', 10)).toBeNull();
+  expect(countOf('0x1', 10)).toBeNull();
 });
 
 describe('versions are cut where the number ends', () => {

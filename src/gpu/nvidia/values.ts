@@ -16,7 +16,7 @@ function bare(text: string): string {
 }
 
 /** The value, trimmed; null for a missing one. */
-export function said(text: string | null | undefined): string | null {
+export function nvidiaText(text: string | null | undefined): string | null {
   return text === null || text === undefined || nothing.has(bare(text)) ? null : text.trim();
 }
 
@@ -32,26 +32,6 @@ export function troubleIn(text: string): Trouble | null {
 /** Whether the driver failed to read the value, which is not the same as a card without such a value. */
 export function isUnread(text: string | undefined): boolean {
   return text !== undefined && /^(unknown error|err!|timeout)$/.test(bare(text));
-}
-
-const unitMiB: Readonly<Record<string, number>> = { b: 2 ** -20, k: 2 ** -10, m: 1, g: 2 ** 10, t: 2 ** 20 };
-
-/** 16 TiB: more than any card has; anything above it was misread. */
-const mostMiB = 2 ** 24;
-
-/** An amount of memory in whole MiB, which is also the default unit; null when it is not one. */
-export function mebibytes(text: string): number | null {
-  const [, number, unit = 'm'] = /^(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)i?B?$/i.exec(text) ?? [];
-  if (number === undefined) return null;
-  const amount = Math.floor(Number(number) * (unitMiB[unit.toLowerCase() || 'm'] ?? 1));
-  return amount <= mostMiB ? amount : null;
-}
-
-/** A whole number from 0 to `most`; null for anything else. */
-export function wholeNumber(text: string, most: number): number | null {
-  if (!/^\d{1,15}$/.test(text)) return null;
-  const number = Number(text);
-  return number <= most ? number : null;
 }
 
 /** A driver's version at the beginning of a text, such as `550.54.14`; driver 610 prints a remark after it. */
@@ -79,7 +59,7 @@ export function isUsualUuid(uuid: string): boolean {
 
 /** A GPU's UUID; Jetsons print theirs without `GPU-`. null for anything else, such as `GPU-????????-…` of an unused card. */
 export function gpuUuid(text: string | null | undefined): string | null {
-  const uuid = said(text);
+  const uuid = nvidiaText(text);
   if (uuid === null || uuid.startsWith('MIG-')) return null;
   return canonical.test(uuid) || /^GPU-[\w*-]{2,64}$/.test(uuid) ? uuid : null;
 }
@@ -89,7 +69,7 @@ const oldMig = /^MIG-GPU-[\w*-]{2,64}\/(\d{1,5})\/(\d{1,5})$/;
 
 /** A MIG instance's UUID with its ids, which only the old form contains. */
 export function migUuid(text: string | null | undefined) {
-  const uuid = said(text);
+  const uuid = nvidiaText(text);
   if (uuid === null) return null;
   const [, gpuInstance = null, computeInstance = null] = oldMig.exec(uuid) ?? [];
   if (gpuInstance === null && !/^MIG-(?!GPU-)[\w*-]{2,64}$/.test(uuid)) return null;

@@ -78,7 +78,7 @@ export function createExecutors(parts: ActParts): Executors {
   const asked = new Set<AgentId>();
 
   const isAway = (runtime: Runtime): boolean => observer.unreachable(runtime.name) !== null;
-  const devicesOf = ({ devices }: Slot): Device[] => deviceManager?.registry.leased(devices) ?? [];
+  const devicesOf = ({ devices }: Slot): Device[] => deviceManager?.registry.leasedDevices(devices) ?? [];
 
   const endedOf = (key: string, agent: AgentId, job: JobId | null) => {
     const { slot, pool, name, runtime } = place(key);

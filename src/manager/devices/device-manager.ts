@@ -7,12 +7,12 @@ import { fits } from '../../config/conditions.ts';
 import type { PoolConfig, RepairCommand } from '../../config/config.ts';
 import { choiceFindings } from '../../config/device-findings.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type AgentId, emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
+import { type AgentId, type DeviceId, emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { type EngineFacts, readHostFacts } from '../../gpu/host-facts.ts';
 import type { Device } from '../../gpu/inventory.ts';
-import { createKernelLog } from '../../gpu/kernel-reader.ts';
-import { createLocks, lockDirectory } from '../../gpu/lock.ts';
-import { createProbe } from '../../gpu/probe.ts';
+import { createKernelLog, type KernelLog } from '../../gpu/kernel-reader.ts';
+import { createLocks, type DeviceLocks, lockDirectory } from '../../gpu/lock.ts';
+import { createProbe, type Probe } from '../../gpu/probe.ts';
 import { hostFault } from '../../gpu/proof.ts';
 import { createRunner, type ToolRunner, vendorFolders } from '../../gpu/run.ts';
 import { cpusNear } from '../../gpu/topology.ts';
@@ -24,15 +24,16 @@ import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
-import { createDeviceReservations } from './device-reservations.ts';
-import { createDeviceUses } from './device-use.ts';
-import { createDeviceWatch } from './device-watch.ts';
+import { isUnused, nextDemand, type WaitingForDevices } from './demands.ts';
+import { Reservations } from './device-reservations.ts';
+import { DeviceUses } from './device-use.ts';
+import { DeviceWatch } from './device-watch.ts';
 import { gpuDoctor } from './doctor.ts';
 import { KnownDevices } from './known-devices.ts';
-import { createQuarantine, type Quarantine } from './quarantine.ts';
-import { createDeviceRegistry, isUnused, nextDemand } from './registry.ts';
-import { createRepair } from './repair.ts';
-import { createVerifier } from './verification.ts';
+import { type DeviceCheck, Quarantine } from './quarantine.ts';
+import { createDeviceRegistry, type DeviceRegistry } from './registry.ts';
+import { Repair } from './repair.ts';
+import { Verifier } from './verification.ts';
 
 interface DeviceManagerParts {
   readonly clock: Clock;
@@ -60,183 +61,209 @@ export interface DeviceHost {
   readonly runner: ToolRunner | undefined;
 }
 
-export type DeviceManager = ReturnType<typeof openDeviceManager>;
+export class DeviceManager {
+  readonly registry: DeviceRegistry;
+  readonly watch: DeviceWatch;
+  readonly verifier: Verifier;
+  readonly quarantine: Quarantine;
+  readonly reservations: Reservations;
+  readonly use: DeviceUses;
+  readonly proofs: Store['proofs'];
+  readonly #parts: DeviceManagerParts;
+  readonly #locks: DeviceLocks;
+  readonly #tools: ToolRunner;
+  readonly #probe: Probe;
+  readonly #kernel: KernelLog;
+  readonly #repair: Repair;
+  #isClosed = false;
 
-export function openDeviceManager(parts: DeviceManagerParts) {
-  const { clock, log, store, reconciler, pools, runtime } = parts;
-  const { path, root, runner } = parts.host;
-  const poolNamed = (name: string): Pool | undefined => reconciler.pools.find((pool) => pool.config.name === name);
-  const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => runtime(slot.runtime).groupsOf(agent);
-  const locks = createLocks({
-    dir: root === null ? lockDirectory() : join(root, 'locks'),
-    owner: store.owner,
-    stateDir: store.dir,
-    bootId: store.bootId,
-    isJob: isAgentUid,
-  });
-  const known = new KnownDevices({ clock, store });
-  const registry = createDeviceRegistry({
-    clock,
-    pools,
-    known,
-    locks,
-    slots: () => reconciler.slots,
-    waiting: (name) => {
-      const pool = poolNamed(name);
-      if (pool === undefined || !pool.mayStart(clock.now()) || reconciler.pause.any || reconciler.stopping) return null;
-      const next = reconciler.slots.find((slot) => reconciler.poolOf(slot.key) === pool && isEmpty(slot));
-      // It tries an image that has failed, and waits.
-      if (next !== undefined && pool.isOwnImageOnly(next.key, clock.now())) return null;
-      const unused = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool && isUnused(slot)).length;
-      return nextDemand(pool, unused);
-    },
-    changed(keys) {
-      for (const config of pools) if (config.agents === 'per-device') grow(config);
-      for (const key of keys) if (reconciler.slot(key) !== undefined) reconciler.replan(key);
-    },
-  });
-  const tools = runner ?? createRunner({ clock, path: [path, ...vendorFolders].join(':') });
-  const probe = createProbe({
-    now: clock.now,
-    runner: tools,
-    path,
-    topology: pools.some(({ devices: { count } }) => count !== 1),
-    ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
-  });
-  const at = (folder: string): string => join(root ?? '/', folder);
-  const kernel = createKernelLog({
-    uptime: () => clock.now() / 1000,
-    ...(root !== null && { path: join(root, 'kmsg') }),
-    say: ({ message }) => log.warn('kernel log', { reason: message }),
-  });
-  const use = createDeviceUses({ clock, runner: tools, isLooking: () => probe.isLooking, slots: () => reconciler.slots });
-  const watch = createDeviceWatch({
-    clock,
-    log,
-    registry,
-    probe,
-    kernel,
-    groupsOf,
-    owner: store.owner,
-    // The processes that a simulated tool reports are not this host's.
-    ...(runner !== undefined && root !== null && { proc: join(root, 'proc') }),
-    slots: () => reconciler.slots,
-    listener: {
-      idle: (look, devices) => verifier.idle(look, devices),
-      looked(inventory) {
-        use.looked(inventory);
-        parts.fingerprints.looked(inventory);
+  constructor(parts: DeviceManagerParts) {
+    const { clock, log, store, reconciler, pools } = parts;
+    const { path, root, runner } = parts.host;
+    this.#parts = parts;
+    this.proofs = store.proofs;
+    this.#locks = createLocks({
+      dir: root === null ? lockDirectory() : join(root, 'locks'),
+      owner: store.owner,
+      stateDir: store.dir,
+      bootId: store.bootId,
+      isJob: isAgentUid,
+    });
+    this.#tools = runner ?? createRunner({ clock, path: [path, ...vendorFolders].join(':') });
+    this.#probe = createProbe({
+      now: clock.now,
+      runner: this.#tools,
+      path,
+      topology: pools.some(({ devices: { count } }) => count !== 1),
+      ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
+    });
+    this.#kernel = createKernelLog({
+      uptime: () => clock.now() / 1000,
+      ...(root !== null && { path: join(root, 'kmsg') }),
+      say: ({ message }) => log.warn('kernel log', { reason: message }),
+    });
+    const slots = (): readonly Slot[] => reconciler.slots;
+    this.use = new DeviceUses({ clock, slots, runner: this.#tools, isLooking: () => this.#probe.isLooking });
+    const registry = this.#openRegistry();
+    const { bootId, owner } = store;
+    const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => parts.runtime(slot.runtime).groupsOf(agent);
+    const recheck = (uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> => this.verifier.recheck(uuid, signal);
+    const shared = { clock, log, store, registry, slots, bootId, owner, groupsOf, recheck };
+    this.registry = registry;
+    this.watch = new DeviceWatch({
+      ...shared,
+      probe: this.#probe,
+      kernel: this.#kernel,
+      // The processes that a simulated tool reports are not this host's.
+      ...(runner !== undefined && root !== null && { proc: join(root, 'proc') }),
+      listener: {
+        idle: (look, devices) => this.verifier.idle(look, devices),
+        looked: (inventory) => {
+          this.use.looked(inventory);
+          parts.fingerprints.looked(inventory);
+        },
+        hold: (why) => this.#hold(why),
       },
-      hold(why) {
-        const pauses = pools.flatMap(({ name }) => poolNamed(name)?.pause ?? []);
-        const changed = pauses.filter((pause) => (why === null ? pause.release('devices') : pause.hold('devices', why)));
-        if (changed.length > 0) reconciler.replanAll();
+    });
+    this.quarantine = new Quarantine({
+      ...shared,
+      repair: (uuid, reason) => {
+        const { pciId = null } = registry.device(uuid) ?? registry.known.get(uuid) ?? {};
+        this.#repair.put({ uuid, pciId, reason });
       },
-    },
-  });
-  const quarantine: Quarantine = createQuarantine({
-    clock,
-    log,
-    registry,
-    bootId: store.bootId,
-    again: (uuid, signal) => verifier.again(uuid, signal),
-    repair: (uuid, reason) => repair.put({ uuid, pciId: (registry.device(uuid) ?? known.get(uuid))?.pciId ?? null, reason }),
-  });
-  const repair = createRepair({ clock, log, path, command: parts.repair, again: quarantine.look });
-  const verifier = createVerifier({
-    clock,
-    log,
-    registry,
-    store,
-    watch,
-    quarantine,
-    groupsOf,
-    isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
-    isStopping: () => reconciler.stopping,
-    missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
-  });
-  const reservations = createDeviceReservations({
-    clock,
-    log,
-    registry,
-    quarantine,
-    again: verifier.again,
-    isBusy: (uuid) =>
-      reconciler.slots
-        .filter(({ agent }) => agent.kind !== 'free' && agent.kind !== 'proving')
-        .some(({ devices }) => devices.some((held) => held === uuid || registry.device(held)?.parent === uuid)),
-  });
+    });
+    this.#repair = new Repair({ clock, log, path, command: parts.repair, recheck: (uuid) => this.quarantine.look(uuid) });
+    this.verifier = new Verifier({
+      ...shared,
+      watch: this.watch,
+      quarantine: this.quarantine,
+      isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
+      isStopping: () => reconciler.stopping,
+      missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, this.#at('dev')))),
+    });
+    this.reservations = new Reservations({
+      ...shared,
+      quarantine: this.quarantine,
+      isBusy: (uuid) =>
+        slots()
+          .filter(({ agent }) => agent.kind !== 'free' && agent.kind !== 'proving')
+          .some(({ devices }) => devices.some((held) => held === uuid || registry.device(held)?.parent === uuid)),
+    });
+  }
 
-  let isClosed = false;
+  #openRegistry(): DeviceRegistry {
+    const { clock, pools, reconciler, store } = this.#parts;
+    return createDeviceRegistry({
+      clock,
+      pools,
+      known: new KnownDevices({ clock, store }),
+      locks: this.#locks,
+      slots: () => reconciler.slots,
+      waiting: (name) => this.#waiting(name),
+      changed: (keys) => {
+        for (const config of pools) if (config.agents === 'per-device') this.#grow(config);
+        for (const key of keys) if (reconciler.slot(key) !== undefined) reconciler.replan(key);
+      },
+    });
+  }
 
-  function grow(config: PoolConfig): void {
-    const pool = poolNamed(config.name);
+  /** Keeps the pools from new agents, with the reason; null lets them continue. */
+  #hold(why: string | null): void {
+    const { pools, reconciler } = this.#parts;
+    const pauses = pools.flatMap(({ name }) => this.#poolNamed(name)?.pause ?? []);
+    const changed = pauses.filter((pause) => (why === null ? pause.release('devices') : pause.hold('devices', why)));
+    if (changed.length > 0) reconciler.replanAll();
+  }
+
+  #poolNamed(name: string): Pool | undefined {
+    return this.#parts.reconciler.pools.find((pool) => pool.config.name === name);
+  }
+
+  /** A folder of the host. */
+  #at(folder: string): string {
+    return join(this.#parts.host.root ?? '/', folder);
+  }
+
+  /** The next job that a pool without standbys needs devices for. */
+  #waiting(name: string): WaitingForDevices | null {
+    const { clock, reconciler } = this.#parts;
+    const pool = this.#poolNamed(name);
+    if (pool === undefined || !pool.mayStart(clock.now()) || reconciler.pause.any || reconciler.stopping) return null;
+    const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
+    const next = slots.find(isEmpty);
+    // It tries an image that has failed, and waits.
+    if (next !== undefined && pool.isOwnImageOnly(next.key, clock.now())) return null;
+    return nextDemand(pool, slots.filter(isUnused).length);
+  }
+
+  /** Adds the slots that a pool with one for each device gets by devices that came. */
+  #grow(config: PoolConfig): void {
+    const { reconciler } = this.#parts;
+    const pool = this.#poolNamed(config.name);
     if (pool === undefined) return;
-    const fresh = registry.slotsOf(config).filter((key) => reconciler.slot(key) === undefined);
+    const fresh = this.registry.slotsOf(config).filter((key) => reconciler.slot(key) === undefined);
     if (fresh.length === 0) return;
     const slots = fresh.map((key) => emptySlot({ key, runtime: pool.runtime.name, grace: config.stopGrace }));
     reconciler.add(pool, slots);
     for (const key of fresh) reconciler.replan(key);
   }
 
-  return {
-    registry,
-    watch,
-    verifier,
-    quarantine,
-    reservations,
-    use,
-    proofs: store.proofs,
-    slotChanged(slot: Slot): void {
-      registry.slotChanged(slot);
-      use.changed(slot);
-    },
-    /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
-    cpusNear(devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> {
-      const pciIds = devices.map(({ pciId }) => pciId);
-      return cpusNear(pciIds, at('sys'));
-    },
-    /** For `doctor`: what is wrong with this host, and what pools cannot get here, according to the last look. */
-    doctor: async (signal: AbortSignal): Promise<Finding[]> => {
-      const { inventory } = registry;
-      if (inventory === null) return [];
-      const [facts, engine] = await Promise.all([
-        readHostFacts({ runner: tools, sys: at('sys'), proc: at('proc'), etc: at('etc'), signal }),
-        parts.engine(signal),
-      ]);
-      signal.throwIfAborted();
-      const images = pools.flatMap((pool) => {
-        const image = parts.fingerprints.shownImage(pool.name);
-        const devices = inventory.devices.filter((device) => fits(device, pool.devices));
-        return image === null ? [] : [{ pool: pool.name, image, devices }];
-      });
-      const found = gpuDoctor(inventory, { ...facts, engine, images, arch: archOf(process.arch) });
-      // A fault that holds all pools back is reported with the pools.
-      const fault = hostFault(inventory);
-      const host = fault === null ? found : found.filter(({ message }) => !fault.message.endsWith(message));
-      return [...host, ...choiceFindings({ pools }, inventory)];
-    },
-    /** Looks once, then regularly. */
-    async start(): Promise<void> {
-      await watch.start();
-      if (isClosed) return;
-      const { inventory } = registry;
-      for (const { subject, message, hint } of inventory === null ? [] : choiceFindings({ pools }, inventory))
-        log.warn('devices', { what: subject, reason: message, hint });
-      quarantine.start();
-      reservations.start();
-    },
-    /** `leave`: agents keep running, and keep their locks. */
-    close(leave: boolean): void {
-      isClosed = true;
-      quarantine.close();
-      repair.close();
-      reservations.close();
-      watch.close();
-      use.close();
-      probe[Symbol.dispose]();
-      kernel[Symbol.dispose]();
-      if (!leave) locks.keep(new Set(reconciler.slots.flatMap((slot) => (slot.leaving.length > 0 ? slot.devices : []))));
-    },
-  };
+  slotChanged(slot: Slot): void {
+    this.registry.slotChanged(slot);
+    this.use.slotChanged(slot);
+  }
+
+  /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
+  cpusNear(devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> {
+    const pciIds = devices.map(({ pciId }) => pciId);
+    return cpusNear(pciIds, this.#at('sys'));
+  }
+
+  /** For `doctor`: what is wrong with this host, and what pools cannot get here, according to the last look. */
+  async doctor(signal: AbortSignal): Promise<Finding[]> {
+    const { engine, fingerprints, pools } = this.#parts;
+    const { inventory } = this.registry;
+    if (inventory === null) return [];
+    const [facts, engineFacts] = await Promise.all([
+      readHostFacts({ runner: this.#tools, sys: this.#at('sys'), proc: this.#at('proc'), etc: this.#at('etc'), signal }),
+      engine(signal),
+    ]);
+    signal.throwIfAborted();
+    const images = pools.flatMap((pool) => {
+      const image = fingerprints.shownImage(pool.name);
+      const devices = inventory.devices.filter((device) => fits(device, pool.devices));
+      return image === null ? [] : [{ pool: pool.name, image, devices }];
+    });
+    const findings = gpuDoctor(inventory, { ...facts, engine: engineFacts, images, arch: archOf(process.arch) });
+    // A fault that holds all pools back is reported with the pools.
+    const fault = hostFault(inventory);
+    const host = fault === null ? findings : findings.filter(({ message }) => !fault.message.endsWith(message));
+    return [...host, ...choiceFindings({ pools }, inventory)];
+  }
+
+  /** Looks once, then regularly. */
+  async start(): Promise<void> {
+    await this.watch.start();
+    if (this.#isClosed) return;
+    const { log, pools } = this.#parts;
+    const { inventory } = this.registry;
+    for (const { subject, message, hint } of inventory === null ? [] : choiceFindings({ pools }, inventory))
+      log.warn('devices', { what: subject, reason: message, hint });
+    this.quarantine.start();
+    this.reservations.start();
+  }
+
+  /** `leave`: agents keep running, and keep their locks. */
+  close(leave: boolean): void {
+    this.#isClosed = true;
+    this.quarantine.close();
+    this.#repair.close();
+    this.reservations.close();
+    this.watch.close();
+    this.use.close();
+    this.#probe[Symbol.dispose]();
+    this.#kernel[Symbol.dispose]();
+    const { slots } = this.#parts.reconciler;
+    if (!leave) this.#locks.keep(new Set(slots.flatMap((slot) => (slot.leaving.length > 0 ? slot.devices : []))));
+  }
 }

@@ -4,7 +4,7 @@ import { gpu, instance } from '../../../test/support/devices.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import { type Device, noGpus } from '../../gpu/inventory.ts';
 import type { ToolReply } from '../../gpu/run.ts';
-import { createDeviceUses, type DeviceUses } from './device-use.ts';
+import { DeviceUses } from './device-use.ts';
 
 const [uuid, other] = ['GPU-5eed0000-0000-4000-8000-000000000000', 'GPU-5eed0000-0000-4000-8000-000000000001'];
 const card = { ...gpu(0), uuid, memoryUsedMiB: 3 };
@@ -24,7 +24,7 @@ beforeEach(() => {
   looking = false;
   calls = [];
   called = 0;
-  uses = createDeviceUses({
+  uses = new DeviceUses({
     clock,
     isLooking: () => looking,
     slots: () => slots,
@@ -91,11 +91,11 @@ describe('when the tool runs', () => {
     const slot = busy('a1', [uuid]);
     const idle: Slot = { ...slot, agent: { kind: 'idle', agent: 'a1', fingerprint: '', online: true, since: 0 } };
     slots = [idle];
-    uses.changed(idle);
+    uses.slotChanged(idle);
     await passes(60_000);
     expect(called).toBe(0);
     slots = [slot];
-    uses.changed(slot);
+    uses.slotChanged(slot);
     await passes(61_000);
     expect(called).toBe(13);
     slots = [];
@@ -107,7 +107,7 @@ describe('when the tool runs', () => {
     looked();
     for (let n = 0; n < 60; n += 1) {
       slots = n % 2 === 0 ? [busy(`a${n}`, [uuid])] : [];
-      for (const slot of slots) uses.changed(slot);
+      for (const slot of slots) uses.slotChanged(slot);
       await passes(1_000);
     }
     expect(called).toBeLessThanOrEqual(12);

@@ -52,118 +52,132 @@ interface Account {
   samples: number;
 }
 
-export type DeviceUses = ReturnType<typeof createDeviceUses>;
+export class DeviceUses {
+  readonly #parts: DeviceUseParts;
+  readonly #samples = new Map<DeviceId, Kept[]>();
+  readonly #accounts = new Map<AgentId, Account>();
+  readonly #closed = new AbortController();
+  #cancel: (() => void) | null = null;
+  #askedAt = Number.NEGATIVE_INFINITY;
+  #pausedUntil = Number.NEGATIVE_INFINITY;
+  #hasNvidia = false;
 
-export function createDeviceUses({ clock, runner, isLooking, slots }: DeviceUseParts) {
-  const samples = new Map<DeviceId, Kept[]>();
-  const accounts = new Map<AgentId, Account>();
-  const closed = new AbortController();
-  let cancel: (() => void) | null = null;
-  let askedAt = Number.NEGATIVE_INFINITY;
-  let pausedUntil = Number.NEGATIVE_INFINITY;
-  let hasNvidia = false;
-
-  const isNeeded = (): boolean => clock.now() - askedAt < interest || slots().some((slot) => works(slot));
-
-  function wake(): void {
-    if (cancel !== null || !hasNvidia || closed.signal.aborted) return;
-    arm(soon);
+  constructor(parts: DeviceUseParts) {
+    this.#parts = parts;
   }
 
-  function arm(ms: number): void {
-    cancel = clock.after(ms, () => void tick());
+  /** A look has ended: memory of devices that no query has covered just now, such as MIG instances. */
+  looked({ devices }: Inventory): void {
+    this.#hasNvidia = devices.some(({ vendor, kind }) => vendor === 'nvidia' && kind === 'gpu');
+    const now = this.#parts.clock.now();
+    const isCovered = (uuid: DeviceId): boolean => {
+      const last = this.#samples.get(uuid)?.at(-1);
+      return last?.measured === true && now - last.time <= 2 * every;
+    };
+    const seen = devices.filter(({ uuid, memoryUsedMiB }) => memoryUsedMiB !== null && !isCovered(uuid));
+    this.#take(new Map(seen.map(({ uuid, memoryUsedMiB }) => [uuid, { ...nothing, memoryUsedMiB }])), false);
+    for (const [uuid, all] of this.#samples) if (now - (all.at(-1)?.time ?? 0) > kept * every) this.#samples.delete(uuid);
+    if (this.#isNeeded()) this.#wake();
   }
 
-  async function tick(): Promise<void> {
-    const busy = isLooking();
-    if (!busy && isNeeded() && clock.now() >= pausedUntil) await measure();
-    cancel = null;
-    if (!closed.signal.aborted && isNeeded()) arm(busy ? soon : every);
+  slotChanged(slot: Slot): void {
+    if (works(slot)) this.#wake();
   }
 
-  async function measure(): Promise<void> {
-    const { code, hung, output } = await runner.run('nvidia-smi', useQuery, { limit, signal: closed.signal });
-    if (closed.signal.aborted) return;
-    const found = code === 0 && !hung ? readUse(output) : new Map<DeviceId, DeviceUse>();
-    if (found.size === 0) pausedUntil = clock.now() + tryAgain;
-    take(found, true);
+  /** Somebody wants to know: samples are taken for the next minute. */
+  asked(): void {
+    this.#askedAt = this.#parts.clock.now();
+    this.#wake();
   }
 
-  function take(found: ReadonlyMap<DeviceId, DeviceUse>, measured: boolean): void {
+  /** How the device is now; null when that is unknown. */
+  of(uuid: DeviceId): UseSample | null {
+    const last = this.#samples.get(uuid)?.at(-1);
+    return last === undefined || this.#parts.clock.now() - last.time > fresh ? null : last.sample;
+  }
+
+  /** Samples of the last hour at most that were taken at `since` (wall clock, ms) or later, oldest first. */
+  recent(uuid: DeviceId, since: number): UseSample[] {
+    return (this.#samples.get(uuid) ?? []).flatMap(({ sample }) => (sample.at >= since ? [sample] : []));
+  }
+
+  /** While its slot still knows the agent, including its end; null before its first sample. */
+  useOf(agent: AgentId): AgentUse | null {
+    const account = this.#accounts.get(agent);
+    if (account === undefined) return null;
+    const { peak, utilization, samples } = account;
+    return { peakMemoryMiB: peak, meanUtilization: samples === 0 ? null : utilization / samples };
+  }
+
+  close(): void {
+    this.#closed.abort(new Error('the samples are closed'));
+    this.#cancel?.();
+  }
+
+  #isNeeded(): boolean {
+    const { clock, slots } = this.#parts;
+    return clock.now() - this.#askedAt < interest || slots().some(works);
+  }
+
+  #wake(): void {
+    if (this.#cancel !== null || !this.#hasNvidia || this.#closed.signal.aborted) return;
+    this.#arm(soon);
+  }
+
+  #arm(ms: number): void {
+    this.#cancel = this.#parts.clock.after(ms, () => void this.#tick());
+  }
+
+  async #tick(): Promise<void> {
+    const busy = this.#parts.isLooking();
+    if (!busy && this.#isNeeded() && this.#parts.clock.now() >= this.#pausedUntil) await this.#measure();
+    this.#cancel = null;
+    if (!this.#closed.signal.aborted && this.#isNeeded()) this.#arm(busy ? soon : every);
+  }
+
+  async #measure(): Promise<void> {
+    const { clock, runner } = this.#parts;
+    const { signal } = this.#closed;
+    const { code, hung, output } = await runner.run('nvidia-smi', useQuery, { limit, signal });
+    if (signal.aborted) return;
+    const uses = code === 0 && !hung ? readUse(output) : new Map<DeviceId, DeviceUse>();
+    if (uses.size === 0) this.#pausedUntil = clock.now() + tryAgain;
+    this.#take(uses, true);
+  }
+
+  #take(uses: ReadonlyMap<DeviceId, DeviceUse>, measured: boolean): void {
+    const { clock } = this.#parts;
     const [time, at] = [clock.now(), clock.wall()];
-    for (const [uuid, use] of found) {
-      const before = samples.get(uuid) ?? [];
-      before.push({ sample: { ...use, at }, time, measured });
-      if (before.length > kept) before.shift();
-      samples.set(uuid, before);
+    for (const [uuid, use] of uses) {
+      const samples = this.#samples.get(uuid) ?? [];
+      samples.push({ sample: { ...use, at }, time, measured });
+      if (samples.length > kept) samples.shift();
+      this.#samples.set(uuid, samples);
     }
-    account(found);
+    this.#account(uses);
   }
 
-  function account(found: ReadonlyMap<DeviceId, DeviceUse>): void {
-    const there = new Set<AgentId>();
-    for (const slot of slots()) {
-      if (slot.agent.kind !== 'free') there.add(slot.agent.agent);
-      for (const { agent } of slot.leaving) there.add(agent);
+  #account(uses: ReadonlyMap<DeviceId, DeviceUse>): void {
+    const present = new Set<AgentId>();
+    for (const slot of this.#parts.slots()) {
+      if (slot.agent.kind !== 'free') present.add(slot.agent.agent);
+      for (const { agent } of slot.leaving) present.add(agent);
       if (!works(slot)) continue;
-      const uses = slot.devices.flatMap((uuid) => found.get(uuid) ?? []);
-      if (uses.length > 0) add(slot.agent.agent, uses);
+      const own = slot.devices.flatMap((uuid) => uses.get(uuid) ?? []);
+      if (own.length > 0) this.#add(slot.agent.agent, own);
     }
-    for (const agent of accounts.keys()) if (!there.has(agent)) accounts.delete(agent);
+    for (const agent of this.#accounts.keys()) if (!present.has(agent)) this.#accounts.delete(agent);
   }
 
-  function add(agent: AgentId, uses: readonly DeviceUse[]): void {
-    const one = accounts.get(agent) ?? { peak: null, utilization: 0, samples: 0 };
-    accounts.set(agent, one);
+  #add(agent: AgentId, uses: readonly DeviceUse[]): void {
+    const account = this.#accounts.get(agent) ?? { peak: null, utilization: 0, samples: 0 };
+    this.#accounts.set(agent, account);
     const memory = uses.flatMap(({ memoryUsedMiB }) => memoryUsedMiB ?? []);
-    if (memory.length > 0) one.peak = Math.max(one.peak ?? 0, sum(memory));
+    if (memory.length > 0) account.peak = Math.max(account.peak ?? 0, sum(memory));
     const shares = uses.flatMap(({ utilization }) => utilization ?? []);
-    one.utilization += sum(shares);
-    one.samples += shares.length;
+    account.utilization += sum(shares);
+    account.samples += shares.length;
   }
-
-  return {
-    /** A look has ended: memory of devices that no query has covered just now, such as MIG instances. */
-    looked({ devices }: Inventory): void {
-      hasNvidia = devices.some(({ vendor, kind }) => vendor === 'nvidia' && kind === 'gpu');
-      const now = clock.now();
-      const isCovered = (uuid: DeviceId): boolean => {
-        const last = samples.get(uuid)?.at(-1);
-        return last?.measured === true && now - last.time <= 2 * every;
-      };
-      const seen = devices.filter(({ uuid, memoryUsedMiB }) => memoryUsedMiB !== null && !isCovered(uuid));
-      take(new Map(seen.map(({ uuid, memoryUsedMiB }) => [uuid, { ...nothing, memoryUsedMiB }])), false);
-      for (const [uuid, all] of samples) if (now - (all.at(-1)?.time ?? 0) > kept * every) samples.delete(uuid);
-      if (isNeeded()) wake();
-    },
-    /** A slot has changed. */
-    changed(slot: Slot): void {
-      if (works(slot)) wake();
-    },
-    /** Somebody wants to know: samples are taken for the next minute. */
-    asked(): void {
-      askedAt = clock.now();
-      wake();
-    },
-    /** How the device is now; null when that is unknown. */
-    of(uuid: DeviceId): UseSample | null {
-      const last = samples.get(uuid)?.at(-1);
-      return last === undefined || clock.now() - last.time > fresh ? null : last.sample;
-    },
-    /** Samples of the last hour at most that were taken at `since` (wall clock, ms) or later, oldest first. */
-    recent: (uuid: DeviceId, since: number): UseSample[] =>
-      (samples.get(uuid) ?? []).flatMap(({ sample }) => (sample.at >= since ? [sample] : [])),
-    /** While its slot still knows the agent, including its end; null before its first sample. */
-    useOf(agent: AgentId): AgentUse | null {
-      const one = accounts.get(agent);
-      if (one === undefined) return null;
-      return { peakMemoryMiB: one.peak, meanUtilization: one.samples === 0 ? null : one.utilization / one.samples };
-    },
-    close(): void {
-      closed.abort(new Error('the samples are closed'));
-      cancel?.();
-    },
-  };
 }
 
 const nothing: DeviceUse = { memoryUsedMiB: null, utilization: null, temperature: null, powerW: null };
@@ -174,5 +188,5 @@ function works(slot: Slot): slot is Slot & { readonly agent: Extract<AgentLane, 
 }
 
 function sum(numbers: readonly number[]): number {
-  return numbers.reduce((total, one) => total + one, 0);
+  return numbers.reduce((total, number) => total + number, 0);
 }

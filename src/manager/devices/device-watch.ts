@@ -40,25 +40,34 @@ const lookSoon = 5_000;
 /** How old an earlier look may be to count as one of these, ms. */
 const shared = 1_000;
 
-export type DeviceWatch = ReturnType<typeof createDeviceWatch>;
+export class DeviceWatch {
+  readonly #parts: DeviceWatchParts;
+  readonly #abort = new AbortController();
+  #cancel: (() => void) | null = null;
+  #fault: string | null = null;
+  #isWaiting = false;
 
-export function createDeviceWatch(parts: DeviceWatchParts) {
-  const { probe, kernel, registry, listener, log, clock, proc = '/proc', slots, groupsOf, owner } = parts;
-  const abort = new AbortController();
-  let cancel: (() => void) | null = null;
-  let trouble: string | null = null;
-  let isWaiting = false;
+  constructor(parts: DeviceWatchParts) {
+    this.#parts = parts;
+  }
+
+  /** Why no device of this host can be used; null when they can be. */
+  get fault(): string | null {
+    return this.#fault;
+  }
 
   /** A look that began at most `maxAge` ms ago; 0: one that begins now. @throws when aborted or closed */
-  async function look(maxAge: number, signal: AbortSignal): Promise<DeviceLook> {
-    const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, abort.signal]) });
-    const seen = { inventory, owners: ownersOf(pidsOn(inventory), { proc }), kernel: await kernel.look() };
-    take(seen);
-    return seen;
+  async look(maxAge: number, signal: AbortSignal): Promise<DeviceLook> {
+    const { kernel, probe, proc = '/proc' } = this.#parts;
+    const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, this.#abort.signal]) });
+    const look = { inventory, owners: ownersOf(pidsOn(inventory), { proc }), kernel: await kernel.look() };
+    this.#take(look);
+    return look;
   }
 
   /** The ids of our agents, running and ended. */
-  function oursNow(): Ours {
+  ours(): Ours {
+    const { groupsOf, owner, registry, slots } = this.#parts;
     const alive = new Set<string>();
     const ended = new Set<string>();
     for (const slot of slots()) {
@@ -76,75 +85,67 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
     return { owner, alive, ended };
   }
 
-  function close(): void {
-    abort.abort();
-    cancel?.();
-  }
-
   /** Looks once, then regularly until it is closed. Resolves after the first look. */
-  async function start(): Promise<void> {
-    cancel?.();
+  async start(): Promise<void> {
+    const { signal } = this.#abort;
+    this.#cancel?.();
     try {
-      await look(shared, abort.signal);
+      await this.look(shared, signal);
     } catch (error) {
-      if (!abort.signal.aborted) log.warn('failed to check GPUs', { reason: toFailure(error).message });
+      if (!signal.aborted) this.#parts.log.warn('failed to check GPUs', { reason: toFailure(error).message });
     }
-    if (abort.signal.aborted) return;
-    cancel = clock.after(isWaiting ? lookSoon : lookEvery, () => void start());
+    if (signal.aborted) return;
+    this.#cancel = this.#parts.clock.after(this.#isWaiting ? lookSoon : lookEvery, () => void this.start());
   }
 
-  function take(look: DeviceLook): void {
+  close(): void {
+    this.#abort.abort();
+    this.#cancel?.();
+  }
+
+  #take(look: DeviceLook): void {
+    const { listener, log, probe, registry } = this.#parts;
     const { inventory, owners } = look;
     const fault = hostFault(inventory);
     const why = fault === null ? null : `${fault.message}${fault.hint === null ? '' : ` ${fault.hint}`}`;
-    if (why !== trouble) {
+    if (why !== this.#fault) {
       if (why === null) log.info('GPUs can be used again');
       else log.error('GPUs cannot be used', { reason: why });
-      trouble = why;
+      this.#fault = why;
     }
-    const occupied = occupiedNow(inventory, owners);
-    registry.saw(inventory, occupied, probe.near);
+    const occupied = this.#occupied(inventory, owners);
+    registry.inventoryChanged(inventory, occupied, probe.near);
     const isBlind = registry.unseen > 0 || (!inventory.complete && inventory.devices.length === 0);
-    isWaiting = occupied.size > 0 || why !== null || isBlind;
-    listener.idle(look, unused(inventory));
+    this.#isWaiting = occupied.size > 0 || why !== null || isBlind;
+    listener.idle(look, this.#unused(inventory));
     listener.looked(inventory);
     listener.hold(why);
   }
 
   /** The devices without an agent of ours, including one whose proof is not over. */
-  function unused({ devices }: Inventory): Device[] {
-    const used = new Set(slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
+  #unused({ devices }: Inventory): Device[] {
+    const used = new Set(this.#parts.slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
     return devices.filter((device) => !used.has(device.uuid));
   }
 
   /** Who uses devices that no agent of ours uses. */
-  function occupiedNow(inventory: Inventory, owners: ReadonlyMap<number, ProcessOwner>): Map<DeviceId, string> {
-    const ours = oursNow();
+  #occupied(inventory: Inventory, owners: ReadonlyMap<number, ProcessOwner>): Map<DeviceId, string> {
+    const ours = this.ours();
     const occupied = new Map<DeviceId, string>();
-    for (const device of unused(inventory)) {
+    for (const device of this.#unused(inventory)) {
       const holders = sortHolders(device, { owners, ours, shared: false });
       const [first, ...more] = [...(holders?.others ?? []), ...(holders?.unseen ?? []), ...(holders?.leftovers ?? [])];
       if (first === undefined) continue;
       const others = more.length === 0 ? '' : ` and ${more.length} more`;
-      occupied.set(device.uuid, `held by ${describeHolder(first, clock.wall())}${others}`);
+      occupied.set(device.uuid, `held by ${describeHolder(first, this.#parts.clock.wall())}${others}`);
     }
     return occupied;
   }
-
-  return {
-    get fault(): string | null {
-      return trouble;
-    },
-    start,
-    look,
-    ours: oursNow,
-    close,
-  };
 }
 
 function agentsOf(slot: Slot): { agent: AgentId; gone: boolean }[] {
-  const found = slot.leaving.map(({ agent }) => ({ agent, gone: true }));
-  if (slot.standby.kind !== 'none') found.push({ agent: slot.standby.agent, gone: false });
-  if (slot.agent.kind !== 'free') found.push({ agent: slot.agent.agent, gone: slot.agent.kind === 'proving' });
-  return found;
+  const agents = slot.leaving.map(({ agent }) => ({ agent, gone: true }));
+  if (slot.standby.kind !== 'none') agents.push({ agent: slot.standby.agent, gone: false });
+  if (slot.agent.kind !== 'free') agents.push({ agent: slot.agent.agent, gone: slot.agent.kind === 'proving' });
+  return agents;
 }

@@ -22,7 +22,7 @@ export interface DoctorFacts extends GpuHostFacts {
 export function gpuDoctor(inventory: Inventory, facts: DoctorFacts): Finding[] {
   const driver = driverFindings(inventory, facts);
   const covered = new Set(driver.flatMap((each) => each.covers));
-  const seen = inventory.findings.filter((each) => !covered.has(each.code)).map((each) => shown(each, inventory, facts));
+  const seen = inventory.findings.filter((each) => !covered.has(each.code)).map((each) => findingOf(each, inventory, facts));
   return [
     ...driver.map(({ covers: _, ...finding }) => finding),
     ...seen,
@@ -35,12 +35,12 @@ export function gpuDoctor(inventory: Inventory, facts: DoctorFacts): Finding[] {
   ];
 }
 
-function shown({ level, code, subject, message, hint }: GpuFinding, inventory: Inventory, facts: DoctorFacts): Finding {
+function findingOf({ level, code, subject, message, hint }: GpuFinding, inventory: Inventory, facts: DoctorFacts): Finding {
   const device = inventory.devices.find((one) => one.uuid === subject);
   const better = driverHint(code, facts) ?? (device === undefined ? null : migHint(code, device));
   // Some begin with their subject, which is shown separately here.
-  const said = message.startsWith(`${subject}: `) ? message.slice(subject.length + 2) : message;
-  return { level, subject: subject === 'host' ? 'GPUs' : subject, message: capital(said), hint: better ?? hint };
+  const sentence = message.startsWith(`${subject}: `) ? message.slice(subject.length + 2) : message;
+  return { level, subject: subject === 'host' ? 'GPUs' : subject, message: capital(sentence), hint: better ?? hint };
 }
 
 function migHint(code: string, device: Device): string | null {
@@ -62,27 +62,27 @@ function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[]
   const { cards, modules, secureBoot } = facts;
   const nvidia = (cards ?? []).filter((card) => card.vendor === 'nvidia');
   const isLoaded = modules === null ? facts.module !== null : modules.has('nvidia');
-  const held = nvidia.filter((card) => card.driver === 'nouveau');
+  const nouveau = nvidia.filter((card) => card.driver === 'nouveau');
   const bare = nvidia.filter((card) => card.driver === null);
-  const found: Covering[] = [];
-  if (held.length > 0 || (nvidia.length > 0 && !isLoaded && modules?.has('nouveau') === true)) {
-    const which = held.length === 0 ? '' : `, which holds ${places(held.map(({ pciId }) => pciId))}`;
+  const findings: Covering[] = [];
+  if (nouveau.length > 0 || (nvidia.length > 0 && !isLoaded && modules?.has('nouveau') === true)) {
+    const which = nouveau.length === 0 ? '' : `, which holds ${places(nouveau.map(({ pciId }) => pciId))}`;
     const message = `The module nouveau is loaded${which}: nouveau cannot run compute jobs, and prevents NVIDIA's driver from using the card.`;
     const hint = driverHint('nouveau-loaded', facts);
-    found.push({ level: 'error', subject: 'driver', message, hint, covers: ['nouveau-loaded', ...missing] });
+    findings.push({ level: 'error', subject: 'driver', message, hint, covers: ['nouveau-loaded', ...missing] });
   } else if (bare.length > 0 && !isLoaded && !devices.some(({ vendor }) => vendor === 'nvidia')) {
     const why = facts.hasTool ? 'is installed, but its module is not loaded into this kernel' : 'is not installed';
     const message = `No driver is loaded for ${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver ${why}.`;
     const hint = driverHint(facts.hasTool ? 'driver-not-loaded' : 'tool-missing', facts);
-    found.push({ level: 'error', subject: 'driver', message, hint, covers: missing });
+    findings.push({ level: 'error', subject: 'driver', message, hint, covers: missing });
   }
   // If the module is loaded, the firmware has accepted it.
   if (secureBoot === true && !isLoaded && nvidia.length > 0) {
     const message =
       'Secure Boot is on, and the module of the driver is not loaded: the kernel refuses a module whose key it does not know.';
-    found.push({ level: 'error', subject: 'secure boot', message, hint: enrol(facts), covers: [] });
+    findings.push({ level: 'error', subject: 'secure boot', message, hint: enrol(facts), covers: [] });
   }
-  return found;
+  return findings;
 }
 
 function places(pciIds: readonly string[]): string {
@@ -164,7 +164,7 @@ const requestByCdi = '29.2';
 function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribution, module, hasTool }: DoctorFacts): Finding[] {
   const isNvidia = inventory.devices.some(({ vendor }) => vendor === 'nvidia');
   const subject = 'container toolkit';
-  const found: Finding[] = [];
+  const findings: Finding[] = [];
   if (toolkit.kind === 'missing') {
     // There may be a CDI specification from elsewhere, and without an Engine no pool needs it.
     if (!isNvidia || engine === null || engine.way === 'cdi') return [];
@@ -184,22 +184,22 @@ function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribut
     const message = `It ${what}; below ${toolkitFloor} an image can break out of its container and become root on this host (CVE-2024-0132, CVE-2025-23359, CVE-2025-23266).`;
     const upgrade = installer(distribution, 'upgrade');
     const hint = upgrade === null ? 'Install a newer nvidia-container-toolkit.' : `Type "${upgrade}".`;
-    found.push({ level: 'warning', subject, message, hint });
+    findings.push({ level: 'warning', subject, message, hint });
   }
-  if (cli === null || !(isNvidia || hasTool)) return found;
+  if (cli === null || !(isNvidia || hasTool)) return findings;
   // No pool of this host may use containers.
   const level = engine === null ? 'warning' : 'error';
   const isKnown = inventory.findings.some(({ code }) => ['library-mismatch', 'driver-not-loaded', 'nvml-missing'].includes(code));
   if (cli.failure !== null && !isKnown) {
     const message = `nvidia-container-cli cannot use the driver, so no container will get a GPU: ${cli.failure}.`;
-    found.push({ level, subject, message, hint: cliHint(cli.failure) });
+    findings.push({ level, subject, message, hint: cliHint(cli.failure) });
   }
   const driver = module ?? leadingVersion(inventory.driver);
   if (cli.driver !== null && driver !== null && compareVersions(cli.driver, driver) !== 0) {
     const message = `nvidia-container-cli finds driver ${cli.driver}, but the loaded driver is ${driver}: containers would get libraries that do not match.`;
-    found.push({ level, subject, message, hint: 'Type "sudo ldconfig"; if that does not help, reboot.' });
+    findings.push({ level, subject, message, hint: 'Type "sudo ldconfig"; if that does not help, reboot.' });
   }
-  return found;
+  return findings;
 }
 
 function cliHint(failure: string): string {

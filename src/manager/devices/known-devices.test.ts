@@ -38,10 +38,10 @@ describe('what slots have', () => {
   test('is what they had last: a card that a slot has given up is not its own after a restart, and stays known', () => {
     const { open } = disk();
     const known = open();
-    known.saw([gpu('GPU-a'), gpu('GPU-b')]);
-    known.leased([lease('p/1', 'GPU-a')]);
+    known.updateSeen([gpu('GPU-a'), gpu('GPU-b')]);
+    known.updateLeases([lease('p/1', 'GPU-a')]);
     expect(open().leases).toEqual([lease('p/1', 'GPU-a')]);
-    known.leased([lease('p/1', 'GPU-b')]);
+    known.updateLeases([lease('p/1', 'GPU-b')]);
     expect(open().leases).toEqual([lease('p/1', 'GPU-b')]);
     // It is missed when it is gone, since it was leased once.
     expect(open().get('GPU-a')).toMatchObject({ slot: 'p/1' });
@@ -50,12 +50,12 @@ describe('what slots have', () => {
   test('is written once for a card that slots share', () => {
     const { state, open } = disk();
     const known = open();
-    known.saw([gpu('GPU-a')]);
+    known.updateSeen([gpu('GPU-a')]);
     const both = [lease('p/1', 'GPU-a'), lease('p/2', 'GPU-a')];
-    known.leased(both);
+    known.updateLeases(both);
     const { writes } = state;
-    known.leased(both);
-    known.leased(both.toReversed());
+    known.updateLeases(both);
+    known.updateLeases(both.toReversed());
     expect(state.writes).toBe(writes);
   });
 });
@@ -63,8 +63,8 @@ describe('what slots have', () => {
 test('what people are told of a device survives a power cut, and what is only seen of it waits for no disk', () => {
   const { state, open } = disk();
   const known = open();
-  known.saw([gpu('GPU-a')]);
-  known.leased([lease('p/1', 'GPU-a')]);
+  known.updateSeen([gpu('GPU-a')]);
+  known.updateLeases([lease('p/1', 'GPU-a')]);
   expect([state.writes, state.synced]).toEqual([2, 0]);
   const device = known.find('GPU-a', []);
   const quarantine = {
@@ -88,14 +88,14 @@ describe('a full disk', () => {
   test('does not stop looks and allocation; what could not be written is written later', () => {
     const { state, open } = disk();
     const known = open();
-    known.saw([gpu('GPU-a')]);
+    known.updateSeen([gpu('GPU-a')]);
     state.full = full;
-    known.saw([gpu('GPU-a'), gpu('GPU-b')]);
-    known.leased([lease('p/1', 'GPU-a')]);
+    known.updateSeen([gpu('GPU-a'), gpu('GPU-b')]);
+    known.updateLeases([lease('p/1', 'GPU-a')]);
     expect(open().leases).toEqual([]);
     state.full = null;
-    known.saw([gpu('GPU-a'), gpu('GPU-b')]);
-    known.leased([lease('p/1', 'GPU-a')]);
+    known.updateSeen([gpu('GPU-a'), gpu('GPU-b')]);
+    known.updateLeases([lease('p/1', 'GPU-a')]);
     expect(open().leases).toEqual([lease('p/1', 'GPU-a')]);
     expect(open().get('GPU-b')).toBeDefined();
   });
@@ -103,7 +103,7 @@ describe('a full disk', () => {
   test('refuses what a person or a proof wants written down', () => {
     const { state, open } = disk();
     const known = open();
-    known.saw([gpu('GPU-a')]);
+    known.updateSeen([gpu('GPU-a')]);
     state.full = full;
     expect(() => known.save(known.all)).toThrow('no space left');
     expect(() => known.remove('GPU-a')).toThrow('no space left');
@@ -114,6 +114,6 @@ describe('a full disk', () => {
     const { state, open } = disk();
     const known = open();
     state.full = new TypeError('a bug');
-    expect(() => known.saw([gpu('GPU-a')])).toThrow('a bug');
+    expect(() => known.updateSeen([gpu('GPU-a')])).toThrow('a bug');
   });
 });

@@ -52,7 +52,8 @@ export class KnownDevices {
     throw new OnejobError('E_DEVICE_UNKNOWN', `${what}.`, { hint: '"onejob gpus" lists all with their UUIDs.' });
   }
 
-  saw(devices: readonly Device[]): void {
+  /** What a look lists. */
+  updateSeen(devices: readonly Device[]): void {
     const wall = this.#parts.clock.wall();
     const fresh = devices.flatMap((device): KnownDevice[] => {
       const before = this.#known.get(device.uuid);
@@ -65,7 +66,7 @@ export class KnownDevices {
     this.#saveIfPossible(fresh);
   }
 
-  leased(leases: readonly Lease[]): void {
+  updateLeases(leases: readonly Lease[]): void {
     const keys = new Map<DeviceId, string[]>();
     for (const { key, devices } of leases) for (const { uuid } of devices) keys.set(uuid, [...(keys.get(uuid) ?? []), key]);
     const changes = this.all.flatMap((known): KnownDevice[] => {

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { clean, DeviceHost, dirty, occupied, unknown } from '../../../test/support/device-host.ts';
 import { gpu } from '../../../test/support/devices.ts';
 import type { ProofVerdict } from '../../gpu/proof.ts';
-import { createQuarantine } from './quarantine.ts';
+import { Quarantine } from './quarantine.ts';
 
 let host: DeviceHost;
 beforeEach(() => {
@@ -121,11 +121,11 @@ test('a device whose proof a stop cut short is not used before the next manager 
 function rebooted(): void {
   host.quarantine.close();
   const { registry, clock } = host;
-  const again = async (uuid: string) => {
+  const recheck = async (uuid: string) => {
     host.looks.push(uuid);
     return { verdict: clean, mark: noMark };
   };
   const log = { info() {}, warn() {}, error() {} };
-  host.quarantine = createQuarantine({ clock, log, registry, bootId: 'another boot', again, repair: () => {} });
+  host.quarantine = new Quarantine({ clock, log, registry, bootId: 'another boot', recheck, repair: () => {} });
   host.quarantine.start();
 }

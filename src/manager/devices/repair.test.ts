@@ -5,10 +5,10 @@ import { afterEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { LogFields } from '../../base/log.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type Broken, createRepair } from './repair.ts';
+import { type Broken, Repair } from './repair.ts';
 
 let dir: Scratch | undefined;
-let repair: ReturnType<typeof createRepair> | undefined;
+let repair: Repair | undefined;
 afterEach(() => {
   repair?.close();
   dir?.[Symbol.dispose]();
@@ -47,12 +47,12 @@ function repairWith(script: string | null, args: readonly string[] = []) {
   const say = (event: string, fields: LogFields = {}) => void lines.push({ event, ...fields });
   const looked: string[] = [];
   const { clock, fire, timers } = handClock();
-  repair = createRepair({
+  repair = new Repair({
     clock,
     log: { info: say, warn: say, error: say },
     command: { command: [program, ...args], timeout: 60_000 },
     path: '/usr/bin:/bin',
-    again: (uuid) => looked.push(uuid),
+    recheck: (uuid) => looked.push(uuid),
   });
   const line = (event: string, count = 1) =>
     expect.poll(() => lines.filter((one) => one.event === event).length, { timeout: 5_000 }).toBe(count);
@@ -178,12 +178,12 @@ describe('one at a time', () => {
 test('without a command nothing is run', () => {
   const lines: string[] = [];
   const say = (event: string) => void lines.push(event);
-  const idle = createRepair({
+  const idle = new Repair({
     clock: handClock().clock,
     log: { info: say, warn: say, error: say },
     command: null,
     path: '',
-    again: () => {},
+    recheck: () => {},
   });
   idle.put(broken('GPU-1'));
   expect(lines).toEqual([]);

@@ -18,7 +18,7 @@ export interface RepairParts {
   /** `$PATH` to find the program, and for its own environment. */
   readonly path: string;
   /** Looks at a device in quarantine without waiting for its turn. */
-  readonly again: (uuid: DeviceId) => void;
+  readonly recheck: (uuid: DeviceId) => void;
 }
 
 export interface Broken {
@@ -27,33 +27,40 @@ export interface Broken {
   readonly reason: string;
 }
 
-export function createRepair({ command, log, clock, again, path }: RepairParts) {
-  const waiting = new Map<DeviceId, Broken>();
-  const abort = new AbortController();
-  let running = false;
+export class Repair {
+  readonly #parts: RepairParts;
+  readonly #waiting = new Map<DeviceId, Broken>();
+  readonly #abort = new AbortController();
+  #isRunning = false;
 
-  function put(device: Broken): void {
-    if (command === null || abort.signal.aborted) return;
-    waiting.set(device.uuid, device);
-    if (!running) void runAll(command);
+  constructor(parts: RepairParts) {
+    this.#parts = parts;
   }
 
-  function close(): void {
-    waiting.clear();
-    abort.abort();
+  put(device: Broken): void {
+    const { command } = this.#parts;
+    if (command === null || this.#abort.signal.aborted) return;
+    this.#waiting.set(device.uuid, device);
+    if (!this.#isRunning) void this.#runAll(command);
   }
 
-  async function runAll(command: RepairCommand): Promise<void> {
-    running = true;
-    for (const [uuid, device] of waiting) {
-      waiting.delete(uuid);
-      await run(command, device);
+  close(): void {
+    this.#waiting.clear();
+    this.#abort.abort();
+  }
+
+  async #runAll(command: RepairCommand): Promise<void> {
+    this.#isRunning = true;
+    for (const [uuid, device] of this.#waiting) {
+      this.#waiting.delete(uuid);
+      await this.#run(command, device);
     }
-    running = false;
+    this.#isRunning = false;
   }
 
-  async function run({ command, timeout }: RepairCommand, { uuid, pciId, reason }: Broken): Promise<void> {
-    const { signal } = abort;
+  async #run({ command, timeout }: RepairCommand, { uuid, pciId, reason }: Broken): Promise<void> {
+    const { clock, log, path, recheck } = this.#parts;
+    const { signal } = this.#abort;
     log.info('repair', { device: uuid, command: command[0] });
     const began = clock.now();
     const env = { ONEJOB_DEVICE: uuid, ONEJOB_PCI: pciId ?? '', ONEJOB_REASON: reason.replaceAll('\0', ' ') };
@@ -62,9 +69,7 @@ export function createRepair({ command, log, clock, again, path }: RepairParts) 
     const about = { device: uuid, seconds: Math.round((clock.now() - began) / 1000), output: end.output.trim() || null };
     if (end.why === null) {
       log.info('repaired', about);
-      again(uuid);
+      recheck(uuid);
     } else log.warn('repair failed', { ...about, reason: end.why });
   }
-
-  return { put, close };
 }

@@ -5,11 +5,11 @@ import { gpu } from '../../../test/support/devices.ts';
 import type { Slot } from '../../core/slot.ts';
 import { type Device, type Inventory, noGpus } from '../../gpu/inventory.ts';
 import type { KernelEvent } from '../../gpu/kernel-log.ts';
-import { createDeviceWatch, type DeviceWatch } from './device-watch.ts';
-import { createVerifier } from './verification.ts';
+import { DeviceWatch } from './device-watch.ts';
+import { Verifier } from './verification.ts';
 
 let host: DeviceHost;
-let verifier: ReturnType<typeof createVerifier>;
+let verifier: Verifier;
 let watch: DeviceWatch;
 let devices: Device[];
 let events: KernelEvent[];
@@ -37,7 +37,7 @@ beforeEach(() => {
   const { clock, registry, store } = host;
   const log = { info() {}, warn() {}, error() {} };
   let seq = 1;
-  watch = createDeviceWatch({
+  watch = new DeviceWatch({
     clock,
     log,
     registry,
@@ -55,8 +55,8 @@ beforeEach(() => {
     slots: () => host.slots,
     groupsOf: () => [],
     listener: { idle: (look, idle) => verifier.idle(look, idle), looked() {}, hold() {} },
-  } as Parameters<typeof createDeviceWatch>[0]);
-  verifier = createVerifier({
+  } as ConstructorParameters<typeof DeviceWatch>[0]);
+  verifier = new Verifier({
     clock,
     log,
     registry,

@@ -103,7 +103,7 @@ export async function openLoop(parts: LoopParts) {
     proved: ({ config: { name }, rollout: { wanted } }) => {
       return wanted === null || writeProved(() => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
     },
-    replanning: (pool) => deviceManager?.registry.demanded(pool?.config.name ?? null),
+    replanning: (pool) => deviceManager?.registry.demandChanged(pool?.config.name ?? null),
     changed: (before, after) => {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
@@ -135,7 +135,7 @@ export async function openLoop(parts: LoopParts) {
   const deviceManager: DeviceManager | null =
     needy.length === 0
       ? null
-      : (await import('../devices/device-manager.ts')).openDeviceManager({
+      : new (await import('../devices/device-manager.ts')).DeviceManager({
           clock,
           log,
           store,

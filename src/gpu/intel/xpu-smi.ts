@@ -1,11 +1,10 @@
 /**
- * Intel's cards, from `xpu-smi`, or else from the kernel, which knows enough to grant one. Their identity is the PCI address: the
- * UUID that the tool prints is derived from the chip's number on some releases, the same for every card
- * (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
+ * Intel's cards from the JSON of `xpu-smi`. Their identity is the PCI address: the UUID that the tool prints is derived from the
+ * chip's number on some releases, the same for every card (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
  */
-import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
 import { byCard, differing } from '../cards.ts';
-import { finding, printed, withFindings } from '../finding.ts';
+import { at, countOf, type Fields, field, filled, isFields, jsonIn, kind, readFields, textOf } from '../fields.ts';
+import { finding, printed } from '../finding.ts';
 import {
   computing,
   type Device,
@@ -17,70 +16,6 @@ import {
   noGpus,
   unknownGpu,
 } from '../inventory.ts';
-import { normalPci, type PciCard } from '../pci.ts';
-import { at, countOf, type Fields, filled, isFields, jsonIn, mebibytes, saidText } from '../said.ts';
-
-/** Address of a processor's built-in graphics, which most desktops have: not a device for jobs. */
-const builtIn = '0000:00:02.0';
-
-/** How many cards are queried for their constant values; on a host with more, the others lack those. */
-const mostCards = 16;
-
-/** Keeps the cards' constant values until the list of cards changes. */
-export function createIntel(): (asking: Asking) => Promise<Inventory> {
-  let kept: { readonly list: string; readonly texts: readonly string[] } = { list: '', texts: [] };
-  return async (asking) => {
-    const cards = asking.pci?.filter((card) => card.vendor === 'intel' && card.pciId !== builtIn) ?? null;
-    if (cards?.length === 0) return noGpus;
-    if (!(await asking.has('xpu-smi'))) return fromKernel(cards ?? []);
-    const list = await asking.run('xpu-smi', 'discovery', '-j');
-    const failure = failureOf(list);
-    if (failure !== null) return withFindings(fromKernel(cards ?? []), [failure], false);
-    const failures: GpuFinding[] = [];
-    const ask = async (calls: readonly (readonly string[])[]): Promise<string[]> => {
-      const texts: string[] = [];
-      for (const args of calls) {
-        // After a call that hung, the next would hang too.
-        if (failures.length > 0) break;
-        const reply = await asking.run('xpu-smi', ...args);
-        const problem = reply.hung ? failureOf(reply) : null;
-        if (problem !== null) failures.push(problem);
-        else if (reply.code === 0 && readXpuSmi(reply.output) !== null) texts.push(reply.output);
-      }
-      return texts;
-    };
-    const numbers = [...new Set((readXpuSmi(list.output)?.cards ?? []).flatMap(({ index }) => index ?? []))].slice(0, mostCards);
-    const details =
-      kept.list === list.output ? kept.texts : await ask(numbers.map((number) => ['discovery', '-d', String(number), '-j']));
-    if (failures.length === 0) kept = { list: list.output, texts: details };
-    const health = await ask([['health', '-l', '-j']]);
-    const processes = await ask([['ps', '-j']]);
-    const told = intelInventory([list.output, ...details, ...health, ...processes]);
-    const devices = told.devices.map((device) => withRenderNode(device, cards ?? []));
-    const missing = (cards ?? []).filter((card) => !devices.some(({ pciId }) => pciId === card.pciId));
-    return withFindings({ ...told, devices }, [...failures, ...missing.map(notListed)], failures.length === 0);
-  };
-}
-
-/** Without a tool there is no memory, health or process, but the card can be granted. */
-function fromKernel(cards: readonly PciCard[]): Inventory {
-  const usable = cards.filter((card) => elsewhere(card, drivers) === null);
-  const findings = cards.flatMap((card) => elsewhere(card, drivers) ?? []);
-  return { ...noGpus, devices: usable.map(kernelDevice), findings };
-}
-
-/** The older and the newer kernel driver. */
-const drivers = ['i915', 'xe'];
-
-function kernelDevice({ pciId, chip, renderMinor: minor }: PciCard): Device {
-  const model = chip === null ? 'Intel GPU' : `Intel(R) Graphics [${chip}]`;
-  return { ...unknownGpu('intel', `intel-${pciId}`, model), minor, pciId };
-}
-
-function notListed(card: PciCard): GpuFinding {
-  const message = `The Intel card at ${card.pciId} is on the bus, but xpu-smi does not list it.`;
-  return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for i915 or xe.');
-}
 
 /** How the table, the CSV and the list of processes begin that `xpu-smi` prints without `-j`, which are not read. */
 const asText = /^(?:\| Device ID |Device ID,|PID\s+Command\s+DeviceID\b)/m;
@@ -176,14 +111,14 @@ type XpuOutput = NonNullable<ReturnType<typeof readXpuSmi>>;
  * `xpu-smi discovery`, `health` or `ps` with `-j`: nearly the same names, and the same numbers of cards. null when the text is not
  * from this tool. `processes`, with the numbers of their cards: null when it does not list them.
  */
-function readXpuSmi(text: string) {
+export function readXpuSmi(text: string) {
   const { values, torn } = jsonIn(text);
-  const found = values.flatMap(objectsIn).filter(isCard);
+  const cards = values.flatMap(objectsIn).filter(isCard);
   const list = values.some((value) => isFields(value) && Array.isArray(value.device_list));
   const processes = processObjects(values);
   const isTorn = torn && /"device_list"|"pci_bdf_address"|"device_util_by_proc_list"/.test(text);
-  if (found.length === 0 && processes === null && !isTorn) return null;
-  return { cards: found.map(cardOf), processes, list, torn };
+  if (cards.length === 0 && processes === null && !isTorn) return null;
+  return { cards: cards.map(cardOf), processes, list, torn };
 }
 
 /** Cards in a JSON value: a list, or a single card. */
@@ -197,28 +132,27 @@ function isCard(fields: Fields): boolean {
   return 'device_id' in fields && ('pci_bdf_address' in fields || 'device_name' in fields || Object.values(fields).some(hasStatus));
 }
 
-function hasStatus(value: unknown): value is Fields {
+function hasStatus(value: unknown): value is Fields & { readonly status: string } {
   return isFields(value) && typeof value.status === 'string';
 }
 
-/** One card in one output; null for missing values. */
+const cardFields = {
+  index: field(kind.count, 'device_id'),
+  pciId: field(kind.pci, 'pci_bdf_address'),
+  model: field(kind.text, 'device_name'),
+  driver: field(kind.text, 'driver_version'),
+  memoryMiB: field(kind.mib('B'), 'memory_physical_size_byte'),
+  memoryFreeMiB: field(kind.mib('B'), 'memory_free_size_byte'),
+  ecc: field(kind.enabled, 'memory_ecc_state', 'ecc_state'),
+};
+
+/** One card in one output. `health` of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */
 function cardOf(fields: Fields) {
-  const ecc = saidText(fields.memory_ecc_state) ?? saidText(fields.ecc_state);
-  return {
-    index: countOf(fields.device_id),
-    pciId: normalPci(saidText(fields.pci_bdf_address) ?? ''),
-    model: saidText(fields.device_name),
-    driver: saidText(fields.driver_version),
-    memoryMiB: mebibytes(fields.memory_physical_size_byte, 'B'),
-    memoryFreeMiB: mebibytes(fields.memory_free_size_byte, 'B'),
-    ecc: ecc === null ? null : /^enabled$/i.test(ecc),
-    /** Of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */
-    health: Object.entries(fields).flatMap(([part, value]) =>
-      hasStatus(value)
-        ? [{ part: part.replaceAll('_', ' '), status: String(value.status), description: saidText(value.description) }]
-        : [],
-    ),
-  };
+  const health = Object.entries(fields).flatMap(([part, value]) => {
+    if (!hasStatus(value)) return [];
+    return [{ part: part.replaceAll('_', ' '), status: value.status, description: textOf(value.description) }];
+  });
+  return { ...readFields(cardFields, fields), health };
 }
 
 function processObjects(values: readonly unknown[]) {
@@ -229,7 +163,7 @@ function processObjects(values: readonly unknown[]) {
 /** Sizes are in units of 1000 bytes (intel/xpumanager, cli/src/lib_core_stub.cpp). */
 function processOf(fields: Fields): { index: number; process: GpuProcess }[] {
   const [pid, index, kilobytes] = [countOf(fields.process_id), countOf(fields.device_id), countOf(fields.mem_size)];
-  const name = saidText(fields.process_name);
+  const name = textOf(fields.process_name);
   // The tool lists itself on every card.
   if (pid === null || pid === 0 || index === null || name === 'xpu-smi') return [];
   const memoryMiB = kilobytes === null ? null : Math.floor((kilobytes * 1000) / 2 ** 20);

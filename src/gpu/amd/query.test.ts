@@ -3,10 +3,10 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyHost, type FakeTools, fakeTools, hangs, plugIn } from '../../../test/support/fake-tools/fake-tools.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import type { Asking } from '../asking.ts';
 import { readPci } from '../pci.ts';
+import type { ProbeContext } from '../probe-context.ts';
 import { createRunner } from '../run.ts';
-import { type AmdNames, askAmd } from './ask.ts';
+import { type AmdNames, queryAmd } from './query.ts';
 
 const recording = join(import.meta.dirname, '../../../test/fixtures/gpu/rocm-smi/mi100_rocm602.json');
 const addresses = ['0000:83:00.0', '0000:a3:00.0', '0000:c3:00.0', '0000:e3:00.0'];
@@ -29,13 +29,13 @@ beforeEach(() => {
 
 async function ask(limit = 20_000) {
   const runner = createRunner(tools);
-  const asking: Asking = {
+  const context: ProbeContext = {
     ...host,
     pci: await readPci(host.sys),
     has: async (tool) => (await runner.find(tool)) !== null,
     run: (tool, ...args) => runner.run(tool, args, { limit }),
   };
-  return askAmd(asking, names);
+  return queryAmd(context, names);
 }
 
 function cards(driver: string | null = 'amdgpu'): void {

@@ -1,10 +1,10 @@
-/** What the vendors' modules share to ask their tools, and the findings about a tool that did not answer. */
+/** What a probe gives the modules of the vendors to query a host, and the findings about a tool that did not answer. */
 import { finding } from './finding.ts';
 import type { Device, GpuFinding } from './inventory.ts';
 import type { PciCard } from './pci.ts';
 import type { ToolReply } from './run.ts';
 
-export interface Asking {
+export interface ProbeContext {
   /** Runs a tool within the look's time limit; never rejects. */
   run(tool: string, ...args: readonly string[]): Promise<ToolReply>;
   has(tool: string): Promise<boolean>;
@@ -22,9 +22,9 @@ export function failureOf(reply: ToolReply): GpuFinding | null {
   if (reply.hung) return failure('tool-hung', `"${call}" timed out, so the state of the GPUs is unknown.`, hungHint(reply.tool));
   if (reply.cut) return failure('output-too-large', `"${call}" printed more than 16 MiB, so onejob ended it.`);
   if (reply.code === 0) return null;
-  const said = reply.output.split('\n').findLast((line) => line.trim() !== '');
+  const last = reply.output.split('\n').findLast((line) => line.trim() !== '');
   const end = reply.code === null ? 'no exit code' : `exit code ${reply.code}`;
-  return failure('tool-failed', `"${call}" ended with ${end}: ${(said?.trim() ?? 'nothing').slice(0, 200)}`);
+  return failure('tool-failed', `"${call}" ended with ${end}: ${(last?.trim() ?? 'nothing').slice(0, 200)}`);
 }
 
 export function hungHint(tool: string): string {
@@ -38,7 +38,7 @@ export function withRenderNode(device: Device, cards: readonly PciCard[]): Devic
 }
 
 /** Which other driver holds a card; null for a card of one of its `own` drivers. */
-export function elsewhere({ pciId, driver }: PciCard, own: readonly string[]): GpuFinding | null {
+export function otherDriver({ pciId, driver }: PciCard, own: readonly string[]): GpuFinding | null {
   if (driver !== null && own.includes(driver)) return null;
   const warning = (code: string, message: string, hint: string | null) => finding('warning', code, pciId, message, hint);
   if (driver === 'nouveau') {
@@ -49,4 +49,20 @@ export function elsewhere({ pciId, driver }: PciCard, own: readonly string[]): G
     return warning('no-driver', `The card at ${pciId} has no driver.`, `Type "modprobe ${own[0] ?? ''}", or search dmesg for it.`);
   const message = `The card at ${pciId} is held by ${driver}, like a card that is passed to a virtual machine.`;
   return warning('held-by-another-driver', message, null);
+}
+
+/** Findings about cards on the bus that no source lists. `why`: the end of the sentence. */
+export function notListed(
+  cards: readonly PciCard[],
+  devices: readonly Device[],
+  own: readonly string[],
+  why: string,
+): GpuFinding[] {
+  const missing = cards.filter((card) => !devices.some(({ pciId }) => pciId === card.pciId));
+  return missing.map((card) => {
+    const name = card.vendor === 'amd' ? 'AMD' : 'Intel';
+    const message = `The ${name} card at ${card.pciId} is on the bus, but ${why}.`;
+    const hint = `Search dmesg for ${own.join(' or ')}.`;
+    return otherDriver(card, own) ?? finding('warning', 'not-listed', card.pciId, message, hint);
+  });
 }

@@ -3,11 +3,11 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyHost, type FakeTools, fakeTools, hangs, plugIn } from '../../../test/support/fake-tools/fake-tools.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { xpuDevice, xpuHealth } from '../../../test/support/xpu-smi.ts';
-import type { Asking } from '../asking.ts';
 import type { Inventory } from '../inventory.ts';
 import { readPci } from '../pci.ts';
+import type { ProbeContext } from '../probe-context.ts';
 import { createRunner } from '../run.ts';
-import { createIntel } from './intel.ts';
+import { createIntelQuery } from './query.ts';
 
 const fixture = (name: string) => join(import.meta.dirname, '../../../test/fixtures/gpu/xpu-smi', name);
 const card = '0000:4d:00.0';
@@ -15,25 +15,25 @@ const card = '0000:4d:00.0';
 let dir: Scratch;
 let tools: FakeTools;
 let host: { readonly sys: string; readonly proc: string };
-let intel: ReturnType<typeof createIntel>;
+let intel: ReturnType<typeof createIntelQuery>;
 
 beforeEach(() => {
   dir = scratch();
   tools = fakeTools(dir.path);
   host = emptyHost(dir.path);
-  intel = createIntel();
+  intel = createIntelQuery();
 });
 afterEach(() => dir[Symbol.dispose]());
 
 async function ask(limit = 20_000): Promise<Inventory> {
   const runner = createRunner(tools);
-  const asking: Asking = {
+  const context: ProbeContext = {
     ...host,
     pci: await readPci(host.sys),
     has: async (tool) => (await runner.find(tool)) !== null,
     run: (tool, ...args) => runner.run(tool, args, { limit }),
   };
-  return intel(asking);
+  return intel(context);
 }
 
 /** Answers each question by the recording of it. */

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { xpuDevice, xpuHealth } from '../../../test/support/xpu-smi.ts';
-import { intelInventory, looksLikeIntel } from './intel.ts';
+import { intelInventory, looksLikeIntel } from './xpu-smi.ts';
 
 const folder = join(import.meta.dirname, '../../../test/fixtures/gpu/xpu-smi');
 const fixture = (name: string) => readFileSync(join(folder, name), 'utf8');

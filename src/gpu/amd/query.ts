@@ -1,13 +1,13 @@
 /** Queries a host for its AMD cards: `amd-smi`, or else `rocm-smi`, and the kernel, which knows enough to grant a card. */
 import { join } from 'node:path';
-import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
-import { asWarning, finding, withFindings } from '../finding.ts';
+import { asWarning, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { type PciCard, readText } from '../pci.ts';
+import { failureOf, notListed, type ProbeContext, withRenderNode } from '../probe-context.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
-import { type AmdCard, type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, readingOf, uniqueIdOf } from './reading.ts';
 
 /** First names of cards by PCI address: sources that answer at different times must not give a card a second name. */
 export type AmdNames = Map<string, string>;
@@ -19,15 +19,15 @@ const amdSmi = ['static --json', 'list --json', 'metric --mem-usage --ecc --json
 const rocmSmi = '-i --showuniqueid --showbus --showproductname --showmeminfo vram --showdriverversion --json'.split(' ');
 
 /** `names`: earlier names of cards; new ones are added. */
-export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory> {
-  const cards = asking.pci?.filter((card) => card.vendor === 'amd') ?? null;
+export async function queryAmd(context: ProbeContext, names: AmdNames): Promise<Inventory> {
+  const cards = context.pci?.filter((card) => card.vendor === 'amd') ?? null;
   // Without a card the vendor's tools could only fail.
   if (cards?.length === 0) return noGpus;
-  const kfd = await readKfd(asking.sys, asking.proc);
-  const told = await askTools(asking);
-  if (cards === null && kfd === null && !told.asked) return noGpus;
-  const readings = [...told.readings, ...(kfd === null ? [] : [kfd])];
-  const host = amdHost([await readIds(asking.sys, cards ?? [], readings), ...readings]);
+  const kfd = await readKfd(context.sys, context.proc);
+  const tools = await queryTools(context);
+  if (cards === null && kfd === null && !tools.asked) return noGpus;
+  const readings = [...tools.readings, ...(kfd === null ? [] : [kfd])];
+  const host = amdHost([await readIds(context.sys, cards ?? [], readings), ...readings]);
   // Partitions of a card are other devices than the card was.
   const isParted = host.findings.some(({ code }) => code === 'same-id');
   const devices = host.devices
@@ -36,20 +36,22 @@ export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory
   const builtIn = new Set(host.findings.flatMap(({ code, subject }) => (code === 'built-in' ? [subject] : [])));
   const jobCards = cards?.filter(({ pciId }) => !builtIn.has(pciId)) ?? [];
   // If the cards were listed all the same, they can be used although a tool failed; a tool that hangs is a sign of a sick driver.
-  const listed = told.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
-  const failures = told.failures.map((each) => (listed && !told.hung ? asWarning(each) : each));
-  return withFindings({ ...host, devices }, [...failures, ...missing(jobCards, devices)], !told.hung && (listed || !told.asked));
+  const listed = tools.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
+  const failures = tools.failures.map((each) => (listed && !tools.hung ? asWarning(each) : each));
+  // They may be graphics built into a processor, so none is reported as lost.
+  const missing = notListed(jobCards, devices, ['amdgpu'], 'neither its driver nor a tool lists it');
+  return withFindings({ ...host, devices }, [...failures, ...missing], !tools.hung && (listed || !tools.asked));
 }
 
-async function askTools(asking: Asking) {
+async function queryTools(context: ProbeContext) {
   const failures: GpuFinding[] = [];
   const readings: AmdReading[] = [];
   let asked = false;
   for (const [tool, calls] of Object.entries({ 'amd-smi': amdSmi, 'rocm-smi': [rocmSmi] })) {
-    if (readings.length > 0 || !(await asking.has(tool))) continue;
+    if (readings.length > 0 || !(await context.has(tool))) continue;
     asked = true;
     for (const call of calls) {
-      const reply = await asking.run(tool, ...call);
+      const reply = await context.run(tool, ...call);
       const failure = failureOf(reply);
       if (reply.hung && failure !== null) return { asked, hung: true, readings, failures: [...failures, failure] };
       const read = readAmd(reply.output);
@@ -62,24 +64,14 @@ async function askTools(asking: Asking) {
   return { asked, hung: false, readings, failures };
 }
 
-/** Cards on the bus that no source lists. They may be graphics built into a processor, so none is reported as lost. */
-function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
-  return cards
-    .filter((card) => !devices.some((device) => device.pciId === card.pciId))
-    .map((card) => {
-      const message = `The AMD card at ${card.pciId} is on the bus, but neither its driver nor a tool lists it.`;
-      return elsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for amdgpu.');
-    });
-}
-
 /** The ids that amdgpu has for the cards in `readings`, from Vega on; below `sys` (`/sys`). Wakes no card. */
 async function readIds(sys: string, cards: readonly PciCard[], readings: readonly AmdReading[]): Promise<AmdReading> {
   const listed = readings.flatMap((reading) => reading.cards);
-  const known: AmdCard[] = [];
+  const known: Partial<AmdCard>[] = [];
   for (const { pciId } of cards) {
     const uniqueId = uniqueIdOf(await readText(join(sys, 'bus/pci/devices', pciId, 'unique_id')));
     const isListed = listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId);
-    if (uniqueId !== null && isListed) known.push({ ...unknownCard, pciId, uniqueId });
+    if (uniqueId !== null && isListed) known.push({ pciId, uniqueId });
   }
   return readingOf('bus', null, known);
 }

@@ -1,10 +1,10 @@
 import { describe, expect, test } from 'vitest';
-import { at, countOf, jsonIn, mebibytes, readNumber, saidText } from './said.ts';
+import { at, countOf, jsonIn, mebibytes, readNumber, textOf } from './fields.ts';
 
 test.each(['N/A', 'n/a', '', ' ', 'None', 'unknown', 'Not Supported', '-', null, undefined, {}, [], Number.NaN])(
   '%j says nothing',
   (value) => {
-    expect([saidText(value), readNumber(value), countOf(value)]).toEqual([null, null, null]);
+    expect([textOf(value), readNumber(value), countOf(value)]).toEqual([null, null, null]);
   },
 );
 

@@ -1,2 +1,0 @@
-/** Vendors whose devices onejob can grant. */
-export type Vendor = 'nvidia' | 'amd' | 'intel';

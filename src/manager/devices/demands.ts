@@ -1,0 +1,70 @@
+/** Which pools that lease devices for each job wait for some, and since when: the longest-waiting gets them first. */
+import type { PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
+import type { AgentId, Slot } from '../../core/slot.ts';
+import { type Pool, poolOf } from '../loop/pool.ts';
+
+export interface WaitingForDevices {
+  /** Keeps its pool's place in the queue. */
+  readonly turn: string;
+  readonly devices: number | 'all';
+}
+
+/** The next that a pool needs devices for; null: nothing. `unused`: how many of its sandboxes and agents have no job yet. */
+export function nextDemand({ service, config }: Pool, unused: number): WaitingForDevices | null {
+  const { name, devices } = config;
+  const { jobs } = service;
+  if (jobs === null) return (service.waiting?.(name) ?? 0) > unused ? { turn: '', devices: devices.count } : null;
+  const job = jobs.next(name, null)?.job ?? null;
+  const turn = service.turn === undefined ? job : service.turn(name);
+  return turn === null ? null : { turn, devices: (job === null ? null : jobs.devicesFor?.(job)) ?? devices.count };
+}
+
+/** Whether a slot has, or gets, an agent that no job has been seen of. */
+export function isUnused({ standby, agent }: Slot): boolean {
+  if (standby.kind !== 'none' || agent.kind === 'registering' || agent.kind === 'idle') return true;
+  return agent.kind === 'releasing' && agent.job === null;
+}
+
+export class Demands {
+  readonly #clock: Pick<Clock, 'now'>;
+  readonly #waiting: (pool: string) => WaitingForDevices | null;
+  /** What each pool waits for, and since when: core clock, ms. */
+  readonly #since = new Map<string, { readonly turn: string; readonly since: number }>();
+  /** The newest agent of each slot that has got its devices. */
+  readonly #newest = new Map<string, AgentId>();
+
+  /** `waiting`: null when a pool needs none. */
+  constructor(clock: Pick<Clock, 'now'>, waiting: (pool: string) => WaitingForDevices | null) {
+    this.#clock = clock;
+    this.#waiting = waiting;
+  }
+
+  /** Those that wait, the longest-waiting first. */
+  of(pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] {
+    const counts = new Map<string, number | 'all'>();
+    for (const { name } of pools.filter((pool) => !pool.standby)) {
+      const next = this.#waiting(name);
+      if (next === null) {
+        this.#since.delete(name);
+        continue;
+      }
+      counts.set(name, next.devices);
+      if (this.#since.get(name)?.turn !== next.turn) this.#since.set(name, { turn: next.turn, since: this.#clock.now() });
+    }
+    const sinceOf = (pool: string): number => this.#since.get(pool)?.since ?? 0;
+    return [...counts].map(([pool, count]) => ({ pool, count })).sort((a, b) => sinceOf(a.pool) - sinceOf(b.pool));
+  }
+
+  /** An agent is made for what the slot's pool waited for. */
+  served(slot: string, agent: AgentId): void {
+    if (this.#newest.get(slot) !== agent) this.#since.delete(poolOf(slot));
+    this.#newest.set(slot, agent);
+  }
+
+  /** ms for which a pool has waited; null: it does not. */
+  waited(pool: string): number | null {
+    const entry = this.#since.get(pool);
+    return entry === undefined ? null : this.#clock.now() - entry.since;
+  }
+}
