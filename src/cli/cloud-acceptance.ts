@@ -2,14 +2,8 @@
 
 import { cloudType } from '../clouds/types.ts';
 import type { Config } from '../config/config.ts';
-import {
-  type Acceptance,
-  type AcceptancePlan,
-  type AcceptanceStep,
-  accept,
-  acceptanceOwner,
-  spoken,
-} from '../machines/acceptance.ts';
+import { type Acceptance, type AcceptancePlan, accept, acceptanceOwner } from '../machines/acceptance.ts';
+import { type AcceptanceStep, spoken } from '../machines/acceptance-steps.ts';
 import type { Cloud } from '../ports/cloud.ts';
 import { suggestAtEnd } from '../schema/problem.ts';
 import { systemClock as clock } from '../system/system-clock.ts';

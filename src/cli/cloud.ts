@@ -9,8 +9,9 @@ import { loadConfig } from '../config/load.ts';
 import { fromErrorView } from '../contract/http-errors.ts';
 import type { CloudHostView, MachineView } from '../contract/schema.ts';
 import { createOutbound } from '../http/outbound.ts';
-import type { OwnedCloud } from '../machines/controller.ts';
-import { type Machines, openAdapters, openMachines, unlisted } from '../machines/open.ts';
+import { openAdapters } from '../machines/adapters.ts';
+import type { OwnedCloud } from '../machines/cloud-memory.ts';
+import { type Machines, openMachines, unlisted } from '../machines/open.ts';
 import { sweepRegistrations, type Tagged } from '../machines/registrations.ts';
 import { machineView } from '../machines/service.ts';
 import { type SweepResult, sweep } from '../machines/sweep.ts';
@@ -131,7 +132,7 @@ async function ownerOf(config: Config): Promise<string> {
 }
 
 /** What a daemon and this command can both do. */
-interface Desk {
+interface HostControl {
   hosts(): Promise<CloudHostView[]>;
   up(host: string, wait: number, signal: AbortSignal): Promise<CloudHostView>;
   down(host: string, now: boolean): Promise<CloudHostView>;
@@ -143,14 +144,14 @@ interface Desk {
  * Runs `work` with the daemon, or with a controller of its own. Only the latter reads the config and its secrets.
  * @throws OnejobError E_USAGE if there is no such host
  */
-async function withDesk<T>(session: Session, only: string, work: (desk: Desk) => Promise<T>): Promise<T> {
+async function withControl<T>(session: Session, only: string, work: (control: HostControl) => Promise<T>): Promise<T> {
   const connection = await findDaemon(session);
   if (connection !== null) {
     using _ = { [Symbol.dispose]: () => connection.close() };
     const { client } = connection;
-    const desk = { hosts: client.machines, up: client.machineUp, down: client.machineDown, machines: null };
-    await hostView(desk, only);
-    return await work(desk);
+    const control = { hosts: client.machines, up: client.machineUp, down: client.machineDown, machines: null };
+    await hostView(control, only);
+    return await work(control);
   }
   const used = ofHosts([only]);
   const whole = await cloudConfig(session, used);
@@ -177,8 +178,8 @@ async function withDesk<T>(session: Session, only: string, work: (desk: Desk) =>
     async (...given: A): Promise<R> =>
       ask(...given);
   await machines.start();
-  const desk = { hosts: later(service.hosts), up: service.up, down: later(service.down) };
-  return await work({ ...desk, machines });
+  const control = { hosts: later(service.hosts), up: service.up, down: later(service.down) };
+  return await work({ ...control, machines });
 }
 
 /** `gave up`: it took longer than `patience` ms. */
@@ -187,7 +188,7 @@ type FollowEnd = number | 'interrupted' | 'gave up';
 /** Follows the machines of a host until `isOver` says how it ended, or `signal` aborts. */
 async function follow(
   { output }: Session,
-  desk: Desk,
+  control: HostControl,
   name: string,
   { patience, signal }: { readonly patience: number; readonly signal: AbortSignal },
   isOver: (view: CloudHostView) => number | null,
@@ -199,7 +200,7 @@ async function follow(
   let reason: string | null = null;
   try {
     for (;;) {
-      const view = await hostView(desk, name);
+      const view = await hostView(control, name);
       for (const machine of view.machines) {
         if (told.get(machine.run) === machine.state) continue;
         told.set(machine.run, machine.state);
@@ -210,7 +211,7 @@ async function follow(
           told.set(run, 'gone');
           output.say(`machine ${run} is gone: two complete lists show nothing of it`);
         }
-      const now = unlistedBy(desk);
+      const now = unlistedBy(control);
       for (const problem of now) if (!problems.has(problem)) output.say(problem);
       problems = new Set(now);
       if (saysReason && view.reason !== reason && view.reason !== null) output.say(`${name} waits: ${view.reason}`);
@@ -229,7 +230,7 @@ async function follow(
 }
 
 /** What this command cannot list; a daemon tells that in its own place. */
-function unlistedBy({ machines }: Desk): string[] {
+function unlistedBy({ machines }: HostControl): string[] {
   return machines === null ? [] : [...machines.clouds.keys()].flatMap((name) => unlisted(machines.controller, name));
 }
 
@@ -249,8 +250,8 @@ export function unlistedWords(host: string, unlisted: readonly string[]): string
 }
 
 /** @throws OnejobError E_USAGE if the daemon's config has no such host */
-async function hostView(desk: Pick<Desk, 'hosts'>, name: string): Promise<CloudHostView> {
-  const hosts = await desk.hosts();
+async function hostView(control: Pick<HostControl, 'hosts'>, name: string): Promise<CloudHostView> {
+  const hosts = await control.hosts();
   const found = hosts.find(({ host }) => host === name);
   if (found !== undefined) return found;
   const names = hosts.map(({ host }) => host);
@@ -303,20 +304,20 @@ function machineWords({ run, offer, state, why, id, place, console: text }: Mach
 export async function upHost(session: Session, name: string, { timeout = usualPatience, wait }: CloudFlags): Promise<number> {
   const { output } = session;
   const down = `"onejob cloud down ${name}${sameConfig(session)}"`;
-  return withDesk(session, name, async (desk) => {
-    if (!wait && desk.machines !== null)
+  return withControl(session, name, async (control) => {
+    if (!wait && control.machines !== null)
       throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
     using asked = interrupts(session);
     const began = performance.now();
     output.progress(`checking whether a machine of ${name} can be made`);
-    const first = await desk.up(name, Math.min(timeout, longestWish), asked.stop).catch((error: unknown) => {
+    const first = await control.up(name, Math.min(timeout, longestWish), asked.stop).catch((error: unknown) => {
       if (!asked.stop.aborted) throw error;
       return null;
     });
     output.progress(null);
     if (first === null) {
       const made =
-        desk.machines === null ? `the daemon had not answered. To end all machines of ${name}: ${down}` : 'nothing was made';
+        control.machines === null ? `the daemon had not answered. To end all machines of ${name}: ${down}` : 'nothing was made';
       output.say(`interrupted; ${made}`);
       return exitCodes.cancelled;
     }
@@ -329,11 +330,11 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     };
     let end: FollowEnd = exitCodes.ok;
     if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
-    else end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isUp);
+    else end = await follow(session, control, name, { patience: timeout, signal: asked.stop }, isUp);
     if (end === exitCodes.failed) output.say(`the request for a machine of ${name} is over: it was called off or timed out`);
     const gaveUp = `gave up after ${formatAge(timeout)}`;
-    if (end === 'interrupted' && desk.machines !== null) await takeBack(session, desk, name, end, asked.hurry);
-    else if (end === 'gave up' && desk.machines !== null) await takeBack(session, desk, name, gaveUp, asked.stop);
+    if (end === 'interrupted' && control.machines !== null) await takeBack(session, control, name, end, asked.hurry);
+    else if (end === 'gave up' && control.machines !== null) await takeBack(session, control, name, gaveUp, asked.stop);
     else if (end === 'interrupted') {
       const left = formatAge(Math.max(0, timeout - (performance.now() - began)));
       output.say(
@@ -343,7 +344,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
       output.say(
         `${gaveUp}. The daemon asks for no other machine because of this command; one that still boots may join. To end all machines of ${name}: ${down}`,
       );
-    const view = await hostView(desk, name);
+    const view = await hostView(control, name);
     await output.result(view, () => []);
     if (typeof end === 'number') return end;
     return end === 'interrupted' ? exitCodes.cancelled : exitCodes.failed;
@@ -354,15 +355,15 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
 const takeBackPatience = 5 * 60_000;
 
 /** Removes what `up` has made without a daemon: nobody would be there for it to join. Says what may live. */
-async function takeBack(session: Session, desk: Desk, name: string, why: string, hurry: AbortSignal): Promise<void> {
+async function takeBack(session: Session, control: HostControl, name: string, why: string, hurry: AbortSignal): Promise<void> {
   const { output } = session;
   output.say(
     `${why}; removing machines of ${name} that have not joined. Press Ctrl-C ${why === 'interrupted' ? 'again ' : ''}to leave them.`,
   );
-  desk.machines?.controller.callOff(name);
+  control.machines?.controller.callOff(name);
   const limits = { patience: takeBackPatience, signal: hurry };
-  await follow(session, desk, name, limits, ({ machines }) => (machines.every(hasJoined) ? exitCodes.ok : null), false);
-  const left = (await hostView(desk, name)).machines.filter((machine) => !hasJoined(machine));
+  await follow(session, control, name, limits, ({ machines }) => (machines.every(hasJoined) ? exitCodes.ok : null), false);
+  const left = (await hostView(control, name)).machines.filter((machine) => !hasJoined(machine));
   for (const { run, id, place, expiresAt, end } of left) {
     const what = id === null ? run : `${run} (${id} in ${place})`;
     const held = end === null ? 'its end was not set yet' : `what ends it then: ${end}`;
@@ -379,14 +380,14 @@ export async function downHost(
   { timeout = usualPatience, wait, now = false }: CloudFlags,
 ): Promise<number> {
   const { output } = session;
-  return withDesk(session, name, async (desk) => {
-    if (!wait && desk.machines !== null)
+  return withControl(session, name, async (control) => {
+    if (!wait && control.machines !== null)
       throw wrongUsage('No daemon is running, so "down" must wait until the machines are gone: leave out --no-wait.');
     using asked = interrupts(session);
     // First, so that no other machine is made meanwhile.
-    await desk.down(name, now);
-    const drains = !now && desk.machines?.drainsOthers === true;
-    const { runs, unknown: unlisted } = (await desk.machines?.controller.adopt(name, drains)) ?? { runs: [], unknown: [] };
+    await control.down(name, now);
+    const drains = !now && control.machines?.drainsOthers === true;
+    const { runs, unknown: unlisted } = (await control.machines?.controller.adopt(name, drains)) ?? { runs: [], unknown: [] };
     for (const line of unlistedWords(name, unlisted)) output.say(line);
     if (!drains)
       for (const run of runs)
@@ -402,19 +403,19 @@ export async function downHost(
       if (!isForced && performance.now() > limit) {
         isForced = true;
         output.say(`${name} has not drained within ${formatAge(timeout / 2)}: ending its jobs`);
-        desk.down(name, true).catch((error: unknown) => output.say(`failed to end its jobs: ${toFailure(error).message}`));
+        control.down(name, true).catch((error: unknown) => output.say(`failed to end its jobs: ${toFailure(error).message}`));
       }
       return null;
     };
-    if (wait) end = await follow(session, desk, name, { patience: timeout, signal: asked.stop }, isDown, false);
-    for (const left of (wait ? await desk.machines?.clearing.finish() : null) ?? [])
+    if (wait) end = await follow(session, control, name, { patience: timeout, signal: asked.stop }, isDown, false);
+    for (const left of (wait ? await control.machines?.clearing.finish() : null) ?? [])
       output.say(`left at a CI service until "onejob cloud sweep" removes it: ${left}`);
     if (end === 'interrupted') output.say('interrupted');
     if (end === 'gave up') output.say(`gave up after ${formatAge(timeout)}`);
     const isSure = end === exitCodes.ok && unlisted.length === 0;
     if (!isSure) output.say(`something of ${name} may still exist: see "onejob cloud list"`);
     output.say(`${name} gets no other machine until "onejob cloud up ${name}${sameConfig(session)}"`);
-    await output.result(await hostView(desk, name), () => []);
+    await output.result(await hostView(control, name), () => []);
     if (end === 'interrupted') return exitCodes.cancelled;
     return isSure ? exitCodes.ok : exitCodes.failed;
   });

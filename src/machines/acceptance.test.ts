@@ -7,7 +7,8 @@ import { azureWorld } from '../../test/kit/azure-cloud.ts';
 import type { HandClock } from '../../test/kit/core.ts';
 import { gcpWorld } from '../../test/kit/gcp.ts';
 import type { Cloud, Order } from '../ports/cloud.ts';
-import { type Acceptance, type AcceptancePlan, type AcceptanceStep, accept, acceptanceOwner, costText } from './acceptance.ts';
+import { type Acceptance, type AcceptancePlan, accept, acceptanceOwner, costText } from './acceptance.ts';
+import type { AcceptanceStep } from './acceptance-steps.ts';
 
 const minute = 60_000;
 

@@ -2,7 +2,6 @@
  * Keeps the machines of `hosts`: makes them when jobs wait or people ask, and removes them for certain. It plans (`plan.ts`), writes
  * down what it is about to do, and calls the clouds. No job passes through it: each machine runs its own onejob.
  */
-import { randomBytes, randomUUID } from 'node:crypto';
 import { hasCode, messageOf, OnejobError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { offerText } from '../clouds/offer.ts';
@@ -11,23 +10,23 @@ import { type Cloud, CloudError, type Made, type Offer, type Order, ownThings, t
 import type { HostConfig } from '../schema/host-config.ts';
 import { isWanted, type Machine, mayLive, thingKey } from '../store/machine.ts';
 import type { Store } from '../store/store.ts';
-import { hashOf, newSecret } from './join/protocol.ts';
+import { CloudMemory, type OwnedCloud } from './cloud-memory.ts';
+import { newSecret } from './join/protocol.ts';
+import { adopted, intended } from './machine-row.ts';
 import { createOffers } from './offers.ts';
 import {
   afterList,
-  type CloudView,
   drained,
   ended,
   type Failing,
   type Listed,
   type MachineStep,
-  orphansAfter,
   plan,
   type Report,
   resolved,
   stepKey,
-  type TypeFacts,
 } from './plan.ts';
+import { Wishes } from './wishes.ts';
 
 export interface ControllerParts {
   readonly clock: Clock;
@@ -45,16 +44,59 @@ export interface ControllerParts {
   readonly deaf?: () => string | null;
 }
 
-export interface OwnedCloud {
-  readonly cloud: Cloud;
-  /** The owner in the tags. */
-  readonly owner: string;
+/** Runs and hosts that it does not know change nothing. */
+export interface Controller {
+  start(): void;
+  /** How many jobs wait for machines of the host. */
+  setWaiting(host: string, jobs: number): void;
+  waiting(host: string): number;
+  /**
+   * Asks for a machine of the host, if none works, and ends a `down`. Offers that were unavailable are asked for at once. The wish
+   * is over after `wait` ms.
+   */
+  up(host: string, wait: number): void;
+  /** How many machines people wait for. */
+  wanted(host: string): number;
+  /**
+   * Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them.
+   * Only the onejob that made them knows their secrets, so without `drains` they end at once; with it, those that run are told to drain
+   * first. Returns their runs, and what could not be listed.
+   */
+  adopt(host: string, drains?: boolean): Promise<{ readonly runs: readonly string[]; readonly unknown: readonly string[] }>;
+  /** Ends all machines of the host: those that work drain first, unless `now`. It gets no others until `up`. */
+  down(host: string, now?: boolean): void;
+  /** Takes back an `up`: ends the machines of the host that have not joined, and makes no other for it. */
+  callOff(host: string): void;
+  /** The machine reports that it was set up. */
+  joined(run: string): void;
+  report(run: string, report: Omit<Report, 'at' | 'workedAt'>): void;
+  /** Nobody can hear the machine, which is not its fault: it lives, and neither works nor fails. */
+  unheard(run: string, problem: string): void;
+  /** The machine has so many jobs more, or fewer, than it last reported: it says so itself only later. */
+  took(run: string, change: 1 | -1): void;
+  /** Changes a machine by what it said. `now`: seconds by the clock of its cloud. */
+  change(run: string, how: (machine: Machine, now: number) => Machine): void;
+  get(run: string): Machine | null;
+  /** All but those that are gone. */
+  machines(): readonly Machine[];
+  reports(): ReadonlyMap<string, Report>;
+  receipts(limit: number): readonly Machine[];
+  /** Why the host has fewer machines than its jobs need, as the end of a sentence, or null. */
+  reason(host: string): string | null;
+  /** The latest list of the cloud; null: there was none. */
+  listed(cloud: string): Listed | null;
+  /** Why no try brings a machine of the host until a person changes something. */
+  refusal(host: string): OnejobError | null;
+  /** Why things of the cloud could not be asked to go, one sentence each. */
+  refused(cloud: string): readonly string[];
+  /** Seconds since the epoch by the clock of the cloud. */
+  nowOf(cloud: string): number;
+  /** Ends its own work. Machines stay, and end at their end of life at the latest. */
+  close(): void;
 }
 
-export type Controller = ReturnType<typeof createController>;
+export const createController = (parts: ControllerParts): Controller => new MachineController(parts);
 
-/** Seconds for which facts about a type hold. */
-const factsHold = 86_400;
 /** Seconds until a failed call of each kind is made again. */
 const failedAgain = 20;
 /** Characters of a console that a receipt keeps. */
@@ -65,583 +107,496 @@ const [failingFirst, failingLongest] = [300, 7200];
 const lateFor = 86_400;
 /** Seconds after which a machine that has joined and has no problem proves that machines of its host can work. */
 const provenAfter = 300;
-/** ms; a wall clock that was wrong makes no wish longer. */
-const wishLongest = 86_400_000;
 /** Seconds for which receipts are kept. */
 const receiptsKept = 400 * 86_400;
 
-export function createController(parts: ControllerParts) {
-  const { clock, log, store, clouds, hosts } = parts;
-  const machines = new Map<string, Machine>(store.machines.live().map((machine) => [machine.run, machine]));
-  const idleOf = new Map(hosts.map(({ host, idle }) => [host, idle]));
-  const wishes = store.machines.wanted();
-  const wishOf = (host: string): number => wishes.get(host)?.machines ?? 0;
-  /** When wishes are over, by `clock.now()`, which no step of the wall clock changes. */
-  const wishEnds = new Map(
-    [...wishes].flatMap(([host, { until }]) =>
-      until === null ? [] : [[host, clock.now() + Math.min(until - clock.wall(), wishLongest)] as const],
-    ),
-  );
-  const waiting = new Map<string, number>();
-  const reports = new Map<string, Report>();
-  const offers = createOffers();
-  const failing = new Map<string, Failing>();
-  const ending = new AbortController();
-  const timers = new Timers(clock);
-  let reasons: ReadonlyMap<string, string> = new Map();
-  let isStarted = false;
-  let isPlanned = false;
+type Call = Exclude<MachineStep, { readonly do: 'change' | 'create' }>;
 
-  interface Memory {
-    listed: Listed | null;
-    /** Why the cloud does not list anything, if no other try changes that. */
-    refusal: OnejobError | null;
-    readonly types: Map<string, TypeFacts & { readonly at: number }>;
-    readonly calling: Set<string>;
-    readonly asked: Map<string, number>;
-    readonly notBefore: Map<string, number>;
-    orphans: ReadonlyMap<string, number>;
-    since: number | null;
-    deafAt: number;
-    /** ms that the cloud's clock, or ours until it is known, is ahead of `clock.now()`: no step of the wall clock changes it. */
-    base: number;
-    /** Owners of what was called gone lately: it may appear after all. */
-    readonly late: ReadonlySet<string>;
-    /** Why things could not be asked to go, by `thingKey`. */
-    readonly refused: Map<string, string>;
+class MachineController implements Controller {
+  readonly #parts: ControllerParts;
+  readonly #clock: Clock;
+  readonly #log: Log;
+  readonly #store: ControllerParts['store'];
+  readonly #clouds: ReadonlyMap<string, CloudMemory>;
+  readonly #machines: Map<string, Machine>;
+  readonly #wishes: Wishes;
+  readonly #waiting = new Map<string, number>();
+  readonly #reports = new Map<string, Report>();
+  readonly #offers = createOffers();
+  readonly #failing = new Map<string, Failing>();
+  readonly #ending = new AbortController();
+  readonly #timers: Timers;
+  #reasons: ReadonlyMap<string, string> = new Map();
+  #isStarted = false;
+  #isPlanned = false;
+
+  constructor(parts: ControllerParts) {
+    const { clock, log, store, clouds } = parts;
+    this.#parts = parts;
+    this.#clock = clock;
+    this.#log = log;
+    this.#store = store;
+    this.#timers = new Timers(clock);
+    this.#wishes = new Wishes(clock, store);
+    this.#machines = new Map(store.machines.live().map((machine) => [machine.run, machine]));
+    const late = Map.groupBy(store.machines.gone(Math.floor(clock.wall() / 1000) - lateFor), ({ cloud }) => cloud);
+    const lateOf = (name: string): string[] => late.get(name)?.map(({ owner }) => owner) ?? [];
+    this.#clouds = new Map([...clouds].map(([name, owned]) => [name, new CloudMemory(name, owned, clock, lateOf(name))]));
   }
-  const late = Map.groupBy(store.machines.gone(Math.floor(clock.wall() / 1000) - lateFor), ({ cloud }) => cloud);
-  const memories = new Map<string, Memory>(
-    [...clouds.keys()].map((name) => [
-      name,
-      {
-        listed: null,
-        refusal: null,
-        types: new Map(),
-        calling: new Set(),
-        asked: new Map(),
-        notBefore: new Map(),
-        orphans: new Map(),
-        since: null,
-        deafAt: 0,
-        base: clock.wall() - clock.now(),
-        late: new Set(late.get(name)?.map(({ owner }) => owner)),
-        refused: new Map(),
-      },
-    ]),
-  );
 
-  const nowOf = (cloud: string): number => {
-    const base = memories.get(cloud)?.base ?? clock.wall() - clock.now();
-    return Math.floor((base + clock.now()) / 1000);
-  };
-  const memoryOf = (cloud: string): Memory => {
-    const found = memories.get(cloud);
+  start(): void {
+    this.#isStarted = true;
+    this.#store.machines.prune(Math.floor(this.#clock.wall() / 1000) - receiptsKept);
+    this.#soon();
+  }
+
+  close(): void {
+    this.#ending.abort(new OnejobError('E_DAEMON_STOPPING', 'onejob is stopping.'));
+    this.#timers.clear();
+    for (const { cloud } of this.#clouds.values()) cloud.close?.();
+  }
+
+  nowOf(cloud: string): number {
+    return this.#clouds.get(cloud)?.now ?? Math.floor(this.#clock.wall() / 1000);
+  }
+
+  #memoryOf(cloud: string): CloudMemory {
+    const found = this.#clouds.get(cloud);
     if (found === undefined) throw new OnejobError('E_BUG', `There is no cloud ${cloud}.`);
     return found;
-  };
+  }
+
+  #of(host: string): Machine[] {
+    return [...this.#machines.values()].filter((machine) => machine.host === host);
+  }
+
+  #in(cloud: string): Machine[] {
+    return [...this.#machines.values()].filter((machine) => machine.cloud === cloud);
+  }
 
   /** Durable: what was asked of a cloud must not be forgotten. */
-  function commit(...changes: readonly Machine[]): void {
+  #commit(...changes: readonly Machine[]): void {
     if (changes.length === 0) return;
-    store.transaction({ durable: true }, () => {
-      for (const machine of changes) store.machines.put(machine);
+    this.#store.transaction({ durable: true }, () => {
+      for (const machine of changes) this.#store.machines.put(machine);
     });
     for (const machine of changes) {
-      const before = machines.get(machine.run);
-      if (mayLive(machine)) machines.set(machine.run, machine);
+      const before = this.#machines.get(machine.run);
+      if (mayLive(machine)) this.#machines.set(machine.run, machine);
       else {
-        machines.delete(machine.run);
-        reports.delete(machine.run);
+        this.#machines.delete(machine.run);
+        this.#reports.delete(machine.run);
       }
       if (before?.state !== machine.state) {
-        tell(machine);
-        count(machine);
+        this.#tell(machine);
+        this.#count(machine);
       }
-      parts.changed?.(machine);
+      this.#parts.changed?.(machine);
     }
-    soon();
+    this.#soon();
   }
 
-  function tell(machine: Machine): void {
-    const { run, host, offer, why, isFailure, state } = machine;
+  #tell({ run, host, offer, why, isFailure, state }: Machine): void {
     const facts = { machine: run, host, offer: offerText(offer), ...(why !== null && { why }) };
-    if (isFailure && state === 'ending') log.warn('machine ends', facts);
-    else log.info(`machine ${state === 'intent' ? 'is created' : state}`, facts);
+    if (isFailure && state === 'ending') this.#log.warn('machine ends', facts);
+    else this.#log.info(`machine ${state === 'intent' ? 'is created' : state}`, facts);
   }
 
-  function soon(): void {
-    if (!isStarted || isPlanned) return;
-    isPlanned = true;
+  /** Machines that fail before they join, or cannot work then, are made ever more slowly. */
+  #count({ host, cloud, state, isFailure, joinedAt, stage, made, why }: Machine): void {
+    if (state !== 'ending' || !isFailure || made === null || (joinedAt !== null && stage !== 'failed')) return;
+    const failures = (this.#failing.get(host)?.failures ?? 0) + 1;
+    const wait = failures === 1 ? 0 : doubling(failingFirst, failingLongest, failures - 1);
+    const at = this.nowOf(cloud);
+    this.#failing.set(host, { failures, at, until: at + wait, why: why ?? '' });
+  }
+
+  /** Plans once more, after what happens now. */
+  #soon(): void {
+    if (!this.#isStarted || this.#isPlanned) return;
+    this.#isPlanned = true;
     queueMicrotask(() => {
-      isPlanned = false;
-      if (ending.signal.aborted) return;
+      this.#isPlanned = false;
+      if (this.#ending.signal.aborted) return;
       try {
-        tick();
+        this.#tick();
       } catch (error) {
-        troubled(error);
+        this.#troubled(error);
       }
     });
   }
 
   /** The store may refuse a commit. What was not written was not begun. */
-  function troubled(error: unknown): void {
-    log.error('failed to look after machines', { error });
-    timers.arm('look', clock.now() + failedAgain * 1000, soon);
+  #troubled(error: unknown): void {
+    this.#log.error('failed to look after machines', { error });
+    this.#lookAt(this.#clock.now() + failedAgain * 1000);
   }
 
-  function viewOf(name: string): CloudView {
-    const { types, ...rest } = memoryOf(name);
-    const now = nowOf(name);
-    for (const [type, { at }] of types) if (now > at + factsHold) types.delete(type);
-    return { ...rest, now, types };
+  #lookAt(at: number): void {
+    this.#timers.arm('look', at, () => this.#soon());
+  }
+
+  #tick(): void {
+    this.#expireWishes();
+    const { hosts, only = null } = this.#parts;
+    const today = Math.floor(Math.min(...[...this.#clouds.values()].map(({ now }) => now)) / 86_400) * 86_400;
+    const deaf = this.#parts.deaf?.() ?? null;
+    if (deaf !== null) for (const memory of this.#clouds.values()) if (memory.since !== null) memory.deafAt = memory.now;
+    const found = plan({
+      clouds: new Map([...this.#clouds].map(([name, memory]) => [name, memory.view()])),
+      wanted: this.#wishes.all(),
+      hosts,
+      reports: this.#reports,
+      waiting: this.#waiting,
+      offers: this.#offers,
+      failing: this.#failing,
+      only,
+      deaf,
+      machines: this.machines(),
+      goneToday: hosts.some(({ budget }) => budget !== null) ? this.#store.machines.gone(today) : [],
+    });
+    this.#reasons = found.reasons;
+    try {
+      this.#commit(...found.steps.flatMap((step) => (step.do === 'change' ? [step.machine] : [])));
+    } catch (error) {
+      // What is recorded already continues.
+      this.#troubled(error);
+    }
+    for (const step of found.steps) if (step.do !== 'change') this.#act(step).catch((error) => this.#troubled(error));
+    this.#lookAt(Math.min(this.#clock.now() + found.lookAgain * 1000, this.#wishes.nextEnd));
+  }
+
+  #expireWishes(): void {
+    for (const host of this.#wishes.over()) this.#expire(host);
+    // Nobody waits for a machine that no try brings: each command that waits is told why.
+    for (const [host, count] of this.#wishes.all())
+      if (count > 0 && this.#of(host).length === 0 && this.refusal(host) !== null) this.#expire(host);
   }
 
   /** A store that is full must not keep machines from being removed. */
-  function expire(host: string): void {
+  #expire(host: string): void {
     try {
-      want(host, 0);
+      this.#wishes.set(host, 0);
     } catch (error) {
-      wishEnds.set(host, clock.now() + failedAgain * 1000);
-      troubled(error);
+      this.#wishes.postpone(host, failedAgain * 1000);
+      this.#troubled(error);
     }
   }
 
-  function tick(): void {
-    for (const [host, end] of wishEnds) if (clock.now() >= end) expire(host);
-    // Nobody waits for a machine that no try brings: each command that waits is told why.
-    for (const [host] of wishes) if (wishOf(host) > 0 && of(host).length === 0 && refusal(host) !== null) expire(host);
-    const earliest = Math.min(...[...clouds.keys()].map(nowOf));
-    const today = Math.floor(earliest / 86_400) * 86_400;
-    const deaf = parts.deaf?.() ?? null;
-    if (deaf !== null) for (const [name, memory] of memories) if (memory.since !== null) memory.deafAt = nowOf(name);
-    const hasBudget = hosts.some(({ budget }) => budget !== null);
-    const found = plan({
-      clouds: new Map([...clouds.keys()].map((name) => [name, viewOf(name)])),
-      wanted: new Map([...wishes].map(([host, { machines }]) => [host, machines])),
-      hosts,
-      reports,
-      waiting,
-      offers,
-      failing,
-      only: parts.only ?? null,
-      deaf,
-      machines: [...machines.values()],
-      goneToday: hasBudget ? store.machines.gone(today) : [],
-    });
-    reasons = found.reasons;
-    try {
-      commit(...found.steps.flatMap((step) => (step.do === 'change' ? [step.machine] : [])));
-    } catch (error) {
-      // What is recorded already continues.
-      troubled(error);
-    }
-    for (const step of found.steps) if (step.do !== 'change') act(step).catch(troubled);
-    timers.arm('look', Math.min(clock.now() + found.lookAgain * 1000, ...wishEnds.values()), soon);
-  }
-
-  /** Machines that fail before they join, or cannot work then, are made ever more slowly. */
-  function count(machine: Machine): void {
-    const { host, cloud, state, isFailure, joinedAt, stage, made, why } = machine;
-    if (state !== 'ending' || !isFailure || made === null || (joinedAt !== null && stage !== 'failed')) return;
-    const failures = (failing.get(host)?.failures ?? 0) + 1;
-    const wait = failures === 1 ? 0 : doubling(failingFirst, failingLongest, failures - 1);
-    const at = nowOf(cloud);
-    failing.set(host, { failures, at, until: at + wait, why: why ?? '' });
-  }
-
-  /** Why no try brings a machine of the host until a person changes something. */
-  function refusal(name: string): OnejobError | null {
-    const host = hosts.find((one) => one.host === name);
-    const memory = host === undefined ? undefined : memories.get(host.cloud);
+  refusal(name: string): OnejobError | null {
+    const host = this.#parts.hosts.find((one) => one.host === name);
+    const memory = host === undefined ? undefined : this.#clouds.get(host.cloud);
     if (host === undefined || memory === undefined) return null;
     if (memory.refusal !== null) return memory.refusal;
-    const next = offers.next(host, memory.types, nowOf(host.cloud));
+    const next = this.#offers.next(host, memory.types, memory.now);
     if (next.offer !== null || next.because.some(({ lasting }) => lasting === null)) return null;
     return next.because[0]?.lasting ?? null;
   }
 
-  async function act(step: Exclude<MachineStep, { do: 'change' }>): Promise<void> {
+  async #act(step: Call | Extract<MachineStep, { readonly do: 'create' }>): Promise<void> {
     const name = step.do === 'create' ? step.host.cloud : step.do === 'setEnd' ? step.machine.cloud : step.cloud;
-    const owned = clouds.get(name);
-    if (owned === undefined) return;
-    const memory = memoryOf(name);
-    if (step.do === 'create') return create(step.host, step.offer, step.price, owned);
+    const memory = this.#clouds.get(name);
+    if (memory === undefined) return;
+    if (step.do === 'create') return this.#create(step.host, step.offer, step.price, memory);
     const key = stepKey(step);
     memory.calling.add(key);
     try {
-      if (step.do === 'list') await list(name, owned, memory);
-      else if (step.do === 'learn') await learn(step.type, owned.cloud, memory, nowOf(name));
-      else if (step.do === 'setEnd') await setEnd(step.machine, step.made, owned.cloud);
-      else await destroy(step.thing, owned.cloud, memory, nowOf(name));
+      await this.#call(step, memory);
       memory.notBefore.delete(key);
     } catch (error) {
-      if (ending.signal.aborted) return;
-      memory.notBefore.set(key, nowOf(name) + failedAgain);
-      const why = messageOf(error);
-      const thing = step.do === 'destroy' ? thingKey(step.thing) : null;
-      if (step.do === 'learn') offers.unknown(name, step.type, error, nowOf(name));
-      // What is refused again and again is told once; status goes on to show it.
-      const isTold = thing !== null && memory.refused.get(thing) === why;
-      if (thing !== null) memory.refused.set(thing, why);
-      if (!isTold) log.warn(`cloud ${name}: call failed`, { call: key, error });
+      if (!this.#ending.signal.aborted) this.#failed(step, error, memory);
     } finally {
       memory.calling.delete(key);
-      if (!ending.signal.aborted) soon();
+      if (!this.#ending.signal.aborted) this.#soon();
     }
   }
 
-  async function create(host: HostConfig, offer: Offer, price: Price | null, { cloud, owner }: OwnedCloud): Promise<void> {
-    const born = nowOf(cloud.name);
-    const run = `onejob-${randomBytes(8).toString('hex')}`;
+  #call(step: Call, memory: CloudMemory): Promise<void> {
+    switch (step.do) {
+      case 'list':
+        return this.#list(memory);
+      case 'learn':
+        return this.#learn(step.type, memory);
+      case 'setEnd':
+        return this.#setEnd(step.machine, step.made, memory);
+      case 'destroy':
+        return this.#destroy(step.thing, memory);
+    }
+  }
+
+  #failed(step: Call, error: unknown, { name, now, notBefore, refused }: CloudMemory): void {
+    const key = stepKey(step);
+    notBefore.set(key, now + failedAgain);
+    if (step.do === 'learn') this.#offers.unknown(name, step.type, error, now);
+    if (step.do === 'destroy') {
+      const [thing, why] = [thingKey(step.thing), messageOf(error)];
+      // What is refused again and again is told once; status goes on to show it.
+      if (refused.get(thing) === why) return;
+      refused.set(thing, why);
+    }
+    this.#log.warn(`cloud ${name}: call failed`, { call: key, error });
+  }
+
+  async #create(host: HostConfig, offer: Offer, price: Price | null, memory: CloudMemory): Promise<void> {
+    const { cloud } = memory;
     const joinToken = newSecret();
-    const image = host.image ?? cloud.usualImage;
-    const intent: Machine = {
-      run,
-      owner,
-      cloud: cloud.name,
-      host: host.host,
-      offer,
-      token: randomUUID(),
-      born,
-      expires: born + Math.round(host.lifetime / 1000),
-      state: 'intent',
-      since: born,
-      made: null,
-      end: null,
-      why: null,
-      isFailure: false,
-      joinedAt: null,
-      stage: null,
-      items: [],
-      absent: [],
-      seenAt: null,
-      tokenHash: hashOf(joinToken),
-      credentialHash: null,
-      by: cloud.credential,
-      price,
-      console: null,
-      registrations: null,
-    };
-    const { token, expires } = intent;
+    const intent = intended(host, memory, { offer, price, joinToken, now: memory.now });
+    const { run, owner, born, expires, token } = intent;
     let userData: string;
     try {
-      userData = parts.userData(host, cloud, { run, token: joinToken });
+      userData = this.#parts.userData(host, cloud, { run, token: joinToken });
     } catch (error) {
-      log.error('no machine can be made', { host: host.host, error });
-      offers.failed(cloud.name, offer, error, born);
-      soon();
+      this.#log.error('no machine can be made', { host: host.host, error });
+      this.#offers.failed(cloud.name, offer, error, born);
+      this.#soon();
       return;
     }
+    const image = host.image ?? cloud.usualImage;
     const order: Order = { owner, run, host: host.host, born, expires, offer, token, image, userData, disk: host.disk };
-    const { calling } = memoryOf(cloud.name);
-    commit(intent);
-    calling.add(`create ${run}`);
-    const result = await settled(cloud.create(order, ending.signal));
-    calling.delete(`create ${run}`);
+    this.#commit(intent);
+    memory.calling.add(`create ${run}`);
+    const result = await settled(cloud.create(order, this.#ending.signal));
+    memory.calling.delete(`create ${run}`);
     // Nobody will know how a call ended that was given up; the next controller looks.
-    if (ending.signal.aborted) return;
-    const now = nowOf(cloud.name);
-    const current = machines.get(run) ?? intent;
+    if (this.#ending.signal.aborted) return;
+    const { now } = memory;
+    const current = this.#machines.get(run) ?? intent;
     if (result.ok) {
-      offers.succeeded(cloud.name, offer);
+      this.#offers.succeeded(cloud.name, offer);
       const state = current.state === 'intent' ? 'made' : current.state;
-      commit({ ...current, state, made: result.value, since: now, absent: [] });
-      return;
-    }
-    const { error } = result;
+      this.#commit({ ...current, state, made: result.value, since: now, absent: [] });
+    } else this.#notCreated(current, result.error, now);
+  }
+
+  #notCreated(machine: Machine, error: unknown, now: number): void {
+    const { run, host, cloud, offer } = machine;
     // An answer that says nothing about the machine may still say that there is no capacity.
-    offers.failed(cloud.name, offer, error, now);
+    this.#offers.failed(cloud, offer, error, now);
     const isCertain = error instanceof CloudError ? !error.isAmbiguous : hasCode(error, 'E_SECRET');
-    if (isCertain) {
-      commit({ ...resolved(current, now, messageOf(error), true), since: now, absent: [] });
-      return;
-    }
-    log.warn('it is unknown whether a machine was created', { machine: run, host: host.host, error });
-    commit({ ...current, since: now, absent: [] });
+    if (!isCertain) this.#log.warn('it is unknown whether a machine was created', { machine: run, host, error });
+    const after = isCertain ? resolved(machine, now, messageOf(error), true) : machine;
+    this.#commit({ ...after, since: now, absent: [] });
   }
 
   /** @throws CloudError if it is worth another try */
-  async function setEnd({ run }: Machine, made: Made, cloud: Cloud): Promise<void> {
-    const machine = machines.get(run);
+  async #setEnd({ run }: Machine, made: Made, memory: CloudMemory): Promise<void> {
+    const machine = this.#machines.get(run);
     if (machine === undefined) return;
-    const result = await settled(cloud.setEnd(machine, made, ending.signal));
-    const current = machines.get(run);
-    if (current === undefined || ending.signal.aborted) return;
-    const now = nowOf(cloud.name);
+    const result = await settled(memory.cloud.setEnd(machine, made, this.#ending.signal));
+    const current = this.#machines.get(run);
+    if (current === undefined || this.#ending.signal.aborted) return;
+    const { now } = memory;
     if (result.ok) {
       const state = current.state !== 'made' ? current.state : current.joinedAt === null ? 'booting' : 'joined';
-      commit({ ...current, state, since: state === current.state ? current.since : now, end: result.value });
+      this.#commit({ ...current, state, since: state === current.state ? current.since : now, end: result.value });
       return;
     }
     const { error } = result;
     if (error instanceof CloudError && error.retry && error.code !== 'E_CLOUD_END') throw error;
-    offers.failed(cloud.name, current.offer, error, now);
-    commit(ended(current, now, messageOf(error), true));
+    this.#offers.failed(memory.name, current.offer, error, now);
+    this.#commit(ended(current, now, messageOf(error), true));
   }
 
-  async function list(name: string, { cloud, owner }: OwnedCloud, memory: Memory): Promise<void> {
-    const here = [...machines.values()].filter((one) => one.cloud === name);
+  async #list(memory: CloudMemory): Promise<void> {
+    const { name, cloud, owner, late } = memory;
+    const here = this.#in(name);
     const places = [...new Set(here.flatMap(({ made }) => made?.place ?? []))];
     // Machines that were made for an earlier owner are still ours.
-    const owners = new Set([owner, ...here.map((one) => one.owner), ...memory.late]);
-    const began = clock.now();
+    const owners = new Set([owner, ...here.map((one) => one.owner), ...late]);
+    const began = this.#clock.now();
     const scope = { places, everywhere: false };
-    const result = await settled(Promise.all([...owners].map((one) => cloud.list(one, scope, ending.signal))));
-    if (ending.signal.aborted) return;
-    const skew = cloud.skew();
-    if (skew !== null) {
-      memory.base = clock.wall() + skew - clock.now();
-      // What was said before has the time of another clock.
-      if (memory.since === null) for (const { run } of here) reports.delete(run);
-      memory.since ??= nowOf(name);
-    }
-    const at = nowOf(name);
+    const result = await settled(Promise.all([...owners].map((one) => cloud.list(one, scope, this.#ending.signal))));
+    if (this.#ending.signal.aborted) return;
+    if (memory.hearTime()) for (const { run } of here) this.#reports.delete(run);
+    const at = memory.now;
     // The cloud tells whole seconds, so its time may have moved by one meanwhile.
-    const from = at - Math.ceil((clock.now() - began) / 1000) - 1;
+    const from = at - Math.ceil((this.#clock.now() - began) / 1000) - 1;
     if (!result.ok) {
-      memory.listed = { things: memory.listed?.things ?? [], unknown: [], from, at, failed: messageOf(result.error) };
-      memory.refusal = result.error instanceof OnejobError && !result.error.retry ? result.error : null;
-      log.warn(`cloud ${name}: failed to list`, { error: result.error });
+      memory.unlisted(result.error, from, at);
+      this.#log.warn(`cloud ${name}: failed to list`, { error: result.error });
       return;
     }
-    const lists = result.value.map(ownThings);
-    const [things, unknown] = [lists.flatMap((one) => one.things), lists.flatMap((one) => one.unknown)];
-    const listed: Listed = { things, unknown, from, at, failed: null };
-    memory.listed = listed;
-    memory.refusal = result.value.flatMap(({ refused }) => refused ?? [])[0] ?? null;
-    memory.orphans = orphansAfter(memory.orphans, listed);
-    const there = new Set(listed.things.map(thingKey));
-    if (unknown.length === 0)
-      for (const known of [memory.asked, memory.refused]) for (const key of known.keys()) if (!there.has(key)) known.delete(key);
-    const appeared = new Set(listed.things.flatMap(({ run }) => (run === null || machines.has(run) ? [] : [run])));
-    const known = [...machines.values()].filter((one) => one.cloud === name);
-    const gone = [...appeared].flatMap((run) => store.machines.get(run) ?? []);
-    const byRun = Map.groupBy(things, ({ run }) => run ?? '');
-    const changes = [...known, ...gone].flatMap((machine) => {
+    this.#commit(...this.#changesBy(memory.took(result.value, from, at), memory));
+  }
+
+  #changesBy(listed: Listed, { name, calling }: CloudMemory): Machine[] {
+    const byRun = Map.groupBy(listed.things, ({ run }) => run ?? '');
+    const appeared = [...byRun.keys()].filter((run) => run !== '' && !this.#machines.has(run));
+    const gone = appeared.flatMap((run) => this.#store.machines.get(run) ?? []);
+    return [...this.#in(name), ...gone].flatMap((machine) => {
       const after = afterList(machine, listed, byRun.get(machine.run) ?? [], {
-        isCreating: memory.calling.has(`create ${machine.run}`),
-        heardAt: reports.get(machine.run)?.at ?? null,
+        isCreating: calling.has(`create ${machine.run}`),
+        heardAt: this.#reports.get(machine.run)?.at ?? null,
       });
       return after === machine ? [] : [after];
     });
-    commit(...changes);
   }
 
-  async function learn(type: string, cloud: Cloud, memory: Memory, now: number): Promise<void> {
-    const price = (spot: boolean) => cloud.price({ type, spot }, ending.signal).catch(() => null);
-    const [zones, usual, spot] = await Promise.all([cloud.zones(type, ending.signal), price(false), price(true)]);
-    memory.types.set(type, { zones, price: usual, spotPrice: spot, at: now });
+  async #learn(type: string, memory: CloudMemory): Promise<void> {
+    const { cloud, now } = memory;
+    const { signal } = this.#ending;
+    const priceOf = (spot: boolean) => cloud.price({ type, spot }, signal).catch(() => null);
+    const [zones, price, spotPrice] = await Promise.all([cloud.zones(type, signal), priceOf(false), priceOf(true)]);
+    memory.learnt(type, { zones, price, spotPrice }, now);
   }
 
-  async function destroy(thing: Pick<Thing, 'kind' | 'id' | 'place'>, cloud: Cloud, memory: Memory, now: number): Promise<void> {
-    memory.asked.set(thingKey(thing), now);
-    const machine = [...machines.values()].find(({ made }) => made?.id === thing.id);
+  async #destroy(thing: Pick<Thing, 'kind' | 'id' | 'place'>, { cloud, now, asked, refused }: CloudMemory): Promise<void> {
+    const { signal } = this.#ending;
+    asked.set(thingKey(thing), now);
+    const machine = [...this.#machines.values()].find(({ made }) => made?.id === thing.id);
     // A console is lost with its machine, and says why it did not join.
     if (machine?.console === null && machine.joinedAt === null && thing.kind === 'machine') {
-      const text = await cloud.console(thing, ending.signal).catch(() => '');
-      const current = machines.get(machine.run);
-      if (current !== undefined && text !== '') commit({ ...current, console: text.slice(-consoleKept) });
+      const text = await cloud.console(thing, signal).catch(() => '');
+      const current = this.#machines.get(machine.run);
+      if (current !== undefined && text !== '') this.#commit({ ...current, console: text.slice(-consoleKept) });
     }
-    await cloud.destroy(thing, ending.signal);
-    memory.refused.delete(thingKey(thing));
+    await cloud.destroy(thing, signal);
+    refused.delete(thingKey(thing));
   }
 
-  const change = (run: string, how: (machine: Machine, now: number) => Machine): void => {
-    const machine = machines.get(run);
+  change(run: string, how: (machine: Machine, now: number) => Machine): void {
+    const machine = this.#machines.get(run);
     if (machine === undefined) return;
-    const after = how(machine, nowOf(machine.cloud));
-    if (after !== machine) commit(after);
-  };
-
-  const of = (host: string): Machine[] => [...machines.values()].filter((machine) => machine.host === host);
-
-  return {
-    start(): void {
-      isStarted = true;
-      const oldest = Math.floor(clock.wall() / 1000) - receiptsKept;
-      store.machines.prune(oldest);
-      soon();
-    },
-    /** How many jobs wait for machines of the host. */
-    setWaiting(host: string, jobs: number): void {
-      if (waiting.get(host) === jobs) return;
-      waiting.set(host, jobs);
-      soon();
-    },
-    /**
-     * Asks for a machine of the host, if none works, and ends a `down`. Offers that were unavailable are asked for at once. The wish
-     * is over after `wait` ms.
-     */
-    up(host: string, wait: number): void {
-      failing.delete(host);
-      const isThere = of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
-      if (isThere) want(host, 0);
-      else want(host, 1, wait);
-      const found = hosts.find((one) => one.host === host);
-      if (found !== undefined && !isThere) {
-        offers.forget(found);
-        const memory = memories.get(found.cloud);
-        if (memory !== undefined) memory.refusal = null;
-      }
-      soon();
-    },
-    /** How many machines people wait for. */
-    wanted: (host: string): number => Math.max(0, wishOf(host)),
-    waiting: (host: string): number => waiting.get(host) ?? 0,
-    /**
-     * Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them.
-     * Only the onejob that made them knows their secrets, so without `drains` they end at once; with it, those that run are told to drain
-     * first. Returns their runs, and what could not be listed.
-     */
-    async adopt(host: string, drains = false): Promise<{ readonly runs: readonly string[]; readonly unknown: readonly string[] }> {
-      const runs: string[] = [];
-      const unknown: string[] = [];
-      for (const [name, { cloud, owner }] of clouds) {
-        const result = await settled(cloud.list(owner, { places: [], everywhere: false }, ending.signal));
-        ending.signal.throwIfAborted();
-        if (!result.ok) {
-          unknown.push(`cloud ${name}: ${messageOf(result.error)}`);
-          continue;
-        }
-        const listed = ownThings(result.value);
-        unknown.push(...listed.unknown.map((what) => `cloud ${name}: ${what}`));
-        const strange = listed.things.filter((thing) => thing.host === host && thing.run !== null && !machines.has(thing.run));
-        for (const [run, things] of Map.groupBy(strange, (thing) => thing.run ?? ''))
-          if (store.machines.get(run) === null) {
-            commit(adopted(run, things, { cloud, owner, host, now: nowOf(name), drains }));
-            runs.push(run);
-          }
-      }
-      return { runs, unknown };
-    },
-    /** Ends all machines of the host: those that work drain first, unless `now`. It gets no others until `up`. */
-    down(host: string, now = false): void {
-      want(host, -1);
-      for (const { run } of of(host))
-        change(run, (machine, time) => {
-          const why = 'It was ended with "onejob cloud down".';
-          return machine.state === 'joined' && !now ? drained(machine, time, why) : endedNow(machine, time, why, now);
-        });
-    },
-    /** Takes back an `up`: ends the machines of the host that have not joined, and makes no other for it. */
-    callOff(host: string): void {
-      if (wishOf(host) > 0) want(host, 0);
-      for (const { run, joinedAt } of of(host))
-        if (joinedAt === null)
-          change(run, (machine, time) =>
-            endedNow(machine, time, 'It is no longer wanted: "onejob cloud up" was interrupted or gave up.', true),
-          );
-    },
-    /** The machine reports that it was set up. */
-    joined(run: string): void {
-      change(run, (machine, now) => {
-        if (machine.joinedAt !== null || !isWanted(machine)) return machine;
-        if (wishOf(machine.host) > 0) want(machine.host, 0);
-        const state = machine.state === 'booting' ? 'joined' : machine.state;
-        return { ...machine, state, since: state === machine.state ? machine.since : now, joinedAt: now, stage: 'joined' };
-      });
-    },
-    report(run: string, report: Omit<Report, 'at' | 'workedAt'>): void {
-      const machine = machines.get(run);
-      if (machine === undefined) return;
-      const before = reports.get(run);
-      const at = nowOf(machine.cloud);
-      const works = report.busy > 0 || report.problem === null;
-      reports.set(run, { ...report, at, workedAt: works ? at : (before?.workedAt ?? null) });
-      // One that has just joined may not know its problem yet; one that joined before the others failed says nothing about the next.
-      const isProof = report.busy > 0 || (works && machine.joinedAt !== null && at >= machine.joinedAt + provenAfter);
-      if (isProof && (machine.joinedAt ?? 0) > (failing.get(machine.host)?.at ?? 0)) failing.delete(machine.host);
-      const idle = (idleOf.get(machine.host) ?? 0) / 1000;
-      // Most reports say what the last one said.
-      const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;
-      if (isIdle || before?.busy !== report.busy || before.agents !== report.agents || before.problem !== report.problem) soon();
-    },
-    /** Nobody can hear the machine, which is not its fault: it lives, and neither works nor fails. */
-    unheard(run: string, problem: string): void {
-      const machine = machines.get(run);
-      if (machine === undefined) return;
-      const { busy = 0, agents = 0, problem: before } = reports.get(run) ?? {};
-      const at = nowOf(machine.cloud);
-      reports.set(run, { busy, agents, idleFor: 0, problem, at, workedAt: at });
-      if (before !== problem) soon();
-    },
-    /** The machine has so many jobs more, or fewer, than it last reported: it says so itself only later. */
-    took(run: string, change: 1 | -1): void {
-      const report = reports.get(run);
-      if (report === undefined) return;
-      reports.set(run, { ...report, busy: Math.max(0, report.busy + change), idleFor: 0 });
-      soon();
-    },
-    /** Changes a machine by what it said. */
-    change,
-    get: (run: string): Machine | null => machines.get(run) ?? null,
-    machines: (): readonly Machine[] => [...machines.values()],
-    reports: (): ReadonlyMap<string, Report> => reports,
-    receipts: (limit: number): readonly Machine[] => store.machines.newest(limit),
-    /** Why the host has fewer machines than its jobs need, as the end of a sentence, or null. */
-    reason: (host: string): string | null => reasons.get(host) ?? null,
-    /** The latest list of the cloud; null: there was none. */
-    listed: (cloud: string): Listed | null => memoryOf(cloud).listed,
-    refusal,
-    /** Why things of the cloud could not be asked to go, one sentence each. */
-    refused: (cloud: string): readonly string[] => [...memoryOf(cloud).refused.values()],
-    nowOf,
-    /** Ends its own work. Machines stay, and end at their end of life at the latest. */
-    close(): void {
-      ending.abort(new OnejobError('E_DAEMON_STOPPING', 'onejob is stopping.'));
-      timers.clear();
-      for (const { cloud } of clouds.values()) cloud.close?.();
-    },
-  };
-
-  /** `wait`: ms until it is over; null: it is not. */
-  function want(host: string, count: number, wait: number | null = null): void {
-    if (wait === null && wishOf(host) === count) return;
-    const wish = { machines: count, until: wait === null ? null : Math.round(clock.wall() + wait) };
-    store.transaction({ durable: true }, () => store.machines.want(host, wish));
-    wishes.set(host, wish);
-    if (wait === null) wishEnds.delete(host);
-    else wishEnds.set(host, clock.now() + wait);
+    const after = how(machine, this.nowOf(machine.cloud));
+    if (after !== machine) this.#commit(after);
   }
-}
 
-/** The row of a machine that another onejob made, and that is to be removed. */
-function adopted(
-  run: string,
-  things: readonly Thing[],
-  { cloud, owner, host, now, drains }: OwnedCloud & { readonly host: string; readonly now: number; readonly drains: boolean },
-): Machine {
-  const machine = things.find(({ kind }) => kind === 'machine');
-  const state = drains && machine?.state === 'running' ? 'draining' : 'ending';
-  const [{ born, expires } = { born: null, expires: null }] = things;
-  return {
-    run,
-    owner,
-    cloud: cloud.name,
-    host,
-    offer: machine?.offer ?? { type: 'unknown', spot: false, zone: null },
-    token: '',
-    born: born ?? now,
-    expires: expires ?? now,
-    state,
-    since: now,
-    end: null,
-    why: 'It was ended with "onejob cloud down".',
-    made: machine === undefined ? null : { id: machine.id, place: machine.place, zone: null },
-    isFailure: false,
-    joinedAt: null,
-    stage: null,
-    items: [],
-    absent: [],
-    seenAt: now,
-    tokenHash: '',
-    credentialHash: null,
-    by: cloud.credential,
-    price: null,
-    console: null,
-    registrations: null,
-  };
+  setWaiting(host: string, jobs: number): void {
+    if (this.#waiting.get(host) === jobs) return;
+    this.#waiting.set(host, jobs);
+    this.#soon();
+  }
+
+  waiting(host: string): number {
+    return this.#waiting.get(host) ?? 0;
+  }
+
+  wanted(host: string): number {
+    return Math.max(0, this.#wishes.of(host));
+  }
+
+  up(host: string, wait: number): void {
+    this.#failing.delete(host);
+    const isThere = this.#of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
+    if (isThere) this.#wishes.set(host, 0);
+    else this.#wishes.set(host, 1, wait);
+    const found = this.#parts.hosts.find((one) => one.host === host);
+    if (found !== undefined && !isThere) {
+      this.#offers.forget(found);
+      const memory = this.#clouds.get(found.cloud);
+      if (memory !== undefined) memory.refusal = null;
+    }
+    this.#soon();
+  }
+
+  down(host: string, now = false): void {
+    this.#wishes.set(host, -1);
+    const why = 'It was ended with "onejob cloud down".';
+    for (const { run } of this.#of(host))
+      this.change(run, (machine, time) =>
+        machine.state === 'joined' && !now ? drained(machine, time, why) : endedNow(machine, time, why, now),
+      );
+  }
+
+  callOff(host: string): void {
+    if (this.#wishes.of(host) > 0) this.#wishes.set(host, 0);
+    const why = 'It is no longer wanted: "onejob cloud up" was interrupted or gave up.';
+    for (const { run, joinedAt } of this.#of(host))
+      if (joinedAt === null) this.change(run, (machine, time) => endedNow(machine, time, why, true));
+  }
+
+  async adopt(host: string, drains = false): Promise<{ readonly runs: readonly string[]; readonly unknown: readonly string[] }> {
+    const runs: string[] = [];
+    const unknown: string[] = [];
+    for (const memory of this.#clouds.values()) {
+      const { name, cloud, owner } = memory;
+      const result = await settled(cloud.list(owner, { places: [], everywhere: false }, this.#ending.signal));
+      this.#ending.signal.throwIfAborted();
+      if (!result.ok) {
+        unknown.push(`cloud ${name}: ${messageOf(result.error)}`);
+        continue;
+      }
+      const listed = ownThings(result.value);
+      unknown.push(...listed.unknown.map((what) => `cloud ${name}: ${what}`));
+      const strange = listed.things.filter((thing) => thing.host === host && thing.run !== null && !this.#machines.has(thing.run));
+      for (const [run, things] of Map.groupBy(strange, (thing) => thing.run ?? ''))
+        if (this.#store.machines.get(run) === null) {
+          this.#commit(adopted(run, things, memory, { host, now: memory.now, drains }));
+          runs.push(run);
+        }
+    }
+    return { runs, unknown };
+  }
+
+  joined(run: string): void {
+    this.change(run, (machine, now) => {
+      if (machine.joinedAt !== null || !isWanted(machine)) return machine;
+      if (this.#wishes.of(machine.host) > 0) this.#wishes.set(machine.host, 0);
+      const state = machine.state === 'booting' ? 'joined' : machine.state;
+      return { ...machine, state, since: state === machine.state ? machine.since : now, joinedAt: now, stage: 'joined' };
+    });
+  }
+
+  report(run: string, report: Omit<Report, 'at' | 'workedAt'>): void {
+    const machine = this.#machines.get(run);
+    if (machine === undefined) return;
+    const before = this.#reports.get(run);
+    const at = this.nowOf(machine.cloud);
+    const works = report.busy > 0 || report.problem === null;
+    this.#reports.set(run, { ...report, at, workedAt: works ? at : (before?.workedAt ?? null) });
+    // One that has just joined may not know its problem yet; one that joined before the others failed says nothing about the next.
+    const isProof = report.busy > 0 || (works && machine.joinedAt !== null && at >= machine.joinedAt + provenAfter);
+    if (isProof && (machine.joinedAt ?? 0) > (this.#failing.get(machine.host)?.at ?? 0)) this.#failing.delete(machine.host);
+    const idle = (this.#parts.hosts.find(({ host }) => host === machine.host)?.idle ?? 0) / 1000;
+    // Most reports say what the last one said.
+    const isIdle = report.idleFor >= idle && (before?.idleFor ?? 0) < idle;
+    if (isIdle || before?.busy !== report.busy || before.agents !== report.agents || before.problem !== report.problem)
+      this.#soon();
+  }
+
+  unheard(run: string, problem: string): void {
+    const machine = this.#machines.get(run);
+    if (machine === undefined) return;
+    const { busy = 0, agents = 0, problem: before } = this.#reports.get(run) ?? {};
+    const at = this.nowOf(machine.cloud);
+    this.#reports.set(run, { busy, agents, idleFor: 0, problem, at, workedAt: at });
+    if (before !== problem) this.#soon();
+  }
+
+  took(run: string, change: 1 | -1): void {
+    const report = this.#reports.get(run);
+    if (report === undefined) return;
+    this.#reports.set(run, { ...report, busy: Math.max(0, report.busy + change), idleFor: 0 });
+    this.#soon();
+  }
+
+  get(run: string): Machine | null {
+    return this.#machines.get(run) ?? null;
+  }
+
+  machines(): readonly Machine[] {
+    return [...this.#machines.values()];
+  }
+
+  reports(): ReadonlyMap<string, Report> {
+    return this.#reports;
+  }
+
+  receipts(limit: number): readonly Machine[] {
+    return this.#store.machines.newest(limit);
+  }
+
+  reason(host: string): string | null {
+    return this.#reasons.get(host) ?? null;
+  }
+
+  listed(cloud: string): Listed | null {
+    return this.#memoryOf(cloud).listed;
+  }
+
+  refused(cloud: string): readonly string[] {
+    return [...this.#memoryOf(cloud).refused.values()];
+  }
 }
 
 /** Also a machine that drains is ended at once when somebody cannot wait. */

@@ -22,7 +22,8 @@ import { createLogFolder } from '../logs/log-file.ts';
 import type { Recipe } from '../ports/runtime.ts';
 import type { Machine } from '../store/machine.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { createMachineJobs, type MachineClient, type MachineJobs } from './jobs.ts';
+import { MachineJobs } from './jobs.ts';
+import type { MachineClient } from './machine-links.ts';
 
 const recipe: Recipe = {
   image: 'debian:stable-slim',
@@ -320,7 +321,7 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
       },
     });
     const { elsewhere } = queue;
-    jobs = createMachineJobs({
+    jobs = new MachineJobs({
       clock,
       version: '1',
       logs,
@@ -1645,7 +1646,7 @@ it('runs no script twice and gives each job one result, whatever happens in whic
       await all.pass(120_000);
       look();
       for (const id of ids) expect(['queued', 'done']).toContain(all.at(id).state);
-      expect(runs.map(all.jobs.on)).toEqual([0, 0, 0]);
+      expect(runs.map((run) => all.jobs.on(run))).toEqual([0, 0, 0]);
       for (const end of endings.splice(0).reverse()) await end();
     }),
     { numRuns: 6 },

@@ -7,7 +7,7 @@ import { giteaService } from '../../test/kit/gitea-service.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import type { Machine } from '../store/machine.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { type Clearing, createClearing, leftBehind, sweepRegistrations } from './registrations.ts';
+import { Clearing, leftBehind, sweepRegistrations } from './registrations.ts';
 
 const [run, other] = ['onejob-3fa9c10000000001', 'onejob-77bb000000000002'];
 const [one, two] = ['burst-3fa9c1-gpu-1-0123abcd-a1', 'burst-3fa9c1-gpu-2-0123abcd-a2'];
@@ -20,7 +20,7 @@ let dir: ReturnType<typeof scratch>;
 let clearing: Clearing;
 
 const open = () =>
-  createClearing({ clock, store, services: [forge.service], log: { info: () => {}, warn: () => {}, error: () => {} } });
+  new Clearing({ clock, store, services: [forge.service], log: { info: () => {}, warn: () => {}, error: () => {} } });
 
 beforeEach(() => {
   clock = handClock(Date.parse('2026-11-27T08:00:00Z'));

@@ -19,116 +19,136 @@ const [first, longest] = [30_000, 900_000];
 /** s after which nobody tries any more; `onejob cloud sweep` still does. */
 const patience = 86_400;
 
-export type Clearing = ReturnType<typeof createClearing>;
-
-/** Removes them for machines of the ledger, and writes down what was removed. */
-export function createClearing({
-  clock,
-  log,
-  store,
-  services,
-}: {
+export interface ClearingParts {
   readonly clock: Clock;
   readonly log: Pick<Log, 'info' | 'warn' | 'error'>;
   readonly store: Pick<Store, 'machines' | 'transaction'>;
   readonly services: readonly Service[];
-}) {
-  const ending = new AbortController();
-  const timers = new Timers(clock);
-  const pending = new Map<string, { readonly machine: Machine; failures: number; dueAt: number }>();
-  let running: Promise<void> | null = null;
+}
 
-  const wallNow = (): number => Math.floor(clock.wall() / 1000);
+interface Pending {
+  readonly machine: Machine;
+  failures: number;
+  dueAt: number;
+}
 
-  function next(): void {
-    const due = Math.min(...[...pending.values()].map(({ dueAt }) => dueAt));
-    if (!ending.signal.aborted && Number.isFinite(due)) timers.arm('next', due, () => void pass());
+/** Removes them for machines of the ledger, and writes down what was removed. */
+export class Clearing {
+  readonly #parts: ClearingParts;
+  readonly #ending = new AbortController();
+  readonly #timers: Timers;
+  readonly #pending = new Map<string, Pending>();
+  #running: Promise<void> | null = null;
+
+  constructor(parts: ClearingParts) {
+    this.#parts = parts;
+    this.#timers = new Timers(parts.clock);
+  }
+
+  /** Takes up what an earlier controller left. */
+  start(): void {
+    for (const machine of this.#parts.store.machines.gone(this.#wallNow - patience)) this.#add(machine);
+    this.#next();
+  }
+
+  /** The machine is gone. */
+  gone(machine: Machine): void {
+    this.#add(machine);
+    this.#next();
+  }
+
+  /** Looks now, and once, for a command that ends. What is left then: names, or why nobody knows. */
+  async finish(): Promise<readonly string[]> {
+    await this.#running;
+    for (const one of this.#pending.values()) one.dueAt = this.#parts.clock.now();
+    if (this.#pending.size > 0) await this.#pass();
+    const { machines } = this.#parts.store;
+    const found = [...this.#pending.keys()].flatMap((run) => machines.get(run)?.registrations ?? []);
+    return [...new Set(found.flatMap(({ left, unknown }) => [...left, ...unknown]))];
+  }
+
+  close(): void {
+    this.#ending.abort();
+    this.#timers.clear();
+  }
+
+  /** Seconds since the epoch. */
+  get #wallNow(): number {
+    return Math.floor(this.#parts.clock.wall() / 1000);
+  }
+
+  #add(machine: Machine): void {
+    // What never existed has registered nothing.
+    if (machine.made === null && machine.items.length === 0 && machine.credentialHash === null) return;
+    if (machine.registrations?.clearedAt != null || this.#wallNow > machine.since + patience) return;
+    this.#pending.set(machine.run, { machine, failures: 0, dueAt: this.#parts.clock.now() });
+  }
+
+  #next(): void {
+    const due = Math.min(...[...this.#pending.values()].map(({ dueAt }) => dueAt));
+    if (!this.#ending.signal.aborted && Number.isFinite(due)) this.#timers.arm('next', due, () => void this.#pass());
   }
 
   /** Looks once at all services for all machines that are due. */
-  function pass(): Promise<void> {
-    running ??= look()
+  #pass(): Promise<void> {
+    this.#running ??= this.#look()
       .catch((error: unknown) => {
-        if (!ending.signal.aborted) log.error('failed to remove registrations of machines', { error });
-        for (const one of pending.values()) later(one);
+        if (!this.#ending.signal.aborted) this.#parts.log.error('failed to remove registrations of machines', { error });
+        for (const one of this.#pending.values()) this.#later(one);
       })
       .finally(() => {
-        running = null;
-        next();
+        this.#running = null;
+        this.#next();
       });
-    return running;
+    return this.#running;
   }
 
-  function later(one: { failures: number; dueAt: number }): void {
+  #later(one: Pending): void {
     one.failures += 1;
-    one.dueAt = clock.now() + doubling(first, longest, one.failures);
+    one.dueAt = this.#parts.clock.now() + doubling(first, longest, one.failures);
   }
 
-  async function look(): Promise<void> {
+  async #look(): Promise<void> {
+    const { store, clock, services } = this.#parts;
     // One that has appeared again registers agents.
-    for (const run of pending.keys()) if (store.machines.get(run)?.state !== 'gone') pending.delete(run);
-    const due = [...pending.values()].filter(({ dueAt }) => dueAt <= clock.now());
+    for (const run of this.#pending.keys()) if (store.machines.get(run)?.state !== 'gone') this.#pending.delete(run);
+    const due = [...this.#pending.values()].filter(({ dueAt }) => dueAt <= clock.now());
     if (due.length === 0) return;
     const runs = new Map(due.map(({ machine: { host, run } }) => [`${agentPrefix(host, run)}-`, run]));
     const runOf = (name: string): string | null => [...runs].find(([prefix]) => name.startsWith(prefix))?.[1] ?? null;
-    const all = await removeAll(services, (name) => runOf(name) !== null, { dryRun: false }, ending.signal);
-    ending.signal.throwIfAborted();
+    const all = await removeAll(services, (name) => runOf(name) !== null, { dryRun: false }, this.#ending.signal);
+    this.#ending.signal.throwIfAborted();
     const found = mergeAll(all.map(({ result }) => result));
     const runOfMark = new Map([...found.removed, ...found.left].flatMap((name) => markOf(name, runOf(name))));
-    // A placeholder without agents is of one of them.
-    const isOf = (run: string) => (name: string) => (runOf(name) ?? runOfMark.get(markIn(name)?.mark ?? '') ?? run) === run;
     for (const one of due) {
       const { run } = one.machine;
-      const [removed, left] = [found.removed.filter(isOf(run)), found.left.filter(isOf(run))];
-      const isDone = left.length === 0 && found.unknown.length === 0;
-      const isOver = wallNow() > one.machine.since + patience;
-      write(run, { removed, left, unknown: found.unknown, clearedAt: isDone ? wallNow() : null });
-      if (removed.length > 0) log.info('removed registrations of a machine that is gone', { machine: run, removed });
-      if (!isDone && isOver) log.warn('registrations of a machine are left', { machine: run, left, unknown: found.unknown });
-      if (isDone || isOver) pending.delete(run);
-      else later(one);
+      // A placeholder without agents is of one of them.
+      const isOf = (name: string): boolean => (runOf(name) ?? runOfMark.get(markIn(name)?.mark ?? '') ?? run) === run;
+      this.#settle(one, { ...found, removed: found.removed.filter(isOf), left: found.left.filter(isOf) });
     }
   }
 
+  /** Writes down what was found of one machine, and whether it is looked for again. */
+  #settle(one: Pending, { removed, left, unknown }: NamedRemoval): void {
+    const { log } = this.#parts;
+    const { run } = one.machine;
+    const isDone = left.length === 0 && unknown.length === 0;
+    const isOver = this.#wallNow > one.machine.since + patience;
+    this.#write(run, { removed, left, unknown, clearedAt: isDone ? this.#wallNow : null });
+    if (removed.length > 0) log.info('removed registrations of a machine that is gone', { machine: run, removed });
+    if (!isDone && isOver) log.warn('registrations of a machine are left', { machine: run, left, unknown });
+    if (isDone || isOver) this.#pending.delete(run);
+    else this.#later(one);
+  }
+
   /** It may have appeared again meanwhile. */
-  function write(run: string, found: LeftRegistrations): void {
+  #write(run: string, found: LeftRegistrations): void {
+    const { store } = this.#parts;
     const machine = store.machines.get(run);
     if (machine?.state !== 'gone') return;
     const removed = [...new Set([...(machine.registrations?.removed ?? []), ...found.removed])];
     store.transaction({ durable: false }, () => store.machines.put({ ...machine, registrations: { ...found, removed } }));
   }
-
-  const add = (machine: Machine): void => {
-    // What never existed has registered nothing.
-    if (machine.made === null && machine.items.length === 0 && machine.credentialHash === null) return;
-    if (machine.registrations?.clearedAt != null || wallNow() > machine.since + patience) return;
-    pending.set(machine.run, { machine, failures: 0, dueAt: clock.now() });
-  };
-
-  return {
-    /** Takes up what an earlier controller left. */
-    start(): void {
-      for (const machine of store.machines.gone(wallNow() - patience)) add(machine);
-      next();
-    },
-    /** The machine is gone. */
-    gone(machine: Machine): void {
-      add(machine);
-      next();
-    },
-    /** Looks now, and once, for a command that ends. What is left then: names, or why nobody knows. */
-    async finish(): Promise<readonly string[]> {
-      await running;
-      for (const one of pending.values()) one.dueAt = clock.now();
-      if (pending.size > 0) await pass();
-      const found = [...pending.keys()].flatMap((run) => store.machines.get(run)?.registrations ?? []);
-      return [...new Set(found.flatMap(({ left, unknown }) => [...left, ...unknown]))];
-    },
-    close(): void {
-      ending.abort();
-      timers.clear();
-    },
-  };
 }
 
 /** Placeholders have no name of a machine, but the mark of its agents. */

@@ -8,7 +8,8 @@ import type { CloudHostView, MachineView } from '../contract/schema.ts';
 import type { Cloud } from '../ports/cloud.ts';
 import { suggest } from '../schema/problem.ts';
 import { costOf, isWanted, type LeftRegistrations, type Machine } from '../store/machine.ts';
-import type { Controller, OwnedCloud } from './controller.ts';
+import type { OwnedCloud } from './cloud-memory.ts';
+import type { Controller } from './controller.ts';
 import type { Report } from './plan.ts';
 
 /** `clouds`: by name. `away`: why services cannot serve pools of hosts. */

@@ -3,7 +3,9 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { createClient } from '../../src/api/client.ts';
-import { attend, localDaemon, type Memory } from '../../src/machines/join/attend.ts';
+import { attend } from '../../src/machines/join/attend.ts';
+import type { Memory } from '../../src/machines/join/attend-state.ts';
+import { localDaemon } from '../../src/machines/join/local-daemon.ts';
 import { newSecret, type Order, type StageName } from '../../src/machines/join/protocol.ts';
 import { systemClock } from '../../src/system/system-clock.ts';
 import { type Home, onejob } from '../support/onejob.ts';
@@ -34,7 +36,7 @@ async function attended(home: Home, { order = 'stay', notice }: { order?: Order;
       },
       daemon: localDaemon(client, { clock: systemClock, log: quiet }),
       tunnel: null,
-      notices:
+      interruptions:
         notice === undefined ? null : { every: 1_000, look: async () => (stages.includes('joined') ? Date.now() + notice : null) },
       memory: {
         read: () => memory,

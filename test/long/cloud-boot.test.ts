@@ -13,9 +13,9 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type BootParts, cloudInit } from '../../src/machines/boot/cloud-init.ts';
 import { linesOf } from '../../src/machines/join/line.ts';
 import type { StageName } from '../../src/machines/join/protocol.ts';
-import { createJoinServer } from '../../src/machines/join/server.ts';
+import { JoinServer } from '../../src/machines/join/server.ts';
 import { systemClock } from '../../src/system/system-clock.ts';
-import { memoryDesk } from '../kit/desk.ts';
+import { memoryHandler } from '../kit/machine-handler.ts';
 import { cloudMachine, type Package, packThisClone } from '../support/cloud-machine.ts';
 import { lacks } from '../support/require.ts';
 import { scratch } from '../support/scratch.ts';
@@ -42,16 +42,16 @@ function identityOf(authority: Authority) {
 /** A controller that waits for one machine. `authority`: it has a certificate of that. */
 async function controller(authority: Authority | null = null) {
   const listeners = new Set<() => void>();
-  const world = memoryDesk(() => {
+  const world = memoryHandler(() => {
     for (const listener of listeners) listener();
   });
   const logged: string[] = [];
   const line = (event: string, fields: object = {}) => void logged.push(`${event} ${JSON.stringify(fields)}`);
-  const server = createJoinServer({
+  const server = new JoinServer({
     listen: { host: '127.0.0.1', port: 0 },
     tls: authority === null ? null : identityOf(authority),
     key: 'cloud.listen',
-    desk: world.desk,
+    handler: world.handler,
     clock: systemClock,
     log: { info: line, warn: line, error: line },
   });

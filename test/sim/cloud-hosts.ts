@@ -9,7 +9,7 @@
 import { type Controller, createController } from '../../src/machines/controller.ts';
 import { agentPrefix } from '../../src/machines/guest.ts';
 import { drained, ended } from '../../src/machines/plan.ts';
-import { type Clearing, createClearing } from '../../src/machines/registrations.ts';
+import { Clearing } from '../../src/machines/registrations.ts';
 import { sweep } from '../../src/machines/sweep.ts';
 import type { Order } from '../../src/ports/cloud.ts';
 import type { HostConfig } from '../../src/schema/host-config.ts';
@@ -312,7 +312,7 @@ export class CloudWorld {
     process.run(() => {
       const log = { info() {}, warn() {}, error() {} };
       const store = this.#storeOf(manager, process);
-      const clearing = createClearing({ clock: process, log, store, services: [this.#service(process)] });
+      const clearing = new Clearing({ clock: process, log, store, services: [this.#service(process)] });
       const controller = createController({
         clock: process,
         log,

@@ -4,7 +4,9 @@ import { handClock } from '../../../test/kit/core.ts';
 import type { Client } from '../../api/client.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { turn } from '../../system/system-clock.ts';
-import { type AttendLook, type AttendParts, attend, depart, localDaemon, type Memory } from './attend.ts';
+import { type AttendParts, attend, depart } from './attend.ts';
+import type { Memory } from './attend-state.ts';
+import { type AttendLook, localDaemon } from './local-daemon.ts';
 import { type BeatCall, newSecret, type Order, type StageName } from './protocol.ts';
 
 const [second, minute, hour] = [1_000, 60_000, 3_600_000];
@@ -76,7 +78,7 @@ function world({ machine = {}, noticesEvery, isAsked }: Given = {}) {
         state.daemon = null;
       },
     },
-    notices: noticesEvery === undefined ? null : { every: noticesEvery, look: async () => state.notice },
+    interruptions: noticesEvery === undefined ? null : { every: noticesEvery, look: async () => state.notice },
     tunnel: isAsked === undefined ? null : { isBusy: isAsked, run: async () => {} },
     memory: {
       read: () => state.memory,
@@ -362,7 +364,7 @@ describe('a shutdown of the system', () => {
       credential: newSecret(),
       clock,
       log: { info() {}, warn() {}, error() {} },
-      notices: { every: second, look: async () => clock.wall() + 30 * second },
+      interruptions: { every: second, look: async () => clock.wall() + 30 * second },
       client: {
         stage: async (stage) => void done.push(stage),
         beat: async () => 'stay',
@@ -394,7 +396,7 @@ describe('a shutdown of the system', () => {
     const { done, pass } = departing({});
     await pass(2 * second);
     expect(done.toSorted()).toEqual(['down end 5000 true', 'drained', 'over', 'preempted']);
-    const other = departing({ notices: null });
+    const other = departing({ interruptions: null });
     await other.pass(2 * second);
     expect(other.done).toEqual(['down end 5000 true', 'drained', 'over']);
   });

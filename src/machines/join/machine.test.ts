@@ -3,12 +3,12 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSy
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
-import { memoryDesk } from '../../../test/kit/desk.ts';
+import { memoryHandler } from '../../../test/kit/machine-handler.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { attendMachine, joinController, readJoined } from './machine.ts';
 import type { JoinAnswer, MachineFile } from './protocol.ts';
-import { createJoinServer } from './server.ts';
+import { JoinServer } from './server.ts';
 
 const endings: (() => unknown)[] = [];
 afterEach(async () => {
@@ -21,13 +21,16 @@ const quiet = { info() {}, warn() {}, error() {} };
 const base64 = (text: string) => Buffer.from(text).toString('base64');
 
 async function bench(belongings: Partial<JoinAnswer> = {}) {
-  const world = memoryDesk();
+  const world = memoryHandler();
   const token = world.expect(run, { config: 'pools: {}\n', files: [], beat: 15, ...belongings });
   const listen = { host: '127.0.0.1', port: 0 };
-  const server = createJoinServer({ listen, tls: null, key: 'x', desk: world.desk, clock: systemClock, log: quiet });
+  const server = new JoinServer({ listen, tls: null, key: 'x', handler: world.handler, clock: systemClock, log: quiet });
   await server.open();
   const folder: Scratch = scratch();
-  endings.push(() => folder[Symbol.dispose](), server.close);
+  endings.push(
+    () => folder[Symbol.dispose](),
+    () => server.close(),
+  );
   const root = folder.path;
   const file = join(root, 'machine.json');
   const write = (more: Partial<MachineFile> = {}) => {

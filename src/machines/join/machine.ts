@@ -12,11 +12,13 @@ import type { Log } from '../../base/log.ts';
 import { type Clock, doubling, sleep } from '../../core/clock.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run as runProgram } from '../../system/run.ts';
-import { type AttendParts, attend, depart, localDaemon, type Memory } from './attend.ts';
+import { type AttendParts, attend, depart } from './attend.ts';
+import type { Memory } from './attend-state.ts';
 import { createJoinClient, type JoinClient } from './client.ts';
+import { interruptionsOf } from './interruptions.ts';
+import { localDaemon } from './local-daemon.ts';
 import { readMail } from './mail.ts';
 import { createMailClient } from './mail-client.ts';
-import { noticesOf } from './notices.ts';
 import { type JoinAnswer, type JoinFile, joinAnswer, type MachineFile, machineFile, newSecret, secretText } from './protocol.ts';
 import { createTunnel, type TunnelParts } from './tunnel.ts';
 
@@ -134,7 +136,7 @@ export async function attendMachine(parts: AttendMachineParts, signal: AbortSign
         : null,
     client: clientOf(machine, parts),
     daemon: localDaemon(daemon, { clock, log }),
-    notices: noticesOf(machine.cloud, { clock, fetch: metadata }),
+    interruptions: interruptionsOf(machine.cloud, { clock, fetch: metadata }),
     memory: {
       read: () => memoryFile.safeParse(jsonOf(attempt(() => readFileSync(path, 'utf8')) ?? '')).data ?? null,
       write(value) {

@@ -11,9 +11,8 @@
 import { createHash, type webcrypto } from 'node:crypto';
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { z } from 'zod';
-import { exchange, type Outgoing } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
-import type { NoticesParts } from './notices.ts';
+import { awsHeaders, awsToken, azureHeaders, gcpHeaders, type MetadataParts, metadataOf } from './metadata.ts';
 import { type JoinAnswer, joinAnswer, type MachineFile, type Order } from './protocol.ts';
 
 export interface Mail {
@@ -31,8 +30,6 @@ export const joinLine = z.object({ recipient: recipientText, version: z.string()
 const contents = joinAnswer.extend({ proof: z.string() });
 /** Bytes of an opened box. */
 const mostContents = 16 * 1024 * 1024;
-/** Bytes of an answer of a metadata service, and ms for it. */
-const [most, patience] = [256 * 1024, 5_000];
 
 export function mailText({ do: order, at, box }: Mail): string {
   return `${order} ${at} ${box === null ? '-' : box.toString('base64')}`;
@@ -75,37 +72,30 @@ export async function keyOf(credential: string): Promise<webcrypto.CryptoKey> {
 }
 
 /** Reads the machine's mail from its metadata service; null: there is none, or not all of it. @throws Error without an answer */
-export async function readMail(
-  cloud: MachineFile['cloud'],
-  { clock, fetch, base = 'http://169.254.169.254' }: NoticesParts,
-  signal: AbortSignal,
-): Promise<Mail | null> {
-  const ask = async (path: string, headers: Outgoing['headers'], method: Outgoing['method'] = 'GET'): Promise<string | null> => {
-    const found = await exchange({ method, url: `${base}${path}`, headers }, { clock, fetch, timeout: patience, most }, signal);
-    if (found.status === 404) return null;
-    if (found.status !== 200) throw new Error(`the metadata service answered ${found.status}`);
-    return found.text;
+export async function readMail(cloud: MachineFile['cloud'], parts: MetadataParts, signal: AbortSignal): Promise<Mail | null> {
+  const ask = metadataOf(parts);
+  const textAt = async (path: string, headers: Readonly<Record<string, string>>): Promise<string> => {
+    const { status, text } = await ask(path, headers, signal);
+    if (status !== 200 && status !== 404) throw new Error(`the metadata service answered ${status}`);
+    return status === 200 ? text : '';
   };
   switch (cloud) {
     case 'none':
       return null;
     case 'aws': {
-      const token = await ask('/latest/api/token', { 'X-aws-ec2-metadata-token-ttl-seconds': '60' }, 'PUT');
-      const tag = async (key: string): Promise<string> =>
-        (await ask(`/latest/meta-data/tags/instance/${key}`, { 'X-aws-ec2-metadata-token': token?.trim() ?? '' })) ?? '';
+      const headers = awsHeaders(await awsToken(ask, 60, signal));
+      const tag = (key: string): Promise<string> => textAt(`/latest/meta-data/tags/instance/${key}`, headers);
       const [, count = 0, sum] = /^(\d{1,2}) ([0-9a-f]{64})$/.exec((await tag('onejob-mail')).trim()) ?? [];
       let text = '';
       for (let piece = 1; piece <= Number(count); piece++) text += await tag(`onejob-mail-${piece}`);
       // Tags may change while they are read.
       return createHash('sha256').update(text).digest('hex') === sum ? parseMail(text) : null;
     }
-    case 'gcp': {
-      const text = await ask('/computeMetadata/v1/instance/attributes/onejob-mail', { 'Metadata-Flavor': 'Google' });
-      return parseMail(text ?? '');
-    }
+    case 'gcp':
+      return parseMail(await textAt('/computeMetadata/v1/instance/attributes/onejob-mail', gcpHeaders));
     case 'azure': {
       const path = '/metadata/instance/compute/userData?api-version=2021-01-01&format=text';
-      return parseMail(Buffer.from((await ask(path, { Metadata: 'true' })) ?? '', 'base64').toString());
+      return parseMail(Buffer.from(await textAt(path, azureHeaders), 'base64').toString());
     }
   }
 }

@@ -2,13 +2,13 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
-import { memoryDesk } from '../../../test/kit/desk.ts';
+import { memoryHandler } from '../../../test/kit/machine-handler.ts';
 import { CloudError } from '../../ports/cloud.ts';
 import type { Machine } from '../../store/machine.ts';
 import { lineOf } from './line.ts';
 import { parseMail } from './mail.ts';
 import { createMailClient } from './mail-client.ts';
-import { createPost } from './post.ts';
+import { Post } from './post.ts';
 import { hashOf, type JoinAnswer, newSecret } from './protocol.ts';
 
 const run = 'onejob-0123456789abcdef';
@@ -48,10 +48,10 @@ afterEach(() => {
 /** `lag`: ms until the account sees what is on the console. */
 function world({ state = 'booting', lag = 0 }: { state?: Machine['state']; lag?: number } = {}) {
   const clock = handClock();
-  const desk = memoryDesk(() => {
-    if (/^(failed|drained)$/.test(desk.stages.at(-1)?.stage ?? '')) row.state = 'ending';
+  const handler = memoryHandler(() => {
+    if (/^(failed|drained)$/.test(handler.stages.at(-1)?.stage ?? '')) row.state = 'ending';
   });
-  const token = desk.expect(run, answer);
+  const token = handler.expect(run, answer);
   const entry: { [K in keyof Machine]?: unknown } = {
     run,
     state,
@@ -64,9 +64,9 @@ function world({ state = 'booting', lag = 0 }: { state?: Machine['state']; lag?:
   const cloud = { console: '', mail: '', reads: 0, isDeaf: false, mails: [] as string[], refuses: null as Error | null };
   const warned: string[] = [];
   const start = () => {
-    const post = createPost({
+    const post = new Post({
       clock,
-      desk: desk.desk,
+      handler: handler.handler,
       machines: () => [row],
       log: { warn: (event, fields) => void warned.push(`${event} ${JSON.stringify(fields)}`) },
       cloudOf: () => ({
@@ -83,7 +83,7 @@ function world({ state = 'booting', lag = 0 }: { state?: Machine['state']; lag?:
       }),
     });
     post.start();
-    endings.push(post.close);
+    endings.push(() => post.close());
     return post;
   };
   const write = (line: string): void => {
@@ -93,7 +93,7 @@ function world({ state = 'booting', lag = 0 }: { state?: Machine['state']; lag?:
   };
   const client = createMailClient({ machine: { run, token }, write, clock, mail: async () => parseMail(cloud.mail) });
   return {
-    ...desk,
+    ...handler,
     clock,
     row,
     cloud,

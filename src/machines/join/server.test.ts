@@ -1,4 +1,4 @@
-/** Machines and their controller over HTTP: the real client and the real server, with a desk in memory. */
+/** Machines and their controller over HTTP: the real client and the real server, with a handler in memory. */
 import { writeFileSync } from 'node:fs';
 import http from 'node:http';
 import https from 'node:https';
@@ -7,14 +7,14 @@ import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
 import { afterEach, describe, expect, it } from 'vitest';
-import { memoryDesk } from '../../../test/kit/desk.ts';
+import { memoryHandler } from '../../../test/kit/machine-handler.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { createAuthority } from '../../../test/support/tls-front.ts';
 import { openPorts } from '../../http/ports.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { createJoinClient } from './client.ts';
 import { hashOf, newSecret, type StageName } from './protocol.ts';
-import { createJoinServer } from './server.ts';
+import { JoinServer } from './server.ts';
 
 const endings: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -26,21 +26,21 @@ const never = new AbortController().signal;
 
 /** The controller, listening, with a machine that it waits for. */
 async function bench(tls: { cert: string; key: string } | null = null, tunnel: (pipe: Duplex) => unknown = () => true) {
-  const world = memoryDesk();
+  const world = memoryHandler();
   const said: string[] = [];
   const line = (event: string, fields: object = {}) => void said.push(`${event} ${JSON.stringify(fields)}`);
-  const server = createJoinServer({
+  const server = new JoinServer({
     listen: { host: '127.0.0.1', port: 0 },
     tls,
     key: 'cloud.listen',
-    desk: {
-      ...world.desk,
+    handler: {
+      ...world.handler,
       get package() {
-        return world.desk.package;
+        return world.handler.package;
       },
       tunnel(of, pipe) {
         pipe.resume().once('end', () => pipe.destroy());
-        return tunnel(pipe) !== false && world.desk.tunnel(of, pipe);
+        return tunnel(pipe) !== false && world.handler.tunnel(of, pipe);
       },
     },
     clock: systemClock,
@@ -65,7 +65,7 @@ async function bench(tls: { cert: string; key: string } | null = null, tunnel: (
   /** Binds the machine to a credential. */
   const bind = (): string => {
     const credential = newSecret();
-    void world.desk.bind(run, hashOf(credential));
+    void world.handler.bind(run, hashOf(credential));
     return credential;
   };
   return { ...world, server, said, url, token, client, post, bearer, stage, take, bind };
@@ -83,11 +83,11 @@ it('takes its port over from the one before, so that nobody gets it in between',
   ports.want([listen]);
   const ask = () => fetch(`http://127.0.0.1:${listen.port}/cloud/join`).then(({ status }) => status);
   for (let at = 0; at < 2; at += 1) {
-    const server = createJoinServer({
+    const server = new JoinServer({
       listen,
       tls: null,
       key: 'join.listen',
-      desk: memoryDesk().desk,
+      handler: memoryHandler().handler,
       clock: systemClock,
       log,
       ports,
@@ -128,7 +128,7 @@ describe('a machine', () => {
     expect(thefts).toEqual([]);
   });
 
-  it('is told to try again while the desk cannot answer, and nothing of the reason', async () => {
+  it('is told to try again while the handler cannot answer, and nothing of the reason', async () => {
     const { failWith, take, url } = await bench();
     failWith(new Error('the disk is full'));
     await expect(take(newSecret())).rejects.toMatchObject({ code: 'E_CLOUD_ANSWER', retry: true });
@@ -308,7 +308,7 @@ describe('a tunnel', () => {
     expect(said.join()).not.toContain(secret);
   });
 
-  it('that nobody wants, or for which the desk fails, is closed', async () => {
+  it('that nobody wants, or for which the handler fails, is closed', async () => {
     const { url, bearer, bind, failWith } = await bench(null, () => false);
     const secret = bind();
     expect(await ask(url, path, { upgrade, ...bearer(secret) })).toBe('closed');

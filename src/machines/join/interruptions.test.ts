@@ -1,7 +1,7 @@
 /** The metadata services, acted out as the clouds' documents say. */
 import { describe, expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
-import { noticesOf } from './notices.ts';
+import { interruptionsOf } from './interruptions.ts';
 import type { MachineFile } from './protocol.ts';
 
 const never = new AbortController().signal;
@@ -16,8 +16,8 @@ function service(cloud: MachineFile['cloud'], answer: (call: string, headers: He
     calls.push(call);
     return answer(call.replace('http://169.254.169.254', ''), new Headers(headers));
   };
-  const notices = noticesOf(cloud, { clock, fetch });
-  return { clock, calls, look: () => notices?.look(never) };
+  const interruptions = interruptionsOf(cloud, { clock, fetch });
+  return { clock, calls, look: () => interruptions?.look(never) };
 }
 
 describe('a notice', () => {
@@ -76,6 +76,6 @@ describe('a notice', () => {
       const { look } = service(cloud, () => new Response('<html>'));
       expect(await look()).toBeNull();
     }
-    expect(noticesOf('none', { clock: handClock(), fetch })).toBeNull();
+    expect(interruptionsOf('none', { clock: handClock(), fetch })).toBeNull();
   });
 });

@@ -15,7 +15,7 @@ export interface MachineSecrets {
  * The server has checked who calls before it calls anything but `secretsOf`. Texts of machines have no control characters, but
  * anyone with the token could have chosen them. An error becomes a 503, after which the machine tries again.
  */
-export interface Desk {
+export interface MachineHandler {
   /** null: no machine of that run may call, since there is none, it was given up, or it had too much time for its join. */
   secretsOf(run: string): MachineSecrets | null | Promise<MachineSecrets | null>;
   /** A stage may come twice, and late. */

@@ -1,6 +1,6 @@
-/** A controller's desk in memory. */
+/** A controller's handler in memory. */
 import type { Duplex } from 'node:stream';
-import type { Desk } from '../../src/machines/join/desk.ts';
+import type { MachineHandler } from '../../src/machines/join/handler.ts';
 import { type BeatCall, hashOf, type JoinAnswer, newSecret, type Order, type StageCall } from '../../src/machines/join/protocol.ts';
 
 interface Entry {
@@ -11,10 +11,10 @@ interface Entry {
   belongings: JoinAnswer;
 }
 
-export type MemoryDesk = ReturnType<typeof memoryDesk>;
+export type MemoryHandler = ReturnType<typeof memoryHandler>;
 
 /** `heard`: called after anything came in. */
-export function memoryDesk(heard: () => void = () => {}) {
+export function memoryHandler(heard: () => void = () => {}) {
   const runs = new Map<string, Entry>();
   const stages: StageCall[] = [];
   const beats: BeatCall[] = [];
@@ -28,7 +28,7 @@ export function memoryDesk(heard: () => void = () => {}) {
     if (found === undefined) throw new Error(`no run ${run}`);
     return found;
   };
-  const desk: Desk = {
+  const handler: MachineHandler = {
     secretsOf(run) {
       if (fails !== null) throw fails;
       return runs.get(run) ?? null;
@@ -65,7 +65,7 @@ export function memoryDesk(heard: () => void = () => {}) {
     },
   };
   return {
-    desk,
+    handler,
     stages,
     beats,
     thefts,
