@@ -12,6 +12,7 @@ const beside = [
   'scripts/**/*.test.ts',
   'bench/**/*.test.ts',
   'test/kit/**/*.test.ts',
+  'test/mutants/**/*.test.ts',
   'test/properties/**/*.test.ts',
   'test/standins/**/*.test.ts',
   'test/support/**/*.test.ts',
@@ -61,7 +62,11 @@ const processes = [
 ];
 
 /** Short ones that take a minute or more together: acceptance has them, and the gate stays small. */
-const slow = ['web/test/{daemon,dashboard,impostor}.test.ts', 'test/e2e/{cloud-command,hold,hosts,kept-port}.test.ts'];
+const slow = [
+  'web/test/{daemon,dashboard,impostor}.test.ts',
+  'test/e2e/{cloud-command,hold,hosts,kept-port}.test.ts',
+  'test/mutants/main.test.ts',
+];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants, real clients. Few on purpose. */
 const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,github-clients,gpu-grants,jobs,kills}.test.ts'];
@@ -82,7 +87,7 @@ interface Files {
 
 /** The files of each lane; every test is in exactly one. */
 export const lanes = {
-  unit: { include: beside, exclude: [agents, ...processes] },
+  unit: { include: beside, exclude: [agents, ...processes, ...slow] },
   sim: { include: ['test/sim/**/*.test.ts'], exclude: [] },
   process: { include: processes, exclude: [agents] },
   e2e: { include: ['test/e2e/**/*.test.ts'], exclude: slow },

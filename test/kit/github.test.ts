@@ -3,7 +3,7 @@ import { createPrivateKey, generateKeyPairSync, type KeyObject, sign } from 'nod
 import { setImmediate as settled } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { handClock } from './core.ts';
-import { type GitHubOptions, type MemoryGitHub, memoryGitHub, slowDown } from './github.ts';
+import { type GitHubOptions, type MemoryGitHub, memoryGitHub } from './github.ts';
 import { jitFiles } from './github-player.ts';
 import { checkAnswer } from './github-schema.ts';
 
@@ -266,45 +266,6 @@ describe('credentials', () => {
 });
 
 describe('faults', () => {
-  const create = /^POST .*generate-jitconfig$/;
-
-  test('an answer is lost after the row was made', async () => {
-    const { github, call, register, runners } = bench();
-    github.fault(create, { how: 'lost', after: true });
-    await expect(register()).rejects.toThrow('fetch failed');
-    expect(await runners()).toMatchObject({ runners: [{ name: 'r-1' }] });
-    github.fault(create, { how: 'answer', after: true, answer: { status: 502 } });
-    expect(
-      (await call('POST', '/orgs/acme/actions/runners/generate-jitconfig', { name: 'r-2', runner_group_id: 1, labels: ['gpu'] }))
-        .status,
-    ).toBe(502);
-    expect(await runners()).toMatchObject({ total_count: 2 });
-  });
-
-  test('a call is never answered, and ends when its caller gives up', async () => {
-    const { github } = bench();
-    github.fault(/./, { how: 'silent', after: false }, Number.POSITIVE_INFINITY);
-    const giveUp = new AbortController();
-    const call = github.fetch(`${github.api}/meta`, { signal: giveUp.signal });
-    giveUp.abort(new Error('enough'));
-    await expect(call).rejects.toThrow('enough');
-  });
-
-  test('asks to slow down', async () => {
-    const { github, call } = bench();
-    github.fault(/./, slowDown(60, 429), 2);
-    const [first, , third] = [await call('GET', '/meta'), await call('GET', '/meta'), await call('GET', '/meta')];
-    expect([first.status, first.headers.get('retry-after'), third.status]).toEqual([429, '60', 200]);
-  });
-
-  test('nobody is there, until the fault ends', async () => {
-    const { github, call } = bench();
-    const end = github.fault(/./, { how: 'refused' }, Number.POSITIVE_INFINITY);
-    await expect(call('GET', '/meta')).rejects.toMatchObject({ cause: { code: 'ECONNREFUSED' } });
-    end();
-    expect((await call('GET', '/meta')).status).toBe(200);
-  });
-
   test('lists show a runner late, busy ones as offline, and a DELETE that is refused for ever', async () => {
     const { github, clock, call, register, runners } = bench();
     Object.assign(github.faults, { hiddenFor: 5_000, offlineWhileBusy: true, busyStays: true });

@@ -6,7 +6,6 @@ import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import {
   aDay,
   cancelledThenLost,
-  down,
   endOf,
   expectOnce,
   fork,
@@ -187,27 +186,6 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     await endOf(day, daemon);
   });
 
-  test('that the service does not let its agent have is tried again, and then ended with the reason', async () => {
-    await using day = await aDay({}, strict);
-    const { bench, here } = day;
-    const { buildkite } = bench;
-    const daemon = await here.up();
-    buildkite.faults.add({ kind: 'error', status: 422, message: 'not now' }, { route: 'jobs/:id/acquire', times: 1 });
-    const again = bench.hold('again');
-    bench.go('again');
-    expectOnce(await buildkite.jobEnded(again), 'again');
-    const heal = buildkite.faults.add({ kind: 'error', status: 422, message: 'never' }, { route: 'jobs/:id/acquire' });
-    const never = await bench.job('echo never');
-    expect(never).toMatchObject({
-      exit: -1,
-      signalReason: 'stack_error',
-      detail: expect.stringContaining('did not allow its agent to acquire it'),
-    });
-    heal();
-    await works(bench);
-    await endOf(day, daemon);
-  });
-
   test('with a token that may not use stacks says so, in status and doctor, and works once it has another', async () => {
     await using day = await aDay({}, strict);
     const { bench, here } = day;
@@ -242,26 +220,6 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     await buildkite.faults.up();
     expectOnce(await buildkite.jobEnded(through), 'through');
     await works(bench);
-    await endOf(day, daemon);
-  });
-
-  test('goes on when the manager leaves, and the next one finds it; a drain takes no more', async () => {
-    await using day = await aDay({}, { ...strict, lostMs: 60_000 });
-    const { bench, here } = day;
-    const { buildkite } = bench;
-    await here.up();
-    const id = bench.hold('through');
-    await untilRunning(bench, id);
-    await down(here, '--leave');
-    const daemon = await here.up();
-    expect((await here.cli(['pause', 'ci']).ended).code).toBe(0);
-    const waits = buildkite.queueJob({ command: 'echo waited' });
-    bench.go('through');
-    expectOnce(await buildkite.jobEnded(id), 'through');
-    await sleep(2_500);
-    expect(buildkite.job(waits).state).toBe('scheduled');
-    expect((await here.cli(['resume', 'ci']).ended).code).toBe(0);
-    expect((await buildkite.jobEnded(waits)).exit).toBe(0);
     await endOf(day, daemon);
   });
 

@@ -8,7 +8,7 @@ import { expect, test } from 'vitest';
 import { createJoinClient } from '../../src/machines/join/client.ts';
 import { newSecret } from '../../src/machines/join/protocol.ts';
 import { systemClock } from '../../src/system/system-clock.ts';
-import { isDryRun, testKey } from '../standins/aws/standin.ts';
+import { isDryRun } from '../standins/aws/standin.ts';
 import { awsStandin } from '../support/cloud-standins.ts';
 import { freePort } from '../support/free-port.ts';
 import { onejob } from '../support/onejob.ts';
@@ -74,22 +74,6 @@ pools: { local: { agents: 1, runtime: process } }
   };
 }
 
-test('a controller that is killed while a machine boots has it after its restart', { timeout: 120_000 }, async () => {
-  const boot = Promise.withResolvers<void>();
-  await using here = await bench({ play: { beforeJoin: () => boot.promise } });
-  const daemon = await here.home.up();
-  await here.home.api.machineUp('burst');
-  await expect.poll(async () => (await here.view())?.machines[0], soon).toMatchObject({ state: 'booting', stage: 'booted' });
-  await daemon.kill();
-  await here.home.up();
-  expect(await here.states()).toEqual(['booting']);
-  boot.resolve();
-  await expect.poll(here.states, soon).toEqual(['joined']);
-  expect((await here.view())?.machines[0]?.run).toBe(here.played[0]?.run);
-  expect(here.created()).toBe(1);
-  await here.down();
-});
-
 test('a controller that is killed between the create call and its answer finds the machine', { timeout: 120_000 }, async () => {
   await using here = await bench();
   here.aws.faults.push({ action: 'RunInstances', isDry: false, how: 'silent', times: 1 });
@@ -101,23 +85,6 @@ test('a controller that is killed between the create call and its answer finds t
   await here.home.up();
   await expect.poll(here.states, soon).toEqual(['joined']);
   expect(here.aws.world.machines.size).toBe(1);
-  await here.down();
-});
-
-test('a controller that is killed before the end of a machine is set sets it', { timeout: 120_000 }, async () => {
-  await using here = await bench();
-  const fault = { action: 'CreateSchedule', how: { status: 500, code: 'InternalServerException' } };
-  here.aws.faults.push(fault);
-  const daemon = await here.home.up();
-  await here.home.api.machineUp('burst');
-  await expect.poll(() => here.aws.calls.some(({ action }) => action === 'CreateSchedule'), soon).toBe(true);
-  await daemon.kill();
-  expect(here.left().filter((id) => id.startsWith('onejob-'))).toEqual([]);
-  here.aws.faults.length = 0;
-  await here.home.up();
-  await expect.poll(here.states, soon).toEqual(['joined']);
-  expect((await here.view())?.machines[0]?.end).toMatch(/schedule/);
-  expect(here.created()).toBe(1);
   await here.down();
 });
 
@@ -216,68 +183,6 @@ test('a quota that others have used up is told in "onejob status", and a free on
   expect([here.created(), here.left(), (await here.view())?.wanted]).toEqual([0, [], 0]);
   aws.faults.length = 0;
   await here.cli(['cloud', 'up', 'burst']);
-  await here.down();
-});
-
-test('a credential that ends in the middle of a removal leaves nothing, once there is another one', {
-  timeout: 120_000,
-}, async () => {
-  let end = (): void => {};
-  await using here = await bench({ play: { beforeDrained: () => end() } });
-  const { aws } = here;
-  end = () => void aws.keys.splice(0);
-  await here.home.up();
-  await here.cli(['cloud', 'up', 'burst']);
-  const down = here.home.cli(['cloud', 'down', 'burst']);
-  await expect.poll(() => aws.calls.some(({ status }) => status === 401), soon).toBe(true);
-  await expect.poll(() => here.cli(['status']), soon).toMatch(/Cannot list all of cloud aws: .*AuthFailure/);
-  expect(await here.states()).toEqual(['ending']);
-  expect(await here.receipts()).toEqual([]);
-  expect(aws.alive()).toHaveLength(1);
-  aws.keys.push(testKey);
-  expect(await down.ended).toMatchObject({ code: 0 });
-  expect(here.left()).toEqual([]);
-  expect(await here.receipts()).toEqual([expect.objectContaining({ state: 'gone', isFailure: false })]);
-});
-
-// A controller that has just started gives machines three minutes to be heard.
-test('a machine that never joins is replaced', { timeout: 300_000 }, async () => {
-  let booted = 0;
-  const never = new Promise<void>(() => {});
-  await using here = await bench({
-    host: 'boot: 1m',
-    play: {
-      beforeJoin: async () => {
-        booted += 1;
-        if (booted === 1) await never;
-      },
-    },
-  });
-  await here.home.up();
-  await here.cli(['cloud', 'up', 'burst']);
-  expect(here.played).toHaveLength(2);
-  expect(await here.states()).toEqual(['joined']);
-  const [first] = here.played;
-  expect(await here.receipts()).toEqual([
-    expect.objectContaining({ run: first?.run, isFailure: true, why: 'It did not join within 1 minutes.' }),
-  ]);
-  await here.down();
-});
-
-test('machines that cannot be set up are not made one after the other', { timeout: 120_000 }, async () => {
-  let isBroken = true;
-  await using here = await bench({ play: { fails: () => (isBroken ? 'apt says much\ncannot install Docker\n' : null) } });
-  await here.home.up();
-  await here.home.api.machineUp('burst');
-  const why = /its last 2 machines failed: cannot install Docker; the next one is made at \d\d:\d\d UTC/;
-  await expect.poll(async () => (await here.view())?.reason, soon).toMatch(why);
-  expect(await here.cli(['status'])).toMatch(why);
-  await expect.poll(here.left, soon).toEqual([]);
-  expect(here.created()).toBe(2);
-  isBroken = false;
-  await here.cli(['cloud', 'up', 'burst']);
-  expect(here.created()).toBe(3);
-  expect((await here.view())?.reason).toBeNull();
   await here.down();
 });
 

@@ -83,19 +83,6 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     expect((await poolOf(here)).backoff).toBeNull();
   });
 
-  test('without live-restore: --retries runs a lost job once more', async () => {
-    await using it = await world(1);
-    const { engine, here } = it;
-    await here.up();
-    const script = `${mark}; if [ "$ONEJOB_ATTEMPT" = 1 ]; then echo first; exec sleep 600; fi; echo second`;
-    const run = here.run('--no-workspace', '--retries', '1', '--', 'sh', '-c', script);
-    await run.says(/first/);
-    await engine.stop();
-    await engine.start();
-    expect(await run.ended).toMatchObject({ code: 0, stdout: 'first\nsecond\n' });
-    expect(it.begun()).toBe(2);
-  });
-
   test.each(['stop', 'kill'] as const)('with live-restore (%s): the job goes on, and so does the standby', async (how) => {
     await using it = await world(1, { liveRestore: true });
     const { engine, here } = it;
@@ -119,40 +106,6 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     const [, second] = await here.api.jobs({ all: true, pool: null });
     expect(second?.agent).toBe(standby);
     expect(it.begun()).toBe(2);
-  });
-
-  test('jobs handed in while it is away wait with the reason, and each begins once', async () => {
-    await using it = await world(2);
-    const { engine, here } = it;
-    await here.up();
-    await expect.poll(() => standbyOf(here), patient).not.toBeNull();
-    await engine.stop();
-    const runs = [1, 2, 3].map((n) => shell(here, `echo ran ${n}`));
-    // Its own recipe is not to blame either.
-    runs.push(here.run('--no-workspace', '--image', images.entrypoint, '--', 'echo', 'ran 4'));
-    await Promise.all(
-      runs.map((run) =>
-        run.says(/is waiting in pool default.*(nothing listens there|the socket does not exist|closed the connection)/),
-      ),
-    );
-    expect((await here.cli(['status']).ended).stdout).toMatch(
-      /^! .*(nothing listens there|the socket does not exist|closed the connection)/m,
-    );
-    expect((await here.cli(['jobs']).ended).stdout).toMatch(
-      /nothing listens there|the socket does not exist|closed the connection/,
-    );
-    // Long enough for several tries.
-    await new Promise((resolve) => setTimeout(resolve, 8_000));
-    expect(it.begun()).toBe(0);
-    await engine.start();
-    for (const [at, run] of runs.entries()) {
-      const ended = await run.ended;
-      expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: `ran ${at + 1}\n` });
-    }
-    expect(it.begun()).toBe(3);
-    expect((await here.api.jobs({ all: true, pool: null })).map((job) => job.result)).toEqual(
-      runs.map(() => ({ kind: 'code', code: 0 })),
-    );
   });
 
   test('a frozen Engine: a job handed in meanwhile begins once, afterwards', async () => {

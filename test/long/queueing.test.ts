@@ -1,4 +1,4 @@
-/** What people do with jobs beside running them: order, cancel, hold back, detach; and who may. */
+/** What people do with jobs beside running them: cancel, detach, follow; and who may. */
 import { chmodSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
@@ -23,7 +23,7 @@ describe.skipIf(missing)('one agent and several jobs', () => {
     go = join(here.dir, 'flags', 'go');
     mkdirSync(join(go, '..'));
     const volumes = `volumes: ["${join(go, '..')}:/flags"]`;
-    here.configure(`pools: { default: { agents: 1, runtime: process, ${volumes} }, other: { agents: 1, runtime: process } }`);
+    here.configure(`pools: { default: { agents: 1, runtime: process, ${volumes} } }`);
     await here.up();
   });
   afterEach(async () => {
@@ -40,17 +40,6 @@ describe.skipIf(missing)('one agent and several jobs', () => {
     return ended.stdout;
   };
   const settled = (id: string): Promise<JobView> => here.api.settled(id);
-  const stateOf = async (id: string): Promise<JobView> => here.api.job(id);
-
-  test('a higher priority goes first, and the same one in order', async () => {
-    await cli('pause');
-    const ids: string[] = [];
-    for (const priority of ['-1', '0', '5', '0', '5']) ids.push(await detach('--priority', priority, '--', 'true'));
-    await cli('resume');
-    const jobs = await Promise.all(ids.map(settled));
-    const order = [...jobs].sort((a, b) => (a.startedAt ?? 0) - (b.startedAt ?? 0)).map((job) => ids.indexOf(job.id));
-    expect(order).toEqual([2, 4, 1, 3, 0]);
-  });
 
   test('a waiting job that is cancelled never begins, a running one gets its last words', async () => {
     const run = here.run(
@@ -76,39 +65,6 @@ describe.skipIf(missing)('one agent and several jobs', () => {
     expect(unknown.stderr).toContain('There is no job nonsense');
   });
 
-  test('a pause lasts until the last who holds it lets go; other pools go on', async () => {
-    await cli('pause', 'default', '--reason', 'backup');
-    await cli('pause', 'default', '--reason', 'move');
-    const held = await detach('--', 'true');
-    expect((await settled(await detach('--pool', 'other', '--', 'true'))).result).toEqual({ kind: 'code', code: 0 });
-    expect((await here.cli(['resume', 'default', '--reason', 'backup']).ended).code).toBe(1);
-    expect(await stateOf(held)).toMatchObject({ state: 'queued', reason: 'paused by move' });
-    expect(await cli('status')).toContain('by move');
-    // What somebody else holds is not released by a person's plain resume.
-    expect((await here.cli(['resume', 'default']).ended).stdout).toMatch(
-      /still paused by move: type "onejob resume default --reason move"/,
-    );
-    expect((await stateOf(held)).state).toBe('queued');
-    await cli('resume', 'default', '--reason', 'move');
-    expect((await settled(held)).result).toEqual({ kind: 'code', code: 0 });
-  });
-
-  test('a drain finishes what runs and starts nothing, until a resume', async () => {
-    const run = here.run('--no-workspace', '--artifact', 'x', '--', 'sh', '-c', `echo begun; ${untilGo}; echo end`);
-    await run.says(/begun/);
-    await cli('drain', 'default');
-    const next = await detach('--', 'true');
-    writeFileSync(go, '');
-    expect(await run.ended).toMatchObject({ code: 0, stdout: 'begun\nend\n' });
-    expect(await stateOf(next)).toMatchObject({ state: 'queued', reason: 'the pool drains' });
-    await expect
-      .poll(async () => (await here.api.status()).pools.find((pool) => pool.name === 'default')?.slots[0])
-      .toMatchObject({ standby: { state: 'none' }, agent: { state: 'free' }, leaving: [] });
-    await cli('resume', 'default');
-    expect((await settled(next)).result).toEqual({ kind: 'code', code: 0 });
-    expect((await here.cli(['drain', 'nowhere']).ended).stderr).toContain('The pools are: default, other');
-  });
-
   test('--detach prints the id; logs -f shows all of it, from whenever, by as many as like', async () => {
     const id = await detach('--', 'sh', '-c', `echo one; echo err >&2; ${untilGo}; echo two; exit 9`);
     expect(id).toMatch(/^[0-9a-f]{12}$/);
@@ -121,15 +77,6 @@ describe.skipIf(missing)('one agent and several jobs', () => {
     expect((await here.cli(['logs', 'default/1', '--previous']).ended).code).toBe(0);
     expect((await settled(id)).result).toEqual({ kind: 'code', code: 9 });
     expect((await here.api.jobs(only)).find((job) => job.id === id)?.result).toEqual({ kind: 'code', code: 9 });
-  });
-
-  test('a job over its time limit while it still waits is not ended by it: the limit counts from its start', async () => {
-    await cli('pause');
-    // More than a job that does nothing takes on a slow machine.
-    const id = await detach('--timeout', '2s', '--', 'true');
-    await new Promise((resolve) => setTimeout(resolve, 2_200));
-    await cli('resume');
-    expect((await settled(id)).result).toEqual({ kind: 'code', code: 0 });
   });
 });
 

@@ -6,9 +6,10 @@
 import { createDecipheriv } from 'node:crypto';
 import type { AzureInProcess } from '../standins/azure-devops/in-process.ts';
 import type { Agent as Entry } from '../standins/azure-devops/state.ts';
-import { type AzureWire, pass, Refusal } from './azure-wire.ts';
+import { type AzureWire, Refusal } from './azure-wire.ts';
 import type { Stage } from './runtime.ts';
 import type { SimTime } from './time.ts';
+import { pass } from './wire.ts';
 
 /** What a job does; stands in its script. */
 export interface Work {

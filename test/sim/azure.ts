@@ -12,12 +12,13 @@ import type { Fault, FaultWhere } from '../standins/azure-devops/faults.ts';
 import { openAzureDevOps } from '../standins/azure-devops/in-process.ts';
 import type { LoggedRequest, RequestView } from '../standins/azure-devops/types.ts';
 import { type Habits, isAgent, SimAgent, type Work } from './azure-agent.ts';
-import { AzureWire, fine, type Outage } from './azure-wire.ts';
+import { AzureWire } from './azure-wire.ts';
 import { isDiskFull } from './builtins.ts';
 import type { SimHost } from './host.ts';
 import { currentProcess } from './process.ts';
 import { noFaults, type Seen, type Stage } from './runtime.ts';
 import type { Happening, Outside } from './scenario.ts';
+import { fine, type Outage } from './wire.ts';
 
 /** What configs of scenarios name: the service's address, and the file that holds the token. */
 export const azureUrl = 'https://azure.sim/acme';
@@ -500,7 +501,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         counts.azureOutages += 1;
         const [began, lasts] = [time.now, number(ms, 10_000)];
         tell(`azure: away for ${lasts} ms (${how}${network === true ? ', the network' : ''})`);
-        wire.outage = how as Outage;
+        wire.begin(how as Outage);
         isAway = network !== true;
         const isBack = (): void => {
           wire.outage = null;
@@ -513,11 +514,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         time.after(lasts, isBack);
       },
       /** Shares of requests that go wrong, for `ms`; `who`: managers, agents, or both. */
-      'azure.faults'({ ms, fails, lost, slow, who = 'both' }) {
-        const weather = { fails: number(fails, 0), lost: number(lost, 0), slow: number(slow, 0) };
-        wire.weather = { managers: who === 'agents' ? fine : weather, agents: who === 'managers' ? fine : weather };
-        if (typeof ms === 'number') time.after(ms, () => (wire.weather = { managers: fine, agents: fine }));
-      },
+      'azure.faults': (how) => wire.change(how),
       /** One request of this `method` and `route` meets this `fault`; `after`: so many pass first. */
       'azure.fault'({ fault, method, route, times = 1, after = 0 }) {
         counts.azureFaults += 1;
@@ -623,7 +620,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     calm() {
       hopeless = null;
       traps = [];
-      wire.weather = { managers: fine, agents: fine };
+      wire.clear();
       azure.faults.clear();
       habits = good;
     },

@@ -3,8 +3,9 @@
  * sends the log and its heartbeats, asks whether the job is still wanted, says how it ended, and exits; or it misbehaves. How often
  * it tries what, and with which exit code it gives up, is the real agent's (v3.137).
  */
-import { type Ask, pass, type Reply } from './buildkite-wire.ts';
+import type { Ask, Reply } from './buildkite-wire.ts';
 import type { SimTime } from './time.ts';
+import { pass } from './wire.ts';
 
 /** What a job does; stands in its command. */
 export interface Work {

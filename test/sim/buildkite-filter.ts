@@ -3,9 +3,10 @@ import { buildkiteRules } from '../../src/ci/buildkite/agent/filter-rules.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';
 import { readPath } from '../../src/ci/filter/rules.ts';
 import { createSeal } from '../../src/ci/filter/seal.ts';
-import { type Ask, pass, type Reply } from './buildkite-wire.ts';
+import type { Ask, Reply } from './buildkite-wire.ts';
 import type { SimProcess } from './process.ts';
 import type { SimTime } from './time.ts';
+import { pass } from './wire.ts';
 
 /** Where agents in sandboxes find it. */
 export const filterAuthority = '172.17.0.1:7070';

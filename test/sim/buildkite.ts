@@ -14,10 +14,11 @@ import { isConnected, type Job } from '../standins/buildkite/state.ts';
 import type { JobView, LoggedRequest } from '../standins/buildkite/types.ts';
 import { type Habit, runAgent, variablesIn, type Work } from './buildkite-agent.ts';
 import { filterAuthority, SimFilter } from './buildkite-filter.ts';
-import { BuildkiteWire, fine, type Outage } from './buildkite-wire.ts';
+import { BuildkiteWire } from './buildkite-wire.ts';
 import type { SimHost } from './host.ts';
 import type { Seen } from './runtime.ts';
 import type { Happening, Outside } from './scenario.ts';
+import { fine, type Outage } from './wire.ts';
 
 /** What configs of scenarios name: the service's address, and the files that hold its token and the key of secrets. */
 export const buildkiteUrl = 'https://buildkite.sim/v3';
@@ -517,11 +518,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
         });
       },
       /** Shares of requests that go wrong, for `ms`; `who`: managers, agents, or both. */
-      'buildkite.faults'({ ms, fails, lost, slow, who = 'both' }) {
-        const weather = { fails: number(fails, 0), lost: number(lost, 0), slow: number(slow, 0) };
-        wire.weather = { managers: who === 'agents' ? fine : weather, agents: who === 'managers' ? fine : weather };
-        if (typeof ms === 'number') time.after(ms, () => (wire.weather = { managers: fine, agents: fine }));
-      },
+      'buildkite.faults': (how) => wire.change(how),
       /** The next `times` requests of this `method` and `route` meet this `fault`; `after`: so many pass first. */
       'buildkite.fault'({ fault, method, route, times = 1, after = 0 }) {
         wire.faults += 1;
@@ -584,7 +581,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       return isRefused ? 'the token is refused' : null;
     },
     calm() {
-      wire.weather = { managers: fine, agents: fine };
+      wire.clear();
       buildkite.faults.clear();
     },
     census() {

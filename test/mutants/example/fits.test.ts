@@ -1,0 +1,7 @@
+import { expect, test } from 'vitest';
+import { fits } from './room.ts';
+
+test('a full room has no place', () => {
+  expect(fits(3, 1, 4)).toBe(true);
+  expect(fits(4, 1, 4)).toBe(false);
+});
