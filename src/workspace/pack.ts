@@ -15,7 +15,14 @@ import { workspaceLimit } from '../contract/schema.ts';
 import { asName, listWorkspace, unreadableFolder } from './list.ts';
 import { timeOf } from './tar-time.ts';
 
-export type PackedWorkspace = Awaited<ReturnType<typeof packWorkspace>>;
+export interface PackedWorkspace {
+  /** How many files, folders and links it has. */
+  readonly files: number;
+  /** About those of the tar. */
+  readonly bytes: number;
+  /** Destroy it to stop; nothing stays open. */
+  readonly stream: Readable;
+}
 
 interface Entry {
   readonly path: string;
@@ -27,10 +34,13 @@ const small = 256 * 1024;
 const record = 512;
 
 /**
- * Lists a folder and starts to pack it. `warn` receives a sentence for everything that was not sent as it is. `bytes`: about those of
- * the tar. `stream`: destroy it to stop; nothing stays open. @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE
+ * Lists a folder and starts to pack it. `warn` receives a sentence for everything that was not sent as it is.
+ * @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE
  */
-export async function packWorkspace(folder: string, { warn = () => {} }: { readonly warn?: (line: string) => void } = {}) {
+export async function packWorkspace(
+  folder: string,
+  { warn = () => {} }: { readonly warn?: (line: string) => void } = {},
+): Promise<PackedWorkspace> {
   const top = resolve(folder);
   const { paths, git, warnings } = await listWorkspace(top);
   for (const warning of warnings) warn(warning);
