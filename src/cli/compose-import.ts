@@ -49,7 +49,7 @@ export function composeOnejob(env: Environment): ComposeOnejob {
       const source = parseSource('config', config);
       const value = isMap(source.value) ? source.value : {};
       const { written, problems } = interpret({ value, locate: () => place('config') }, types);
-      const { errors } = await checkConfig({ types, env, secrets: 'skip', instead: { name: 'config', written } });
+      const { errors } = await checkConfig({ types, env, look: null, instead: { name: 'config', written } });
       return [...source.problems, ...problems, ...errors].filter(({ level }) => level === 'error');
     },
     failure: (message, options) => new OnejobError('E_IMPORT', message, options),

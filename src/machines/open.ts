@@ -12,7 +12,7 @@ import type { Ports } from '../http/ports.ts';
 import type { CiService } from '../ports/ci-service.ts';
 import { isWanted, type Machine } from '../store/machine.ts';
 import type { Store } from '../store/store.ts';
-import { isReachable } from '../system/real-path.ts';
+import { isReachable } from '../system/file-server.ts';
 import { cloudInit } from './boot/cloud-init.ts';
 import { type Controller, createController, type OwnedCloud } from './controller.ts';
 import { guestOf } from './guest.ts';

@@ -63,7 +63,7 @@ export async function tryImport(root: string, rules: readonly HostRule[] = []): 
 
 export async function loadText(path: string, text: string): Promise<Checked> {
   writeFileSync(path, text);
-  return checkConfig({ types, flags: { config: path }, env: noEnvironment, secrets: 'skip' });
+  return checkConfig({ types, flags: { config: path }, env: noEnvironment, look: null });
 }
 
 /** A Compose file of one plain agent; `more`: lines of its service, `command`: further words of its command. */
