@@ -52,6 +52,22 @@ function sha256(file: string): string {
 }
 
 /**
+ * Writes what `npm ci` installs from into `app`: without the workspace of a clone, since the tools are in the archive as they were built
+ * and need only packages that onejob has.
+ */
+function leaveWorkspace(app: string): void {
+  const { workspaces: _, ...about } = JSON.parse(readFileSync(join(app, 'package.json'), 'utf8')) as Record<string, unknown>;
+  writeFileSync(join(app, 'package.json'), `${JSON.stringify(about, null, 2)}\n`);
+  const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8')) as {
+    packages: Record<string, Record<string, unknown>>;
+  };
+  const kept = Object.entries(lock.packages).filter(([path, { link }]) => link !== true && !path.startsWith('tools/'));
+  const { workspaces: __, ...itself } = lock.packages[''] ?? {};
+  const packages = { ...Object.fromEntries(kept), '': itself };
+  writeFileSync(join(app, 'package-lock.json'), JSON.stringify({ ...lock, packages }));
+}
+
+/**
  * The bill of materials of what is installed in `app`. Not by `npm sbom --omit=dev`, which also leaves out each package that a tool of
  * development could use.
  */
@@ -84,10 +100,11 @@ try {
   run('tar', ['-xzf', tarball], work);
   const app = join(work, 'package');
   cpSync(join(root, 'install.sh'), join(app, 'install.sh'));
-  cpSync(join(root, 'package-lock.json'), join(app, 'package-lock.json'));
+  cpSync(join(copy, 'tools/import-compose/dist'), join(app, 'tools/import-compose/dist'), { recursive: true });
+  leaveWorkspace(app);
   // Without scripts: what npm packs here is written in JavaScript only. Without links to programs: nobody runs them.
   run('npm', ['ci', '--omit=dev', '--ignore-scripts', '--no-bin-links', '--no-audit', '--no-fund', '--silent'], app);
-  const { devDependencies, ...about } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+  const { devDependencies, ...about } = JSON.parse(readFileSync(join(app, 'package.json'), 'utf8')) as {
     version: string;
     devDependencies: Record<string, string>;
   };

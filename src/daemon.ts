@@ -12,6 +12,7 @@ import type { DaemonOptions, ProcessControl } from './cli/context.ts';
 import { types } from './cli/types.ts';
 import { configChange, howToApply, howToFix, whenTemporary } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
+import { lookAtHost } from './config/host-look.ts';
 import { listensOf } from './config/listens.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
@@ -49,7 +50,7 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
   const ports = await openPorts(env.sockets, log);
   ending.defer(() => ports.close());
   const load = (starting = false): Promise<Loaded> =>
-    loadConfig({ types, flags: options, env, instead: options.instead, temporary: options.temporary, starting });
+    loadConfig({ types, flags: options, env, look: lookAtHost, instead: options.instead, temporary: options.temporary, starting });
   const running: Running = {
     load,
     ports,

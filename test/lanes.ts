@@ -11,6 +11,7 @@ const beside = [
   'src/**/*.test.ts',
   'scripts/**/*.test.ts',
   'bench/**/*.test.ts',
+  'tools/**/*.test.ts',
   'test/kit/**/*.test.ts',
   'test/mutants/**/*.test.ts',
   'test/properties/**/*.test.ts',

@@ -46,7 +46,6 @@ export const rooms: readonly Room[] = [
     'late/port.ts',
   ),
   room('notices', 'Who is told what, once for each cause.', 'decide.ts'),
-  room('import', 'Configs from Compose files.', 'import.ts'),
   room('api', 'HTTP over a socket and TCP: who may ask what, and the client.', 'routes.ts', 'door.ts', 'client.ts'),
   room(
     'machines',

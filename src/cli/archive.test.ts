@@ -10,7 +10,7 @@ import type { QueuePool } from '../ci/own-queue/request.ts';
 import { runCli } from '../cli.ts';
 import { jobRequest } from '../contract/job.ts';
 import { createLogFolder } from '../logs/log-file.ts';
-import { imagesADay } from '../store/outcomes.ts';
+import { imagesADay } from '../store/outcome-sums.ts';
 import { openStore } from '../store/store.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;

@@ -5,6 +5,7 @@ import { OnejobError, toFailure } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import { offerText } from '../clouds/offer.ts';
 import type { Config } from '../config/config.ts';
+import { lookAtHost } from '../config/host-look.ts';
 import { loadConfig } from '../config/load.ts';
 import { fromErrorView } from '../contract/http-errors.ts';
 import type { CloudHostView, MachineView } from '../contract/schema.ts';
@@ -58,6 +59,7 @@ export async function cloudConfig(session: Session, used = (config: Config): Con
   const { config } = await loadConfig({
     types,
     ...configSource(session),
+    look: lookAtHost,
     isUsed: (key, whole) => used(whole).secrets.some(([one]) => one === key),
   });
   if (config.clouds.length > 0) return config;

@@ -149,7 +149,7 @@ export async function complete(session: Session, what: readonly Completed[]): Pr
   try {
     if (what.some((each) => each === 'clouds' || each === 'cloud-hosts')) {
       const { checkConfig } = await import('../config/load.ts');
-      const { config, errors } = await checkConfig({ types, ...configSource(session), secrets: 'skip', gpus: false });
+      const { config, errors } = await checkConfig({ types, ...configSource(session), look: null, gpus: false });
       if (errors.length > 0) return exitCodes.ok;
       const names = { clouds: config.clouds.map(({ name }) => name), 'cloud-hosts': config.hosts.map(({ host }) => host) };
       await print(what.flatMap((each) => (each === 'clouds' || each === 'cloud-hosts' ? names[each] : [])));

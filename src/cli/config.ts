@@ -3,6 +3,7 @@
 import { OnejobError } from '../base/errors.ts';
 import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
+import { type HostLook, lookAtHost } from '../config/host-look.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
 import { checkCommand } from '../config/paths.ts';
 import { formatProblem, type Problem } from '../schema/problem.ts';
@@ -21,7 +22,7 @@ export interface CheckFlags {
 /** 1 when the config has an error. */
 export async function checkConfigFile(session: Session, { secrets }: CheckFlags): Promise<number> {
   const { output } = session;
-  const found = await look(session, secrets ? 'check' : 'skip');
+  const found = await check(session, secrets ? lookAtHost : null);
   const checked = { ...found, errors: [...found.errors, ...(secrets ? await unguardedPools(session, found) : [])] };
   const { ok, text } = configCheck(checked);
   await output.result({ ok, errors: checked.errors, warnings: checked.warnings }, () => [text.trimEnd()]);
@@ -55,7 +56,7 @@ async function unguardedPools({ context }: Session, { config, paths }: Checked):
 /** 1 when the config has an error. */
 export async function showConfig(session: Session, { changed = false }: { readonly changed?: boolean }): Promise<number> {
   const { output } = session;
-  const checked = await look(session, 'skip');
+  const checked = await check(session, null);
   const shown = configShow(checked).filter(({ origin }) => !changed || origin !== 'default');
   await output.result(shown, () => [formatShown(shown).trimEnd()]);
   if (configCheck(checked).ok) return exitCodes.ok;
@@ -96,6 +97,6 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
   }
 }
 
-function look(session: Session, secrets: 'check' | 'skip'): Promise<Checked> {
-  return checkConfig({ types, ...configSource(session), secrets });
+function check(session: Session, look: HostLook | null): Promise<Checked> {
+  return checkConfig({ types, ...configSource(session), look });
 }

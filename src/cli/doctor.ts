@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { type OnejobError, toFailure } from '../base/errors.ts';
 import { fine, problem, warning } from '../base/finding.ts';
 import { secretFindings, weakenedFindings } from '../config/findings.ts';
+import { lookAtHost } from '../config/host-look.ts';
 import { checkConfig } from '../config/load.ts';
 import type { FindingView } from '../contract/schema.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
@@ -53,7 +54,7 @@ const patience = 60_000;
 
 /** `absent`: the error about the missing daemon. */
 async function doctorAlone(session: Session, absent: OnejobError): Promise<FindingView[]> {
-  const source = { types, ...configSource(session) };
+  const source = { types, ...configSource(session), look: lookAtHost };
   const { config, errors, warnings } = await checkConfig(source);
   return [
     warning('daemon', absent.message, absent.hint),

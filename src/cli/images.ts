@@ -8,6 +8,7 @@ import { OnejobError } from '../base/errors.ts';
 import { noSlots } from '../ci/parts.ts';
 import { serviceType } from '../ci/types.ts';
 import type { Config, PoolConfig, ServiceConfig } from '../config/config.ts';
+import { lookAtHost } from '../config/host-look.ts';
 import type { ImageService } from '../contract/manager.ts';
 import type { ImageOutcome } from '../contract/schema.ts';
 import { builtInTables, readTables } from '../gpu/tables.ts';
@@ -84,7 +85,7 @@ export async function pruneImages(session: Session): Promise<number> {
 /** Prints what is built for each pool as Dockerfiles. Needs neither Engine nor CI service. */
 export async function printImages(session: Session, pools: readonly string[]): Promise<number> {
   const { loadConfig } = await import('../config/load.ts');
-  const { config } = await loadConfig({ types, ...configSource(session) });
+  const { config } = await loadConfig({ types, ...configSource(session), look: lookAtHost });
   const { output } = session;
   for (const found of await recipeText(config, pools)) await output.result(found, () => [found.text.trimEnd(), '']);
   return exitCodes.ok;
@@ -114,7 +115,7 @@ async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Pr
       import('../system/system-clock.ts'),
     ]);
   const { environment: env, variables } = session.context;
-  const { config } = await loadConfig({ types, ...configSource(session) });
+  const { config } = await loadConfig({ types, ...configSource(session), look: lookAtHost });
   await using parts = new AsyncDisposableStack();
   const store = openStore(config.stateDir);
   parts.defer(() => store.close());

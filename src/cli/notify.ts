@@ -13,7 +13,7 @@ import { types } from './types.ts';
 
 export async function notifyTest(session: Session): Promise<number> {
   const { output, context } = session;
-  const { config, errors, paths } = await checkConfig({ types, ...configSource(session), secrets: 'skip' });
+  const { config, errors, paths } = await checkConfig({ types, ...configSource(session), look: null });
   const wrong = errors.filter(({ key }) => key === '' || /^notify(\W|$)/.test(key));
   if (wrong.length > 0) throw configError(wrong, paths.config);
   const { notify } = config;

@@ -37,7 +37,7 @@ export async function showPlan(session: Session): Promise<number> {
 export async function planInventory(session: Session, recording: string): Promise<number> {
   const { context, output } = session;
   const inventory = await readRecording(resolve(context.cwd, recording));
-  const { config } = await loadConfig({ types, ...configSource(session), secrets: 'skip', gpus: inventory.devices.length > 0 });
+  const { config } = await loadConfig({ types, ...configSource(session), look: null, gpus: inventory.devices.length > 0 });
   const agents = plannedAgents(config, inventory.devices);
   const findings = choiceFindings(config, inventory);
   const isWell = agents.every(({ lacks }) => !lacks) && findings.every(({ level }) => level !== 'error');

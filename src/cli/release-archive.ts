@@ -20,7 +20,7 @@ export const howToSign =
 export async function upgradeKey(session: Session, service: ServiceFacts): Promise<string | null> {
   const given = configSource(session);
   const source = given.flags.config === undefined ? sourceOfService(service, given.env) : given;
-  const { config, errors } = await checkConfig({ types, ...source, secrets: 'skip', gpus: false });
+  const { config, errors } = await checkConfig({ types, ...source, look: null, gpus: false });
   if (config.upgradeKey === null && errors.length > 0) {
     const hint = 'It may say which key archives are signed with. Fix the problems that are listed, then type the command again.';
     throw configError(errors, null, hint);

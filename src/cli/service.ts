@@ -170,7 +170,7 @@ NotifyAccess=all`;
 /** Where the daemon listens, as the config of the service says; empty: nowhere, or the config is invalid, which the daemon reports. */
 async function listensHere(session: Session): Promise<readonly Listen[]> {
   const { loadConfig } = await import('../config/load.ts');
-  const loaded = await loadConfig({ types, ...configSource(session), secrets: 'skip' }).catch(() => null);
+  const loaded = await loadConfig({ types, ...configSource(session), look: null }).catch(() => null);
   return loaded === null ? [] : listensOf(loaded.config);
 }
 

@@ -4,6 +4,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
 import { types } from '../cli/types.ts';
 import { configChange, type LoadedConfig } from './changed.ts';
+import { lookAtHost } from './host-look.ts';
 import { loadConfig } from './load.ts';
 
 let folder: Folder;
@@ -21,7 +22,7 @@ const change = (loaded: LoadedConfig, at: string | null = path()) =>
 async function load(): Promise<LoadedConfig> {
   folder.write('more.yml', 'pools: { b: {} }\n');
   folder.write('config.yml', 'include: more.yml\npools: { a: {} }\n');
-  const { config, files } = await loadConfig({ types, flags: { config: path() }, env: emptyEnvironment(), host });
+  const { config, files } = await loadConfig({ types, look: lookAtHost, flags: { config: path() }, env: emptyEnvironment(), host });
   return { path: config.path, files, at: noon };
 }
 

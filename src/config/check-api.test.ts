@@ -4,6 +4,7 @@ import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { types } from '../cli/types.ts';
 import { readEnvironment } from './environment.ts';
+import { lookAtHost } from './host-look.ts';
 import { checkConfig, loadConfig } from './load.ts';
 
 /** What is wrong with `api`, and what comes of it. */
@@ -12,7 +13,7 @@ async function check(yaml: string) {
   const file = join(dir.path, 'config.yml');
   writeFileSync(file, `api: ${yaml}\n`);
   const env = readEnvironment({ HOME: dir.path, ONEJOB_CONFIG: file }, 0);
-  const { errors, warnings, config } = await checkConfig({ types, env });
+  const { errors, warnings, config } = await checkConfig({ types, look: lookAtHost, env });
   return { problems: [...errors, ...warnings].map(({ key, message }) => `${key}: ${message}`), api: config.api };
 }
 
@@ -61,8 +62,8 @@ test('a certificate that cannot be used is wrong, but keeps no daemon from start
   const file = join(dir.path, 'config.yml');
   writeFileSync(file, 'api: { listen: "127.0.0.1:1", tls_cert: /etc/hosts, tls_key: /nowhere/key }\n');
   const env = readEnvironment({ HOME: dir.path, ONEJOB_CONFIG: file }, 0);
-  await expect(loadConfig({ types, env })).rejects.toThrow('/nowhere/key cannot be read (ENOENT)');
-  const { config, warnings } = await loadConfig({ types, env, starting: true });
+  await expect(loadConfig({ types, look: lookAtHost, env })).rejects.toThrow('/nowhere/key cannot be read (ENOENT)');
+  const { config, warnings } = await loadConfig({ types, look: lookAtHost, env, starting: true });
   expect(warnings).toEqual([expect.objectContaining({ key: 'api.tls_cert', level: 'warning' })]);
   expect(config.api?.tls).toEqual({ cert: '/etc/hosts', key: '/nowhere/key' });
 });

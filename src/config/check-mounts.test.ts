@@ -4,7 +4,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { Mount } from '../ports/runtime.ts';
-import { hostPathProblem, lookAtPlaces, mountProblemFor } from './check-mounts.ts';
+import { hostPathProblem, mountProblemFor } from './check-mounts.ts';
+import { lookAtHost } from './host-look.ts';
 
 let dir: Scratch;
 let config: Parameters<typeof mountProblemFor>[0];
@@ -177,7 +178,7 @@ it('nothing shows what a link on a file server makes of a secret, the state or t
 });
 
 it('looks also where secrets lead', async () => {
-  expect([...(await lookAtPlaces({ ...config, pools: [] })).keys()]).toEqual(
+  expect([...(await lookAtHost.places({ ...config, pools: [] })).keys()]).toEqual(
     expect.arrayContaining([at('secrets', 'token'), config.stateDir, config.socket]),
   );
 });

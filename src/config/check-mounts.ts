@@ -4,31 +4,16 @@ import type { Mount } from '../ports/runtime.ts';
 import { formatPath, type Path } from '../schema/problem.ts';
 import { slotNames } from '../schema/template.ts';
 import { isNamed, mountPathProblem, pathProblem } from '../schema/volumes.ts';
-import { type Look, lookAt, realOf } from '../system/real-path.ts';
+import type { Look } from '../system/file-server.ts';
+import { realOf } from '../system/real-path.ts';
 import type { Checking } from './checking.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
 import { contains, engineSockets, shows } from './host-places.ts';
 import { readGroup, sharedSocket } from './paths.ts';
 
-/** Looks once, for the check and for the agents, at all folders of this host that their sandboxes have, and at what none may have. */
-export function lookAtPlaces(config: Omit<Guarded, 'places'> & Pick<Config, 'pools' | 'host'>): Promise<Config['places']> {
-  const nameOf = slotNames(config);
-  const secrets = config.secrets.flatMap(([, secret]) => (secret.kind === 'file' ? [secret.path] : []));
-  return lookAt([
-    ...secrets,
-    config.stateDir,
-    config.socket,
-    ...config.pools.flatMap((pool) => {
-      const folders = [pool.hooks, pool.plugins].filter((folder) => folder !== null);
-      const mounts = pool.recipe.mounts.filter(({ cache }) => !isNamed(cache)).map(({ host }) => host);
-      return [...folders, ...mounts].flatMap((path) => pathsOf(pool, path, nameOf));
-    }),
-  ]);
-}
-
 /** What a path is for each agent of the pool. Unknown while their number is: it stays as it is written. */
-function pathsOf({ name, agents }: PoolConfig, path: string, nameOf: (slot: string) => string): string[] {
+export function pathsOf({ name, agents }: PoolConfig, path: string, nameOf: (slot: string) => string): string[] {
   if (!path.includes('{name}') || agents === 'per-device') return [path];
   return Array.from({ length: agents }, (_, at) => path.replaceAll('{name}', nameOf(`${name}/${at + 1}`)));
 }

@@ -1,6 +1,7 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { configShow, formatShown } from './explain.ts';
+import { lookAtHost } from './host-look.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -150,7 +151,7 @@ describe('its secrets', () => {
     expect(lines).toEqual([expect.stringContaining(`would show jobs the secret file of services.s.${key}, ${path}`)]);
     const { config } = await folder.load(soon);
     expect(config.secrets.map(([name]) => name)).toEqual([`services.s.${key}`]);
-    const checked = await folder.check(soon, { secrets: 'check', now: Date.UTC(2030, 0, 18) });
+    const checked = await folder.check(soon, { look: lookAtHost, now: Date.UTC(2030, 0, 18) });
     expect(checked).toContainEqual(expect.stringContaining(`warning: services.s.${key}.file: expires on 2030-01-31, in 13 days`));
     expect(checked).toContainEqual(expect.stringContaining(`services.s.${key}.file: ${path} does not exist`));
   });

@@ -11,10 +11,9 @@ import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
-import type { Checking, Writing } from './checking.ts';
+import type { Checking, HostFacts, Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
-import type { HostFacts } from './environment.ts';
 import type { ServiceType } from './service-type.ts';
 import { serviceType, type Types, titlesWith } from './types.ts';
 
@@ -48,31 +47,23 @@ export function checkAcross(
   });
   const checking = checkingOf({ config, written, host }, ['pools']);
   if (written.pools?.size === 0) checking.at(['pools'], 'is empty: onejob would run nothing; write a pool, or remove the key');
-  for (const pool of config.pools) {
-    checkPoolService(pool, checking, types);
-    checkDevices(pool, checking);
-    checkRecipe(pool, checking);
-    checkImage(pool, checking);
-    checkMounts(pool, checking);
-  }
-  checkNesting(checking);
-  for (const guest of guestsOf(checking)) {
-    const there = checkingOf({ ...guest, host: null }, ['hosts', guest.name, 'pools']);
-    for (const pool of there.config.pools) {
-      checkPoolService(pool, there, types);
-      checkDevices(pool, there);
-      checkRecipe(pool, there);
-      checkMounts(pool, there);
+  const guests = guestsOf(checking).map((guest) => checkingOf({ ...guest, host: null }, ['hosts', guest.name, 'pools']));
+  for (const where of [checking, ...guests]) {
+    for (const pool of where.config.pools) {
+      checkPoolService(pool, where, types);
+      checkDevices(pool, where);
+      checkRecipe(pool, where);
+      // A Dockerfile of a machine is there, not here.
+      if (where === checking) checkImage(pool, where);
+      checkMounts(pool, where);
     }
-    checkNesting(there);
-    checkNames(there);
-    checkNetworks(there);
+    checkNesting(where);
+    checkNames(where);
+    checkNetworks(where);
   }
   checkServices(checking, types);
   checkApi(checking);
   checkClouds(checking, types);
-  checkNames(checking);
-  checkNetworks(checking);
   checkPartition(checking);
   checkRepair(checking);
   checkSums(checking);

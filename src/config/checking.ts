@@ -1,7 +1,14 @@
 /** What checks across keys get, those of services too. */
 import type { Path, Place, Problem } from '../schema/problem.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
-import type { HostFacts } from './environment.ts';
+
+export interface HostFacts {
+  /** What `{host}` stands for. */
+  readonly name: string;
+  readonly cpus: number;
+  /** Bytes. */
+  readonly memory: number;
+}
 
 /** What every check gets, and how it reports problems. */
 export interface Checking {
@@ -26,6 +33,8 @@ export interface Checking {
 
 /** Where keys are written. */
 export interface Writing {
+  /** Whether exactly this path is written. */
   has(path: Path): boolean;
+  /** The place of the longest part of `path` that is written. */
   locate(path: Path, at?: 'key' | 'value'): Place;
 }

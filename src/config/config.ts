@@ -6,7 +6,7 @@ import type { hostKeys } from '../schema/host-keys.ts';
 import type { Complete, WrittenKeys } from '../schema/key.ts';
 import type { SecretReference } from '../schema/secret-reference.ts';
 import type { Keys } from '../schema/service-keys.ts';
-import type { Look } from '../system/real-path.ts';
+import type { Look } from '../system/file-server.ts';
 import type { deviceKeys, imageKeys, notifyKeys, TopFile, topKeys, trustKeys, WrittenPool } from './keys.ts';
 
 export type RuntimeName = 'docker' | 'process';

@@ -16,7 +16,7 @@ async function between(before: string, after: string): Promise<string[]> {
       types,
       flags: { config },
       env: readEnvironment({ HOME: here.path }),
-      secrets: 'skip',
+      look: null,
     });
     expect(errors).toEqual([]);
     return found;

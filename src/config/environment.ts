@@ -1,16 +1,13 @@
 /** The only reader of the environment, apart from `src/secrets`. Read once at the start, and passed on. */
-import { availableParallelism, homedir, hostname, totalmem } from 'node:os';
+import { homedir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { attempt } from '../base/errors.ts';
 import { handedOn, readProxies } from '../http/proxies.ts';
-import { shortHost } from '../schema/template.ts';
 
 /** Absent and empty variables are both null. */
 export type Environment = ReturnType<typeof readEnvironment>;
 /** As the Docker CLI reads it; https://docs.docker.com/reference/cli/docker/#environment-variables */
 export type DockerEnvironment = Environment['docker'];
-
-export type HostFacts = ReturnType<typeof readHost>;
 
 /** Those that matter to a command, in the words of Node. */
 const ignorable = ['SIGHUP', 'SIGINT', 'SIGTERM', 'SIGPIPE'] as const;
@@ -91,9 +88,4 @@ export function readEnvironment(
 
 function inherited(count: number): number[] {
   return Number.isInteger(count) && count > 0 && count < 100 ? Array.from({ length: count }, (_, at) => 3 + at) : [];
-}
-
-/** `name`: what `{host}` stands for. `memory`: bytes. */
-export function readHost() {
-  return Object.freeze({ name: shortHost(hostname()), cpus: availableParallelism(), memory: totalmem() });
 }

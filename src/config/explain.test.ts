@@ -2,6 +2,7 @@ import { afterAll, expect, it } from 'vitest';
 import { emptyEnvironment, Folder } from '../../test/kit/config.ts';
 import { types } from '../cli/types.ts';
 import { configCheck, configShow, formatShown } from './explain.ts';
+import { lookAtHost } from './host-look.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -55,7 +56,7 @@ it('shows what holds and where it comes from, secrets only by reference', async 
 
 it('without a file everything is a default', async () => {
   const { checkConfig } = await import('./load.ts');
-  const shown = configShow(await checkConfig({ types, env: emptyEnvironment() }));
+  const shown = configShow(await checkConfig({ types, look: lookAtHost, env: emptyEnvironment() }));
   expect(new Set(shown.map((one) => one.origin))).toEqual(new Set(['default']));
   expect(formatShown(shown)).toMatch(/^pools\.default\.agents: 2 +# default$/m);
 });

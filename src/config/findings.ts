@@ -1,50 +1,13 @@
 /** Findings about the secrets of a config, and about pools that weaken their sandboxes. */
 
-import { OnejobError } from '../base/errors.ts';
 import { type Finding, fine, warning } from '../base/finding.ts';
 import type { Variables } from '../base/variables.ts';
-import type { Problem } from '../schema/problem.ts';
-import { checkSecret, describeSecret, placeOf, readSecret, type SecretReference } from '../schema/secret-reference.ts';
-import { webhookProblem } from '../schema/webhook.ts';
-import type { Writing } from './checking.ts';
+import { checkSecret, describeSecret } from '../schema/secret-reference.ts';
 import type { Config, PoolConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
 
 /** The parts of a config that refer to secrets. */
 export type WithSecrets = Pick<Config, 'secrets' | 'origins'>;
-
-/** Problems of secrets, at their keys. `now`: wall clock, ms since the epoch. */
-export async function checkSecrets({ secrets, origins }: WithSecrets, writing: Writing, now: number): Promise<Problem[]> {
-  const problems: Problem[] = [];
-  // At once: each waits for its file server.
-  const checked = await Promise.all(secrets.map(async ([key, secret]) => ({ key, secret, ...(await checkSecret(secret, now)) })));
-  for (const { key, secret, problem, isAway, warnings } of checked) {
-    const path = [...key.split('.'), secret.kind];
-    const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
-    // It is read again when it is needed.
-    if (problem !== null) problems.push({ ...at, level: isAway ? 'warning' : 'error', message: problem });
-    for (const { text } of warnings) problems.push({ ...at, level: 'warning', message: text });
-    if (problem !== null) continue;
-    const isUsed = key === 'notify.webhook' || (key === 'secrets.key' && origins.size > 0);
-    const wrong = isUsed ? await contentProblem(key, secret) : null;
-    if (wrong !== null) problems.push({ ...at, level: 'error', message: wrong });
-  }
-  return problems;
-}
-
-/** The problem of a key file or a webhook, which otherwise its first use would find. Never quotes what is secret. */
-async function contentProblem(key: string, secret: SecretReference): Promise<string | null> {
-  try {
-    const value = await readSecret(secret);
-    if (key === 'notify.webhook') return webhookProblem(value);
-    const { parseKeys } = await import('../secrets/keys.ts');
-    await parseKeys(value, placeOf(secret));
-    return null;
-  } catch (error) {
-    if (!(error instanceof OnejobError)) throw error;
-    return error.message.replace(/\.$/, '');
-  }
-}
 
 /** `present`: nothing is wrong. `open`: others can use it. */
 export type SecretState = 'present' | 'gone' | 'expires' | 'expired' | 'open';

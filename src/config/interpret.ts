@@ -6,7 +6,7 @@ import { describeKind, isMap, word } from '../schema/kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from '../schema/problem.ts';
 import { strict } from '../schema/strict.ts';
 import type { CloudType } from './cloud-type.ts';
-import type { Written, WrittenCloud, WrittenHost, WrittenService } from './config.ts';
+import type { Written, WrittenHost, WrittenService } from './config.ts';
 import {
   apiKeys,
   deviceKeys,
@@ -53,6 +53,11 @@ export const hostMaps = strictMaps({ budget: budgetKeys, image: cloudImageKeys }
 
 type TypeSchema<T> = Omit<T, 'keys' | 'maps'> & { readonly keys: z.ZodObject; readonly maps: typeof nestedKeys };
 
+/** What entries of `services` and `clouds` have in common. */
+interface EntrySchema extends Pick<ServiceType, 'needs' | 'mapNeeds' | 'removed'> {
+  readonly keys: z.ZodObject;
+}
+
 /** By type. */
 export interface Schemas {
   readonly services: Readonly<Record<string, TypeSchema<ServiceType>>>;
@@ -79,45 +84,46 @@ export function interpret(combined: Pick<Combined, 'value' | 'locate'>, types: T
   };
   const reading = { report, schemas };
   const top = readKeys(topFile, combined.value, [], reading) as TopFile;
-  const services = new Map<string, WrittenService>();
-  for (const [name, found] of Object.entries(top.services ?? {})) {
-    const service = readService(name, found, reading);
-    if (service !== null) services.set(name, service);
-  }
+  const services = entriesOf(top.services, (name, found) => readEntry('services', name, found, reading));
   const defaults = top.defaults === undefined ? {} : (readKeys(poolFile, top.defaults, ['defaults'], reading) as WrittenPool);
-  const pools = new Map<string, WrittenPool>();
-  for (const [name, found] of Object.entries(top.pools ?? {})) {
-    const why = nameProblem(name);
-    if (why !== null) report(['pools', name], why, 'key');
-    // "lab:" alone is a pool that has only defaults.
-    const own = found === null ? {} : readKeys(poolFile, found, ['pools', name], reading);
-    pools.set(name, mergeMaps(defaults, own) as WrittenPool);
-  }
-  const list = top.pools === undefined ? null : pools;
-  const raw = combined.value;
-  const clouds = new Map<string, WrittenCloud>();
-  for (const [name, found] of Object.entries(top.clouds ?? {})) {
-    const cloud = readCloud(name, found, reading);
-    if (cloud !== null) clouds.set(name, cloud);
-  }
-  const hosts = new Map<string, WrittenHost>();
-  for (const [name, found] of Object.entries(top.hosts ?? {})) {
-    const why = /^[a-z0-9][a-z0-9_-]{0,31}$/.test(name) ? null : 'a name is 1 to 32 lower-case letters, digits, "-" or "_"';
-    if (why !== null) report(['hosts', name], why, 'key');
-    const keys = readKeys(hostFile, found, ['hosts', name], reading) as WrittenHost['keys'];
+  const pools = top.pools === undefined ? null : readPools(top.pools, ['pools'], defaults, reading);
+  const clouds = entriesOf(top.clouds, (name, found) => readEntry('clouds', name, found, reading));
+  const { services: given, defaults: shared, secrets } = combined.value;
+  const guest = {
+    services: isMap(given) ? given : {},
+    defaults: isMap(shared) ? shared : {},
+    secrets: isMap(secrets) ? secrets : {},
+  };
+  const hosts = entriesOf(top.hosts, (name, found): WrittenHost => {
+    const path = ['hosts', name];
+    if (!/^[a-z0-9][a-z0-9_-]{0,31}$/.test(name)) report(path, 'a name is 1 to 32 lower-case letters, digits, "-" or "_"', 'key');
+    const keys = readKeys(hostFile, found, path, reading) as WrittenHost['keys'];
     for (const needed of ['cloud', 'types', 'pools'])
-      if (isMap(found) && !(needed in found)) report(['hosts', name], `"${needed}" is missing`, 'key');
-    const inside = new Map<string, WrittenPool>();
-    for (const [pool, own] of Object.entries(keys.pools ?? {})) {
-      const path = ['hosts', name, 'pools', pool];
-      const wrong = nameProblem(pool);
-      if (wrong !== null) report(path, wrong, 'key');
-      inside.set(pool, mergeMaps(defaults, own === null ? {} : readKeys(poolFile, own, path, reading)) as WrittenPool);
-    }
-    const guest = { services: mapOf(raw.services), defaults: mapOf(raw.defaults), secrets: mapOf(raw.secrets) };
-    hosts.set(name, { keys, pools: inside, guest: { ...guest, pools: mapOf(isMap(found) ? found.pools : {}) } });
-  }
-  return { written: { top, services, defaults, pools: list, clouds, hosts, broken }, problems };
+      if (isMap(found) && !(needed in found)) report(path, `"${needed}" is missing`, 'key');
+    const inside = isMap(found) && isMap(found.pools) ? found.pools : {};
+    return { keys, pools: readPools(keys.pools ?? {}, [...path, 'pools'], defaults, reading), guest: { ...guest, pools: inside } };
+  });
+  return { written: { top, services, defaults, pools, clouds, hosts, broken }, problems };
+}
+
+/** The entries that could be read, by name. */
+function entriesOf<T>(
+  found: Readonly<Record<string, unknown>> = {},
+  read: (name: string, found: unknown) => T | null,
+): ReadonlyMap<string, T> {
+  const entries = Object.entries(found).map(([name, one]) => [name, read(name, one)] as const);
+  return new Map(entries.flatMap(([name, one]) => (one === null ? [] : [[name, one] as const])));
+}
+
+/** Pools, each merged over `defaults`. `root`: where they are written. */
+function readPools(found: Readonly<Record<string, unknown>>, root: Path, defaults: WrittenPool, reading: Reading) {
+  return entriesOf(found, (name, pool): WrittenPool => {
+    const path = [...root, name];
+    const why = nameProblem(name);
+    if (why !== null) reading.report(path, why, 'key');
+    // "lab:" alone is a pool that has only defaults.
+    return mergeMaps(defaults, pool === null ? {} : readKeys(poolFile, pool, path, reading)) as WrittenPool;
+  });
 }
 
 interface Reading {
@@ -149,30 +155,14 @@ function readKeys(schema: z.ZodObject, found: unknown, path: Path, reading: Read
 function reportIssue(issue: z.core.$ZodIssue, path: Path, reading: Reading): void {
   const at = [...path, ...issue.path.map((part) => (typeof part === 'number' ? part : String(part)))];
   if (issue.code === 'unrecognized_keys') {
-    for (const key of issue.keys) reading.report([...at, key], unknownKey(key, knownAt(at, reading), at, reading), 'key');
+    const known = issue.message.split(' ');
+    for (const key of issue.keys) reading.report([...at, key], unknownKey(key, known, at, reading), 'key');
   } else if (issue.code === 'invalid_type') {
     const expected =
       issue.expected === 'array' ? 'a list' : issue.expected === 'object' || issue.expected === 'record' ? 'a map' : issue.expected;
     const missing = issue.input === undefined;
     reading.report(at, missing ? 'is missing' : `expected ${expected}, found ${describeKind(issue.input)}`);
   } else reading.report(at, issue.message);
-}
-
-/** The keys that a map inside a pool, a service or the top level knows. */
-function knownAt(path: Path, { schemas }: Reading): string[] {
-  // Maps of one name have the same keys in all types of service.
-  if (path[0] === 'services') {
-    const map = Object.values(schemas.services).find(({ maps }) => Object.hasOwn(maps, String(path[2])));
-    return Object.keys(map?.maps[String(path[2])]?.shape ?? {});
-  }
-  if (path[0] === 'clouds') {
-    const cloud = Object.values(schemas.clouds).find(({ maps }) => Object.hasOwn(maps, String(path[2])));
-    return Object.keys(cloud?.maps[String(path[2])]?.shape ?? {});
-  }
-  if (path[0] === 'hosts' && path[2] !== 'pools') return Object.keys(hostMaps[String(path[2])]?.shape ?? {});
-  const inPool = path[0] === 'defaults' ? path[1] : path[0] === 'pools' ? path[2] : path[0] === 'hosts' ? path[4] : path[0];
-  if (inPool === 'ulimits') return ['soft', 'hard'];
-  return Object.keys(nestedKeys[String(inPool)]?.shape ?? {});
 }
 
 function unknownKey(name: string, known: readonly string[], path: Path, { schemas }: Reading): string {
@@ -197,68 +187,47 @@ function nameProblem(name: string): string | null {
   return 'a name is 1 to 32 letters, digits, "-" or "_", and begins with a letter or a digit';
 }
 
-const mapOf = (found: unknown): Readonly<Record<string, unknown>> => (isMap(found) ? found : {});
-
-function readCloud(name: string, found: unknown, reading: Reading): WrittenCloud | null {
-  const path = ['clouds', name];
-  const why = nameProblem(name);
+/** An entry of `services` or `clouds`; null without a known type. */
+function readEntry(root: keyof Schemas, name: string, found: unknown, reading: Reading): WrittenService | null {
+  const path = [root, name];
+  const isReserved = root === 'services' && name === 'own';
+  const why = isReserved ? '"own" is the name of the own queue; choose another' : nameProblem(name);
   if (why !== null) reading.report(path, why, 'key');
-  const { clouds } = reading.schemas;
-  const types = Object.keys(clouds);
   if (!isMap(found)) {
     reading.report(path, `expected a map with a type, found ${describeKind(found)}`);
     return null;
   }
+  const schemas: Readonly<Record<string, EntrySchema>> = reading.schemas[root];
+  const types = Object.keys(schemas);
   const { type: written, ...rest } = found;
   const type = types.find((one) => one === written);
-  const schema = type === undefined ? undefined : clouds[type];
+  const schema = type === undefined ? undefined : schemas[type];
   if (type === undefined || schema === undefined) {
+    const unknown = root === 'services' ? 'unknown service type' : 'unknown type of cloud';
     if (written === undefined) reading.report(path, `has no "type"; expected one of: ${types.join(', ')}`, 'key');
-    else reading.report([...path, 'type'], `unknown type of cloud; ${suggest(String(written), types)}`);
-    return null;
-  }
-  const keys = readKeys(schema.keys, rest, path, reading);
-  for (const needed of schema.needs)
-    if (!(needed in found)) reading.report(path, `"${needed}" is missing; a cloud of type ${type} needs it`, 'key');
-  return { type, keys };
-}
-
-function readService(name: string, found: unknown, reading: Reading): WrittenService | null {
-  const path = ['services', name];
-  const why = nameProblem(name) ?? (name === 'own' ? '"own" is the name of the own queue; choose another' : null);
-  if (why !== null) reading.report(path, why, 'key');
-  if (!isMap(found)) {
-    reading.report(path, `expected a map with a type, found ${describeKind(found)}`);
-    return null;
-  }
-  const { services } = reading.schemas;
-  const types = Object.keys(services);
-  const { type: written, ...rest } = found;
-  const type = types.find((one) => one === written);
-  const service = type === undefined ? undefined : services[type];
-  if (type === undefined || service === undefined) {
-    if (written === undefined) reading.report(path, `has no "type"; expected one of: ${types.join(', ')}`, 'key');
-    else if (typeof written === 'string') reading.report([...path, 'type'], `unknown service type; ${suggest(written, types)}`);
+    else if (root === 'clouds' || typeof written === 'string')
+      reading.report([...path, 'type'], `${unknown}; ${suggest(String(written), types)}`);
     else reading.report([...path, 'type'], `expected one of ${types.join(', ')}`);
     return null;
   }
-  const { keys: schema, needs, removed = {} } = service;
-  const known = Object.fromEntries(Object.entries(rest).filter(([key]) => !Object.hasOwn(removed, key)));
+  const { removed = {} } = schema;
   for (const key of Object.keys(rest)) if (Object.hasOwn(removed, key)) reading.report([...path, key], removed[key] ?? '', 'key');
-  const keys = readKeys(schema, known, path, reading);
-  for (const needed of needs.map((one) => [one].flat()))
-    if (!needed.some((one) => one in found)) {
-      const them = needed.length === 1 ? 'it' : 'one of them';
-      reading.report(
-        path,
-        `${needed.map((one) => `"${one}"`).join(' or ')} is missing; a service of type ${type} needs ${them}`,
-        'key',
-      );
-    }
-  for (const [map, innerNeeds] of Object.values(services).flatMap(({ mapNeeds = {} }) => Object.entries(mapNeeds))) {
+  const left = Object.fromEntries(Object.entries(rest).filter(([key]) => !Object.hasOwn(removed, key)));
+  const keys = readKeys(schema.keys, left, path, reading);
+  reportMissing(found, `${root === 'services' ? 'a service' : 'a cloud'} of type ${type}`, schema, path, reading);
+  for (const [map, needs] of Object.values(schemas).flatMap(({ mapNeeds = {} }) => Object.entries(mapNeeds))) {
     const inner = found[map];
     if (!isMap(inner)) continue;
-    for (const needed of innerNeeds) if (!(needed in inner)) reading.report([...path, map], `"${needed}" is missing`, 'key');
+    for (const needed of needs) if (!(needed in inner)) reading.report([...path, map], `"${needed}" is missing`, 'key');
   }
   return { type, keys };
+}
+
+/** Keys that an entry needs and does not have. */
+function reportMissing(found: object, what: string, { needs }: EntrySchema, path: Path, { report }: Reading): void {
+  for (const needed of needs.map((one) => [one].flat())) {
+    if (needed.some((one) => one in found)) continue;
+    const names = needed.map((one) => `"${one}"`).join(' or ');
+    report(path, `${names} is missing; ${what} needs ${needed.length === 1 ? 'it' : 'one of them'}`, 'key');
+  }
 }

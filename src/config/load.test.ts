@@ -8,6 +8,7 @@ import { types } from '../cli/types.ts';
 import { formatProblem } from '../schema/problem.ts';
 import { makeKey } from '../secrets/keys.ts';
 import type { Environment } from './environment.ts';
+import { lookAtHost } from './host-look.ts';
 import { checkConfig, loadConfig, loadPaths } from './load.ts';
 import type { Flags } from './paths.ts';
 
@@ -16,7 +17,7 @@ afterAll(() => folder[Symbol.dispose]());
 
 describe('without a file', () => {
   it('there is the own queue with one pool of two agents on the best runtime', async () => {
-    const { config, warnings } = await loadConfig({ types, env: emptyEnvironment(), host });
+    const { config, warnings } = await loadConfig({ types, look: lookAtHost, env: emptyEnvironment(), host });
     expect(warnings).toEqual([]);
     expect(config.path).toBeNull();
     expect(config.pools).toMatchObject([
@@ -32,7 +33,8 @@ describe('without a file', () => {
       const { loadConfig } = await import(${JSON.stringify(new URL('./load.ts', import.meta.url).href)});
       const { readEnvironment } = await import(${JSON.stringify(new URL('./environment.ts', import.meta.url).href)});
       const { types } = await import(${JSON.stringify(new URL('../cli/types.ts', import.meta.url).href)});
-      await loadConfig({ types, env: readEnvironment({ HOME: '/nowhere' }, 1000) });
+      const { lookAtHost } = await import(${JSON.stringify(new URL('./host-look.ts', import.meta.url).href)});
+      await loadConfig({ types, look: lookAtHost, env: readEnvironment({ HOME: '/nowhere' }, 1000) });
       process.stdout.write(seen.filter((url) => url.includes('node_modules')).join(' '));`;
     const ran = spawnSync(process.execPath, ['--input-type=module', '-e', script], { encoding: 'utf8' });
     expect({ status: ran.status, packages: ran.stdout }).toEqual({ status: 0, packages: '' });
@@ -162,7 +164,7 @@ describe('across keys, both are named', () => {
     ];
 
     it.each(warned)('%s', async (pool, line) => {
-      const lines = await folder.check(`pools:\n  a: ${pool}\n`, { secrets: 'check' });
+      const lines = await folder.check(`pools:\n  a: ${pool}\n`, { look: lookAtHost });
       expect(lines).toContainEqual(expect.stringContaining(line));
     });
 
@@ -173,9 +175,9 @@ describe('across keys, both are named', () => {
     it('says nothing of what is there, of named caches, and of slots that nobody can count yet', async () => {
       folder.write('data', '');
       const volumes = `volumes: ["${folder.path}/data:/x"], caches: ["ccache:/y"]`;
-      expect(await folder.check(`pools:\n  a: { ${volumes} }\n`, { secrets: 'check' })).toEqual([]);
+      expect(await folder.check(`pools:\n  a: { ${volumes} }\n`, { look: lookAtHost })).toEqual([]);
       const perDevice = 'agents: per-device, devices: 1, caches: ["/no/{name}:/x"]';
-      expect(await folder.check(`pools:\n  a: { ${perDevice} }\n`, { secrets: 'check' })).toEqual([]);
+      expect(await folder.check(`pools:\n  a: { ${perDevice} }\n`, { look: lookAtHost })).toEqual([]);
     });
   });
 
@@ -254,13 +256,13 @@ describe('secrets', () => {
   const now = Date.UTC(2029, 0, 1);
 
   it('a file that is not there is a problem with its path', async () => {
-    const lines = await folder.check(file('/nowhere/token'), { secrets: 'check', now });
+    const lines = await folder.check(file('/nowhere/token'), { look: lookAtHost, now });
     expect(lines).toEqual(['config.yml:1:50: services.s.token.file: /nowhere/token does not exist']);
   });
 
   it('a file that others can read, and one that soon expires, are warnings', async () => {
     const open = folder.write('open', 'x', 0o644);
-    const lines = await folder.check(file(open), { secrets: 'check', now: Date.UTC(2030, 0, 30) });
+    const lines = await folder.check(file(open), { look: lookAtHost, now: Date.UTC(2030, 0, 30) });
     expect(lines).toEqual(
       [
         'config.yml:1:50: warning: services.s.token.file: open can be used by every user of this host (mode 644); run "chmod 600 open"',
@@ -270,7 +272,7 @@ describe('secrets', () => {
   });
 
   it('a client of the manager need not see them', async () => {
-    expect(await folder.check(file('/nowhere/token'), { secrets: 'skip' })).toEqual([]);
+    expect(await folder.check(file('/nowhere/token'), { look: null })).toEqual([]);
   });
 });
 
@@ -282,7 +284,7 @@ describe('the file of 18 agents', () => {
     folder.write('azure.pat', 'b');
     folder.write('secrets.private.key', await makeKey('x25519', 'for a test'));
     const here = example.replaceAll('/etc/onejob/', `${folder.path}/`);
-    const { config, errors, warnings } = await folder.load(here, { secrets: 'check', now: Date.UTC(2026, 0, 1) });
+    const { config, errors, warnings } = await folder.load(here, { look: lookAtHost, now: Date.UTC(2026, 0, 1) });
     // The folders of that host are not here.
     expect([...errors, ...warnings.filter(({ message }) => !message.includes('on this host'))].map(formatProblem)).toEqual([]);
     expect(config.pools.map((pool) => [pool.name, pool.agents, pool.devices.count])).toEqual([
@@ -307,7 +309,7 @@ describe('the file of 18 agents', () => {
 
   it('says which of its secrets are missing', async () => {
     const lines = await folder.check(example.replaceAll('/etc/onejob/', '/nowhere/'), {
-      secrets: 'check',
+      look: lookAtHost,
       now: Date.UTC(2026, 0, 1),
     });
     const errors = lines.filter((line) => !line.includes('on this host'));
@@ -338,7 +340,7 @@ it('an image that is chosen, and one that is built, can be had', async () => {
 
 it('loadConfig throws all problems as one error', async () => {
   const config = folder.write('config.yml', 'on_stop: x\npools: { a: { cpus: -1 } }\n');
-  await expect(loadConfig({ types, flags: { config }, env: emptyEnvironment(), host })).rejects.toMatchObject({
+  await expect(loadConfig({ types, look: lookAtHost, flags: { config }, env: emptyEnvironment(), host })).rejects.toMatchObject({
     code: 'E_CONFIG',
     retry: false,
     message: expect.stringMatching(/2 problems:\n.*:1:10: on_stop: .*\n.*:2:21: pools\.a\.cpus: /),
@@ -349,7 +351,9 @@ it('loadConfig throws all problems as one error', async () => {
 it('says how to check the config that was given, which a plain "config check" would not read', async () => {
   const config = folder.write('bad config.yml', 'pools: { a: { cpus: -1 } }\n');
   const hint = (env: Partial<Environment>, flags: Flags) =>
-    loadConfig({ types, flags, env: { ...emptyEnvironment(), ...env }, host }).catch((error: OnejobError) => error.hint);
+    loadConfig({ types, look: lookAtHost, flags, env: { ...emptyEnvironment(), ...env }, host }).catch(
+      (error: OnejobError) => error.hint,
+    );
   expect(await hint({}, { config })).toContain(`"onejob config check '${config}'".`);
   expect(await hint({ config }, {})).toContain(`"onejob config check '${config}'".`);
   mkdirSync(join(folder.path, 'onejob'));
@@ -401,7 +405,7 @@ describe('loadPaths, for those who only look', () => {
 
   it('agrees with the whole config', async () => {
     const config = folder.write('config.yml', 'socket: /x/y.sock\n');
-    const options = { types, flags: { config }, env: emptyEnvironment({ ONEJOB_STATE_DIR: '/var/s' }), host };
+    const options = { types, look: lookAtHost, flags: { config }, env: emptyEnvironment({ ONEJOB_STATE_DIR: '/var/s' }), host };
     const { paths } = await checkConfig(options);
     expect(await loadPaths(options)).toEqual(paths);
     expect([paths.stateDir.path, paths.socket.path]).toEqual(['/var/s', '/x/y.sock']);

@@ -2,16 +2,18 @@
  * Reads the config: defaults < file < environment < flags. Finds all problems before it reports any. Without a file it loads
  * neither the YAML parser nor the schema, so that `onejob run` starts quickly.
  */
+import { availableParallelism, hostname, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { OnejobError } from '../base/errors.ts';
 import { formatProblem, inOrder, type Problem, place } from '../schema/problem.ts';
+import { shortHost } from '../schema/template.ts';
 import { pathProblem } from '../schema/volumes.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { checkAcross } from './check.ts';
-import { lookAtPlaces } from './check-mounts.ts';
+import type { HostFacts, Writing } from './checking.ts';
 import type { Config, Written } from './config.ts';
-import { type Environment, type HostFacts, readHost } from './environment.ts';
-import { checkSecrets } from './findings.ts';
+import type { Environment } from './environment.ts';
+import type { HostLook } from './host-look.ts';
 import { checkCommand, choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
 import { nothingWritten, resolveConfig } from './resolve.ts';
 import type { Combined } from './source.ts';
@@ -27,8 +29,8 @@ export interface LoadOptions {
   readonly host?: HostFacts;
   /** Wall clock, ms since the epoch, for the dates of secrets. */
   readonly now?: number;
-  /** `skip`: neither secrets nor this host are checked, as for a client, or for the config of another host. */
-  readonly secrets?: 'check' | 'skip';
+  /** null: neither secrets nor this host are checked, as for a client, or for the config of another host. */
+  readonly look: HostLook | null;
   /** Whether the secret of a key will be used: no other one is checked. Default: all are. */
   readonly isUsed?: (key: string, config: Config) => boolean;
   /** Whether the host has GPUs that jobs could use, for a config that names no pools. Default: as this host's buses show. */
@@ -41,6 +43,10 @@ export interface LoadOptions {
   readonly instead?: Instead | undefined;
 }
 
+function readHost(): HostFacts {
+  return Object.freeze({ name: shortHost(hostname()), cpus: availableParallelism(), memory: totalmem() });
+}
+
 /** A config from a command instead of a file. */
 export interface Instead {
   /** Its origin for people, such as `the command line`. */
@@ -49,12 +55,22 @@ export interface Instead {
 }
 
 /** A config with its problems. */
-export type Checked = Readonly<Awaited<ReturnType<typeof checkConfig>>>;
+export interface Checked {
+  readonly paths: Paths;
+  readonly types: Types;
+  /** Complete even if there are errors, with defaults instead of what is wrong: for showing, not for running. */
+  readonly config: Config;
+  readonly written: Written;
+  readonly writing: Writing;
+  readonly files: Combined['files'];
+  readonly errors: readonly Problem[];
+  readonly warnings: readonly Problem[];
+}
 export type Loaded = Pick<Checked, 'config' | 'files' | 'warnings'>;
 
 /** Finds all problems, and throws for none. */
-export async function checkConfig(options: LoadOptions) {
-  const { flags = {}, env, types, cwd = process.cwd(), host = readHost(), now = systemClock.wall(), instead } = options;
+export async function checkConfig(options: LoadOptions): Promise<Checked> {
+  const { flags = {}, env, types, look, cwd = process.cwd(), host = readHost(), now = systemClock.wall(), instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
   const read = found === null || instead !== undefined ? unread(instead) : await readWritten(found, types);
   const { written, problems, writing } = read;
@@ -67,26 +83,21 @@ export async function checkConfig(options: LoadOptions) {
   const gpus = written.pools === null && instead === undefined && (options.gpus ?? (await hasGpus()));
   const resolved = resolveConfig(written, paths, host, types, { gpus, temporary: options.temporary === true });
   // What is checked is what agents get, so nobody may put a link there in between.
-  const config = options.secrets === 'skip' ? resolved : Object.freeze({ ...resolved, places: await lookAtPlaces(resolved) });
+  const config = look === null ? resolved : Object.freeze({ ...resolved, places: await look.places(resolved) });
   const all: Problem[] = [
     ...problems,
-    ...checkAcross(config, written, writing, types, options.secrets === 'skip' ? null : host, options.starting),
+    ...checkAcross(config, written, writing, types, look === null ? null : host, options.starting),
   ];
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);
-  if (options.secrets !== 'skip')
-    all.push(
-      ...(await checkSecrets(
-        { ...config, secrets: config.secrets.filter(([key]) => options.isUsed?.(key, config) ?? true) },
-        writing,
-        now,
-      )),
-    );
+  if (look !== null) {
+    const used = config.secrets.filter(([key]) => options.isUsed?.(key, config) ?? true);
+    all.push(...(await look.secrets({ ...config, secrets: used }, writing, now)));
+  }
   const ordered = inOrder(all.map((problem) => withoutText(problem, writing.foreign)));
   return {
     paths,
     types,
-    /** Complete even if there are errors, with defaults instead of what is wrong: for showing, not for running. */
     config,
     written,
     writing,
@@ -111,7 +122,7 @@ export async function loadConfig(options: LoadOptions): Promise<Loaded> {
  * file says where that is.
  * @throws OnejobError E_CONFIG when the file cannot be read, or cannot be parsed and may name a path, or the socket's path is too long.
  */
-export async function loadPaths(options: Omit<LoadOptions, 'types'>): Promise<Paths> {
+export async function loadPaths(options: Pick<LoadOptions, 'flags' | 'env' | 'cwd'>): Promise<Paths> {
   const { flags = {}, env, cwd = process.cwd() } = options;
   const config = findConfig(flags, env, cwd);
   const [stateDir, socket] = [flags.stateDir ?? env.stateDir, flags.socket ?? env.socket];

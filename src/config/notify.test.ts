@@ -1,6 +1,7 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { configShow } from './explain.ts';
+import { lookAtHost } from './host-look.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -49,12 +50,12 @@ describe('notify', () => {
 
   it('a file with it is a secret, which is checked before the first message', async () => {
     const file = folder.write('url', 'http://hooks.example/hunter2');
-    const checked = await folder.load(`notify: { webhook: { file: ${file} } }`, { secrets: 'check' });
+    const checked = await folder.load(`notify: { webhook: { file: ${file} } }`, { look: lookAtHost });
     expect(checked.config.secrets.map(([key]) => key)).toEqual(['notify.webhook']);
     expect(checked.errors.map(({ key, message }) => `${key}: ${message}`)).toEqual([
       'notify.webhook.file: is not encrypted; write https (http is allowed only for this host, such as 127.0.0.1)',
     ]);
     folder.write('url', 'https://hooks.example/hunter2\n');
-    expect((await folder.load(`notify: { webhook: { file: ${file} } }`, { secrets: 'check' })).errors).toEqual([]);
+    expect((await folder.load(`notify: { webhook: { file: ${file} } }`, { look: lookAtHost })).errors).toEqual([]);
   });
 });

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../test/kit/config.ts';
 import { types } from '../cli/types.ts';
+import { lookAtHost } from './host-look.ts';
 import { checkConfig } from './load.ts';
 import { choosePaths, findConfig, socketProblem } from './paths.ts';
 
@@ -58,6 +59,6 @@ it("the config: flag, then variable, then the user's own", async () => {
   expect(findConfig({}, env(), '/cwd')?.path).toBe(own);
   expect(findConfig({}, env({ ONEJOB_CONFIG: 'e.yml' }), '/cwd')?.path).toBe('/cwd/e.yml');
   expect(findConfig({ config: 'f.yml' }, env({ ONEJOB_CONFIG: 'e.yml' }), '/cwd')?.path).toBe('/cwd/f.yml');
-  const { config } = await checkConfig({ types, env: env(), host });
+  const { config } = await checkConfig({ types, look: lookAtHost, env: env(), host });
   expect([config.path, config.onStop]).toEqual([own, 'drain']);
 });

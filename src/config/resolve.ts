@@ -4,9 +4,9 @@ import type { Mount, Recipe } from '../ports/runtime.ts';
 import { complete } from '../schema/key.ts';
 import type { SecretReference } from '../schema/secret-reference.ts';
 import { cachePath, isNamed } from '../schema/volumes.ts';
+import type { HostFacts } from './checking.ts';
 import { resolveClouds } from './clouds.ts';
 import type { ApiConfig, Config, NotifyConfig, PoolConfig, RuntimeName, Written } from './config.ts';
-import type { HostFacts } from './environment.ts';
 import {
   apiKeys,
   deviceKeys,

@@ -9,6 +9,7 @@ import { isMap } from '../schema/kinds.ts';
 import { formatPath, type Path, type Place, type Problem, place as placeIn } from '../schema/problem.ts';
 import { unreadable } from '../schema/secret-reference.ts';
 import { digestOf, type ReadFile } from './changed.ts';
+import type { Writing } from './checking.ts';
 
 /** Bytes of the largest file. */
 const largestFile = 1024 * 1024;
@@ -77,12 +78,12 @@ export function parseSource(file: string, text: string): Source {
   });
   const places = new Map<string, { key: number | null; value: number | null }>();
   const problems: Problem[] = [];
-  const placeOf = (offset: number | null): Place => {
+  const placeAt = (offset: number | null): Place => {
     const position = offset === null ? null : lines.linePos(offset);
     return { source: file, line: position?.line ?? null, column: position?.col ?? null };
   };
   const report = (offset: number | null, path: Path, message: string) => {
-    problems.push({ ...placeOf(offset), level: 'error', key: formatPath(path), message });
+    problems.push({ ...placeAt(offset), level: 'error', key: formatPath(path), message });
   };
   for (const error of [...document.errors, ...document.warnings]) report(error.pos[0], [], explainYaml(error.code, error.message));
 
@@ -134,7 +135,7 @@ export function parseSource(file: string, text: string): Source {
         continue;
       }
       if (given.has(name)) {
-        const line = placeOf(given.get(name) ?? null).line;
+        const line = placeAt(given.get(name) ?? null).line;
         if (alias === null) report(start(key), at, `is already given in line ${line}; keep one of the two`);
         continue;
       }
@@ -156,7 +157,7 @@ export function parseSource(file: string, text: string): Source {
     problems,
     locate(path, at) {
       const found = places.get(JSON.stringify(path));
-      return found === undefined ? null : placeOf(found[at]);
+      return found === undefined ? null : placeAt(found[at]);
     },
   };
 }
@@ -181,10 +182,22 @@ function explainYaml(code: string, message: string): string {
   return known[code] ?? `not valid YAML: ${message.split('\n')[0]?.replace(/:? *["'].*$/, '') ?? code}`;
 }
 
-export type Combined = Awaited<ReturnType<typeof readWithIncludes>>;
+/** A file with what it includes. */
+export interface Combined extends Writing {
+  /** In the order of reading. */
+  readonly files: readonly ReadFile[];
+  readonly value: Readonly<Record<string, unknown>>;
+  readonly problems: readonly Problem[];
+  /** Included files of another owner, which the owner of the main file may not be allowed to read. */
+  readonly foreign: ReadonlySet<string>;
+  /** Texts of the files that have no keys, as those with a syntax error. */
+  readonly keyless: readonly string[];
+  /** Whether the main file is empty. */
+  readonly empty: boolean;
+}
 
 /** A file merged with its includes: the file overrides them, and a later include an earlier one. */
-export async function readWithIncludes(file: string) {
+export async function readWithIncludes(file: string): Promise<Combined> {
   const main = await readSource(file);
   const problems = [...main.problems];
   const sources: Source[] = [main];
@@ -220,20 +233,14 @@ export async function readWithIncludes(file: string) {
     return holder?.locate(path, at) ?? null;
   };
   return {
-    /** In the order of reading. */
     files: sources.map(({ file: path, digest }): ReadFile => ({ path, digest })),
     value,
     problems,
-    /** Included files of another owner, which the owner of the main file may not be allowed to read. */
     foreign: new Set(sources.filter(({ uid }) => uid !== main.uid).map(({ file }) => file)),
-    /** Texts of the files that have no keys, as those with a syntax error. */
     keyless: sources.filter((source) => !isMap(source.value)).map(({ text }) => text),
-    /** Whether the main file is empty. */
     empty: main.value === null && main.problems.length === 0,
-    /** Whether exactly this path is written. */
-    has: (path: Path): boolean => locateExactly(path, 'key') !== null,
-    /** The place of the longest part of `path` that is written. */
-    locate(path: Path, at: 'key' | 'value' = 'value'): Place {
+    has: (path) => locateExactly(path, 'key') !== null,
+    locate(path, at = 'value') {
       const exact = locateExactly(path, at);
       if (exact !== null) return exact;
       for (let end = path.length - 1; end > 0; end--) {

@@ -23,7 +23,7 @@ afterEach(() => {
 async function pools(options: Partial<LoadOptions>, text?: string) {
   const env = emptyEnvironment({ ONEJOB_HOST_ROOT: dir.path });
   const config = text === undefined ? {} : { flags: { config: folder.write('c.yml', text) } };
-  const checked = await checkConfig({ types, env, cwd: dir.path, host, secrets: 'skip', ...config, ...options });
+  const checked = await checkConfig({ types, env, cwd: dir.path, host, look: null, ...config, ...options });
   expect(checked.errors).toEqual([]);
   const shown = checked.config.pools.map(({ name, agents, devices, standby }) => `${name} ${agents} ${devices.count} ${standby}`);
   return { shown, checked };

@@ -25,3 +25,10 @@ export function isLoopback(host: string): boolean {
 export function isAny(host: string): boolean {
   return host === '0.0.0.0' || /^[0:]+$/.test(host);
 }
+
+/** The host that would get a credential in clear text; null if none, or only this host. */
+export function clearTextHost(url: string): string | null {
+  const { protocol, hostname } = new URL(url);
+  if (protocol !== 'http:') return null;
+  return hostname === 'localhost' || hostname === '[::1]' || /^127(\.\d+){3}$/.test(hostname) ? null : hostname;
+}

@@ -10,7 +10,7 @@ import { pipeline } from 'node:stream/promises';
 import type { Progress } from '../base/abortable.ts';
 import { OnejobError } from '../base/errors.ts';
 import type { AgentPackage } from '../ports/ci-service.ts';
-import { isReachable } from '../system/real-path.ts';
+import { isReachable } from '../system/file-server.ts';
 import { addressProblem, type ReceiveOptions, reasonOf, receive } from './receive.ts';
 
 /** `limit`: default 1 GiB. */

@@ -10,7 +10,7 @@ import type { NotifyConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import type { Clock } from '../core/clock.ts';
 import { brief, exchange, NoAnswer } from '../http/exchange.ts';
-import { placeOf, readSecret } from '../schema/secret-reference.ts';
+import { readSecret, secretPlace } from '../schema/secret-reference.ts';
 import { webhookHost, webhookProblem } from '../schema/webhook.ts';
 import { runOwners } from '../system/group.ts';
 import type { Message } from './message.ts';
@@ -32,7 +32,7 @@ const mostAnswer = 1 << 20;
 export function targetOf({ webhook, command }: NotifyConfig): string {
   if (command !== null) return `command ${command[0]}`;
   if (typeof webhook === 'string') return `webhook ${webhookHost(webhook)}`;
-  return webhook === null ? 'nowhere' : `the webhook in ${placeOf(webhook)}`;
+  return webhook === null ? 'nowhere' : `the webhook in ${secretPlace(webhook)}`;
 }
 
 /** Returns what came back, in one line. @throws OnejobError E_NOTIFY (retry), E_SECRET; the reason of `signal` */

@@ -131,6 +131,12 @@ export function either<A, B>(isFirst: (found: unknown) => boolean, first: z.ZodT
   });
 }
 
+/** A map with these keys. The message of an unknown key is the list of those that are known: `interpret` makes a sentence of it. */
+export function mapOf<S extends Readonly<Record<string, z.ZodType>>>(shape: S) {
+  const known = Object.keys(shape).join(' ');
+  return z.strictObject(shape, { error: ({ code }) => (code === 'unrecognized_keys' ? known : undefined) });
+}
+
 export function isMap(found: unknown): found is Record<string, unknown> {
   return typeof found === 'object' && found !== null && !Array.isArray(found);
 }
@@ -205,7 +211,7 @@ const limit = value((found) => {
 
 export const ulimit = either(
   isMap,
-  z.strictObject({ soft: limit, hard: limit }),
+  mapOf({ soft: limit, hard: limit }),
   limit.transform((both) => ({ soft: both, hard: both })),
 );
 

@@ -19,12 +19,12 @@ export type SecretReference = {
 const longest = 64 * 1024;
 
 export function describeSecret(reference: SecretReference): string {
-  const place = placeOf(reference);
+  const place = secretPlace(reference);
   return reference.expires === null ? place : `${place}, expires ${new Date(reference.expires).toISOString().slice(0, 10)}`;
 }
 
 /** Where it is, for people: `file /p`. */
-export function placeOf(reference: SecretReference): string {
+export function secretPlace(reference: SecretReference): string {
   if (reference.kind === 'memory') return reference.name;
   return reference.kind === 'file' ? `file ${reference.path}` : `environment variable ${reference.variable}`;
 }

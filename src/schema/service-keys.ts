@@ -22,10 +22,3 @@ export function packageOf({ version = 'latest', from = null, sha256 = null }: Wr
   const told = from === null ? null : (/-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(from)?.[1] ?? null);
   return { version: version === 'latest' ? told : version, from, sha256 };
 }
-
-/** The host that would get a credential in clear text; null if none, or only this host. */
-export function clearTextHost(url: string): string | null {
-  const { protocol, hostname } = new URL(url);
-  if (protocol !== 'http:') return null;
-  return hostname === 'localhost' || hostname === '[::1]' || /^127(\.\d+){3}$/.test(hostname) ? null : hostname;
-}

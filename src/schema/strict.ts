@@ -1,5 +1,5 @@
 /** Makes schemas of tables of keys. */
-import { z } from 'zod';
+import type { z } from 'zod';
 import type { Described, Told } from './about.ts';
 import * as values from './kinds.ts';
 
@@ -21,5 +21,5 @@ export function strict<S extends Readonly<Record<string, Declared>>>(keys: S) {
     const [kind, about] = told.length === 1 ? [values.kindOf(type), told[0]] : told;
     return [name, Object.assign(type.optional(), { about: { ...about, kind, default: usual } satisfies Described })];
   });
-  return z.strictObject(Object.fromEntries(shape) as { [K in keyof S]: z.ZodOptional<ReturnType<S[K]['type']>> });
+  return values.mapOf(Object.fromEntries(shape) as { [K in keyof S]: z.ZodOptional<ReturnType<S[K]['type']>> });
 }

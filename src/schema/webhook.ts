@@ -1,5 +1,5 @@
 /** Which addresses a webhook may have. They often are secrets themselves, so no text here contains one. */
-import { clearTextHost } from './service-keys.ts';
+import { clearTextHost } from '../http/address.ts';
 
 /** What is wrong with the address, as the end of a sentence; null if it may be used. */
 export function webhookProblem(address: string): string | null {

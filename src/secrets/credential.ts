@@ -3,7 +3,7 @@ import { stat } from 'node:fs/promises';
 import { OnejobError } from '../base/errors.ts';
 import type { Variables } from '../base/variables.ts';
 import type { Clock } from '../core/clock.ts';
-import { howToReplace, placeOf, readSecret, type SecretReference } from '../schema/secret-reference.ts';
+import { howToReplace, readSecret, type SecretReference, secretPlace } from '../schema/secret-reference.ts';
 import { follow } from '../system/real-path.ts';
 import { systemClock } from '../system/system-clock.ts';
 
@@ -39,7 +39,7 @@ export function secretOf(reference: SecretReference, variables: Variables | unde
     const text = (await readSecret(reference, variables)).trim();
     if (text === '') {
       const hint = `${howToReplace(reference)}.`;
-      throw new OnejobError('E_SECRET', `The secret in ${placeOf(reference)} contains only whitespace.`, { hint });
+      throw new OnejobError('E_SECRET', `The secret in ${secretPlace(reference)} contains only whitespace.`, { hint });
     }
     cached = mark === null ? null : { mark, text };
     return text;

@@ -11,9 +11,17 @@ import { attempt, messageOf, OnejobError } from '../base/errors.ts';
 import { syncFolder } from '../system/files.ts';
 import { storeFault, translated, wrongVersion } from './fault.ts';
 import { migrations } from './migrations.ts';
-import { createSyncs } from './syncs.ts';
+import { createSyncs, type Syncs } from './syncs.ts';
 
-export type Database = ReturnType<typeof wrap>;
+export interface Database extends Pick<Syncs, 'sync' | 'syncNow'> {
+  readonly path: string;
+  prepare(sql: string): StatementSync;
+  /** Runs `fn` in one transaction; any error rolls it back. @throws OnejobError E_STATE_FULL and the like */
+  readonly transaction: <T>(how: { readonly durable: boolean }, fn: () => T) => T;
+  /** Moves the write-ahead log into the database in a quiet moment, so that no commit has to. */
+  readonly checkpoint: () => void;
+  close(): void;
+}
 /** What a read-only table needs. */
 export type Reader = Pick<Database, 'path' | 'prepare'>;
 
@@ -54,7 +62,7 @@ function refuseForeignFile(path: string): void {
   }
 }
 
-function wrap(db: DatabaseSync, path: string) {
+function wrap(db: DatabaseSync, path: string): Database {
   const begin = db.prepare('BEGIN IMMEDIATE');
   const commit = db.prepare('COMMIT');
   // For sync(). SQLite keeps this one file while a connection is open, and never locks it.
@@ -79,9 +87,8 @@ function wrap(db: DatabaseSync, path: string) {
   };
   return {
     path,
-    prepare: (sql: string): StatementSync => db.prepare(sql),
-    /** Runs `fn` in one transaction; any error rolls it back. @throws OnejobError E_STATE_FULL and the like */
-    transaction<T>({ durable }: { readonly durable: boolean }, fn: () => T): T {
+    prepare: (sql) => db.prepare(sql),
+    transaction({ durable }, fn) {
       if (db.isTransaction) throw new OnejobError('E_BUG', 'A store transaction was begun inside another one.');
       try {
         setFull(durable);
@@ -97,17 +104,14 @@ function wrap(db: DatabaseSync, path: string) {
         throw storeFault('write', path, error);
       }
     },
-    /** Makes every commit so far survive a power cut, in the background. @throws OnejobError E_STATE_FULL */
     sync: syncs.sync,
-    /** The same, synchronously. @throws OnejobError E_STATE_FULL */
     syncNow: syncs.syncNow,
-    /** Moves the write-ahead log into the database in a quiet moment, so that no commit has to. */
-    checkpoint(): void {
+    checkpoint() {
       if (!hasCommits) return;
       translated('write', path, () => db.exec('PRAGMA wal_checkpoint(PASSIVE)'));
       hasCommits = false;
     },
-    close(): void {
+    close() {
       if (!db.isOpen) return;
       db.close();
       closeSync(wal);
@@ -135,11 +139,17 @@ function migrate(db: DatabaseSync, path: string): void {
 }
 
 /** A query whose rows are parsed with a schema. */
-export function query<T>(db: Reader, row: z.ZodType<T>, sql: string) {
+export interface Query<T> {
+  all(...values: readonly SQLInputValue[]): T[];
+  /** null: there is no such row. */
+  get(...values: readonly SQLInputValue[]): T | null;
+}
+
+export function query<T>(db: Reader, row: z.ZodType<T>, sql: string): Query<T> {
   const statement = db.prepare(sql);
   return {
-    all: (...values: readonly SQLInputValue[]): T[] => statement.all(...values).map((found) => row.parse(found)),
-    get(...values: readonly SQLInputValue[]): T | null {
+    all: (...values) => statement.all(...values).map((found) => row.parse(found)),
+    get(...values) {
       const found = statement.get(...values);
       return found === undefined ? null : row.parse(found);
     },

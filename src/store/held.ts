@@ -26,21 +26,25 @@ export type HeldSandbox = Readonly<z.infer<typeof held>>;
 
 const row = z.object({ agent: z.string(), body: z.string() });
 
-export type HeldTable = ReturnType<typeof heldTable>;
+export interface HeldTable {
+  /** Oldest first. */
+  all(): HeldSandbox[];
+  save(sandbox: HeldSandbox): void;
+  /** A missing one is not an error. */
+  remove(agent: AgentId): void;
+}
 
-export function heldTable(db: Database) {
+export function heldTable(db: Database): HeldTable {
   const all = query(db, row, 'SELECT agent, body FROM held');
   const save = db.prepare('INSERT INTO held (agent, body) VALUES (?, ?) ON CONFLICT (agent) DO UPDATE SET body = excluded.body');
   const remove = db.prepare('DELETE FROM held WHERE agent = ?');
   return {
-    /** Oldest first. */
-    all: (): HeldSandbox[] =>
+    all: () =>
       all
         .all()
         .map(({ agent, body }) => understand(db, `the held sandbox of agent ${agent}`, () => held.parse(JSON.parse(body))))
         .sort((a, b) => a.since - b.since),
-    save: (sandbox: HeldSandbox): void => void save.run(sandbox.agent, JSON.stringify(sandbox)),
-    /** A missing one is not an error. */
-    remove: (agent: AgentId): void => void remove.run(agent),
+    save: (sandbox) => void save.run(sandbox.agent, JSON.stringify(sandbox)),
+    remove: (agent) => void remove.run(agent),
   };
 }

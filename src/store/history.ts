@@ -32,9 +32,23 @@ type MadeAgent = Pick<HistoryEntry, 'agent' | 'pool' | 'slot' | 'name' | 'madeAt
   readonly image?: string | null;
   readonly memory?: number | null;
 };
-export type HistoryTable = ReturnType<typeof historyTable>;
+export interface HistoryTable {
+  /** The first record of an agent counts; repeating it changes nothing. */
+  made(agent: MadeAgent): void;
+  released(agent: AgentId, job: JobId | null, at: number): void;
+  ended(agent: AgentId, exit: Exit | null, at: number): void;
+  /** Records the job of an agent that was unknown while it ran. */
+  ran(agent: AgentId, job: JobId): void;
+  get(agent: AgentId): HistoryEntry | null;
+  /** Newest first. */
+  ofSlot(slot: string, limit: number): HistoryEntry[];
+  /** Newest first: a retried job has several. */
+  ofJob(job: JobId, limit: number): HistoryEntry[];
+  endedBefore(time: number, limit: number): AgentId[];
+  remove(agent: AgentId): void;
+}
 
-export function historyTable(db: Reader) {
+export function historyTable(db: Reader): HistoryTable {
   const columns =
     'agent, pool, slot, name, job, made_at AS madeAt, released_at AS releasedAt, ended_at AS endedAt, exit, devices, image, memory';
   const made = db.prepare(
@@ -51,20 +65,15 @@ export function historyTable(db: Reader) {
   const before = db.prepare('SELECT agent FROM history WHERE ended_at < ? ORDER BY ended_at LIMIT ?');
   const remove = db.prepare('DELETE FROM history WHERE agent = ?');
   return {
-    /** The first record of an agent counts; repeating it changes nothing. */
-    made: ({ agent, pool, slot, name, madeAt, devices = [], image = null, memory = null }: MadeAgent): void =>
+    made: ({ agent, pool, slot, name, madeAt, devices = [], image = null, memory = null }) =>
       void made.run(agent, pool, slot, name, madeAt, JSON.stringify(devices), image, memory),
-    released: (agent: AgentId, job: JobId | null, at: number): void => void released.run(job, at, agent),
-    ended: (agent: AgentId, exit: Exit | null, at: number): void =>
-      void ended.run(exit === null ? null : JSON.stringify(exit), at, agent),
-    /** Records the job of an agent that was unknown while it ran. */
-    ran: (agent: AgentId, job: JobId): void => void ran.run(job, agent),
-    get: (agent: AgentId): HistoryEntry | null => get.get(agent),
-    /** Newest first. */
-    ofSlot: (slot: string, limit: number): HistoryEntry[] => ofSlot.all(slot, limit),
-    /** Newest first: a retried job has several. */
-    ofJob: (job: JobId, limit: number): HistoryEntry[] => ofJob.all(job, limit),
-    endedBefore: (time: number, limit: number): AgentId[] => before.all(time, limit).map((found) => String(found.agent)),
-    remove: (agent: AgentId): void => void remove.run(agent),
+    released: (agent, job, at) => void released.run(job, at, agent),
+    ended: (agent, exit, at) => void ended.run(exit === null ? null : JSON.stringify(exit), at, agent),
+    ran: (agent, job) => void ran.run(job, agent),
+    get: (agent) => get.get(agent),
+    ofSlot: (slot, limit) => ofSlot.all(slot, limit),
+    ofJob: (job, limit) => ofJob.all(job, limit),
+    endedBefore: (time, limit) => before.all(time, limit).map((found) => String(found.agent)),
+    remove: (agent) => void remove.run(agent),
   };
 }

@@ -10,7 +10,11 @@ import { attempt, hasCode, OnejobError } from '../base/errors.ts';
 import { parseStat } from '../system/process-identity.ts';
 import { storeFault } from './fault.ts';
 
-export type Lead = ReturnType<typeof takeLead>;
+export interface Lead {
+  /** Records where the leader listens, for clients of this state directory; null: nowhere. */
+  readonly listens: (socket: string | null) => void;
+  release(): void;
+}
 
 /** The pid file, as JSON. Every command reads it, so it is checked by hand: loading zod would take longer than the command. */
 interface Leader {
@@ -56,7 +60,7 @@ export function startOf(pid: number): string | null {
  * Takes the lead of the state directory.
  * @throws OnejobError E_STATE_LED if another process, or another store in this one, has it
  */
-export function takeLead(dir: string, { temporary = false }: { readonly temporary?: boolean } = {}) {
+export function takeLead(dir: string, { temporary = false }: { readonly temporary?: boolean } = {}): Lead {
   const path = join(dir, 'lead.db');
   const tell = (socket: string | null): void => {
     const beside = `${pidFile(dir)}.new`;
@@ -75,12 +79,11 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
   }
   const held = db;
   return {
-    /** Records where the leader listens, for clients of this state directory; null: nowhere. */
-    listens(socket: string | null): void {
+    listens(socket) {
       // On a full disk clients look at the usual address.
       attempt(() => tell(socket));
     },
-    release(): void {
+    release() {
       if (!held.isOpen) return;
       // The file is removed first: once the lock is free, it may belong to the next manager.
       // One that stays on a disk that is read-only names a process that is gone, so nobody believes it.

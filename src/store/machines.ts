@@ -5,9 +5,23 @@ import { type Machine, machineSchema, type Wish } from './machine.ts';
 
 const row = z.object({ run: z.string(), body: z.string() });
 
-export type MachineTable = ReturnType<typeof machineTable>;
+export interface MachineTable {
+  put(machine: Machine): void;
+  /** All that may exist, oldest first. */
+  live(): Machine[];
+  /** Those that have been gone since `time`, in seconds, or later. */
+  gone(time: number): Machine[];
+  /** The newest that are gone, newest first. */
+  newest(limit: number): Machine[];
+  get(run: string): Machine | null;
+  /** Forgets those that were gone before `time`, in seconds. */
+  prune(time: number): void;
+  /** What people asked for, by host. */
+  wanted(): Map<string, Wish>;
+  want(host: string, wish: Wish): void;
+}
 
-export function machineTable(db: Reader) {
+export function machineTable(db: Reader): MachineTable {
   const put = db.prepare(
     `INSERT INTO machines (run, host, gone, since, body) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (run) DO UPDATE SET gone = excluded.gone, since = excluded.since, body = excluded.body`,
@@ -26,22 +40,17 @@ export function machineTable(db: Reader) {
   const parse = ({ run, body }: z.infer<typeof row>): Machine =>
     understand(db, `machine ${run}`, () => machineSchema.parse(JSON.parse(body)));
   return {
-    put: (machine: Machine): void =>
+    put: (machine) =>
       void put.run(machine.run, machine.host, machine.state === 'gone' ? 1 : 0, machine.since, JSON.stringify(machine)),
-    /** All that may exist, oldest first. */
-    live: (): Machine[] => live.all().map(parse),
-    /** Those that have been gone since `time`, in seconds, or later. */
-    gone: (time: number): Machine[] => gone.all(time).map(parse),
-    /** The newest that are gone, newest first. */
-    newest: (limit: number): Machine[] => newest.all(limit).map(parse),
-    get(run: string): Machine | null {
+    live: () => live.all().map(parse),
+    gone: (time) => gone.all(time).map(parse),
+    newest: (limit) => newest.all(limit).map(parse),
+    get(run) {
       const found = one.get(run);
       return found === null ? null : parse(found);
     },
-    /** Forgets those that were gone before `time`, in seconds. */
-    prune: (time: number): void => void prune.run(time),
-    /** What people asked for, by host. */
-    wanted: (): Map<string, Wish> => new Map(wanted.all().map(({ host, ...wish }) => [host, wish])),
-    want: (host: string, { machines, until }: Wish): void => void want.run(host, machines, until),
+    prune: (time) => void prune.run(time),
+    wanted: () => new Map(wanted.all().map(({ host, ...wish }) => [host, wish])),
+    want: (host, { machines, until }) => void want.run(host, machines, until),
   };
 }

@@ -6,7 +6,8 @@ import { scratch } from '../../test/support/scratch.ts';
 import type { OutcomeFilter } from '../contract/history.ts';
 import { type VerdictKind, verdictKinds } from '../contract/verdict.ts';
 import { migrations } from './migrations.ts';
-import { imagesADay, type StoredOutcome, type SumsFilter } from './outcomes.ts';
+import { imagesADay, type SumsFilter } from './outcome-sums.ts';
+import type { StoredOutcome } from './outcomes.ts';
 import { openStore } from './store.ts';
 
 const hour = 3_600_000;

@@ -27,9 +27,24 @@ export type StoredRegistration = Readonly<z.infer<typeof row>>;
 type Intent = Pick<StoredRegistration, 'agent' | 'service' | 'place' | 'name' | 'placeholder'>;
 
 /** Times are wall clock, ms since the epoch. Removed entries never return. */
-export type RegistrationTable = ReturnType<typeof registrationTable>;
+export interface RegistrationTable {
+  /** Must be written before the service is asked, and again before each retry. */
+  intend(entry: Intent, at: number): void;
+  made(agent: AgentId, remote: string | null, at: number): void;
+  /** Records that it is still used, for entries that outlive agents. */
+  used(agent: AgentId, at: number): void;
+  removed(agent: AgentId, at: number): void;
+  /** Entries of a service that are not removed yet, oldest first. */
+  open(service: string): StoredRegistration[];
+  /** Names of services with entries that are not removed yet. */
+  services(): string[];
+  get(agent: AgentId): StoredRegistration | null;
+  /** Deletes entries that were removed before `time`. */
+  prune(time: number): void;
+  forget(agent: AgentId): void;
+}
 
-export function registrationTable(db: Database) {
+export function registrationTable(db: Database): RegistrationTable {
   const columns = 'agent, service, place, name, state, placeholder, remote, made_at AS usedAt';
   const intend = db.prepare(
     `INSERT INTO registrations (agent, service, place, name, placeholder, state, intent_at) VALUES (?, ?, ?, ?, ?, 'intent', ?)
@@ -45,20 +60,15 @@ export function registrationTable(db: Database) {
   const prune = db.prepare("DELETE FROM registrations WHERE state = 'removed' AND removed_at < ?");
   const forget = db.prepare('DELETE FROM registrations WHERE agent = ?');
   return {
-    /** Must be written before the service is asked, and again before each retry. */
-    intend: ({ agent, service, place, name, placeholder }: Intent, at: number): void =>
+    intend: ({ agent, service, place, name, placeholder }, at) =>
       void intend.run(agent, service, place, name, placeholder ? 1 : 0, at),
-    made: (agent: AgentId, remote: string | null, at: number): void => void made.run(remote, at, agent),
-    /** Records that it is still used, for entries that outlive agents. */
-    used: (agent: AgentId, at: number): void => void used.run(at, agent),
-    removed: (agent: AgentId, at: number): void => void removed.run(at, agent),
-    /** Entries of a service that are not removed yet, oldest first. */
-    open: (service: string): StoredRegistration[] => open.all(service),
-    /** Names of services with entries that are not removed yet. */
-    services: (): string[] => services.all().map((found) => String(found.service)),
-    get: (agent: AgentId): StoredRegistration | null => get.get(agent),
-    /** Deletes entries that were removed before `time`. */
-    prune: (time: number): void => void prune.run(time),
-    forget: (agent: AgentId): void => void forget.run(agent),
+    made: (agent, remote, at) => void made.run(remote, at, agent),
+    used: (agent, at) => void used.run(at, agent),
+    removed: (agent, at) => void removed.run(at, agent),
+    open: (service) => open.all(service),
+    services: () => services.all().map((found) => String(found.service)),
+    get: (agent) => get.get(agent),
+    prune: (time) => void prune.run(time),
+    forget: (agent) => void forget.run(agent),
   };
 }

@@ -36,9 +36,16 @@ const body: z.ZodType<ServiceJob, unknown> = z.object({
 
 const row = z.object({ body: z.string().transform((json) => body.parse(JSON.parse(json))) }).transform((found) => found.body);
 
-export type ServiceJobTable = ReturnType<typeof serviceJobTable>;
+export interface ServiceJobTable {
+  save(job: ServiceJob, at: number): void;
+  get(id: JobId): ServiceJob | null;
+  /** Newest first, after `skip` of them. */
+  list(limit: number, skip?: number): ServiceJob[];
+  /** Deletes those last seen before `time`. */
+  prune(time: number): void;
+}
 
-export function serviceJobTable(db: Reader) {
+export function serviceJobTable(db: Reader): ServiceJobTable {
   const save = db.prepare(
     'INSERT INTO service_jobs (id, seen_at, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, body = excluded.body',
   );
@@ -46,11 +53,9 @@ export function serviceJobTable(db: Reader) {
   const list = query(db, row, 'SELECT body FROM service_jobs ORDER BY seen_at DESC LIMIT ? OFFSET ?');
   const prune = db.prepare('DELETE FROM service_jobs WHERE seen_at < ?');
   return {
-    save: (job: ServiceJob, at: number): void => void save.run(job.id, at, JSON.stringify(job)),
-    get: (id: JobId): ServiceJob | null => get.get(id),
-    /** Newest first, after `skip` of them. */
-    list: (limit: number, skip = 0): ServiceJob[] => list.all(limit, skip),
-    /** Deletes those last seen before `time`. */
-    prune: (before: number): void => void prune.run(before),
+    save: (job, at) => void save.run(job.id, at, JSON.stringify(job)),
+    get: (id) => get.get(id),
+    list: (limit, skip = 0) => list.all(limit, skip),
+    prune: (before) => void prune.run(before),
   };
 }

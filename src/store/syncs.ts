@@ -16,9 +16,16 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
-export type Syncs = ReturnType<typeof createSyncs>;
+export interface Syncs {
+  /** Something was committed. `durable`: the commit itself was synced. */
+  readonly committed: (how: { readonly durable: boolean }) => void;
+  /** Makes every commit so far survive a power cut, in the background: one sync for many commits. @throws OnejobError E_STATE_FULL */
+  readonly sync: () => Promise<void>;
+  /** The same, synchronously. It also serves those who wait. @throws OnejobError E_STATE_FULL */
+  readonly syncNow: () => void;
+}
 
-export function createSyncs(disk: SyncDisk) {
+export function createSyncs(disk: SyncDisk): Syncs {
   let written = 0;
   let safe = 0;
   let waiting: Waiting[] = [];
@@ -53,13 +60,11 @@ export function createSyncs(disk: SyncDisk) {
   }
 
   return {
-    /** Something was committed. `durable`: the commit itself was synced. */
-    committed({ durable }: { readonly durable: boolean }): void {
+    committed({ durable }) {
       written += 1;
       if (durable) reached(written);
     },
-    /** Resolves when everything committed so far is on disk. */
-    sync(): Promise<void> {
+    sync() {
       if (safe === written) return Promise.resolve();
       return new Promise((resolve, reject) => {
         waiting.push({ upTo: written, resolve, reject });
@@ -68,8 +73,7 @@ export function createSyncs(disk: SyncDisk) {
         void run();
       });
     },
-    /** The same, synchronously. It also serves those who wait. */
-    syncNow(): void {
+    syncNow() {
       if (safe === written) return;
       const upTo = written;
       disk.syncNow();

@@ -2,7 +2,7 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, vi } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
-import { lookAt } from './real-path.ts';
+import { lookAt } from './file-server.ts';
 import { readSmall } from './small-file.ts';
 
 it('a program of its own says where paths on a file server lead', async () => {

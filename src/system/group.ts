@@ -35,11 +35,14 @@ interface Listening {
   readonly take: (data: Buffer, from: 'stdout' | 'stderr') => boolean;
 }
 
+/** How listening ended; an error: the program never ran. */
+type Ending = 'closed' | 'hung' | 'cut' | 'left' | Error;
+
 /** Resolves when the program has ended or is given up (`left`: others keep its pipes open). Error: not started. Never rejects. */
-export function listen(child: ChildProcess, { clock, limit, drain, signal, take }: Listening) {
-  const { promise, resolve } = Promise.withResolvers<'closed' | 'hung' | 'cut' | 'left' | Error>();
+export function listen(child: ChildProcess, { clock, limit, drain, signal, take }: Listening): Promise<Ending> {
+  const { promise, resolve } = Promise.withResolvers<Ending>();
   let giveUp = (): void => {};
-  const finish = (how: 'closed' | 'hung' | 'cut' | 'left' | Error) => {
+  const finish = (how: Ending) => {
     callOff();
     giveUp();
     signal?.removeEventListener('abort', hang);
@@ -140,7 +143,7 @@ function leftRunning(child: ChildProcess, clock: Clock, whole: Promise<unknown>)
 }
 
 /** Kills what the program has left in its group, once its time is over. The number of an empty group may be another's by then. */
-async function endLater({ pid }: ChildProcess, whole: ReturnType<typeof listen>): Promise<void> {
+async function endLater({ pid }: ChildProcess, whole: Promise<Ending>): Promise<void> {
   if (pid === undefined) return;
   const left = attempt(() => membersOf(pid)) ?? [];
   if ((await whole) !== 'closed' && left.some((one) => isAlive(one))) killGroup(pid);

@@ -17,8 +17,15 @@ export interface ProcessIdentity {
   readonly start: string;
 }
 
+interface ProcessStat extends ProcessIdentity {
+  /** A letter, such as `Z` for a zombie. */
+  readonly state: string;
+  readonly parent: number;
+  readonly group: number;
+}
+
 /** Parses a line of /proc/PID/stat; null if it is invalid. The command name in it may contain spaces and brackets. */
-export function parseStat(line: string) {
+export function parseStat(line: string): ProcessStat | null {
   const pid = Number.parseInt(line, 10);
   const fields = line.slice(line.lastIndexOf(')') + 2).split(' ');
   const [state, parent, start] = [fields[0], fields[1], fields[19]];
@@ -26,7 +33,7 @@ export function parseStat(line: string) {
   return { pid, start, state, parent: Number(parent), group: Number(fields[2]) };
 }
 
-function stat(pid: number): ReturnType<typeof parseStat> {
+function stat(pid: number): ProcessStat | null {
   const line = readOr(`/proc/${pid}/stat`, null);
   return line === null ? null : parseStat(line);
 }

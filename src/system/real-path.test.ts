@@ -2,7 +2,8 @@ import { mkdirSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'nod
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { type AskServer, follow, isReachable, lookAt, realOf } from './real-path.ts';
+import { type AskServer, isReachable, lookAt } from './file-server.ts';
+import { follow, realOf } from './real-path.ts';
 
 let dir: Scratch;
 const at = (...parts: string[]) => join(dir.path, ...parts);

@@ -4,8 +4,9 @@
  */
 import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
+import { askAt } from './file-server.ts';
 import { ownMounts } from './mountinfo.ts';
-import { askAt, follow } from './real-path.ts';
+import { follow } from './real-path.ts';
 
 /** The file server of a file does not answer. */
 export class ServerAway extends Error {}

@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import type { EndedFilter, HistoryQuery } from '../contract/history.ts';
 import type { JobView } from '../contract/schema.ts';
-import type { OutcomeSums, StoredOutcome, SumsFilter } from '../store/outcomes.ts';
+import type { OutcomeSums, SumsFilter } from '../store/outcome-sums.ts';
+import type { StoredOutcome } from '../store/outcomes.ts';
 import { endedJobs, jobHistory, searchedAtOnce } from './history.ts';
 
 const everything: HistoryQuery = { by: 'pool', pool: null, service: null, image: null, device: null, since: null, until: null };

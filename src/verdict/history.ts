@@ -4,7 +4,8 @@ import { OnejobError } from '../base/errors.ts';
 import type { EndedFilter, HistoryQuery, OutcomeFilter } from '../contract/history.ts';
 import type { JobPage } from '../contract/manager.ts';
 import type { HistoryView, JobView } from '../contract/schema.ts';
-import type { OutcomeSums, OutcomeTable, StoredOutcome, SumsFilter } from '../store/outcomes.ts';
+import type { OutcomeSums, SumsFilter } from '../store/outcome-sums.ts';
+import type { OutcomeTable, StoredOutcome } from '../store/outcomes.ts';
 import { jobHas } from './found.ts';
 
 /** `jobOf`: null for a job that is no longer kept. @throws OnejobError E_API_REQUEST for an invalid key */

@@ -16,11 +16,11 @@ import { asName, listWorkspace, unreadableFolder } from './list.ts';
 import { timeOf } from './tar-time.ts';
 
 export interface PackedWorkspace {
-  /** How many. */
+  /** How many files, folders and links it has. */
   readonly files: number;
   /** About those of the tar. */
   readonly bytes: number;
-  /** The tar. Destroy it to stop; nothing stays open. */
+  /** Destroy it to stop; nothing stays open. */
   readonly stream: Readable;
 }
 

@@ -33,7 +33,7 @@ export class Folder implements Disposable {
 
   load(content: string | Uint8Array, options: Partial<LoadOptions> = {}) {
     const config = this.write('config.yml', content);
-    return checkConfig({ types, flags: { config }, env: emptyEnvironment(), host, secrets: 'skip', gpus: false, ...options });
+    return checkConfig({ types, flags: { config }, env: emptyEnvironment(), host, look: null, gpus: false, ...options });
   }
 
   [Symbol.dispose](): void {

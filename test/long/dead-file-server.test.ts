@@ -95,7 +95,7 @@ describe.skipIf(lacks('mount', 'fuse'))('with a volume on a file server that is 
     const program = `
       import { spawn, spawnSync } from 'node:child_process';
       import { setTimeout as sleep } from 'node:timers/promises';
-      import { lookAt } from '${root}/src/system/real-path.ts';
+      import { lookAt } from '${root}/src/system/file-server.ts';
       import { childrenOf } from '${root}/src/system/process-identity.ts';
       const answers = spawn(process.execPath, ['-e', ${JSON.stringify(reader)}], { stdio: ['ignore', 'ignore', 'inherit', 3] });
       for (let times = 0; times < 3; times++) {

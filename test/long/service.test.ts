@@ -89,8 +89,8 @@ describe.skipIf(lacks('nspawn'))('an archive of a release', () => {
   });
 
   test('has what docs say that it has, and no link to where it was made', () => {
-    for (const file of ['deploy/grafana/onejob.json', 'deploy/prometheus/rules.yml', 'docs/openapi.json', 'LICENSE'])
-      expect(existsSync(here(file)), file).toBe(true);
+    const documented = ['deploy/grafana/onejob.json', 'deploy/prometheus/rules.yml', 'docs/openapi.json', 'LICENSE'];
+    for (const file of [...documented, 'tools/import-compose/dist/index.js']) expect(existsSync(here(file)), file).toBe(true);
     const files = readdirSync(here(), { recursive: true, withFileTypes: true });
     expect(files.filter((file) => file.isSymbolicLink()).map(({ name }) => name)).toEqual([]);
   });
@@ -102,6 +102,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     const { sh } = there;
     await sh('node --version', { code: 127 });
     expect(await sh('onejob --version')).toBe(`${version}\n`);
+    expect(await sh('onejob import compose /nowhere 2>&1 || true')).toContain('There is no folder /nowhere');
     expect(await sh('stat -c "%a %U %G" /etc/onejob')).toBe('750 root onejob\n');
     const manual = await sh('man onejob | cat');
     const commands = 'history wait top shell unhold dashboard notify';

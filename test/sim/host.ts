@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { OnejobError } from '../../src/base/errors.ts';
 import { types } from '../../src/cli/types.ts';
 import { type Environment, readEnvironment } from '../../src/config/environment.ts';
+import { lookAtHost } from '../../src/config/host-look.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import type { JobRequest } from '../../src/contract/job.ts';
 import type { DownRequest, JobView } from '../../src/contract/schema.ts';
@@ -197,6 +198,7 @@ export class SimHost {
       types,
       flags,
       env,
+      look: lookAtHost,
       host: { name: 'box', cpus: 32, memory: 2 ** 37 },
       now: process.wall(),
     });

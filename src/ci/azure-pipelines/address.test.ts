@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
+import { clearTextHost } from '../../http/address.ts';
 import { shown } from '../../http/exchange.ts';
-import { clearTextHost } from '../../schema/service-keys.ts';
 import { baseOf } from './url.ts';
 
 it.each([

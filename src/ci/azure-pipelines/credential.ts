@@ -6,7 +6,7 @@
 import { OnejobError } from '../../base/errors.ts';
 import type { Variables } from '../../base/variables.ts';
 import type { Clock } from '../../core/clock.ts';
-import { howToReplace, placeOf, type SecretReference } from '../../schema/secret-reference.ts';
+import { howToReplace, type SecretReference, secretPlace } from '../../schema/secret-reference.ts';
 import { type Credential, createHold, createKnown, secretOf, without } from '../../secrets/credential.ts';
 import { createEntra } from '../../secrets/entra.ts';
 import { exchange } from '../kit/rest.ts';
@@ -38,7 +38,7 @@ function createToken(reference: SecretReference, base: string, { clock, variable
     const day = expires === null ? '' : new Date(expires).toISOString().slice(0, 10);
     const expiry =
       expires === null ? '' : `; according to the config it ${expires < clock.wall() ? 'expired' : 'expires'} on ${day}`;
-    const message = `Cannot sign in to ${base}: it does not accept the token from ${placeOf(reference)} (${why})${expiry}.`;
+    const message = `Cannot sign in to ${base}: it does not accept the token from ${secretPlace(reference)} (${why})${expiry}.`;
     return new OnejobError('E_CI_CREDENTIAL', message, {
       hint:
         'Create a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +

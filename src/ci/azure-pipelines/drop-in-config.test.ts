@@ -5,6 +5,7 @@ import { emptyEnvironment, Folder, host } from '../../../test/kit/config.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from '../../cli/init/azure-drop-in.ts';
 import { shareCards } from '../../cli/share-cards.ts';
 import { types } from '../../cli/types.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import { checkConfig } from '../../config/load.ts';
 import { type Device, type Inventory, noGpus } from '../../gpu/inventory.ts';
 import type { AzureServiceConfig } from './type.ts';
@@ -153,8 +154,8 @@ describe('the config', () => {
     const pat = folder.write('pat', 'hunter2');
     const token = { kind: 'file', path: pat, expires: null } as const;
     const env = emptyEnvironment();
-    const typed = await checkConfig({ types, env, host, instead: dropInConfig(given, token) });
-    const printed = await folder.load(dropInFile(given, { file: pat }, 'made so'), { env, secrets: 'check' });
+    const typed = await checkConfig({ types, look: lookAtHost, env, host, instead: dropInConfig(given, token) });
+    const printed = await folder.load(dropInFile(given, { file: pat }, 'made so'), { env, look: lookAtHost });
     for (const { errors, warnings } of [typed, printed]) expect([...errors, ...warnings]).toEqual([]);
     const {
       path,
@@ -179,7 +180,7 @@ describe('the config', () => {
     const text = dropInFile({ ...base, image: 'me/azp' }, { file: pat }, null);
     const { config, errors, warnings } = await folder.load(text.replace('# registration', 'registration'), {
       env: emptyEnvironment(),
-      secrets: 'check',
+      look: lookAtHost,
     });
     expect(errors).toEqual([]);
     expect(warnings.map(({ message }) => message)).toEqual([expect.stringContaining('jobs may be able to read it')]);
@@ -190,6 +191,7 @@ describe('the config', () => {
     const token = { kind: 'memory', name: 'the command line', expires: null, read: () => 'hunter2' } as const;
     const { config } = await checkConfig({
       types,
+      look: lookAtHost,
       env: emptyEnvironment(),
       host,
       instead: dropInConfig(cases.full ?? base, token),

@@ -4,9 +4,10 @@ import { formatDuration } from '../../base/units.ts';
 import type { Checking } from '../../config/checking.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { ServiceType } from '../../config/service-type.ts';
+import { clearTextHost } from '../../http/address.ts';
 import { complete, type WrittenKeys } from '../../schema/key.ts';
 import type { SecretReference } from '../../schema/secret-reference.ts';
-import { type AgentPackageConfig, clearTextHost, packageOf } from '../../schema/service-keys.ts';
+import { type AgentPackageConfig, packageOf } from '../../schema/service-keys.ts';
 import { azureKeys, azurePackageKeys, principalKeys } from './schema.ts';
 import { isHostedAzure } from './url.ts';
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { clearTextHost } from '../../schema/service-keys.ts';
+import { clearTextHost } from '../../http/address.ts';
 import { azureUrlToKeep, isHostedAzure, parseAzureUrl } from './url.ts';
 
 describe('an address that says where agents belong', () => {

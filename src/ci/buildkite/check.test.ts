@@ -1,5 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../../test/kit/config.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -291,7 +292,7 @@ describe('its secrets', () => {
       const [line] = await folder.check(both + pool(`volumes: ["/keys/${file}:/x"]`));
       expect(line).toContain('would show jobs the secret file');
     }
-    const lines = await folder.check(both, { secrets: 'check' });
+    const lines = await folder.check(both, { look: lookAtHost });
     for (const key of keys) expect(lines).toContainEqual(expect.stringMatching(`: ${key}.file: /keys/\\w+ does not exist`));
   });
 
@@ -300,7 +301,7 @@ describe('its secrets', () => {
     folder.write('tok', 'bkct_x');
     const file = (name: string) =>
       `services: { s: { type: buildkite, token: { file: ${folder.path}/tok } } }\nsecrets: { key: { file: ${name} } }\n`;
-    const [line = '', ...more] = await folder.check(file(key), { secrets: 'check' });
+    const [line = '', ...more] = await folder.check(file(key), { look: lookAtHost });
     expect(more).toEqual([]);
     expect(line).toMatch(/: secrets\.key\.file: file bad\.key cannot be used: line 2: is a damaged private key/);
     expect(line).not.toContain('HUNTER2');
@@ -326,7 +327,7 @@ describe('its secrets', () => {
 
   it('a key that nothing could need, and one that others can read, are warnings', async () => {
     const open = folder.write('private.key', 'x', 0o644);
-    const lines = await folder.check(`secrets: { key: { file: ${open} } }\n`, { secrets: 'check' });
+    const lines = await folder.check(`secrets: { key: { file: ${open} } }\n`, { look: lookAtHost });
     expect(lines).toEqual([
       expect.stringContaining('warning: secrets.key: is not used: only jobs of a service of type buildkite'),
       expect.stringContaining('warning: secrets.key.file: private.key can be used by every user of this host (mode 644)'),

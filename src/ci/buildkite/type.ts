@@ -3,9 +3,10 @@
 import { acceptedOutsiders, checkTrust } from '../../config/check-trust.ts';
 import type { Checking } from '../../config/checking.ts';
 import type { PoolConfig, ServiceConfig } from '../../config/config.ts';
+import { clearTextHost } from '../../http/address.ts';
 import { complete } from '../../schema/key.ts';
 import type { SecretReference } from '../../schema/secret-reference.ts';
-import { type AgentPackageConfig, clearTextHost, packageOf } from '../../schema/service-keys.ts';
+import { type AgentPackageConfig, packageOf } from '../../schema/service-keys.ts';
 import { checkLatePool } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { buildkiteKeys, buildkitePackageKeys, pinnedAgent } from './schema.ts';

@@ -6,7 +6,7 @@ import { createPrivateKey, type KeyObject, sign } from 'node:crypto';
 import { abortable } from '../../base/abortable.ts';
 import { attempt, hasCode, OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { placeOf } from '../../schema/secret-reference.ts';
+import { secretPlace } from '../../schema/secret-reference.ts';
 import { createRest, type RestParts } from '../kit/rest.ts';
 import type { GithubCredential } from './config.ts';
 import * as wire from './wire.ts';
@@ -49,7 +49,7 @@ export function createAccess(parts: AccessParts): (place: string) => GithubAcces
     authorization: assertion.header,
     again: assertion.again,
     hints: {
-      credential: `Check "app" of the service: the id, and whether ${placeOf(credential.privateKey)} holds a key of that App.`,
+      credential: `Check "app" of the service: the id, and whether ${secretPlace(credential.privateKey)} holds a key of that App.`,
       denied: 'Check that the App is not suspended.',
       answer: 'Check "url" of the service, and what answers there.',
     },

@@ -3,6 +3,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { Folder } from '../../../test/kit/config.ts';
 import { githubService } from '../../../test/kit/github-service.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { apiOf } from './client.ts';
 import { deviceLabels } from './labels.ts';
@@ -76,12 +77,12 @@ it.each([
   ['agent: { folder: /nowhere/runner }', /agent\.folder: is \/nowhere\/runner, which is not there: no agent can start/],
   [rootly, /docker\.folder: is \/nowhere\/jobs, which is not there/],
 ])('warns of what sandboxes cannot mount: %s', async (service, message) => {
-  expect((await folder.check(config(`${app}, ${service}`, 'queue: acme'), { secrets: 'check' })).join('\n')).toMatch(message);
+  expect((await folder.check(config(`${app}, ${service}`, 'queue: acme'), { look: lookAtHost })).join('\n')).toMatch(message);
 });
 
 it('refuses strangers where it cannot be known whether the Engine is that of root', async () => {
   const open = `${app}, docker: { socket: /nowhere/docker.sock, folder: /srv/jobs }, public: run`;
-  expect((await folder.check(config(open, 'queue: acme'), { secrets: 'check' })).join('\n')).toMatch(
+  expect((await folder.check(config(open, 'queue: acme'), { look: lookAtHost })).join('\n')).toMatch(
     /^(?!.*warning).*hub\.docker: is set together with "public: run", but \/nowhere\/docker\.sock is not there.*; start that Engine/m,
   );
 });
@@ -98,7 +99,7 @@ it.runIf(process.getuid?.() === 0).each([
   const socket = folder.write('docker.sock', '');
   chownSync(socket, 4321, 4321);
   const service = `${app}, docker: { socket: ${socket}, folder: /srv }, forks: run`;
-  const found = (await folder.check(config(service, `queue: acme, ${pool}`), { secrets: 'check' })).join('\n');
+  const found = (await folder.check(config(service, `queue: acme, ${pool}`), { look: lookAtHost })).join('\n');
   expect(found).toMatch(/warning.*all rights of user 4321/);
   if (message === null) expect(found).not.toContain('pools.lab.user');
   else expect(found).toMatch(message);

@@ -25,10 +25,10 @@ import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 import { subdirectory } from '../../store/directory.ts';
+import { isReachable } from '../../system/file-server.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
 import { killGroup, listen } from '../../system/group.ts';
 import { jsonOf } from '../../system/json.ts';
-import { isReachable } from '../../system/real-path.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import type { OpenParts } from '../parts.ts';
 

@@ -3,7 +3,8 @@
 import { isOpenProcess } from '../../config/check-trust.ts';
 import type { Checking } from '../../config/checking.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { type AgentPackageConfig, clearTextHost } from '../../schema/service-keys.ts';
+import { clearTextHost } from '../../http/address.ts';
+import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 import { isBareName, namesProjects } from './trust.ts';
 
 /** What a pool needs whose service knows a job before there is an agent. `of`: whose pool it is, as `"service" is lab`. */

@@ -7,6 +7,15 @@ import type { StatusFlags } from '../status.ts';
 import { type Cli, configFile, failed, wrongOrFailed } from './options.ts';
 
 export function addDaemonCommands(program: Cli): void {
+  addUpAndDown(program);
+  addStatusAndTop(program);
+  addPlan(program);
+  addDoctorAndDashboard(program);
+  addPauses(program);
+  addHidden(program);
+}
+
+function addUpAndDown(program: Cli): void {
   program
     .command('up')
     .local()
@@ -37,7 +46,9 @@ Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of t
       const asks = [flags.end, flags.drain, flags.now, flags.leave].every((one) => one !== true);
       return (await import('../control.ts')).down(session, { how, grace, forget: flags.forget === true }, asks);
     });
+}
 
+function addStatusAndTop(program: Cli): void {
   program
     .command('status')
     .description('show what every slot is doing, problems first')
@@ -67,7 +78,9 @@ host; 2 wrong usage.`)
     .description('watch devices, pools, running jobs and the queue on one screen; q quits')
     .after('\nWithout a terminal, and with --json, it prints one picture and ends.')
     .does(failed, async (session) => (await import('../top.ts')).showTop(session));
+}
 
+function addPlan(program: Cli): void {
   program
     .command('plan')
     .description('compare the config that the daemon loaded with what exists')
@@ -90,7 +103,9 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
       },
       configFile,
     );
+}
 
+function addDoctorAndDashboard(program: Cli): void {
   program
     .command('doctor')
     .description('find problems of this host, and say what to do')
@@ -109,7 +124,9 @@ The link works once, and within a minute. Without "api" in the config, the dashb
   onejob dashboard --read-only --print
   ssh -L 7717:127.0.0.1:7717 gpuci                           from elsewhere, with "api: { listen: 127.0.0.1:7717 }" there`)
     .does(failed, async (session, flags: DashboardFlags) => (await import('../dashboard.ts')).showDashboard(session, flags));
+}
 
+function addPauses(program: Cli): void {
   for (const [what, description] of [
     ['pause', 'start nothing new until "resume", also after a restart; running jobs continue'],
     ['resume', 'end the pause with this reason, and a drain; exit code 1 while another reason remains'],
@@ -123,7 +140,9 @@ The link works once, and within a minute. Without "api" in the config, the dashb
       return what === 'resume' ? resumePools(session, pool ?? null, reason) : pausePools(session, what, pool ?? null, reason);
     });
   }
+}
 
+function addHidden(program: Cli): void {
   // Hidden, since only "--host" of another onejob starts it.
   program
     .command('relay', { hidden: true })

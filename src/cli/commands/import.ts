@@ -1,7 +1,8 @@
 /** `import`: its options and help. */
+import { join } from 'node:path';
 import { InvalidArgumentError } from 'commander';
-import type { HostRule } from '../../import/hosts.ts';
-import type { ImportFlags } from '../import-compose.ts';
+import type { HostRule, ImportFlags } from '../compose-import.ts';
+import { exitCodes } from '../exit.ts';
 import { type Cli, wrongOrFailed } from './options.ts';
 
 export function addImportCommands(program: Cli): void {
@@ -26,9 +27,12 @@ Examples:
 Agents that differ only by number, device and name become one pool. Standard error lists line by line what could not be
 carried over, and which agents were assigned to one host and why. No token is read or copied.
 Exit codes: 0, also when something was not carried over; 1 a file could not be read, or writing failed; 2 wrong usage.`)
-    .does(wrongOrFailed, async (session, dir: string, flags: ImportFlags) =>
-      (await import('../import-compose.ts')).importComposeFolder(session, dir, flags),
-    );
+    .does(wrongOrFailed, async (session, dir: string, flags: ImportFlags) => {
+      const { composeOnejob, loadComposeImport } = await import('../compose-import.ts');
+      const { importComposeFolder } = await loadComposeImport(join(import.meta.dirname, '..', '..', '..'));
+      const isWhole = await importComposeFolder(session, dir, flags, composeOnejob(session.context.environment));
+      return isWhole ? exitCodes.ok : exitCodes.failed;
+    });
 }
 
 function hostRule(text: string, before: readonly HostRule[] | undefined): HostRule[] {

@@ -54,9 +54,9 @@ ${ending}`)
     .does(wrongOrFailed, async (session, given: Omit<GlobalFlags, 'host'> & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
       const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
-      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init/steps.ts'), import('../init/ask.ts')]);
-      const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
-      return unlessInterrupted(session.output, () => run(session, flags, open));
+      const [{ InitFrame }, { unlessInterrupted }] = await Promise.all([import('../init/steps.ts'), import('../init/ask.ts')]);
+      const open: OpenFrame = (...asked) => new InitFrame(session, flags, service, token, asked);
+      return unlessInterrupted(session.output, () => run(flags, open));
     });
 }
 

@@ -11,7 +11,14 @@ import { type Cli, collect, integer, notRun, number, wrongOrFailed } from './opt
 
 export function addJobCommands(program: Cli): void {
   addRun(program);
+  addPrune(addList(program));
+  addWaitAndHistory(program);
+  addLogsAndArtifacts(program);
+  addCancelAndMove(program);
+  addHeldJobs(program);
+}
 
+function addList(program: Cli): Cli {
   const jobs = program
     .command('jobs')
     .description('list jobs that are waiting or running')
@@ -44,7 +51,10 @@ Examples:
   jobs.does(wrongOrFailed, async (session, job: string | undefined, flags: ListFlags) =>
     (await import('../jobs.ts')).listJobs(session, job ?? null, flags),
   );
+  return jobs;
+}
 
+function addPrune(jobs: Cli): void {
   jobs
     .command('prune')
     .description('delete jobs that ended, with their logs and artifacts, before "keep_jobs" does')
@@ -60,7 +70,9 @@ Examples:
       // "--json" and the like may come before "prune".
       (_, command) => (command as Cli).optsWithGlobals<GlobalFlags>(),
     );
+}
 
+function addWaitAndHistory(program: Cli): void {
   program
     .command('wait')
     .description('wait until jobs have ended, and exit as they did')
@@ -89,7 +101,9 @@ Examples:
   onejob history --by image --pool gpu
   onejob history --by day --image nvidia/cuda:12.6.2-runtime-ubuntu24.04 --json`)
     .does(wrongOrFailed, async (session, flags: HistoryFlags) => (await import('../history.ts')).showHistory(session, flags));
+}
 
+function addLogsAndArtifacts(program: Cli): void {
   program
     .command('logs')
     .description('show the output of a job, an agent, or the current agent of a slot')
@@ -127,7 +141,9 @@ Examples:
     .does(wrongOrFailed, async (session, job: string, flags: ArtifactsFlags) =>
       (await import('../artifacts.ts')).fetchArtifacts(session, job, flags),
     );
+}
 
+function addCancelAndMove(program: Cli): void {
   program
     .command('cancel')
     .description('cancel jobs; a waiting job never starts; jobs of a CI service must be cancelled there')
@@ -154,7 +170,9 @@ Examples:
     .does(wrongOrFailed, async (session, ids: string[], flags: MoveFlags) =>
       (await import('../jobs.ts')).moveJobs(session, ids, flags),
     );
+}
 
+function addHeldJobs(program: Cli): void {
   program
     .command('shell')
     .description('open a terminal in the files of a failed job, while its pool holds it (hold_failed)')

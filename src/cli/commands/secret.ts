@@ -6,7 +6,13 @@ const codes = 'Exit codes: 0; 1 if it failed, with the reason; 2 wrong usage.';
 
 export function addSecretCommands(program: Cli): void {
   const secret = program.command('secret').description('manage encrypted values for pipelines, and the keys that decrypt them');
+  addKeygen(secret);
+  addEncryptAndDecrypt(secret);
+  addRotate(secret);
+  addPins(secret);
+}
 
+function addKeygen(secret: Cli): void {
   secret
     .command('keygen')
     .local()
@@ -25,7 +31,9 @@ ${codes}`)
     .does(wrongOrFailed, async (session, file: string, flags: KeygenFlags) =>
       (await import('../secret.ts')).keygen(session, file, flags),
     );
+}
 
+function addEncryptAndDecrypt(secret: Cli): void {
   secret
     .command('encrypt')
     .local()
@@ -59,7 +67,9 @@ Examples:
 
 Standard output is exactly the value; standard error names its variable and pipelines. ${codes}`)
     .does(wrongOrFailed, async (session, flags: { key: string }) => (await import('../secret.ts')).decrypt(session, flags));
+}
 
+function addRotate(secret: Cli): void {
   secret
     .command('rotate')
     .local()
@@ -78,7 +88,9 @@ Values in the new format keep their variable and pipelines. Before you name a pi
 belong to it: the author of the text could have copied them from elsewhere.
 Exit codes: 0; 1 when a value was left unchanged, with its line and the reason; 2 wrong usage.`)
     .does(wrongOrFailed, async (session, flags: RotateFlags) => (await import('../secret.ts')).rotate(session, flags));
+}
 
+function addPins(secret: Cli): void {
   secret
     .command('pins')
     .description('list values in the old format that were used on this host, and which pipelines may use them')

@@ -16,6 +16,16 @@ export interface Question<T> {
   readonly read: (typed: string) => Reply<T> | Promise<Reply<T>>;
 }
 
+/** What an option of the command line says, else a question. */
+export interface Asked<T> extends Question<T> {
+  /** Without its hyphens. */
+  readonly option: string;
+  /** Its value in messages, such as `URL`; absent: without a terminal it need not be given. */
+  readonly needs?: string;
+  /** Checks the option before anything is asked. `read` may ask the service about it, too. */
+  readonly form?: (typed: string) => Reply<T>;
+}
+
 /** Somebody pressed Ctrl-C at a question. */
 export class Interrupted extends Error {}
 
@@ -30,7 +40,12 @@ export async function unlessInterrupted(output: Pick<Output, 'say'>, work: () =>
   }
 }
 
-export type Person = ReturnType<typeof openPerson>;
+export interface Person extends Disposable {
+  /** Aborted when the person leaves. */
+  readonly left: AbortSignal;
+  /** Asks until the answer is valid. @throws Interrupted; OnejobError E_USAGE when the person leaves otherwise */
+  ask<T>(question: Question<T>): Promise<T>;
+}
 
 /** Reads lines at a terminal. Shows nothing while `hidden` returns true. */
 export function openReader(input: Readable, output: Writable, hidden: () => boolean): Interface {
@@ -43,7 +58,7 @@ export function openReader(input: Readable, output: Writable, hidden: () => bool
   return createInterface({ input, output: shown, terminal: true, historySize: 0 });
 }
 
-export function openPerson(input: Readable, output: Writable) {
+export function openPerson(input: Readable, output: Writable): Person {
   let isHidden = false;
   const reader = openReader(input, output, () => isHidden);
   const lines = reader[Symbol.asyncIterator]();
@@ -64,10 +79,8 @@ export function openPerson(input: Readable, output: Writable) {
     return value;
   };
   return {
-    /** Aborted when the person leaves. */
     left: left.signal,
-    /** Asks until the answer is valid. @throws Interrupted; OnejobError E_USAGE when the person leaves otherwise */
-    async ask<T>({ text, usual, hidden = false, read }: Question<T>): Promise<T> {
+    async ask({ text, usual, hidden = false, read }) {
       for (;;) {
         const prompt = `${text}${usual === null || usual === '' ? '' : ` [${usual}]`}: `;
         reader.setPrompt(printable(prompt));

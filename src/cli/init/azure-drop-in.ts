@@ -60,7 +60,7 @@ export async function azure(session: Session, typed: AzureArguments, cards = loo
   const given: DropIn = { url, pool: typed.pool, agents: typed.agents, name, image: typed.image, poll, volumes, cards: shared };
 
   const instead = dropInConfig(given, token);
-  const { errors } = await checkConfig({ types, ...configSource(session), instead, secrets: 'skip' });
+  const { errors } = await checkConfig({ types, ...configSource(session), instead, look: null });
   if (errors.length > 0) throw configError(errors, null);
 
   if (token.kind === 'memory') output.say(`warning: ${onCommandLine}`);

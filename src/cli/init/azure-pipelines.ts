@@ -6,57 +6,60 @@ import { createCredential } from '../../ci/azure-pipelines/credential.ts';
 import { ofClock } from '../../ci/azure-pipelines/doctor.ts';
 import { azureUrlToKeep, parseAzureUrl } from '../../ci/azure-pipelines/url.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import type { Session } from '../session.ts';
-import type { Reply } from './ask.ts';
+import type { Asked, Reply } from './ask.ts';
 import { notChecked } from './kit.ts';
-import { type InitFlags, inYaml, type OpenFrame, settle } from './steps.ts';
+import { type InitFlags, inYaml, type OpenFrame } from './steps.ts';
 
-export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
-  const { url: givenUrl = null, pool: givenPool = null } = flags.own;
-  using frame = open([...(givenUrl === null ? ['--url URL'] : []), ...(givenPool === null ? ['--pool NAME'] : [])]);
-  const { settling, signal } = frame;
+const organisation: Asked<string> = {
+  option: 'url',
+  needs: 'URL',
+  text: 'Address of the organisation, such as https://dev.azure.com/acme',
+  usual: null,
+  read: readUrl,
+};
+const agentPool: Asked<string> = {
+  option: 'pool',
+  needs: 'NAME',
+  text: 'Name of the agent pool',
+  usual: null,
+  read: (name) => ({ value: name }),
+};
 
-  const url = await settle(settling, givenUrl, '--url', {
-    text: 'Address of the organisation, such as https://dev.azure.com/acme',
-    usual: null,
-    read: readUrl,
-  });
-  if (givenUrl !== null && url !== givenUrl.replace(/\/+$/, '')) output.say(`onejob uses ${url} from the address`);
+export async function initAzure({ own }: InitFlags, open: OpenFrame): Promise<number> {
+  using frame = open(organisation, agentPool);
+  const { signal, calling } = frame;
+  const url = await frame.settle(organisation);
+  if (own.url !== undefined && url !== own.url.replace(/\/+$/, '')) frame.say(`onejob uses ${url} from the address`);
   const { token, seen: look } = await frame.signIn({
     text: 'Personal access token',
     read: readToken,
     refusals: ['E_CI_CREDENTIAL'],
     async see(typed, from) {
-      if (!flags.check) return null;
-      const client = lookWith(url, typed, from, version);
+      const client = lookWith(url, typed, from, calling.version);
       try {
         const { user, skew } = await client.connection(signal);
-        output.say(`${url} accepts the token${user === null ? '' : ` of ${user}`}.`);
-        for (const { message, hint } of ofClock('', skew)) output.say(`${message} ${hint}`);
+        frame.say(`${url} accepts the token${user === null ? '' : ` of ${user}`}.`);
+        for (const { message, hint } of ofClock('', skew)) frame.say(`${message} ${hint}`);
         return client;
       } catch (error) {
-        output.say(notChecked(error, 'the token'));
+        frame.say(notChecked(error, 'the token'));
         return null;
       }
     },
   });
 
-  const pool = await settle(settling, givenPool, '--pool', {
-    text: 'Name of the agent pool',
-    usual: null,
+  const pool = await frame.settle({
+    ...agentPool,
     read: async (name) => {
       if (look === null) return { value: name };
       try {
-        for (const line of await checkPool(look, name, signal)) output.say(line);
-        return { value: name };
+        for (const line of await checkPool(look, name, signal)) frame.say(line);
       } catch (error) {
-        if (!hasCode(error, 'E_CI_POOL')) {
-          output.say(notChecked(error, 'the pool'));
-          return { value: name };
-        }
-        if (settling.person === null || givenPool !== null) throw error;
-        return { again: error.message };
+        if (!hasCode(error, 'E_CI_POOL')) frame.say(notChecked(error, 'the pool'));
+        else if (frame.asks(agentPool)) return { again: error.message };
+        else throw error;
       }
+      return { value: name };
     },
   });
 

@@ -9,6 +9,7 @@ import { type BuildkiteStandin, startBuildkite } from '../../../test/standins/bu
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import { checkConfig } from '../../config/load.ts';
 import { types } from '../types.ts';
 
@@ -50,7 +51,12 @@ async function init(args: readonly string[], answers?: readonly (readonly [RegEx
 }
 
 async function load() {
-  const { config, errors, warnings } = await checkConfig({ types, flags: { config: at('config.yml') }, env: emptyEnvironment() });
+  const { config, errors, warnings } = await checkConfig({
+    types,
+    look: lookAtHost,
+    flags: { config: at('config.yml') },
+    env: emptyEnvironment(),
+  });
   expect([...errors, ...warnings]).toEqual([]);
   return config;
 }

@@ -1,76 +1,73 @@
 /** `onejob init buildkite`: asks for a token and queue, and checks them at the service before it writes anything. */
 
 import { hasCode, OnejobError } from '../../base/errors.ts';
-import { createServiceApi, type ServiceApi, type TokenIdentity } from '../../ci/buildkite/api.ts';
+import { createServiceApi, type QueueCounts, type ServiceApi, type TokenIdentity } from '../../ci/buildkite/api.ts';
 import { howManyWait, ofClock, whatIs } from '../../ci/buildkite/doctor/doctor.ts';
 import { usualEndpoint } from '../../ci/buildkite/schema.ts';
-import { createOutbound } from '../../http/outbound.ts';
-import { systemClock } from '../../system/system-clock.ts';
-import type { Session } from '../session.ts';
-import type { Reply } from './ask.ts';
-import { notChecked } from './kit.ts';
-import { type InitFlags, inYaml, type OpenFrame, settle, taken } from './steps.ts';
+import type { Asked, Reply } from './ask.ts';
+import { notChecked, readCredential } from './kit.ts';
+import { type InitFlags, inYaml, type OpenFrame } from './steps.ts';
 
-const unseen: Seen = { identity: null, counts: null, lines: [] };
+const server: Asked<string> = { option: 'endpoint', text: '', usual: usualEndpoint, form: readEndpoint, read: readEndpoint };
+const key: Asked<string> = {
+  option: 'queue',
+  needs: 'QUEUE',
+  text: 'Queue that the agents take jobs from',
+  usual: 'default',
+  form: readQueue,
+  read: readQueue,
+};
 
-export async function initBuildkite({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
-  const { endpoint: givenEndpoint = usualEndpoint, queue: givenQueue = null } = flags.own;
-  // Checks options before it asks for a token.
-  const endpoint = taken('buildkite', '--endpoint', readEndpoint(givenEndpoint));
-  if (givenQueue !== null) taken('buildkite', '--queue', readQueue(givenQueue.trim()));
-  using frame = open(givenQueue === null && !flags.yes ? ['--queue QUEUE'] : []);
-  const { settling, signal } = frame;
-
-  const outbound = createOutbound(context.environment.proxies);
-  const api = createServiceApi({ endpoint, version, clock: systemClock, fetch: outbound.fetch });
-  try {
-    const { token, seen } = await frame.signIn({
-      text: 'Agent token',
-      read: readAgentToken,
-      refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED'],
-      async see(typed) {
-        const found = flags.check ? await seeToken(api, endpoint, typed, signal) : unseen;
-        for (const line of found.lines) output.say(line);
-        return found;
-      },
-    });
-    let doubted: string | null = null;
-    const queue = await settle(settling, givenQueue, '--queue', {
-      text: 'Queue that the agents take jobs from',
-      usual: seen.identity?.queue ?? 'default',
-      read(typed) {
-        const answer = readQueue(typed);
-        if (!('value' in answer)) return answer;
-        try {
-          const lines = seeQueue(seen, answer.value);
-          if (isStrange(seen, answer.value) && !flags.force && answer.value !== doubted) {
-            const said = lines.join(' ');
-            const hint = 'Name an existing queue with --queue, or use it anyway with --force.';
-            if (settling.person === null || givenQueue !== null || flags.yes) throw new OnejobError('E_USAGE', said, { hint });
-            doubted = answer.value;
-            return { again: `${said} Type it again to use it anyway.` };
-          }
-          for (const line of lines) output.say(line);
-          return answer;
-        } catch (error) {
-          if (settling.person === null || givenQueue !== null || !(error instanceof OnejobError) || error.code === 'E_USAGE')
-            throw error;
-          return { again: error.message };
+export async function initBuildkite(flags: InitFlags, open: OpenFrame): Promise<number> {
+  using frame = open(server, key);
+  // Nobody is asked for it: almost all use the same.
+  const endpoint = await frame.given(server);
+  const api = createServiceApi({ endpoint, ...frame.calling });
+  const { token, seen } = await frame.signIn({
+    text: 'Agent token',
+    read: readAgentToken,
+    refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED'],
+    async see(typed) {
+      const found = await seeToken(api, endpoint, typed, frame.signal);
+      for (const line of found.lines) frame.say(line);
+      return found;
+    },
+  });
+  const usual = seen?.identity?.queue ?? 'default';
+  const isTyped = frame.asks({ ...key, usual });
+  let doubted: string | null = null;
+  const queue = await frame.settle({
+    ...key,
+    usual,
+    read(typed) {
+      const answer = readQueue(typed);
+      if (!('value' in answer) || seen === null) return answer;
+      try {
+        const lines = seeQueue(seen, answer.value);
+        if (isStrange(seen, answer.value) && !flags.force && answer.value !== doubted) {
+          const said = lines.join(' ');
+          const hint = 'Name an existing queue with --queue, or use it anyway with --force.';
+          if (!isTyped) throw new OnejobError('E_USAGE', said, { hint });
+          doubted = answer.value;
+          return { again: `${said} Type it again to use it anyway.` };
         }
-      },
-    });
-    return await frame.finish({
-      token,
-      name: 'buildkite',
-      queue,
-      keys: (reference) => ({ token: reference, ...(endpoint !== usualEndpoint && { endpoint }) }),
-      // For repositories with SSH addresses; onejob adds what every checkout needs.
-      poolKeys: { image: { base: 'auto', packages: ['openssh-client'] } },
-      inPipeline: ['agents:', `  queue: ${inYaml(queue)}`],
-    });
-  } finally {
-    outbound.close();
-  }
+        for (const line of lines) frame.say(line);
+        return answer;
+      } catch (error) {
+        if (!isTyped || !(error instanceof OnejobError) || error.code === 'E_USAGE') throw error;
+        return { again: error.message };
+      }
+    },
+  });
+  return await frame.finish({
+    token,
+    name: 'buildkite',
+    queue,
+    keys: (reference) => ({ token: reference, ...(endpoint !== usualEndpoint && { endpoint }) }),
+    // For repositories with SSH addresses; onejob adds what every checkout needs.
+    poolKeys: { image: { base: 'auto', packages: ['openssh-client'] } },
+    inPipeline: ['agents:', `  queue: ${inYaml(queue)}`],
+  });
 }
 
 /** Other kinds of tokens, by their prefix (docs page `platform/security/tokens`). */
@@ -82,11 +79,10 @@ const others: readonly (readonly [string, string])[] = [
 ];
 
 function readAgentToken(typed: string): Reply<string> {
-  if (typed === '') return { again: 'It is empty.' };
-  if (!/^[\x21-\x7e]{8,4096}$/.test(typed))
-    return { again: 'The agent token is malformed: it is too short or contains whitespace.' };
+  const form = readCredential('agent token', 8)(typed);
+  if (!('value' in form)) return form;
   const other = others.find(([prefix]) => typed.startsWith(prefix))?.[1];
-  if (other === undefined) return { value: typed };
+  if (other === undefined) return form;
   return { again: `The token is ${other}; an agent token begins with bkct_ (Agents, the cluster, Agent Tokens).` };
 }
 
@@ -100,12 +96,17 @@ function readEndpoint(typed: string): Reply<string> {
   return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${usualEndpoint}.` };
 }
 
-type Seen = Awaited<ReturnType<typeof seeToken>>;
+/** What the service said with a token. */
+interface Seen {
+  /** null: the service was not reached, or does not say. */
+  readonly identity: TokenIdentity | null;
+  readonly counts: QueueCounts | null;
+  readonly lines: readonly string[];
+}
 
 /** An unreachable service is not an error. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
-async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal) {
+async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal): Promise<Seen> {
   const lines: string[] = [];
-  /** null: the service was not reached, or does not say. */
   let identity: TokenIdentity | null = null;
   try {
     const told = await api.identity(token, signal);

@@ -9,6 +9,7 @@ import { memoryGitea } from '../../../test/kit/gitea.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import { checkConfig } from '../../config/load.ts';
 import { types } from '../types.ts';
 
@@ -65,7 +66,12 @@ it('writes what it was told, once the server has said whose token it is and that
   });
   expect(stderr).toContain('The token may manage the runners of acme; there are 0.');
   expect(stdout + stderr + readFileSync(at('config.yml'), 'utf8')).not.toContain(token);
-  const { config, errors } = await checkConfig({ types, flags: { config: at('config.yml') }, env: emptyEnvironment() });
+  const { config, errors } = await checkConfig({
+    types,
+    look: lookAtHost,
+    flags: { config: at('config.yml') },
+    env: emptyEnvironment(),
+  });
   expect(errors).toEqual([]);
   expect(config).toMatchObject({
     services: [{ type: 'gitea', url, token: { path: at('token') } }],

@@ -9,6 +9,7 @@ import { testContext } from '../../../test/support/cli-context.ts';
 import { startGitHub } from '../../../test/support/github-server.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import { checkConfig } from '../../config/load.ts';
 import { types } from '../types.ts';
 
@@ -64,7 +65,7 @@ it('writes a config for the App, once GitHub has shown it the runners', async ()
   const written = readFileSync(at('config.yml'), 'utf8');
   expect(written).toContain(`id: ${github.app.id}`);
   expect(written).not.toContain('PRIVATE KEY');
-  const { errors } = await checkConfig({ types, flags: { config: at('config.yml') }, env: emptyEnvironment() });
+  const { errors } = await checkConfig({ types, look: lookAtHost, flags: { config: at('config.yml') }, env: emptyEnvironment() });
   expect(errors).toEqual([]);
 });
 

@@ -8,6 +8,7 @@ import { memoryGitlab, runnerToken } from '../../../test/kit/gitlab.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import { checkConfig } from '../../config/load.ts';
 import { types } from '../types.ts';
 
@@ -41,7 +42,12 @@ it('writes what it was told, once the server has accepted the token', async () =
   expect([code, said]).toEqual([0, expect.stringContaining(`${url} accepts the token, which is that of runner #12.`)]);
   expect(said + readFileSync(at('config.yml'), 'utf8')).not.toContain(runnerToken);
   expect(calls).toEqual(['POST /api/v4/runners/verify 200']);
-  const { config, errors } = await checkConfig({ types, flags: { config: at('config.yml') }, env: emptyEnvironment() });
+  const { config, errors } = await checkConfig({
+    types,
+    look: lookAtHost,
+    flags: { config: at('config.yml') },
+    env: emptyEnvironment(),
+  });
   expect(errors).toEqual([]);
   expect(config).toMatchObject({
     services: [{ type: 'gitlab', url, token: { path: at('token') } }],

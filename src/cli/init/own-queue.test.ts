@@ -7,6 +7,7 @@ import { card } from '../../../test/kit/images.ts';
 import { testContext } from '../../../test/support/cli-context.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { runCli } from '../../cli.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import { checkConfig } from '../../config/load.ts';
 import { type Starting, waysToStart } from '../service.ts';
 import { types } from '../types.ts';
@@ -35,7 +36,12 @@ describe('the config for the own queue', () => {
       return { code: await runCli({ ...context, environment }), stdout: stdout(), stderr: stderr() };
     };
     expect(await init()).toMatchObject({ code: 0, stdout: expect.stringContaining(`onejob up --config ${file}`) });
-    const { config, errors, warnings } = await checkConfig({ types, flags: { config: file }, env: emptyEnvironment() });
+    const { config, errors, warnings } = await checkConfig({
+      types,
+      look: lookAtHost,
+      flags: { config: file },
+      env: emptyEnvironment(),
+    });
     expect({ errors, warnings, pools: config.pools.map(({ name }) => name) }).toEqual({
       errors: [],
       warnings: [],

@@ -1,7 +1,6 @@
 /** What `onejob init` knows of each CI service: a new one is a line here, and a file that asks. */
 import { exampleUrl } from '../../ci/gitlab/schema.ts';
 import type { serviceTypes } from '../../ci/types.ts';
-import type { Session } from '../session.ts';
 import type { InitFlags, OpenFrame, TokenAsked } from './steps.ts';
 
 /** How `onejob init` asks about a service. */
@@ -16,7 +15,7 @@ export interface InitSteps {
   /** An example of its options. */
   readonly example: string;
   readonly hint: string;
-  run(session: Session, flags: InitFlags, open: OpenFrame): Promise<number>;
+  run(flags: InitFlags, open: OpenFrame): Promise<number>;
 }
 
 /** By type of service. The own queue has a command of its own. */

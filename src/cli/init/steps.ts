@@ -9,27 +9,32 @@ import { dirname, join, resolve } from 'node:path';
 import { stringify } from 'yaml';
 import { type ErrorCode, OnejobError } from '../../base/errors.ts';
 import type { Environment } from '../../config/environment.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import { checkConfig } from '../../config/load.ts';
 import type { Flags } from '../../config/paths.ts';
 import type { ServiceType } from '../../config/service-type.ts';
+import type { Clock } from '../../core/clock.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
+import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import { formatProblem } from '../../schema/problem.ts';
 import { checkSecret } from '../../schema/secret-reference.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { exitCodes, wrongUsage } from '../exit.ts';
 import { writePrivate } from '../private-file.ts';
 import { howToStart } from '../service.ts';
 import { configSource, type Session } from '../session.ts';
 import { countCards, lookAtCards, shareCards } from '../share-cards.ts';
 import { types } from '../types.ts';
-import { openPerson, type Person, type Question, type Reply } from './ask.ts';
+import { type Asked, openPerson, type Person, type Reply } from './ask.ts';
+import { notChecked } from './kit.ts';
 
-/** Options; null if not given. */
 /** The credential of a service: what it is, and the default name of its file next to the config. */
 export interface TokenAsked {
   readonly what: string;
   readonly file: string;
 }
 
+/** Options; null if not given. */
 export interface InitFlags {
   /** Options that only this service has. */
   readonly own: Readonly<Partial<Record<string, string>>>;
@@ -67,129 +72,207 @@ export interface FrameEnd {
 /** How often a token may be typed. */
 const mostTokens = 3;
 
-/** `missing`: options of this service that are required without a terminal, and were not given. */
-export type OpenFrame = (missing: readonly string[]) => ReturnType<typeof openFrame>;
+/** What must be right before anything is asked. */
+type AskedFirst = Pick<Asked<unknown>, 'option' | 'needs' | 'usual' | 'form'>;
 
-/** @throws OnejobError E_USAGE, E_SECRET, before a token is typed */
-export function openFrame(
-  session: Session,
-  flags: InitFlags,
-  { type, title }: Pick<ServiceType, 'type' | 'title'>,
-  { what, file: tokenName }: TokenAsked,
-  missing: readonly string[],
-) {
-  const { context, output } = session;
-  const stdin = context.stdin();
-  const isThere = stdin.isTTY === true && !output.json;
-  const config = configPlace(session.flags, context.environment);
-  if (!flags.force) refuseToOverwrite(config, '--config');
-  let tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
-  refuseUnknownFolders(session, [config, ...(flags.tokenFile === null ? [] : [tokenFile])]);
-  let hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
-  if (!isThere) {
-    const noFile = flags.tokenFile === null && !hasToken ? ['--token-file FILE'] : [];
-    const noAgents = flags.agents === null && !flags.yes ? ['--agents N (or --yes for the defaults)'] : [];
-    refuseWithout([...missing, ...noFile, ...noAgents], hasToken, tokenFile, what);
+/** `asked`: what the service will ask for. @throws OnejobError E_USAGE, E_SECRET, E_INIT_FILE, before a token is typed */
+export type OpenFrame = (...asked: AskedFirst[]) => InitFrame;
+
+/** What `init` of every service does in the same way. */
+export class InitFrame implements Disposable {
+  readonly #session: Session;
+  readonly #flags: InitFlags;
+  readonly #service: Pick<ServiceType, 'type' | 'title'>;
+  readonly #what: string;
+  readonly #person: Person | null;
+  readonly #config: string;
+  readonly #outbound: Outbound;
+  #tokenFile: string;
+  #hasToken: boolean;
+
+  constructor(
+    session: Session,
+    flags: InitFlags,
+    service: Pick<ServiceType, 'type' | 'title'>,
+    { what, file }: TokenAsked,
+    asked: readonly AskedFirst[],
+  ) {
+    this.#session = session;
+    this.#flags = flags;
+    this.#service = service;
+    this.#what = what;
+    const { context, output } = session;
+    for (const { option, form } of asked) {
+      const given = flags.own[option];
+      if (given !== undefined && form !== undefined) this.#taken(option, form(given.trim()));
+    }
+    const stdin = context.stdin();
+    const isThere = stdin.isTTY === true && !output.json;
+    this.#config = configPlace(session.flags, context.environment);
+    if (!flags.force) refuseToOverwrite(this.#config, '--config');
+    this.#tokenFile = flags.tokenFile === null ? join(dirname(this.#config), file) : resolve(context.cwd, flags.tokenFile);
+    refuseUnknownFolders(session, [this.#config, ...(flags.tokenFile === null ? [] : [this.#tokenFile])]);
+    this.#hasToken = existsSync(this.#tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
+    if (!isThere) this.#refuseWithout(asked);
+    if (flags.agents !== null) this.#taken('agents', readAgents(flags.agents.trim()));
+    if (flags.expires !== null) this.#taken('expires', readDay(flags.expires.trim()));
+    this.#outbound = createOutbound(context.environment.proxies);
+    this.#person = isThere ? openPerson(stdin, context.stderr) : null;
   }
-  if (flags.agents !== null) taken(type, '--agents', readAgents(flags.agents.trim()));
-  if (flags.expires !== null) taken(type, '--expires', readDay(flags.expires.trim()));
-  const person = isThere ? openPerson(stdin, context.stderr) : null;
-  const settling: Settling = { service: type, person, yes: flags.yes };
+
+  /** With what a client calls the service. */
+  get calling(): { readonly clock: Clock; readonly fetch: typeof fetch; readonly version: string } {
+    return { clock: systemClock, fetch: this.#outbound.fetch, version: this.#session.version };
+  }
+
+  /** Aborted when the person leaves. */
+  get signal(): AbortSignal {
+    return this.#person?.left ?? new AbortController().signal;
+  }
+
+  /** Whether a token will be asked for. */
+  get needsToken(): boolean {
+    return this.#person !== null && !this.#hasToken;
+  }
+
+  say(line: string): void {
+    this.#session.output.say(line);
+  }
+
+  /** Says what `ask` finds out with a token. A server that is away says nothing about it, so that it may be good. */
+  async sayFound(ask: () => Promise<string>): Promise<void> {
+    try {
+      this.say(await ask());
+    } catch (error) {
+      this.say(notChecked(error, 'the token'));
+    }
+  }
+
+  /** Whether a person will be asked. */
+  asks({ option, usual }: Pick<Asked<unknown>, 'option' | 'usual'>): boolean {
+    return this.#person !== null && this.#valueOf(option) === null && !(this.#flags.yes && usual !== null);
+  }
+
+  /** The value of an option, else the answer to a question, else the default. */
+  async settle<T>(asked: Asked<T>): Promise<T> {
+    return this.#person !== null && this.asks(asked) ? this.#person.ask(asked) : this.given(asked);
+  }
+
+  /** The value of an option, else the default. */
+  async given<T>({ option, usual, read }: Asked<T>): Promise<T> {
+    return this.#taken(option, await read((this.#valueOf(option) ?? usual ?? '').trim()));
+  }
 
   /** Asks for the file of a secret that nobody types, such as a private key. `text`: the question. */
-  async function askForFile(text: string): Promise<void> {
-    tokenFile = await settle(settling, null, '--token-file', {
+  async askForFile(text: string): Promise<void> {
+    const { cwd } = this.#session.context;
+    this.#tokenFile = await this.settle({
+      option: 'token-file',
       text,
       usual: null,
       read(typed) {
-        const path = resolve(context.cwd, typed);
+        const path = resolve(cwd, typed);
         return existsSync(path) ? { value: path } : { again: `${path} does not exist.` };
       },
     });
-    hasToken = true;
+    this.#hasToken = true;
   }
 
-  /** Uses the token of an existing file, else a typed one, which the service may refuse a few times. */
-  async function signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T }> {
-    if (hasToken) output.say(`using the token in ${tokenFile}`);
-    if (hasToken || person === null) {
-      const token = await tokenIn(tokenFile, read, what);
-      return { token, seen: await see(token, `file ${tokenFile}`) };
-    }
+  /** Uses the token of an existing file, else a typed one, which the service may refuse a few times. `seen`: null if it was not asked. */
+  async signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T | null }> {
+    const seen = async (token: string, from: string) => ({ token, seen: this.#flags.check ? await see(token, from) : null });
+    if (this.#hasToken) this.say(`using the token in ${this.#tokenFile}`);
+    if (this.#hasToken || this.#person === null)
+      return await seen(await tokenIn(this.#tokenFile, read, this.#what), `file ${this.#tokenFile}`);
     for (let tries = 1; ; tries++) {
-      const token = await person.ask({ text: `${text} (input is hidden)`, usual: null, hidden: true, read });
+      const token = await this.#person.ask({ text: `${text} (input is hidden)`, usual: null, hidden: true, read });
       try {
-        return { token, seen: await see(token, 'as it was typed') };
+        return await seen(token, 'as it was typed');
       } catch (error) {
         if (!(error instanceof OnejobError) || !refusals.includes(error.code) || tries === mostTokens) throw error;
-        output.say(error.message);
+        this.say(error.message);
       }
     }
   }
 
   /** Asks for the rest, and writes. `inPipeline`: lines of a pipeline that uses it. */
-  async function finish({ token, name, queue, keys, poolKeys, inPipeline }: FrameEnd): Promise<number> {
-    const inventory = await lookAtCards(session);
+  async finish({ token, name, queue, keys, poolKeys, inPipeline }: FrameEnd): Promise<number> {
+    const { type, title } = this.#service;
+    const inventory = await lookAtCards(this.#session);
     const count = countCards(inventory).cards;
-    const agents = await settle(settling, flags.agents, '--agents', {
+    const agents = await this.settle({
+      option: 'agents',
       text: count === 0 ? 'Number of agents' : `Number of agents, or per-device (this host has ${count} for jobs)`,
       usual: count === 0 ? '2' : 'per-device',
       read: readAgents,
     });
-    if (agents === 'per-device' && count === 0) output.say('this host has no card for jobs now: no agent starts until it has one');
-    const expires = await settle(settling, flags.expires, '--expires', {
+    if (agents === 'per-device' && count === 0) this.say('this host has no card for jobs now: no agent starts until it has one');
+    const expires = await this.settle({
+      option: 'expires',
       text: 'Last day of the token, such as 2027-05-01, to get a warning in time (empty: none, or unknown)',
       usual: '',
       read: readDay,
     });
-    if (!(await isWanted(settling, hasToken ? config : `${config} and ${tokenFile}`))) {
-      output.say('nothing was written');
+    const written = [this.#config, ...(this.#hasToken ? [] : [this.#tokenFile])] as const;
+    if (!(await this.#isWanted(written.join(' and ')))) {
+      this.say('nothing was written');
       return exitCodes.failed;
     }
-    const secret = { file: tokenFile, ...(expires !== null && { expires }) };
+    const secret = { file: this.#tokenFile, ...(expires !== null && { expires }) };
     const file = {
       services: { [name]: { type, ...keys(secret) } },
       pools: { [name]: { service: name, queue, agents, devices: devicesFor(agents, inventory), ...poolKeys } },
     };
     const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" prints the values in use.\n`;
-    if (!hasToken) writeFile(tokenFile, `${token}\n`);
-    writeFile(config, head + stringify(file, { lineWidth: 0 }));
+    if (!this.#hasToken) writeFile(this.#tokenFile, `${token}\n`);
+    writeFile(this.#config, head + stringify(file, { lineWidth: 0 }));
     const shown = ['', 'In a pipeline:', ...inPipeline.map((line) => `  ${line}`)];
-    const first = 'the first time it builds the image of the agents';
-    return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], first, shown);
+    return tellWritten(this.#session, written, 'the first time it builds the image of the agents', shown);
   }
 
-  return {
-    settling,
-    askForFile,
-    signIn,
-    finish,
-    /** Whether a token will be asked for. */
-    needsToken: person !== null && !hasToken,
-    /** Aborted when the person leaves. */
-    signal: person?.left ?? new AbortController().signal,
-    [Symbol.dispose]: () => person?.[Symbol.dispose](),
-  };
-}
+  [Symbol.dispose](): void {
+    this.#outbound.close();
+    this.#person?.[Symbol.dispose]();
+  }
 
-/** @throws OnejobError E_USAGE for an invalid option value */
-export function taken<T>(service: string, option: string, answer: Reply<T>): T {
-  if ('value' in answer) return answer.value;
-  throw wrongUsage(`Invalid value for ${option}. ${answer.again}`, `See "onejob init ${service} --help".`);
-}
+  #valueOf(option: string): string | null {
+    const { own, agents, expires } = this.#flags;
+    return option === 'agents' ? agents : option === 'expires' ? expires : (own[option] ?? null);
+  }
 
-/** `person`: null without a terminal. `yes`: defaults are used for what was not given. */
-export type Settling = { readonly service: string; readonly person: Person | null; readonly yes: boolean };
+  /** @throws OnejobError E_USAGE for an invalid option value */
+  #taken<T>(option: string, answer: Reply<T>): T {
+    if ('value' in answer) return answer.value;
+    throw wrongUsage(`Invalid value for --${option}. ${answer.again}`, `See "onejob init ${this.#service.type} --help".`);
+  }
 
-/** The value of an option, else the answer to a question, else the default. */
-export async function settle<T>(
-  { service, person, yes }: Settling,
-  given: string | null,
-  option: string,
-  question: Question<T>,
-): Promise<T> {
-  if (given === null && person !== null && !(yes && question.usual !== null)) return person.ask(question);
-  return taken(service, option, await question.read((given ?? question.usual ?? '').trim()));
+  /** Checks what is required without a terminal. @throws OnejobError E_USAGE, E_SECRET */
+  #refuseWithout(asked: readonly AskedFirst[]): void {
+    const { own, tokenFile, agents, yes } = this.#flags;
+    const missing = asked.flatMap(({ option, needs, usual }) =>
+      needs === undefined || own[option] !== undefined || (yes && usual !== null) ? [] : [`--${option} ${needs}`],
+    );
+    if (tokenFile === null && !this.#hasToken) missing.push('--token-file FILE');
+    if (agents === null && !yes) missing.push('--agents N (or --yes for the defaults)');
+    if (missing.length > 0) {
+      const message = `There is no terminal to ask on, and these are missing: ${missing.join(', ')}.`;
+      throw wrongUsage(message, 'Give them as options, or start onejob on a terminal.');
+    }
+    if (this.#hasToken) return;
+    throw new OnejobError('E_SECRET', `The token file ${this.#tokenFile} does not exist.`, {
+      hint: `Put ${this.#what} into it first: install -D -m 600 /dev/stdin ${this.#tokenFile}`,
+    });
+  }
+
+  /** Whether the files shall be written. */
+  async #isWanted(files: string): Promise<boolean> {
+    if (this.#person === null || this.#flags.yes) return true;
+    return this.#person.ask<boolean>({
+      text: `Write ${files}?`,
+      usual: 'yes',
+      read: (typed) => (/^(y|yes|n|no)$/i.test(typed) ? { value: /^y/i.test(typed) } : { again: 'Write yes or no.' }),
+    });
+  }
 }
 
 /** The token of an existing file. `what`: what the file must contain. @throws OnejobError E_SECRET */
@@ -199,18 +282,6 @@ async function tokenIn(path: string, read: (typed: string) => Reply<string>, wha
   if ('value' in found) return found.value;
   throw new OnejobError('E_SECRET', `Cannot use the token file ${path}: ${found.again}`, {
     hint: `Put only ${what} into it: install -m 600 /dev/stdin ${path}`,
-  });
-}
-
-/** Checks what is required without a terminal. `missing`: options that were not given. @throws OnejobError E_USAGE, E_SECRET */
-function refuseWithout(missing: readonly string[], hasToken: boolean, tokenFile: string, what: string): void {
-  if (missing.length > 0) {
-    const message = `There is no terminal to ask on, and these are missing: ${missing.join(', ')}.`;
-    throw wrongUsage(message, 'Give them as options, or start onejob on a terminal.');
-  }
-  if (hasToken) return;
-  throw new OnejobError('E_SECRET', `The token file ${tokenFile} does not exist.`, {
-    hint: `Put ${what} into it first: install -D -m 600 /dev/stdin ${tokenFile}`,
   });
 }
 
@@ -244,16 +315,6 @@ export function writeFile(path: string, text: string): void {
   writePrivate(path, text, { over: true, folders: true, refusal: { code: 'E_INIT_FILE', hint } });
 }
 
-/** Whether the files shall be written. */
-async function isWanted({ person, yes }: Settling, files: string): Promise<boolean> {
-  if (person === null || yes) return true;
-  return person.ask<boolean>({
-    text: `Write ${files}?`,
-    usual: 'yes',
-    read: (typed) => (/^(y|yes|n|no)$/i.test(typed) ? { value: /^y/i.test(typed) } : { again: 'Write yes or no.' }),
-  });
-}
-
 /** The option with which other commands find this config. */
 function configFlag({ flags }: Session): string {
   return flags.config === undefined ? '' : ` --config ${flags.config}`;
@@ -267,7 +328,12 @@ async function tellWritten(
   next: readonly string[],
 ): Promise<number> {
   const { output } = session;
-  const { errors, warnings } = await checkConfig({ types, ...configSource(session), flags: { config: written[0] } });
+  const { errors, warnings } = await checkConfig({
+    types,
+    ...configSource(session),
+    look: lookAtHost,
+    flags: { config: written[0] },
+  });
   for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
   const [start, does] = howToStart(session);
   const doctor = `onejob doctor${configFlag(session)}`;

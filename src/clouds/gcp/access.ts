@@ -5,10 +5,10 @@
 import { createPrivateKey, sign } from 'node:crypto';
 import { z } from 'zod';
 import { attempt, type ErrorOptions, OnejobError } from '../../base/errors.ts';
+import { clearTextHost } from '../../http/address.ts';
 import { type Answer, brief } from '../../http/exchange.ts';
 import { CloudError } from '../../ports/cloud.ts';
-import { placeOf, readSecret, type SecretReference } from '../../schema/secret-reference.ts';
-import { clearTextHost } from '../../schema/service-keys.ts';
+import { readSecret, type SecretReference, secretPlace } from '../../schema/secret-reference.ts';
 import { jsonOf } from '../../system/json.ts';
 import { askProgram, type Caller, type CloudParts } from '../kit/caller.ts';
 import { createHeld, type Lease } from '../kit/held.ts';
@@ -57,7 +57,7 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
   async function fromKey(reference: SecretReference, signal: AbortSignal): Promise<Lease<string>> {
     const { data: key } = keyFile.safeParse(jsonOf(await readSecret(reference, variables)));
     if (key === undefined)
-      throw refuse(`${placeOf(reference)} does not contain the key of a service account`, {
+      throw refuse(`${secretPlace(reference)} does not contain the key of a service account`, {
         hint: 'Create one with "gcloud iam service-accounts keys create", and put the whole file there.',
       });
     const { token_uri: url, client_email: email } = key;
@@ -124,7 +124,7 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
 }
 
 function nameOf(credential: GcpCredential, variables: CloudParts['variables']): string {
-  if (credential.kind === 'key') return `key in ${placeOf(credential.key)}`;
+  if (credential.kind === 'key') return `key in ${secretPlace(credential.key)}`;
   if (credential.kind === 'command') return `command ${credential.command[0]}`;
   if (credential.kind === 'metadata') return 'service account of this machine';
   const path = variables.GOOGLE_APPLICATION_CREDENTIALS ?? '';

@@ -1,8 +1,8 @@
 /** How a cloud of type `gcp` is written. */
 
+import { clearTextHost } from '../../http/address.ts';
 import { key } from '../../schema/key.ts';
 import { isWebAddress } from '../../schema/program-keys.ts';
-import { clearTextHost } from '../../schema/service-keys.ts';
 import type { Kinds } from '../../schema/strict.ts';
 import { credentials, deathDate, metadata } from '../kit/keys.ts';
 

@@ -1,6 +1,7 @@
 /** Keys of the config that several types of clouds have. */
+
+import { clearTextHost } from '../../http/address.ts';
 import { type Keys, key } from '../../schema/key.ts';
-import { clearTextHost } from '../../schema/service-keys.ts';
 import type { Kinds } from '../../schema/strict.ts';
 
 /** Without a slash at its end. Credentials go there. */

@@ -18,8 +18,8 @@ import { createConnections, oneAtATime } from '../../http/connections.ts';
 import { bytesOf } from '../../http/exchange.ts';
 import { addressText, listenAgain, whyNoPort } from '../../http/listen.ts';
 import { type Answering, answerAt, type Ports } from '../../http/ports.ts';
+import { isReachable } from '../../system/file-server.ts';
 import { jsonOf } from '../../system/json.ts';
-import { isReachable } from '../../system/real-path.ts';
 import type { MachineHandler } from './handler.ts';
 import { beatCall, early, hashOf, joinCall, plain, runName, stageCall, tunnelProtocol } from './protocol.ts';
 

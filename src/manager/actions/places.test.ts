@@ -3,8 +3,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Folder } from '../../../test/kit/config.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { lookAtPlaces } from '../../config/check-mounts.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { lookAtHost } from '../../config/host-look.ts';
 import type { Mount } from '../../ports/runtime.ts';
 import { createMountPlaces } from './places.ts';
 
@@ -29,7 +29,7 @@ async function places(agents: PoolConfig['agents'], ...hosts: string[]) {
   const pools = [{ name: 'p', agents, agentName: 'agent-{n}', hooks: null, plugins: null, recipe }] as unknown as PoolConfig[];
   const guarded = { stateDir: at('state'), socket: at('state', 'onejob.sock'), secrets: [] };
   const config = { ...guarded, host: 'gpu', pools };
-  return createMountPlaces({ ...config, places: await lookAtPlaces(config) });
+  return createMountPlaces({ ...config, places: await lookAtHost.places(config) });
 }
 function becomesLink(path: string, target: string): void {
   renameSync(path, `${path}.was`);
@@ -51,7 +51,7 @@ test('a volume whose folder became a link is not mounted, until it is put back',
 test('a link that is put in place of a volume after the config was checked is not mounted', async () => {
   using folder = new Folder();
   const pool = `{ service: own, runtime: docker, image: x, volumes: ["${at('open/one')}:/in"] }`;
-  const { config } = await folder.load(`pools: { p: ${pool} }`, { secrets: 'check' });
+  const { config } = await folder.load(`pools: { p: ${pool} }`, { look: lookAtHost });
   becomesLink(at('open/one'), '/etc');
   const { of } = createMountPlaces(config);
   await expect(of([mount(at('open/one'))])).rejects.toThrow('leads to /etc now');

@@ -8,7 +8,8 @@ import type { Environment } from '../../config/environment.ts';
 import type { Mount } from '../../ports/runtime.ts';
 import { mountChanged } from '../../runtimes/mounts.ts';
 import { isNamed } from '../../schema/volumes.ts';
-import { follow, type Look, lookAt } from '../../system/real-path.ts';
+import { type Look, lookAt } from '../../system/file-server.ts';
+import { follow } from '../../system/real-path.ts';
 
 export type MountPlaces = ReturnType<typeof createMountPlaces>;
 

@@ -6,7 +6,8 @@ import { formatDuration, formatSize } from '../../../base/units.ts';
 import { acceptedOutsiders } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { contains, whyNoStranger } from '../../../config/host-places.ts';
-import { isReachable, realOf } from '../../../system/real-path.ts';
+import { isReachable } from '../../../system/file-server.ts';
+import { realOf } from '../../../system/real-path.ts';
 import { saidOf } from '../../service-findings.ts';
 import type { DoctorParts } from './parts.ts';
 

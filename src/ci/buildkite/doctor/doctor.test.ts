@@ -11,6 +11,7 @@ import { OnejobError } from '../../../base/errors.ts';
 import type { Finding } from '../../../base/finding.ts';
 import { types } from '../../../cli/types.ts';
 import type { PoolConfig } from '../../../config/config.ts';
+import { lookAtHost } from '../../../config/host-look.ts';
 import { checkConfig } from '../../../config/load.ts';
 import { createOutbound } from '../../../http/outbound.ts';
 import { noProxies } from '../../../http/proxies.ts';
@@ -65,7 +66,7 @@ async function check(given: Given): Promise<Finding[]> {
   const path = join(dir.path, 'config.yml');
   const service = `{ type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${dir.path}/token }${given.service ?? ''} }`;
   writeFileSync(path, `state_dir: ${dir.path}/state\nservices: { bk: ${service} }\npools: ${given.pools}\n`);
-  const { config, errors } = await checkConfig({ types, flags: { config: path }, env: emptyEnvironment() });
+  const { config, errors } = await checkConfig({ types, look: lookAtHost, flags: { config: path }, env: emptyEnvironment() });
   expect(errors).toEqual([]);
   const [bk] = (config?.services ?? []) as BuildkiteServiceConfig[];
   const pools = config?.pools ?? [];

@@ -1,9 +1,8 @@
 /** Types of the import: Compose services, devices, remarks. And helpers to read values of Compose files. */
 
-import { formatSize } from '../base/units.ts';
-import { masked } from '../ci/kit/masked.ts';
-import { isMap } from '../schema/kinds.ts';
-import type { Path } from '../schema/problem.ts';
+import { formatSize } from '../../src/base/units.ts';
+import { masked } from '../../src/ci/kit/masked.ts';
+import type { Path } from '../../src/schema/problem.ts';
 
 /** Something that a person should know, with its place. */
 export interface Remark {
@@ -58,6 +57,10 @@ export const noComposeDevices: DeviceClaim = { by: 'none', vendor: 'nvidia', cou
 /** A value that can stand in a config. */
 export type Plain = string | number | boolean | readonly Plain[] | { readonly [key: string]: Plain };
 export type PlainMap = { readonly [key: string]: Plain };
+
+export function isMap(found: unknown): found is Record<string, unknown> {
+  return typeof found === 'object' && found !== null && !Array.isArray(found);
+}
 
 export function isPlainMap(value: Plain | undefined): value is PlainMap {
   return typeof value === 'object' && !Array.isArray(value);

@@ -1,11 +1,10 @@
 /** Groups agents by host. Pure. It is a guess from names and devices, which people see and can override with `--host NAME=GLOB`. */
 import { posix } from 'node:path';
-import { glob } from '../base/glob.ts';
+import { glob } from '../../src/base/glob.ts';
+import type { HostRule } from '../../src/cli/compose-import.ts';
 import { byNumber, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
 import type { Agent } from './service.ts';
-
-export type HostRule = { readonly name: string; readonly glob: string };
 
 export interface ComposeHost {
   readonly name: string;

@@ -3,11 +3,11 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parse } from 'yaml';
+import { composeOnejob, type HostRule } from '../../src/cli/compose-import.ts';
 import { types } from '../../src/cli/types.ts';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { type Checked, checkConfig } from '../../src/config/load.ts';
-import type { HostRule } from '../../src/import/hosts.ts';
-import { importCompose } from '../../src/import/import.ts';
+import { importCompose } from './import.ts';
 
 const noEnvironment = readEnvironment({ HOME: '/nonexistent' });
 
@@ -38,7 +38,7 @@ export interface Tried extends Imported {
 
 /** Imports a folder, writes what comes out beside it, and loads that as a daemon would. */
 export async function tryImport(root: string, rules: readonly HostRule[] = []): Promise<Tried> {
-  const found = await importCompose(root, rules, { env: noEnvironment, types });
+  const found = await importCompose(root, rules, composeOnejob(noEnvironment).errorsIn);
   const refused: string[] = [];
   for (const { name, config } of found.hosts) {
     const { errors } = await loadText(`${root}.${name}.yml`, config);
@@ -63,7 +63,7 @@ export async function tryImport(root: string, rules: readonly HostRule[] = []): 
 
 export async function loadText(path: string, text: string): Promise<Checked> {
   writeFileSync(path, text);
-  return checkConfig({ types, flags: { config: path }, env: noEnvironment, secrets: 'skip' });
+  return checkConfig({ types, flags: { config: path }, env: noEnvironment, look: null });
 }
 
 /** A Compose file of one plain agent; `more`: lines of its service, `command`: further words of its command. */

@@ -3,11 +3,11 @@
  * https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html,
  * https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, https://docs.docker.com/compose/how-tos/gpu-support/
  */
-import { isMap } from '../schema/kinds.ts';
 import {
   composeNumber,
   type DeviceClaim,
   insideContainer,
+  isMap,
   listOf,
   noComposeDevices,
   type Service,

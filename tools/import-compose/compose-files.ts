@@ -5,10 +5,19 @@
 import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument, type Scalar, visit } from 'yaml';
-import { attempt, codeOf, messageOf } from '../base/errors.ts';
-import { isMap } from '../schema/kinds.ts';
-import type { Path } from '../schema/problem.ts';
-import { byNumber, insideContainer, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
+import { attempt, codeOf, messageOf } from '../../src/base/errors.ts';
+import type { Path } from '../../src/schema/problem.ts';
+import {
+  byNumber,
+  insideContainer,
+  isMap,
+  looksSecret,
+  pairsOf,
+  type Remark,
+  type Service,
+  soundsSecret,
+  textOf,
+} from './agent.ts';
 import { type Agent, readService } from './service.ts';
 
 type ComposeFile = Readonly<NonNullable<ReturnType<typeof readCompose>>>;

@@ -1,12 +1,12 @@
 /** Image, volumes, limits and rights of a Compose service, as keys of a pool. */
 import { posix } from 'node:path';
-import { parseDuration } from '../base/units.ts';
-import { isMap } from '../schema/kinds.ts';
-import { parseVolume } from '../schema/volumes.ts';
+import { parseDuration } from '../../src/base/units.ts';
+import { parseVolume } from '../../src/schema/volumes.ts';
 import {
   composeNumber,
   composeSize,
   insideContainer,
+  isMap,
   isTrue,
   listOf,
   nameFrom,

@@ -1,33 +1,30 @@
-/** `onejob import compose`: reads a folder of Compose files, and writes or prints one config per host. Needs no daemon. */
+/**
+ * The tool's entry, which src/cli/compose-import.ts loads: reads a folder of Compose files, and writes or prints one config per host.
+ * Needs no daemon. Of onejob it may import types and pure functions, which the build copies; the rest of it is an argument.
+ */
 
 import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { messageOf, OnejobError } from '../base/errors.ts';
-import type { Remark } from '../import/agent.ts';
-import type { HostRule } from '../import/hosts.ts';
-import { importCompose } from '../import/import.ts';
-import { exitCodes } from './exit.ts';
-import type { Session } from './session.ts';
-import { printable } from './text.ts';
-import { types } from './types.ts';
+import { messageOf } from '../../src/base/errors.ts';
+import type { ComposeImport, ComposeOnejob } from '../../src/cli/compose-import.ts';
+import { printable } from '../../src/cli/text.ts';
+import type { Remark } from './agent.ts';
+import { importCompose } from './import.ts';
 
-export type ImportFlags = { readonly host?: readonly HostRule[]; readonly out?: string; readonly force?: boolean };
-
-/** 1 if something could not be read; the rest is imported. @throws OnejobError E_IMPORT when there is nothing to read, or a file would be overwritten */
-export async function importComposeFolder(session: Session, dir: string, flags: ImportFlags): Promise<number> {
+export const importComposeFolder: ComposeImport['importComposeFolder'] = async (session, dir, flags, onejob) => {
   const { host: rules = [], out, force = false } = flags;
   const { context, output } = session;
   const root = resolve(context.cwd, dir);
   if (!existsSync(root) || !statSync(root).isDirectory()) {
-    throw new OnejobError('E_IMPORT', `There is no folder ${root} to read Compose files from.`, {
+    throw onejob.failure(`There is no folder ${root} to read Compose files from.`, {
       hint: 'Type "onejob import compose DIR", where DIR contains one folder for each agent.',
     });
   }
-  const { files, unread, hosts: found, remarks } = await importCompose(root, rules, { env: context.environment, types });
+  const { files, unread, hosts: found, remarks } = await importCompose(root, rules, onejob.errorsIn);
   const target = out === undefined ? null : resolve(context.cwd, out);
   const hosts = found.map((host) => ({ ...host, written: target === null ? null : join(target, `${host.name}.yml`) }));
   const written = hosts.flatMap(({ written: path, config }) => (path === null ? [] : [{ path, config }]));
-  write(written, force);
+  write(written, force, onejob);
 
   if (output.json) await output.value({ files, unread, hosts, remarks });
   else {
@@ -46,21 +43,21 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
   }
   if (hosts.length > 0) {
     if (unread.length > 0) output.say(`could not read ${unread.map(printable).join(', ')}: agents may be missing`);
-    return unread.length > 0 ? exitCodes.failed : exitCodes.ok;
+    return unread.length === 0;
   }
   const some = `there ${files === 1 ? 'is one Compose file' : `are ${files} Compose files`} and no agent`;
   const count = files === 0 ? 'there is no Compose file' : some;
-  throw new OnejobError('E_IMPORT', `Cannot import anything from ${root}: ${count} in it that could be read.`, {
+  throw onejob.failure(`Cannot import anything from ${root}: ${count} in it that could be read.`, {
     hint: 'It reads docker-compose.yml, docker-compose.yaml, compose.yml and compose.yaml, in folders up to six deep.',
   });
-}
+};
 
 /** Writes all files or, if one exists, none. */
-function write(files: readonly { readonly path: string; readonly config: string }[], force: boolean): void {
+function write(files: readonly { readonly path: string; readonly config: string }[], force: boolean, onejob: ComposeOnejob): void {
   const there = files.map(({ path }) => path).filter((path) => existsSync(path));
   if (there.length > 0 && !force) {
     const what = there.length === 1 ? 'the existing file' : 'existing files';
-    throw new OnejobError('E_IMPORT', `Refusing to overwrite ${what}: ${there.join(', ')}.`, {
+    throw onejob.failure(`Refusing to overwrite ${what}: ${there.join(', ')}.`, {
       hint: 'Write to another folder with --out DIR, or overwrite with --force.',
     });
   }
@@ -69,7 +66,7 @@ function write(files: readonly { readonly path: string; readonly config: string 
       mkdirSync(join(path, '..'), { recursive: true });
       writeFileSync(path, config, { flag: force ? 'w' : 'wx' });
     } catch (error) {
-      throw new OnejobError('E_IMPORT', `Cannot write ${path}: ${messageOf(error)}.`, {
+      throw onejob.failure(`Cannot write ${path}: ${messageOf(error)}.`, {
         hint: 'Choose a folder that you can write to with --out DIR.',
         cause: error,
       });

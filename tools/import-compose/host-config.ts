@@ -2,11 +2,13 @@
 import { posix } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { parse } from 'yaml';
-import { buildkite } from '../ci/buildkite/type.ts';
 import { type DeviceClaim, isPlainMap, nameFrom, type Plain, type PlainMap, type Remark, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
 import type { ComposeHost } from './hosts.ts';
 import type { Agent } from './service.ts';
+
+/** The type of its services, and the usual name of one. */
+const buildkite = 'buildkite';
 
 export interface ComposePool {
   readonly name: string;
@@ -158,13 +160,13 @@ function servicesOf(agents: readonly Agent[]) {
   for (const [key, [first]] of groups) {
     const tokenFile = first?.tokenFile ?? usual;
     const endpoint = first?.endpoint ?? null;
-    const own = groups.size === 1 || tokenFile === null ? buildkite.type : nameOfToken(tokenFile);
+    const own = groups.size === 1 || tokenFile === null ? buildkite : nameOfToken(tokenFile);
     const name = unusedName(own, (one) => one in services);
     names.set(key, name);
     const token = { file: `/etc/onejob/${name}.token` };
-    services[name] = { type: buildkite.type, ...(endpoint === null ? {} : { endpoint }), token };
+    services[name] = { type: buildkite, ...(endpoint === null ? {} : { endpoint }), token };
   }
-  return { services, serviceOf: (agent: Agent) => names.get(keyOf(agent)) ?? buildkite.type };
+  return { services, serviceOf: (agent: Agent) => names.get(keyOf(agent)) ?? buildkite };
 }
 
 function nameOfToken(file: string): string {
@@ -173,7 +175,7 @@ function nameOfToken(file: string): string {
     .replace(/\.(env|txt|token)$/i, '')
     .replace(/^\./, '');
   const isUsual = /^(token|buildkite|agent|env)?$/i.test(base);
-  return nameFrom(isUsual ? posix.basename(posix.dirname(file)) : base, 24) || buildkite.type;
+  return nameFrom(isUsual ? posix.basename(posix.dirname(file)) : base, 24) || buildkite;
 }
 
 /** The key `devices` of a pool, without UUIDs, which come from all of its agents. */

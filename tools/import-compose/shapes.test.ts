@@ -2,9 +2,9 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { composeOf, type Tried, tryImport, writeFleet } from '../../test/kit/import.ts';
+import type { HostRule } from '../../src/cli/compose-import.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { HostRule } from './hosts.ts';
+import { composeOf, type Tried, tryImport, writeFleet } from './fleets.ts';
 
 let home: Scratch;
 beforeEach(() => {

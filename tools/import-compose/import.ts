@@ -2,28 +2,19 @@
  * From a folder of Compose files to one config per host. The result is checked as `config check` does: what the rules refuse is
  * left out and reported, so that the rest can be loaded.
  */
-import type { Environment } from '../config/environment.ts';
-import { interpret } from '../config/interpret.ts';
-import { checkConfig } from '../config/load.ts';
-import { parseSource } from '../config/source.ts';
-import type { Types } from '../config/types.ts';
-import { isMap } from '../schema/kinds.ts';
-import { place } from '../schema/problem.ts';
+import type { ComposeOnejob, HostRule } from '../../src/cli/compose-import.ts';
 import { byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
 import { readComposeFiles } from './compose-files.ts';
 import { claimsOf } from './devices.ts';
 import { type ComposePool, configText, type HostConfig, hostConfig, shared } from './host-config.ts';
-import { type ComposeHost, groupHosts, type HostRule } from './hosts.ts';
+import { type ComposeHost, groupHosts } from './hosts.ts';
 import type { Agent } from './service.ts';
 
-/** What a config is checked with. */
-interface Known {
-  readonly env: Environment;
-  readonly types: Types;
-}
+/** Finds what is wrong with the text of a config. */
+type Check = ComposeOnejob['errorsIn'];
 
 /** `root`: absolute path of the folder. Never throws for what is in it. `files`, `unread`: as `readComposeFiles` says. */
-export async function importCompose(root: string, rules: readonly HostRule[], known: Known) {
+export async function importCompose(root: string, rules: readonly HostRule[], errorsIn: Check) {
   const found = readComposeFiles(root);
   const remarks = [...found.remarks];
   const say = (level: Remark['level'], { file, line }: Pick<Remark, 'file' | 'line'>, message: string) =>
@@ -33,7 +24,7 @@ export async function importCompose(root: string, rules: readonly HostRule[], kn
   /** Hosts by name of agent: a service cannot tell two agents of one name apart. */
   const taken = new Map<string, string>();
   for (const host of groups) {
-    const config = await fitting(hostConfig(host, say), known, (pool, message) => {
+    const config = await fitting(hostConfig(host, say), errorsIn, (pool, message) => {
       const places = pool === null ? [{ file: `${host.name}.yml`, line: null }] : pool.agents;
       for (const place of places) say('warning', place, message);
     });
@@ -79,11 +70,11 @@ function sharedHeading(agents: readonly Agent[]): string[] {
 }
 
 /** The config without what the rules refuse. `tell`: reports what that was; the pool is null for other parts. */
-async function fitting(config: HostConfig, known: Known, tell: (pool: ComposePool | null, message: string) => void) {
+async function fitting(config: HostConfig, errorsIn: Check, tell: (pool: ComposePool | null, message: string) => void) {
   let left = config;
   for (;;) {
     const { services, pools }: HostConfig = left;
-    const problems = (await problemsOf(configText(left, []), known)).map(({ key, message }) => {
+    const problems = (await errorsIn(configText(left, []))).map(({ key, message }) => {
       const [top, name = '', ...path] = partsOf(key);
       const pool = (top === 'pools' && pools.find((one) => one.name === name)) || null;
       const keys = top === 'services' ? services[name] : pool?.keys;
@@ -111,14 +102,6 @@ function without(keys: PlainMap, [key = '', ...path]: readonly string[]): PlainM
   if (typeof value !== 'object' || !Object.hasOwn(value, path[0] ?? '')) return rest;
   const left = isPlainMap(value) ? without(value, path) : value.filter((_, at) => String(at) !== path[0]);
   return Object.keys(left).length === 0 ? rest : { ...keys, [key]: left };
-}
-
-async function problemsOf(text: string, { env, types }: Known) {
-  const source = parseSource('config', text);
-  const value = isMap(source.value) ? source.value : {};
-  const { written, problems } = interpret({ value, locate: () => place('config') }, types);
-  const { errors } = await checkConfig({ types, env, secrets: 'skip', instead: { name: 'config', written } });
-  return [...source.problems, ...problems, ...errors].filter(({ level }) => level === 'error');
 }
 
 /** Parts of `pools.lab.env."a b"` or `pools.lab.volumes[0]`. */

@@ -2,12 +2,13 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { composeOf, writeFleet } from '../../test/kit/import.ts';
+import { loadComposeImport } from '../../src/cli/compose-import.ts';
+import { runCli } from '../../src/cli.ts';
 import { testContext } from '../../test/support/cli-context.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { runCli } from '../cli.ts';
+import { composeOf, writeFleet } from './fleets.ts';
 
-const fixture = join(import.meta.dirname, '../../test/fixtures/compose-fleet');
+const fixture = join(import.meta.dirname, 'fixture');
 let home: Scratch;
 beforeEach(() => {
   home = scratch();
@@ -99,6 +100,20 @@ describe('import compose', () => {
     expect(stderr).toContain('could not read b.1/compose.yml, c.1/compose.yml: agents may be missing');
     const { unread } = JSON.parse((await onejob('import', 'compose', 'fleet', '--json')).stdout);
     expect(unread).toEqual(['b.1/compose.yml', 'c.1/compose.yml']);
+  });
+
+  test('an onejob without the tool says where it is', async () => {
+    await expect(loadComposeImport(home.path)).rejects.toMatchObject({
+      code: 'E_IMPORT',
+      message: expect.stringContaining(join(home.path, 'tools', 'import-compose')),
+      hint: expect.stringContaining('release archive'),
+    });
+  });
+
+  test('a release has it built, in the same folder', async () => {
+    writeFleet(home.path, { 'tools/import-compose/dist/index.js': 'export const importComposeFolder = () => "built";' });
+    const tool = await loadComposeImport(home.path);
+    expect(String(tool.importComposeFolder)).toContain('built');
   });
 
   test('exits with 1 for a missing folder, with 2 for an invalid rule', async () => {

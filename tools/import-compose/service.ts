@@ -1,11 +1,11 @@
 /** One service of a Compose file as one agent, with remarks. */
 import { posix } from 'node:path';
-import { isMap } from '../schema/kinds.ts';
-import type { Path } from '../schema/problem.ts';
+import type { Path } from '../../src/schema/problem.ts';
 import {
   composeNumber,
   filled,
   insideContainer,
+  isMap,
   listOf,
   looksSecret,
   nameFrom,

@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { stringify } from 'yaml';
-import { composeOf, tryImport, writeFleet } from '../../test/kit/import.ts';
 import { anyCharacter } from '../../test/support/any-character.ts';
 import { scratch } from '../../test/support/scratch.ts';
+import { composeOf, tryImport, writeFleet } from './fleets.ts';
 
 const odd = fc.oneof(
   fc.constantFrom<unknown>(

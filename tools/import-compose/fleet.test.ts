@@ -3,12 +3,12 @@ import { cpSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
-import { loadText, type Tried, tryImport } from '../../test/kit/import.ts';
+import { plannedAgents } from '../../src/cli/plan.ts';
+import { readRecording } from '../../src/gpu/recording.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { plannedAgents } from '../cli/plan.ts';
-import { readRecording } from '../gpu/recording.ts';
+import { loadText, type Tried, tryImport } from './fleets.ts';
 
-const fixture = join(import.meta.dirname, '../../test/fixtures/compose-fleet');
+const fixture = join(import.meta.dirname, 'fixture');
 const examples = join(import.meta.dirname, '../../examples/compose-fleet');
 let home: Scratch;
 let found: Tried;
