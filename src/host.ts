@@ -22,11 +22,11 @@ import { conditions, isOfHost, lineOf, stateOf } from './manager/conditions.ts';
 import { epollFindings } from './manager/epoll-watches.ts';
 import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
+import { keepChoosing } from './manager/loop/choose-again.ts';
 import { type Loop, openLoop } from './manager/loop/loop.ts';
-import { keepChoosing } from './manager/loop/observe.ts';
 import type { LoopParts } from './manager/loop/parts.ts';
 import type { Pool } from './manager/loop/pool.ts';
-import { createShutdown, foreignTo, forgetServices, tellLeft } from './manager/loop/shutdown.ts';
+import { foreignTo, forgetServices, Shutdown, tellLeft } from './manager/loop/shutdown.ts';
 import { createManager } from './manager/manager.ts';
 import { createMetrics } from './manager/metrics/metrics.ts';
 import { followServices, slotFacts } from './manager/services/ci-events.ts';
@@ -137,12 +137,12 @@ export async function openHost(given: HostParts) {
   machines = hasMachines && !temporary ? await openCloudHosts() : null;
   parts.defer(() => machines?.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
-  const shutdown = createShutdown({
+  const shutdown = new Shutdown({
     reconciler,
     log,
     clock,
     temporary,
-    unreachable: observer.unreachable,
+    unreachable: (runtime) => observer.unreachable(runtime),
     busy: () => queue.unfinished > 0,
     hurry: (why) => hurry.abort(why),
     forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, clock, log }, instead),

@@ -86,7 +86,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
       if (pool === undefined || !pool.mayStart(clock.now()) || reconciler.pause.any || reconciler.stopping) return null;
       const next = reconciler.slots.find((slot) => reconciler.poolOf(slot.key) === pool && isEmpty(slot));
       // It tries an image that has failed, and waits.
-      if (next !== undefined && pool.isOwnImageOnly(next.key, clock.now())) return null;
+      if (next !== undefined && pool.rollout.isOwnImageOnly(next.key, clock.now())) return null;
       const unused = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool && isUnused(slot)).length;
       return nextDemand(pool, unused);
     },

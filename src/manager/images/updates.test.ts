@@ -15,7 +15,7 @@ import type { Origin } from '../loop/image-rollout.ts';
 import { Pool, withoutDevices } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';
 import { planLines, poolViews, waitingReason } from '../status.ts';
-import { createFingerprints } from './fingerprints.ts';
+import { Fingerprints } from './fingerprints.ts';
 import { PoolImages } from './pool-images.ts';
 
 interface Options {
@@ -111,9 +111,9 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       },
       newAgent: () => `a${++agents}`,
       evidenceOf: (agent) => ends.get(agent) ?? null,
-      proved: ({ rollout: { wanted } }) => {
+      saveProved: (_, origin) => {
         if (written.fails) return false;
-        written.trusted = wanted;
+        written.trusted = origin;
         return true;
       },
     });
@@ -127,7 +127,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       agentPackage: async () => null,
       builder: () => Promise.reject(new Error('nothing is built here')),
     });
-    const fingerprints = createFingerprints({
+    const fingerprints = new Fingerprints({
       log: { info() {}, warn() {}, error() {} },
       reconciler,
       nameOf: (key: string) => key,
@@ -422,7 +422,7 @@ describe('a tag that moved', () => {
     const agent = it.brings(n);
     it.post(n, { kind: 'exited', agent, exit: { kind: 'code', code: 1 }, released: false });
     it.allReady();
-    expect([it.pool.rollout.canary, it.pool.rollout.backoff?.failures, it.pool.backoff]).toEqual([`p/${n}`, 1, null]);
+    expect([it.pool.rollout.isCanary(`p/${n}`), it.pool.rollout.backoff?.failures, it.pool.backoff]).toEqual([true, 1, null]);
     expect(it.images().slice(1)).toEqual(['sha256:one', 'sha256:one']);
   });
 });

@@ -14,19 +14,19 @@ import { slotNames } from '../../schema/template.ts';
 import { cachesFolder } from '../../schema/volumes.ts';
 import { agentEnded, evidenceOf, type OutcomeStore } from '../../verdict/outcomes.ts';
 import { createActionRunner } from '../actions/action-runner.ts';
-import { createExecutors } from '../actions/actions.ts';
+import { SlotActions } from '../actions/actions.ts';
 import { createMountPlaces } from '../actions/places.ts';
 import { createSandboxProbe } from '../actions/probe-sandbox.ts';
 import { Registrations } from '../actions/registrations.ts';
 import { hasEnded, isIdle, wantedCaches } from '../caches/cache-places.ts';
-import { createCaches } from '../caches/caches.ts';
+import { Caches } from '../caches/caches.ts';
 import { createDiskWatch } from '../caches/disk-watch.ts';
 import type { DeviceManager } from '../devices/device-manager.ts';
-import { createHeld } from '../held/held.ts';
-import { createFingerprints } from '../images/fingerprints.ts';
+import { HeldJobs } from '../held/held-jobs.ts';
+import { Fingerprints } from '../images/fingerprints.ts';
 import { openPoolImages } from '../images/pool-images.ts';
 import { createHolds } from './holds.ts';
-import { createObserver } from './observe.ts';
+import { Observer } from './observe.ts';
 import type { LoopParts } from './parts.ts';
 import { withoutDevices } from './pool.ts';
 import { Reconciler } from './reconciler.ts';
@@ -100,9 +100,7 @@ export async function openLoop(parts: LoopParts) {
     act: (key, action) => dispatcher.start(key, action),
     random: Math.random,
     evidenceOf: (agent) => evidenceOf(store, agent),
-    proved: ({ config: { name }, rollout: { wanted } }) => {
-      return wanted === null || writeProved(() => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
-    },
+    saveProved: (pool, origin) => writeProved(() => store.provedImages.save(pool, { ...origin, equipment: [...origin.equipment] })),
     replanning: (pool) => deviceManager?.registry.demanded(pool?.config.name ?? null),
     changed: (before, after) => {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
@@ -115,7 +113,7 @@ export async function openLoop(parts: LoopParts) {
     },
   });
 
-  const caches = createCaches({
+  const caches = new Caches({
     clock,
     log,
     nameOf,
@@ -124,7 +122,7 @@ export async function openLoop(parts: LoopParts) {
     mayTrim: (place) => isIdle(place, reconciler.slots, nameOf),
     minFree: config.diskMinFree,
   });
-  const fingerprints = createFingerprints({
+  const fingerprints = new Fingerprints({
     log,
     reconciler,
     nameOf,
@@ -151,7 +149,7 @@ export async function openLoop(parts: LoopParts) {
     if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
   };
   const mountPlaces = createMountPlaces(config, env);
-  const held = createHeld({
+  const held = new HeldJobs({
     clock,
     log,
     pools,
@@ -166,7 +164,7 @@ export async function openLoop(parts: LoopParts) {
     isInSlot: (agent) => reconciler.placeOf(agent) !== undefined,
     changed: (job) => parts.heldChanged?.(job),
   });
-  const observer = createObserver({
+  const observer = new Observer({
     clock,
     log,
     followers,
@@ -194,7 +192,7 @@ export async function openLoop(parts: LoopParts) {
         seconds: ms / 1000,
         reason: toFailure(error).message,
       }),
-    executors: createExecutors({
+    executors: new SlotActions({
       clock,
       followers,
       registrations,
