@@ -11,22 +11,7 @@ import type { Log } from '../../base/log.ts';
 import type { Backoff } from '../../core/backoff.ts';
 import type { Clock, Timers } from '../../core/clock.ts';
 import type { Decision } from '../../core/decide.ts';
-import {
-  choose,
-  cleared,
-  failed,
-  forgiven,
-  isUnproved,
-  keepsOld,
-  lost,
-  lostIn,
-  noRollout,
-  observe,
-  provesAt,
-  type Rollout,
-  trust,
-  wish,
-} from '../../core/rollout.ts';
+import * as rollout from '../../core/rollout.ts';
 import type { AgentId, Change, Slot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Mount, Recipe } from '../../ports/runtime.ts';
@@ -104,7 +89,7 @@ const writeAgain = 1_000;
 export class ImageRollout {
   readonly #pool: RolloutPool;
   #attached: RolloutLoop | null = null;
-  #state: Rollout = noRollout;
+  #state: rollout.Rollout = rollout.noRollout;
   #trusted: Origin | null = null;
   #wanted: Origin | null = null;
   /** Fingerprints of sandboxes of the wanted origin, by group of slots: with `{name}` in a recipe each slot has its own. */
@@ -152,13 +137,13 @@ export class ImageRollout {
 
   /** The fingerprint that a standby of this slot needs now; null: unknown. */
   fingerprintOf(key: string): string | null {
-    const known = keepsOld(this.#state, key) ? this.#old : this.#current;
+    const known = rollout.keepsOld(this.#state, key) ? this.#old : this.#current;
     return known.get(this.#groupOf(key)) ?? null;
   }
 
   /** What this slot's sandboxes are made from while another slot tries something new; null: from what is wanted. */
   oldOrigin(key: string): Origin | null {
-    return keepsOld(this.#state, key) ? this.#trusted : null;
+    return rollout.keepsOld(this.#state, key) ? this.#trusted : null;
   }
 
   /** Whether a trial lets the slot have no sandbox of the pool's image at `now` (core clock, ms). */
@@ -166,18 +151,18 @@ export class ImageRollout {
     const { backoff } = this.#state;
     if (this.isCanary(key)) return backoff !== null && now < backoff.until;
     // What cannot be made any more is waited for, not replaced by what has not proved itself.
-    return keepsOld(this.#state, key) && this.fingerprintOf(key) === null;
+    return rollout.keepsOld(this.#state, key) && this.fingerprintOf(key) === null;
   }
 
   /** Whether this step of a slot loses the job of an agent with a new image. */
   losesJob(key: string, changes: readonly Change[]): boolean {
-    return this.isCanary(key) && lostIn(this.#state, changes) !== null;
+    return this.isCanary(key) && rollout.lostIn(this.#state, changes) !== null;
   }
 
   /** What an earlier manager has stored. */
   restore(trusted: Origin): void {
     this.#trusted = trusted;
-    this.#state = { ...noRollout, trusted: markOf(trusted) };
+    this.#state = { ...rollout.noRollout, trusted: markOf(trusted) };
   }
 
   /** Whether it knows the fingerprint of a sandbox of this slot with what is wanted. */
@@ -197,7 +182,7 @@ export class ImageRollout {
 
   /** The canary tries again at once. */
   forgive(): void {
-    this.#state = forgiven(this.#state);
+    this.#state = rollout.forgiven(this.#state);
   }
 
   /** What there is was looked at. `origin`: what sandboxes are to be made from now; null: as before. */
@@ -205,7 +190,7 @@ export class ImageRollout {
     if (origin !== null) this.#wish(origin);
     for (const { key, fingerprint, old } of found) {
       const group = this.#groupOf(key);
-      if (isUnproved(this.#state) && this.#trusted !== null && old !== undefined) {
+      if (rollout.isUnproved(this.#state) && this.#trusted !== null && old !== undefined) {
         if (old === null) this.#old.delete(group);
         else this.#old.set(group, old);
       }
@@ -217,7 +202,7 @@ export class ImageRollout {
   /** A sandbox of the pool's image was made for this slot. `origin`: what it was made from; null: it does not say. */
   made(key: string, fingerprint: string, origin: Origin | null): void {
     // A slot that has begun before another one was to try it first brings nothing new.
-    if (origin !== null && keepsOld(this.#state, key)) return;
+    if (origin !== null && rollout.keepsOld(this.#state, key)) return;
     if (origin !== null) this.#wish(origin);
     this.learn(key, fingerprint);
     if (origin !== null) this.#choose(key);
@@ -236,12 +221,12 @@ export class ImageRollout {
 
   /** A step of one of the pool's slots was committed. */
   stepped(before: Slot, { slot: after, changes }: Decision): void {
-    if (!isUnproved(this.#state)) return;
-    const gone = lostIn(this.#state, changes);
+    if (!rollout.isUnproved(this.#state)) return;
+    const gone = rollout.lostIn(this.#state, changes);
     if (gone !== null) this.#loseJob(after.key, gone.agent, `its agent was lost: ${gone.reason}`);
-    for (const agent of cleared(this.#state, before, after)) {
+    for (const agent of rollout.cleared(this.#state, before, after)) {
       const evidence = this.#loop.evidenceOf?.(agent) ?? null;
-      if (evidence?.works === true) this.#isProved = isUnproved(this.#state);
+      if (evidence?.works === true) this.#isProved = rollout.isUnproved(this.#state);
       if (evidence?.works === false) this.#loseJob(after.key, agent, evidence.why);
     }
     this.#observe(after);
@@ -285,14 +270,14 @@ export class ImageRollout {
     const mark = markOf(origin);
     const known = this.#wanted;
     const isOtherDriver = this.#trusted !== null && this.#trusted.driver !== origin.driver;
-    const before: Rollout = isOtherDriver ? { ...this.#state, trusted: null } : this.#state;
+    const before: rollout.Rollout = isOtherDriver ? { ...this.#state, trusted: null } : this.#state;
     const wasProved = before.trusted !== null && before.wanted === before.trusted;
     if (isOtherDriver) this.#trusted = null;
     this.#wanted = origin;
     if (before !== this.#state || mark !== before.wanted) {
       this.#isProved = false;
-      this.#state = wish(before, mark);
-      const isTried = this.#trusted !== null && isUnproved(this.#state);
+      this.#state = rollout.wish(before, mark);
+      const isTried = this.#trusted !== null && rollout.isUnproved(this.#state);
       if (!isTried) this.#old.clear();
       else if (wasProved) {
         for (const [group, fingerprint] of this.#current) this.#old.set(group, fingerprint);
@@ -308,7 +293,7 @@ export class ImageRollout {
     const slots = this.#loop.slots();
     const { canary } = this.#state;
     const { able, standby } = this.#pool;
-    this.#state = choose(this.#state, slots, { able, first, standby, fingerprint: (key) => this.#wantedOf(key) });
+    this.#state = rollout.choose(this.#state, slots, { able, first, standby, fingerprint: (key) => this.#wantedOf(key) });
     for (const slot of slots) this.#observe(slot);
     if (this.#state.canary !== canary) this.#loop.replan();
     this.#check();
@@ -322,12 +307,12 @@ export class ImageRollout {
   /** Notes which agents of a slot are made from what is wanted. */
   #observe(slot: Slot): void {
     const { binds } = this.#pool.service.capabilities;
-    this.#state = observe(this.#state, slot, { binds, fingerprint: this.#wantedOf(slot.key), now: this.#loop.clock.now() });
+    this.#state = rollout.observe(this.#state, slot, { binds, fingerprint: this.#wantedOf(slot.key), now: this.#loop.clock.now() });
   }
 
   /** The job of an agent with a new image did not end by itself. */
   #loseJob(key: string, agent: AgentId, why: string): void {
-    this.#state = lost(this.#state, agent);
+    this.#state = rollout.lost(this.#state, agent);
     // A stop of onejob ends jobs: their images have no part in that.
     if (this.#loop.isStopping() || !this.isCanary(key)) return;
     this.#delay(key, { code: 'infrastructure', message: `its job did not end by itself: ${why}`, retry: true }, 'release');
@@ -338,7 +323,7 @@ export class ImageRollout {
     const { clock, log, random, timers, replan } = this.#loop;
     const pool = this.#pool.name;
     const now = clock.now();
-    const next = failed(this.#state, failure, stage, now, random());
+    const next = rollout.failed(this.#state, failure, stage, now, random());
     this.#state = next;
     const { failures, last, until } = next.backoff;
     const seconds = Math.round((until - now) / 1000);
@@ -360,7 +345,7 @@ export class ImageRollout {
       return;
     }
     const wasTried = this.isTrial;
-    this.#state = trust(this.#state);
+    this.#state = rollout.trust(this.#state);
     this.#trusted = this.#wanted;
     this.#isProved = false;
     this.#old.clear();
@@ -374,7 +359,7 @@ export class ImageRollout {
   get #provesAt(): number | null {
     // Without its id nothing could be made from it again.
     if (this.#wanted?.id == null) return null;
-    return this.#isProved ? 0 : provesAt(this.#state, this.canGoBack);
+    return this.#isProved ? 0 : rollout.provesAt(this.#state, this.canGoBack);
   }
 }
 
