@@ -2,7 +2,7 @@ import { constants } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { createClient } from './api/client.ts';
-import { startApi } from './api/server.ts';
+import { type ApiServer, startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
 import { checkListen, portFindings } from './api/web.ts';
 import { OnejobError, toFailure } from './base/errors.ts';
@@ -10,15 +10,17 @@ import { warning } from './base/finding.ts';
 import { fixedChanges } from './ci/types.ts';
 import type { DaemonOptions, ProcessControl } from './cli/context.ts';
 import { types } from './cli/types.ts';
-import { configChange, howToApply, howToFix, whenTemporary } from './config/changed.ts';
+import { configChange, howToApply, howToFix, type LoadedConfig, whenTemporary } from './config/changed.ts';
+import type { Config } from './config/config.ts';
 import type { Environment } from './config/environment.ts';
 import { lookAtHost } from './config/host-look.ts';
 import { listensOf } from './config/listens.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import type { ConfigService } from './contract/manager.ts';
-import { isEmpty } from './core/slot.ts';
-import { openHost } from './host.ts';
+import type { ApplyAnswer, ApplyRequest, DownRequest } from './contract/schema.ts';
+import { isEmpty, type Slot } from './core/slot.ts';
+import { type Host, openHost } from './host.ts';
 import { openPorts, type Ports } from './http/ports.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
 import { poolOf } from './manager/loop/pool.ts';
@@ -72,7 +74,7 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
   let proven: Loaded | null = null;
   for (;;) {
     try {
-      const next = await runManager(current, options, env, running);
+      const next = await runManager({ loading: current, options, env, running });
       if (next === null) return 0;
       [proven, current] = [current, next];
     } catch (error) {
@@ -99,37 +101,23 @@ interface Running {
   up(): void;
 }
 
-/** Returns the config to run with next; null if the daemon is to end. */
-async function runManager(
-  loading: Loaded,
-  options: DaemonOptions,
-  env: Environment,
-  { load, ports, hear, up }: Running,
-): Promise<Loaded | null> {
-  const { log, version, self, temporary } = options;
-  const { config, files, warnings } = loading;
-  for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
-  let loaded = { path: config.path, files, at: clock.wall() };
-  await using parts = new AsyncDisposableStack();
+/** What one manager runs with. */
+interface Setting {
+  readonly loading: Loaded;
+  readonly options: DaemonOptions;
+  readonly env: Environment;
+  readonly running: Running;
+}
 
-  const store = await openWhenFree(config.stateDir, {
-    temporary,
-    tellToLeave: async (socket) => createClient({ socket, version, patience: 5_000 }).down({ how: 'leave' }),
-  });
-  parts.defer(() => store.close());
-  const stored = storedSlots(store, clock);
-  const runtimes = await chooseRuntimes({
-    config,
-    clock,
-    env,
-    owner: store.owner,
-    stateDir: store.dir,
-    stored,
-    held: store.held.all(),
-  });
-  parts.defer(() => {
-    for (const runtime of runtimes.all) runtime.close?.();
-  });
+/** Returns the config to run with next; null if the daemon is to end. */
+async function runManager(setting: Setting): Promise<Loaded | null> {
+  const { loading, options, env, running } = setting;
+  const { log, version, self, temporary } = options;
+  const { config } = loading;
+  const { ports } = running;
+  for (const warning of loading.warnings) log.warn('config', { problem: formatProblem(warning) });
+  await using parts = new AsyncDisposableStack();
+  const { store, runtimes } = await openStore(setting, parts);
   const system = env.uid === 0 && !temporary;
   // The state directory is closed to others, so a shared socket is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
@@ -137,8 +125,7 @@ async function runManager(
   const listens = temporary ? [] : listensOf(config);
   ports.want(listens);
   const unheld = env.serviceManager === null ? [] : portFindings(listens, ports, env.uid !== 0);
-  let web: { readonly problem: string | null } | null = null;
-  const webProblems = (): string[] => (web?.problem == null ? [] : [web.problem]);
+  const applying = new Applying(setting);
   const host = await openHost({
     config,
     env,
@@ -148,76 +135,18 @@ async function runManager(
     log,
     ports,
     program: { version, self },
-    async configChanged() {
-      if (options.instead !== undefined) return null;
-      const found = findConfig(options, env, process.cwd());
-      const change = await configChange(loaded, found, clock.wall());
-      const next = () =>
-        load().then(
-          () => (options.temporary ? whenTemporary : howToApply),
-          () => howToFix(found),
-        );
-      return change === null ? null : `${change} ${await next()}`;
-    },
+    configChanged: () => applying.changed(),
     findings: () => [
       ...unheld,
       ...(system ? [socketFinding(socket)] : []),
-      ...webProblems().map((why) => warning('dashboard', why)),
+      ...applying.webProblems.map((why) => warning('dashboard', why)),
     ],
-    problems: webProblems,
+    problems: () => applying.webProblems,
   });
   parts.use(host);
-
-  let next: Loaded | null = null;
-  const applyConfig: ConfigService['applyConfig'] = async ({ dryRun }) => {
-    if (options.instead !== undefined || temporary) throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
-    // It loads the schema of the config, which a daemon without a file does not need.
-    const { differences } = await import('./config/difference.ts');
-    const read = await load();
-    const listen = read.config.api?.listen;
-    // The daemon would go on without the dashboard, so this is told before anything changes.
-    if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen) && !ports.has(listen))
-      await checkListen(listen, api.port);
-    const { decided } = host.shutdown;
-    if (decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
-    const moved = (['stateDir', 'socket'] as const).filter((key) => read.config[key] !== config[key]);
-    if (moved.length > 0) {
-      const hint = 'Type "onejob down --leave", and start the daemon again.';
-      throw new OnejobError('E_CONFIG', 'Cannot change "state_dir" or "socket" of a running daemon.', { hint });
-    }
-    for (const { service, key } of fixedChanges(config.services, read.config.services)) {
-      const busy = host.loop.reconciler.slots.filter((slot) => slot.service === service && !isEmpty(slot));
-      if (busy.length === 0) continue;
-      const pools = [...new Set(busy.map((slot) => poolOf(slot.key)))];
-      const hint = `Type "onejob drain ${pools[0]}", wait until its jobs have ended, then apply the config and type "onejob resume ${pools[0]}".`;
-      throw new OnejobError(
-        'E_CONFIG',
-        `Cannot change "${key}" of service ${service} while it has agents, in ${pools.join(', ')}.`,
-        { hint },
-      );
-    }
-    const changes = differences(config, read.config, types);
-    const about = { warnings: [...read.warnings], stranded: host.strandedWith(read.config) };
-    if (dryRun) return { applied: false, changes, ...about };
-    log.info('applying the config', { changes });
-    if (changes.length === 0) {
-      api.refresh();
-      loaded = { path: read.config.path, files: read.files, at: clock.wall() };
-    } else {
-      next = read;
-      hear(null);
-      host.shutdown.begin({ how: 'leave', grace: null, forget: false });
-    }
-    return { applied: changes.length > 0, changes, ...about };
-  };
-  const down: typeof host.manager.down = (request) => {
-    const hint = 'Try again in a second.';
-    if (next !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is applying a config.', { hint, retry: true });
-    host.manager.down(request);
-  };
   const api = await startApi({
-    config: { applyConfig },
-    manager: { ...host.manager, down },
+    config: applying,
+    manager: { ...host.manager, down: (request) => applying.down(request) },
     images: createImageDesk(host.loop.images, config.pools),
     secrets: createSecretPins({ store, clock }),
     metrics: host.metrics,
@@ -229,34 +158,162 @@ async function runManager(
     web: { config: temporary ? null : config.api, stateDir: store.dir, log, ports },
     onCall: (request, { user, role }) => log.info('request over TCP', { request, user, role }),
   });
-  web = api;
+  applying.connect(host, api);
   ports.closeUnused();
-  parts.defer(() => api.close({ reloads: next !== null }));
+  parts.defer(() => api.close({ reloads: applying.next !== null }));
   store.listens(socket);
   parts.defer(() => store.listens(null));
+  log.info('onejob is up', { version, pid: process.pid, socket, runtime: runtimes.best.name });
+  if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
+  running.hear(hearsOf(setting, host, applying));
+  parts.defer(() => running.hear(null));
+  await host.start();
+  running.up();
+  const how = await host.finish();
+  if (applying.next === null) log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
+  return applying.next;
+}
 
+/** The lock and the rows of the state directory, and the runtimes that pools use. `parts` closes them. */
+async function openStore({ loading: { config }, options: { temporary, version }, env }: Setting, parts: AsyncDisposableStack) {
+  const store = await openWhenFree(config.stateDir, {
+    temporary,
+    tellToLeave: async (socket) => createClient({ socket, version, patience: 5_000 }).down({ how: 'leave' }),
+  });
+  parts.defer(() => store.close());
+  const runtimes = await chooseRuntimes({
+    config,
+    clock,
+    env,
+    owner: store.owner,
+    stateDir: store.dir,
+    stored: storedSlots(store, clock),
+    held: store.held.all(),
+  });
+  parts.defer(() => {
+    for (const runtime of runtimes.all) runtime.close?.();
+  });
+  return { store, runtimes };
+}
+
+function hearsOf({ loading, options }: Setting, { loop, shutdown }: Host, applying: Applying): Hears {
+  const { log, onStop = loading.config.onStop } = options;
   let signals = 0;
-  const { onStop = config.onStop } = options;
   const stop = (): void => {
-    tellStop(host.loop.reconciler.slots, onStop, signals++ === 0, log);
-    host.shutdown.signal(onStop);
+    tellStop(loop.reconciler.slots, onStop, signals++ === 0, log);
+    shutdown.signal(onStop);
   };
   const hangup = (): void => {
     // Of a terminal that was closed, or of somebody who changed the config.
     if (options.reloads !== true) stop();
     else
-      applyConfig({ dryRun: false }).catch((error: unknown) => {
+      applying.applyConfig({ dryRun: false }).catch((error: unknown) => {
         const hint = 'the daemon keeps the config that it has';
         log.error('failed to apply the config', { reason: toFailure(error).message, hint });
       });
   };
-  log.info('onejob is up', { version, pid: process.pid, socket, runtime: runtimes.best.name });
-  if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
-  hear({ stop, hangup });
-  parts.defer(() => hear(null));
-  await host.start();
-  up();
-  const how = await host.finish();
-  if (next === null) log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
-  return next;
+  return { stop, hangup };
+}
+
+/** The config's files while a manager runs: whether they have changed, and what happens when they are applied. */
+class Applying implements ConfigService {
+  readonly #setting: Setting;
+  #loaded: LoadedConfig;
+  #open: { readonly host: Host; readonly api: ApiServer } | null = null;
+  #next: Loaded | null = null;
+
+  constructor(setting: Setting) {
+    this.#setting = setting;
+    this.#loaded = readNow(setting.loading);
+  }
+
+  /** Nothing is applied before the manager and its API are open. */
+  connect(host: Host, api: ApiServer): void {
+    this.#open = { host, api };
+  }
+
+  /** The config to run with next; null: this manager is to go on, or the daemon ends with it. */
+  get next(): Loaded | null {
+    return this.#next;
+  }
+
+  get webProblems(): string[] {
+    const problem = this.#open?.api.problem ?? null;
+    return problem === null ? [] : [problem];
+  }
+
+  /** A sentence that says that the files have changed since they were read; null if they have not. */
+  async changed(): Promise<string | null> {
+    const { options, env, running } = this.#setting;
+    if (options.instead !== undefined) return null;
+    const found = findConfig(options, env, process.cwd());
+    const change = await configChange(this.#loaded, found, clock.wall());
+    if (change === null) return null;
+    const what = await running.load().then(
+      () => (options.temporary ? whenTemporary : howToApply),
+      () => howToFix(found),
+    );
+    return `${change} ${what}`;
+  }
+
+  /** @throws OnejobError E_CONFIG, E_DAEMON_STOPPING: nothing has changed then */
+  async applyConfig({ dryRun }: ApplyRequest): Promise<ApplyAnswer> {
+    const { loading, options, running } = this.#setting;
+    const { config } = loading;
+    const open = this.#open;
+    if (options.instead !== undefined || options.temporary || open === null)
+      throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
+    const { host, api } = open;
+    // It loads the schema of the config, which a daemon without a file does not need.
+    const { differences } = await import('./config/difference.ts');
+    const read = await running.load();
+    const listen = read.config.api?.listen;
+    // The daemon would go on without the dashboard, so this is told before anything changes.
+    if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen) && !running.ports.has(listen))
+      await checkListen(listen, api.port);
+    if (host.shutdown.decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
+    refuseFixed(config, read.config, host.loop.reconciler.slots);
+    const changes = differences(config, read.config, types);
+    const about = { warnings: [...read.warnings], stranded: host.strandedWith(read.config) };
+    if (dryRun) return { applied: false, changes, ...about };
+    options.log.info('applying the config', { changes });
+    if (changes.length === 0) {
+      api.refresh();
+      this.#loaded = readNow(read);
+    } else {
+      this.#next = read;
+      running.hear(null);
+      host.shutdown.begin({ how: 'leave', grace: null, forget: false });
+    }
+    return { applied: changes.length > 0, changes, ...about };
+  }
+
+  /** As the manager does it, unless it makes way for another config. @throws OnejobError E_DAEMON_STOPPING */
+  down(request: DownRequest): void {
+    const hint = 'Try again in a second.';
+    if (this.#next !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is applying a config.', { hint, retry: true });
+    this.#open?.host.manager.down(request);
+  }
+}
+
+function readNow({ config, files }: Loaded): LoadedConfig {
+  return { path: config.path, files, at: clock.wall() };
+}
+
+/** Refuses changes that a running daemon cannot make. @throws OnejobError E_CONFIG */
+function refuseFixed(before: Config, after: Config, slots: readonly Slot[]): void {
+  const moved = (['stateDir', 'socket'] as const).filter((key) => after[key] !== before[key]);
+  if (moved.length > 0) {
+    const hint = 'Type "onejob down --leave", and start the daemon again.';
+    throw new OnejobError('E_CONFIG', 'Cannot change "state_dir" or "socket" of a running daemon.', { hint });
+  }
+  for (const { service, key } of fixedChanges(before.services, after.services)) {
+    const busy = slots.filter((slot) => slot.service === service && !isEmpty(slot));
+    if (busy.length === 0) continue;
+    const pools = [...new Set(busy.map((slot) => poolOf(slot.key)))];
+    const hint = `Type "onejob drain ${pools[0]}", wait until its jobs have ended, then apply the config and type "onejob resume ${pools[0]}".`;
+    throw new OnejobError('E_CONFIG', `Cannot change "${key}" of service ${service} while it has agents, in ${pools.join(', ')}.`, {
+      hint,
+    });
+  }
 }

@@ -6,33 +6,36 @@
 import type { Finding } from './base/finding.ts';
 import { createCiServices } from './ci/index.ts';
 import type { Job } from './ci/own-queue/job.ts';
+import type { OwnQueue } from './ci/own-queue/own-queue.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { CiParts, ThisOnejob } from './ci/parts.ts';
 import type { Config } from './config/config.ts';
 import { weakenedFindings } from './config/findings.ts';
-import { createChanges } from './contract/changes.ts';
+import { type Changes, createChanges } from './contract/changes.ts';
+import type { Manager } from './contract/manager.ts';
 import type { ToolRunner } from './gpu/run.ts';
 import type { Ports } from './http/ports.ts';
 import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
 import type { Machines } from './machines/open.ts';
-import { createStateRoom } from './manager/caches/state-room.ts';
+import { createStateRoom, type StateRoom } from './manager/caches/state-room.ts';
 import { causesOf } from './manager/causes.ts';
 import { conditions, isOfHost, lineOf, stateOf } from './manager/conditions.ts';
 import { epollFindings } from './manager/epoll-watches.ts';
-import { keepHouse } from './manager/housekeeping.ts';
+import { keepHouse, type SecretTrouble } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
+import { keepChoosing } from './manager/loop/choose-again.ts';
 import { type Loop, openLoop } from './manager/loop/loop.ts';
-import { keepChoosing } from './manager/loop/observe.ts';
 import type { LoopParts } from './manager/loop/parts.ts';
-import type { Pool } from './manager/loop/pool.ts';
-import { createShutdown, foreignTo, forgetServices, tellLeft } from './manager/loop/shutdown.ts';
-import { createManager } from './manager/manager.ts';
-import { createMetrics } from './manager/metrics/metrics.ts';
+import { foreignTo, forgetServices, Shutdown, tellLeft } from './manager/loop/shutdown.ts';
+import { createManager, type HostReport } from './manager/manager.ts';
+import { createMetrics, type Metrics } from './manager/metrics/metrics.ts';
+import type { ReadingParts } from './manager/metrics/readings.ts';
 import { followServices, slotFacts } from './manager/services/ci-events.ts';
 import { waitingReason } from './manager/status.ts';
 import { createNotices, type Notices } from './notices/notices.ts';
 import { send, targetOf } from './notices/send.ts';
+import type { CiService } from './ports/ci-service.ts';
 import { choiceNow } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 import { machinePlace } from './store/machine.ts';
@@ -55,31 +58,93 @@ export interface Outside extends Partial<Pick<CiParts, 'variables' | 'fetch' | '
   readonly runner?: ToolRunner;
 }
 
-export type Host = Awaited<ReturnType<typeof openHost>>;
+/** Problems with the config's secrets, and what is deleted when its time is over. */
+interface House {
+  readonly problems: readonly string[];
+  readonly troubles: readonly SecretTrouble[];
+  problemsOf(service: string): string[];
+  findings(): Promise<Finding[]>;
+  close(): void;
+}
+
+/** What a host consists of, in the order in which it is opened. */
+interface Opened {
+  readonly metrics: Metrics;
+  readonly services: {
+    readonly own: OwnQueue;
+    /** By the names that pools use; `own` is always there. */
+    readonly byName: ReadonlyMap<string, CiService>;
+    /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
+    endStrays(signal: AbortSignal): Promise<void>;
+  };
+  /** All services but the own queue. */
+  readonly others: readonly CiService[];
+  readonly changes: Changes;
+  readonly room: StateRoom;
+  /** Aborts when nobody waits any more for the artifacts and logs of ended jobs. */
+  readonly hurry: AbortController;
+  readonly loop: Loop;
+  readonly house: House;
+  /** null without `notify`, and for a temporary manager, which has somebody who waits for it. */
+  readonly notices: Notices | null;
+  /** Why services cannot serve pools of hosts; null: they can. */
+  readonly away: Map<string, string | null>;
+  readonly machines: Machines | null;
+  readonly shutdown: Shutdown;
+  readonly report: HostReport;
+  /** Resolved once everything was looked at, and what is wanted has begun. */
+  readonly started: PromiseWithResolvers<void>;
+  readonly manager: Manager;
+}
+
+/** An open manager. Disposing of it closes everything in reverse, and leaves what runs to the next manager. */
+export interface Host extends Pick<Opened, 'manager' | 'loop' | 'services' | 'shutdown' | 'metrics' | 'machines'>, AsyncDisposable {
+  /** Which waiting jobs would never start with another config, a line for each pool. */
+  strandedWith(other: Config): string[];
+  /** Looks at everything once, then lets the loop decide and act. */
+  start(): Promise<void>;
+  /** Runs until the manager has ended, and closes connections to services. */
+  finish(): Promise<'drain' | 'end' | 'leave'>;
+}
+
+/** A host of which these parts are open. Others may be asked for later, once something has begun: nothing begins before all is open. */
+type With<K extends keyof Opened> = Partial<Opened> & Pick<Opened, K>;
+type Base = 'metrics' | 'services' | 'others' | 'changes' | 'room' | 'hurry';
+type Upkeep = 'house' | 'notices' | 'away' | 'machines';
 
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH, E_BUG; everything is closed again then */
-export async function openHost(given: HostParts) {
-  const { config, env, store, runtimes, clock, log } = given;
-  const { temporary } = store;
-  const { runner, ...outside } = given.outside ?? {};
-  await using parts = new AsyncDisposableStack();
-  const reasonFor = (pool: string): string | null => machines?.waitsFor(pool) ?? waitingReason(loop.reconciler, pool);
-  // It reads what is made below.
+export async function openHost(given: HostParts): Promise<Host> {
+  await using stack = new AsyncDisposableStack();
+  const host: Partial<Opened> = {};
+  const based = Object.assign(host, await openServices(given, host, stack));
+  const looping = Object.assign(based, { loop: stack.use(await openHostLoop(given, based)) });
+  const kept = Object.assign(looping, await openUpkeep(given, looping, stack));
+  const parts: Opened = Object.assign(kept, openFaces(given, kept));
+  const watching = new AbortController();
+  stack.defer(() => watching.abort());
+  stack.defer(() => parts.loop.deviceManager?.close(true));
+  const opened = stack.move();
+  return {
+    ...parts,
+    strandedWith: (other) => strandedWith(parts.services.own, other),
+    start: () => start(given, parts, opened, watching.signal),
+    finish: () => finish(given, parts),
+    [Symbol.asyncDispose]: () => opened.disposeAsync(),
+  };
+}
+
+async function openServices(given: HostParts, host: Partial<Opened>, stack: AsyncDisposableStack): Promise<Pick<Opened, Base>> {
+  const { config, env, store, clock, log, ports } = given;
+  const { runner: _, ...outside } = given.outside ?? {};
   const metrics = createMetrics({
     clock,
     store,
     version: given.program.version,
     serviceNames: config.services.map(({ name }) => name),
-    problems: () => problems(),
-    state: () => ({
-      reconciler: loop.reconciler,
-      devices: loop.deviceManager,
-      services: elsewhere,
-      waitingSince: queue.waitingSince,
-      stranded: queue.stranded,
-    }),
+    problems: () => host.report?.problems() ?? [],
+    state: () => readingsOf(host),
   });
-  parts.defer(metrics.close);
+  stack.defer(metrics.close);
   const services = await createCiServices({
     // Machines in clouds have the slots of these pools; here they only show how many jobs wait.
     config: { ...config, pools: [...config.pools, ...config.hosts.flatMap((host) => host.pools)] },
@@ -87,31 +152,33 @@ export async function openHost(given: HostParts) {
     store,
     clock,
     log,
-    onejob: { ...given.program, temporary },
-    ports: given.ports,
+    onejob: { ...given.program, temporary: store.temporary },
+    ports,
     ...outside,
-    slots: { ...slotFacts(() => loop.reconciler, clock), reasonFor },
+    slots: {
+      ...slotFacts(() => open(host.loop).reconciler, clock),
+      reasonFor: (pool) => host.machines?.waitsFor(pool) ?? waitingReason(open(host.loop).reconciler, pool),
+    },
     called: metrics.called,
   });
   const queue = services.own;
-  let machines: Machines | null = null;
-  parts.defer(() => queue.close());
-
+  stack.defer(() => queue.close());
   const changes = createChanges();
-  parts.defer(queue.onChange(({ id }) => changes.mark(`job ${id}`)));
-  const hurry = new AbortController();
+  stack.defer(queue.onChange(({ id }) => changes.mark(`job ${id}`)));
+  const others = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const room = createStateRoom({ dir: store.dir, now: clock.now });
-  const loop: Loop = await openLoop({
-    config,
-    env,
-    store,
-    runtimes,
-    clock,
-    log,
-    runner,
+  return { metrics, services, others, changes, room, hurry: new AbortController() };
+}
+
+function openHostLoop(given: HostParts, host: With<Base>): Promise<Loop> {
+  const { config, store } = given;
+  const { changes, hurry, metrics, room, services } = host;
+  return openLoop({
+    ...given,
+    runner: given.outside?.runner,
     logs: createLogFolder(subdirectory(store.dir, 'logs'), { limit: config.logLimit, noRoom: room.noRoom }),
     services: services.byName,
-    end: { emptied: () => shutdown.look(), hurry: hurry.signal },
+    end: { emptied: () => host.shutdown?.look(), hurry: hurry.signal },
     heldChanged: (job) => changes.mark(`job ${job}`),
     changed: (before, after) => {
       changes.mark(`slot ${after.key}`);
@@ -121,51 +188,105 @@ export async function openHost(given: HostParts) {
       metrics.slotChanged(before, after);
     },
   });
-  parts.use(loop);
-  const { reconciler, observer, images, fingerprints, caches, deviceManager, held } = loop;
+}
 
-  const toTell = config.notify === null || temporary ? null : (await import('./http/outbound.ts')).createOutbound(env.proxies);
-  parts.defer(() => toTell?.close());
-  const house = await keepHouse({ clock, log, store, queue, config, caches, checked: () => notices?.look() });
-  parts.defer(() => house.close());
-  const notices = tellPeople();
-  parts.defer(() => notices?.close());
+async function openUpkeep(given: HostParts, host: With<Base | 'loop'>, stack: AsyncDisposableStack): Promise<Pick<Opened, Upkeep>> {
+  const { config, env, store, clock, log, outside = {} } = given;
+  const { loop, services } = host;
+  const queue = services.own;
+  const notify = store.temporary ? null : config.notify;
+  const toTell = notify === null ? null : (await import('./http/outbound.ts')).createOutbound(env.proxies);
+  stack.defer(() => toTell?.close());
+  let notices: Notices | null = null;
+  const checked = () => notices?.look();
+  const house = await keepHouse({ clock, log, store, queue, config, caches: loop.caches, checked });
+  stack.defer(() => house.close());
+  if (notify !== null && toTell !== null) {
+    const { reconciler, observer, deviceManager } = loop;
+    const sending = { notify, env, clock, fetch: outside.fetch ?? toTell.fetch, variables: outside.variables };
+    notices = createNotices({
+      clock,
+      log,
+      store,
+      host: config.host,
+      target: targetOf(notify),
+      see: () =>
+        causesOf({
+          reconciler,
+          observer,
+          deviceManager,
+          secrets: house.troubles,
+          stateDisk: host.room.problem(),
+          conditions: conditions(stateOf({ queue, reconciler, deviceManager })),
+        }),
+      send: (message, signal) => send(message, sending, signal),
+    });
+  }
+  stack.defer(() => notices?.close());
   const away = new Map(config.hosts.flatMap(({ pools }) => pools.map(({ name }) => [name, null as string | null] as const)));
   // Machines of hosts that the config no longer has still end, and so do their jobs.
   const isOnMachine = ({ progress: { agent } }: Job): boolean => agent !== null && machinePlace(agent) !== null;
   const hasMachines = config.hosts.length > 0 || store.machines.live().length > 0 || queue.elsewhere.open().some(isOnMachine);
-  machines = hasMachines && !temporary ? await openCloudHosts() : null;
-  parts.defer(() => machines?.close());
-  const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
-  const shutdown = createShutdown({
+  const machines = hasMachines && !store.temporary ? await openCloudHosts(given, host, away, stack) : null;
+  stack.defer(() => machines?.close());
+  return { house, notices, away, machines };
+}
+
+async function openCloudHosts(
+  { clock, config, env, log, outside = {}, ports, program, store }: HostParts,
+  host: With<Base | 'loop'>,
+  away: ReadonlyMap<string, string | null>,
+  stack: AsyncDisposableStack,
+): Promise<Machines> {
+  const [{ openMachines }, { createOutbound }] = await Promise.all([import('./machines/open.ts'), import('./http/outbound.ts')]);
+  const outbound = createOutbound(env.proxies);
+  stack.defer(() => outbound.close());
+  const { fetch = outbound.fetch, variables = process.env } = outside;
+  const { loop, services } = host;
+  return openMachines({
+    config,
+    store,
+    clock,
+    log,
+    fetch,
+    variables,
+    version: program.version,
+    own: {
+      queue: services.own,
+      logs: loop.followers,
+      history: store.history,
+      mayStart: () => host.shutdown?.decided === null && !loop.reconciler.pause.any,
+      recount: (pool) => countWaiting(config, services, host.machines, pool),
+    },
+    away,
+    ports,
+    services: [...services.byName.values()],
+  });
+}
+
+/** How the manager ends, and what it says of itself. */
+function openFaces(
+  given: HostParts,
+  host: With<Base | Upkeep | 'loop'>,
+): Pick<Opened, 'shutdown' | 'report' | 'started' | 'manager'> {
+  const { config, store, clock, log } = given;
+  const { loop, services, others, hurry, changes } = host;
+  const { reconciler, observer } = loop;
+  const queue = services.own;
+  const { temporary } = store;
+  const shutdown = new Shutdown({
     reconciler,
     log,
     clock,
     temporary,
-    unreachable: observer.unreachable,
+    unreachable: (runtime) => observer.unreachable(runtime),
     busy: () => queue.unfinished > 0,
     hurry: (why) => hurry.abort(why),
-    forget: (instead) => forgetServices({ services: elsewhere, registrations: store.registrations, clock, log }, instead),
+    forget: (instead) => forgetServices({ services: others, registrations: store.registrations, clock, log }, instead),
     ...foreignTo(queue, reconciler),
   });
-  const wrong = () => conditions(stateOf({ queue, reconciler, deviceManager }));
-  const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
-  const problems = (): string[] => [
-    ...[room.problem(), notices?.problem ?? null].filter((one) => one !== null),
-    ...observer.problems,
-    ...house.problems,
-    ...wrong().flatMap((one) => (isOfHost(one) ? [lineOf(one)] : [])),
-    ...(machines?.problems() ?? []),
-    ...(given.problems?.() ?? []),
-  ];
-  const notesOf = (pool: Pool): string[] => {
-    const { runtime, service } = pool.config;
-    const reason = runtime === null ? chosen().reason : null;
-    const how = [reason, pool.runtime.capabilities.weaker].filter((one) => one !== null);
-    const where = how.length === 0 ? [] : [how.join('. ').replace('.. ', '. ')];
-    return [...where, ...(pool.away === null ? [] : [pool.away]), ...house.problemsOf(service)];
-  };
   const started = Promise.withResolvers<void>();
+  const report = reportOf(given, host);
   const manager = createManager({
     clock,
     loop,
@@ -173,7 +294,7 @@ export async function openHost(given: HostParts) {
     queue,
     store,
     changes,
-    services: elsewhere,
+    services: others,
     facts: {
       version: given.program.version,
       pid: process.pid,
@@ -183,157 +304,151 @@ export async function openHost(given: HostParts) {
       hostName: config.host,
       temporary,
     },
-    host: {
-      chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
-      findings: () => [
-        ...given.findings(),
-        ...chosen().findings,
-        ...weakenedFindings(config),
-        ...epollFindings(config.pools, { best: runtimes.best.name, root: env.uid === 0 }),
-        ...fingerprints.findings(),
-        ...caches.findings(),
-        ...held.findings(),
-        ...(notices?.findings() ?? []),
-      ],
-      hostFindings: async (signal) => [
-        ...(await room.findings()),
-        ...(await house.findings()),
-        ...((await deviceManager?.doctor(signal)) ?? []),
-      ],
-      problems,
-      notesOf,
-      conditions: wrong,
-      configChanged: given.configChanged,
-      machines: machines?.service,
-    },
+    host: report,
     failed: (error) => log.error('failed to look for changes', { error }),
     started: started.promise,
   });
-  /** null without `notify`. A temporary manager has somebody who waits for it. */
-  function tellPeople(): Notices | null {
-    const { notify } = config;
-    if (notify === null || toTell === null) return null;
-    const sending = { notify, env, clock, fetch: outside.fetch ?? toTell.fetch, variables: outside.variables };
-    return createNotices({
-      clock,
-      log,
-      store,
-      host: config.host,
-      target: targetOf(notify),
-      see: () =>
-        causesOf({ reconciler, observer, deviceManager, secrets: house.troubles, stateDisk: room.problem(), conditions: wrong() }),
-      send: (message, signal) => send(message, sending, signal),
-    });
-  }
+  return { shutdown, report, started, manager };
+}
 
-  async function openCloudHosts() {
-    const [{ openMachines }, { createOutbound }] = await Promise.all([import('./machines/open.ts'), import('./http/outbound.ts')]);
-    const outbound = createOutbound(env.proxies);
-    parts.defer(() => outbound.close());
-    const { fetch = outbound.fetch, variables = process.env } = outside;
-    const { version } = given.program;
-    const mayStart = () => shutdown.decided === null && !loop.reconciler.pause.any;
-    const own = { queue, logs: loop.followers, history: store.history, mayStart, recount: countWaiting };
-    return openMachines({
-      config,
-      store,
-      clock,
-      log,
-      fetch,
-      variables,
-      version,
-      own,
-      away,
-      ports: given.ports,
-      services: [...services.byName.values()],
-    });
-  }
-  /** Tells how many jobs wait for machines of each host that has the pool; all hosts without one. */
-  function countWaiting(pool: string | null = null): void {
-    for (const { host, pools } of config.hosts) {
-      if (pool !== null && !pools.some(({ name }) => name === pool)) continue;
-      const jobs = pools.map(({ name, service }) => services.byName.get(service)?.waiting?.(name) ?? 0);
-      machines?.controller.setWaiting(
-        host,
-        jobs.reduce((sum, one) => sum + one, 0),
-      );
-    }
-  }
-
-  const watching = new AbortController();
-  parts.defer(() => watching.abort());
-  parts.defer(() => deviceManager?.close(true));
-
-  const opened = parts.move();
+/** What is known of the host as a whole. */
+function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostReport {
+  const { room, services, loop, house, notices, machines } = host;
+  const { config, env, runtimes } = given;
+  const { reconciler, observer, fingerprints, caches, deviceManager, held } = loop;
+  const wrong = () => conditions(stateOf({ queue: services.own, reconciler, deviceManager }));
+  const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
   return {
-    manager,
-    loop,
-    services,
-    shutdown,
-    metrics,
-    machines,
-    /** Which waiting jobs would never start with another config, a line for each pool. */
-    strandedWith(other: Config): string[] {
-      const ofHosts = other.hosts.flatMap((one) => one.pools);
-      const takers = [...other.pools, ...ofHosts].filter(({ service }) => service === queue.name);
-      const state = { queue: { ...queue.stranded(), pools: new Set(takers.map(({ name }) => name)) }, pools: [] };
-      return conditions(state).flatMap((one) => (one.kind === 'stranded jobs' ? [lineOf(one)] : []));
+    chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
+    findings: () => [
+      ...given.findings(),
+      ...chosen().findings,
+      ...weakenedFindings(config),
+      ...epollFindings(config.pools, { best: runtimes.best.name, root: env.uid === 0 }),
+      ...fingerprints.findings(),
+      ...caches.findings(),
+      ...held.findings(),
+      ...(notices?.findings() ?? []),
+    ],
+    hostFindings: async (signal) => [
+      ...(await room.findings()),
+      ...(await house.findings()),
+      ...((await deviceManager?.doctor(signal)) ?? []),
+    ],
+    problems: () => [
+      ...[room.problem(), notices?.problem ?? null].filter((one) => one !== null),
+      ...observer.problems,
+      ...house.problems,
+      ...wrong().flatMap((one) => (isOfHost(one) ? [lineOf(one)] : [])),
+      ...(machines?.problems() ?? []),
+      ...(given.problems?.() ?? []),
+    ],
+    notesOf(pool) {
+      const { runtime, service } = pool.config;
+      const reason = runtime === null ? chosen().reason : null;
+      const how = [reason, pool.runtime.capabilities.weaker].filter((one) => one !== null);
+      const where = how.length === 0 ? [] : [how.join('. ').replace('.. ', '. ')];
+      return [...where, ...(pool.away === null ? [] : [pool.away]), ...house.problemsOf(service)];
     },
-    /** Looks at everything once, then lets the loop decide and act. */
-    async start(): Promise<void> {
-      const demanded = (pool: string) => {
-        deviceManager?.registry.demandChanged(pool);
-        // A job that a machine takes now waits no more.
-        machines?.jobs?.look();
-        countWaiting(pool);
-      };
-      followServices(
-        new Set(services.byName.values()),
-        { reconciler, clock, log, demanded, away, outputTail: (agent) => outputTail(loop.followers.read(agent)) },
-        watching.signal,
-      );
-      // The queue drops a job right after it has reported its end.
-      queue.onChange((job) => {
-        const { pool } = job;
-        tellLost(job, log);
-        // The cancellation of a job that waited for devices lets the next one ask.
-        queueMicrotask(() => {
-          demanded(pool);
-          // It may have moved here from a pool of machines.
-          countWaiting();
-          shutdown.look();
-        });
-      });
-      await observer.start();
-      held.start();
-      // The next permanent daemon handles what a previous one left at services.
-      if (!temporary) void services.endStrays(watching.signal);
-      void deviceManager?.start();
-      countWaiting();
-      await machines?.start();
-      opened.defer(renewImages(images, { clock, log }));
-      caches.start();
-      // A temporary manager ends with its jobs, which were told where they run.
-      if (!temporary) opened.defer(keepChoosing({ clock, log, runtimes, reconciler, observer }));
-      reconciler.pause.release('starting');
-      reconciler.start();
-      started.resolve();
-      shutdown.look();
-      // What the previous manager could not send any more is not left waiting.
-      notices?.look();
-    },
-    /** Runs until the manager has ended, and closes connections to services. */
-    async finish(): Promise<'drain' | 'end' | 'leave'> {
-      const how = await shutdown.finished;
-      // Those who wait for a job's end are notified before the API is closed.
-      reconciler.flush();
-      if (how !== 'leave') await held.removeAll();
-      if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => observer.sweep(runtime)));
-      deviceManager?.close(how === 'leave');
-      await Promise.all(elsewhere.map((service) => service.close?.(how === 'leave')));
-      if (how !== 'leave') tellLeft({ registrations: store.registrations, log });
-      return how;
-    },
-    [Symbol.asyncDispose]: (): Promise<void> => opened.disposeAsync(),
+    conditions: wrong,
+    configChanged: given.configChanged,
+    machines: machines?.service,
   };
+}
+
+function readingsOf({ loop, others, services }: Partial<Opened>): ReadingParts {
+  const { reconciler, deviceManager: devices } = open(loop);
+  const { waitingSince, stranded } = open(services).own;
+  return { reconciler, devices, services: open(others), waitingSince, stranded };
+}
+
+function open<T>(part: T | undefined): T {
+  if (part === undefined) throw new RangeError('the host is not open yet');
+  return part;
+}
+
+/** Tells how many jobs wait for machines of each host that has the pool; all hosts without one. */
+function countWaiting(
+  { hosts }: Pick<Config, 'hosts'>,
+  { byName }: Pick<Opened['services'], 'byName'>,
+  machines: Machines | null | undefined,
+  pool?: string,
+): void {
+  for (const { host, pools } of hosts) {
+    if (pool !== undefined && !pools.some(({ name }) => name === pool)) continue;
+    const jobs = pools.map(({ name, service }) => byName.get(service)?.waiting?.(name) ?? 0);
+    const sum = jobs.reduce((all, one) => all + one, 0);
+    machines?.controller.setWaiting(host, sum);
+  }
+}
+
+function strandedWith(queue: OwnQueue, { hosts, pools }: Config): string[] {
+  const takers = [...pools, ...hosts.flatMap((one) => one.pools)].filter(({ service }) => service === queue.name);
+  const state = { queue: { ...queue.stranded(), pools: new Set(takers.map(({ name }) => name)) }, pools: [] };
+  return conditions(state).flatMap((one) => (one.kind === 'stranded jobs' ? [lineOf(one)] : []));
+}
+
+async function start(given: HostParts, parts: Opened, opened: AsyncDisposableStack, signal: AbortSignal): Promise<void> {
+  const { clock, config, log, runtimes, store } = given;
+  const { loop, services, machines, notices, shutdown, started } = parts;
+  const { reconciler, observer } = loop;
+  follow(given, parts, signal);
+  await observer.start();
+  loop.held.start();
+  // The next permanent daemon handles what a previous one left at services.
+  if (!store.temporary) void services.endStrays(signal);
+  void loop.deviceManager?.start();
+  countWaiting(config, services, machines);
+  await machines?.start();
+  opened.defer(renewImages(loop.images, { clock, log }));
+  loop.caches.start();
+  // A temporary manager ends with its jobs, which were told where they run.
+  if (!store.temporary) opened.defer(keepChoosing({ clock, log, runtimes, reconciler, observer }));
+  reconciler.pause.release('starting');
+  reconciler.start();
+  started.resolve();
+  shutdown.look();
+  // What the previous manager could not send any more is not left waiting.
+  notices?.look();
+}
+
+/** Hears services and the own queue. */
+function follow({ clock, config, log }: HostParts, parts: Opened, signal: AbortSignal): void {
+  const { loop, services, machines, shutdown, away } = parts;
+  const { reconciler, deviceManager, followers } = loop;
+  const demanded = (pool: string): void => {
+    deviceManager?.registry.demandChanged(pool);
+    // A job that a machine takes now waits no more.
+    machines?.jobs?.look();
+    countWaiting(config, services, machines, pool);
+  };
+  followServices(
+    new Set(services.byName.values()),
+    { reconciler, clock, log, demanded, away, outputTail: (agent) => outputTail(followers.read(agent)) },
+    signal,
+  );
+  // The queue drops a job right after it has reported its end.
+  services.own.onChange((job) => {
+    const { pool } = job;
+    tellLost(job, log);
+    // The cancellation of a job that waited for devices lets the next one ask.
+    queueMicrotask(() => {
+      demanded(pool);
+      // It may have moved here from a pool of machines.
+      countWaiting(config, services, machines);
+      shutdown.look();
+    });
+  });
+}
+
+async function finish({ log, runtimes, store }: HostParts, { loop, others, shutdown }: Opened): Promise<'drain' | 'end' | 'leave'> {
+  const how = await shutdown.finished;
+  // Those who wait for a job's end are notified before the API is closed.
+  loop.reconciler.flush();
+  if (how !== 'leave') await loop.held.removeAll();
+  if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => loop.observer.sweep(runtime)));
+  loop.deviceManager?.close(how === 'leave');
+  await Promise.all(others.map((service) => service.close?.(how === 'leave')));
+  if (how !== 'leave') tellLeft({ registrations: store.registrations, log });
+  return how;
 }

@@ -10,13 +10,13 @@ import { messageOf, OnejobError } from '../base/errors.ts';
 import type { DockerEnvironment } from '../config/environment.ts';
 import type { AgentPackage } from '../ports/ci-service.ts';
 import type { Recipe } from '../ports/runtime.ts';
-import { resolveEndpoint } from '../runtimes/engine/endpoint.ts';
-import { connectEngine } from '../runtimes/engine/engine.ts';
-import { createImages } from '../runtimes/engine/image.ts';
+import { type Endpoint, resolveEndpoint } from '../runtimes/engine/endpoint.ts';
+import { connectEngine, type Engine } from '../runtimes/engine/engine.ts';
+import { createImages, type Images } from '../runtimes/engine/image.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import type { BuiltImages } from './built.ts';
-import { type BuildCall, connectImageEngine, type ImageThere } from './engine.ts';
+import { type BuildCall, connectImageEngine, type ImageEngine, type ImageThere } from './engine.ts';
 import {
   type BuildPlan,
   basesOf,
@@ -55,48 +55,143 @@ interface BuilderParts {
   readonly warn?: PackageParts['warn'];
 }
 
-export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
+/** An image with the name that onejob gave it. */
+type NamedImage = ImageThere & { readonly reference: string };
+
+/** What would be built for a wish, and on what. No plan: the base is the image. */
+interface Prepared {
+  readonly plan: BuildPlan | null;
+  readonly base: { readonly reference: string; readonly id: string; readonly user: string } | null;
+  readonly agent: AgentPackage | null;
+}
 
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not call the Engine. */
-export async function createImageBuilder({ environment, owner, packages, built, warn }: BuilderParts) {
-  const endpoint = await resolveEndpoint(environment);
-  const [engine, images] = [connectImageEngine(endpoint), connectEngine(endpoint)];
-  const pulls = createImages(images, environment.config, systemClock.now);
-  const shared = createShared<string>();
-  const templates = readTemplates();
-  const own = `${imageLabels.owner}=${owner}`;
-  /** By recipe. */
-  const agents = new Map<string, AgentPackage>();
-  let platform: string | null = null;
+export async function createImageBuilder(parts: BuilderParts): Promise<ImageBuilder> {
+  return new ImageBuilder(parts, await resolveEndpoint(parts.environment));
+}
 
-  /** What would be built for a wish, and on what. No plan: the base is the image. */
-  const prepare = async (wish: ImageWish, progress: Progress, signal: AbortSignal) => {
+export class ImageBuilder {
+  readonly #parts: BuilderParts;
+  readonly #engine: ImageEngine;
+  readonly #images: Engine;
+  readonly #pulls: Images;
+  readonly #shared = createShared<string>();
+  readonly #templates = readTemplates();
+  /** Label of images of this installation. */
+  readonly #own: string;
+  /** By recipe. */
+  readonly #agents = new Map<string, AgentPackage>();
+  #platform: string | null = null;
+
+  constructor(parts: BuilderParts, endpoint: Endpoint) {
+    this.#parts = parts;
+    this.#engine = connectImageEngine(endpoint);
+    this.#images = connectEngine(endpoint);
+    this.#pulls = createImages(this.#images, parts.environment.config, systemClock.now);
+    this.#own = `${imageLabels.owner}=${parts.owner}`;
+  }
+
+  /** Whether it is still on the Engine as it was. */
+  async isThere({ reference, id }: Built, signal: AbortSignal): Promise<boolean> {
+    return (await this.#images.image(reference, signal))?.id === id;
+  }
+
+  /** The newest image built for this recipe, whatever was published since; null when there is none. It pulls nothing. */
+  async find(wish: ImageWish, signal: AbortSignal): Promise<Built | null> {
+    // A build reports why it cannot be read.
+    const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile).catch(() => undefined);
+    if (dockerfile === undefined) return null;
+    const recipe = recipeOf({ ...wish, dockerfile });
+    const made = await this.#engine.labelled([`${imageLabels.recipe}=${recipe}`], signal);
+    const newest = onlyNamed(made).find(({ id }) => this.#parts.built.has(id));
+    if (newest === undefined) return null;
+    const { reference, id, labels } = newest;
+    return { reference, id, agentVersion: labels[imageLabels.agentVersion] ?? null, pull: 'never' };
+  }
+
+  /** The image of this wish as things are now; built if it does not exist. @throws OnejobError */
+  async get(wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Built> {
+    const prepared = await this.#prepare(wish, progress, signal);
+    const { plan, base, agent } = prepared;
+    if (plan === null) {
+      if (base === null) throw new OnejobError('E_BUG', 'An image was asked for that rests on nothing.');
+      return { reference: base.reference, id: base.id, agentVersion: null, pull: wish.pull };
+    }
+    if (agent !== null) this.#agents.set(plan.recipe, agent);
+    const there = await this.#images.image(plan.reference, signal);
+    const id =
+      there !== null && this.#parts.built.has(there.id) && there.labels[imageLabels.hash] === plan.hash
+        ? there.id
+        : await this.#shared(plan.hash, (say, until) => this.#buildAll(plan, prepared, say, until), progress, signal);
+    return { reference: plan.reference, id, agentVersion: agent?.version ?? null, pull: 'never' };
+  }
+
+  /** Images that this installation has built, newest first; `containers` is the number of containers from each. */
+  async list(signal: AbortSignal): Promise<(NamedImage & { readonly containers: number })[]> {
+    const [made, used] = await Promise.all([this.#engine.labelled([this.#own], signal), this.#engine.inUse(signal)]);
+    return onlyNamed(made).map((image) => ({ ...image, containers: used.filter((id) => id === image.id).length }));
+  }
+
+  /** Removes own images without containers, except for those to `keep`, and incomplete builds; returns their references. */
+  async prune(keep: (image: ImageThere) => boolean, signal: AbortSignal): Promise<string[]> {
+    const engine = this.#engine;
+    const used = new Set(await engine.inUse(signal));
+    const unwanted = onlyNamed(await engine.labelled([this.#own], signal)).filter((image) => !keep(image) && !used.has(image.id));
+    const gone: string[] = [];
+    for (const { reference } of unwanted) if (await engine.remove(reference)) gone.push(reference);
+    this.#parts.built.keepOnly((await engine.labelled([this.#own], signal)).map(({ id }) => id));
+    // A running build has no name yet, either.
+    if (this.#shared.isBusy()) return gone;
+    const unfinished = (await engine.dangling([this.#own], signal)).filter(({ labels }) => labels[imageLabels.hash] === undefined);
+    for (const { id } of unfinished) await engine.remove(id);
+    return gone;
+  }
+
+  /** Hash of the config's recipe that it was built for; null without one. */
+  recipeOf({ labels }: ImageThere): string | null {
+    return labels[imageLabels.recipe] ?? null;
+  }
+
+  /** Removes packages that no wish needed at the last look. */
+  prunePackages(): Promise<void> {
+    return prunePackages(this.#parts.packages, [...this.#agents.values()]);
+  }
+
+  close(): void {
+    this.#engine.close();
+    this.#images.close();
+  }
+
+  async #prepare(wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Prepared> {
     const { type, base: reference, packages: names, pull } = wish;
+    const { owner, packages } = this.#parts;
     const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile);
     const bases = reference !== null ? [reference] : basesOf(dockerfile ?? '');
     // Pulled here and not by the build: with the credentials of this host, and before it is decided what to build.
     const found = [];
-    for (const image of bases) found.push({ reference: image, ...(await pulls.get({ image, pull } as Recipe, progress, signal)) });
-    platform ??= platformFor((await images.version(signal)).Arch);
-    let agent = await wish.agent(platform, signal);
+    for (const image of bases)
+      found.push({ reference: image, ...(await this.#pulls.get({ image, pull } as Recipe, progress, signal)) });
+    this.#platform ??= platformFor((await this.#images.version(signal)).Arch);
+    let agent = await wish.agent(this.#platform, signal);
     if (agent !== null && agent.sha256 === null && agent.from.startsWith('/')) {
       // For a file, its content counts, not its name.
       const { sha256 } = await getPackage(agent, { dir: packages }, () => {}, signal);
       agent = { ...agent, sha256 };
     }
     const ground = { bases: found.map(({ id }) => id), agent, owner };
-    const plan = buildPlan({ type, base: reference, packages: names, dockerfile }, ground, templates);
+    const plan = buildPlan({ type, base: reference, packages: names, dockerfile }, ground, this.#templates);
     const [base = null] = reference === null ? [] : found;
     return { plan, base, agent };
-  };
+  }
 
   /** Builds the layers one after the other. Only the last one, whose id is returned, gets the name. */
-  const buildAll = async (
+  async #buildAll(
     { reference, layers, labels }: BuildPlan,
-    { base, agent }: Pick<Awaited<ReturnType<typeof prepare>>, 'base' | 'agent'>,
+    { base, agent }: Prepared,
     progress: Progress,
     signal: AbortSignal,
-  ): Promise<string> => {
+  ): Promise<string> {
+    const { owner, packages, built, warn } = this.#parts;
     const needed = layers.some(({ what }) => what === 'agent') ? agent : null;
     const file = needed && (await getPackage(needed, { dir: packages, ...(warn && { warn }) }, progress, signal));
     let below = base === null ? null : { id: base.id, user: base.user };
@@ -112,82 +207,15 @@ export async function createImageBuilder({ environment, owner, packages, built, 
         labels: isLast ? labels : { [imageLabels.owner]: owner },
         context: buildContext(dockerfile, layer.what === 'agent' ? (file?.path ?? null) : null),
       };
-      const id = await engine.build(call, (step) => progress(`building the image${part}: ${step}`), signal);
-      const made = await images.image(id, signal);
+      const id = await this.#engine.build(call, (step) => progress(`building the image${part}: ${step}`), signal);
+      const made = await this.#images.image(id, signal);
       if (made === null) throw lost(reference);
       below = made;
     }
     if (below === null) throw lost(reference);
     built.add(below.id);
     return below.id;
-  };
-
-  return {
-    /** Whether it is still on the Engine as it was. */
-    isThere: async ({ reference, id }: Built, signal: AbortSignal): Promise<boolean> =>
-      (await images.image(reference, signal))?.id === id,
-
-    /** The newest image built for this recipe, whatever was published since; null when there is none. It pulls nothing. */
-    find: async (wish: ImageWish, signal: AbortSignal): Promise<Built | null> => {
-      // A build reports why it cannot be read.
-      const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile).catch(() => undefined);
-      if (dockerfile === undefined) return null;
-      const recipe = recipeOf({ ...wish, dockerfile });
-      const made = await engine.labelled([`${imageLabels.recipe}=${recipe}`], signal);
-      const newest = onlyNamed(made).find(({ id }) => built.has(id));
-      if (newest === undefined) return null;
-      const { reference, id, labels } = newest;
-      return { reference, id, agentVersion: labels[imageLabels.agentVersion] ?? null, pull: 'never' };
-    },
-
-    /** The image of this wish as things are now; built if it does not exist. @throws OnejobError */
-    get: async (wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Built> => {
-      const prepared = await prepare(wish, progress, signal);
-      const { plan, base, agent } = prepared;
-      if (plan === null) {
-        if (base === null) throw new OnejobError('E_BUG', 'An image was asked for that rests on nothing.');
-        return { reference: base.reference, id: base.id, agentVersion: null, pull: wish.pull };
-      }
-      if (agent !== null) agents.set(plan.recipe, agent);
-      const there = await images.image(plan.reference, signal);
-      const id =
-        there !== null && built.has(there.id) && there.labels[imageLabels.hash] === plan.hash
-          ? there.id
-          : await shared(plan.hash, (say, until) => buildAll(plan, prepared, say, until), progress, signal);
-      return { reference: plan.reference, id, agentVersion: agent?.version ?? null, pull: 'never' };
-    },
-
-    /** Images that this installation has built, newest first; `containers` is the number of containers from each. */
-    list: async (signal: AbortSignal) => {
-      const [made, used] = await Promise.all([engine.labelled([own], signal), engine.inUse(signal)]);
-      return onlyNamed(made).map((image) => ({ ...image, containers: used.filter((id) => id === image.id).length }));
-    },
-
-    /** Removes own images without containers, except for those to `keep`, and incomplete builds; returns their references. */
-    prune: async (keep: (image: ImageThere) => boolean, signal: AbortSignal): Promise<string[]> => {
-      const used = new Set(await engine.inUse(signal));
-      const unwanted = onlyNamed(await engine.labelled([own], signal)).filter((image) => !keep(image) && !used.has(image.id));
-      const gone: string[] = [];
-      for (const { reference } of unwanted) if (await engine.remove(reference)) gone.push(reference);
-      built.keepOnly((await engine.labelled([own], signal)).map(({ id }) => id));
-      // A running build has no name yet, either.
-      if (shared.isBusy()) return gone;
-      const unfinished = (await engine.dangling([own], signal)).filter(({ labels }) => labels[imageLabels.hash] === undefined);
-      for (const { id } of unfinished) await engine.remove(id);
-      return gone;
-    },
-
-    /** Hash of the config's recipe that it was built for; null without one. */
-    recipeOf: ({ labels }: ImageThere): string | null => labels[imageLabels.recipe] ?? null,
-
-    /** Removes packages that no wish needed at the last look. */
-    prunePackages: () => prunePackages(packages, [...agents.values()]),
-
-    close: () => {
-      engine.close();
-      images.close();
-    },
-  };
+  }
 }
 
 /** What the layer below passes to a layer's Dockerfile. Only the agent's has its own user. */
@@ -199,7 +227,7 @@ function on(below: { id: string; user: string } | null, what: Layer['what']): Re
 /**
  * Images with the name that onejob gave them, newest first: not incomplete ones, nor those built on one, which have its labels too.
  */
-function onlyNamed(images: readonly ImageThere[]): (ImageThere & { readonly reference: string })[] {
+function onlyNamed(images: readonly ImageThere[]): NamedImage[] {
   const byAge = images.toSorted((one, other) => other.created - one.created);
   return byAge.flatMap((image) => {
     const hash = image.labels[imageLabels.hash];

@@ -8,21 +8,25 @@ import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readdirSync, rmS
 import { join } from 'node:path';
 import { attempt } from '../base/errors.ts';
 
-export type BuiltImages = ReturnType<typeof openBuiltImages>;
+export interface BuiltImages {
+  has(id: string): boolean;
+  /** To be called before anything uses the image. A power cut that loses it costs one more build. */
+  add(id: string): void;
+  /** Forgets all but these, which are what is left on the Engine. */
+  keepOnly(ids: readonly string[]): void;
+}
 
-export function openBuiltImages(folder: string) {
+export function openBuiltImages(folder: string): BuiltImages {
   const fileOf = (id: string): string => join(folder, id.replaceAll(/[^\w]/g, '-'));
   return {
-    has: (id: string): boolean => existsSync(fileOf(id)),
-    /** To be called before anything uses the image. A power cut that loses it costs one more build. */
-    add(id: string): void {
+    has: (id) => existsSync(fileOf(id)),
+    add(id) {
       mkdirSync(folder, { recursive: true, mode: 0o700 });
       const fd = openSync(fileOf(id), 'w', 0o600);
       fsyncSync(fd);
       closeSync(fd);
     },
-    /** Forgets all but these, which are what is left on the Engine. */
-    keepOnly(ids: readonly string[]): void {
+    keepOnly(ids) {
       const kept = new Set(ids.map(fileOf));
       for (const name of attempt(() => readdirSync(folder)) ?? []) {
         if (!kept.has(join(folder, name))) rmSync(join(folder, name), { force: true });

@@ -91,10 +91,18 @@ export function rangeWords({ first, last }: Pick<CudaRange, 'first' | 'last'>): 
   return last === null ? `CUDA ${first} and newer` : `CUDA ${first} to ${last}`;
 }
 
-export type CardGroup = Readonly<ReturnType<typeof groupsOf>[number]>;
+export interface CardGroup {
+  readonly model: string;
+  readonly compute: string | null;
+  /** null: unknown which CUDA they support. */
+  readonly range: CudaRange | null;
+  /** UUIDs of the GPUs, including those of the instances among the devices. */
+  readonly gpus: ReadonlySet<string>;
+  readonly instances: number;
+}
 
 /** Equal devices together, so that eight equal cards are one step of an explanation. */
-export function groupsOf(devices: readonly Device[], tables: Tables) {
+export function groupsOf(devices: readonly Device[], tables: Tables): CardGroup[] {
   const groups = Map.groupBy(devices, ({ model, computeCapability, architecture }) =>
     JSON.stringify([model, computeCapability, architecture]),
   );
@@ -104,9 +112,7 @@ export function groupsOf(devices: readonly Device[], tables: Tables) {
     return {
       model: first.model,
       compute: first.computeCapability,
-      /** null: unknown which CUDA they support. */
       range: cudaRange(first, tables),
-      /** UUIDs of the GPUs, including those of the instances among the devices. */
       gpus: new Set(alike.map((each) => each.parent ?? each.uuid)),
       instances: alike.filter((each) => each.kind === 'mig').length,
     };

@@ -98,10 +98,16 @@ function tagWord(distribution: string): string {
   return word.replace(/^(rocky|oracle)(?=\d)/, '$1linux');
 }
 
-export type ChoiceStep = Readonly<ReturnType<typeof step>>;
-
 /** `rulesOut`: null when it rules nothing out. `verified`: false when it rests on an unconfirmed entry of the tables. */
-function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true) {
+export interface ChoiceStep {
+  readonly about: string;
+  readonly known: string;
+  readonly from: string;
+  readonly rulesOut: string | null;
+  readonly verified: boolean;
+}
+
+function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true): ChoiceStep {
   return { about, known, from, rulesOut, verified };
 }
 

@@ -43,7 +43,21 @@ export interface BuildCall {
 /** ms that a step may print nothing, such as one that compiles. */
 const silentStep = 30 * 60_000;
 
-export function connectImageEngine(endpoint: Endpoint) {
+export interface ImageEngine {
+  close(): void;
+  /** Images with all of these labels (`name` or `name=value`). */
+  labelled(wanted: readonly string[], signal: AbortSignal): Promise<ImageThere[]>;
+  /** Those of them without a name and without images built on them. */
+  dangling(wanted: readonly string[], signal: AbortSignal): Promise<ImageThere[]>;
+  /** Ids of the images of all containers, one for each container. */
+  inUse(signal: AbortSignal): Promise<string[]>;
+  /** By name or id. False if it is gone already, or a container or an image that has a name uses it. */
+  remove(image: string): Promise<boolean>;
+  /** Builds one Dockerfile; the image's id. `signal` ends it. @throws OnejobError E_IMAGE_BUILD, E_DISK_FULL, E_ENGINE_* */
+  build(call: BuildCall, progress: (step: string) => void, signal: AbortSignal): Promise<string>;
+}
+
+export function connectImageEngine(endpoint: Endpoint): ImageEngine {
   const { raw, ask, lines, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const look = (doing: string, path: string, query: Query, signal: AbortSignal) =>
     ask({ method: 'GET', path, query, doing, limit: 'soon', signal });
@@ -52,20 +66,15 @@ export function connectImageEngine(endpoint: Endpoint) {
 
   return {
     close,
+    labelled: (wanted, signal) => list({ label: wanted }, signal),
+    dangling: (wanted, signal) => list({ label: wanted, dangling: ['true'] }, signal),
 
-    /** Images with all of these labels (`name` or `name=value`). */
-    labelled: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted }, signal),
-    /** Those of them without a name and without images built on them. */
-    dangling: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted, dangling: ['true'] }, signal),
-
-    /** Ids of the images of all containers, one for each container. */
-    inUse: async (signal: AbortSignal): Promise<string[]> => {
+    async inUse(signal) {
       const found = await look('list containers', '/containers/json', { all: true }, signal);
       return containersAnswer.parse(found).map(({ ImageID }) => ImageID);
     },
 
-    /** By name or id. False if it is gone already, or a container or an image that has a name uses it. */
-    remove: async (image: string): Promise<boolean> => {
+    async remove(image) {
       const doing = `remove image ${image}`;
       try {
         await raw({ method: 'DELETE', path: `/images/${image}`, doing, limit: 'late' });
@@ -78,8 +87,7 @@ export function connectImageEngine(endpoint: Endpoint) {
       }
     },
 
-    /** Builds one Dockerfile; the image's id. `signal` ends it. @throws OnejobError E_IMAGE_BUILD, E_DISK_FULL, E_ENGINE_* */
-    build: async (call: BuildCall, progress: (step: string) => void, signal: AbortSignal): Promise<string> => {
+    async build(call, progress, signal) {
       const { tag, args, labels: given, context, what } = call;
       const query = {
         ...(tag !== null && { t: tag }),

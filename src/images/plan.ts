@@ -43,7 +43,14 @@ export interface Layer {
   readonly args: Readonly<Record<string, string>>;
 }
 
-export type BuildPlan = NonNullable<ReturnType<typeof buildPlan>>;
+export interface BuildPlan {
+  readonly reference: string;
+  readonly hash: string;
+  readonly recipe: string;
+  readonly layers: readonly Layer[];
+  /** Labels of the result, in addition to those of the Dockerfiles. */
+  readonly labels: Readonly<Record<string, string>>;
+}
 
 /** Hash of what the config asks for, whatever is published now. */
 export function recipeOf({ type, base, packages, dockerfile }: ImageOrder): string {
@@ -51,7 +58,7 @@ export function recipeOf({ type, base, packages, dockerfile }: ImageOrder): stri
 }
 
 /** null when there is nothing to build: the base is the image. */
-export function buildPlan(wish: ImageOrder, ground: Ground, templates: Templates) {
+export function buildPlan(wish: ImageOrder, ground: Ground, templates: Templates): BuildPlan | null {
   const { agent, owner } = ground;
   const packages = sorted(wish.packages);
   const layer = (what: Layer['what'], dockerfile: string | null | undefined, args: Layer['args']): Layer[] =>
@@ -78,7 +85,6 @@ export function buildPlan(wish: ImageOrder, ground: Ground, templates: Templates
     hash,
     recipe,
     layers,
-    /** Labels of the result, in addition to those of the Dockerfiles. */
     labels: {
       [imageLabels.owner]: owner,
       [imageLabels.hash]: hash,
@@ -123,17 +129,21 @@ function digest(value: object): string {
 }
 
 /** The Dockerfiles of images: separate files, so that people can read them and use them without onejob. */
-export type Templates = ReturnType<typeof readTemplates>;
+export interface Templates {
+  readonly packages: string;
+  readonly agent: string;
+  /** By type of CI service: what a mounted agent needs in its image. */
+  readonly needs: Readonly<Partial<Record<string, string>>>;
+}
 
 const folder = join(import.meta.dirname, 'dockerfiles');
 
-/** The layer of an agent, and by type of CI service what a mounted agent needs in its image. */
-export function readTemplates() {
+export function readTemplates(): Templates {
   const read = (name: string): string => readFileSync(join(folder, `${name}.Dockerfile`), 'utf8');
   const types = readdirSync(folder)
     .map((file) => basename(file, '.Dockerfile'))
     .filter((name) => !['packages', 'agent'].includes(name));
-  const needs: Readonly<Partial<Record<string, string>>> = Object.fromEntries(types.map((type) => [type, read(type)]));
+  const needs = Object.fromEntries(types.map((type) => [type, read(type)]));
   return { packages: read('packages'), agent: read('agent'), needs };
 }
 

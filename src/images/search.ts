@@ -17,7 +17,12 @@ export interface Demands {
 /** Why an image runs: its CUDA is not newer than the driver's, or has the same major version. */
 export type Rule = 'version' | 'minor';
 
-export type Found = NonNullable<ReturnType<typeof pick>>;
+/** `skipped`: fitting images that were passed over, because no source confirms them. */
+export interface Found {
+  readonly image: PublishedImage;
+  readonly rule: Rule;
+  readonly skipped: readonly PublishedImage[];
+}
 
 /** Images of this architecture, flavour and distribution, the newest first. */
 export function candidates({ arch, flavour, distribution }: ImageRequest, tables: Tables): PublishedImage[] {
@@ -28,11 +33,8 @@ export function candidates({ arch, flavour, distribution }: ImageRequest, tables
   return tables.images.filter(has).toSorted((one, other) => compareVersions(other.tag, one.tag));
 }
 
-/**
- * `found`: from `candidates`. An unconfirmed image is chosen only if no other fits by the same rule. `skipped`: fitting images that
- * were passed over, because no source confirms them.
- */
-export function pick(found: readonly PublishedImage[], demands: Demands) {
+/** `found`: from `candidates`. An unconfirmed image is chosen only if no other fits by the same rule. */
+export function pick(found: readonly PublishedImage[], demands: Demands): Found | null {
   for (const rule of ['version', 'minor'] as const) {
     const fitting = found.filter((image) => suits(image, demands) && runs(image, demands) === rule);
     const image = fitting.find((each) => each.verified) ?? fitting[0];
@@ -65,13 +67,19 @@ export function oldestDriver({ cuda }: Pick<PublishedImage, 'cuda'>, tables: Tab
   return tables.toolkits.find((each) => each.cuda === cuda)?.any ?? null;
 }
 
-export type HostCuda = NonNullable<ReturnType<typeof hostCuda>>;
+/** What a host's driver can run. `driver`: null where only CUDA is known. `from`: how that is known. */
+export interface HostCuda {
+  readonly cuda: string;
+  readonly driver: string | null;
+  readonly from: string;
+  readonly verified: boolean;
+}
 
 /**
  * The CUDA that a host's driver can run: from its tool, checked against the driver's branch. null when neither the driver nor its
- * CUDA is known, or the driver is older than the tables. `driver`: null where only CUDA is known.
+ * CUDA is known, or the driver is older than the tables.
  */
-export function hostCuda(inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFrom'>, tables: Tables) {
+export function hostCuda(inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFrom'>, tables: Tables): HostCuda | null {
   const driver = leadingVersion(inventory.driver);
   const said = inventory.cudaFrom === 'tool' && /^\d+\.\d+$/.test(inventory.cuda ?? '') ? inventory.cuda : null;
   const known = tables.branches.filter((each) => driver !== null && each.driver <= major(driver));

@@ -1,10 +1,12 @@
 /** What needs a person, from what a manager knows. */
 import { expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { clean, DeviceHost, devicePool, dirty } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
 import type { Failure } from '../base/errors.ts';
 import { warning } from '../base/finding.ts';
 import type { PoolConfig } from '../config/config.ts';
+import { Timers } from '../core/clock.ts';
 import { emptySlot } from '../core/slot.ts';
 import type { Runtime } from '../ports/runtime.ts';
 import { type CausesParts, causesOf } from './causes.ts';
@@ -16,7 +18,12 @@ import { Pool, withoutDevices } from './loop/pool.ts';
 function pool(name: string, service: string): Pool {
   const config = { name, standby: true, recipe: { image: null } } as Partial<PoolConfig> as PoolConfig;
   const runtime = { name: 'docker' } as unknown as Runtime;
-  return new Pool(config, { service: { name: service } as never, runtime, keepStandby: true, devices: withoutDevices });
+  return new Pool(config, {
+    service: { name: service, capabilities: { binds: 'late' } } as never,
+    runtime,
+    keepStandby: true,
+    devices: withoutDevices,
+  });
 }
 
 const failure = (code: string, message: string): Failure => ({ code: code as Failure['code'], message, retry: true });
@@ -56,21 +63,36 @@ test('a new image that keeps failing, not one that failed once, and not after it
   const [{ rollout }] = pools;
   const origin = (id: string): Origin => ({ image: 'lab:1', id, equipment: [], driver: null });
   rollout.restore(origin('sha256:one'));
-  rollout.wish(origin('sha256:two'), new Map());
-  rollout.learnOld('', 'old');
   const slots = ['lab/1', 'lab/2'].map((key) => emptySlot({ key, runtime: 'docker', grace: 0 }));
-  rollout.choose(slots, { able: () => true, standby: true, fingerprint: () => null });
-  const why = failure('E_GATE_ENDED', 'It ended. Its last output was:\nhunter2');
-  rollout.failed(why, 'prepare', 0, 0);
+  const clock = handClock();
+  rollout.attach({
+    clock,
+    log: { info() {}, warn() {}, error() {} },
+    timers: new Timers(clock),
+    random: () => 0,
+    slots: () => slots,
+    replan() {},
+    isStopping: () => false,
+  });
+  const look = (id: string, old: string | null) => rollout.looked(origin(id), [{ key: 'lab/1', fingerprint: id, old }]);
+  const fails = () => {
+    const why = failure('E_GATE_ENDED', 'It ended. Its last output was:\nhunter2');
+    const trying = emptySlot({ key: 'lab/1', runtime: 'docker', grace: 0 });
+    const standby = { kind: 'preparing', agent: 'a', reserved: null, since: 0 } as const;
+    rollout.failed({ ...trying, standby }, 'a', { change: 'failed', stage: 'prepare', failure: why });
+  };
+  look('sha256:two', 'old');
+  fails();
   expect(lines()).toEqual([]);
-  rollout.failed(why, 'prepare', 1_000, 0);
+  clock.advance(1_000);
+  fails();
   const line = (stage: number, others: string) => [
     `image of pool lab ${stage} 60m: The new image lab:1 (two) of pool lab has kept failing on lab/1 for an hour, and the other slots ${others}: It ended. Its last output was:.`,
   ];
   expect(lines()).toEqual(line(0, 'keep image lab:1 (one)'));
-  rollout.forgetOld();
+  look('sha256:two', null);
   expect(lines()).toEqual(line(1, 'wait, because image lab:1 (one) is no longer there'));
-  rollout.trust();
+  look('sha256:one', null);
   expect(lines()).toEqual([]);
 });
 

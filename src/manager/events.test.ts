@@ -20,7 +20,13 @@ function scene() {
     draining: false,
     leaving: false,
     backoff: null as object | null,
-    rollout: new ImageRollout(),
+    rollout: new ImageRollout({
+      name: 'lab',
+      service: { capabilities: {} as never },
+      standby: true,
+      isPerSlot: false,
+      able: () => true,
+    }),
     devices: { heldBack: () => held },
   };
   const slots: Slot[] = [emptySlot({ key: 'lab/1', runtime: 'docker', grace: 0 })];

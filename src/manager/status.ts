@@ -5,7 +5,7 @@ import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
 import { type Condition, clauseOf, isOfHost } from './conditions.ts';
 import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
-import type { Held } from './held/held.ts';
+import type { HeldJobs } from './held/held-jobs.ts';
 import { pausedText } from './loop/pause.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -19,7 +19,7 @@ export interface StatusParts {
   readonly about: (job: string) => AboutView | null;
   /** null if no pool needs devices. */
   readonly deviceManager: DeviceAccess | null;
-  readonly held: Pick<Held, 'count'>;
+  readonly held: Pick<HeldJobs, 'count'>;
   readonly conditions: () => readonly Condition[];
   /** What jobs of the pool should know about where they run. */
   readonly notesOf: (pool: Pool) => readonly string[];

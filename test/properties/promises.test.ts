@@ -23,7 +23,7 @@ const { steps, play, playChecked } = movesOf([
     1,
     (world, pick) => {
       world.fingerprint = `f${pick % 3}`;
-      world.pool.learn('', world.fingerprint);
+      world.pool.rollout.learn('', world.fingerprint);
       world.loop.replanAll();
     },
   ],

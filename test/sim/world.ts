@@ -140,7 +140,7 @@ export class World {
         contested: (pool) => this.registry?.slotDevices.contested(pool) ?? false,
       },
     });
-    this.pool.learn('', this.fingerprint);
+    this.pool.rollout.learn('', this.fingerprint);
     const clock: Clock = {
       now: () => {
         const now = this.now;

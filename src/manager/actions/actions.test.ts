@@ -13,7 +13,7 @@ import type { CiService } from '../../ports/ci-service.ts';
 import type { Made, Runtime, SandboxSpec } from '../../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../../runtimes/gate.ts';
 import { Pool, withoutDevices } from '../loop/pool.ts';
-import { type ActParts, createExecutors } from './actions.ts';
+import { type ActParts, SlotActions } from './actions.ts';
 
 /** Whose log cannot be read: the gate may have said anything. */
 function workbench() {
@@ -45,7 +45,7 @@ function workbench() {
     registrations: { drop: async () => {} },
   } as unknown as ActParts;
   const stop = new AbortController();
-  const released = createExecutors(parts).release({ act: 'release', agent: 'a', job: 'j' }, 'p/1', stop.signal);
+  const released = new SlotActions(parts).release({ act: 'release', agent: 'a', job: 'j' }, 'p/1', stop.signal);
   const done = released.then((events) => {
     it.posted = events;
   });
@@ -96,7 +96,7 @@ function releasing(sync: () => Promise<void>) {
       return sync();
     },
   } as unknown as ActParts;
-  const executors = createExecutors(parts);
+  const executors = new SlotActions(parts);
   const { signal } = new AbortController();
   return {
     done,
@@ -149,7 +149,7 @@ test.each([
     observer: { unreachable: () => null },
     synced: async () => {},
   } as unknown as ActParts;
-  const events = await createExecutors(parts).release(
+  const events = await new SlotActions(parts).release(
     { act: 'release', agent: 'a', job: 'j' },
     'p/1',
     new AbortController().signal,
@@ -201,8 +201,8 @@ test('the image of a sandbox is learned even if the sandbox cannot be made', asy
     caches: { ensure: async () => {} },
     fingerprints: { made: (_key: string, _about: unknown, { imageId }: Made) => void learned.push(imageId) },
   } as unknown as ActParts;
-  const { prepare } = createExecutors(parts);
-  const events = await prepare({ act: 'prepare', agent: 'a', job: null }, 'p/1', new AbortController().signal);
+  const actions = new SlotActions(parts);
+  const events = await actions.prepare({ act: 'prepare', agent: 'a', job: null }, 'p/1', new AbortController().signal);
   expect([learned, events]).toMatchObject([['sha256:two'], [{ kind: 'prepareFailed', failure: { code: 'E_USER_UNKNOWN' } }]]);
 });
 
@@ -229,8 +229,8 @@ test.each([
     caches: { ensure: async () => {} },
     fingerprints: { imageOf: async () => null },
   } as unknown as ActParts;
-  const { prepare } = createExecutors(parts);
-  const events = await prepare({ act: 'prepare', agent: 'a', job: 'j' }, 'p/1', new AbortController().signal);
+  const actions = new SlotActions(parts);
+  const events = await actions.prepare({ act: 'prepare', agent: 'a', job: 'j' }, 'p/1', new AbortController().signal);
   expect(events).toMatchObject([{ kind: 'prepareFailed', failure: { code } }]);
 });
 
@@ -247,7 +247,7 @@ function retiring(retire: () => Promise<string | null>, startedAt: number) {
     slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
     registrations: {},
   } as unknown as ActParts;
-  const executors = createExecutors(parts);
+  const executors = new SlotActions(parts);
   const signal = new AbortController().signal;
   const terminate = async () => {
     Object.assign(slot, { agent: { kind: 'ending', signal: 'TERM', agent: 'a', job: 'j', why: 'cancelled' } });

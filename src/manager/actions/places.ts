@@ -11,14 +11,17 @@ import { isNamed } from '../../schema/volumes.ts';
 import { type Look, lookAt } from '../../system/file-server.ts';
 import { follow } from '../../system/real-path.ts';
 
-export type MountPlaces = ReturnType<typeof createMountPlaces>;
+export interface MountPlaces {
+  /** The place of each mount, without links. @throws OnejobError E_MOUNT_CHANGED */
+  readonly of: (mounts: readonly Mount[]) => Promise<readonly string[]>;
+}
 
 /** `look`: default: at this host. */
 export function createMountPlaces(
   config: Guarded & Pick<Config, 'pools' | 'host' | 'places'>,
   env?: Pick<Environment, 'docker' | 'runtimeDir'>,
   look: (paths: readonly string[]) => Promise<ReadonlyMap<string, Look>> = lookAt,
-) {
+): MountPlaces {
   const problemOfJob = mountProblemFor(config, env);
   const templates = config.pools.flatMap(({ recipe }) =>
     recipe.mounts.flatMap(({ host }) => (host.includes('{name}') ? [host] : [])),
@@ -65,10 +68,7 @@ export function createMountPlaces(
     return mount.real === undefined ? ofPool(mount.host) : ofJob(mount, mount.real);
   };
 
-  return {
-    /** The place of each mount, without links. @throws OnejobError E_MOUNT_CHANGED */
-    of: (mounts: readonly Mount[]): Promise<readonly string[]> => Promise.all(mounts.map(placeOf)),
-  };
+  return { of: (mounts) => Promise.all(mounts.map(placeOf)) };
 }
 
 /** Whether a path comes from a template with `{name}`. */

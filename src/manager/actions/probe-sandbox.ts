@@ -30,19 +30,28 @@ const longest = 256 * 1024;
 /** Number of remembered answers. */
 const remembered = 64;
 
-export type SandboxProbe = ReturnType<typeof createSandboxProbe>;
-
-/** `patience`: ms that one answer may take. */
-export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patience = longestWait) {
-  const guests = new Set<AgentId>();
-  const shared = createShared<string>({ waits: true });
-  const answers = new Map<string, string>();
-
+export interface SandboxProbe {
+  /** Whether this is one of our sandboxes, and answers right now. */
+  isProbe(agent: AgentId): boolean;
   /**
    * The script's standard output, once per fingerprint and again after a failure. A caller that leaves spoils it for nobody else;
    * the last one waits until the sandbox is removed.
    * @throws OnejobError of the runtime, or E_GATE_ENDED if the script did not finish
    */
+  ask(question: ProbeQuestion, signal: AbortSignal): Promise<string>;
+  /**
+   * As `ask`, but with the mounts and the network of an agent, which are what is inspected, and not remembered.
+   * @throws OnejobError as `ask`
+   */
+  look(question: Omit<ProbeQuestion, 'fingerprint'>, signal: AbortSignal): Promise<string>;
+}
+
+/** `patience`: ms that one answer may take. */
+export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patience = longestWait): SandboxProbe {
+  const guests = new Set<AgentId>();
+  const shared = createShared<string>({ waits: true });
+  const answers = new Map<string, string>();
+
   async function ask({ runtime, spec, fingerprint, script }: ProbeQuestion, signal: AbortSignal): Promise<string> {
     const key = `${fingerprint}\n${script}`;
     const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
@@ -76,15 +85,9 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
   }
 
   return {
-    /** Whether this is one of our sandboxes, and answers right now. */
-    isProbe: (agent: AgentId): boolean => guests.has(agent),
+    isProbe: (agent) => guests.has(agent),
     ask,
-    /**
-     * As `ask`, but with the mounts and the network of an agent, which are what is inspected, and not remembered.
-     * @throws OnejobError as `ask`
-     */
-    look: ({ runtime, spec, script }: Omit<ProbeQuestion, 'fingerprint'>, signal: AbortSignal): Promise<string> =>
-      run(runtime, spec, script, signal),
+    look: ({ runtime, spec, script }, signal) => run(runtime, spec, script, signal),
   };
 }
 

@@ -100,22 +100,29 @@ export function isIdle(place: CachePlace, slots: readonly Slot[], nameOf: (slot:
   return inPool.every((slot) => hasNoAgent(slot) && slot.standby.kind === 'none' && slot.leaving.length === 0);
 }
 
-export type WantedCaches = Readonly<ReturnType<typeof wantedCaches>[number]>;
+/** The named caches of a pool. */
+export interface WantedCaches {
+  readonly pool: string;
+  /** Names of the agents of all its slots. */
+  readonly agents: readonly string[];
+  readonly caches: readonly string[];
+  /** Bytes for each. */
+  readonly limit: number;
+  /** Whether untrusted jobs have their own caches. */
+  readonly untrusted: boolean;
+}
 
 /** The named caches of each pool, with their limits and owners. */
 export function wantedCaches(
   pools: readonly Pick<PoolConfig, 'name' | 'recipe' | 'cacheLimit' | 'trust'>[],
   slots: readonly Slot[],
   nameOf: (slot: string) => string,
-) {
+): WantedCaches[] {
   return pools.map(({ name, recipe, cacheLimit, trust }) => ({
     pool: name,
-    /** Names of the agents of all its slots. */
     agents: slots.filter(({ key }) => poolOf(key) === name).map(({ key }) => nameOf(key)),
     caches: recipe.mounts.flatMap(({ cache }) => (isNamed(cache) ? [cache.name] : [])),
-    /** Bytes for each. */
     limit: cacheLimit,
-    /** Whether untrusted jobs have their own caches. */
     untrusted: trust.caches === 'private',
   }));
 }

@@ -7,7 +7,7 @@ import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { Mount } from '../../ports/runtime.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import type { CachePlace, WantedCaches } from './cache-places.ts';
-import { type Caches, createCaches, unusedAfter, unwantedAfter } from './caches.ts';
+import { Caches, unusedAfter, unwantedAfter } from './caches.ts';
 
 const never = new AbortController().signal;
 const KiB = 1024;
@@ -31,7 +31,7 @@ beforeEach(() => {
   free = () => 0.5;
   logged.length = 0;
   const log = (event: string, fields?: object) => void logged.push(`${event} ${JSON.stringify(fields)}`);
-  caches = createCaches({
+  caches = new Caches({
     folder,
     clock: { ...systemClock, wall: () => Date.now() + later },
     log: { info: log, warn: log, error: log },

@@ -41,8 +41,6 @@ interface Known {
   readonly took: number;
 }
 
-export type Caches = ReturnType<typeof createCaches>;
-
 const day = 86_400_000;
 /** ms after which the content of an unused cache is given up. */
 export const unusedAfter = 90 * day;
@@ -57,46 +55,163 @@ const atOnce = 500;
 /** The same while an agent's release waits. */
 const beforeRelease = 100;
 
-export function createCaches(parts: CachesParts) {
-  const { folder, clock, log, nameOf, mayTrim, minFree } = parts;
-  const disk = parts.disk ?? statfs;
-  const trash = join(folder, trashFolder);
-  const known = new Map<string, Known>();
-  const waiting = new Map<string, CachePlace>();
-  const abort = new AbortController();
-  let working: Promise<void> | null = null;
-  let isTrashFull = true;
-  let stuck: ReadonlyMap<string, number> = new Map();
-  let last: { readonly place: CachePlace; readonly bytes: number; readonly at: number } | null = null;
-  const blocked = new Map<string, string>();
+export class Caches {
+  readonly #parts: CachesParts;
+  readonly #trash: string;
+  readonly #known = new Map<string, Known>();
+  readonly #waiting = new Map<string, CachePlace>();
+  readonly #abort = new AbortController();
+  readonly #blocked = new Map<string, string>();
   /** Paths of caches that were used, and not counted since. */
-  const overdue = new Set<string>();
+  readonly #overdue = new Set<string>();
+  #working: Promise<void> | null = null;
+  #isTrashFull = true;
+  #stuck: ReadonlyMap<string, number> = new Map();
+  #last: { readonly place: CachePlace; readonly bytes: number; readonly at: number } | null = null;
 
-  const limitOf = ({ pool }: CachePlace): number =>
-    parts.wanted().find((one) => one.pool === pool)?.limit ?? Number.POSITIVE_INFINITY;
+  constructor(parts: CachesParts) {
+    this.#parts = parts;
+    this.#trash = join(parts.folder, trashFolder);
+  }
+
+  /** Removes in the background what an earlier manager gave up. */
+  start(): void {
+    void this.#wake();
+  }
+
+  async close(): Promise<void> {
+    this.#abort.abort(new Error('onejob is stopping'));
+    await this.#working;
+  }
+
+  /** Resolves when no work is left in the background; for tests. */
+  async settled(): Promise<void> {
+    while (this.#working !== null) await this.#working;
+  }
+
+  /** Creates the folders of named caches among a sandbox's mounts, before the sandbox. @throws OnejobError E_STATE_DIR */
+  async ensure(mounts: readonly Mount[]): Promise<void> {
+    await ensureFolders(this.#parts.folder, mounts);
+    for (const { host, cache } of mounts) if (isNamed(cache)) this.#overdue.add(host);
+  }
+
+  /**
+   * To be called when the slot's agent has ended, in the turn of that commit, before a script is sent to the next one. It moves a
+   * known excess aside at once, since agents that follow each other closely leave no other moment, and does the rest in the
+   * background. Caches of untrusted jobs are left to `tidy`.
+   */
+  used(slot: string): void {
+    const { nameOf, folder, clock } = this.#parts;
+    const pool = poolOf(slot);
+    const agent = nameOf(slot);
+    const one = this.#wantedBy(pool);
+    if (one === undefined || one.caches.length === 0 || this.#abort.signal.aborted) return;
+    for (const cache of one.caches) {
+      const path = cachePath(dirname(folder), pool, agent, cache);
+      const before = this.#known.get(path);
+      if (before !== undefined) for (const [, target] of this.#excess(before)) this.#cut(before, target, beforeRelease, () => true);
+      // A cache of millions of files is not counted after every short job; the hourly `tidy` makes up for it.
+      if (before !== undefined && clock.wall() - before.at < before.took * seldom) this.#overdue.add(path);
+      else this.#waiting.set(path, { pool, agent, repository: null, cache, path });
+    }
+    void this.#wake();
+  }
+
+  /** Removes caches that are no longer in the config or long unused; counts those that were never counted. */
+  async tidy(): Promise<void> {
+    const now = this.#parts.clock.wall();
+    for (const place of await listPlaces(this.#parts.folder)) {
+      const one = this.#known.get(place.path);
+      if (!this.#isWanted(place)) await this.#drop(place, now - unwantedAfter);
+      else if (place.agent === null && (await this.#drop(place, now - unusedAfter))) continue;
+      else if (one === undefined || this.#overdue.has(place.path)) this.#waiting.set(place.path, place);
+      else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await this.#cutDown(place.path, 0);
+      else for (const [path, target] of this.#excess(one)) await this.#cutDown(path, target);
+    }
+    // What could not be removed last time may be removable now.
+    this.#isTrashFull = true;
+    await this.#wake();
+    // The disk of sandboxes, which is checked more often, may be another one.
+    await this.makeRoom(this.#abort.signal);
+  }
+
+  /** Gives up what was unused for longest until the disk has `minFree` again, or nothing may be moved. */
+  async makeRoom(signal: AbortSignal): Promise<void> {
+    const { folder, mayTrim } = this.#parts;
+    const either = AbortSignal.any([signal, this.#abort.signal]);
+    if ((await this.#lacking()) <= 0) return;
+    // Emptying the trash may be enough.
+    await this.#emptyTrash(either);
+    const idle: Known[] = [];
+    for (const place of (await listPlaces(folder)).filter(mayTrim)) {
+      const one = this.#known.get(place.path) ?? (await this.#count(place, either));
+      if (one !== null) idle.push(one);
+    }
+    for (const { path } of idle.sort((a, b) => a.size.used - b.size.used).map(({ place }) => place)) {
+      for (;;) {
+        const bytes = await this.#lacking();
+        if (bytes <= 0) return;
+        const before = this.#known.get(path)?.size;
+        if (before === undefined || before.entries.length === 0) break;
+        await this.#cutDown(path, Math.max(0, before.bytes - bytes));
+        // An agent came, or nothing can be moved.
+        if ((this.#known.get(path)?.size.entries.length ?? 0) === before.entries.length) break;
+        // Only this frees the space.
+        await this.#emptyTrash(either);
+      }
+    }
+  }
+
+  /** The size of each pool's caches, and what could not be kept within its limit. */
+  findings(): Finding[] {
+    const found = this.#parts.wanted().flatMap((one) => this.#findingsOf(one));
+    if (this.#stuck.size === 0) return found;
+    const trash = this.#trash;
+    const message = `Failed to remove everything that was trimmed from caches from ${trash} (${whyStuck({ stuck: this.#stuck })}).`;
+    return [...found, warning('caches', message, `Check it with "lsattr -R ${trash}", and remove it.`)];
+  }
+
+  #findingsOf({ pool, caches, limit }: WantedCaches): Finding[] {
+    if (caches.length === 0) return [];
+    const own = [...this.#known.values()].filter(({ place }) => place.pool === pool);
+    const bytes = own.reduce((sum, { size }) => sum + size.bytes, 0);
+    const counted = own.length === 0 ? 'were not counted yet' : `hold ${human(bytes)} in ${own.length} of their folders`;
+    const cut = this.#last?.place.pool === pool ? this.#last : null;
+    const trimmed = cut && ` ${human(cut.bytes)} of ${titleOf(cut.place)} were removed ${ago(this.#parts.clock.wall() - cut.at)}.`;
+    const over = own.filter(({ size }) => size.bytes > limit);
+    const message = `Its named caches ${counted}; each may have up to ${human(limit)}.${trimmed ?? ''}`;
+    const subject = `pool ${pool}`;
+    if (over.length === 0) return [fine(subject, message)];
+    const names = over.map(({ place, size }) => `${titleOf(place)} (${human(size.bytes)})`).join(', ');
+    const reason = over.map(({ place }) => this.#blocked.get(place.path)).find((why) => why !== undefined);
+    const why = reason === undefined ? 'onejob trims a cache once its agent has ended' : `nothing can be removed: ${reason}`;
+    const hint = reason === undefined ? null : 'Check the files there, also with "lsattr".';
+    return [fine(subject, message), warning(subject, `These exceed it: ${names}; ${why}.`, hint)];
+  }
 
   /** Moves aside what exceeds `target`, at most `most` entries. Whether there may be more to move. */
-  const cut = (one: Known, target: number, most = atOnce, may = mayTrim): boolean => {
+  #cut(one: Known, target: number, most = atOnce, may = this.#parts.mayTrim): boolean {
     const { place, size } = one;
     const chosen = toGiveUp(size.entries, size.bytes, target);
     if (chosen.length === 0) return false;
-    const done = moveAside(place.path, chosen.slice(0, most), trash, () => may(place));
-    if (done.failure === null) blocked.delete(place.path);
-    else blocked.set(place.path, done.failure);
+    const done = moveAside(place.path, chosen.slice(0, most), this.#trash, () => may(place));
+    if (done.failure === null) this.#blocked.delete(place.path);
+    else this.#blocked.set(place.path, done.failure);
     if (done.moved.size === 0) return false;
-    isTrashFull = true;
-    last = { place, bytes: done.bytes, at: clock.wall() };
+    this.#isTrashFull = true;
+    this.#last = { place, bytes: done.bytes, at: this.#parts.clock.wall() };
     const entries = size.entries.filter(({ name }) => !done.moved.has(name));
     const bytes = Number.isFinite(size.bytes) ? size.bytes - done.bytes : entries.reduce((sum, one) => sum + one.bytes, 0);
-    known.set(place.path, { ...one, size: { ...size, entries, bytes } });
-    log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
+    this.#known.set(place.path, { ...one, size: { ...size, entries, bytes } });
+    this.#parts.log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
     return chosen.length > most && !done.isInterrupted;
-  };
+  }
+
   /** Paths of caches to trim, and to how many bytes. A pool's untrusted jobs share one limit; the longest unused give first. */
-  const excess = (one: Known): (readonly [path: string, target: number])[] => {
-    const limit = limitOf(one.place);
+  #excess(one: Known): (readonly [path: string, target: number])[] {
+    const limit = this.#wantedBy(one.place.pool)?.limit ?? Number.POSITIVE_INFINITY;
     const isSharing = ({ place }: Known): boolean => place.agent === null && place.pool === one.place.pool;
-    const all = one.place.agent === null ? [...known.values()].filter(isSharing) : [one];
+    const all = one.place.agent === null ? [...this.#known.values()].filter(isSharing) : [one];
     const bytes = all.reduce((sum, { size }) => sum + size.bytes, 0);
     if (bytes <= limit) return [];
     const endless = all.filter(({ size }) => !Number.isFinite(size.bytes));
@@ -109,198 +224,103 @@ export function createCaches(parts: CachesParts) {
       if (given > 0) cuts.push([place.path, size.bytes - given]);
     }
     return cuts;
-  };
+  }
+
   /** Moves aside everything above `target`, and lets other work run in between. */
-  const cutDown = async (path: string, target: number): Promise<void> => {
+  async #cutDown(path: string, target: number): Promise<void> {
     for (;;) {
-      const one = known.get(path);
-      if (one === undefined || !cut(one, target)) return;
+      const one = this.#known.get(path);
+      if (one === undefined || !this.#cut(one, target)) return;
       await turn();
     }
-  };
+  }
 
-  const count = async (place: CachePlace, signal: AbortSignal): Promise<Known | null> => {
+  async #count(place: CachePlace, signal: AbortSignal): Promise<Known | null> {
+    const { clock } = this.#parts;
     const at = clock.wall();
     const began = clock.now();
-    overdue.delete(place.path);
+    this.#overdue.delete(place.path);
     const size = await measure(place.path, at, signal);
     if (size === null) {
-      known.delete(place.path);
+      this.#known.delete(place.path);
       return null;
     }
     const one = { place, size, at, took: clock.now() - began };
-    known.set(place.path, one);
+    this.#known.set(place.path, one);
     return one;
-  };
-  const emptyTrash = async (signal: AbortSignal): Promise<void> => {
-    isTrashFull = false;
-    const { stuck: left } = await clearFolder(trash, { signal });
-    if (left.size > 0 && stuck.size === 0)
-      log.warn('failed to remove everything that was trimmed from caches', { why: [...left.keys()].join(', ') });
-    stuck = left;
-  };
-  const work = async (): Promise<void> => {
-    const { signal } = abort;
-    while (waiting.size > 0 || isTrashFull) {
-      for (const [path, place] of waiting) {
-        waiting.delete(path);
-        const one = await count(place, signal);
-        for (const [at, target] of one === null ? [] : excess(one)) await cutDown(at, target);
-      }
-      if (isTrashFull) await emptyTrash(signal);
-    }
-  };
-  const wake = (): Promise<void> => {
-    working ??= work()
+  }
+
+  async #emptyTrash(signal: AbortSignal): Promise<void> {
+    this.#isTrashFull = false;
+    const { stuck: left } = await clearFolder(this.#trash, { signal });
+    if (left.size > 0 && this.#stuck.size === 0)
+      this.#parts.log.warn('failed to remove everything that was trimmed from caches', { why: [...left.keys()].join(', ') });
+    this.#stuck = left;
+  }
+
+  #wake(): Promise<void> {
+    this.#working ??= this.#work()
       .catch((error: unknown) => {
-        if (!abort.signal.aborted) log.warn('failed to trim caches', { reason: toFailure(error).message });
-        for (const path of waiting.keys()) overdue.add(path);
-        waiting.clear();
+        if (!this.#abort.signal.aborted) this.#parts.log.warn('failed to trim caches', { reason: toFailure(error).message });
+        for (const path of this.#waiting.keys()) this.#overdue.add(path);
+        this.#waiting.clear();
       })
       .finally(() => {
-        working = null;
+        this.#working = null;
         // More came after the work had ended.
-        if (waiting.size > 0) void wake();
+        if (this.#waiting.size > 0) void this.#wake();
       });
-    return working;
-  };
+    return this.#working;
+  }
+
+  async #work(): Promise<void> {
+    const { signal } = this.#abort;
+    while (this.#waiting.size > 0 || this.#isTrashFull) {
+      for (const [path, place] of this.#waiting) {
+        this.#waiting.delete(path);
+        const one = await this.#count(place, signal);
+        for (const [at, target] of one === null ? [] : this.#excess(one)) await this.#cutDown(at, target);
+      }
+      if (this.#isTrashFull) await this.#emptyTrash(signal);
+    }
+  }
 
   /** Removes the whole cache if nothing needed it since `before`; whether it is gone. */
-  const drop = async (place: CachePlace, before: number): Promise<boolean> => {
+  async #drop(place: CachePlace, before: number): Promise<boolean> {
+    const { folder, log, mayTrim } = this.#parts;
     try {
       // In one turn: creating a sandbox touches the folder, and `mayTrim` knows of running ones.
       if (!mayTrim(place) || lstatSync(place.path).ctimeMs > before) return false;
-      moveTo(trash, place.path);
+      moveTo(this.#trash, place.path);
     } catch (error) {
-      blocked.set(place.path, toFailure(error).message);
+      this.#blocked.set(place.path, toFailure(error).message);
       return false;
     }
     // Removes only empty folders.
     for (let at = dirname(place.path); at !== folder; at = dirname(at)) await rmdir(at).catch(() => {});
-    known.delete(place.path);
-    blocked.delete(place.path);
-    isTrashFull = true;
+    this.#known.delete(place.path);
+    this.#blocked.delete(place.path);
+    this.#isTrashFull = true;
     log.info('cache removed', { cache: titleOf(place) });
     return true;
-  };
-  /** Gives up what was unused for longest until the disk has `minFree` again, or nothing may be moved. */
-  const makeRoom = async (signal: AbortSignal): Promise<void> => {
-    const either = AbortSignal.any([signal, abort.signal]);
-    /** Bytes to free on the disk; 0 or less when none. */
-    const lacking = async (): Promise<number> => {
-      const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
-      return (minFree * blocks - bavail) * bsize;
-    };
-    if ((await lacking()) <= 0) return;
-    // Emptying the trash may be enough.
-    await emptyTrash(either);
-    const idle: Known[] = [];
-    for (const place of (await listPlaces(folder)).filter(mayTrim)) {
-      const one = known.get(place.path) ?? (await count(place, either));
-      if (one !== null) idle.push(one);
-    }
-    for (const { path } of idle.sort((a, b) => a.size.used - b.size.used).map(({ place }) => place)) {
-      for (;;) {
-        const bytes = await lacking();
-        if (bytes <= 0) return;
-        const before = known.get(path)?.size;
-        if (before === undefined || before.entries.length === 0) break;
-        await cutDown(path, Math.max(0, before.bytes - bytes));
-        // An agent came, or nothing can be moved.
-        if ((known.get(path)?.size.entries.length ?? 0) === before.entries.length) break;
-        // Only this frees the space.
-        await emptyTrash(either);
-      }
-    }
-  };
-  const isWanted = ({ pool, agent, cache }: CachePlace): boolean => {
-    const one = parts.wanted().find((each) => each.pool === pool);
+  }
+
+  /** Bytes to free on the disk; 0 or less when none. */
+  async #lacking(): Promise<number> {
+    const { disk = statfs, folder, minFree } = this.#parts;
+    const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
+    return (minFree * blocks - bavail) * bsize;
+  }
+
+  #isWanted({ pool, agent, cache }: CachePlace): boolean {
+    const one = this.#wantedBy(pool);
     if (one === undefined || !one.caches.includes(cache)) return false;
     return agent === null ? one.untrusted : one.agents.includes(agent);
-  };
-  /** The size of each pool's caches, and what could not be kept within its limit. */
-  const findings = (): Finding[] => {
-    const found: Finding[] = parts.wanted().flatMap(({ pool, caches, limit }) => {
-      if (caches.length === 0) return [];
-      const own = [...known.values()].filter(({ place }) => place.pool === pool);
-      const bytes = own.reduce((sum, { size }) => sum + size.bytes, 0);
-      const counted = own.length === 0 ? 'were not counted yet' : `hold ${human(bytes)} in ${own.length} of their folders`;
-      const cut = last?.place.pool === pool ? last : null;
-      const trimmed = cut && ` ${human(cut.bytes)} of ${titleOf(cut.place)} were removed ${ago(clock.wall() - cut.at)}.`;
-      const over = own.filter(({ size }) => size.bytes > limit);
-      const message = `Its named caches ${counted}; each may have up to ${human(limit)}.${trimmed ?? ''}`;
-      const subject = `pool ${pool}`;
-      if (over.length === 0) return [fine(subject, message)];
-      const names = over.map(({ place, size }) => `${titleOf(place)} (${human(size.bytes)})`).join(', ');
-      const reason = over.map(({ place }) => blocked.get(place.path)).find((why) => why !== undefined);
-      const why = reason === undefined ? 'onejob trims a cache once its agent has ended' : `nothing can be removed: ${reason}`;
-      const hint = reason === undefined ? null : 'Check the files there, also with "lsattr".';
-      return [fine(subject, message), warning(subject, `These exceed it: ${names}; ${why}.`, hint)];
-    });
-    if (stuck.size === 0) return found;
-    const message = `Failed to remove everything that was trimmed from caches from ${trash} (${whyStuck({ stuck })}).`;
-    return [...found, warning('caches', message, `Check it with "lsattr -R ${trash}", and remove it.`)];
-  };
+  }
 
-  return {
-    /** Removes in the background what an earlier manager gave up. */
-    start: (): void => void wake(),
-    /** Creates the folders of named caches among a sandbox's mounts, before the sandbox. @throws OnejobError E_STATE_DIR */
-    async ensure(mounts: readonly Mount[]): Promise<void> {
-      await ensureFolders(folder, mounts);
-      for (const { host, cache } of mounts) if (isNamed(cache)) overdue.add(host);
-    },
-
-    /**
-     * To be called when the slot's agent has ended, in the turn of that commit, before a script is sent to the next one. It moves a
-     * known excess aside at once, since agents that follow each other closely leave no other moment, and does the rest in the
-     * background. Caches of untrusted jobs are left to `tidy`.
-     */
-    used(slot: string): void {
-      const pool = poolOf(slot);
-      const agent = nameOf(slot);
-      const one = parts.wanted().find((each) => each.pool === pool);
-      if (one === undefined || one.caches.length === 0 || abort.signal.aborted) return;
-      for (const cache of one.caches) {
-        const path = cachePath(dirname(folder), pool, agent, cache);
-        const before = known.get(path);
-        if (before !== undefined) for (const [, target] of excess(before)) cut(before, target, beforeRelease, () => true);
-        // A cache of millions of files is not counted after every short job; the hourly `tidy` makes up for it.
-        if (before !== undefined && clock.wall() - before.at < before.took * seldom) overdue.add(path);
-        else waiting.set(path, { pool, agent, repository: null, cache, path });
-      }
-      void wake();
-    },
-
-    /** Removes caches that are no longer in the config or long unused; counts those that were never counted. */
-    async tidy(): Promise<void> {
-      const now = clock.wall();
-      for (const place of await listPlaces(folder)) {
-        const one = known.get(place.path);
-        if (!isWanted(place)) await drop(place, now - unwantedAfter);
-        else if (place.agent === null && (await drop(place, now - unusedAfter))) continue;
-        else if (one === undefined || overdue.has(place.path)) waiting.set(place.path, place);
-        else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await cutDown(place.path, 0);
-        else for (const [path, target] of excess(one)) await cutDown(path, target);
-      }
-      // What could not be removed last time may be removable now.
-      isTrashFull = true;
-      await wake();
-      // The disk of sandboxes, which is checked more often, may be another one.
-      await makeRoom(abort.signal);
-    },
-
-    makeRoom,
-    findings,
-    /** Resolves when no work is left in the background; for tests. */
-    settled: async (): Promise<void> => {
-      while (working !== null) await working;
-    },
-    async close(): Promise<void> {
-      abort.abort(new Error('onejob is stopping'));
-      await working;
-    },
-  };
+  #wantedBy(pool: string): WantedCaches | undefined {
+    return this.#parts.wanted().find((one) => one.pool === pool);
+  }
 }
 
 /** `depot of gpu.1`, or `depot of untrusted jobs in pool gpu`. */

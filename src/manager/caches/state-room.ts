@@ -25,7 +25,16 @@ const lookEvery = 100;
 const named = 3;
 const never = new AbortController().signal;
 
-export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoomParts) {
+export interface StateRoom {
+  /** Why no output may be kept now, as a line for a log; null while there is room. */
+  noRoom(): string | null;
+  /** For `status`, in one sentence; null while there is room. */
+  problem(): string | null;
+  /** For `doctor`, with the largest items. It writes: an idle daemon does not notice by itself that it cannot. */
+  findings(): Promise<Finding[]>;
+}
+
+export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoomParts): StateRoom {
   let seen: { readonly at: number; readonly line: string | null } | null = null;
   const short = (): { readonly free: number; readonly reserve: number } | null => {
     const disk = look();
@@ -33,14 +42,12 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
     const reserve = Math.min(mostKept, disk.size * shareKept);
     return disk.free < reserve ? { free: disk.free, reserve } : null;
   };
-  /** For `status`, in one sentence; null while there is room. */
   const problem = (): string | null => {
     const found = short();
     if (found === null) return null;
     return `The disk that holds ${dir} has ${formatBytes(found.free)} left; onejob keeps no job output until ${formatBytes(found.reserve)} are free.`;
   };
   return {
-    /** Why no output may be kept now, as a line for a log; null while there is room. */
     noRoom(): string | null {
       const at = now();
       if (seen === null || at - seen.at >= lookEvery) {
@@ -52,7 +59,6 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       return seen.line;
     },
     problem,
-    /** For `doctor`, with the largest items. It writes: an idle daemon does not notice by itself that it cannot. */
     async findings(): Promise<Finding[]> {
       const refused = refusal(dir);
       const message = problem();

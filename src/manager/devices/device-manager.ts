@@ -192,7 +192,7 @@ export class DeviceManager {
     const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
     const next = slots.find(isEmpty);
     // It tries an image that has failed, and waits.
-    if (next !== undefined && pool.isOwnImageOnly(next.key, clock.now())) return null;
+    if (next !== undefined && pool.rollout.isOwnImageOnly(next.key, clock.now())) return null;
     return nextDemand(pool, slots.filter(isUnused).length);
   }
 

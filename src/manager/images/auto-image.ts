@@ -21,24 +21,30 @@ export interface AutoImageParts {
 }
 
 /** Chooses images for a config's pools on this host. `root`: where the host's file system begins. */
-export async function openAutoImages({ pools }: Pick<Config, 'pools'>, root: string | null) {
+export async function openAutoImages({ pools }: Pick<Config, 'pools'>, root: string | null): Promise<AutoImages> {
   const auto = pools.flatMap(({ imageRecipe, ...pool }) => (imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : []));
   const arch = archOf(process.arch);
   const platform = arch === null ? null : await readPlatform(arch, root ?? '/');
   return createAutoImages({ pools: auto, arch, platform });
 }
 
-export type AutoImages = ReturnType<typeof createAutoImages>;
+export interface AutoImages {
+  /** null before the first look, and for a pool with another kind of image. */
+  of(pool: string): ImageOf | null;
+  /** The image for a new sandbox. @throws OnejobError E_IMAGE_CHOICE with the reason when there is none */
+  need(pool: string): string;
+  /** Takes a new look at the host. Returns the pools that have another image now, or another reason for none. */
+  saw(inventory: Inventory): string[];
+  findings(pool: string): Finding[];
+}
 
-export function createAutoImages({ arch, platform, pools }: AutoImageParts) {
+export function createAutoImages({ arch, platform, pools }: AutoImageParts): AutoImages {
   const chosen = new Map<string, ImageOf>();
 
-  /** null before the first look, and for a pool with another kind of image. */
   function of(pool: string): ImageOf | null {
     return chosen.get(pool) ?? null;
   }
 
-  /** The image for a new sandbox. @throws OnejobError E_IMAGE_CHOICE with the reason when there is none */
   function need(pool: string): string {
     const chosen = of(pool) ?? { problem: 'The GPUs of this host have not been checked yet.' };
     if ('image' in chosen) return chosen.image;
@@ -48,7 +54,6 @@ export function createAutoImages({ arch, platform, pools }: AutoImageParts) {
     });
   }
 
-  /** Takes a new look at the host. Returns the pools that have another image now, or another reason for none. */
   function saw(inventory: Inventory): string[] {
     return pools.flatMap((pool) => {
       if (pool.devices.count === 0) return [];

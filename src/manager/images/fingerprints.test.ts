@@ -13,7 +13,7 @@ import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import { Pool } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';
 import { createAutoImages } from './auto-image.ts';
-import { createFingerprints } from './fingerprints.ts';
+import { Fingerprints } from './fingerprints.ts';
 import { PoolImages } from './pool-images.ts';
 
 const h100 = card('NVIDIA H100 80GB HBM3', '9.0');
@@ -103,7 +103,7 @@ function loop({ count = 1, auto = false, recipe, standby, images: hasImages = tr
       pools: namesNone ? [{ name: 'gpu', devices: config.devices, imageRecipe: chosen }] : [],
     }),
   });
-  const fingerprints = createFingerprints({ log, reconciler, nameOf: (key) => key, images });
+  const fingerprints = new Fingerprints({ log, reconciler, nameOf: (key) => key, images });
   fingerprints.start();
   return {
     pool,

@@ -290,7 +290,7 @@ async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise
   const builder = await images.open();
   // Images of the same recipes; others may belong to another config.
   const ids = new Set(used.map((name) => images.built(name)?.id));
-  const recipes = new Set((await builder.list(signal)).filter(({ id }) => ids.has(id)).map(builder.recipeOf));
+  const recipes = new Set((await builder.list(signal)).filter(({ id }) => ids.has(id)).map((image) => builder.recipeOf(image)));
   const gone = await builder.prune(
     (image) => ids.has(image.id) || images.isKept(image.id) || !recipes.has(builder.recipeOf(image)),
     signal,

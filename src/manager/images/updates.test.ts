@@ -15,7 +15,7 @@ import type { Origin } from '../loop/image-rollout.ts';
 import { Pool, withoutDevices } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';
 import { planLines, poolViews, waitingReason } from '../status.ts';
-import { createFingerprints } from './fingerprints.ts';
+import { Fingerprints } from './fingerprints.ts';
 import { PoolImages } from './pool-images.ts';
 
 interface Options {
@@ -111,9 +111,9 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       },
       newAgent: () => `a${++agents}`,
       evidenceOf: (agent) => ends.get(agent) ?? null,
-      proved: ({ rollout: { wanted } }) => {
+      saveProved: (_, origin) => {
         if (written.fails) return false;
-        written.trusted = wanted;
+        written.trusted = origin;
         return true;
       },
     });
@@ -127,7 +127,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       agentPackage: async () => null,
       builder: () => Promise.reject(new Error('nothing is built here')),
     });
-    const fingerprints = createFingerprints({
+    const fingerprints = new Fingerprints({
       log: { info() {}, warn() {}, error() {} },
       reconciler,
       nameOf: (key: string) => key,
@@ -246,6 +246,10 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         }
         now = until;
       },
+      /** The slot that tries a new image; 0: none does. */
+      tries: (): number => Number(it.said().status?.slot.slice('p/'.length) ?? 0),
+      /** How often the pool itself has failed in a row. */
+      waits: (): number => poolViews(status)[0]?.backoff?.failures ?? 0,
       said: () => ({
         status: poolViews(status)[0]?.update,
         plan: planLines(status),
@@ -301,7 +305,7 @@ describe('a tag that moved', () => {
     // Longest free first: the slot whose standby was made anew comes last.
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
     it.end(2, 'works');
-    expect(it.pool.rollout.isTrial).toBe(true);
+    expect(it.tries()).toBe(1);
     it.end(1, 'works');
     it.allReady();
     expect([it.images(), written.trusted?.id]).toEqual([['sha256:two', 'sha256:two', 'sha256:two'], 'sha256:two']);
@@ -317,9 +321,9 @@ describe('a tag that moved', () => {
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
     it.allReady();
     it.end(1, 'nothing');
-    expect([it.pool.rollout.isTrial, it.said().status?.failure]).toEqual([true, null]);
+    expect([it.tries(), it.said().status?.failure]).toEqual([1, null]);
     it.wait(provesAfter);
-    expect(it.pool.rollout.isTrial).toBe(false);
+    expect(it.tries()).toBe(0);
   });
 
   test('proves nothing with a job that was lost, and waits before it takes another one, which has to work', async () => {
@@ -343,7 +347,7 @@ describe('a tag that moved', () => {
     expect(it.images().slice(2)).toEqual(['sha256:one']);
     it.end(2, 'works');
     it.end(3, 'works');
-    expect(it.pool.rollout.isTrial).toBe(true);
+    expect(it.tries()).toBe(1);
     expect([it.begin('j5'), it.begin('j6'), it.begin('j7')].toSorted()).toEqual([1, 2, 3]);
     it.end(1, 'works');
     it.allReady();
@@ -369,12 +373,12 @@ describe('a tag that moved', () => {
     // It counts once, although it is cleared only after the back-off.
     it.post(1, { kind: 'settled', agent: lost });
     it.post(1, { kind: 'cleared', agent: lost, outcome: null });
-    expect([it.pool.rollout.backoff?.failures, it.slot(1).agent.kind]).toEqual([1, 'releasing']);
+    expect([it.said().status?.retryIn, it.slot(1).agent.kind]).toEqual([0, 'releasing']);
     it.post(1, { kind: 'released', agent: agentOf(it.slot(1)) });
     it.allReady();
     it.end(1, 'nothing');
     it.wait(10 * provesAfter);
-    expect([it.pool.rollout.isTrial, it.images()[2]]).toEqual([true, 'sha256:one']);
+    expect([it.tries(), it.images()[2]]).toEqual([1, 'sha256:one']);
   });
 
   test('reaches all after ten minutes in which nothing happened, once that could be written down', async () => {
@@ -401,7 +405,7 @@ describe('a tag that moved', () => {
     tags.set('x:1', 'sha256:one');
     await it.look();
     it.allReady();
-    expect([it.images(), it.pool.rollout.isTrial]).toEqual([['sha256:one', 'sha256:one', 'sha256:one'], false]);
+    expect([it.images(), it.tries()]).toEqual([['sha256:one', 'sha256:one', 'sha256:one'], 0]);
   });
 
   test('with pull: always, the slot that pulled it tries it', async () => {
@@ -422,7 +426,7 @@ describe('a tag that moved', () => {
     const agent = it.brings(n);
     it.post(n, { kind: 'exited', agent, exit: { kind: 'code', code: 1 }, released: false });
     it.allReady();
-    expect([it.pool.rollout.canary, it.pool.rollout.backoff?.failures, it.pool.backoff]).toEqual([`p/${n}`, 1, null]);
+    expect([it.tries(), it.said().status?.retryIn, it.waits()]).toEqual([n, 1_000, 0]);
     expect(it.images().slice(1)).toEqual(['sha256:one', 'sha256:one']);
   });
 });
@@ -441,7 +445,7 @@ describe('a new image that fails', () => {
     expect(status).toMatchObject({ slot: 'p/1', image: 'image x:2', previous: 'image x:1', retryIn: 1_000, text });
     expect(plan).toEqual([{ slot: 'p/1', intent: 'nothing yet', because: `${text}; next try in 1 s` }]);
     expect(doctor).toMatchObject([{ level: 'warning', subject: 'pool p', message: `T${text.slice(1)}.` }]);
-    expect(it.pool.backoff).toBeNull();
+    expect(it.waits()).toBe(0);
     expect(it.slot(it.begin('j1')).key).not.toBe('p/1');
     it.wait(1_000);
     it.fail(1);
@@ -461,7 +465,7 @@ describe('a new image that fails', () => {
     tags.set('x:1', 'sha256:two');
     await it.look();
     it.fail(1, 'E_CI_UNREACHABLE');
-    expect([it.pool.backoff?.failures, it.said().status?.failure]).toEqual([1, null]);
+    expect([it.waits(), it.said().status?.failure]).toEqual([1, null]);
   });
 
   test('and whose predecessor is gone: the other slots wait, until a sandbox of it has come to its gate', async () => {
@@ -487,7 +491,7 @@ describe('a new image that fails', () => {
     tags.set('x:1', 'sha256:two');
     await it.look();
     it.fail(1);
-    expect([it.pool.backoff?.failures, it.said().status]).toEqual([1, undefined]);
+    expect([it.waits(), it.said().status]).toEqual([1, undefined]);
   });
 });
 
@@ -512,10 +516,10 @@ describe('a pool without standbys', () => {
     const it = await allBusy(world);
     world.gone.add('sha256:one');
     await it.look();
-    expect(it.pool.rollout.isCanary('p/1')).toBe(true);
+    expect(it.tries()).toBe(1);
     expect([it.comes('new1'), it.comes('new2')]).toEqual([0, 0]);
     it.end(3, 'works');
-    expect([it.makes('new1'), it.makes('new2'), it.pool.rollout.isCanary('p/3')]).toEqual([3, 0, true]);
+    expect([it.makes('new1'), it.makes('new2'), it.tries()]).toEqual([3, 0, 3]);
     expect(it.runs('new1')).toBe('sha256:two');
     it.end(2, 'works');
     expect(it.makes('new2')).toBe(2);
@@ -531,7 +535,7 @@ describe('a pool without standbys', () => {
     it.end(3, 'works');
     it.fail(3);
     it.end(2, 'works');
-    expect([it.makes('new1'), it.pool.rollout.isCanary('p/3')]).toEqual([0, true]);
+    expect([it.makes('new1'), it.tries()]).toEqual([0, 3]);
     it.wait(1_000);
     expect(it.makes('new1')).toBe(3);
   });
@@ -540,15 +544,15 @@ describe('a pool without standbys', () => {
     const world = host({ standby: false });
     const it = await allBusy(world);
     await it.look();
-    expect(it.pool.rollout.isCanary('p/1')).toBe(true);
+    expect(it.tries()).toBe(1);
     it.end(2, 'works');
-    expect(it.pool.rollout.isCanary('p/2')).toBe(true);
+    expect(it.tries()).toBe(2);
     it.end(3, 'works');
-    expect([it.pool.rollout.isCanary('p/2'), it.comes('new1'), it.comes('new2')]).toEqual([true, 2, 3]);
+    expect([it.tries(), it.comes('new1'), it.comes('new2')]).toEqual([2, 2, 3]);
     expect([it.runs('new1'), it.runs('new2')]).toEqual(['sha256:two', 'sha256:one']);
     // Its job is of the new image: it stays the one that tries it.
     it.end(3, 'works');
-    expect(it.pool.rollout.isCanary('p/2')).toBe(true);
+    expect(it.tries()).toBe(2);
   });
 });
 
@@ -609,7 +613,7 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
     expect(it.comes('own', { cold: true })).toBe(1);
     it.ready(1);
     it.post(1, fails(agentOf(it.slot(1))));
-    expect([it.pool.rollout.backoff?.last.message, it.pool.backoff?.failures]).toEqual(['it does not start.', 1]);
+    expect([it.said().status?.failure, it.waits()]).toEqual(['it does not start.', 1]);
   });
 
   test('jobs that a stop of onejob ends', async () => {
@@ -622,7 +626,7 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
     it.reconciler.beginStop();
     it.post(1, { kind: 'stop', agent: agentOf(it.slot(1)), why: 'shutdown', grace: 0 });
     it.lose(1);
-    expect([it.pool.rollout.isTrial, it.pool.rollout.backoff]).toEqual([true, null]);
+    expect([it.tries(), it.said().status?.failure]).toEqual([1, null]);
   });
 
   test('the end of a standby of the old one', async () => {
@@ -633,7 +637,7 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
     await it.look();
     const { standby } = it.slot(1);
     it.post(1, { kind: 'exited', agent: 'agent' in standby ? standby.agent : '', exit, released: false });
-    expect([it.pool.rollout.isCanary('p/1'), it.pool.rollout.backoff, it.pool.backoff?.failures]).toEqual([true, null, 1]);
+    expect([it.tries(), it.said().status?.failure, it.waits()]).toEqual([1, null, 1]);
   });
 
   test('but for its own gate', async () => {
@@ -644,7 +648,7 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
     it.ready(1);
     const { standby } = it.slot(1);
     it.post(1, { kind: 'exited', agent: 'agent' in standby ? standby.agent : '', exit, released: false });
-    expect([it.pool.rollout.backoff?.failures, it.pool.backoff]).toEqual([1, null]);
+    expect([it.said().status?.retryIn, it.waits()]).toEqual([1_000, 0]);
   });
 });
 
@@ -693,7 +697,7 @@ test('a manager that was killed goes on with the slot that has the new image, an
   const second = start();
   await second.look();
   expect([1, 2, 3].map((n) => second.slot(n).standby)).toEqual(before);
-  expect(second.pool.rollout.isCanary('p/1')).toBe(true);
+  expect(second.tries()).toBe(1);
   second.wait(provesAfter);
   second.allReady();
   expect(second.images()).toEqual(['sha256:two', 'sha256:two', 'sha256:two']);

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import type { PoolConfig, RuntimeName } from '../../config/config.ts';
 import type { Runtime } from '../../ports/runtime.ts';
-import { chooseEvery, keepChoosing } from './observe.ts';
+import { chooseEvery, keepChoosing } from './choose-again.ts';
 import { Pool, withoutDevices } from './pool.ts';
 
 const [host, docker] = ['process', 'docker'].map((name) => ({ name }) as Runtime) as [Runtime, Runtime];

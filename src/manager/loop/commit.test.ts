@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { type Change, emptySlot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
-import { createCommitter } from './commit.ts';
+import { Committer } from './commit.ts';
 
 const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
 const ended = (job: string): Change => ({ change: 'ended', job, agent: 'a', result: { kind: 'code', code: 0 } });
@@ -24,7 +24,7 @@ function workbench() {
     },
   };
   const service = { jobs } as unknown as CiService;
-  const committer = createCommitter({
+  const committer = new Committer({
     clock: {
       now: () => now,
       wall: () => now,

@@ -36,19 +36,28 @@ export interface CommitterOptions {
 const retryAfter = 1_000;
 const syncWithin = 2;
 
-export type Committer = ReturnType<typeof createCommitter>;
-
-export function createCommitter({ store, clock, log, refused, retry, recovered }: CommitterOptions) {
-  const unsynced = new Set<JobSource>();
+export class Committer {
+  readonly #options: CommitterOptions;
+  readonly #unsynced = new Set<JobSource>();
   /** Notifications for when the current sync, or the next one, has succeeded. */
-  const untold: (() => void)[] = [];
-  let isSyncing = false;
-  let retryTimer: (() => void) | null = null;
-  let syncTimer: (() => void) | null = null;
-  let problem: string | null = null;
+  readonly #untold: (() => void)[] = [];
+  #isSyncing = false;
+  #retryTimer: (() => void) | null = null;
+  #syncTimer: (() => void) | null = null;
+  #problem: string | null = null;
+
+  constructor(options: CommitterOptions) {
+    this.#options = options;
+  }
+
+  /** Whether a commit failed, and its next attempt is still to come. */
+  get blocked(): boolean {
+    return this.#retryTimer !== null;
+  }
 
   /** Commits one step. False if it failed. */
-  function commit(before: Slot, after: Slot, changes: readonly Change[], { jobs }: Pick<CiService, 'jobs'>): boolean {
+  commit(before: Slot, after: Slot, changes: readonly Change[], { jobs }: Pick<CiService, 'jobs'>): boolean {
+    const { store } = this.#options;
     try {
       store.transaction(() => {
         store.save(before, after, changes);
@@ -56,96 +65,87 @@ export function createCommitter({ store, clock, log, refused, retry, recovered }
       });
     } catch (error) {
       jobs?.rolledBack();
-      whenRefused(toFailure(error).message);
+      this.#refused(toFailure(error).message);
       return false;
     }
-    problem = null;
+    this.#problem = null;
     jobs?.committed();
     // A returned job may end by that, for example if it cannot be started.
-    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) syncSoon(jobs);
+    if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) this.#syncSoon(jobs);
     return true;
   }
 
   /** Syncs at once, and notifies those who wait for that. */
-  function flush(): void {
-    if (syncTimer === null && !isSyncing) return;
-    syncTimer?.();
-    syncTimer = null;
-    collect();
+  flush(): void {
+    if (this.#syncTimer === null && !this.#isSyncing) return;
+    this.#syncTimer?.();
+    this.#syncTimer = null;
+    this.#collect();
     try {
-      store.syncNow();
+      this.#options.store.syncNow();
     } catch (error) {
-      whenFailed(error);
+      this.#syncFailed(error);
       return;
     }
-    for (const tell of untold.splice(0)) tell();
+    for (const tell of this.#untold.splice(0)) tell();
   }
 
-  function close(): void {
-    retryTimer?.();
-    flush();
-    syncTimer?.();
+  close(): void {
+    this.#retryTimer?.();
+    this.flush();
+    this.#syncTimer?.();
   }
 
-  function whenRefused(message: string): void {
+  #refused(message: string): void {
+    const { log, clock, refused, retry, recovered } = this.#options;
     refused(message);
-    if (problem !== message) log.error('failed to write state', { reason: message });
-    problem = message;
-    retryTimer = clock.after(retryAfter, () => {
-      retryTimer = null;
+    if (this.#problem !== message) log.error('failed to write state', { reason: message });
+    this.#problem = message;
+    this.#retryTimer = clock.after(retryAfter, () => {
+      this.#retryTimer = null;
       retry();
-      if (retryTimer !== null) return;
+      if (this.blocked) return;
       log.info('state can be written again');
       recovered();
     });
   }
 
-  function syncSoon(jobs: JobSource | null): void {
+  #syncSoon(jobs: JobSource | null): void {
     if (jobs === null) return;
-    unsynced.add(jobs);
-    if (!isSyncing) arm(syncWithin);
+    this.#unsynced.add(jobs);
+    if (!this.#isSyncing) this.#arm(syncWithin);
   }
 
-  function arm(ms: number): void {
-    syncTimer ??= clock.after(ms, () => {
-      syncTimer = null;
-      void syncNow();
+  #arm(ms: number): void {
+    this.#syncTimer ??= this.#options.clock.after(ms, () => {
+      this.#syncTimer = null;
+      void this.#sync();
     });
   }
 
   /** Later commits wait for another sync. */
-  function collect(): void {
-    for (const jobs of unsynced) untold.push(jobs.syncing());
-    unsynced.clear();
+  #collect(): void {
+    for (const jobs of this.#unsynced) this.#untold.push(jobs.syncing());
+    this.#unsynced.clear();
   }
 
-  async function syncNow(): Promise<void> {
-    collect();
-    isSyncing = true;
+  async #sync(): Promise<void> {
+    this.#collect();
+    this.#isSyncing = true;
     try {
-      await store.sync();
+      await this.#options.store.sync();
     } catch (error) {
-      whenFailed(error);
+      this.#syncFailed(error);
       return;
     } finally {
-      isSyncing = false;
+      this.#isSyncing = false;
     }
-    for (const tell of untold.splice(0)) tell();
-    if (unsynced.size > 0) arm(syncWithin);
+    for (const tell of this.#untold.splice(0)) tell();
+    if (this.#unsynced.size > 0) this.#arm(syncWithin);
   }
 
-  function whenFailed(error: unknown): void {
-    log.error('failed to write state', { reason: toFailure(error).message });
-    arm(retryAfter);
+  #syncFailed(error: unknown): void {
+    this.#options.log.error('failed to write state', { reason: toFailure(error).message });
+    this.#arm(retryAfter);
   }
-
-  return {
-    /** Whether a commit failed, and its next attempt is still to come. */
-    get blocked(): boolean {
-      return retryTimer !== null;
-    },
-    commit,
-    flush,
-    close,
-  };
 }

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { openStore, type Store } from '../../store/store.ts';
-import { createHolds } from './holds.ts';
+import { Holds } from './holds.ts';
 import { Pause } from './pause.ts';
 import { Pool, withoutDevices } from './pool.ts';
 
@@ -25,7 +25,7 @@ function start(...names: readonly string[]) {
     return new Pool(config, { service: {} as never, runtime: {} as never, keepStandby: true, devices: withoutDevices, leaving });
   });
   const pause = new Pause();
-  const holds = createHolds({ clock: { wall: () => 1 }, store, reconciler: { pools, pause, replanAll() {} } });
+  const holds = new Holds({ clock: { wall: () => 1 }, store, reconciler: { pools, pause, replanAll() {} } });
   holds.restore();
   const held = () =>
     Object.fromEntries(pools.map((pool) => [pool.config.name, [...pool.pause.details, ...(pool.draining ? ['drains'] : [])]]));

@@ -19,26 +19,33 @@ export interface HoldsParts {
  * Pauses, with reasons, and drains by people. They are recorded before they take effect, and held again by the next manager. A
  * hold on all pools includes those that a later config adds. A pool that is leaving the config cannot be held or resumed.
  */
-export function createHolds({ store, reconciler, clock }: HoldsParts) {
+export class Holds {
+  readonly #parts: HoldsParts;
+
+  constructor(parts: HoldsParts) {
+    this.#parts = parts;
+  }
+
   /** Restores the previous manager's holds. To be called once all pools exist, before anything begins. */
-  function restore(): void {
-    for (const hold of store.holds.all())
-      for (const pool of current()) if (hold.pool === null || hold.pool === pool.config.name) take(pool, hold);
+  restore(): void {
+    for (const hold of this.#parts.store.holds.all())
+      for (const pool of this.#current) if (hold.pool === null || hold.pool === pool.config.name) take(pool, hold);
   }
 
   /** `name`: null for all pools. @throws OnejobError E_POOL_UNKNOWN, E_STATE_FULL: nothing has changed then */
-  function pause(name: string | null, reason: string): void {
-    hold(name, { kind: 'pause', reason });
+  pause(name: string | null, reason: string): void {
+    this.#hold(name, { kind: 'pause', reason });
   }
 
   /** Finishes what runs, and starts nothing new. @throws as `pause` */
-  function drain(name: string | null): void {
-    hold(name, { kind: 'drain', reason: '' });
+  drain(name: string | null): void {
+    this.#hold(name, { kind: 'drain', reason: '' });
   }
 
   /** Ends the pauses with this reason, and drains. Returns whether there were any, and the pools that are still held. @throws as `pause` */
-  function resume(name: string | null, reason: string): ResumeView {
-    const chosen = choose(name);
+  resume(name: string | null, reason: string): ResumeView {
+    const { store, reconciler } = this.#parts;
+    const chosen = this.#choose(name);
     let changed = false;
     const ended = [{ kind: 'pause', reason } as const, { kind: 'drain', reason: '' } as const];
     store.transaction({ durable: true }, () => {
@@ -49,7 +56,7 @@ export function createHolds({ store, reconciler, clock }: HoldsParts) {
         changed = true;
         // The hold on all pools becomes holds on the others.
         if (name === null || hold.pool !== null) continue;
-        for (const { config } of current()) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
+        for (const { config } of this.#current) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
       }
     });
     for (const pool of chosen) {
@@ -68,27 +75,24 @@ export function createHolds({ store, reconciler, clock }: HoldsParts) {
     return { changed, held };
   }
 
-  function hold(name: string | null, what: Pick<Hold, 'kind' | 'reason'>): void {
-    const chosen = choose(name);
+  #hold(name: string | null, what: Pick<Hold, 'kind' | 'reason'>): void {
+    const { store, clock, reconciler } = this.#parts;
+    const chosen = this.#choose(name);
     store.transaction({ durable: true }, () => store.holds.add({ pool: name, ...what, since: clock.wall() }));
     for (const pool of chosen) take(pool, what);
     reconciler.replanAll();
   }
 
-  function current(): Pool[] {
-    return reconciler.pools.filter(({ leaving }) => !leaving);
+  get #current(): Pool[] {
+    return this.#parts.reconciler.pools.filter(({ leaving }) => !leaving);
   }
 
-  function choose(name: string | null): Pool[] {
-    const pools = current().filter(({ config }) => name === null || config.name === name);
+  #choose(name: string | null): Pool[] {
+    const pools = this.#current.filter(({ config }) => name === null || config.name === name);
     if (pools.length > 0) return pools;
-    const known = current()
-      .map(({ config }) => config.name)
-      .join(', ');
+    const known = this.#current.map(({ config }) => config.name).join(', ');
     throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${name}".`, { hint: `The pools are: ${known}.` });
   }
-
-  return { restore, pause, drain, resume };
 }
 
 export function take(pool: Pool, { kind, reason }: Pick<Hold, 'kind' | 'reason'>): void {

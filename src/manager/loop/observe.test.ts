@@ -7,7 +7,7 @@ import { LogFollowers } from '../../logs/followers.ts';
 import { createLogFolder } from '../../logs/log-file.ts';
 import type { Runtime } from '../../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../../runtimes/gate.ts';
-import { createObserver, type ObserveParts } from './observe.ts';
+import { type ObserveParts, Observer } from './observe.ts';
 
 const agent = 'a1b2c3d4e5';
 const releasing: AgentLane = { kind: 'releasing', agent, job: 'j', limit: null, fingerprint: 'f', since: 0 };
@@ -36,7 +36,7 @@ async function judged(lane: AgentLane, output: string): Promise<{ readonly retur
   const reconciler = { slotOf: () => slot, post: (_: string, event: SlotEvent) => posted.push(event) };
   const followers = new LogFollowers({ logs: createLogFolder(dir.path), clock, state: () => {}, failed: () => {} });
   const parts = { clock, followers, reconciler, runtimes: [runtime] } as unknown as ObserveParts;
-  await createObserver(parts).exited(agent, { kind: 'code', code: 0 });
+  await new Observer(parts).exited(agent, { kind: 'code', code: 0 });
   await followers.close();
   const [event] = posted;
   if (event === undefined) throw new Error('nothing was posted');

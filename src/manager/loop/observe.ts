@@ -5,15 +5,14 @@
 
 import { attempt, type Failure, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
-import { type Clock, every } from '../../core/clock.ts';
+import type { Clock } from '../../core/clock.ts';
 import { endedAtGate } from '../../core/gate-failure.ts';
 import { type AgentId, type Exit, hostRestarted, type JobId, type Slot } from '../../core/slot.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
 import type { Runtime, SandboxSeen } from '../../ports/runtime.ts';
-import type { Runtimes } from '../../runtimes/choose.ts';
 import { roomText } from '../../system/disk-room.ts';
 import type { SandboxProbe } from '../actions/probe-sandbox.ts';
-import type { Held } from '../held/held.ts';
+import type { HeldJobs } from '../held/held-jobs.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -32,7 +31,7 @@ export interface ObserveParts {
   /** Its sandboxes are ours, but in no slot: it removes them itself. */
   readonly probe: Pick<SandboxProbe, 'isProbe'>;
   /** The same holds for what is kept of failed jobs. */
-  readonly held: Pick<Held, 'isOurs' | 'gone'>;
+  readonly held: Pick<HeldJobs, 'isOurs' | 'gone'>;
   /** Keys of slots that an earlier boot of this host left. */
   readonly rebooted: ReadonlySet<string>;
 }
@@ -43,83 +42,90 @@ const lookAgain = 2_000;
 /** ms that the log of a sandbox may take to be complete, if it ended before *released* was seen. */
 const logPatience = 10_000;
 
-export type Observer = ReturnType<typeof createObserver>;
+export class Observer {
+  readonly #parts: ObserveParts;
+  readonly #abort = new AbortController();
+  readonly #away = new Map<string, string>();
+  readonly #judging = new Set<AgentId>();
+  readonly #watching: Promise<void>[] = [];
+  readonly #runtimes: Runtime[];
+  readonly #resyncing = new Map<Runtime, Promise<void>>();
+  #timer: (() => void) | null = null;
 
-export function createObserver(parts: ObserveParts) {
-  const { reconciler, followers, log, minFree, fingerprints, probe, held, makeRoom, clock } = parts;
-  const abort = new AbortController();
-  const away = new Map<string, string>();
-  const judging = new Set<AgentId>();
-  const watching: Promise<void>[] = [];
-  const runtimes = [...parts.runtimes];
-  const resyncing = new Map<Runtime, Promise<void>>();
-  let timer: (() => void) | null = null;
+  constructor(parts: ObserveParts) {
+    this.#parts = parts;
+    this.#runtimes = [...parts.runtimes];
+  }
+
+  /** Sentences about runtimes that cannot be reached now. */
+  get problems(): string[] {
+    return [...this.#away.values()];
+  }
+
+  /** Runtimes that cannot be reached now, and why. */
+  get away(): ReadonlyMap<string, string> {
+    return this.#away;
+  }
 
   /** Why a runtime cannot be reached now; null if it can. */
-  function unreachable(runtime: string): string | null {
-    return away.get(runtime) ?? null;
+  unreachable(runtime: string): string | null {
+    return this.#away.get(runtime) ?? null;
   }
 
   /** Nothing begins on an unreachable runtime until a look at it succeeds. */
-  function cannotReach(runtime: Runtime, failure: string): void {
-    if (away.get(runtime.name) !== failure) log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
-    away.set(runtime.name, failure);
+  cannotReach(runtime: Runtime, failure: string): void {
+    const { log, reconciler } = this.#parts;
+    if (this.#away.get(runtime.name) !== failure) log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
+    this.#away.set(runtime.name, failure);
     reconciler.away(runtime.name, failure);
-    arm();
+    this.#arm();
   }
 
   /** Follows the existing sandboxes, then looks at everything once. Resolves when that was done or has failed. */
-  async function start(): Promise<void> {
-    for (const slot of reconciler.slots) if (parts.rebooted.has(slot.key)) endedWithBoot(slot);
+  async start(): Promise<void> {
+    const { reconciler, followers, rebooted } = this.#parts;
+    for (const slot of reconciler.slots) if (rebooted.has(slot.key)) this.#endedWithBoot(slot);
     for (const slot of reconciler.slots) {
-      for (const agent of standing(slot)) followers.follow(agent, runtimeOf(slot));
+      for (const agent of standing(slot)) followers.follow(agent, this.#runtimeOf(slot));
     }
-    for (const runtime of runtimes) watching.push(watch(runtime));
-    await resyncAll();
-    arm();
+    for (const runtime of this.#runtimes) this.#watching.push(this.#watch(runtime));
+    await this.#resyncAll();
+    this.#arm();
   }
 
   /** Adds a runtime, or looks at a known one again. Resolves after the look. */
-  async function add(runtime: Runtime): Promise<void> {
-    if (!runtimes.includes(runtime)) {
-      runtimes.push(runtime);
-      watching.push(watch(runtime));
+  async add(runtime: Runtime): Promise<void> {
+    if (!this.#runtimes.includes(runtime)) {
+      this.#runtimes.push(runtime);
+      this.#watching.push(this.#watch(runtime));
     }
-    await resync(runtime);
+    await this.#resync(runtime);
   }
 
-  async function close(): Promise<void> {
-    timer?.();
-    abort.abort();
-    await Promise.allSettled([...watching, ...resyncing.values()]);
-  }
-
-  /** Compares the runtime's sandboxes with the slots, both ways. One at a time per runtime. */
-  function resync(runtime: Runtime): Promise<void> {
-    const running = resyncing.get(runtime);
-    if (running !== undefined) return running;
-    const done = compare(runtime).finally(() => resyncing.delete(runtime));
-    resyncing.set(runtime, done);
-    return done;
+  async close(): Promise<void> {
+    this.#timer?.();
+    this.#abort.abort();
+    await Promise.allSettled([...this.#watching, ...this.#resyncing.values()]);
   }
 
   /**
    * Removes sandboxes of ours that are in no slot, and what they shared. A request of a killed manager may take effect long after
    * its slot was cleared, and at the end nobody looks again. Never fails; leftovers are logged.
    */
-  async function sweep(runtime: Runtime): Promise<void> {
-    const signal = abort.signal;
+  async sweep(runtime: Runtime): Promise<void> {
+    const { signal } = this.#abort;
     try {
       const seen = await runtime.list(signal);
-      for (const sandbox of seen) if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
+      for (const sandbox of seen) if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
       await runtime.sweep(signal);
     } catch (error) {
-      log.warn('failed to remove everything', { runtime: runtime.name, reason: toFailure(error).message });
+      this.#parts.log.warn('failed to remove everything', { runtime: runtime.name, reason: toFailure(error).message });
     }
   }
 
   /** An agent's first process has ended. */
-  async function exited(agent: AgentId, exit: Exit): Promise<void> {
+  async exited(agent: AgentId, exit: Exit): Promise<void> {
+    const { reconciler } = this.#parts;
     const slot = reconciler.slotOf(agent);
     if (slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
     const { key } = slot;
@@ -135,92 +141,115 @@ export function createObserver(parts: ObserveParts) {
       reconciler.post(key, { kind: 'exited', agent, exit, released: true });
       return;
     }
-    if (judging.has(agent)) return;
-    judging.add(agent);
+    if (this.#judging.has(agent)) return;
+    this.#judging.add(agent);
     try {
-      const runtime = runtimeOf(slot);
-      const follower = followers.follow(agent, runtime);
-      let whole = await followers.complete(agent, logPatience);
-      // A runtime that is away says nothing about the script; its log is read once it is back.
-      while (!whole && away.has(runtime.name) && !abort.signal.aborted) {
-        whole = await followers.complete(agent, logPatience);
-      }
-      if (abort.signal.aborted) return;
-      // The marker may have been read from output that a full disk does not take yet.
-      const begun = follower.state === 'released';
-      // Its gate was heard before a script was sent. A log that does not show that gate is not the whole log.
-      const isCut = mayHaveBegun(slot) && !follower.showsNothingBegan;
-      const what = whole ? 'a part of its output is missing' : 'its output cannot be read';
-      const isUnknown = !begun && (!whole || isCut);
-      const end: Exit = isUnknown ? { kind: 'lost', reason: `${what}, so it is unknown whether it began` } : exit;
-      reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || isUnknown });
+      await this.#judge(slot, agent, exit);
     } finally {
-      judging.delete(agent);
+      this.#judging.delete(agent);
     }
+  }
+
+  /** Whether the script of an ended agent began, by its log. */
+  async #judge(slot: Slot, agent: AgentId, exit: Exit): Promise<void> {
+    const { followers, reconciler } = this.#parts;
+    const { signal } = this.#abort;
+    const runtime = this.#runtimeOf(slot);
+    const follower = followers.follow(agent, runtime);
+    let whole = await followers.complete(agent, logPatience);
+    // A runtime that is away says nothing about the script; its log is read once it is back.
+    while (!whole && this.#away.has(runtime.name) && !signal.aborted) {
+      whole = await followers.complete(agent, logPatience);
+    }
+    if (signal.aborted) return;
+    // The marker may have been read from output that a full disk does not take yet.
+    const begun = follower.state === 'released';
+    // Its gate was heard before a script was sent. A log that does not show that gate is not the whole log.
+    const isCut = mayHaveBegun(slot) && !follower.showsNothingBegan;
+    const what = whole ? 'a part of its output is missing' : 'its output cannot be read';
+    const isUnknown = !begun && (!whole || isCut);
+    const end: Exit = isUnknown ? { kind: 'lost', reason: `${what}, so it is unknown whether it began` } : exit;
+    reconciler.post(slot.key, { kind: 'exited', agent, exit: end, released: begun || isUnknown });
   }
 
   /**
    * A script that may have been handed over before the host was restarted counts as begun: a power cut takes the marker from the log,
    * too, so its absence proves nothing (S3).
    */
-  function endedWithBoot(slot: Slot): void {
-    if (!mayHaveBegun(slot) || runtimeOf(slot).capabilities.elsewhere === true) return;
-    reconciler.post(slot.key, { kind: 'exited', agent: slot.agent.agent, exit: hostRestarted, released: true });
+  #endedWithBoot(slot: Slot): void {
+    if (!mayHaveBegun(slot) || this.#runtimeOf(slot).capabilities.elsewhere === true) return;
+    this.#parts.reconciler.post(slot.key, { kind: 'exited', agent: slot.agent.agent, exit: hostRestarted, released: true });
   }
 
-  async function watch(runtime: Runtime): Promise<void> {
-    const { signal } = abort;
-    for await (const event of runtime.events(signal)) {
+  async #watch(runtime: Runtime): Promise<void> {
+    for await (const event of runtime.events(this.#abort.signal)) {
       switch (event.kind) {
         case 'exited':
-          void exited(event.agent, event.exit);
+          void this.exited(event.agent, event.exit);
           break;
         case 'removed':
-          gone(event.agent);
+          this.#gone(event.agent);
           break;
         case 'lost':
-          cannotReach(runtime, event.failure);
+          this.cannotReach(runtime, event.failure);
           break;
         case 'connected':
-          void resync(runtime);
+          void this.#resync(runtime);
           break;
       }
     }
   }
 
-  async function compare(runtime: Runtime): Promise<void> {
-    const { signal } = abort;
+  /** Compares the runtime's sandboxes with the slots, both ways. One at a time per runtime. */
+  #resync(runtime: Runtime): Promise<void> {
+    const running = this.#resyncing.get(runtime);
+    if (running !== undefined) return running;
+    const done = this.#compare(runtime).finally(() => this.#resyncing.delete(runtime));
+    this.#resyncing.set(runtime, done);
+    return done;
+  }
+
+  async #resyncAll(): Promise<void> {
+    await Promise.all(this.#runtimes.map((runtime) => this.#resync(runtime)));
+  }
+
+  async #compare(runtime: Runtime): Promise<void> {
+    const { reconciler, fingerprints } = this.#parts;
+    const { signal } = this.#abort;
     try {
       const before = reconciler.slots.filter((slot) => slot.runtime === runtime.name).flatMap(standing);
       const seen = await runtime.list(signal);
-      reached(runtime);
+      this.#reached(runtime);
       const there = new Set(seen.map((sandbox) => sandbox.agent));
-      for (const agent of before) if (!there.has(agent)) gone(agent);
+      for (const agent of before) if (!there.has(agent)) this.#gone(agent);
       for (const sandbox of seen) {
-        if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
-        else if (sandbox.state.kind === 'exited') void exited(sandbox.agent, sandbox.state.exit);
+        if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
+        else if (sandbox.state.kind === 'exited') void this.exited(sandbox.agent, sandbox.state.exit);
       }
       reconciler.catchUp(runtime.name);
       await fingerprints.refresh(runtime, signal);
-      await checkDisk(runtime, signal);
+      await this.#checkDisk(runtime, signal);
     } catch (error) {
-      if (!signal.aborted) cannotReach(runtime, toFailure(error).message);
+      if (!signal.aborted) this.cannotReach(runtime, toFailure(error).message);
     }
     if (!signal.aborted) reconciler.replanAll();
   }
 
-  function isOrphan({ agent }: SandboxSeen): boolean {
+  #isOrphan({ agent }: SandboxSeen): boolean {
+    const { probe, held, reconciler } = this.#parts;
     return !probe.isProbe(agent) && !held.isOurs(agent) && reconciler.placeOf(agent) === undefined;
   }
 
-  async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
+  async #removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
+    const { log } = this.#parts;
     log.warn('removing an orphan', { runtime: runtime.name, agent, slot });
     await runtime.remove(agent).catch((error: unknown) => {
       log.warn('failed to remove an orphan', { agent, reason: toFailure(error).message });
     });
   }
 
-  async function checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {
+  async #checkDisk(runtime: Runtime, signal: AbortSignal): Promise<void> {
+    const { log, makeRoom, minFree, reconciler } = this.#parts;
     let disk = await runtime.disk(signal);
     if (disk !== null && disk.free < minFree && runtime.capabilities.images) {
       await makeRoom(signal).catch((error: unknown) => {
@@ -237,53 +266,33 @@ export function createObserver(parts: ObserveParts) {
     if (reconciler.pause.hold(reason, detail)) log.warn('disk is full', { reason: detail });
   }
 
-  function gone(agent: AgentId): void {
+  #gone(agent: AgentId): void {
+    const { held, reconciler } = this.#parts;
     const slot = reconciler.slotOf(agent);
     if (slot === undefined) held.gone(agent);
     else if (standing(slot).includes(agent)) reconciler.post(slot.key, { kind: 'gone', agent });
   }
 
-  function runtimeOf(slot: Slot): Runtime {
-    const runtime = runtimes.find((one) => one.name === slot.runtime);
+  #runtimeOf(slot: Slot): Runtime {
+    const runtime = this.#runtimes.find((one) => one.name === slot.runtime);
     if (runtime === undefined) throw new RangeError(`no runtime ${slot.runtime} for slot ${slot.key}`);
     return runtime;
   }
 
-  function reached(runtime: Runtime): void {
-    if (!away.delete(runtime.name)) return;
-    log.info('runtime reachable again', { runtime: runtime.name });
-    reconciler.back(runtime.name);
+  #reached(runtime: Runtime): void {
+    if (!this.#away.delete(runtime.name)) return;
+    this.#parts.log.info('runtime reachable again', { runtime: runtime.name });
+    this.#parts.reconciler.back(runtime.name);
   }
 
-  function arm(): void {
-    if (abort.signal.aborted) return;
-    timer?.();
-    timer = clock.after(away.size > 0 ? lookAgain : resyncEvery, async () => {
-      await resyncAll();
-      arm();
+  #arm(): void {
+    if (this.#abort.signal.aborted) return;
+    this.#timer?.();
+    this.#timer = this.#parts.clock.after(this.#away.size > 0 ? lookAgain : resyncEvery, async () => {
+      await this.#resyncAll();
+      this.#arm();
     });
   }
-
-  async function resyncAll(): Promise<void> {
-    await Promise.all(runtimes.map((runtime) => resync(runtime)));
-  }
-
-  return {
-    /** Sentences about runtimes that cannot be reached now. */
-    get problems(): string[] {
-      return [...away.values()];
-    },
-    /** Runtimes that cannot be reached now, and why. */
-    away: away as ReadonlyMap<string, string>,
-    unreachable,
-    cannotReach,
-    start,
-    add,
-    close,
-    resync,
-    sweep,
-    exited,
-  };
 }
 
 /** A gate that could not start, with the name of the image to fix; null for any other end. */
@@ -325,35 +334,4 @@ function hasBegun(slot: Slot): boolean {
     default:
       return false;
   }
-}
-
-/** ms between two looks. */
-export const chooseEvery = 30_000;
-
-export interface ChooseAgainParts extends Pick<ObserveParts, 'clock' | 'log'> {
-  readonly runtimes: Pick<Runtimes, 'best' | 'reason' | 'chooseAgain'>;
-  readonly reconciler: Pick<Reconciler, 'pools'>;
-  readonly observer: Pick<Observer, 'add'>;
-}
-
-/**
- * For pools that name neither a runtime nor an image, and run their jobs as processes because Docker could not be used: checks
- * Docker again while the manager runs, and moves such pools to it, until the returned function is called. Nothing ever moves the
- * other way.
- */
-export function keepChoosing({ clock, log, runtimes, reconciler, observer }: ChooseAgainParts): () => void {
-  let isOver = false;
-  const look = async (): Promise<void> => {
-    if (!(await runtimes.chooseAgain()) || isOver) return;
-    for (const pool of reconciler.pools) if (pool.config.runtime === null && !pool.leaving) pool.moveTo(runtimes.best);
-    log.info('runtime chosen', { reason: runtimes.reason });
-    await observer.add(runtimes.best);
-  };
-  const stop = every(clock, chooseEvery, look, (error) =>
-    log.warn('failed to check runtimes', { reason: toFailure(error).message }),
-  );
-  return () => {
-    isOver = true;
-    stop();
-  };
 }

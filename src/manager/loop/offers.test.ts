@@ -20,7 +20,7 @@ function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
   const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
   const runtime = { name: 'docker' } as Runtime;
   const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices, tellsOffers });
-  pool.learn('p/1', 'f');
+  pool.rollout.learn('p/1', 'f');
   return { pool, heard };
 }
 

@@ -14,13 +14,13 @@ function poolOf(env: Record<string, string>): Pool {
 
 test('slots with the same recipe share a fingerprint', () => {
   const pool = poolOf({ A: 'same' });
-  pool.learn('p/1', 'f');
+  pool.rollout.learn('p/1', 'f');
   expect(pool.view('p/2', host).fingerprint).toBe('f');
 });
 
 test('a slot whose recipe contains its agent’s name has its own fingerprint', () => {
   const pool = poolOf({ CACHE: '/caches/{name}' });
-  pool.learn('p/1', 'f1');
+  pool.rollout.learn('p/1', 'f1');
   expect(pool.view('p/1', host).fingerprint).toBe('f1');
   expect(pool.view('p/2', host).fingerprint).toBeNull();
 });

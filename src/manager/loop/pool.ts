@@ -4,7 +4,7 @@ import type { ErrorCode, Failure } from '../../base/errors.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { type Backoff, backoff } from '../../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../../core/plan.ts';
-import type { AgentId, DeviceId, Reserved, Slot } from '../../core/slot.ts';
+import type { DeviceId, Reserved, Slot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import { expandRecipe } from '../../schema/template.ts';
@@ -56,7 +56,7 @@ export class Pool {
   readonly leaving: boolean;
   readonly pause = new Pause();
   /** Which image its slots have, and which one is tried. */
-  readonly rollout = new ImageRollout();
+  readonly rollout: ImageRollout;
   #runtime: Runtime;
   readonly #keepStandby: boolean;
   /** Whether sandboxes of different slots have different fingerprints. */
@@ -73,8 +73,6 @@ export class Pool {
   draining = false;
   backoff: Backoff | null = null;
   #forgiven: Backoff | null = null;
-  /** The current fingerprint of a standby, by slot: with `{name}` in a recipe each slot has its own. */
-  readonly #fingerprints = new Map<string, string>();
   /** Why its runtime cannot be reached; null if it can. */
   away: string | null = null;
 
@@ -102,6 +100,14 @@ export class Pool {
     this.tellsOffers = parts.tellsOffers ?? true;
     this.leaving = parts.leaving ?? false;
     this.draining = this.leaving;
+    const { devices } = parts;
+    this.rollout = new ImageRollout({
+      name: config.name,
+      service: parts.service,
+      standby: this.#keepStandby,
+      isPerSlot: this.isPerSlot,
+      able: (key) => devices.of(key) !== null && devices.heldBack(key) === null && !devices.lost(key),
+    });
   }
 
   /** Whether its slots lease devices for each job. */
@@ -140,17 +146,7 @@ export class Pool {
     this.away = null;
     this.backoff = null;
     this.#forgiven = null;
-    this.forget();
-  }
-
-  /**
-   * Whether the failure of an agent in this slot says something about a new image only, so that the other slots go on. One with a
-   * job's own image, or still with the old one, says nothing of it. (The loop hears of no failure to make a job's own sandbox.)
-   */
-  blamesUpdate({ key, standby }: Slot, agent: AgentId, { code }: Failure): boolean {
-    const isMade = standby.kind === 'preparing' && standby.agent === agent;
-    if (!isMade && !this.rollout.isTriedBy(agent)) return false;
-    return this.rollout.isCanary(key) && !code.startsWith('E_CI_');
+    this.rollout.forget();
   }
 
   /** The unavailable image that keeps the pool from starting anything, such as `image "x:1" on docker`; null if there is none. */
@@ -170,70 +166,16 @@ export class Pool {
     return this.serviceOf(slot).capabilities.poolTimeout ? this.config.timeout : null;
   }
 
-  /** Sets the fingerprint of a standby of this slot, or of all. */
-  learn(key: string, fingerprint: string): void {
-    this.#fingerprints.set(this.#groupOf(key), fingerprint);
-  }
-
-  knows(key: string): boolean {
-    return this.#fingerprints.has(this.#groupOf(key));
-  }
-
-  /** Forgets the fingerprints, because they have changed and are unknown. */
-  forget(): void {
-    this.#fingerprints.clear();
-    this.rollout.forgetOld();
-  }
-
-  /** Sandboxes should be made from this now. Their fingerprints have to be learned again, if one slot tries it first. */
-  wish(origin: Origin): void {
-    if (this.rollout.wish(origin, this.#fingerprints)) this.#fingerprints.clear();
-  }
-
-  /** The fingerprint of a standby made from what was there before; null: none can be made. */
-  learnOld(key: string, fingerprint: string | null): void {
-    this.rollout.learnOld(this.#groupOf(key), fingerprint);
-  }
-
-  /** The fingerprint of a standby with what the pool wants, also while this slot still keeps the old one. */
-  wantedOf(key: string): string | null {
-    return this.#fingerprints.get(this.#groupOf(key)) ?? null;
-  }
-
-  /** The fingerprint that a standby of this slot needs now; null: unknown. */
-  fingerprintOf(key: string): string | null {
-    return this.rollout.keepsOld(key) ? this.rollout.oldOf(this.#groupOf(key)) : this.wantedOf(key);
-  }
-
-  #groupOf(key: string): string {
-    return this.isPerSlot ? key : '';
-  }
-
-  /** Chooses which slot tries a new image first. `slots`: all of the pool. `first`: the one that has brought it. */
-  chooseCanary(slots: readonly Slot[], first?: string): void {
-    const { devices } = this;
-    const able = (key: string): boolean => devices.of(key) !== null && devices.heldBack(key) === null && !devices.lost(key);
-    this.rollout.choose(slots, { able, first, standby: this.#keepStandby, fingerprint: (key) => this.wantedOf(key) });
-  }
-
-  /** Whether a trial lets the slot have no sandbox of the pool's image at `now` (core clock, ms). */
-  isOwnImageOnly(key: string, now: number): boolean {
-    const { backoff } = this.rollout;
-    if (this.rollout.isCanary(key)) return backoff !== null && now < backoff.until;
-    // What cannot be made any more is waited for, not replaced by what has not proved itself.
-    return this.rollout.keepsOld(key) && this.fingerprintOf(key) === null;
-  }
-
   /** What the pool asks of one of its slots now. `host` applies to all pools; `now`: core clock, ms. */
   view(key: string, host: { readonly stopping: boolean; readonly paused: boolean; readonly now: number }): PoolView {
-    const ownImageOnly = this.isOwnImageOnly(key, host.now);
+    const ownImageOnly = this.rollout.isOwnImageOnly(key, host.now);
     return {
       binds: this.service.capabilities.binds,
       wanted: !this.draining && !host.stopping,
       standby: this.#keepStandby,
       paused: host.paused || this.pause.any || this.away !== null,
       backoff: this.backoff,
-      fingerprint: this.fingerprintOf(key),
+      fingerprint: this.rollout.fingerprintOf(key),
       standbyMaxAge: this.config.standbyMaxAge,
       waiting: this.#next(key, ownImageOnly),
       devices: this.devices.of(key),
@@ -258,7 +200,7 @@ export class Pool {
   /** An outdated agent that is not online yet delays nobody: it may never come online. */
   #mayRenew(key: string): boolean {
     for (const [other, made] of this.#renewing)
-      if (other !== key && (made === null || made === this.fingerprintOf(other))) return false;
+      if (other !== key && (made === null || made === this.rollout.fingerprintOf(other))) return false;
     return true;
   }
 

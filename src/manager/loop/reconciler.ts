@@ -12,12 +12,12 @@ import { type Intent, isOpen, type PoolView, plan, sameDevices } from '../../cor
 import { dueAt, pursueAll } from '../../core/pursue.ts';
 import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { SlotOffer } from '../../ports/ci-service.ts';
-import type { ImageEvidence } from '../../verdict/image-evidence.ts';
-import { type Committer, createCommitter, type SlotStore } from './commit.ts';
+import { Committer, type SlotStore } from './commit.ts';
+import type { RolloutLoop } from './image-rollout.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
 
-export interface ReconcilerOptions {
+export interface ReconcilerOptions extends Pick<RolloutLoop, 'evidenceOf' | 'saveProved'> {
   readonly clock: Clock;
   readonly log: Log;
   readonly store: SlotStore;
@@ -27,16 +27,9 @@ export interface ReconcilerOptions {
   readonly random: () => number;
   /** Called after each commit. */
   readonly changed: (before: Slot, after: Slot) => void;
-  /** What the end of an agent's job says about its image, when its agent has been cleared; null: nothing, or it had none. */
-  readonly evidenceOf?: (agent: AgentId) => ImageEvidence | null;
   /** Called before all slots of a pool are planned, or of all (null): what it may start may have changed. */
   readonly replanning?: (pool: Pool | null) => void;
-  /** What a pool wants has proved itself, and is to be written down. False: that failed, and is tried again. */
-  readonly proved?: (pool: Pool) => boolean;
 }
-
-/** ms until what could not be written is written again. */
-const writeAgain = 1_000;
 
 export class Reconciler {
   readonly #options: ReconcilerOptions;
@@ -63,7 +56,7 @@ export class Reconciler {
   constructor(options: ReconcilerOptions) {
     this.#options = options;
     this.#timers = new Timers(options.clock);
-    this.#committer = createCommitter({
+    this.#committer = new Committer({
       clock: options.clock,
       log: options.log,
       store: options.store,
@@ -88,6 +81,13 @@ export class Reconciler {
   /** Adds a pool with its slots, stored or empty. Nothing happens before `start`. */
   add(pool: Pool, slots: readonly Slot[]): void {
     this.#pools.set(pool.config.name, pool);
+    pool.rollout.attach({
+      ...this.#options,
+      timers: this.#timers,
+      slots: () => this.slots.filter(({ key }) => this.#owners.get(key) === pool),
+      replan: () => this.replanAll(pool),
+      isStopping: () => this.#stopping,
+    });
     for (const slot of slots) {
       this.#owners.set(slot.key, pool);
       this.#put(slot);
@@ -254,7 +254,7 @@ export class Reconciler {
     for (const action of outcome.actions) this.#options.act(key, action);
     this.#options.changed(before, outcome.slot);
     this.#poolChanges(pool, before, event, outcome.changes);
-    if (pool.rollout.isUnproved) this.#followUpdate(pool, before, outcome);
+    pool.rollout.stepped(before, outcome);
     if (pool.serviceOf(before) !== pool.serviceOf(outcome.slot)) this.#unplanned.add(key);
     return true;
   }
@@ -272,10 +272,9 @@ export class Reconciler {
     // Planning makes nothing fail.
     const agent = event !== null && 'agent' in event ? event.agent : '';
     for (const change of changes) {
-      if (change.change === 'failed' && pool.blamesUpdate(before, agent, change.failure))
-        this.#delayUpdate(pool, before.key, change);
-      else if (change.change === 'failed') this.#backOff(pool, change);
-      else if (change.change === 'worked' && pool.worked(change.stage)) this.#recovered(pool);
+      if (change.change === 'failed') {
+        if (!pool.rollout.failed(before, agent, change)) this.#backOff(pool, change);
+      } else if (change.change === 'worked' && pool.worked(change.stage)) this.#recovered(pool);
       else if (change.change === 'returned') this.offer(pool.config.name);
     }
   }
@@ -291,77 +290,6 @@ export class Reconciler {
       this.#options.log.warn('pool backs off', { pool: pool.config.name, failures, seconds, reason: last.message });
     }
     this.#timers.arm(`pool ${pool.config.name}`, until, () => this.replanAll(pool));
-  }
-
-  /** Only the slot that tries a new image waits. */
-  #delayUpdate(pool: Pool, key: string, { failure, stage }: Omit<Extract<Change, { change: 'failed' }>, 'change'>): void {
-    const now = this.#options.clock.now();
-    const held = pool.rollout.failed(failure, stage, now, this.#options.random());
-    const seconds = Math.round((held.until - now) / 1000);
-    const { failures, last } = held;
-    this.#options.log.warn('a new image failed', { pool: pool.config.name, slot: key, failures, seconds, reason: last.message });
-    // Another slot may try it by then.
-    this.#timers.arm(`update ${pool.config.name}`, held.until, () => this.replanAll(pool));
-  }
-
-  #followUpdate(pool: Pool, before: Slot, { slot: after, changes }: Decision): void {
-    const lost = pool.rollout.lostIn(changes);
-    if (lost !== null) this.#loseJob(pool, after.key, lost.agent, `its agent was lost: ${lost.reason}`);
-    for (const agent of pool.rollout.cleared(before, after)) {
-      const evidence = this.#options.evidenceOf?.(agent) ?? null;
-      if (evidence?.works === true) pool.rollout.proved();
-      if (evidence?.works === false) this.#loseJob(pool, after.key, agent, evidence.why);
-    }
-    this.#observeUpdate(pool, after);
-    // A slot may try it that is free before the one that was chosen.
-    const isOther = before.agent.kind !== after.agent.kind && (after.agent.kind === 'free' || after.agent.kind === 'busy');
-    if (isOther && pool.rollout.isTrial) this.tryUpdate(pool);
-    else this.#checkUpdate(pool);
-  }
-
-  /** The job of an agent with a new image did not end by itself. */
-  #loseJob(pool: Pool, key: string, agent: AgentId, why: string): void {
-    pool.rollout.lost(agent);
-    // A stop of onejob ends jobs: their images have no part in that.
-    if (this.#stopping || !pool.rollout.isCanary(key)) return;
-    const failure = { code: 'infrastructure', message: `its job did not end by itself: ${why}`, retry: true };
-    this.#delayUpdate(pool, key, { failure, stage: 'release' });
-  }
-
-  /** Chooses which slot of a pool tries a new image first, and notes which agents have it already. `first`: as `chooseCanary`. */
-  tryUpdate(pool: Pool, first?: string): void {
-    const slots = this.slots.filter(({ key }) => this.#owners.get(key) === pool);
-    const { canary } = pool.rollout;
-    pool.chooseCanary(slots, first);
-    for (const slot of slots) this.#observeUpdate(pool, slot);
-    if (pool.rollout.canary !== canary) this.replanAll(pool);
-    this.#checkUpdate(pool);
-  }
-
-  /** Notes which agents of a slot are made from what its pool tries. */
-  #observeUpdate(pool: Pool, slot: Slot): void {
-    const { binds } = pool.service.capabilities;
-    pool.rollout.observe(slot, { binds, fingerprint: pool.wantedOf(slot.key), now: this.#options.clock.now() });
-  }
-
-  /** Lets every slot of a pool have what has proved itself, now or when that will be. */
-  #checkUpdate(pool: Pool): void {
-    const { name } = pool.config;
-    const { rollout } = pool;
-    const now = this.#options.clock.now();
-    const at = rollout.provesAt;
-    const isWritten = at !== null && at <= now && (this.#options.proved?.(pool) ?? true);
-    if (!isWritten) {
-      const next = at === null ? null : Math.max(at, now + writeAgain);
-      this.#timers.arm(`proof ${name}`, next, () => this.#checkUpdate(pool));
-      return;
-    }
-    const wasTried = rollout.isTrial;
-    rollout.trust();
-    for (const timer of ['proof', 'update']) this.#timers.cancel(`${timer} ${name}`);
-    if (!wasTried) return;
-    this.#options.log.info('the new image works', { pool: name, image: rollout.trusted?.image ?? null });
-    this.replanAll(pool);
   }
 
   #recovered(pool: Pool): void {
@@ -458,7 +386,7 @@ export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readon
   const view = slotView(slot, pool, host);
   // The pool hears of a failure after the commit, and so it does of a job that a new image has lost; planning in the same step must
   // already hold back.
-  const hasLost = pool.rollout.isCanary(slot.key) && pool.rollout.lostIn(changes) !== null;
+  const hasLost = pool.rollout.losesJob(slot.key, changes);
   const paused = view.paused || hasLost || changes.some((change) => change.change === 'failed');
   return plan(slot, { ...view, paused }, host.now);
 }

@@ -61,7 +61,7 @@ function start(
     runtimes: { get: () => runtime, best: runtime } as unknown as Runtimes,
     devices: withoutDevices,
   });
-  for (const pool of reconciler.pools) pool.learn('', 'f');
+  for (const pool of reconciler.pools) pool.rollout.learn('', 'f');
   reconciler.start();
   return { acted, reconciler, slotAt };
 }

@@ -5,7 +5,7 @@ import type { Log } from '../../base/log.ts';
 import type { ForgottenView } from '../../contract/schema.ts';
 import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { Reconciler } from './reconciler.ts';
-import { createShutdown } from './shutdown.ts';
+import { Shutdown } from './shutdown.ts';
 
 const at = (key: string, agent: Slot['agent'], more: Partial<Slot> = {}): Slot => ({
   ...emptySlot({ key, runtime: 'sim', grace: 0 }),
@@ -36,7 +36,7 @@ function stopping(unreachable: string | null = null, temporary = false) {
     post: (key: string, event: SlotEvent) => told.push(`end ${key}${'why' in event && event.why === 'taken' ? ' taken' : ''}`),
   } as unknown as Reconciler;
   const hurried: string[] = [];
-  const shutdown = createShutdown({
+  const shutdown = new Shutdown({
     reconciler,
     clock,
     unreachable: () => unreachable,

@@ -41,45 +41,65 @@ const anotherClient = 200;
 /** ms that a stop waits for an unreachable runtime, and that leaving foreign slots waits for the rest to be gone. */
 const patience = 5_000;
 
-export type Shutdown = ReturnType<typeof createShutdown>;
+type How = DownRequest['how'];
 
-export function createShutdown(parts: ShutdownParts) {
-  const { reconciler, log, clock, hurry, temporary, busy, isForeign, drainOthers, unreachable, forget } = parts;
-  const finishing = Promise.withResolvers<DownRequest['how']>();
-  const finished = finishing.promise;
-  const forgetting = Promise.withResolvers<ForgottenView[]>();
+export class Shutdown {
+  readonly #parts: ShutdownParts;
+  readonly #finishing = Promise.withResolvers<How>();
+  readonly #forgetting = Promise.withResolvers<ForgottenView[]>();
+  #wantsForgetting = false;
+  #isOver = false;
+  #decided: How | null = null;
+  #clients = 0;
+  #hadClient = false;
+  #signals = 0;
+  #leaving: (() => void) | null = null;
+  #blocked: (() => void) | null = null;
+  #hurrying: (() => void) | null = null;
+  #leavesForeign = false;
+
+  constructor(parts: ShutdownParts) {
+    this.#parts = parts;
+  }
+
+  /** A temporary manager has decided to end. It accepts no new requests, and clients do not keep it alive. */
+  get isEnding(): boolean {
+    return this.#parts.temporary && this.#decided !== null;
+  }
+
+  /** How it was told to end; null: not at all. */
+  get decided(): How | null {
+    return this.#decided;
+  }
+
+  get finished(): Promise<How> {
+    return this.#finishing.promise;
+  }
+
   /** The result of forgetting, right before `finished`; never resolves if it was not requested. */
-  const forgotten = forgetting.promise;
-  let wantsForgetting = false;
-  let isOver = false;
-  let decided: DownRequest['how'] | null = null;
-  let clientCount = 0;
-  let hadClient = false;
-  let signals = 0;
-  let leaving: (() => void) | null = null;
-  let blocked: (() => void) | null = null;
-  let hurrying: (() => void) | null = null;
-  let leavesForeign = false;
+  get forgotten(): Promise<ForgottenView[]> {
+    return this.#forgetting.promise;
+  }
 
   /** Handles a signal: the first stops as config says, the second ends agents at once, the third leaves the rest. */
-  function signal(how: DownRequest['how']): void {
-    signals += 1;
-    if (signals === 1) begin({ how, grace: null, forget: false });
-    else if (signals === 2) begin({ how: 'end', grace: 0, forget: false });
+  signal(how: How): void {
+    this.#signals += 1;
+    if (this.#signals === 1) this.begin({ how, grace: null, forget: false });
+    else if (this.#signals === 2) this.begin({ how: 'end', grace: 0, forget: false });
     else {
-      const left = reconciler.slots.flatMap(agentsOf);
-      log.warn('leaving at once', { agents: left });
-      end('leave');
+      this.#parts.log.warn('leaving at once', { agents: this.#parts.reconciler.slots.flatMap(agentsOf) });
+      this.#end('leave');
     }
   }
 
   /** Begins to stop, or hurries a stop that has begun. */
-  function begin({ how, grace, forget, taken = false }: DownRequest): void {
+  begin({ how, grace, forget, taken = false }: DownRequest): void {
+    const { log, reconciler } = this.#parts;
     log.info('stopping', { how, grace, forget, ...(taken && { taken }) });
-    decided = how;
-    wantsForgetting ||= forget;
+    this.#decided = how;
+    this.#wantsForgetting ||= forget;
     if (how === 'leave') {
-      end('leave');
+      this.#end('leave');
       return;
     }
     reconciler.beginStop();
@@ -89,112 +109,99 @@ export function createShutdown(parts: ShutdownParts) {
         if (agent.kind === 'free' || agent.kind === 'proving') continue;
         reconciler.post(key, { kind: 'stop', agent: agent.agent, why, grace: grace ?? usual });
       }
-      hurryAfter(grace);
+      this.#hurryAfter(grace);
     }
-    look();
-  }
-
-  /** Reading a job's artifacts may take any time, but a stop must end. */
-  function hurryAfter(grace: number | null): void {
-    const longest = grace ?? Math.max(0, ...reconciler.slots.map((slot) => slot.grace));
-    hurrying?.();
-    const now = () => hurry('onejob was stopped while it was reading them');
-    if (grace === 0) now();
-    else hurrying = clock.after(longest + keeping, now);
+    this.look();
   }
 
   /** Sets the number of clients that keep a temporary manager alive. */
-  function clients(count: number): void {
-    clientCount = count;
-    if (count > 0) hadClient = true;
-    look();
+  clients(count: number): void {
+    this.#clients = count;
+    if (count > 0) this.#hadClient = true;
+    this.look();
   }
 
   /** Checks whether to end. */
-  function look(): void {
-    if (decided !== null) {
-      if (leavesForeign && decided === 'leave') {
-        if (reconciler.slots.every((slot) => isEmpty(slot) || isForeign(slot))) end('leave');
-      } else if (reconciler.isEmpty) end(decided);
-      else if (decided === 'end') blocked ??= clock.after(patience, () => giveUp());
+  look(): void {
+    const { reconciler, clock, temporary, busy, isForeign } = this.#parts;
+    if (this.#decided !== null) {
+      if (this.#leavesForeign && this.#decided === 'leave') {
+        if (reconciler.slots.every((slot) => isEmpty(slot) || isForeign(slot))) this.#end('leave');
+      } else if (reconciler.isEmpty) this.#end(this.#decided);
+      else if (this.#decided === 'end') this.#blocked ??= clock.after(patience, () => this.#giveUp());
       return;
     }
-    leaving?.();
-    leaving = null;
-    if (!temporary || clientCount > 0 || busy()) return;
-    leaving = clock.after(hadClient ? anotherClient : firstClient, () => endByItself());
+    this.#leaving?.();
+    this.#leaving = null;
+    if (!temporary || this.#clients > 0 || busy()) return;
+    this.#leaving = clock.after(this.#hadClient ? anotherClient : firstClient, () => this.#endByItself());
+  }
+
+  /** Reading a job's artifacts may take any time, but a stop must end. */
+  #hurryAfter(grace: number | null): void {
+    const { clock, hurry, reconciler } = this.#parts;
+    const longest = grace ?? Math.max(0, ...reconciler.slots.map((slot) => slot.grace));
+    this.#hurrying?.();
+    const now = () => hurry('onejob was stopped while it was reading them');
+    if (grace === 0) now();
+    else this.#hurrying = clock.after(longest + keeping, now);
   }
 
   /**
    * Nobody asked to end what a previous daemon had begun for other services. Their jobs may run, and the next daemon adopts them
    * (S5).
    */
-  function endByItself(): void {
+  #endByItself(): void {
+    const { reconciler, log, clock, isForeign, drainOthers } = this.#parts;
     const foreign = reconciler.slots.filter(isForeign);
     if (foreign.length === 0) {
-      begin({ how: 'end', grace: null, forget: false });
+      this.begin({ how: 'end', grace: null, forget: false });
       return;
     }
     log.info("leaving other services' agents", {
       agents: foreign.flatMap(agentsOf),
       reason: 'they do not belong to this daemon, which is temporary; "onejob up" takes them over',
     });
-    decided = 'leave';
-    leavesForeign = true;
-    blocked = clock.after(patience, () => end('leave'));
+    this.#decided = 'leave';
+    this.#leavesForeign = true;
+    this.#blocked = clock.after(patience, () => this.#end('leave'));
     drainOthers();
-    look();
+    this.look();
   }
 
   /**
    * Sandboxes of an unreachable runtime can be neither ended nor removed, and waiting could take forever. They stay recorded for
    * the next manager.
    */
-  function giveUp(): void {
-    blocked = null;
+  #giveUp(): void {
+    const { reconciler, log, unreachable } = this.#parts;
+    this.#blocked = null;
     const held = reconciler.slots.filter((slot) => !isEmpty(slot));
     const why = held.map((slot) => unreachable(slot.runtime));
     if (why.includes(null)) {
-      look();
+      this.look();
       return;
     }
     log.warn('leaving agents that cannot be reached', { agents: held.flatMap(agentsOf), reason: why[0] ?? null });
-    end('leave');
+    this.#end('leave');
   }
 
   /** Entries at CI services are removed only once nothing here needs them; leaving waits for nothing. */
-  function end(how: DownRequest['how']): void {
-    blocked?.();
-    hurrying?.();
-    const forgets = wantsForgetting && !isOver;
-    isOver = true;
+  #end(how: How): void {
+    this.#blocked?.();
+    this.#hurrying?.();
+    const forgets = this.#wantsForgetting && !this.#isOver;
+    this.#isOver = true;
     if (!forgets) {
-      if (how === 'leave' || !wantsForgetting) finishing.resolve(how);
+      if (how === 'leave' || !this.#wantsForgetting) this.#finishing.resolve(how);
       return;
     }
     const instead = how === 'leave' ? 'agents were left running and need it' : null;
-    void forget(instead).then((forgotten) => {
-      forgetting.resolve(forgotten);
-      finishing.resolve(how);
+    void this.#parts.forget(instead).then((forgotten) => {
+      this.#forgetting.resolve(forgotten);
+      this.#finishing.resolve(how);
     });
   }
-
-  return {
-    /** A temporary manager has decided to end. It accepts no new requests, and clients do not keep it alive. */
-    get isEnding(): boolean {
-      return temporary && decided !== null;
-    },
-    /** How it was told to end; null: not at all. */
-    get decided(): DownRequest['how'] | null {
-      return decided;
-    },
-    finished,
-    forgotten,
-    signal,
-    begin,
-    clients,
-    look,
-  };
 }
 
 /**

@@ -25,7 +25,7 @@ function poolOf(service: CiService, others: readonly CiService[] = []): Pool {
   const serviceNamed = (name: string) => others.find((one) => one.name === name) ?? service;
   const runtime = { name: 'docker' } as Runtime;
   const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices, serviceNamed });
-  pool.learn('p/1', 'f');
+  pool.rollout.learn('p/1', 'f');
   return pool;
 }
 
@@ -55,7 +55,7 @@ test('without an event the slot is only planned, and an unchanged slot is the sa
 test('a pool that moves to another runtime lets its agent end, makes no new one there, and continues in the new one', () => {
   const pool = poolOf(serviceOf('own', { job: 'j2', limit: null, cold: false }));
   pool.moveTo({ name: 'other' } as Runtime);
-  pool.learn('p/1', 'f');
+  pool.rollout.learn('p/1', 'f');
   const moving = step({ ...empty, standby, agent: busy }, null, pool, taking).slot;
   expect([moving.standby.kind, moving.agent, moving.runtime]).toEqual(['none', busy, 'docker']);
   const gone = step({ ...moving, agent: { kind: 'free' }, leaving: [] }, null, pool, taking).slot;

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { serviceJob } from '../../../test/support/service-job.ts';
 import { type AgentLane, emptySlot, type Slot } from '../../core/slot.ts';
-import { tellProgress } from './loop.ts';
+import { tellProgress } from './slot-history.ts';
 
 const slot = (agent: AgentLane): Slot => ({ ...emptySlot({ key: 'ci/1', runtime: 'docker', grace: 0 }), agent });
 const idle = { kind: 'idle', agent: 'a', fingerprint: 'f', online: false, since: 0 } as const;

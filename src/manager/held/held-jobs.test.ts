@@ -8,7 +8,7 @@ import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Recipe, Runtime, ShellSpec } from '../../ports/runtime.ts';
 import { openStore } from '../../store/store.ts';
-import { createHeld, type HeldParts } from './held.ts';
+import { HeldJobs, type HeldJobsParts } from './held-jobs.ts';
 
 const minute = 60_000;
 const never = new AbortController().signal;
@@ -84,8 +84,8 @@ function host() {
     },
   } as unknown as Runtime;
   const changed: string[] = [];
-  const open = (more: Partial<HeldParts> = {}) =>
-    createHeld({
+  const open = (more: Partial<HeldJobsParts> = {}) =>
+    new HeldJobs({
       clock,
       table: store.held,
       transaction: store.transaction,
@@ -143,7 +143,7 @@ function host() {
       return settings.held;
     },
     /** As after `kill -9`. */
-    restart(more: Partial<HeldParts> = {}) {
+    restart(more: Partial<HeldJobsParts> = {}) {
       void settings.held.close();
       settings.held = open(more);
       settings.held.start();
