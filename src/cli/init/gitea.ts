@@ -1,8 +1,8 @@
 /** `onejob init gitea`: asks for address, token and queue, and checks them at the server before it writes anything. */
 
 import { OnejobError } from '../../base/errors.ts';
-import { createGiteaClient } from '../../ci/gitea/client.ts';
-import { createPlaces } from '../../ci/gitea/registry.ts';
+import { GiteaClient } from '../../ci/gitea/client.ts';
+import { Places } from '../../ci/gitea/registry.ts';
 import { queueForm } from '../../ci/gitea/type.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { systemClock } from '../../system/system-clock.ts';
@@ -24,7 +24,7 @@ export async function initGitea({ output, version, context }: Session, flags: In
 
   const outbound = createOutbound(context.environment.proxies);
   const clientWith = (token: string) =>
-    createGiteaClient({ url, token: async () => token, clock: systemClock, fetch: outbound.fetch, version });
+    new GiteaClient({ url, token: async () => token, clock: systemClock, fetch: outbound.fetch, version });
   try {
     const { token } = await frame.signIn({
       text: 'Access token',
@@ -40,7 +40,7 @@ export async function initGitea({ output, version, context }: Session, flags: In
       },
     });
     const client = clientWith(token);
-    const places = createPlaces(client, url);
+    const places = new Places(client, url);
     const queue = await settle(settling, givenQueue, '--queue', {
       text: 'Whose jobs to run: an organisation, a repository such as acme/app, or * for the whole instance',
       usual: null,

@@ -1,6 +1,6 @@
 /** `onejob init github`: asks for whose jobs to run and a credential, and checks them at GitHub before it writes anything. */
 
-import { apiOf, createGithubClient } from '../../ci/github/client.ts';
+import { apiOf, GithubClient } from '../../ci/github/client.ts';
 import type { GithubCredential } from '../../ci/github/config.ts';
 import { githubPlace, queueForm } from '../../ci/github/type.ts';
 import { createOutbound } from '../../http/outbound.ts';
@@ -48,7 +48,7 @@ export async function initGithub({ output, version, context }: Session, flags: I
         const credential: GithubCredential =
           app === null ? { kind: 'token', token: reference } : { kind: 'app', id: app, privateKey: reference, installation: null };
         const secret = async () => typed;
-        const client = createGithubClient({
+        const client = new GithubClient({
           base: apiOf(url),
           credential,
           secret,

@@ -1,6 +1,6 @@
 /** `onejob init gitlab`: asks for address and token, and checks them at the server before it writes anything. */
 
-import { createGitlabClient } from '../../ci/gitlab/client.ts';
+import { GitlabClient } from '../../ci/gitlab/client.ts';
 import { exampleUrl, pinnedRunner } from '../../ci/gitlab/schema.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { systemClock } from '../../system/system-clock.ts';
@@ -34,7 +34,7 @@ export async function initGitlab({ output, version, context }: Session, flags: I
           version,
         };
         return sayFound(output, async () => {
-          const { id } = await createGitlabClient(parts).verify(pinnedRunner, signal);
+          const { id } = await new GitlabClient(parts).verify(pinnedRunner, signal);
           return `${url} accepts the token${id === null ? '' : `, which is that of runner #${id}`}.`;
         });
       },

@@ -6,7 +6,7 @@ import { sleep } from '../../core/clock.ts';
 import { type Birth, type Cloud, CloudError, type Listing, type Made, type Order, type Thing } from '../../ports/cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { createAccess } from './access.ts';
-import { createCalls } from './calls.ts';
+import { GcpCalls } from './calls.ts';
 import type { GcpConfig } from './config.ts';
 import { deliverByMetadata } from './deliver.ts';
 import { usualImage } from './image.ts';
@@ -30,7 +30,7 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
   const { clock } = parts;
   const caller = createCaller(parts);
   const access = createAccess(config.credential, caller, parts);
-  const calls = createCalls(config, access, caller, parts);
+  const calls = new GcpCalls(config, access, caller, parts);
   const zones = createZones(config, calls, parts);
 
   async function create(order: Order, signal: AbortSignal): Promise<Made> {
