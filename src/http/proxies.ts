@@ -52,13 +52,16 @@ export function proxyFor({ protocol, hostname, port }: URL, proxies: Proxies): P
   return isExcepted(host, port === '' ? (isSecure ? 443 : 80) : Number(port), proxies.none) ? null : parsed(written);
 }
 
-export type ProxyServer = ReturnType<typeof parsed>;
+export interface ProxyServer {
+  /** null: the address of the proxy is invalid, and nothing is sent past it. */
+  readonly server: { readonly isSecure: boolean; readonly host: string; readonly port: number } | null;
+  /** Value of `Proxy-Authorization`; null: none. */
+  readonly authorization: string | null;
+  /** `proxy.example:3128`, for people. */
+  readonly shown: string;
+}
 
-/**
- * `server` null: the address of the proxy is invalid, and nothing is sent past it. `authorization`: value of `Proxy-Authorization`;
- * null: none. `shown`: `proxy.example:3128`, for people.
- */
-function parsed(written: string) {
+function parsed(written: string): ProxyServer {
   const url = URL.parse(written);
   const isOne = url !== null && (url.protocol === 'http:' || url.protocol === 'https:');
   if (!isOne)

@@ -7,7 +7,7 @@ import type { ServiceJob } from '../../ports/service-job.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { JobFacts, Remote } from '../early/port.ts';
 import type { SetJob } from './scale-sets.ts';
-import { type GithubJob, type HookNews, told } from './wire.ts';
+import { type GithubJob, type HookNews, hookNews } from './wire.ts';
 
 export interface AgentFacts {
   /** What the script in front of its job said, before any step of the job; or its scale set, or GitHub. */
@@ -106,7 +106,7 @@ const left = z.object({
   place: z.string(),
   remote: z.string(),
   runner: z.string(),
-  told,
+  told: hookNews,
   title: words,
   result: words,
   refused: words,

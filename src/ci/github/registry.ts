@@ -21,7 +21,7 @@ import { githubScript, jobMark, mountedAt, runnerIn } from './script.ts';
 import { sharedFolder } from './shared-files.ts';
 import { githubPlace, labelsOf } from './type.ts';
 import { placesOf, WaitingJobs } from './waiting-jobs.ts';
-import { type GithubJob, type JobEvent, type Runner, told } from './wire.ts';
+import { type GithubJob, hookNews, type JobEvent, type Runner } from './wire.ts';
 
 /** ms: how long a runner may live on after its job, and without a registration. */
 const [tidying, ghostly] = [120_000, 60_000];
@@ -238,7 +238,7 @@ export class GithubRegistry implements Registry {
   /** A line of the runner, or of the script in front of its job. A job may forge one, but comes after the first. */
   heard(agent: AgentId, line: string): void {
     if (line.startsWith(jobMark)) {
-      const found = told.safeParse(jsonOf(line.slice(jobMark.length)));
+      const found = hookNews.safeParse(jsonOf(line.slice(jobMark.length)));
       if (found.success) this.#learn(agent, { by: 'script', said: found.data });
       return;
     }

@@ -5,7 +5,7 @@
 import type { z } from 'zod';
 import { OnejobError } from '../../base/errors.ts';
 import { createSend, invalidPart, jsonIn, mediaType, type Send } from '../../http/api.ts';
-import { type Answer, brief, type ExchangeParts, NoAnswer, type Outgoing, exchange as once, shown } from '../../http/exchange.ts';
+import { type Answer, brief, type ExchangeParts, exchange, NoAnswer, type Outgoing, shown } from '../../http/exchange.ts';
 import { createThrottle, type Throttle } from '../../http/throttle.ts';
 
 export interface RestParts extends Pick<ExchangeParts, 'clock' | 'fetch'> {
@@ -242,9 +242,9 @@ function wordsOf(body: unknown): string {
 export type RestRequest = Outgoing & { readonly url: string; readonly doing: string };
 
 /** @throws OnejobError E_CI_UNREACHABLE without a whole answer, E_CI_ANSWER when it is too large; the reason of `signal` */
-export async function exchange({ doing, ...request }: RestRequest, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
+export async function sendOnce({ doing, ...request }: RestRequest, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
   try {
-    return await once(request, parts, signal);
+    return await exchange(request, parts, signal);
   } catch (error) {
     throw error instanceof NoAnswer ? noAnswer(error, doing, request.url, parts.most) : error;
   }

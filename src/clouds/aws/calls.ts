@@ -5,7 +5,7 @@ import type { Answer, Outgoing } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Caller } from '../kit/caller.ts';
 import type { AwsConfig } from './config.ts';
-import type { Credential, Credentials } from './credentials.ts';
+import type { AwsCredential, AwsCredentials } from './credentials.ts';
 import { type AwsCall, type AwsProblem, isAboutTime, toCloudError } from './errors.ts';
 import { itemsAt, readXml, textAt, type Xml } from './xml.ts';
 
@@ -21,9 +21,9 @@ export type AwsApiCall = Pick<AwsCall, 'doing' | 'region' | 'offer'> & Partial<P
 export class AwsCalls {
   readonly #parts: Pick<AwsConfig, 'endpoint'>;
   readonly #caller: Caller;
-  readonly #credentials: Credentials;
+  readonly #credentials: AwsCredentials;
 
-  constructor(parts: Pick<AwsConfig, 'endpoint'>, caller: Caller, credentials: Credentials) {
+  constructor(parts: Pick<AwsConfig, 'endpoint'>, caller: Caller, credentials: AwsCredentials) {
     this.#parts = parts;
     this.#caller = caller;
     this.#credentials = credentials;
@@ -72,7 +72,7 @@ export class AwsCalls {
     return this.#parts.endpoint ?? `https://${service}.${region}.amazonaws.com${region.startsWith('cn-') ? '.cn' : ''}`;
   }
 
-  async #signed(request: Outgoing, { id, secret, session }: Credential, service: Service, region: string): Promise<Outgoing> {
+  async #signed(request: Outgoing, { id, secret, session }: AwsCredential, service: Service, region: string): Promise<Outgoing> {
     const { method, url, body, headers } = request;
     // By the cloud's clock, which refuses a signature that is minutes off.
     const datetime = new Date(this.#caller.now()).toISOString().replace(/[:-]|\.\d{3}/g, '');
@@ -106,7 +106,7 @@ export class AwsCalls {
     const asked: AwsCall = { changes: false, needs: [`${service}:${action}`], ...call, place };
     const whole = { ...request, url: `${this.#baseOf(service, region)}${path}` };
     const before = this.#caller.skew();
-    let used: Credential | undefined;
+    let used: AwsCredential | undefined;
     const once = async (): Promise<Answer> => {
       used = await this.#credentials.get(signal);
       return this.#caller.send(await this.#signed(whole, used, service, region), asked, signal);

@@ -12,7 +12,7 @@ import { type Expiring, ExpiringCache } from '../kit/expiring-cache.ts';
 import type { AwsCredentialSource } from './config.ts';
 import { profileOf, wordsOf } from './profile.ts';
 
-export interface Credential {
+export interface AwsCredential {
   readonly id: string;
   readonly secret: string;
   /** null: it is for good. */
@@ -33,11 +33,11 @@ const printed = z.object({
 /** The same, as the metadata service has it, without a version. */
 const ofRole = z.object({ AccessKeyId: z.string(), SecretAccessKey: z.string(), Token: z.string(), Expiration: z.string() });
 
-export interface Credentials {
+export interface AwsCredentials {
   /** @throws CloudError E_CLOUD_CREDENTIAL, E_SECRET */
-  get(signal: AbortSignal): Promise<Credential>;
+  get(signal: AbortSignal): Promise<AwsCredential>;
   /** AWS refused it. */
-  forget(credential: Credential): void;
+  forget(credential: AwsCredential): void;
   /** How people call it. */
   readonly name: string;
 }
@@ -46,17 +46,17 @@ export function createCredentials(
   source: AwsCredentialSource,
   parts: Pick<CloudParts, 'variables' | 'run'>,
   caller: Caller,
-): Credentials {
+): AwsCredentials {
   const { variables } = parts;
-  const held = new ExpiringCache<Credential>(caller.now);
+  const held = new ExpiringCache<AwsCredential>(caller.now);
 
-  const read = (id: string, secret: string, session: string | null): Expiring<Credential> => ({
+  const read = (id: string, secret: string, session: string | null): Expiring<AwsCredential> => ({
     value: { id, secret, session },
     until: 0,
   });
   const until = (end: string): number => Date.parse(end) - margin || 0;
 
-  async function fromProgram(command: readonly string[], signal: AbortSignal): Promise<Expiring<Credential>> {
+  async function fromProgram(command: readonly string[], signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     const found = printed.safeParse(jsonOf(await askProgram(command, parts, signal)));
     if (!found.success)
       throw refuse(`"${command[0]}" printed no credential`, {
@@ -66,7 +66,7 @@ export function createCredentials(
     return { value: { id, secret, session }, until: end === null ? Number.POSITIVE_INFINITY : until(end) };
   }
 
-  async function fromProfile(name: string, signal: AbortSignal): Promise<Expiring<Credential>> {
+  async function fromProfile(name: string, signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     const profile = await profileOf(name, variables);
     if (profile === null)
       throw refuse(`there is no profile "${name}"`, {
@@ -81,7 +81,7 @@ export function createCredentials(
   }
 
   /** Of the machine that onejob runs on, by IMDSv2. */
-  async function fromMetadata(signal: AbortSignal): Promise<Expiring<Credential>> {
+  async function fromMetadata(signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     const base = 'http://169.254.169.254/latest';
     const sending = { doing: 'sign in to AWS', place: 'the metadata service of this machine', changes: false };
     const ask = async (method: 'GET' | 'PUT', path: string, headers: Readonly<Record<string, string>>): Promise<string> => {
@@ -101,7 +101,7 @@ export function createCredentials(
     return { value: { id, secret, session }, until: until(end) };
   }
 
-  async function find(signal: AbortSignal): Promise<Expiring<Credential>> {
+  async function find(signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     switch (source.kind) {
       case 'usual': {
         const { AWS_ACCESS_KEY_ID: id = '', AWS_SECRET_ACCESS_KEY: secret = '', AWS_SESSION_TOKEN: session = '' } = variables;

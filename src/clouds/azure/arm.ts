@@ -52,7 +52,7 @@ export const get = (version: keyof typeof versions, needs: Doing, path: string, 
 });
 
 /** A success, or a refusal that the caller may understand. */
-export interface Answered {
+export interface ArmAnswer {
   readonly status: number;
   readonly ok: boolean;
   readonly body: unknown;
@@ -82,7 +82,7 @@ export class Arm {
   }
 
   /** Any answer but a refused credential. @throws CloudError */
-  async ask(call: ArmCall, signal: AbortSignal): Promise<Answered> {
+  async ask(call: ArmCall, signal: AbortSignal): Promise<ArmAnswer> {
     const { method, body, doing, makesMachine = false } = call;
     const url = this.#urlOf(call);
     const header = await this.#credential.header(signal);
@@ -110,12 +110,12 @@ export class Arm {
     };
   }
 
-  refuse({ doing, needs, makesMachine = false }: ArmCall, { said, status }: Answered): CloudError {
+  refuse({ doing, needs, makesMachine = false }: ArmCall, { said, status }: ArmAnswer): CloudError {
     return armRefusal({ doing, said, status, makesMachine, needs: permissions[needs] });
   }
 
   /** @throws CloudError E_CLOUD_ANSWER if the body is not what it should be */
-  bodyAs<T extends z.ZodType>(schema: T, { doing, makesMachine = false }: ArmCall, { body, status }: Answered): z.output<T> {
+  bodyAs<T extends z.ZodType>(schema: T, { doing, makesMachine = false }: ArmCall, { body, status }: ArmAnswer): z.output<T> {
     const found = schema.safeParse(body);
     if (found.success) return found.data;
     const where = invalidPart(found.error, 'its answer');
@@ -125,7 +125,7 @@ export class Arm {
   }
 
   /** A success. @throws CloudError */
-  async carryOut(call: ArmCall, signal: AbortSignal): Promise<Answered> {
+  async carryOut(call: ArmCall, signal: AbortSignal): Promise<ArmAnswer> {
     const answer = await this.ask(call, signal);
     if (!answer.ok) throw this.refuse(call, answer);
     return answer;

@@ -4,7 +4,7 @@ import { brief, shown } from '../../http/exchange.ts';
 import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, runName, type Thing } from '../../ports/cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { ExpiringCache } from '../kit/expiring-cache.ts';
-import { type Answered, Arm, type ArmCall } from './arm.ts';
+import { Arm, type ArmAnswer, type ArmCall } from './arm.ts';
 import { type AzureConfig, isAzureItself, usualImage } from './config.ts';
 import { createArmCredential } from './credential.ts';
 import { deliverByUserData } from './deliver.ts';
@@ -38,7 +38,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
   const prices = new ExpiringCache<Price | null>(clock.now);
 
   /** null: it goes, or has gone. */
-  async function refusalOf(call: ArmCall, signal: AbortSignal): Promise<Answered | null> {
+  async function refusalOf(call: ArmCall, signal: AbortSignal): Promise<ArmAnswer | null> {
     const answer = await arm.ask(call, signal);
     return answer.ok || answer.status === 404 || answer.said.code === 'ResourceGroupBeingDeleted' ? null : answer;
   }
