@@ -4,10 +4,10 @@
  */
 
 import { createLog } from '../base/log.ts';
-import { createLeft } from '../ci/filter/left.ts';
 import { keepListening, predecessor } from '../ci/filter/listeners.ts';
-import { createSeal, installationKey } from '../ci/filter/seal.ts';
-import { createFilterServer } from '../ci/filter/server.ts';
+import { OneTimeFiles } from '../ci/filter/one-time-files.ts';
+import { installationKey, Seal } from '../ci/filter/seal.ts';
+import { FilterServer } from '../ci/filter/server.ts';
 import type { ServiceType } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
 import { subdirectory } from '../store/directory.ts';
@@ -30,10 +30,10 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
     if (signal === 'SIGTERM') asked.abort();
   });
   const rules = serviceTypes.map(async ({ type, filterRules }: ServiceType) => [type, await filterRules?.()] as const);
-  const filter = createFilterServer({
-    seal: createSeal(installationKey(dir)),
+  const filter = new FilterServer({
+    seal: new Seal(installationKey(dir)),
     identity: { key: installationKey(dir, 'proof.key'), version },
-    left: createLeft(dir),
+    left: new OneTimeFiles(dir),
     rules: new Map((await Promise.all(rules)).flatMap(([type, one]) => (one === undefined ? [] : [[type, one]]))),
     proxies: context.environment.proxies,
     clock: systemClock,

@@ -9,6 +9,13 @@ const longest = 600_000;
 /** ms after a refusal that names no time. */
 const unnamed = 60_000;
 
+export interface Throttle {
+  /** @throws OnejobError by default E_CI_THROTTLED, when the service may only be asked after `deadline` (the clock's `now`) */
+  ready(doing: string, deadline: number, signal: AbortSignal): Promise<void>;
+  /** What an answer asks for. `said`: the service's words about a refusal. */
+  heard(answer: Pick<Answer, 'status' | 'headers'>, said?: string): void;
+}
+
 /**
  * Waits as a service asks (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because the
  * service counts them together. `place`: the service, for messages. `fail`: the error for a wait that is too long.
@@ -17,15 +24,14 @@ export function createThrottle(
   clock: Clock,
   place: string,
   fail = (message: string, options: ErrorOptions) => new OnejobError('E_CI_THROTTLED', message, options),
-) {
+): Throttle {
   let until = Number.NEGATIVE_INFINITY;
   let why = '';
   /** Refusals in a row, so that a service that always says "at once" is not asked in a busy loop. */
   let refusals = 0;
 
   return {
-    /** @throws OnejobError by default E_CI_THROTTLED, when the service may only be asked after `deadline` (the clock's `now`) */
-    async ready(doing: string, deadline: number, signal: AbortSignal): Promise<void> {
+    async ready(doing, deadline, signal) {
       signal.throwIfAborted();
       while (until > clock.now()) {
         const left = until - clock.now();
@@ -39,7 +45,7 @@ export function createThrottle(
         signal.throwIfAborted();
       }
     },
-    heard({ status, headers }: Pick<Answer, 'status' | 'headers'>, said = ''): void {
+    heard({ status, headers }, said = '') {
       const isRefusal = status === 429 || (status === 503 && headers.has('Retry-After'));
       refusals = isRefusal ? refusals + 1 : 0;
       const asked = asksFor(headers, clock.wall());

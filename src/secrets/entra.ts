@@ -3,8 +3,7 @@
  * gets the secret, and only the place that the tokens are for gets them.
  */
 import { z } from 'zod';
-import { abortable } from '../base/abortable.ts';
-import { type ErrorOptions, OnejobError } from '../base/errors.ts';
+import type { ErrorOptions, OnejobError } from '../base/errors.ts';
 import type { Variables } from '../base/variables.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Answer, brief, type Outgoing } from '../http/exchange.ts';
@@ -12,6 +11,7 @@ import { createThrottle } from '../http/throttle.ts';
 import { howToReplace, type SecretReference } from '../schema/secret-reference.ts';
 import { jsonOf } from '../system/json.ts';
 import { type Credential, createHold, createKnown, secretOf, without } from './credential.ts';
+import { CachedToken, type TokenTimes } from './tokens.ts';
 
 export interface EntraApplication {
   readonly tenant: string;
@@ -50,12 +50,9 @@ const granted = z.object({
 });
 const refused = z.object({ error: z.string(), error_description: z.string().catch('') });
 
-interface Token {
+interface Token extends TokenTimes {
   readonly header: string;
   readonly secret: string;
-  readonly madeAt: number;
-  readonly renewAt: number;
-  readonly endsAt: number;
 }
 
 export function createEntra(config: EntraApplication, parts: EntraParts): Credential {
@@ -66,8 +63,7 @@ export function createEntra(config: EntraApplication, parts: EntraParts): Creden
   const known = createKnown();
   const hold = createHold(clock);
   const throttle = createThrottle(clock, authority, (message, options) => fail('throttled', message, options));
-  let token: Token | null = null;
-  let flight: Promise<Token> | null = null;
+  const token = new CachedToken<Token>(clock);
   let last = '';
 
   const rejection = (where: string, why: string, retry: boolean): OnejobError => {
@@ -79,7 +75,6 @@ export function createEntra(config: EntraApplication, parts: EntraParts): Creden
     return fail('credential', message, { hint, retry });
   };
 
-  /** Not bound to one caller's signal, because others wait for it too. */
   const fetchToken = async (secret: string): Promise<Token> => {
     const doing = `get a token for ${who}`;
     const signal = new AbortController().signal;
@@ -116,19 +111,6 @@ export function createEntra(config: EntraApplication, parts: EntraParts): Creden
     throw hold.begin(secret, rejection(authority, why, false));
   };
 
-  /** One request at a time for all callers. */
-  const renewed = (secret: string): Promise<Token> => {
-    flight ??= fetchToken(secret)
-      .then((made) => {
-        token = made;
-        return made;
-      })
-      .finally(() => {
-        flight = null;
-      });
-    return flight;
-  };
-
   return {
     async header(signal) {
       signal.throwIfAborted();
@@ -136,25 +118,21 @@ export function createEntra(config: EntraApplication, parts: EntraParts): Creden
       const formEncoded = new URLSearchParams({ '': secret }).toString().slice(1);
       known.add(secret, encodeURIComponent(secret), formEncoded, Buffer.from(secret).toString('base64'));
       hold.check(secret);
-      const now = clock.now();
-      const held = token?.secret === secret && now < token.endsAt ? token : null;
       last = secret;
-      if (held !== null && now < held.renewAt) return held.header;
-      try {
-        return (await abortable(renewed(secret), signal)).header;
-      } catch (error) {
-        // The early renewal covers an hour in which the authority is away.
-        const mayPass = error instanceof OnejobError && error.retry;
-        if (held !== null && mayPass) return held.header;
-        throw error;
-      }
+      const found = await token.get(
+        () => fetchToken(secret),
+        signal,
+        (one) => one.secret === secret,
+      );
+      return found.header;
     },
     redact: known.all,
     rejected(why, header) {
       // A newer token has replaced it.
-      if (header !== undefined && token !== null && header !== token.header) return rejection(place, why, true);
-      const isYoung = token === null || clock.now() - token.madeAt < young;
-      token = null;
+      const { current } = token;
+      if (header !== undefined && current !== null && header !== current.header) return rejection(place, why, true);
+      const isYoung = current === null || clock.now() - current.madeAt < young;
+      token.forget();
       const error = rejection(place, why, !isYoung);
       return isYoung ? hold.begin(last, error) : error;
     },

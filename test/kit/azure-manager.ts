@@ -1,7 +1,7 @@
 /** For tests of the service: one manager on a state directory, with slots of its own, and what its image would say of itself. */
 import { Writable } from 'node:stream';
 import { createLog } from '../../src/base/log.ts';
-import { type AzureClient, createAzureClient } from '../../src/ci/azure-pipelines/client.ts';
+import { AzureClient } from '../../src/ci/azure-pipelines/client.ts';
 import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
 import { type AzurePool, queuesOf } from '../../src/ci/azure-pipelines/pools.ts';
 import { makeAgentKey } from '../../src/ci/azure-pipelines/script.ts';
@@ -77,7 +77,7 @@ export function openManager(
   };
   const url = whole.url;
   const credential = createCredential(whole.credential, { clock, url, fetch: send });
-  const client = createAzureClient({ url, credential, clock, fetch: send, version: '0.0.0' });
+  const client = new AzureClient({ url, credential, clock, fetch: send, version: '0.0.0' });
   const served = pools ?? [{ name: 'ci', queue: 'gpu', tags: [] }];
   const slots: Manager['slots'] = new Map();
   const events: CiEvent[] = [];

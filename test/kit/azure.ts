@@ -5,7 +5,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { expect } from 'vitest';
 import { z } from 'zod';
-import { type AzureClient, createAzureClient } from '../../src/ci/azure-pipelines/client.ts';
+import { AzureClient } from '../../src/ci/azure-pipelines/client.ts';
 import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
 import type { AgentKey } from '../../src/ci/azure-pipelines/script.ts';
 import type { Clock } from '../../src/core/clock.ts';
@@ -128,7 +128,7 @@ export async function serveClient(
   const server = await serve(reply);
   const url = server.url + path;
   const credential = createCredential({ kind: 'pat', token: memory(samplePat) }, { clock, url });
-  const client = createAzureClient({ url, credential, clock, timeout, version: '1.2.3' });
+  const client = new AzureClient({ url, credential, clock, timeout, version: '1.2.3' });
   const sent = () => server.seen.map(({ method, url: at }) => `${method} ${at}`);
   return { client, server, sent, credential, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
 }

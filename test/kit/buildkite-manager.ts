@@ -13,7 +13,7 @@ import { createBuildkite } from '../../src/ci/buildkite/service.ts';
 import { createStackEntry } from '../../src/ci/buildkite/stacks/stacks.ts';
 import type { BuildkiteServiceConfig } from '../../src/ci/buildkite/type.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';
-import { createSeal } from '../../src/ci/filter/seal.ts';
+import { Seal } from '../../src/ci/filter/seal.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
 import type { AgentContext, CiEvent, CiService, JobSource } from '../../src/ports/ci-service.ts';
@@ -287,7 +287,7 @@ export function keptLog(): Log & {
 export const fakeFilter: Filter = {
   start() {},
   check: async () => [],
-  listenFor: async () => ({ authority: '172.18.0.1:7070', seal: createSeal(new Uint8Array(32)) }),
+  listenFor: async () => ({ authority: '172.18.0.1:7070', seal: new Seal(new Uint8Array(32)) }),
   close: async () => {},
 };
 

@@ -2,10 +2,10 @@
 import { once } from 'node:events';
 import { request as ask, createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
 import { buildkiteRules, buildkiteRulesOf } from '../../src/ci/buildkite/agent/filter-rules.ts';
-import { createLeft, type Left } from '../../src/ci/filter/left.ts';
+import { OneTimeFiles } from '../../src/ci/filter/one-time-files.ts';
 import type { Rules } from '../../src/ci/filter/rules.ts';
-import { createSeal, type Seal, type Sealed } from '../../src/ci/filter/seal.ts';
-import { createFilterServer, type FilterLimits } from '../../src/ci/filter/server.ts';
+import { Seal, type Sealed } from '../../src/ci/filter/seal.ts';
+import { type FilterLimits, FilterServer } from '../../src/ci/filter/server.ts';
 import { noProxies } from '../../src/http/proxies.ts';
 import { systemClock } from '../../src/system/system-clock.ts';
 import { scratch } from '../support/scratch.ts';
@@ -38,7 +38,7 @@ export async function bodyOf(request: IncomingMessage): Promise<string> {
 export interface FilterBench extends AsyncDisposable {
   readonly port: number;
   readonly seal: Seal;
-  readonly left: Left;
+  readonly left: OneTimeFiles;
   /** As it was said to the service: method, address and body. */
   readonly seen: string[];
   /** The headers of those calls. */
@@ -65,12 +65,12 @@ export async function filterBench(
     response.writeHead(status, { 'content-type': 'application/json' });
     response.end(JSON.stringify(json));
   });
-  const seal = createSeal(Buffer.alloc(32, 7));
+  const seal = new Seal(Buffer.alloc(32, 7));
   const dir = scratch();
-  const left = createLeft(dir.path);
+  const left = new OneTimeFiles(dir.path);
   const said: string[] = [];
   const say = (event: string): void => void said.push(event);
-  const filter = createFilterServer({
+  const filter = new FilterServer({
     seal,
     left,
     proxies: noProxies,

@@ -1,11 +1,11 @@
 /** Gitea bound late, on a Gitea in memory: slots whose jobs are moved by hand, a state directory on disk, and time moved by hand. */
 import { join } from 'node:path';
-import { createLeft } from '../../src/ci/filter/left.ts';
-import { createSeal } from '../../src/ci/filter/seal.ts';
-import { createGiteaClient } from '../../src/ci/gitea/client.ts';
-import { askEvery, createLateGitea, giteaPort, openRunnerFiles, schemas } from '../../src/ci/gitea/late.ts';
+import { OneTimeFiles } from '../../src/ci/filter/one-time-files.ts';
+import { Seal } from '../../src/ci/filter/seal.ts';
+import { GiteaClient } from '../../src/ci/gitea/client.ts';
+import { askEvery, createLateGitea, GiteaPort, openRunnerFiles, schemas } from '../../src/ci/gitea/late.ts';
 import type { GiteaServiceConfig } from '../../src/ci/gitea/type.ts';
-import { createLateRows } from '../../src/ci/kit/job-rows.ts';
+import { LateRows } from '../../src/ci/kit/job-rows.ts';
 import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
@@ -56,9 +56,9 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
     token: { kind: 'memory', name: 'the test', expires: null, read: () => 'secret-token' },
     agentPackage: { version: null, from: null, sha256: null },
   };
-  const left = createLeft(join(store.dir, 'filter'));
+  const left = new OneTimeFiles(join(store.dir, 'filter'));
   const pool = testPool({ service: 'forge', queue: 'acme', tags: [], ...more });
-  const client = createGiteaClient({
+  const client = new GiteaClient({
     url: gitea.url,
     token: async () => 'secret-token',
     clock,
@@ -71,7 +71,7 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
     state: { kind: 'unknown' } as const,
   };
   const own = { config, client, program, clock, log, owner: '0123456789abcdef' };
-  const port = giteaPort({
+  const port = new GiteaPort({
     ...own,
     host: 'box',
     pool,
@@ -89,7 +89,7 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
     filter: fakeFilter,
     places: new Map(),
     files: { ...files, keep: (id, one) => track(files.keep(id, one)) },
-    rows: createLateRows('forge', { store, clock, log }, (one) => ({
+    rows: new LateRows('forge', { store, clock, log }, (one) => ({
       ...port.aboutOf(one),
       id: `forge-${port.idOf(port.keyOf(one))}`,
     })),
@@ -179,7 +179,7 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
     /** What the runner of a script gets from the filter; null: nothing (any more). */
     async givenBy(script: string) {
       const token = /"token":"(ojf_[\w-]+)"/.exec(script)?.[1] ?? '';
-      const sealed = createSeal(new Uint8Array(32)).open(token);
+      const sealed = new Seal(new Uint8Array(32)).open(token);
       const answer = await left.take(sealed?.file ?? '', sealed?.token ?? '');
       return answer === null ? null : { sealed, answer };
     },

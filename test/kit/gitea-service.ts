@@ -3,8 +3,8 @@ import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { createLog } from '../../src/base/log.ts';
-import { createGiteaClient } from '../../src/ci/gitea/client.ts';
-import { createRunnerKeys } from '../../src/ci/gitea/keys.ts';
+import { GiteaClient } from '../../src/ci/gitea/client.ts';
+import { RunnerKeys } from '../../src/ci/gitea/keys.ts';
 import type { GiteaParts } from '../../src/ci/gitea/parts.ts';
 import { createGitea } from '../../src/ci/gitea/service.ts';
 import type { GiteaServiceConfig } from '../../src/ci/gitea/type.ts';
@@ -59,9 +59,9 @@ export function giteaService(options: Options = {}) {
     clock,
     random: () => 0.5,
     opened: new Set(['forge']),
-    client: createGiteaClient({ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' }),
+    client: new GiteaClient({ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' }),
     program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' }, ...program },
-    keys: createRunnerKeys(keyDir),
+    keys: new RunnerKeys(keyDir),
     exitOf: (agent) => exits.get(agent) ?? null,
     log: createLog({ json: true, stream: new PassThrough() }),
     slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false, ...slots },

@@ -2,10 +2,10 @@
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { createLog } from '../../src/base/log.ts';
-import { createGithubClient } from '../../src/ci/github/client.ts';
+import { GithubClient } from '../../src/ci/github/client.ts';
 import type { GithubCredential, GithubServiceConfig } from '../../src/ci/github/config.ts';
 import type { GithubParts } from '../../src/ci/github/parts.ts';
-import { createScaleSets } from '../../src/ci/github/scale-sets.ts';
+import { ScaleSets } from '../../src/ci/github/scale-sets.ts';
 import { createGithub } from '../../src/ci/github/service.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
@@ -85,9 +85,9 @@ export function githubService(options: Options = {}) {
     };
   }) as unknown as PoolConfig[];
   const common = { base: github.api, clock, fetch: github.fetch, version: '0.0.0' };
-  const client = createGithubClient({ ...common, credential, secret: async () => token ?? key });
+  const client = new GithubClient({ ...common, credential, secret: async () => token ?? key });
   const log = createLog({ json: true, stream: new PassThrough() });
-  const sets = config.mode === 'jit' ? null : createScaleSets({ ...common, url: config.url, client, owner: 'onejob-test', log });
+  const sets = config.mode === 'jit' ? null : new ScaleSets({ ...common, url: config.url, client, owner: 'onejob-test', log });
   const parts: GithubParts = {
     config,
     pools,

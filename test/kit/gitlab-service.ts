@@ -1,12 +1,12 @@
 /** The service on a GitLab in memory: slots whose jobs are moved by hand, a state directory on disk, and time that is moved by hand. */
 import { join } from 'node:path';
 import type { Filter } from '../../src/ci/filter/filter.ts';
-import { createLeft } from '../../src/ci/filter/left.ts';
-import { createGitlabClient } from '../../src/ci/gitlab/client.ts';
+import { OneTimeFiles } from '../../src/ci/filter/one-time-files.ts';
+import { GitlabClient } from '../../src/ci/gitlab/client.ts';
 import type { GitlabParts } from '../../src/ci/gitlab/parts.ts';
 import { createGitlab, gitlabPort } from '../../src/ci/gitlab/service.ts';
 import type { GitlabServiceConfig } from '../../src/ci/gitlab/type.ts';
-import { createLateRows } from '../../src/ci/kit/job-rows.ts';
+import { LateRows } from '../../src/ci/kit/job-rows.ts';
 import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
@@ -71,8 +71,8 @@ export function gitlabService({
     ...more,
   };
   const token = async () => runnerToken;
-  const left = createLeft(join(store.dir, 'filter'));
-  const client = createGitlabClient({
+  const left = new OneTimeFiles(join(store.dir, 'filter'));
+  const client = new GitlabClient({
     url: gitlab.url,
     token,
     systemId: 's_0123456789ab',
@@ -104,7 +104,7 @@ export function gitlabService({
     filter,
     pools: [testPool({ service: 'lab', ...pool })],
     files: { ...real, keep: (id, what) => track(real.keep(id, what)) },
-    rows: createLateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),
+    rows: new LateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),
     admission: {
       keys: typeof keys === 'function' ? keys : async () => keys ?? null,
       pins: { of: () => [], first: (_, pipeline) => [pipeline] },

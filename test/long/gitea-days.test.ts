@@ -3,7 +3,7 @@ import { chmodSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { createGiteaClient } from '../../src/ci/gitea/client.ts';
+import { GiteaClient } from '../../src/ci/gitea/client.ts';
 import { systemClock } from '../../src/system/system-clock.ts';
 import { dice } from '../support/dice.ts';
 import { engineAt } from '../support/engine-http.ts';
@@ -22,7 +22,7 @@ const never = new AbortController().signal;
 const serviceOf = ({ url }: Gitea) =>
   `forge: { type: gitea, url: "${url}", token: { env: GITEA_TOKEN }, poll: 1s, boot_timeout: 30s, agent: { from: ${giteaPrograms.runner} } }`;
 const clientOf = ({ url, token }: Gitea) =>
-  createGiteaClient({ url, token: async () => token, clock: systemClock, fetch, version: '0' });
+  new GiteaClient({ url, token: async () => token, clock: systemClock, fetch, version: '0' });
 
 /** Agents that the store still has at a service. */
 async function registered(home: Home): Promise<string[]> {

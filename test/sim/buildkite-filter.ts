@@ -2,7 +2,7 @@
 import { buildkiteRules } from '../../src/ci/buildkite/agent/filter-rules.ts';
 import type { Filter } from '../../src/ci/filter/filter.ts';
 import { readPath } from '../../src/ci/filter/rules.ts';
-import { createSeal } from '../../src/ci/filter/seal.ts';
+import { Seal } from '../../src/ci/filter/seal.ts';
 import type { Ask, Reply } from './buildkite-wire.ts';
 import type { SimProcess } from './process.ts';
 import type { SimTime } from './time.ts';
@@ -16,7 +16,7 @@ export class SimFilter {
   /** The way to the service. */
   readonly #service: Ask;
   // A key that all plays have: sealed tokens differ anyway.
-  readonly #seal = createSeal(new Uint8Array(32));
+  readonly #seal = new Seal(new Uint8Array(32));
   refused = 0;
 
   constructor(time: SimTime, service: Ask) {

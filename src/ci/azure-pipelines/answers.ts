@@ -3,8 +3,8 @@
  * real 404 means that something is absent, because a proxy may answer with any page.
  */
 import { type ErrorCode, OnejobError } from '../../base/errors.ts';
+import { jsonIn, mediaType, saysJson } from '../../http/api.ts';
 import { type Answer, brief, type Outgoing, shown } from '../../http/exchange.ts';
-import { jsonOf } from '../../system/json.ts';
 import { azureRefusal } from './wire.ts';
 
 export type AnswerVerdict =
@@ -31,18 +31,18 @@ export function judgeAnswer(answer: Answer, redact: (text: string) => string): A
   const said = (words: string) => brief(redact(words));
   if (status >= 300 && status < 400) return redirected(status, headers, said);
   if (status === 407) return { kind: 'down', why: 'is behind a proxy that requires a password (407)' };
-  const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
-  const body = isJson ? jsonOf(text) : undefined;
+  const body = jsonIn(answer);
+  const type = mediaType(answer, 'nothing');
   if (status >= 200 && status < 300) {
     if (status === 204 || text === '') return { kind: 'nothing' };
     if (body !== undefined) return { kind: 'value', body };
-    if (isJson) return { kind: 'strange', why: `${status} with invalid JSON`, hint: look };
+    if (saysJson(answer)) return { kind: 'strange', why: `${status} with invalid JSON`, hint: look };
     // 203 is Azure DevOps' own way to say "sign in"; some 200s are the same page.
     if (status === 203 || isSignIn(text)) return { kind: 'rejected', why: `${status} with a sign-in page` };
-    return { kind: 'strange', why: `${status} with ${mediaType(headers)} instead of JSON`, hint: look };
+    return { kind: 'strange', why: `${status} with ${type} instead of JSON`, hint: look };
   }
   const { message, typeKey } = azureRefusal.parse(body);
-  const unread = body === undefined && text !== '' ? ` with ${mediaType(headers)}` : '';
+  const unread = body === undefined && text !== '' ? ` with ${type}` : '';
   const why = `${status}${message === '' ? unread : `: ${said(message)}`}`;
   if (status === 401) return { kind: 'rejected', why };
   if (status === 429 || (status === 503 && headers.has('Retry-After'))) return { kind: 'throttled', why: said(message) };
@@ -58,7 +58,7 @@ export function judgeAnswer(answer: Answer, redact: (text: string) => string): A
       const hint = 'Compare "url" with the address in the browser: it must end with the organisation or the collection.';
       return {
         kind: 'strange',
-        why: `404 with ${mediaType(headers)}; the organisation or collection does not seem to exist`,
+        why: `404 with ${type}; the organisation or collection does not seem to exist`,
         hint,
       };
     }
@@ -66,7 +66,7 @@ export function judgeAnswer(answer: Answer, redact: (text: string) => string): A
     if (/^The controller for path|is not registered on/i.test(message)) return { kind: 'strange', why, hint: look };
     if (typeKey !== 'TaskAgentPoolNotFoundException') return { kind: 'absent' };
   }
-  if (body === undefined) return { kind: 'strange', why: `${status} with ${mediaType(headers)}`, hint: look };
+  if (body === undefined) return { kind: 'strange', why: `${status} with ${type}`, hint: look };
   return { kind: 'refused', status, typeKey, why };
 }
 
@@ -82,11 +82,6 @@ function redirected(status: number, headers: Headers, said: (text: string) => st
 
 function isSignIn(page: string): boolean {
   return /_signin|login\.microsoftonline\.com|Sign In<\/title>|vssps\./i.test(page.slice(0, 65_536));
-}
-
-function mediaType(headers: Headers): string {
-  const type = headers.get('Content-Type')?.split(';')[0]?.trim() ?? '';
-  return type === 'text/html' ? 'a page' : type === '' ? 'nothing' : type;
 }
 
 /** A call of the REST API. */

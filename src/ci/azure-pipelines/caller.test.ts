@@ -17,7 +17,7 @@ import {
   settled,
 } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import { createAzureClient } from './client.ts';
+import { AzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 
 const rejected = page(203, '<title>Sign In</title>');
@@ -174,7 +174,7 @@ it('an Entra token that was taken back is replaced, once', async () => {
   const credential = createCredential(config, { clock, url });
   await credential.header(patient);
   clock.advance(120_000);
-  const client = createAzureClient({ url, credential, clock, version: '1' });
+  const client = new AzureClient({ url, credential, clock, version: '1' });
   expect(await client.pools(patient)).toEqual([]);
   expect([made, server.seen.filter(({ url: at }) => at.includes('/pools')).length]).toEqual([2, 2]);
 });

@@ -7,13 +7,22 @@ import { OnejobError } from '../../base/errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
 
-export type AgentKind = Readonly<Awaited<ReturnType<typeof kindOf>>>;
+/** Agents that can do the same. */
+export interface AgentKind {
+  readonly inside: AgentInside;
+  /** Written into `.capabilities`, because the agent would not find it out itself. */
+  readonly told: Capabilities;
+  /** What is known before it is online. */
+  readonly all: Capabilities;
+  /** What others of its kind say too. */
+  readonly shared: Capabilities;
+  /** Of the config. */
+  readonly pool: string;
+  /** One word for `shared` without what the agent's first session will say better. */
+  readonly set: string;
+}
 
-/**
- * `told`: written into `.capabilities`, because the agent would not find it out itself. `all`: what is known before it is online.
- * `shared`: what others of its kind say too. `set`: one word for `shared` without what the agent's first session will say better.
- */
-export async function kindOf(context: AgentContext, tags: readonly string[], signal: AbortSignal) {
+export async function kindOf(context: AgentContext, tags: readonly string[], signal: AbortSignal): Promise<AgentKind> {
   const inside = readInside(await context.ask(lookInside, signal));
   const devices = { ...tagCapabilities(tags), ...gpuCapabilities(context.devices, context.cuda) };
   const told: Capabilities = { ...devices, 'onejob.name': context.name, 'onejob.pool': context.pool, 'onejob.slot': context.slot };
@@ -122,10 +131,28 @@ export const lookInside = [
 
 const version = z.string().regex(/^\d+\.\d+\.\d+/);
 
-export type AgentInside = Readonly<ReturnType<typeof readInside>>;
+/** What an image contains. */
+export interface AgentInside {
+  /** Folder of the agent. */
+  readonly root: string | null;
+  /** Of `Agent.Listener --version`; null when it does not run. */
+  readonly version: string | null;
+  /** What it printed instead. */
+  readonly problem: string | null;
+  readonly uid: number;
+  /** Whether the agent's folder can be written. */
+  readonly isWritable: boolean;
+  /** The image's own start script. */
+  readonly start: string | null;
+  /** What the agent will find and publish. */
+  readonly environment: Capabilities;
+  /** Programs that the agent looks for, by the name that it gives them. */
+  readonly tools: Capabilities;
+  readonly arch: string;
+}
 
 /** @throws OnejobError E_GATE_ENDED when the answer is not that script's */
-export function readInside(answer: string) {
+export function readInside(answer: string): AgentInside {
   const found = new Map<string, string>();
   const seen: Record<string, string> = {};
   const [facts = '', exported = ''] = answer.split(/^environment\n/m, 2);
@@ -143,21 +170,14 @@ export function readInside(answer: string) {
   const said = found.get('version') ?? null;
   const known = version.safeParse(said?.trim());
   return {
-    /** Folder of the agent. */
     root: found.get('root') ?? null,
-    /** Of `Agent.Listener --version`; null when it does not run. */
     version: known.success ? known.data : null,
-    /** What it printed instead. */
     problem: known.success ? null : (found.get('problem') ?? said),
     uid: Number(uid),
-    /** Whether the agent's folder can be written. */
     isWritable: found.get('writable') === 'yes',
-    /** The image's own start script. */
     start: found.get('start') ?? null,
-    /** What the agent will find and publish. */
     environment: environmentOf(exported),
-    /** Programs that the agent looks for, by the name that it gives them. */
-    tools: seen as Capabilities,
+    tools: seen,
     arch: found.get('arch') ?? 'unknown',
   };
 }

@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { failureOf, memory, patient } from '../../../test/kit/azure.ts';
 import { type AzureDevOps, NAMED_FAULTS, startAzureDevOps } from '../../../test/standins/azure-devops/standin.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { createAzureClient } from './client.ts';
+import { AzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { agentFiles, makeAgentKey } from './script.ts';
 import { requestState } from './wire.ts';
@@ -15,7 +15,7 @@ import { requestState } from './wire.ts';
 const parts = { clock: systemClock };
 function clientOf(service: AzureDevOps, token = service.pat, timeout = 20_000) {
   const credential = createCredential({ kind: 'pat', token: memory(token) }, { ...parts, url: service.url });
-  return createAzureClient({ url: service.url, credential, clock: systemClock, version: '0', timeout });
+  return new AzureClient({ url: service.url, credential, clock: systemClock, version: '0', timeout });
 }
 async function newAgent(name: string, systemCapabilities: Record<string, string> = {}) {
   const { publicKey } = await makeAgentKey();
@@ -92,7 +92,7 @@ it('as an Entra application', async () => {
   const { tenant, client: application, secret, authority } = service.principal;
   const config = { kind: 'principal', tenant, client: application, secret: memory(secret), authority } as const;
   const credential = createCredential(config, { ...parts, url: service.url });
-  const client = createAzureClient({ url: service.url, credential, clock: systemClock, version: '0' });
+  const client = new AzureClient({ url: service.url, credential, clock: systemClock, version: '0' });
   expect((await client.pools(patient)).length).toBeGreaterThan(0);
   expect(service.log.filter(({ path }) => path.includes('/pools')).map(({ identity }) => identity)).toEqual(['principal']);
 });

@@ -6,10 +6,11 @@ import type { z } from 'zod';
 import { OnejobError } from '../../base/errors.ts';
 import { compareVersions } from '../../base/version.ts';
 import type { Clock } from '../../core/clock.ts';
+import { createSend, invalidPart } from '../../http/api.ts';
 import type { Answer } from '../../http/exchange.ts';
 import { createThrottle } from '../../http/throttle.ts';
 import { type Credential, without } from '../../secrets/credential.ts';
-import { exchange } from '../kit/rest.ts';
+import { noAnswer } from '../kit/rest.ts';
 import { type AnswerVerdict, type AzureCall, errorOf, judgeAnswer } from './answers.ts';
 import { baseOf } from './url.ts';
 import {
@@ -29,7 +30,7 @@ import {
 type AgentQuery = Readonly<Partial<Record<'capabilities' | 'assigned', boolean>>>;
 
 export interface AzureClientOptions {
-  /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is invalid */
+  /** Of the organisation or collection. @throws OnejobError E_CONFIG by `AzureClient` when it is invalid */
   readonly url: string;
   readonly credential: Credential;
   readonly clock: Clock;
@@ -42,124 +43,147 @@ export interface AzureClientOptions {
 /** The user of requests without a valid credential, in an organisation that has public projects. */
 const nobody = 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa';
 const task = '/_apis/distributedtask';
+const agentRoute = { route: 'agents' } as const;
 const poolRoute = { route: 'pools', path: `${task}/pools` } as const;
 /** Made once, because zod compiles each new schema. */
 const [poolList, agentList, jobRequestList, packageList] = [listOf(pool), listOf(agent), listOf(jobRequest), listOf(agentPackage)];
 
-export type AzureClient = ReturnType<typeof createAzureClient>;
-
 /** Every call throws OnejobError E_CI_* or E_SECRET; within a pool also E_CI_POOL. */
-export function createAzureClient(options: AzureClientOptions) {
-  const { credential, clock } = options;
-  const base = baseOf(options.url);
-  const call = createCaller(base, options);
+export class AzureClient {
+  readonly #options: AzureClientOptions;
+  readonly #call: AzureCaller;
 
-  const read = async <T extends z.ZodType>(schema: T, what: Omit<AzureCall, 'method' | 'scope'>, signal: AbortSignal) =>
-    bodyAs(schema, await call({ method: 'GET', ...what }, signal));
+  constructor(options: AzureClientOptions) {
+    this.#options = options;
+    this.#call = createCaller(baseOf(options.url), options);
+  }
+
+  /** Who signed in, and the service's clock minus ours, ms, to about 500 ms; null for what it does not say. */
+  async connection(signal: AbortSignal) {
+    const before = this.#options.clock.wall();
+    const what = { route: 'connectionData', path: '/_apis/connectionData', preview: 1, doing: 'sign in' } as const;
+    const query = { connectOptions: '0', lastChangeId: '-1', lastChangeId64: '-1' };
+    const called = await this.#call({ method: 'GET', ...what, query }, signal);
+    const after = this.#options.clock.wall();
+    const { id, user } = bodyAs(connection, called);
+    if (id?.toLowerCase() === nobody) throw this.#options.credential.refusal('it treats the token as anonymous');
+    // Its time has whole seconds, so that on average it is half a second behind.
+    const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
+    return { user, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };
+  }
+
+  /** By its name, in any case; null when the service shows none. */
+  async findPool(name: string, signal: AbortSignal) {
+    const query = { poolName: name, poolType: 'automation' };
+    const found = await this.#read(poolList, { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
+    return found.find((one) => one.name.toLowerCase() === name.toLowerCase()) ?? null;
+  }
+
+  pools(signal: AbortSignal) {
+    return this.#read(poolList, { ...poolRoute, query: { poolType: 'automation' }, doing: 'list the pools' }, signal);
+  }
+
+  agents(poolId: number, { name, ...flags }: AgentQuery & { readonly name?: string }, signal: AbortSignal) {
+    const query = { ...(name !== undefined && { agentName: name }), ...told(flags) };
+    const doing = name === undefined ? `list the agents of pool ${poolId}` : `find agent ${name} in pool ${poolId}`;
+    return this.#read(agentList, { ...agentRoute, path: agentsOf(poolId), query, doing }, signal);
+  }
+
+  agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
+    const path = `${agentsOf(poolId)}/${id}`;
+    return this.#find(agent, { ...agentRoute, path, query: told(flags), doing: `look at agent ${id} of pool ${poolId}` }, signal);
+  }
+
+  /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
+  async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
+    const doing = `register agent ${rest.name} in pool ${poolId}`;
+    const body = { ...rest, maxParallelism: 1, provisioningState: 'Provisioned', authorization: { publicKey } };
+    const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing } as const;
+    return bodyAs(registeredAgent, await this.#call(what, signal));
+  }
+
+  setEnabled(poolId: number, id: number, enabled: boolean, signal: AbortSignal) {
+    const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
+    return this.#change(
+      { ...agentRoute, method: 'PATCH', path: `${agentsOf(poolId)}/${id}`, body: { id, enabled }, doing },
+      signal,
+    );
+  }
+
+  /** Replaces all user capabilities. */
+  setUserCapabilities(poolId: number, id: number, map: Readonly<Record<string, string>>, signal: AbortSignal) {
+    const doing = `set the capabilities of agent ${id} of pool ${poolId}`;
+    const path = `${agentsOf(poolId)}/${id}/usercapabilities`;
+    return this.#change({ method: 'PUT', route: 'usercapabilities', preview: 1, path, body: map, doing }, signal);
+  }
+
+  /** `refused`: the service's words, mostly that it runs a job. */
+  async deleteAgent(poolId: number, id: number, signal: AbortSignal) {
+    const doing = `remove agent ${id} from pool ${poolId}`;
+    const called = await this.#call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing }, signal);
+    const { verdict } = called;
+    if (verdict.kind === 'value' || verdict.kind === 'nothing') return 'deleted';
+    if (verdict.kind === 'absent') return 'absent';
+    const isBusy = verdict.kind === 'denied' && /running a job|runs a job/i.test(verdict.why);
+    if (isBusy || (verdict.kind === 'refused' && verdict.typeKey !== 'TaskAgentPoolNotFoundException'))
+      return { refused: verdict.why };
+    throw called.error();
+  }
+
+  /** `unfinished`: all jobs of the pool that are not over. `agent`: the last jobs of one agent. */
+  requests(poolId: number, which: { readonly unfinished: true } | { readonly agent: number }, signal: AbortSignal) {
+    const isOfPool = 'unfinished' in which;
+    const query: Record<string, string> = isOfPool ? { completedRequestCount: '0' } : { agentId: String(which.agent) };
+    const doing = `list the jobs of ${isOfPool ? '' : `agent ${which.agent} in `}pool ${poolId}`;
+    const path = `${task}/pools/${poolId}/jobrequests`;
+    return this.#read(jobRequestList, { route: 'jobrequests', path, query, preview: 1, doing }, signal);
+  }
+
+  async packages(platform: string, signal: AbortSignal) {
+    const doing = `list the available agent packages for ${platform}`;
+    const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
+    const found = await this.#read(packageList, { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
+    return found.toSorted((a, b) => compareVersions(b.version, a.version));
+  }
+
+  /** `project`: its id or name. Needs the scope Build (Read), without which it throws E_CI_DENIED. */
+  build(project: string, id: number, signal: AbortSignal) {
+    const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}`;
+    return this.#find(build, { route: 'builds', path, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
+  }
+
+  /** The records of a build's jobs and steps; null when the service has none. Needs the same scope as `build`. */
+  timeline(project: string, id: number, signal: AbortSignal) {
+    const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}/timeline`;
+    return this.#find(
+      timeline,
+      { route: 'timeline', path, doing: `look at the steps of build ${id}`, scope: 'Build (Read)' },
+      signal,
+    );
+  }
+
+  async #read<T extends z.ZodType>(schema: T, what: Omit<AzureCall, 'method' | 'scope'>, signal: AbortSignal) {
+    return bodyAs(schema, await this.#call({ method: 'GET', ...what }, signal));
+  }
 
   /** As `read`; null when the service says that there is none. */
-  const find = async <T extends z.ZodType>(schema: T, what: Omit<AzureCall, 'method'>, signal: AbortSignal) => {
-    const called = await call({ method: 'GET', ...what }, signal);
+  async #find<T extends z.ZodType>(schema: T, what: Omit<AzureCall, 'method'>, signal: AbortSignal) {
+    const called = await this.#call({ method: 'GET', ...what }, signal);
     return called.verdict.kind === 'absent' ? null : bodyAs(schema, called);
-  };
+  }
 
   /** Changes an agent; sent again only when the service says that it did nothing. */
-  const change = async (what: Omit<AzureCall, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> => {
-    const called = await call(what, signal);
+  async #change(what: Omit<AzureCall, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> {
+    const called = await this.#call(what, signal);
     const { kind } = called.verdict;
     if (kind === 'value' || kind === 'nothing') return 'done';
     if (kind === 'absent') return 'absent';
     throw called.error();
-  };
+  }
+}
 
-  const agentsOf = (poolId: number) => `${task}/pools/${poolId}/agents`;
-  const agentRoute = { route: 'agents' } as const;
-
-  return {
-    /** Who signed in, and the service's clock minus ours, ms, to about 500 ms; null for what it does not say. */
-    async connection(signal: AbortSignal) {
-      const before = clock.wall();
-      const what = { route: 'connectionData', path: '/_apis/connectionData', preview: 1, doing: 'sign in' } as const;
-      const query = { connectOptions: '0', lastChangeId: '-1', lastChangeId64: '-1' };
-      const called = await call({ method: 'GET', ...what, query }, signal);
-      const after = clock.wall();
-      const { id, user } = bodyAs(connection, called);
-      if (id?.toLowerCase() === nobody) throw credential.refusal('it treats the token as anonymous');
-      // Its time has whole seconds, so that on average it is half a second behind.
-      const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
-      return { user, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };
-    },
-    /** By its name, in any case; null when the service shows none. */
-    async findPool(name: string, signal: AbortSignal) {
-      const query = { poolName: name, poolType: 'automation' };
-      const found = await read(poolList, { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
-      return found.find((one) => one.name.toLowerCase() === name.toLowerCase()) ?? null;
-    },
-    pools: (signal: AbortSignal) =>
-      read(poolList, { ...poolRoute, query: { poolType: 'automation' }, doing: 'list the pools' }, signal),
-    agents(poolId: number, { name, ...flags }: AgentQuery & { readonly name?: string }, signal: AbortSignal) {
-      const query = { ...(name !== undefined && { agentName: name }), ...told(flags) };
-      const doing = name === undefined ? `list the agents of pool ${poolId}` : `find agent ${name} in pool ${poolId}`;
-      return read(agentList, { ...agentRoute, path: agentsOf(poolId), query, doing }, signal);
-    },
-    agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
-      const path = `${agentsOf(poolId)}/${id}`;
-      return find(agent, { ...agentRoute, path, query: told(flags), doing: `look at agent ${id} of pool ${poolId}` }, signal);
-    },
-    /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
-    async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
-      const doing = `register agent ${rest.name} in pool ${poolId}`;
-      const body = { ...rest, maxParallelism: 1, provisioningState: 'Provisioned', authorization: { publicKey } };
-      const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing } as const;
-      return bodyAs(registeredAgent, await call(what, signal));
-    },
-    setEnabled(poolId: number, id: number, enabled: boolean, signal: AbortSignal) {
-      const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
-      return change({ ...agentRoute, method: 'PATCH', path: `${agentsOf(poolId)}/${id}`, body: { id, enabled }, doing }, signal);
-    },
-    /** Replaces all user capabilities. */
-    setUserCapabilities(poolId: number, id: number, map: Readonly<Record<string, string>>, signal: AbortSignal) {
-      const doing = `set the capabilities of agent ${id} of pool ${poolId}`;
-      const path = `${agentsOf(poolId)}/${id}/usercapabilities`;
-      return change({ method: 'PUT', route: 'usercapabilities', preview: 1, path, body: map, doing }, signal);
-    },
-    /** `refused`: the service's words, mostly that it runs a job. */
-    async deleteAgent(poolId: number, id: number, signal: AbortSignal) {
-      const doing = `remove agent ${id} from pool ${poolId}`;
-      const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing }, signal);
-      const { verdict } = called;
-      if (verdict.kind === 'value' || verdict.kind === 'nothing') return 'deleted';
-      if (verdict.kind === 'absent') return 'absent';
-      const isBusy = verdict.kind === 'denied' && /running a job|runs a job/i.test(verdict.why);
-      if (isBusy || (verdict.kind === 'refused' && verdict.typeKey !== 'TaskAgentPoolNotFoundException'))
-        return { refused: verdict.why };
-      throw called.error();
-    },
-    /** `unfinished`: all jobs of the pool that are not over. `agent`: the last jobs of one agent. */
-    requests(poolId: number, which: { readonly unfinished: true } | { readonly agent: number }, signal: AbortSignal) {
-      const isOfPool = 'unfinished' in which;
-      const query: Record<string, string> = isOfPool ? { completedRequestCount: '0' } : { agentId: String(which.agent) };
-      const doing = `list the jobs of ${isOfPool ? '' : `agent ${which.agent} in `}pool ${poolId}`;
-      const path = `${task}/pools/${poolId}/jobrequests`;
-      return read(jobRequestList, { route: 'jobrequests', path, query, preview: 1, doing }, signal);
-    },
-    async packages(platform: string, signal: AbortSignal) {
-      const doing = `list the available agent packages for ${platform}`;
-      const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
-      const found = await read(packageList, { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
-      return found.toSorted((a, b) => compareVersions(b.version, a.version));
-    },
-    /** `project`: its id or name. Needs the scope Build (Read), without which it throws E_CI_DENIED. */
-    build(project: string, id: number, signal: AbortSignal) {
-      const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}`;
-      return find(build, { route: 'builds', path, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
-    },
-    /** The records of a build's jobs and steps; null when the service has none. Needs the same scope as `build`. */
-    timeline(project: string, id: number, signal: AbortSignal) {
-      const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}/timeline`;
-      return find(timeline, { route: 'timeline', path, doing: `look at the steps of build ${id}`, scope: 'Build (Read)' }, signal);
-    },
-  };
+function agentsOf(poolId: number) {
+  return `${task}/pools/${poolId}/agents`;
 }
 
 function told({ capabilities, assigned }: AgentQuery): Record<string, string> {
@@ -170,8 +194,7 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called): z.output<T> {
   if (called.verdict.kind !== 'value') throw called.error();
   const found = schema.safeParse(called.verdict.body);
   if (found.success) return found.data;
-  const issue = found.error.issues[0];
-  const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
+  const where = invalidPart(found.error, 'its response');
   const message = `Cannot ${called.what.doing}: ${called.base} sent an unexpected response: ${where} is invalid.`;
   throw new OnejobError('E_CI_ANSWER', message, { hint: 'Check "url", and what answers there.', retry: true });
 }
@@ -181,13 +204,23 @@ const newest = '7.1';
 /** Bytes of an answer. A pool of thousands of agents with their capabilities stays below it. */
 const most = 8 * 1024 * 1024;
 
-type Called = Awaited<ReturnType<ReturnType<typeof createCaller>>>;
+interface Called {
+  readonly verdict: AnswerVerdict;
+  readonly answer: Answer;
+  readonly what: AzureCall;
+  readonly base: string;
+  /** The verdict as an error. */
+  error(): OnejobError;
+}
+
+/** @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET */
+type AzureCaller = (what: AzureCall, signal: AbortSignal) => Promise<Called>;
 
 /** Waits as the service asks, signs in, and repeats only what was not carried out. `base`: without a slash at its end. */
 function createCaller(
   base: string,
   { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: AzureClientOptions,
-) {
+): AzureCaller {
   const throttle = createThrottle(clock, base);
   /** The newest version this server knows, once it has refused a newer one. */
   let supported: string | null = null;
@@ -202,17 +235,13 @@ function createCaller(
   };
   const redact = (text: string) => without(credential.redact(), text);
 
+  const over = createSend({ clock, fetch: send, timeout, most, version: ours }, (reason, { doing }: AzureCall, { url }) =>
+    noAnswer(reason, doing, url, most),
+  );
   const ask = (call: AzureCall, header: string, signal: AbortSignal): Promise<Answer> => {
-    const headers = {
-      Authorization: header,
-      Accept: accept(call),
-      'User-Agent': `onejob/${ours}`,
-      'X-TFS-FedAuthRedirect': 'Suppress',
-      ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
-    };
-    const body = call.body === undefined ? {} : { body: JSON.stringify(call.body) };
-    const request = { method: call.method, url: base + call.path + queryOf(call.query), headers, doing: call.doing, ...body };
-    return exchange(request, { clock, fetch: send, timeout, most }, signal);
+    const headers = { Authorization: header, Accept: accept(call), 'X-TFS-FedAuthRedirect': 'Suppress' };
+    const url = base + call.path + queryOf(call.query);
+    return over({ method: call.method, url, headers, json: call.body }, call, signal);
   };
 
   /** What the same credential gets where every credential of onejob is accepted. */
@@ -224,7 +253,6 @@ function createCaller(
     return judgeAnswer(answer, redact);
   };
 
-  /** @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET */
   return async (what: AzureCall, signal: AbortSignal) => {
     const errorFor = (verdict: AnswerVerdict) => errorOf(verdict, what, base);
     const deadline = clock.now() + timeout;

@@ -9,7 +9,7 @@ import type { Clock } from '../../core/clock.ts';
 import { howToReplace, type SecretReference, secretPlace } from '../../schema/secret-reference.ts';
 import { type Credential, createHold, createKnown, secretOf, without } from '../../secrets/credential.ts';
 import { createEntra } from '../../secrets/entra.ts';
-import { exchange } from '../kit/rest.ts';
+import { sendOnce } from '../kit/rest.ts';
 import type { AzureCredential } from './type.ts';
 import { baseOf } from './url.ts';
 
@@ -87,7 +87,7 @@ function createPrincipal(
     place,
     hint: 'Add the application to the users of the organisation, and give it the role Administrator on the agent pool.',
     send: (request, doing, signal) =>
-      exchange({ ...request, url: String(request.url), doing }, { clock, fetch: send, timeout, most: 256 * 1024 }, signal),
+      sendOnce({ ...request, url: String(request.url), doing }, { clock, fetch: send, timeout, most: 256 * 1024 }, signal),
     fail: (why, message, options) => new OnejobError(codes[why], message, options),
   });
 }

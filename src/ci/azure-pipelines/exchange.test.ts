@@ -5,14 +5,14 @@ import { describe, expect, it } from 'vitest';
 import { failureOf, json, page, patient, type Reply, samplePat, serve } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { exchange } from '../kit/rest.ts';
+import { sendOnce } from '../kit/rest.ts';
 
 const authorization = `Basic ${Buffer.from(`:${samplePat}`).toString('base64')}`;
 
 function ask(url: string, more: { clock?: typeof systemClock; timeout?: number; most?: number; signal?: AbortSignal } = {}) {
   const { clock = systemClock, timeout = 20_000, most = 1024 * 1024, signal = patient } = more;
   const request = { method: 'GET', url, headers: { Authorization: authorization }, doing: 'look' } as const;
-  return exchange(request, { clock, fetch, timeout, most }, signal);
+  return sendOnce(request, { clock, fetch, timeout, most }, signal);
 }
 
 /** Asks a server of that kind. */
@@ -147,7 +147,7 @@ it.each([
     throw new TypeError('fetch failed', { cause: Object.assign(new Error(`about ${authorization}`), { code }) });
   };
   const request = { method: 'GET', url: 'https://x.example/acme', headers: {}, doing: 'look' } as const;
-  const error = await failureOf(exchange(request, { clock: systemClock, fetch: broken, timeout: 1000, most: 10 }, patient));
+  const error = await failureOf(sendOnce(request, { clock: systemClock, fetch: broken, timeout: 1000, most: 10 }, patient));
   expect(error).toMatchObject({
     code: 'E_CI_UNREACHABLE',
     message: expect.stringContaining(`${why} (${code})`),
@@ -161,7 +161,7 @@ it('a proxy that refuses is told apart', async () => {
     throw new TypeError('fetch failed', { cause: Object.assign(refused, { code: 'UND_ERR_ABORTED' }) });
   };
   const request = { method: 'GET', url: 'https://x.example/acme', headers: {}, doing: 'look' } as const;
-  const error = await failureOf(exchange(request, { clock: systemClock, fetch: broken, timeout: 1000, most: 10 }, patient));
+  const error = await failureOf(sendOnce(request, { clock: systemClock, fetch: broken, timeout: 1000, most: 10 }, patient));
   expect(error).toMatchObject({ message: expect.stringContaining('the proxy in front of it answered 407') });
 });
 
@@ -176,7 +176,7 @@ it('no error shows what was sent', async () => {
   const bad = 'Basic über\nhunter2';
   const request = { method: 'GET', url: 'http://127.0.0.1:1/', headers: { Authorization: bad }, doing: 'look' } as const;
   const errors = [
-    await failureOf(exchange(request, { clock: systemClock, fetch, timeout: 1000, most: 10 }, patient)),
+    await failureOf(sendOnce(request, { clock: systemClock, fetch, timeout: 1000, most: 10 }, patient)),
     await failureOf(answerOf((_, response) => response.socket?.resetAndDestroy())),
     await failureOf(answerOf(() => {}, { timeout: 20 })),
   ];

@@ -57,57 +57,62 @@ const remembered = 256;
 /** How often onejob asks for the end of one job. */
 const tries = 4;
 
-export type JobEnds = ReturnType<typeof createJobEnds>;
-
 /** The ends of failed jobs. `service`: its name in the config. Never asked for again in a project where the credential turned out to have no right to it. */
-export function createJobEnds(client: Pick<AzureClient, 'timeline'>, service: string) {
-  const read = new Map<number, { readonly end: JobEnd | null; readonly left: number }>();
-  const denied = new Set<string>();
+export class JobEnds {
+  readonly #client: Pick<AzureClient, 'timeline'>;
+  readonly #service: string;
+  readonly #read = new Map<number, { readonly end: JobEnd | null; readonly left: number }>();
+  readonly #denied = new Set<string>();
 
-  const placeOf = ({ result, jobId, scopeId, planType, owner }: JobRequest) => {
-    const isBuild = planType === null || planType === 'Build';
-    if (result !== 'failed' || jobId === null || scopeId === null || owner === null || !isBuild) return null;
-    return { jobId, project: scopeId, build: owner.id };
-  };
-  const isOpen = (request: JobRequest): boolean => {
-    const { end, left } = read.get(request.requestId) ?? { end: null, left: tries };
+  constructor(client: Pick<AzureClient, 'timeline'>, service: string) {
+    this.#client = client;
+    this.#service = service;
+  }
+
+  /** Whether it is worth asking for. */
+  isOpen(request: JobRequest): boolean {
+    const { end, left } = this.#read.get(request.requestId) ?? { end: null, left: tries };
     const place = placeOf(request);
-    return place !== null && !denied.has(place.project) && end === null && left > 0;
-  };
+    return place !== null && !this.#denied.has(place.project) && end === null && left > 0;
+  }
 
-  return {
-    /** Whether it is worth asking for. */
-    isOpen,
-    /** Whether the service said it. */
-    async ask(request: JobRequest, signal: AbortSignal): Promise<boolean> {
-      const place = placeOf(request);
-      if (place === null || !isOpen(request)) return false;
-      const { jobId, project, build } = place;
-      const left = (read.get(request.requestId)?.left ?? tries) - 1;
-      let end: JobEnd | null = null;
-      try {
-        end = endIn((await client.timeline(project, build, signal)) ?? [], jobId);
-      } catch (error) {
-        signal.throwIfAborted();
-        if (hasCode(error, 'E_CI_DENIED')) denied.add(project);
-      }
-      read.set(request.requestId, { end, left });
-      for (const old of [...read.keys()].slice(0, -remembered)) read.delete(old);
-      return end !== null;
-    },
-    /** For a job that has failed. */
-    of(request: JobRequest): { readonly failedIn: FailedIn | null; readonly note: string } | JobEnd {
-      const end = read.get(request.requestId)?.end ?? null;
-      if (end !== null) return end;
-      const note = `Azure Pipelines shows no steps of it to the credential of ${service}, so nobody knows whether its script failed.`;
-      return {
-        failedIn: null,
-        note: denied.has(request.scopeId ?? '') ? `${note} Give the credential the scope Build (Read).` : note,
-      };
-    },
-    /** Whether the credential lacks the right to it, in any project. */
-    get isDenied() {
-      return denied.size > 0;
-    },
-  };
+  /** Whether the service said it. */
+  async ask(request: JobRequest, signal: AbortSignal): Promise<boolean> {
+    const place = placeOf(request);
+    if (place === null || !this.isOpen(request)) return false;
+    const { jobId, project, build } = place;
+    const left = (this.#read.get(request.requestId)?.left ?? tries) - 1;
+    let end: JobEnd | null = null;
+    try {
+      end = endIn((await this.#client.timeline(project, build, signal)) ?? [], jobId);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (hasCode(error, 'E_CI_DENIED')) this.#denied.add(project);
+    }
+    this.#read.set(request.requestId, { end, left });
+    for (const old of [...this.#read.keys()].slice(0, -remembered)) this.#read.delete(old);
+    return end !== null;
+  }
+
+  /** For a job that has failed. */
+  of(request: JobRequest): { readonly failedIn: FailedIn | null; readonly note: string } | JobEnd {
+    const end = this.#read.get(request.requestId)?.end ?? null;
+    if (end !== null) return end;
+    const note = `Azure Pipelines shows no steps of it to the credential of ${this.#service}, so nobody knows whether its script failed.`;
+    return {
+      failedIn: null,
+      note: this.#denied.has(request.scopeId ?? '') ? `${note} Give the credential the scope Build (Read).` : note,
+    };
+  }
+
+  /** Whether the credential lacks the right to it, in any project. */
+  get isDenied() {
+    return this.#denied.size > 0;
+  }
+}
+
+function placeOf({ result, jobId, scopeId, planType, owner }: JobRequest) {
+  const isBuild = planType === null || planType === 'Build';
+  if (result !== 'failed' || jobId === null || scopeId === null || owner === null || !isBuild) return null;
+  return { jobId, project: scopeId, build: owner.id };
 }

@@ -6,16 +6,16 @@ import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
 import { OnejobError } from '../../base/errors.ts';
-import { createJobRecords } from '../early/job-records.ts';
-import { createJobEnds } from './job-end.ts';
-import { type Builds, createBuilds, jobOf } from './registry.ts';
+import { JobRecords } from '../early/job-records.ts';
+import { JobEnds } from './job-end.ts';
+import { Builds, jobOf } from './registry.ts';
 import { type Build, build, type JobRequest, jobRequest, timeline } from './wire.ts';
 
 const open = worlds();
 const spec = { name: 'test', definition: 'app', repository: 'acme/app', branch: 'refs/heads/main', reason: 'individualCI' };
 
-const nothing = createBuilds({ build: async () => null });
-const ends = createJobEnds({ timeline: async () => null }, 'azure');
+const nothing = new Builds({ build: async () => null });
+const ends = new JobEnds({ timeline: async () => null }, 'azure');
 const seen = (request: JobRequest, builds: Builds = nothing) => jobOf(request, 'azure', { builds, ends });
 
 /** What a look shows of jobs, the waiting ones of pool `ci`. */
@@ -28,7 +28,7 @@ const shown = (place: string, unfinished: readonly JobRequest[] = [], waiting: r
 });
 
 const bookOf = ({ store }: Manager, poolOf: (agent: string) => string | null) =>
-  createJobRecords({ service: 'azure', store, registry: {}, poolOf, clock: { wall: Date.now }, log: keptLog() });
+  new JobRecords({ service: 'azure', store, registry: {}, poolOf, clock: { wall: Date.now }, log: keptLog() });
 
 /** A manager with a token of these scopes whose agent has a job. */
 async function busy(world: World, scopes: readonly Scope[]) {
@@ -102,7 +102,7 @@ it('adds what its build says to what a job has become meanwhile', async () => {
   const one = world.manager();
   const { promise, resolve } = Promise.withResolvers<Build>();
   let asked = 0;
-  const builds = createBuilds({
+  const builds = new Builds({
     build: () => {
       asked += 1;
       return promise;
@@ -125,7 +125,7 @@ it('keeps what one look has found of a build when another look at it fails later
   const found = build.parse({ id: 3, repository: { id: 'r', name: 'acme/app' } });
   const late = Promise.withResolvers<Build | null>();
   const answers = [late.promise, Promise.resolve(found)];
-  const builds = createBuilds({ build: () => answers.shift() ?? Promise.resolve(null) });
+  const builds = new Builds({ build: () => answers.shift() ?? Promise.resolve(null) });
   const request = jobRequest.parse({
     requestId: 7,
     receiveTime: '2030-01-01T00:00:00Z',
@@ -184,7 +184,7 @@ it('a project where the credential may read nothing hides no other one', async (
   const refuse = (project: string) => {
     if (project === 'closed') throw denied;
   };
-  const builds = createBuilds({
+  const builds = new Builds({
     async build(project, id) {
       refuse(project);
       return build.parse({ buildNumber: String(id) });
@@ -192,7 +192,7 @@ it('a project where the credential may read nothing hides no other one', async (
   });
   const record = { id: 'job-2', type: 'Job', state: 'completed' };
   const step = { id: 's', parentId: 'job-2', type: 'Task', name: 'make', result: 'failed', task: { id: 'x', name: 'Bash' } };
-  const ends = createJobEnds(
+  const ends = new JobEnds(
     {
       async timeline(project) {
         refuse(project);

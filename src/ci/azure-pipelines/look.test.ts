@@ -69,7 +69,7 @@ describe('an agent that came online after the look that would have given it up',
     const agent = handAgentFromFiles(filesOf(script));
     await agent.signIn(world.clock.wall());
     await world.pass(minutes(3));
-    const { requests } = one.client;
+    const requests = one.client.requests.bind(one.client);
     const online = Promise.withResolvers<void>();
     const late: typeof requests = (...asked) => online.promise.then(() => requests(...asked));
     Object.assign(one.client, { requests: late });

@@ -131,8 +131,12 @@ function onHostOf(url: string, there: string): string {
   return moved.href;
 }
 
-/** `publicKey`: standard base64, big-endian. `rsaParameters`: text of `.credentials_rsaparams`, the private key. */
-export type AgentKey = Readonly<ReturnType<typeof agentKeyOf>>;
+export interface AgentKey {
+  /** Standard base64, big-endian. */
+  readonly publicKey: { readonly exponent: string; readonly modulus: string };
+  /** Text of `.credentials_rsaparams`, the private key. */
+  readonly rsaParameters: string;
+}
 
 const bits = 2048;
 const whole = bits / 8;
@@ -145,13 +149,13 @@ const half = whole / 2;
 const lengths = { n: whole, d: whole, p: half, q: half, dp: half, dq: half, qi: half } as const;
 
 /** A new RSA-2048 key; takes about 100 ms, not on the main thread. */
-export async function makeAgentKey() {
+export async function makeAgentKey(): Promise<AgentKey> {
   const { privateKey } = await promisify(generateKeyPair)('rsa', { modulusLength: bits, publicExponent: 0x10001 });
   return agentKeyOf(privateKey.export({ format: 'jwk' }));
 }
 
 /** @throws OnejobError E_BUG when a part is missing or longer than an RSA-2048 key has it */
-export function agentKeyOf(jwk: JsonWebKey) {
+export function agentKeyOf(jwk: JsonWebKey): AgentKey {
   const part = (name: keyof typeof lengths): string => {
     const bytes = Buffer.from(jwk[name] ?? '', 'base64url');
     const length = lengths[name];

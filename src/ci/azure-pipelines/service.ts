@@ -3,16 +3,16 @@
 import type { Failure } from '../../base/errors.ts';
 import type { Exit } from '../../core/slot.ts';
 import { type CiService, endedWithoutJob } from '../../ports/ci-service.ts';
-import { createEarlyBound } from '../early/engine.ts';
+import { EarlyBound } from '../early/engine.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { choosePackage, settleDiagnostics } from '../kit/in-image.ts';
 import type { OpenParts } from '../parts.ts';
-import { createAzureClient } from './client.ts';
+import { AzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { azureFindings } from './doctor.ts';
 import type { AzureParts } from './parts.ts';
 import { queuesOf } from './pools.ts';
-import { createAzureRegistry } from './registry.ts';
+import { AzureRegistry } from './registry.ts';
 import { makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
@@ -20,7 +20,7 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
   const { clock, variables, fetch } = parts;
   const { url } = config;
   const credential = createCredential(config.credential, { clock, variables, fetch, url });
-  const client = createAzureClient({ url, credential, clock, version: parts.onejob.version, fetch });
+  const client = new AzureClient({ url, credential, clock, version: parts.onejob.version, fetch });
   return createAzurePipelines({ ...parts, config, client, makeKey: makeAgentKey, random: Math.random });
 }
 
@@ -29,8 +29,8 @@ export function createAzurePipelines(parts: AzureParts) {
   const { name: service, url } = config;
   const closing = new AbortController();
   const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
-  const connect = (known: Registrations) => createAzureRegistry(parts, known, closing.signal);
-  const { common, registry, registrations } = createEarlyBound(early, connect);
+  const connect = (known: Registrations) => new AzureRegistry(parts, known, closing.signal);
+  const { common, registry, registrations } = new EarlyBound(early, connect);
 
   return {
     ...common,
@@ -46,7 +46,8 @@ export function createAzurePipelines(parts: AzureParts) {
       return common.deregister(context, signal);
     },
     describeExit,
-    agentPackage: (platform, signal) => choosePackage(azurePipelines.type, config.agentPackage, client.packages, platform, signal),
+    agentPackage: (platform, signal) =>
+      choosePackage(azurePipelines.type, config.agentPackage, (of, inner) => client.packages(of, inner), platform, signal),
     forget: (signal) => registry.placeholders.forget(signal),
   } satisfies CiService;
 }

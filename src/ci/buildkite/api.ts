@@ -2,7 +2,8 @@
 import { z } from 'zod';
 import { OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type Answer, asksFor, brief, exchange, NoAnswer, proxyWhy, shown, type Why, whyOf } from '../../http/exchange.ts';
+import { createSend } from '../../http/api.ts';
+import { type Answer, asksFor, brief, NoAnswer, proxyWhy, shown, type Why, whyOf } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 
 export interface ApiParts {
@@ -23,7 +24,10 @@ export interface BuildkiteCall {
   readonly doing: string;
 }
 
-export type Called = Readonly<ReturnType<typeof judge>>;
+/** `error`: with `retry` for 429, 5xx and no answer. `status`: null when no whole answer came. */
+export type Called =
+  | { readonly ok: true; readonly doing: string; readonly headers: Headers; readonly body: unknown }
+  | { readonly ok: false; readonly status: number | null; readonly error: OnejobError };
 
 /** The service refused, and said when it wants to be asked again. */
 export class LaterError extends OnejobError {
@@ -44,21 +48,16 @@ export function escapeId(id: string): string {
 }
 
 export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts) {
+  const send = createSend({ clock, fetch, timeout, most: mostBytes, version }, (reason) => reason);
   return {
     /** @throws what `signal` was aborted with; anything else is an answer */
     async call({ method, path, body, doing }: BuildkiteCall, token: string, signal: AbortSignal): Promise<Called> {
       signal.throwIfAborted();
       const url = URL.parse(`${endpoint}/${path}`);
       if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, whyOf('the address is invalid'));
-      const headers = {
-        'User-Agent': `onejob/${version}`,
-        Authorization: `Token ${token}`,
-        Accept: 'application/json',
-        ...(body !== undefined && { 'Content-Type': 'application/json' }),
-      };
-      const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
+      const headers = { Authorization: `Token ${token}`, Accept: 'application/json' };
       try {
-        const answer = await exchange(request, { clock, fetch, timeout, most: mostBytes }, signal);
+        const answer = await send({ method, url, headers, json: body }, null, signal);
         return judge(answer, { endpoint, token, doing, wall: clock.wall() });
       } catch (error) {
         if (!(error instanceof NoAnswer)) throw error;
@@ -76,11 +75,10 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
   };
 }
 
-/** `error`: with `retry` for 429, 5xx and no answer. `status`: null when no whole answer came. */
 function judge(
   { status, headers, text }: Answer,
   about: Record<'endpoint' | 'token' | 'doing', string> & { readonly wall: number },
-) {
+): Called {
   const { endpoint, token, doing, wall } = about;
   const body = jsonOf(text) ?? null;
   const isGood = status >= 200 && status < 300;
@@ -88,7 +86,7 @@ function judge(
   if (isGood && /^\s*</.test(text))
     return unreachable(endpoint, doing, whyOf('a proxy or another server in between answers with its own page'));
   if (status === 407) return unreachable(endpoint, doing, proxyWhy(status));
-  if (isGood) return { ok: true as const, doing, headers, body };
+  if (isGood) return { ok: true, doing, headers, body };
   // In case the service repeats the token.
   const said = brief(refusal.parse(body).message).replaceAll(token, '[token]');
   const message = `Cannot ${doing}: ${shown(endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
@@ -98,7 +96,7 @@ function judge(
   const hint = status === 404 ? notThere : hints[code];
   const error = new OnejobError(code, message, { hint, retry });
   const wait = retry ? (asksFor(headers, wall) ?? (status === 429 ? resetOf(body) : null)) : null;
-  return { ok: false as const, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
+  return { ok: false, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
 }
 
 /** ms. Longest wait that a service may ask for. */
@@ -114,11 +112,11 @@ const hints = {
 const notThere =
   'Check whether "endpoint" of the service is an Agent API, and whether the cluster has the queue that the pool names.';
 
-function unreachable(endpoint: string, doing: string, { why, code, hint: more }: Why) {
+function unreachable(endpoint: string, doing: string, { why, code, hint: more }: Why): Called {
   const said = /accepted|failed/.test(why) && code !== '' ? `${why}: ${code}` : why;
   const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${said}).`;
   const error = new OnejobError('E_CI_UNREACHABLE', message, { hint: `onejob tries again. ${more}`, retry: true });
-  return { ok: false as const, status: null, error };
+  return { ok: false, status: null, error };
 }
 
 /** The body of a refusal; empty when it says nothing. */
@@ -168,11 +166,30 @@ const countsAnswer = z.object({
   agents: z.object({ queues: z.record(z.string(), z.unknown()).nullish() }).nullish(),
 });
 
-export type ServiceApi = ReturnType<typeof createServiceApi>;
-export type QueueCounts = Awaited<ReturnType<ServiceApi['counts']>>['value'];
+/** Jobs by queue that an agent could take now. */
+export interface QueueCounts {
+  readonly scheduled: ReadonlyMap<string, number>;
+  /** Every queue that the service mentions. */
+  readonly known: ReadonlySet<string>;
+  /** ms that the service wants between two questions; null when it does not say. */
+  readonly pollAfter: number | null;
+}
+
+/** What the service said. `skew`: how far its clock is ahead of this host's, ms; null when it does not say. */
+interface Told<T> {
+  readonly value: T;
+  readonly skew: number | null;
+}
 
 /** All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again. */
-export function createServiceApi(parts: ApiParts) {
+export interface ServiceApi {
+  /** null: the service does not know the question. */
+  identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null>;
+  /** As docs page `apis/agent_api/metrics` says. */
+  counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>>;
+}
+
+export function createServiceApi(parts: ApiParts): ServiceApi {
   const { call, read } = createCaller(parts);
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
@@ -183,8 +200,7 @@ export function createServiceApi(parts: ApiParts) {
     throw new OnejobError('E_CI_CREDENTIAL', message, { hint });
   }
 
-  /** `skew`: how far the service's clock is ahead of this host's, ms; null when it does not say. */
-  function told<T>(called: Called, schema: z.ZodType<T>) {
+  function told<T>(called: Called, schema: z.ZodType<T>): Told<T> {
     const hint = 'Check "endpoint" of the service, and what answers there: it may be a proxy or a sign-in page.';
     const value = read(called, schema, hint);
     const date = Date.parse(headerOf(called, 'date') ?? '');
@@ -192,16 +208,11 @@ export function createServiceApi(parts: ApiParts) {
   }
 
   return {
-    /** null: the service does not know the question. */
-    async identity(token: string, signal: AbortSignal) {
+    async identity(token, signal) {
       const called = await get('token', token, 'identify the token', signal);
       return !called.ok && called.status === 404 ? null : told(called, identityAnswer);
     },
-    /**
-     * Jobs by queue that an agent could take now (docs page `apis/agent_api/metrics`). `known`: every queue that the service mentions.
-     * `pollAfter`: ms that it wants between two questions; null when it does not say.
-     */
-    async counts(token: string, signal: AbortSignal) {
+    async counts(token, signal) {
       const called = await get('metrics', token, 'count the waiting jobs', signal);
       const { value: found, skew } = told(called, countsAnswer);
       const jobs = Object.entries(found.jobs.queues ?? {});

@@ -13,7 +13,7 @@ import type { Recipe } from '../../ports/runtime.ts';
 import { describeSecret, readSecret } from '../../schema/secret-reference.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
-import { createFilter } from '../filter/filter.ts';
+import { FilterProcess } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
 import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
@@ -59,7 +59,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   // A temporary manager makes no agents.
   const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && onejob.temporary !== true;
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
-  const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
+  const filter = isFiltered ? (parts.filter ?? new FilterProcess(filterParts)) : null;
   const doctor = { config, pools, places, stateDir: store.dir, api, tokens: { service: token, metrics: metricsToken } };
   const front: FrontParts = {
     config,

@@ -8,7 +8,7 @@ import { createLog } from '../../base/log.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { createEarlyBound } from './engine.ts';
+import { EarlyBound } from './engine.ts';
 import type { Entry, RemoteJob } from './port.ts';
 
 interface Row {
@@ -83,7 +83,7 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
   const entryOf = ({ id, name, isOnline, job }: Row): Entry => {
     return { place, id, name, status: isOnline ? 'online' : 'offline', job: job === null ? null : jobOf(job) };
   };
-  const { common } = createEarlyBound(
+  const { common } = new EarlyBound(
     {
       service: 'hatch',
       url: 'the hatch',

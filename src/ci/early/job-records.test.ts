@@ -5,7 +5,7 @@ import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { openStore } from '../../store/store.ts';
-import { createJobRecords } from './job-records.ts';
+import { JobRecords } from './job-records.ts';
 import type { RemoteJob } from './port.ts';
 
 const nothing = {
@@ -36,7 +36,7 @@ it('keeps the records of jobs while the store is full, says so once, and writes 
     return store.transaction(options, write);
   }) as typeof store.transaction;
   const parts = { service: 'bell', registry: {}, poolOf: () => 'ci', clock: { wall: () => 1 }, log };
-  const jobs = createJobRecords({ ...parts, store: { ...store, transaction } });
+  const jobs = new JobRecords({ ...parts, store: { ...store, transaction } });
   expect(jobs.had(job('running'), 'a1', 'p')).toBe('bell-7');
   expect([jobs.list(), store.serviceJobs.get('bell-7')]).toEqual([[expect.objectContaining({ state: 'running' })], null]);
   jobs.had(job('done'), 'a1', 'p');

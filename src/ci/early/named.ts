@@ -14,13 +14,19 @@ export type NamedEntry = Omit<Entry, 'job'> & { readonly job: unknown };
 /** How many installations are remembered. */
 const remembered = 1_000;
 
-export function createNamedRemoval(
+export interface NamedRemover {
+  readonly removeNamed: NonNullable<CiService['removeNamed']>;
+  /** A look at a queue has shown these. */
+  saw(entries: readonly Pick<Entry, 'name'>[]): void;
+}
+
+export function createNamedRemover(
   queues: readonly Queue[],
   registry: Pick<Registry, 'remove'> & {
     list(queue: Queue, signal: AbortSignal): Promise<{ readonly entries: readonly NamedEntry[] }>;
   },
-  { agentNames, names }: Pick<Registrations, 'agentNames' | 'names'>,
-) {
+  registrations: Pick<Registrations, 'agentNames' | 'names'>,
+): NamedRemover {
   /** Name of an agent of each installation, by its mark: a machine may die while only its placeholders are left. */
   const known = new Map<string, string>();
 
@@ -34,13 +40,14 @@ export function createNamedRemoval(
     for (const old of [...known.keys()].slice(0, -remembered)) known.delete(old);
   }
 
-  const removeNamed: NonNullable<CiService['removeNamed']> = async (isOurs, signal, { dryRun } = { dryRun: false }) => {
+  const removeNamed: NamedRemover['removeNamed'] = async (isOurs, signal, { dryRun } = { dryRun: false }) => {
     const [removed, left, unknown] = [new Set<string>(), new Set<string>(), new Set<string>()];
     for (const queue of queues)
       try {
         const { entries } = await registry.list(queue, signal);
         saw(entries);
-        const booked = names();
+        const { agentNames } = registrations;
+        const booked = registrations.names();
         const isOwn = (name: string): boolean =>
           booked.has(name) || agentNames.agentOf(name) !== null || agentNames.isPlaceholder(name);
         const others = entries.filter(({ name }) => !isOwn(name));

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import type { Log } from '../../base/log.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
-import { createOfflineAgents } from './offline-agents.ts';
+import { OfflineAgents } from './offline-agents.ts';
 import type { Entry, Registry, RemoteJob } from './port.ts';
 import type { Registrations } from './registrations.ts';
 
@@ -45,7 +45,7 @@ function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle') {
     open: () => [registration],
   } as unknown as Registrations;
   const jobs = { had: ({ id }: RemoteJob) => id, hasBegun: () => false };
-  const inDoubt = createOfflineAgents(parts, registry, registrations, jobs);
+  const inDoubt = new OfflineAgents(parts, registry, registrations, jobs);
   const seen = { place: 'p', ours: new Map([['a1', { ...entry }]]), steadySince: clock.now() };
   const emit = (event: CiEvent) => void events.push(event);
   return { clock, events, removed, warned, entry, inDoubt, seen, emit };

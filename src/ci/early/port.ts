@@ -15,6 +15,9 @@ export interface Remote {
   readonly id: string;
 }
 
+/** An entry whose id, or only whose name, is known. */
+export type EntryKey = Remote | { readonly place: string; readonly name: string };
+
 export interface Entry extends Remote {
   readonly name: string;
   /** null: a word that onejob does not know, so nothing follows from it. */
@@ -67,7 +70,7 @@ export interface Registry {
   list(queue: Queue, signal: AbortSignal): Promise<Shown>;
   /** Finds out what must be known before; makes no entry. */
   create(context: AgentContext, name: string, signal: AbortSignal): Promise<Draft>;
-  find(which: Remote | { readonly place: string; readonly name: string }, signal: AbortSignal): Promise<Entry | null>;
+  find(which: EntryKey, signal: AbortSignal): Promise<Entry | null>;
   /** `busy`: the service keeps the entry, because it believes that the agent runs a job. */
   remove(remote: Remote, signal: AbortSignal): Promise<'removed' | 'absent' | 'busy'>;
   /** Keeps jobs from it, or allows them again. Absent: only `remove` keeps jobs from an agent. */

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
-import { createAgentNames } from './registrations.ts';
+import { AgentNames } from './registrations.ts';
 
-const marks = createAgentNames('0123456789ab');
+const marks = new AgentNames('0123456789ab');
 
 it('knows its own agents by their names, for any name in the pool', () => {
   expect(marks.agentName('box-1', 'a1b2c3d4e5')).toBe('box-1-01234567-a1b2c3d4e5');
@@ -22,5 +22,5 @@ it('tells placeholders from agents, and its own from those of others', () => {
   expect(name).toMatch(/^onejob-placeholder-01234567-[0-9a-f]{8}$/);
   expect(marks.placeholderName('another set')).not.toBe(name);
   expect([marks.isPlaceholder(name), marks.agentOf(name)]).toEqual([true, null]);
-  expect(createAgentNames('ffffffffffff').isPlaceholder(name)).toBe(false);
+  expect(new AgentNames('ffffffffffff').isPlaceholder(name)).toBe(false);
 });

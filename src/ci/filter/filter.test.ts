@@ -11,7 +11,7 @@ import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { endFilter } from './doors.ts';
-import { createFilter, type Filter } from './filter.ts';
+import { type Filter, FilterProcess } from './filter.ts';
 
 const never = new AbortController().signal;
 const main = join(import.meta.dirname, '../../main.ts');
@@ -46,7 +46,7 @@ function bench(self: readonly string[] = [process.execPath, main], given = {}): 
 function managerAt(stateDir: string, self: readonly string[], given = {}, its = version): Bench {
   const stop = new AbortController();
   const troubles: (string | null)[] = [];
-  const filter = createFilter({ stateDir, self, given, version: its, clock: systemClock, log: silent });
+  const filter = new FilterProcess({ stateDir, self, given, version: its, clock: systemClock, log: silent });
   filter.start(stop.signal, (trouble) => {
     const text = trouble?.message ?? null;
     if (troubles.at(-1) !== text) troubles.push(text);

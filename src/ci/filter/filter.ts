@@ -14,9 +14,7 @@ import type { AgentContext } from '../../ports/ci-service.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { choosePort, endFilter, type ListenConfig, readListenConfig, writeListenConfig } from './doors.ts';
 import { type Who, whoAnswers } from './proof.ts';
-import { createSeal, installationKey } from './seal.ts';
-
-export type Filter = ReturnType<typeof createFilter>;
+import { installationKey, Seal } from './seal.ts';
 
 export interface FilterParts {
   readonly stateDir: string;
@@ -34,45 +32,124 @@ const [lookEvery, patience] = [2_000, 10_000];
 /** Bytes. A larger log is emptied. */
 const logLimit = 1 << 20;
 
-/** @throws OnejobError E_STATE_DIR and the like */
-export function createFilter({ stateDir, self, given, version, clock, log }: FilterParts) {
-  const dir = subdirectory(stateDir, 'filter');
-  const seal = createSeal(installationKey(dir));
-  const proofKey = installationKey(dir, 'proof.key');
-  /** Since when nothing answers at an address. */
-  const silent = new Map<string, number>();
-  let tell: (trouble: OnejobError | null) => void = () => {};
-  const closing = new AbortController();
-  let child: number | null = null;
-  let starting = Number.NEGATIVE_INFINITY;
+export interface Filter {
+  /**
+   * Keeps the filter of an earlier manager running, until `signal` aborts. `say`: why agents cannot use it now, each time that somebody
+   * has looked; null: they can.
+   */
+  start(signal: AbortSignal, say?: (trouble: OnejobError | null) => void): void;
+  /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER, E_FILTER_TAKEN (retry), E_NO_DOOR */
+  listenFor(
+    context: Pick<AgentContext, 'hostAddress'>,
+    signal: AbortSignal,
+  ): Promise<{ readonly authority: string; readonly seal: Seal }>;
+  /** For `doctor`: at which addresses it proves itself. */
+  check(): Promise<Finding[]>;
+  /** `leaving`: agents keep running, and so must the filter. */
+  close(leaving: boolean): Promise<void>;
+}
 
-  function startOne(): void {
+/** Who answers at an address. */
+interface Answering {
+  readonly address: string;
+  readonly who: Who;
+}
+
+/** @throws OnejobError E_STATE_DIR and the like, by its constructor */
+export class FilterProcess implements Filter {
+  readonly #parts: FilterParts;
+  readonly #dir: string;
+  readonly #seal: Seal;
+  readonly #proofKey: Uint8Array;
+  /** Since when nothing answers at an address. */
+  readonly #silent = new Map<string, number>();
+  readonly #closing = new AbortController();
+  #child: number | null = null;
+  #starting = Number.NEGATIVE_INFINITY;
+  #tell: (trouble: OnejobError | null) => void = () => {};
+
+  constructor(parts: FilterParts) {
+    this.#parts = parts;
+    this.#dir = subdirectory(this.#parts.stateDir, 'filter');
+    this.#seal = new Seal(installationKey(this.#dir));
+    this.#proofKey = installationKey(this.#dir, 'proof.key');
+  }
+
+  start(signal: AbortSignal, say: (trouble: OnejobError | null) => void = () => {}): void {
+    this.#tell = say;
+    signal.addEventListener('abort', () => this.#closing.abort(), { once: true });
+    void this.#keep(this.#closing.signal);
+  }
+
+  async listenFor(context: Pick<AgentContext, 'hostAddress'>, signal: AbortSignal) {
+    const port = await this.#portInFile();
+    const address = await context.hostAddress(port, signal);
+    signal.throwIfAborted();
+    const known = readListenConfig(this.#dir);
+    const addresses = known?.addresses ?? [];
+    if (known?.version !== this.#parts.version || !addresses.includes(address))
+      writeListenConfig(this.#dir, {
+        version: this.#parts.version,
+        program: [...this.#parts.self],
+        port,
+        addresses: [...new Set([...addresses, address])],
+      });
+    const until = this.#parts.clock.now() + patience;
+    for (;;) {
+      const why = this.#whyNot(await whoAnswers(this.#proofKey, address, port, this.#parts.clock), address, port);
+      if (why === null) return { authority: authorityOf(address, port), seal: this.#seal };
+      signal.throwIfAborted();
+      if (why.code === 'E_FILTER_TAKEN') this.#tell(why);
+      if (why.code === 'E_FILTER_TAKEN' || this.#parts.clock.now() > until) throw why;
+      if (addresses.length === 0) this.#startOne();
+      await sleep(this.#parts.clock, 50, signal);
+    }
+  }
+
+  async check(): Promise<Finding[]> {
+    const now = readListenConfig(this.#dir);
+    const seen = now === null ? [] : await this.#ask(now);
+    return seen.map(({ address, who }) => {
+      const port = now?.port ?? 0;
+      const why = this.#whyNot(who, address, port);
+      if (why === null)
+        return fine('filter', `The filter answers at ${authorityOf(address, port)}, and has proved that it is onejob's.`);
+      return problem('filter', `${why.message} (${why.code})`, why.hint);
+    });
+  }
+
+  async close(leaving: boolean): Promise<void> {
+    this.#closing.abort();
+    if (!leaving) endFilter(this.#parts.stateDir);
+  }
+
+  #startOne(): void {
     // A running filter may just be slow to listen.
-    if (child !== null || clock.now() - starting < lookEvery) return;
-    starting = clock.now();
-    const path = join(dir, 'filter.log');
+    if (this.#child !== null || this.#parts.clock.now() - this.#starting < lookEvery) return;
+    this.#starting = this.#parts.clock.now();
+    const path = join(this.#dir, 'filter.log');
     const file = fs.openSync(path, 'a', 0o600);
     if (fs.fstatSync(file).size > logLimit) fs.ftruncateSync(file);
-    const [program = '', ...args] = self;
-    const started = spawn(program, [...args, 'filter', '--state-dir', stateDir], {
-      cwd: dir,
+    const [program = '', ...args] = this.#parts.self;
+    const started = spawn(program, [...args, 'filter', '--state-dir', this.#parts.stateDir], {
+      cwd: this.#dir,
       // Without other variables, `/proc` shows none of ours.
-      env: { ...given, PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' },
+      env: { ...this.#parts.given, PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' },
       detached: true,
       stdio: ['ignore', file, file],
     });
     fs.closeSync(file);
-    child = started.pid ?? null;
-    started.once('error', (error) => log.error('cannot start the filter', { reason: error.message }));
+    this.#child = started.pid ?? null;
+    started.once('error', (error) => this.#parts.log.error('cannot start the filter', { reason: error.message }));
     started.once('exit', (code, how) => {
-      child = null;
-      if (!closing.signal.aborted) log.warn('filter ended', { code, signal: how, log: path });
+      this.#child = null;
+      if (!this.#closing.signal.aborted) this.#parts.log.warn('filter ended', { code, signal: how, log: path });
     });
     started.unref();
   }
 
   /** Why sandboxes are not given the address; null: the filter has proved itself there. */
-  function whyNot(who: Who, address: string, port: number): OnejobError | null {
+  #whyNot(who: Who, address: string, port: number): OnejobError | null {
     const at = authorityOf(address, port);
     if (who.kind === 'other') {
       const what = `Another program answers at ${at}, where the filter of this onejob must listen, so no job is started there.`;
@@ -80,9 +157,9 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       const hint = `${find}. If it must stay, run "onejob down", then start onejob again: it takes another port.`;
       return new OnejobError('E_FILTER_TAKEN', what, { hint, retry: true });
     }
-    if (who.kind === 'filter' && who.version === version) return null;
+    if (who.kind === 'filter' && who.version === this.#parts.version) return null;
     const why = {
-      filter: () => `is still of version ${who.kind === 'filter' ? who.version : ''} at ${at}, not of ${version}`,
+      filter: () => `is still of version ${who.kind === 'filter' ? who.version : ''} at ${at}, not of ${this.#parts.version}`,
       silent: () => `does not answer at ${at}: ${who.kind === 'silent' ? who.why : ''}`,
       absent: () => `does not answer at ${at}: this host has no such address`,
     };
@@ -92,106 +169,58 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   }
 
   /** Of all addresses that this host has now. */
-  async function ask({ addresses, port }: ListenConfig): Promise<{ readonly address: string; readonly who: Who }[]> {
+  async #ask({ addresses, port }: ListenConfig): Promise<Answering[]> {
     const all = await Promise.all(
-      addresses.map(async (address) => ({ address, who: await whoAnswers(proofKey, address, port, clock) })),
+      addresses.map(async (address) => ({ address, who: await whoAnswers(this.#proofKey, address, port, this.#parts.clock) })),
     );
     return all.filter(({ who }) => who.kind !== 'absent');
   }
 
   /** The first reason that lasts: a filter that was killed is back soon. */
-  function troubleIn(seen: Awaited<ReturnType<typeof ask>>, port: number): OnejobError | null {
+  #troubleIn(seen: readonly Answering[], port: number): OnejobError | null {
     const lasting = seen.map(({ address, who }) => {
-      const why = whyNot(who, address, port);
-      const since = silent.get(address) ?? clock.now();
-      if (why?.code === 'E_FILTER') silent.set(address, since);
-      else silent.delete(address);
-      return why?.code !== 'E_FILTER' || clock.now() - since >= patience ? why : null;
+      const why = this.#whyNot(who, address, port);
+      const since = this.#silent.get(address) ?? this.#parts.clock.now();
+      if (why?.code === 'E_FILTER') this.#silent.set(address, since);
+      else this.#silent.delete(address);
+      return why?.code !== 'E_FILTER' || this.#parts.clock.now() - since >= patience ? why : null;
     });
     return lasting.find((why) => why !== null) ?? null;
   }
 
   /** Starts the filter while there is an address and it does not answer, and reports an address that it does not have. */
-  async function keep(signal: AbortSignal): Promise<void> {
+  async #keep(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      const now = readListenConfig(dir);
+      const now = readListenConfig(this.#dir);
       if (now !== null && now.addresses.length > 0) {
         try {
           // A filter of another version hands over when it reads this.
-          if (now.version !== version) writeListenConfig(dir, { ...now, version, program: [...self] });
-          const seen = await ask(now);
+          if (now.version !== this.#parts.version)
+            writeListenConfig(this.#dir, { ...now, version: this.#parts.version, program: [...this.#parts.self] });
+          const seen = await this.#ask(now);
           if (signal.aborted) return;
-          tell(troubleIn(seen, now.port));
-          if (seen.every(({ who }) => who.kind === 'silent')) startOne();
+          this.#tell(this.#troubleIn(seen, now.port));
+          if (seen.every(({ who }) => who.kind === 'silent')) this.#startOne();
         } catch (error) {
-          log.warn('cannot keep the filter running', { reason: toFailure(error).message });
+          this.#parts.log.warn('cannot keep the filter running', { reason: toFailure(error).message });
         }
       }
-      await sleep(clock, lookEvery, signal);
+      await sleep(this.#parts.clock, lookEvery, signal);
     }
   }
 
   /** The port, which is in the file from then on: several services of a manager have one filter. */
-  async function portInFile(): Promise<number> {
+  async #portInFile(): Promise<number> {
     for (;;) {
-      const known = readListenConfig(dir);
+      const known = readListenConfig(this.#dir);
       if (known !== null && known.addresses.length > 0) return known.port;
       const port = await choosePort(known?.port ?? null);
-      const now = readListenConfig(dir);
+      const now = readListenConfig(this.#dir);
       if (now?.port !== known?.port || (now !== null && now.addresses.length > 0)) continue;
-      writeListenConfig(dir, { version, program: [...self], port, addresses: [] });
+      writeListenConfig(this.#dir, { version: this.#parts.version, program: [...this.#parts.self], port, addresses: [] });
       return port;
     }
   }
-
-  return {
-    /**
-     * Keeps the filter of an earlier manager running, until `signal` aborts. `say`: why agents cannot use it now, each time that somebody
-     * has looked; null: they can.
-     */
-    start(signal: AbortSignal, say: typeof tell = () => {}): void {
-      tell = say;
-      signal.addEventListener('abort', () => closing.abort(), { once: true });
-      void keep(closing.signal);
-    },
-    /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER, E_FILTER_TAKEN (retry), E_NO_DOOR */
-    async listenFor(context: Pick<AgentContext, 'hostAddress'>, signal: AbortSignal) {
-      const port = await portInFile();
-      const address = await context.hostAddress(port, signal);
-      signal.throwIfAborted();
-      const known = readListenConfig(dir);
-      const addresses = known?.addresses ?? [];
-      if (known?.version !== version || !addresses.includes(address))
-        writeListenConfig(dir, { version, program: [...self], port, addresses: [...new Set([...addresses, address])] });
-      const until = clock.now() + patience;
-      for (;;) {
-        const why = whyNot(await whoAnswers(proofKey, address, port, clock), address, port);
-        if (why === null) return { authority: authorityOf(address, port), seal };
-        signal.throwIfAborted();
-        if (why.code === 'E_FILTER_TAKEN') tell(why);
-        if (why.code === 'E_FILTER_TAKEN' || clock.now() > until) throw why;
-        if (addresses.length === 0) startOne();
-        await sleep(clock, 50, signal);
-      }
-    },
-    /** For `doctor`: at which addresses it proves itself. */
-    async check(): Promise<Finding[]> {
-      const now = readListenConfig(dir);
-      const seen = now === null ? [] : await ask(now);
-      return seen.map(({ address, who }) => {
-        const port = now?.port ?? 0;
-        const why = whyNot(who, address, port);
-        if (why === null)
-          return fine('filter', `The filter answers at ${authorityOf(address, port)}, and has proved that it is onejob's.`);
-        return problem('filter', `${why.message} (${why.code})`, why.hint);
-      });
-    },
-    /** `leaving`: agents keep running, and so must the filter. */
-    async close(leaving: boolean): Promise<void> {
-      closing.abort();
-      if (!leaving) endFilter(stateDir);
-    },
-  };
 }
 
 function authorityOf(address: string, port: number): string {

@@ -20,7 +20,7 @@ export type RuleVerdict =
   | { readonly kind: 'refused'; readonly status: 401 | 403 | 404; readonly why: string }
   /** Answered by the filter itself. */
   | { readonly kind: 'answered'; readonly status: number; readonly json: unknown }
-  /** Answered once, with what the manager left for this job (`left.ts`), and later with `after`. */
+  /** Answered once, with what the manager left for this job (`one-time-files.ts`), and later with `after`. */
   | { readonly kind: 'left'; readonly status: number; readonly type: string; readonly after: 204 | 404 }
   /** Streamed both ways. `toldAs`: what the agent is told in the place of a status. */
   | { readonly kind: 'stream'; readonly toldAs?: (status: number) => number }

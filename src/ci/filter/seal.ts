@@ -22,7 +22,7 @@ const sealed = z.strictObject({
   job: z.string(),
   /** The job's; null: the service did not say. */
   build: z.string().nullable(),
-  /** Name of what was left for it (`left.ts`). */
+  /** Name of what was left for it (`one-time-files.ts`). */
   file: z.string().optional(),
   /** Headers with which the service knows the agent, in the place of those that the agent sends. */
   signs: z.record(z.string(), z.string()).optional(),
@@ -38,29 +38,32 @@ const use = Buffer.from('onejob filter 1');
 
 export const looksSealed = (text: string): boolean => text.startsWith(prefix);
 
-export type Seal = ReturnType<typeof createSeal>;
-
 /** @param key 32 bytes */
-export function createSeal(key: Uint8Array) {
-  return {
-    close(about: Sealed): string {
-      const iv = randomBytes(ivBytes);
-      const cipher = createCipheriv('aes-256-gcm', key, iv).setAAD(use);
-      const body = Buffer.concat([cipher.update(JSON.stringify(about), 'utf8'), cipher.final()]);
-      return prefix + Buffer.concat([iv, cipher.getAuthTag(), body]).toString('base64url');
-    },
-    /** null: invalid. */
-    open(token: string): Sealed | null {
-      const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
-      if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
-      return attempt(() => {
-        const cipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, ivBytes), { authTagLength: tagBytes });
-        cipher.setAAD(use).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
-        const text = Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]).toString('utf8');
-        return sealed.parse(JSON.parse(text));
-      });
-    },
-  };
+export class Seal {
+  readonly #key: Uint8Array;
+
+  constructor(key: Uint8Array) {
+    this.#key = key;
+  }
+
+  close(about: Sealed): string {
+    const iv = randomBytes(ivBytes);
+    const cipher = createCipheriv('aes-256-gcm', this.#key, iv).setAAD(use);
+    const body = Buffer.concat([cipher.update(JSON.stringify(about), 'utf8'), cipher.final()]);
+    return prefix + Buffer.concat([iv, cipher.getAuthTag(), body]).toString('base64url');
+  }
+
+  /** null: invalid. */
+  open(token: string): Sealed | null {
+    const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
+    if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
+    return attempt(() => {
+      const cipher = createDecipheriv('aes-256-gcm', this.#key, bytes.subarray(0, ivBytes), { authTagLength: tagBytes });
+      cipher.setAAD(use).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
+      const text = Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]).toString('utf8');
+      return sealed.parse(JSON.parse(text));
+    });
+  }
 }
 
 /**

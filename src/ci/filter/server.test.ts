@@ -4,7 +4,7 @@ import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import { buildId, filterBench, jobId } from '../../../test/kit/filter.ts';
 import type { Rules } from './rules.ts';
-import { createSeal } from './seal.ts';
+import { Seal } from './seal.ts';
 
 const other = '01935a4b-0000-4000-8000-00000000beef';
 
@@ -139,7 +139,7 @@ describe('a token', () => {
   it('that was changed, made elsewhere, or is the service’s own is invalid', async () => {
     await using here = await filterBench();
     const token = here.token('job');
-    const elsewhere = createSeal(Buffer.alloc(32, 8)).close(here.seal.open(token) as never);
+    const elsewhere = new Seal(Buffer.alloc(32, 8)).close(here.seal.open(token) as never);
     const flipped = `${token.slice(0, -2)}${token.endsWith('A') ? 'BB' : 'AA'}`;
     for (const one of [flipped, elsewhere, 'real-job', 'ojf_', token.slice(0, 30)])
       expect((await here.call('GET', `/v3/jobs/${jobId}`, one)).status).toBe(401);

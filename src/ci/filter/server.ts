@@ -15,9 +15,9 @@ import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Proxies } from '../../http/proxies.ts';
 import { jsonOf } from '../../system/json.ts';
-import type { Left } from './left.ts';
+import type { OneTimeFiles } from './one-time-files.ts';
 import { type Identity, proveAt } from './proof.ts';
-import { createRate, type Rate } from './rate.ts';
+import { Rate } from './rate.ts';
 import { type FilterRequest, type Rules, type RuleVerdict, readPath } from './rules.ts';
 import { looksSealed, type Seal, type Sealed } from './seal.ts';
 
@@ -42,7 +42,7 @@ export interface FilterServerParts {
   readonly identity: Identity;
   readonly seal: Seal;
   readonly rules: ReadonlyMap<string, Rules>;
-  readonly left: Pick<Left, 'take'>;
+  readonly left: Pick<OneTimeFiles, 'take'>;
   readonly proxies: Proxies;
   readonly clock: Clock;
   readonly log: Log;
@@ -74,92 +74,133 @@ interface Call {
 /** ms after its last call until a job's connections are closed. */
 const keepUsage = 60_000;
 
-export function createFilterServer(parts: FilterServerParts) {
-  const { seal, proxies, clock, log } = parts;
-  const limits = { ...filterLimits, ...parts.limits };
-  const closing = new AbortController();
-  const connections = createConnections();
-  const usages = new Map<string, Usage>();
-  const servers = new Set<http.Server>();
+export class FilterServer {
+  readonly #parts: FilterServerParts;
+  readonly #limits: FilterLimits;
+  readonly #closing = new AbortController();
+  readonly #connections = createConnections();
+  readonly #usages = new Map<string, Usage>();
+  readonly #servers = new Set<http.Server>();
 
-  function enter(job: string): Usage {
-    const usage = usages.get(job) ?? {
+  constructor(parts: FilterServerParts) {
+    this.#parts = parts;
+    this.#limits = { ...filterLimits, ...this.#parts.limits };
+  }
+
+  /** A server for one more address. */
+  server(): http.Server {
+    const made = http.createServer(
+      {
+        // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
+        requestTimeout: 0,
+        headersTimeout: 30_000,
+        keepAliveTimeout: 120_000,
+        maxHeaderSize: 16 * 1024,
+        insecureHTTPParser: false,
+        requireHostHeader: true,
+        noDelay: true,
+      },
+      // No agent pipelines (Go's net/http does not).
+      oneAtATime((request, response) => this.#handle(request, response)),
+    );
+    this.#connections.watch(made);
+    this.#servers.add(made);
+    return made;
+  }
+
+  /** Listens no more, and resolves when the calls under way have ended, or after `ms`. Another process has the listeners now. */
+  async drain(ms: number): Promise<void> {
+    const isOpen = new Set(this.#servers);
+    for (const one of this.#servers) one.close(() => isOpen.delete(one));
+    for (const until = this.#parts.clock.now() + ms; isOpen.size > 0 && this.#parts.clock.now() < until; ) {
+      for (const one of isOpen) one.closeIdleConnections();
+      await sleep(this.#parts.clock, 50);
+    }
+  }
+
+  close(): void {
+    this.#closing.abort();
+    for (const one of this.#servers) {
+      one.close();
+      one.closeAllConnections();
+    }
+    for (const usage of this.#usages.values()) {
+      usage.forget();
+      usage.outbound.close();
+    }
+  }
+
+  #handle(request: IncomingMessage, response: ServerResponse): void {
+    if (this.#closing.signal.aborted) return void request.socket.destroy();
+    const gone = new AbortController();
+    const stop = (): void => gone.abort();
+    this.#closing.signal.addEventListener('abort', stop, { once: true });
+    response.once('close', () => {
+      this.#closing.signal.removeEventListener('abort', stop);
+      stop();
+    });
+    this.#serve(request, response, gone.signal).catch((error: unknown) => {
+      if (gone.signal.aborted) return void response.destroy();
+      if (error instanceof TooLarge) return refuse(response, 413, 'The body of the call is too large.');
+      // A broken answer breaks off here too, so that nobody takes half of it for all.
+      if (response.headersSent) return void response.destroy();
+      refuse(response, 502, `The service cannot be reached, or sent an invalid response: ${messageOf(error)}`);
+    });
+  }
+
+  #enter(job: string): Usage {
+    const usage = this.#usages.get(job) ?? {
       calls: 0,
       reading: 0,
-      rate: createRate(limits.perSecond, limits.burst),
-      outbound: createOutbound(proxies),
+      rate: new Rate(this.#limits.perSecond, this.#limits.burst),
+      outbound: createOutbound(this.#parts.proxies),
       said: new Set<string>(),
       forget: () => {},
     };
-    usages.set(job, usage);
+    this.#usages.set(job, usage);
     usage.forget();
     usage.calls += 1;
     return usage;
   }
 
-  function leave(job: string, usage: Usage): void {
+  #leave(job: string, usage: Usage): void {
     usage.calls -= 1;
     if (usage.calls > 0) return;
-    if (closing.signal.aborted) {
+    if (this.#closing.signal.aborted) {
       usage.outbound.close();
       return;
     }
-    usage.forget = clock.after(keepUsage, () => {
-      usages.delete(job);
+    usage.forget = this.#parts.clock.after(keepUsage, () => {
+      this.#usages.delete(job);
       usage.outbound.close();
     });
   }
 
-  async function send(call: Call, body: Buffer | IncomingMessage | null): Promise<Dispatcher.ResponseData> {
-    const { request, sealed, rules, usage, signal } = call;
-    const origin = new URL(sealed.endpoint);
-    const path = `${origin.pathname.replace(/\/$/, '')}${call.below}`;
-    const headers = headersWithout(notFromAgents, request.headersDistinct);
-    const length = Buffer.isBuffer(body) ? String(body.length) : request.headers['content-length'];
-    return usage.outbound.dispatcherFor(origin).request({
-      origin: origin.origin,
-      path,
-      method: (request.method ?? 'GET') as Dispatcher.HttpMethod,
-      signal,
-      body,
-      headers: {
-        ...(headers as Record<string, string | string[]>),
-        ...(body !== null && length !== undefined && { 'content-length': length }),
-        ...(rules.scheme === runnerToken
-          ? sealed.signs
-          : rules.scheme !== null && { authorization: `${rules.scheme} ${sealed.token}` }),
-      },
-    });
-  }
-
-  const clean = ({ sealed }: Call, text: string): string =>
-    [sealed.token, ...Object.values(sealed.signs ?? {})].reduce((said, secret) => said.replaceAll(secret, '[token]'), text);
-
-  async function stream(call: Call, toldAs: (status: number) => number): Promise<void> {
+  async #stream(call: Call, toldAs: (status: number) => number): Promise<void> {
     const { request, response } = call;
     const hasBody = request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
     const answer = await send(call, hasBody ? request : null);
     if (answer.statusCode >= 400)
-      return passOn(call, answer, toldAs(answer.statusCode), await read(answer.body, limits.answerBytes));
+      return passOn(call, answer, toldAs(answer.statusCode), await read(answer.body, this.#limits.answerBytes));
     response.writeHead(answer.statusCode, cleaned(call, answer));
     response.flushHeaders();
     await new Promise<void>((resolve) => pipeline(answer.body, response, () => resolve()));
   }
 
-  async function whole(call: Call, verdict: Extract<RuleVerdict, { kind: 'whole' }>): Promise<void> {
+  async #whole(call: Call, verdict: Extract<RuleVerdict, { kind: 'whole' }>): Promise<void> {
     const { request, response, usage, sealed } = call;
-    if (usage.reading >= limits.reading) return refuse(response, 503, 'Too many concurrent calls of this kind.');
+    if (usage.reading >= this.#limits.reading) return refuse(response, 503, 'Too many concurrent calls of this kind.');
     usage.reading += 1;
-    const callOff = clock.after(limits.wholeMs, () => request.destroy());
+    const callOff = this.#parts.clock.after(this.#limits.wholeMs, () => request.destroy());
     try {
-      const body = await read(request, limits.wholeBytes);
+      const body = await read(request, this.#limits.wholeBytes);
       const own = verdict.body === undefined ? body : verdict.body(foreignJson(body));
-      if (own === null) return deny(call, 403, verdict.why ?? 'This job may not see that.');
+      if (own === null) return this.#deny(call, 403, verdict.why ?? 'This job may not see that.');
       const answer = await send(call, request.method === 'GET' ? null : Buffer.from(own));
-      const said = await read(answer.body, limits.answerBytes);
+      const said = await read(answer.body, this.#limits.answerBytes);
       if (answer.statusCode >= 300 || verdict.answer === undefined) return passOn(call, answer, answer.statusCode, said);
       const host = /^(.*?)(:\d+)?$/.exec(request.headers.host ?? '')?.[1]?.replace(/^\[(.*)\]$/, '$1') ?? '';
-      const rewritten = JSON.stringify(verdict.answer(JSON.parse(said.toString()), seal, host));
+      const rewritten = JSON.stringify(verdict.answer(JSON.parse(said.toString()), this.#parts.seal, host));
       // Escaped as in JSON: any text or name may contain the token.
       passOn(call, answer, answer.statusCode, rewritten.replaceAll(JSON.stringify(sealed.token).slice(1, -1), '[token]'));
     } finally {
@@ -169,48 +210,28 @@ export function createFilterServer(parts: FilterServerParts) {
   }
 
   /** Answers without asking the service. */
-  async function answer(call: Call, verdict: Extract<RuleVerdict, { kind: 'answered' | 'left' }>): Promise<void> {
+  async #answer(call: Call, verdict: Extract<RuleVerdict, { kind: 'answered' | 'left' }>): Promise<void> {
     const { request, response, sealed } = call;
-    await read(request, limits.wholeBytes);
+    await read(request, this.#limits.wholeBytes);
     const say = (status: number, body: Buffer | null, type = 'application/json'): void => {
       response.writeHead(status, body === null ? {} : { 'content-type': type, 'content-length': body.length });
       response.end(body ?? undefined);
     };
     if (verdict.kind === 'answered') return say(verdict.status, Buffer.from(JSON.stringify(verdict.json)));
-    const found = sealed.file === undefined ? null : await parts.left.take(sealed.file, sealed.token);
+    const found = sealed.file === undefined ? null : await this.#parts.left.take(sealed.file, sealed.token);
     if (found === null) return say(verdict.after, null);
     say(verdict.status, found, verdict.type);
   }
 
-  function cleaned(call: Call, { headers }: Pick<Dispatcher.ResponseData, 'headers'>): OutgoingHttpHeaders {
-    const kept = headersWithout(notToAgents, headers);
-    return Object.fromEntries(
-      Object.entries(kept).map(([name, value]) => [name, typeof value === 'string' ? clean(call, value) : value]),
-    );
-  }
-
-  function passOn(call: Call, answer: Dispatcher.ResponseData, status: number, body: Buffer | string): void {
-    const { response } = call;
-    if (response.headersSent || response.destroyed) return;
-    const headers = cleaned(call, answer);
-    const encoding = headers['content-encoding'];
-    const isPacked = encoding !== undefined && encoding !== 'identity';
-    // A packed body cannot be cleaned, so only its status is passed on.
-    const bytes = isPacked ? Buffer.from('{}') : Buffer.from(clean(call, body.toString()));
-    delete headers['content-encoding'];
-    response.writeHead(status, { ...headers, 'content-length': bytes.length });
-    response.end(bytes);
-  }
-
   /** Refuses, and logs each reason once per job: that shows jobs that try their token elsewhere. */
-  function deny({ response, sealed, usage }: Pick<Call, 'response' | 'sealed' | 'usage'>, status: number, why: string): void {
-    if (!usage.said.has(why) && usage.said.size < 100) log.warn('call of a job refused', { job: sealed.job, why });
+  #deny({ response, sealed, usage }: Pick<Call, 'response' | 'sealed' | 'usage'>, status: number, why: string): void {
+    if (!usage.said.has(why) && usage.said.size < 100) this.#parts.log.warn('call of a job refused', { job: sealed.job, why });
     usage.said.add(why);
     refuse(response, status, why);
   }
 
-  function prove(request: IncomingMessage, response: ServerResponse, { method, query }: FilterRequest): void {
-    const proof = method === 'GET' ? proveAt(parts.identity, query, request) : null;
+  #prove(request: IncomingMessage, response: ServerResponse, { method, query }: FilterRequest): void {
+    const proof = method === 'GET' ? proveAt(this.#parts.identity, query, request) : null;
     if (proof === null) {
       refuse(response, 400, 'The call is invalid: it needs a nonce.');
       return;
@@ -220,98 +241,83 @@ export function createFilterServer(parts: FilterServerParts) {
     response.end(bytes);
   }
 
-  async function serve(request: IncomingMessage, response: ServerResponse, signal: AbortSignal): Promise<void> {
+  async #serve(request: IncomingMessage, response: ServerResponse, signal: AbortSignal): Promise<void> {
     const asked = readPath(request.method ?? '', request.url ?? '');
     const problem = typeof asked === 'string' ? asked : bodyProblem(request);
     if (typeof asked === 'string' || problem !== null) return refuse(response, 400, `The call is invalid: ${problem}.`);
-    if (asked.segments.length === 1 && asked.segments[0] === 'who') return prove(request, response, asked);
+    if (asked.segments.length === 1 && asked.segments[0] === 'who') return this.#prove(request, response, asked);
     const { scheme, token } = tokenOf(request, asked.segments[1] ?? '');
-    const sealed = seal.open(token);
-    const rules = sealed === null ? undefined : parts.rules.get(sealed.rules);
-    const isGood = sealed !== null && rules?.scheme === scheme && clock.wall() < sealed.until;
+    const sealed = this.#parts.seal.open(token);
+    const rules = sealed === null ? undefined : this.#parts.rules.get(sealed.rules);
+    const isGood = sealed !== null && rules?.scheme === scheme && this.#parts.clock.wall() < sealed.until;
     if (sealed === null || rules === undefined || !isGood) return refuse(response, 401, 'The token is invalid or no longer valid.');
-    connections.known(request.socket, sealed.job, response);
+    this.#connections.known(request.socket, sealed.job, response);
     const above = scheme === null ? `/${rules.root}/${token}` : `/${rules.root}`;
     const segments = asked.segments.slice(scheme === null ? 2 : 1);
     const url = request.url ?? '';
     if (asked.segments[0] !== rules.root || !url.startsWith(above)) return refuse(response, 404, 'There is no such call.');
-    const usage = enter(sealed.job);
+    const usage = this.#enter(sealed.job);
     try {
-      if (usage.calls > limits.calls) return refuse(response, 503, 'Too many concurrent calls.');
-      const wait = usage.rate.take(clock.now());
-      if (wait > 0) await sleep(clock, wait, signal);
+      if (usage.calls > this.#limits.calls) return refuse(response, 503, 'Too many concurrent calls.');
+      const wait = usage.rate.take(this.#parts.clock.now());
+      if (wait > 0) await sleep(this.#parts.clock, wait, signal);
       signal.throwIfAborted();
       const verdict = rules.judge(sealed, { ...asked, segments });
       const call: Call = { request, response, sealed, rules, below: url.slice(above.length), usage, signal };
-      if (verdict.kind === 'refused') deny(call, verdict.status, verdict.why);
-      else if (verdict.kind === 'whole') await whole(call, verdict);
-      else if (verdict.kind !== 'stream') await answer(call, verdict);
-      else await stream(call, verdict.toldAs ?? ((status) => status));
+      if (verdict.kind === 'refused') this.#deny(call, verdict.status, verdict.why);
+      else if (verdict.kind === 'whole') await this.#whole(call, verdict);
+      else if (verdict.kind !== 'stream') await this.#answer(call, verdict);
+      else await this.#stream(call, verdict.toldAs ?? ((status) => status));
     } finally {
-      leave(sealed.job, usage);
+      this.#leave(sealed.job, usage);
     }
   }
+}
 
-  // No agent pipelines (Go's net/http does not).
-  const handle = oneAtATime((request, response) => {
-    if (closing.signal.aborted) return void request.socket.destroy();
-    const gone = new AbortController();
-    const stop = (): void => gone.abort();
-    closing.signal.addEventListener('abort', stop, { once: true });
-    response.once('close', () => {
-      closing.signal.removeEventListener('abort', stop);
-      stop();
-    });
-    serve(request, response, gone.signal).catch((error: unknown) => {
-      if (gone.signal.aborted) return void response.destroy();
-      if (error instanceof TooLarge) return refuse(response, 413, 'The body of the call is too large.');
-      // A broken answer breaks off here too, so that nobody takes half of it for all.
-      if (response.headersSent) return void response.destroy();
-      refuse(response, 502, `The service cannot be reached, or sent an invalid response: ${messageOf(error)}`);
-    });
+function passOn(call: Call, answer: Dispatcher.ResponseData, status: number, body: Buffer | string): void {
+  const { response } = call;
+  if (response.headersSent || response.destroyed) return;
+  const headers = cleaned(call, answer);
+  const encoding = headers['content-encoding'];
+  const isPacked = encoding !== undefined && encoding !== 'identity';
+  // A packed body cannot be cleaned, so only its status is passed on.
+  const bytes = isPacked ? Buffer.from('{}') : Buffer.from(clean(call, body.toString()));
+  delete headers['content-encoding'];
+  response.writeHead(status, { ...headers, 'content-length': bytes.length });
+  response.end(bytes);
+}
+
+function cleaned(call: Call, { headers }: Pick<Dispatcher.ResponseData, 'headers'>): OutgoingHttpHeaders {
+  const kept = headersWithout(notToAgents, headers);
+  return Object.fromEntries(
+    Object.entries(kept).map(([name, value]) => [name, typeof value === 'string' ? clean(call, value) : value]),
+  );
+}
+
+function clean({ sealed }: Call, text: string): string {
+  return [sealed.token, ...Object.values(sealed.signs ?? {})].reduce((said, secret) => said.replaceAll(secret, '[token]'), text);
+}
+
+async function send(call: Call, body: Buffer | IncomingMessage | null): Promise<Dispatcher.ResponseData> {
+  const { request, sealed, rules, usage, signal } = call;
+  const origin = new URL(sealed.endpoint);
+  const path = `${origin.pathname.replace(/\/$/, '')}${call.below}`;
+  const headers = headersWithout(notFromAgents, request.headersDistinct);
+  const length = Buffer.isBuffer(body) ? String(body.length) : request.headers['content-length'];
+  return usage.outbound.dispatcherFor(origin).request({
+    origin: origin.origin,
+    path,
+    method: (request.method ?? 'GET') as Dispatcher.HttpMethod,
+    signal,
+    body,
+    headers: {
+      ...(headers as Record<string, string | string[]>),
+      ...(body !== null && length !== undefined && { 'content-length': length }),
+      ...(rules.scheme === runnerToken
+        ? sealed.signs
+        : rules.scheme !== null && { authorization: `${rules.scheme} ${sealed.token}` }),
+    },
   });
-
-  return {
-    /** A server for one more address. */
-    server(): http.Server {
-      const made = http.createServer(
-        {
-          // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
-          requestTimeout: 0,
-          headersTimeout: 30_000,
-          keepAliveTimeout: 120_000,
-          maxHeaderSize: 16 * 1024,
-          insecureHTTPParser: false,
-          requireHostHeader: true,
-          noDelay: true,
-        },
-        handle,
-      );
-      connections.watch(made);
-      servers.add(made);
-      return made;
-    },
-    /** Listens no more, and resolves when the calls under way have ended, or after `ms`. Another process has the listeners now. */
-    async drain(ms: number): Promise<void> {
-      const isOpen = new Set(servers);
-      for (const one of servers) one.close(() => isOpen.delete(one));
-      for (const until = clock.now() + ms; isOpen.size > 0 && clock.now() < until; ) {
-        for (const one of isOpen) one.closeIdleConnections();
-        await sleep(clock, 50);
-      }
-    },
-    close(): void {
-      closing.abort();
-      for (const one of servers) {
-        one.close();
-        one.closeAllConnections();
-      }
-      for (const usage of usages.values()) {
-        usage.forget();
-        usage.outbound.close();
-      }
-    },
-  };
 }
 
 /** The header in which runners of Gitea send their token (runner 1.0.8, `internal/pkg/client/header.go`). */

@@ -9,26 +9,26 @@ import { attempt, OnejobError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import type { CiService } from '../../ports/ci-service.ts';
+import type { AgentContext, CiService } from '../../ports/ci-service.ts';
 import { expandName } from '../../schema/template.ts';
-import { createNamedRemoval, type NamedEntry } from '../early/named.ts';
+import { createNamedRemover, type NamedEntry } from '../early/named.ts';
 import type { Remote } from '../early/port.ts';
-import { createAgentNames } from '../early/registrations.ts';
+import { AgentNames } from '../early/registrations.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
-import { createJobFiles } from '../kit/job-files.ts';
-import type { JobEnd } from '../kit/job-rows.ts';
+import { createJobFiles, type JobFiles } from '../kit/job-files.ts';
+import type { JobAbout, JobEnd } from '../kit/job-rows.ts';
 import { noProxyFor } from '../kit/mounted.ts';
-import { createLateBound, type LateParts, openLate } from '../late/engine.ts';
+import { LateBound, type LateParts, openLate } from '../late/engine.ts';
 import { openJobFiles } from '../late/jobs.ts';
-import type { LatePort } from '../late/port.ts';
+import type { JobHandover, JobState, LatePort, LateVerdict } from '../late/port.ts';
 import type { OpenParts } from '../parts.ts';
 import type { GiteaClient } from './client.ts';
 import { giteaFindings } from './doctor.ts';
 import { giteaRules, giteaRulesOf } from './filter-rules.ts';
 import { endTask } from './last-words.ts';
-import { createPlaces } from './registry.ts';
+import { Places } from './registry.ts';
 import { equippedForGitea, giteaScript } from './script.ts';
-import { type GivenTask, handedIn, taskFacts, taskIn } from './task.ts';
+import { type GivenTask, handedIn, type TaskFacts, taskFacts, taskIn } from './task.ts';
 import { type GiteaServiceConfig, labelsOf } from './type.ts';
 import { failedIn, type GiteaJob, giteaEnd, outsideScript, repositoryOf } from './wire.ts';
 
@@ -67,7 +67,7 @@ export function openLateGitea(
   const { store, clock, log } = parts;
   const { name } = own.config;
   const taken = openJobFiles(join(store.dir, `jobs-${name}`), { schemas });
-  const port = giteaPort({
+  const port = new GiteaPort({
     ...own,
     clock,
     log,
@@ -82,14 +82,14 @@ export function openLateGitea(
 
 export function createLateGitea(parts: LateGiteaParts): CiService {
   const { config, client, program, owner } = parts;
-  const { common } = createLateBound({ ...parts, service: config.name });
-  const names = createAgentNames(owner);
-  const ours = { places: createPlaces(client, config.url), isOurs: (name: string) => names.agentOf(name) !== null, left: 0 };
+  const { common } = new LateBound({ ...parts, service: config.name });
+  const names = new AgentNames(owner);
+  const ours = { places: new Places(client, config.url), isOurs: (name: string) => names.agentOf(name) !== null, left: 0 };
   return {
     ...common,
     check: async (signal) => [...((await parts.filter?.check()) ?? []), ...(await giteaFindings(parts, ours, signal))],
     equip: (recipe) => equippedForGitea(recipe, program.folder),
-    removeNamed: createNamedRemoval(
+    removeNamed: createNamedRemover(
       [...new Set(parts.pools.map(({ queue }) => queue))].map((name) => ({ name, pools: [] })),
       runnersOf(client, ours.places),
       { agentNames: names, names: () => new Set() },
@@ -98,7 +98,7 @@ export function createLateGitea(parts: LateGiteaParts): CiService {
 }
 
 /** The runners of a place, of all hosts. */
-function runnersOf(client: GiteaClient, places: ReturnType<typeof createPlaces>) {
+function runnersOf(client: GiteaClient, places: Places) {
   const working = async (place: string, signal: AbortSignal) =>
     new Set((await client.jobs(place, 'in_progress', signal)).map(({ runner_id }) => runner_id));
   return {
@@ -128,51 +128,159 @@ export interface GiteaPortParts extends Pick<LateGiteaParts, 'config' | 'client'
   /** For people: the name of this host. */
   readonly host: string;
   readonly pool: PoolConfig | undefined;
-  readonly runners: ReturnType<typeof openRunnerFiles>;
+  readonly runners: JobFiles<Enlisted>;
   /** Ids of runners whose tasks an earlier manager left on disk. */
   readonly held: readonly number[];
 }
 
-export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
-  const { config, client, program, clock, log, pool, runners } = parts;
-  const places = createPlaces(client, config.url);
-  /** One for all slots. */
-  const nameOf = ({ name: pool, agentName }: PoolConfig): string => {
-    const template = agentName.replaceAll(/[-._]?\{(n|\d+\.\.)\}/g, '');
-    return createAgentNames(parts.owner).agentName(expandName(template, { host: parts.host, pool, n: 1 }), 'late');
-  };
-  const read = new WeakMap<Given, GivenTask>();
+export class GiteaPort implements LatePort<Given, TaskKey> {
+  readonly endpoint: string;
+  readonly rules = giteaRulesOf;
+  readonly schemas = schemas;
+  readonly pace: LatePort<Given, TaskKey>['pace'];
+  readonly #parts: GiteaPortParts;
+  readonly #places: Places;
+  readonly #read = new WeakMap<Given, GivenTask>();
   /** Runners that this host has or had: all others with this name are ones whose registration nobody heard of. */
-  const known = new Set<number>();
+  readonly #known = new Set<number>();
   /** The one that asks, and has no task. */
-  let current: Enlisted | null = null;
+  #current: Enlisted | null = null;
   /** Whose task the engine was given, and has on disk when it asks for another one. */
-  let handed: Enlisted | null = null;
+  #handed: Enlisted | null = null;
   /** Those that may have a task of which this host does not know. */
-  let doubtful: readonly Enlisted[] | null = null;
-  let isSwept = false;
+  #doubtful: readonly Enlisted[] | null = null;
+  #isSwept = false;
 
-  function taskOf(one: Given): GivenTask {
-    const task = read.get(one) ?? taskIn(bytesOf(one.answer));
+  constructor(parts: GiteaPortParts) {
+    this.#parts = parts;
+    const { client, config } = parts;
+    this.endpoint = config.url;
+    // A cancelled job's runner hears nothing, because the server removes it with the cancel; one whose job is over leaves at once.
+    this.pace = { look: config.pollEvery, over: 60_000, cancelled: 0 };
+    this.#places = new Places(client, config.url);
+  }
+
+  keyOf(one: Given): TaskKey {
+    return { runner: one.runner, task: this.#taskOf(one).id };
+  }
+
+  idOf({ task }: TaskKey): string {
+    return `task-${task}`;
+  }
+
+  aboutOf(one: Given): Omit<JobAbout, 'id'> {
+    const { title, definition, build, repository, branch, tag, reason, link } = taskFacts(this.#taskOf(one));
+    return { title, definition, build, repository, branch: branch ?? tag, reason, link };
+  }
+
+  factsOf(one: Given): TaskFacts {
+    return taskFacts(this.#taskOf(one));
+  }
+
+  envOf(one: Given): GivenTask['vars'] {
+    return this.#taskOf(one).vars;
+  }
+
+  imageOf(): string {
+    return '';
+  }
+
+  whyNot(): null {
+    return null;
+  }
+
+  async request(_mayHold: boolean, signal: AbortSignal): Promise<Given | null> {
+    await this.#releaseAll(signal);
+    if (this.#parts.pool === undefined) return null;
+    if (!this.#isSwept) await this.#sweep(this.#parts.pool, signal);
+    this.#isSwept = false;
+    const runner = this.#current ?? (await this.#enlist(this.#parts.pool, signal));
+    this.#isSwept = true;
+    this.#current = null;
+    this.#doubtful = [runner];
+    const answer = await this.#parts.client.fetchTask(runner.key, signal);
+    const one: Given = { runner, answer: answer.toString('base64') };
+    const found = attempt(() => ({ task: taskIn(answer) }));
+    if (found === null) {
+      const message = `Cannot read the job that ${this.#parts.config.url} gave to runner ${runner.id}: its answer is damaged.`;
+      throw new OnejobError('E_CI_ANSWER', message, { hint: 'onejob ends that job, and asks for another one.', retry: true });
+    }
+    this.#doubtful = [];
+    if (found.task === null) this.#current = runner;
+    else this.#handed = runner;
+    return found.task === null ? null : one;
+  }
+
+  async look({ runner, task }: TaskKey, waits: boolean, signal: AbortSignal): Promise<JobState> {
+    const { key } = runner;
+    // While it waits, the server must hear of it at least every ten minutes. Later that is its runner's part.
+    const isOurs = waits
+      ? await this.#parts.client.touch(key, task, signal)
+      : (await this.#parts.client.log(key, task, { from: 0, rows: [], isLast: false }, signal)) !== null;
+    return isOurs ? 'ours' : this.#ended(runner, signal);
+  }
+
+  async end({ runner, task }: TaskKey, { words }: LateVerdict, signal: AbortSignal): Promise<JobEnd | null> {
+    return (await endTask(this.#parts, { key: runner.key, task, words }, signal)) ? null : this.#ended(runner, signal);
+  }
+
+  async script(
+    { name, workspace }: AgentContext,
+    one: Given,
+    { authority, notes, leave, ...how }: JobHandover,
+    signal: AbortSignal,
+  ): Promise<string> {
+    const { runner, answer } = one;
+    const { key } = runner;
+    const [note] = notes;
+    if (note !== undefined) {
+      // In the place of the runner's own first line, which only names the task: the server skips as many lines as the log has.
+      const rows = [{ time: new Date(this.#parts.clock.wall()).toISOString(), content: `onejob: ${note}` }];
+      await this.#parts.client.log(key, this.#taskOf(one).id, { from: 0, rows, isLast: false }, signal);
+    }
+    const url = `http://${authority}/${giteaRules.root}`;
+    const signs = { 'x-runner-uuid': key.uuid, 'x-runner-token': key.token };
+    const token = leave(handedIn(bytesOf(answer), { ...how, url: this.#parts.config.url }), signs);
+    const { timeout = null } = this.#parts.pool ?? {};
+    const labels = this.#parts.pool === undefined ? [] : labelsOf(this.#parts.pool);
+    const before = noProxyFor(url);
+    return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, before });
+  }
+
+  async withdraw(signal: AbortSignal): Promise<void> {
+    const own = this.#current === null ? [] : [this.#current];
+    this.#current = null;
+    this.#doubtful = [...(this.#doubtful ?? this.#ofBefore()), ...own];
+    await this.#releaseAll(signal);
+  }
+
+  /** One for all slots. */
+  #nameOf({ name: pool, agentName }: PoolConfig): string {
+    const template = agentName.replaceAll(/[-._]?\{(n|\d+\.\.)\}/g, '');
+    return new AgentNames(this.#parts.owner).agentName(expandName(template, { host: this.#parts.host, pool, n: 1 }), 'late');
+  }
+
+  #taskOf(one: Given): GivenTask {
+    const task = this.#read.get(one) ?? taskIn(bytesOf(one.answer));
     if (task === null) throw new RangeError('an answer without a task');
-    read.set(one, task);
+    this.#read.set(one, task);
     return task;
   }
 
   /** Registers a runner for one job. Its key is on disk before it is used. */
-  async function enlist(one: PoolConfig, signal: AbortSignal): Promise<Enlisted> {
-    const place = await places.find(one.queue, signal);
-    const token = await client.registrationToken(place, signal);
-    const version = program.state.kind === 'ready' ? program.state.version : 'unknown';
-    const made = await client.register({ name: nameOf(one), token, labels: labelsOf(one), version }, signal);
+  async #enlist(one: PoolConfig, signal: AbortSignal): Promise<Enlisted> {
+    const place = await this.#places.find(one.queue, signal);
+    const token = await this.#parts.client.registrationToken(place, signal);
+    const version = this.#parts.program.state.kind === 'ready' ? this.#parts.program.state.version : 'unknown';
+    const made = await this.#parts.client.register({ name: this.#nameOf(one), token, labels: labelsOf(one), version }, signal);
     if (made === null) {
-      const message = `Cannot register a runner for pool ${one.name}: ${config.url} does not accept the registration token that it has just made.`;
+      const message = `Cannot register a runner for pool ${one.name}: ${this.#parts.config.url} does not accept the registration token that it has just made.`;
       throw new OnejobError('E_CI_ANSWER', message, { hint: 'onejob tries again.', retry: true });
     }
     const { id, uuid, token: own } = made;
     const runner: Enlisted = { id, key: { uuid, token: own }, place };
-    known.add(id);
-    await runners.keep(String(id), runner);
+    this.#known.add(id);
+    await this.#parts.runners.keep(String(id), runner);
     return runner;
   }
 
@@ -180,132 +288,59 @@ export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
    * Removes a runner that has no task, as far as this host knows. The server may have given it one whose answer was lost with the
    * connection or the manager. It gives no task twice, so such a job is ended. @throws OnejobError E_CI_*
    */
-  async function release({ id, key, place }: Enlisted, signal: AbortSignal): Promise<void> {
-    if ((await client.setDisabled(place, String(id), true, signal)) === 'done') {
-      await sleep(clock, picking, signal);
+  async #release({ id, key, place }: Enlisted, signal: AbortSignal): Promise<void> {
+    if ((await this.#parts.client.setDisabled(place, String(id), true, signal)) === 'done') {
+      await sleep(this.#parts.clock, picking, signal);
       signal.throwIfAborted();
-      const job = (await client.jobs(place, 'in_progress', signal)).find(({ runner_id }) => runner_id === id);
-      if (job === undefined) await client.deleteRunner(place, String(id), signal);
-      else await speakFor(job, key, signal);
+      const job = (await this.#parts.client.jobs(place, 'in_progress', signal)).find(({ runner_id }) => runner_id === id);
+      if (job === undefined) await this.#parts.client.deleteRunner(place, String(id), signal);
+      else await this.#speakFor(job, key, signal);
     }
-    runners.forget(String(id));
+    this.#parts.runners.forget(String(id));
   }
 
-  async function speakFor(job: GiteaJob, key: Enlisted['key'], signal: AbortSignal): Promise<void> {
+  async #speakFor(job: GiteaJob, key: Enlisted['key'], signal: AbortSignal): Promise<void> {
     const words = 'this job was lost: its host lost the answer with which the server gave it away. Run it again.';
     const repository = repositoryOf(job);
     let isEnded = false;
-    for (const task of repository === null ? [] : await client.runningTasks(repository, signal))
-      isEnded ||= await endTask(parts, { key, task, words }, signal);
+    for (const task of repository === null ? [] : await this.#parts.client.runningTasks(repository, signal))
+      isEnded ||= await endTask(this.#parts, { key, task, words }, signal);
     const what = isEnded ? 'a job was lost, because the answer that gave it away was' : 'a job hangs until its server gives it up';
-    log.warn(what, { job: job.html_url ?? job.id });
+    this.#parts.log.warn(what, { job: job.html_url ?? job.id });
   }
 
   /** Those that an earlier manager left without a task. */
-  function ofBefore(): readonly Enlisted[] {
-    const held = new Set(parts.held);
-    const all = runners.all();
-    for (const id of [...held, ...all.map((one) => one.id)]) known.add(id);
-    for (const { id } of all) if (held.has(id)) runners.forget(String(id));
+  #ofBefore(): readonly Enlisted[] {
+    const held = new Set(this.#parts.held);
+    const all = this.#parts.runners.all();
+    for (const id of [...held, ...all.map((one) => one.id)]) this.#known.add(id);
+    for (const { id } of all) if (held.has(id)) this.#parts.runners.forget(String(id));
     return all.filter(({ id }) => !held.has(id));
   }
 
   /** Of the runners of this host, only those with a task are left then, and the one that asks. */
-  async function releaseAll(signal: AbortSignal): Promise<void> {
-    if (handed !== null) runners.forget(String(handed.id));
-    handed = null;
-    doubtful ??= ofBefore();
-    for (const one of doubtful) {
-      await release(one, signal);
-      doubtful = doubtful.filter((other) => other !== one);
+  async #releaseAll(signal: AbortSignal): Promise<void> {
+    if (this.#handed !== null) this.#parts.runners.forget(String(this.#handed.id));
+    this.#handed = null;
+    this.#doubtful ??= this.#ofBefore();
+    for (const one of this.#doubtful) {
+      await this.#release(one, signal);
+      this.#doubtful = this.#doubtful.filter((other) => other !== one);
     }
   }
 
   /** Removes runners whose keys nobody has: they can have no task. */
-  async function sweep(one: PoolConfig, signal: AbortSignal): Promise<void> {
-    const place = await places.find(one.queue, signal);
-    for (const { id, name } of await client.runners(place, signal))
-      if (name === nameOf(one) && !known.has(id)) await client.deleteRunner(place, String(id), signal);
+  async #sweep(one: PoolConfig, signal: AbortSignal): Promise<void> {
+    const place = await this.#places.find(one.queue, signal);
+    for (const { id, name } of await this.#parts.client.runners(place, signal))
+      if (name === this.#nameOf(one) && !this.#known.has(id)) await this.#parts.client.deleteRunner(place, String(id), signal);
   }
 
   /** How the job of a runner ended, as the server says. */
-  async function ended({ id, place }: Enlisted, signal: AbortSignal): Promise<JobEnd> {
-    const job = (await client.endedJobs(place, signal)).find(({ runner_id }) => runner_id === id);
+  async #ended({ id, place }: Enlisted, signal: AbortSignal): Promise<JobEnd> {
+    const job = (await this.#parts.client.endedJobs(place, signal)).find(({ runner_id }) => runner_id === id);
     const outcome = giteaEnd(job?.conclusion ?? null);
     const where = job === undefined || outcome !== 'failed' ? null : failedIn(job);
     return { word: job?.conclusion ?? 'ended', outcome, failedIn: where, note: where === 'runner' ? outsideScript : null };
   }
-
-  return {
-    endpoint: config.url,
-    rules: giteaRulesOf,
-    schemas,
-    // A cancelled job's runner hears nothing, because the server removes it with the cancel; one whose job is over leaves at once.
-    pace: { look: config.pollEvery, over: 60_000, cancelled: 0 },
-    keyOf: (one) => ({ runner: one.runner, task: taskOf(one).id }),
-    idOf: ({ task }) => `task-${task}`,
-    aboutOf(one) {
-      const { title, definition, build, repository, branch, tag, reason, link } = taskFacts(taskOf(one));
-      return { title, definition, build, repository, branch: branch ?? tag, reason, link };
-    },
-    factsOf: (one) => taskFacts(taskOf(one)),
-    envOf: (one) => taskOf(one).vars,
-    imageOf: () => '',
-    whyNot: () => null,
-    async request(_, signal) {
-      await releaseAll(signal);
-      if (pool === undefined) return null;
-      if (!isSwept) await sweep(pool, signal);
-      isSwept = false;
-      const runner = current ?? (await enlist(pool, signal));
-      isSwept = true;
-      current = null;
-      doubtful = [runner];
-      const answer = await client.fetchTask(runner.key, signal);
-      const one: Given = { runner, answer: answer.toString('base64') };
-      const found = attempt(() => ({ task: taskIn(answer) }));
-      if (found === null) {
-        const message = `Cannot read the job that ${config.url} gave to runner ${runner.id}: its answer is damaged.`;
-        throw new OnejobError('E_CI_ANSWER', message, { hint: 'onejob ends that job, and asks for another one.', retry: true });
-      }
-      doubtful = [];
-      if (found.task === null) current = runner;
-      else handed = runner;
-      return found.task === null ? null : one;
-    },
-    async look({ runner, task }, waits, signal) {
-      const { key } = runner;
-      // While it waits, the server must hear of it at least every ten minutes. Later that is its runner's part.
-      const isOurs = waits
-        ? await client.touch(key, task, signal)
-        : (await client.log(key, task, { from: 0, rows: [], isLast: false }, signal)) !== null;
-      return isOurs ? 'ours' : ended(runner, signal);
-    },
-    async end({ runner, task }, { words }, signal) {
-      return (await endTask(parts, { key: runner.key, task, words }, signal)) ? null : ended(runner, signal);
-    },
-    async script({ name, workspace }, one, { authority, notes, leave, ...how }, signal) {
-      const { runner, answer } = one;
-      const { key } = runner;
-      const [note] = notes;
-      if (note !== undefined) {
-        // In the place of the runner's own first line, which only names the task: the server skips as many lines as the log has.
-        const rows = [{ time: new Date(clock.wall()).toISOString(), content: `onejob: ${note}` }];
-        await client.log(key, taskOf(one).id, { from: 0, rows, isLast: false }, signal);
-      }
-      const url = `http://${authority}/${giteaRules.root}`;
-      const signs = { 'x-runner-uuid': key.uuid, 'x-runner-token': key.token };
-      const token = leave(handedIn(bytesOf(answer), { ...how, url: config.url }), signs);
-      const { timeout = null } = pool ?? {};
-      const labels = pool === undefined ? [] : labelsOf(pool);
-      const before = noProxyFor(url);
-      return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, before });
-    },
-    async withdraw(signal) {
-      const own = current === null ? [] : [current];
-      current = null;
-      doubtful = [...(doubtful ?? ofBefore()), ...own];
-      await releaseAll(signal);
-    },
-  };
 }

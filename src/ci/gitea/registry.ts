@@ -7,9 +7,9 @@
 import { hasCode, OnejobError, toFailure } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, StopReason } from '../../core/slot.ts';
-import { foreignPool } from '../../ports/ci-service.ts';
+import { type AgentContext, type CiEvent, foreignPool } from '../../ports/ci-service.ts';
 import type { ServiceJob } from '../../ports/service-job.ts';
-import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
+import type { Draft, Entry, EntryKey, Queue, Registry, Remote, RemoteJob, Shown } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { GiteaClient } from './client.ts';
 import { endTask } from './last-words.ts';
@@ -17,8 +17,6 @@ import type { GiteaParts } from './parts.ts';
 import { giteaScript } from './script.ts';
 import { labelsOf } from './type.ts';
 import { failedIn, type GiteaJob, giteaEnd, outsideScript, type Runner, repositoryOf, type WorkflowRun } from './wire.ts';
-
-export type GiteaRegistry = ReturnType<typeof createGiteaRegistry>;
 
 /** ms: how long a runner may live on without its job, and without a registration. */
 const [tidying, ghostly] = [60_000, 15_000];
@@ -48,17 +46,213 @@ interface Known {
   uselessSince: number | null;
 }
 
-export function createGiteaRegistry(parts: GiteaParts, registrations: Registrations) {
-  const { config, client, keys, clock, log, slots } = parts;
-  const places = createPlaces(client, config.url);
-  const runs = createRuns(client);
-  const tokens = new Map<string, string>();
-  const agents = new Map<AgentId, Known>();
+export class GiteaRegistry implements Registry {
+  readonly #parts: GiteaParts;
+  readonly #registrations: Registrations;
+  readonly places: Places;
+  readonly #runs: Runs;
+  readonly #tokens = new Map<string, string>();
+  readonly #agents = new Map<AgentId, Known>();
   /** Jobs that runners have, by place and then by runner, as the newest look shows them. */
-  const looked = new Map<string, ReadonlyMap<string, GiteaJob>>();
+  readonly #looked = new Map<string, ReadonlyMap<string, GiteaJob>>();
 
-  const knownOf = (agent: AgentId): Known => {
-    const found = agents.get(agent) ?? {
+  constructor(parts: GiteaParts, registrations: Registrations) {
+    this.#parts = parts;
+    this.#registrations = registrations;
+    this.places = new Places(this.#parts.client, this.#parts.config.url);
+    this.#runs = new Runs(this.#parts.client);
+  }
+
+  async list({ name, pools: served }: Queue, signal: AbortSignal): Promise<Shown> {
+    const place = await this.places.find(name, signal);
+    const [runners, running, queued] = await Promise.all([
+      this.#parts.client.runners(place, signal),
+      this.#working(place, signal),
+      this.#parts.client.jobs(place, 'queued', signal),
+    ]);
+    this.#looked.set(place, new Map(running.map((job) => [String(job.runner_id), job])));
+    const pools = this.#parts.pools.filter((pool) => served.includes(pool.name));
+    const fits = (job: GiteaJob) => pools.filter((pool) => job.labels.every((label) => labelsOf(pool).includes(label)));
+    return {
+      place,
+      title: this.places.titleOf(name),
+      entries: runners.map((one) => this.#entryOf(place, one, running)),
+      unfinished: [...running, ...queued].map((job) => jobIdOf(this.#parts.config.name, job)),
+      waiting: queued.map((job) => ({ job: this.#remoteJob(job), pools: fits(job).map(({ name }) => name) })),
+    };
+  }
+
+  async create(context: AgentContext, name: string, signal: AbortSignal): Promise<Draft> {
+    const pool = this.#parts.pools.find((one) => one.name === context.pool);
+    if (pool === undefined) throw foreignPool(this.#parts.config.name, context.pool);
+    const place = await this.places.find(pool.queue, signal);
+    const labels = labelsOf(pool);
+    const version = this.#parts.program.state.kind === 'ready' ? this.#parts.program.state.version : 'unknown';
+    const register = async (inner: AbortSignal) => {
+      const token = this.#tokens.get(place) ?? (await this.#parts.client.registrationToken(place, inner));
+      this.#tokens.set(place, token);
+      const made = await this.#parts.client.register({ name, token, labels, version }, inner);
+      if (made === null) this.#tokens.delete(place);
+      return made;
+    };
+    return {
+      place,
+      create: async (inner) => {
+        // Somebody may have reset the registration token.
+        const made = (await register(inner)) ?? (await register(inner));
+        if (made === null) {
+          const message = `Cannot register runner ${name}: ${this.#parts.config.url} does not accept the registration token that it has just made.`;
+          throw new OnejobError('E_CI_ANSWER', message, { hint: 'onejob tries again.', retry: true });
+        }
+        this.#parts.keys.keep(context.agent, made);
+        const { url } = this.#parts.config;
+        const { workspace } = context;
+        const script = giteaScript({ ...made, name, url, labels, workspace, timeout: pool.timeout });
+        return { id: String(made.id), script, files: null };
+      },
+    };
+  }
+
+  async find(which: EntryKey, signal: AbortSignal): Promise<Entry | null> {
+    const { place } = which;
+    const runner =
+      'id' in which
+        ? await this.#parts.client.runner(place, which.id, signal)
+        : ((await this.#parts.client.runners(place, signal)).find(({ name }) => name === which.name) ?? null);
+    return runner === null ? null : this.#entryOf(place, runner, await this.#working(place, signal));
+  }
+
+  /** The server would remove a runner with a job, too, and let the job hang. */
+  async remove(remote: Remote, signal: AbortSignal): Promise<'removed' | 'absent' | 'busy'> {
+    const { place, id } = remote;
+    const agent = this.#agentAt(remote);
+    const job = agent !== undefined && this.#agents.get(agent)?.isOver === true ? null : await this.#currentJob(remote, signal);
+    if (job !== null && (agent === undefined || !(await this.#speakFor(agent, job, signal)))) return 'busy';
+    const answer = await this.#parts.client.deleteRunner(place, id, signal);
+    if (agent !== undefined) this.#parts.keys.forget(agent);
+    return answer;
+  }
+
+  /** Keeps jobs from a runner, or allows them again. A job that is being picked for it shows up after the answer. */
+  async disable(remote: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'> {
+    const answer = await this.#parts.client.setDisabled(remote.place, remote.id, disabled, signal);
+    if (disabled && answer === 'done') await sleep(this.#parts.clock, picking, signal);
+    signal.throwIfAborted();
+    const agent = this.#agentAt(remote);
+    if (agent !== undefined) this.#knownOf(agent).isClosed = disabled;
+    return answer;
+  }
+
+  async lastJob(remote: Remote, signal: AbortSignal): Promise<RemoteJob | null> {
+    const known = this.#knownOf(this.#agentAt(remote) ?? '');
+    const { job, task, isOver, ended: last } = known;
+    if (last !== null) return this.#remoteJob(last, known);
+    const current = isOver ? null : await this.#currentJob(remote, signal);
+    const agent = this.#agentAt(remote);
+    // Its agent is long gone: this ends it, and its result is known.
+    const isLeft = current !== null && agent !== undefined && this.#parts.slots.poolOf(agent) === null;
+    if (isLeft && (await this.#speakFor(agent, current, signal)))
+      return this.#remoteJob((await this.#again(current, signal)) ?? current, known);
+    if (current !== null) return this.#remoteJob(current, known);
+    const found = job === null ? null : await this.#again(job, signal);
+    if (found !== null) return this.#remoteJob(found, known);
+    // A runner says in its log when it begins a task: without that, there was none.
+    if (job === null && task === null) return null;
+    const ended = (await this.#parts.client.endedJobs(remote.place, signal)).find(
+      ({ runner_id }) => runner_id === Number(remote.id),
+    );
+    if (ended !== undefined) return this.#remoteJob(ended, known);
+    throw new OnejobError('E_CI_ANSWER', `${this.#parts.config.url} does not say which job runner ${remote.id} had.`, {
+      retry: true,
+    });
+  }
+
+  async follow({ place, entries }: Shown, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
+    const there = new Set(entries.map(({ id }) => id));
+    for (const { agent, place: its, remote: id } of this.#registrations.open()) {
+      if (its !== place || id === null || this.#parts.slots.poolOf(agent) === null) continue;
+      const known = this.#knownOf(agent);
+      const job = this.#looked.get(place)?.get(id);
+      known.job = job ?? known.job;
+      if (job !== undefined || (there.has(id) && known.job === null)) {
+        known.uselessSince = null;
+        continue;
+      }
+      try {
+        await this.#afterJob(agent, { place, id }, known, emit, signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        this.#parts.log.warn('failed to find out whether an agent still has its job', { agent, reason: toFailure(error).message });
+      }
+    }
+    // Asked for now: an agent may have been registered meanwhile.
+    this.#parts.keys.retain(new Set(this.#registrations.open().map(({ agent }) => agent)));
+  }
+
+  /** An agent whose registration or job no longer shows. */
+  async #afterJob(
+    agent: AgentId,
+    remote: Remote,
+    known: Known,
+    emit: (event: CiEvent) => void,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { job } = known;
+    const seen = job === null ? null : await this.#again(job, signal);
+    if (seen !== null && seen.status !== 'completed') return;
+    // Without its repository, its runner is gone too; a job that is only hidden goes on.
+    if (job !== null && seen === null && (await this.#parts.client.runner(remote.place, remote.id, signal)) !== null) return;
+    if (job !== null && (seen === null || seen.conclusion === null || seen.conclusion === 'cancelled')) {
+      emit({ kind: 'cancel', agent, job: jobIdOf(this.#parts.config.name, job), grace: cancelGrace });
+      return;
+    }
+    known.uselessSince ??= this.#parts.clock.now();
+    if (this.#parts.clock.now() - known.uselessSince < (job === null ? ghostly : tidying)) return;
+    if (job === null && (await this.#parts.client.runner(remote.place, remote.id, signal)) !== null) return;
+    if (job === null && (await this.#currentJob(remote, signal)) !== null) return;
+    const why = job === null ? 'its runner was removed at the server' : 'its job is over';
+    this.#parts.log.warn('onejob ends an agent that can get no job any more', { agent, why });
+    emit({ kind: 'jobDone', agent });
+  }
+
+  /** Ends the job that an agent left behind; its sandbox is gone. */
+  async bury(agent: AgentId, signal: AbortSignal): Promise<void> {
+    const remote = this.#registrations.remoteOf(agent);
+    if (remote === null) return;
+    const known = this.#knownOf(agent);
+    const seen = known.job === null ? null : await this.#again(known.job, signal);
+    // It may be getting one right now. A runner that is absent has had its job, or was removed.
+    if (seen === null && !known.isClosed && (await this.disable(remote, true, signal)) === 'absent') {
+      known.isOver = true;
+      return;
+    }
+    const job = seen === null ? await this.#currentJob(remote, signal) : seen.status === 'completed' ? null : seen;
+    if (seen?.status === 'completed') known.ended = seen;
+    if (job !== null) known.job = job;
+    if (job === null || (await this.#speakFor(agent, job, signal))) known.isOver = true;
+    else
+      this.#parts.log.warn('a job hangs until its server gives it up, because its agent is gone', {
+        agent,
+        job: job.html_url ?? job.id,
+      });
+  }
+
+  /** A line of the runner's own log. A job may forge it, but only names a task that is not its own. */
+  heard(agent: AgentId, line: string): void {
+    const task = /\btask (\d{1,15}) repo is \S/.exec(line)?.[1];
+    if (task !== undefined) this.#knownOf(agent).task ??= Number(task);
+  }
+
+  isEnding(agent: AgentId, why: StopReason): void {
+    this.#knownOf(agent).why ??= why;
+  }
+
+  forget(agent: AgentId): void {
+    this.#agents.delete(agent);
+  }
+
+  #knownOf(agent: AgentId): Known {
+    const found = this.#agents.get(agent) ?? {
       job: null,
       ended: null,
       task: null,
@@ -68,226 +262,62 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       isOver: false,
       uselessSince: null,
     };
-    agents.delete(agent);
-    agents.set(agent, found);
-    for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
+    this.#agents.delete(agent);
+    this.#agents.set(agent, found);
+    for (const old of [...this.#agents.keys()].slice(0, -remembered)) this.#agents.delete(old);
     return found;
-  };
+  }
 
-  const remoteJob = (job: GiteaJob, how: How = alive) => jobOf(job, config.name, runs, how);
+  #remoteJob(job: GiteaJob, how: How = alive) {
+    return jobOf(job, this.#parts.config.name, this.#runs, how);
+  }
 
-  const entryOf = (place: string, { id, name, status }: Runner, jobs: readonly GiteaJob[]): Entry => {
+  #entryOf(place: string, { id, name, status }: Runner, jobs: readonly GiteaJob[]): Entry {
     const job = jobs.find(({ runner_id }) => runner_id === id);
     const state = status === 'online' || status === 'offline' ? status : null;
-    return { place, id: String(id), name, status: state, job: job === undefined ? null : remoteJob(job) };
-  };
+    return { place, id: String(id), name, status: state, job: job === undefined ? null : this.#remoteJob(job) };
+  }
 
-  const working = (place: string, signal: AbortSignal) => client.jobs(place, 'in_progress', signal);
+  #working(place: string, signal: AbortSignal) {
+    return this.#parts.client.jobs(place, 'in_progress', signal);
+  }
 
   /** The job that the runner has and that is not over. */
-  async function currentJob({ place, id }: Remote, signal: AbortSignal): Promise<GiteaJob | null> {
-    return (await working(place, signal)).find(({ runner_id }) => runner_id === Number(id)) ?? null;
+  async #currentJob({ place, id }: Remote, signal: AbortSignal): Promise<GiteaJob | null> {
+    return (await this.#working(place, signal)).find(({ runner_id }) => runner_id === Number(id)) ?? null;
   }
 
   /** The runner's try of the job as it is now; null: the job is gone, or nobody knows its repository. */
-  async function again(job: GiteaJob, signal: AbortSignal): Promise<GiteaJob | null> {
+  async #again(job: GiteaJob, signal: AbortSignal): Promise<GiteaJob | null> {
     const repository = repositoryOf(job);
-    const now = repository === null ? null : await client.job(repository, job.id, signal);
+    const now = repository === null ? null : await this.#parts.client.job(repository, job.id, signal);
     // It is run again, so this try is over. Nobody tells how.
     if (now !== null && now.runner_id !== job.runner_id) return { ...job, status: 'completed', conclusion: null };
     return now;
   }
 
-  /** Keeps jobs from a runner, or allows them again. A job that is being picked for it shows up after the answer. */
-  async function keep(remote: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'> {
-    const answer = await client.setDisabled(remote.place, remote.id, disabled, signal);
-    if (disabled && answer === 'done') await sleep(clock, picking, signal);
-    signal.throwIfAborted();
-    const agent = agentAt(remote);
-    if (agent !== undefined) knownOf(agent).isClosed = disabled;
-    return answer;
+  #agentAt({ place, id }: Remote): AgentId | undefined {
+    return this.#registrations.open().find((one) => one.place === place && one.remote === id)?.agent;
   }
 
-  const agentAt = ({ place, id }: Remote): AgentId | undefined =>
-    registrations.open().find((one) => one.place === place && one.remote === id)?.agent;
-
   /** Ends the job of an agent that is gone, with the reason in its log. Whether it could. */
-  async function speakFor(agent: AgentId, job: GiteaJob, signal: AbortSignal): Promise<boolean> {
-    const key = keys.of(agent);
+  async #speakFor(agent: AgentId, job: GiteaJob, signal: AbortSignal): Promise<boolean> {
+    const key = this.#parts.keys.of(agent);
     const repository = repositoryOf(job);
     if (key === null || repository === null) return false;
-    const known = knownOf(agent);
+    const known = this.#knownOf(agent);
     const { task: heard, why } = known;
-    const words = lastWords(why, parts.exitOf(agent));
+    const words = lastWords(why, this.#parts.exitOf(agent));
     const tell = async (task: number): Promise<boolean> => {
-      const isEnded = await endTask(parts, { key, task, words }, signal);
+      const isEnded = await endTask(this.#parts, { key, task, words }, signal);
       if (isEnded) known.words = words;
       return isEnded;
     };
     if (heard !== null && (await tell(heard))) return true;
-    for (const task of await client.runningTasks(repository, signal)) if (task !== heard && (await tell(task))) return true;
+    for (const task of await this.#parts.client.runningTasks(repository, signal))
+      if (task !== heard && (await tell(task))) return true;
     return false;
   }
-
-  const calls: Registry = {
-    async list({ name, pools: served }, signal) {
-      const place = await places.find(name, signal);
-      const [runners, running, queued] = await Promise.all([
-        client.runners(place, signal),
-        working(place, signal),
-        client.jobs(place, 'queued', signal),
-      ]);
-      looked.set(place, new Map(running.map((job) => [String(job.runner_id), job])));
-      const pools = parts.pools.filter((pool) => served.includes(pool.name));
-      const fits = (job: GiteaJob) => pools.filter((pool) => job.labels.every((label) => labelsOf(pool).includes(label)));
-      return {
-        place,
-        title: places.titleOf(name),
-        entries: runners.map((one) => entryOf(place, one, running)),
-        unfinished: [...running, ...queued].map((job) => jobIdOf(config.name, job)),
-        waiting: queued.map((job) => ({ job: remoteJob(job), pools: fits(job).map(({ name }) => name) })),
-      };
-    },
-    async create(context, name, signal) {
-      const pool = parts.pools.find((one) => one.name === context.pool);
-      if (pool === undefined) throw foreignPool(config.name, context.pool);
-      const place = await places.find(pool.queue, signal);
-      const labels = labelsOf(pool);
-      const version = parts.program.state.kind === 'ready' ? parts.program.state.version : 'unknown';
-      const register = async (inner: AbortSignal) => {
-        const token = tokens.get(place) ?? (await client.registrationToken(place, inner));
-        tokens.set(place, token);
-        const made = await client.register({ name, token, labels, version }, inner);
-        if (made === null) tokens.delete(place);
-        return made;
-      };
-      return {
-        place,
-        async create(inner) {
-          // Somebody may have reset the registration token.
-          const made = (await register(inner)) ?? (await register(inner));
-          if (made === null) {
-            const message = `Cannot register runner ${name}: ${config.url} does not accept the registration token that it has just made.`;
-            throw new OnejobError('E_CI_ANSWER', message, { hint: 'onejob tries again.', retry: true });
-          }
-          keys.keep(context.agent, made);
-          const { url } = config;
-          const { workspace } = context;
-          const script = giteaScript({ ...made, name, url, labels, workspace, timeout: pool.timeout });
-          return { id: String(made.id), script, files: null };
-        },
-      };
-    },
-    async find(which, signal) {
-      const { place } = which;
-      const runner =
-        'id' in which
-          ? await client.runner(place, which.id, signal)
-          : ((await client.runners(place, signal)).find(({ name }) => name === which.name) ?? null);
-      return runner === null ? null : entryOf(place, runner, await working(place, signal));
-    },
-    /** The server would remove a runner with a job, too, and let the job hang. */
-    async remove(remote, signal) {
-      const { place, id } = remote;
-      const agent = agentAt(remote);
-      const job = agent !== undefined && agents.get(agent)?.isOver === true ? null : await currentJob(remote, signal);
-      if (job !== null && (agent === undefined || !(await speakFor(agent, job, signal)))) return 'busy';
-      const answer = await client.deleteRunner(place, id, signal);
-      if (agent !== undefined) keys.forget(agent);
-      return answer;
-    },
-    disable: keep,
-    async lastJob(remote, signal) {
-      const known = knownOf(agentAt(remote) ?? '');
-      const { job, task, isOver, ended: last } = known;
-      if (last !== null) return remoteJob(last, known);
-      const current = isOver ? null : await currentJob(remote, signal);
-      const agent = agentAt(remote);
-      // Its agent is long gone: this ends it, and its result is known.
-      const isLeft = current !== null && agent !== undefined && slots.poolOf(agent) === null;
-      if (isLeft && (await speakFor(agent, current, signal))) return remoteJob((await again(current, signal)) ?? current, known);
-      if (current !== null) return remoteJob(current, known);
-      const found = job === null ? null : await again(job, signal);
-      if (found !== null) return remoteJob(found, known);
-      // A runner says in its log when it begins a task: without that, there was none.
-      if (job === null && task === null) return null;
-      const ended = (await client.endedJobs(remote.place, signal)).find(({ runner_id }) => runner_id === Number(remote.id));
-      if (ended !== undefined) return remoteJob(ended, known);
-      throw new OnejobError('E_CI_ANSWER', `${config.url} does not say which job runner ${remote.id} had.`, { retry: true });
-    },
-    async follow({ place, entries }, emit, signal) {
-      const there = new Set(entries.map(({ id }) => id));
-      for (const { agent, place: its, remote: id } of registrations.open()) {
-        if (its !== place || id === null || slots.poolOf(agent) === null) continue;
-        const known = knownOf(agent);
-        const job = looked.get(place)?.get(id);
-        known.job = job ?? known.job;
-        if (job !== undefined || (there.has(id) && known.job === null)) {
-          known.uselessSince = null;
-          continue;
-        }
-        try {
-          await afterJob(agent, { place, id }, known);
-        } catch (error) {
-          signal.throwIfAborted();
-          log.warn('failed to find out whether an agent still has its job', { agent, reason: toFailure(error).message });
-        }
-      }
-      // Asked for now: an agent may have been registered meanwhile.
-      keys.retain(new Set(registrations.open().map(({ agent }) => agent)));
-
-      /** An agent whose registration or job no longer shows. */
-      async function afterJob(agent: AgentId, remote: Remote, known: Known): Promise<void> {
-        const { job } = known;
-        const seen = job === null ? null : await again(job, signal);
-        if (seen !== null && seen.status !== 'completed') return;
-        // Without its repository, its runner is gone too; a job that is only hidden goes on.
-        if (job !== null && seen === null && (await client.runner(remote.place, remote.id, signal)) !== null) return;
-        if (job !== null && (seen === null || seen.conclusion === null || seen.conclusion === 'cancelled')) {
-          emit({ kind: 'cancel', agent, job: jobIdOf(config.name, job), grace: cancelGrace });
-          return;
-        }
-        known.uselessSince ??= clock.now();
-        if (clock.now() - known.uselessSince < (job === null ? ghostly : tidying)) return;
-        if (job === null && (await client.runner(remote.place, remote.id, signal)) !== null) return;
-        if (job === null && (await currentJob(remote, signal)) !== null) return;
-        const why = job === null ? 'its runner was removed at the server' : 'its job is over';
-        log.warn('onejob ends an agent that can get no job any more', { agent, why });
-        emit({ kind: 'jobDone', agent });
-      }
-    },
-  };
-
-  return {
-    ...calls,
-    places,
-    /** Ends the job that an agent left behind; its sandbox is gone. */
-    async bury(agent: AgentId, signal: AbortSignal): Promise<void> {
-      const remote = registrations.remoteOf(agent);
-      if (remote === null) return;
-      const known = knownOf(agent);
-      const seen = known.job === null ? null : await again(known.job, signal);
-      // It may be getting one right now. A runner that is absent has had its job, or was removed.
-      if (seen === null && !known.isClosed && (await keep(remote, true, signal)) === 'absent') {
-        known.isOver = true;
-        return;
-      }
-      const job = seen === null ? await currentJob(remote, signal) : seen.status === 'completed' ? null : seen;
-      if (seen?.status === 'completed') known.ended = seen;
-      if (job !== null) known.job = job;
-      if (job === null || (await speakFor(agent, job, signal))) known.isOver = true;
-      else log.warn('a job hangs until its server gives it up, because its agent is gone', { agent, job: job.html_url ?? job.id });
-    },
-    /** A line of the runner's own log. A job may forge it, but only names a task that is not its own. */
-    heard(agent: AgentId, line: string): void {
-      const task = /\btask (\d{1,15}) repo is \S/.exec(line)?.[1];
-      if (task !== undefined) knownOf(agent).task ??= Number(task);
-    },
-    isEnding(agent: AgentId, why: StopReason): void {
-      knownOf(agent).why ??= why;
-    },
-    forget: (agent: AgentId) => void agents.delete(agent),
-  };
 }
 
 /** Why a job ended that did not say so itself, for its log. */
@@ -375,61 +405,76 @@ function jobOf(job: GiteaJob, service: string, runs: Runs, how: How): RemoteJob 
   };
 }
 
-type Runs = ReturnType<typeof createRuns>;
-
 /** Runs of jobs, each read once, for people only. */
-function createRuns(client: GiteaClient) {
-  const known = new Map<number, WorkflowRun | null>();
-  return {
-    known: (run: number) => known.get(run),
-    /** Whether it could be read. */
-    async read(job: GiteaJob, signal: AbortSignal): Promise<boolean> {
-      const repository = repositoryOf(job);
-      if (repository === null) return false;
-      known.set(job.run_id, await client.run(repository, job.run_id, signal));
-      for (const old of [...known.keys()].slice(0, -remembered)) known.delete(old);
-      return known.get(job.run_id) !== null;
-    },
-  };
+class Runs {
+  readonly #client: GiteaClient;
+  readonly #known = new Map<number, WorkflowRun | null>();
+
+  constructor(client: GiteaClient) {
+    this.#client = client;
+  }
+
+  known(run: number) {
+    return this.#known.get(run);
+  }
+
+  /** Whether it could be read. */
+  async read(job: GiteaJob, signal: AbortSignal): Promise<boolean> {
+    const repository = repositoryOf(job);
+    if (repository === null) return false;
+    this.#known.set(job.run_id, await this.#client.run(repository, job.run_id, signal));
+    for (const old of [...this.#known.keys()].slice(0, -remembered)) this.#known.delete(old);
+    return this.#known.get(job.run_id) !== null;
+  }
 }
 
 /** Whose runners and jobs a queue means: asked once. */
-export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'hasRepository' | 'user'>, url: string) {
-  const found = new Map<string, string>();
-  const titleOf = (queue: string): string => (queue === '*' ? 'the instance' : queue);
-  return {
-    titleOf,
-    /** @throws OnejobError E_CI_POOL when it is neither an organisation nor the token's own user */
-    async find(queue: string, signal: AbortSignal): Promise<string> {
-      // Names have no case there.
-      const name = queue.toLowerCase();
-      const place = found.get(name) ?? (await placeOf(name, signal));
-      found.set(name, place);
-      return place;
-    },
-  };
+export class Places {
+  readonly #client: Pick<GiteaClient, 'hasOrganisation' | 'hasRepository' | 'user'>;
+  readonly #url: string;
+  readonly #found = new Map<string, string>();
 
-  async function placeOf(queue: string, signal: AbortSignal): Promise<string> {
+  constructor(client: Pick<GiteaClient, 'hasOrganisation' | 'hasRepository' | 'user'>, url: string) {
+    this.#client = client;
+    this.#url = url;
+  }
+
+  titleOf(queue: string): string {
+    return queue === '*' ? 'the instance' : queue;
+  }
+
+  /** @throws OnejobError E_CI_POOL when it is neither an organisation nor the token's own user */
+  async find(queue: string, signal: AbortSignal): Promise<string> {
+    // Names have no case there.
+    const name = queue.toLowerCase();
+    const place = this.#found.get(name) ?? (await this.#placeOf(name, signal));
+    this.#found.set(name, place);
+    return place;
+  }
+
+  async #placeOf(queue: string, signal: AbortSignal): Promise<string> {
     if (queue === '*') return 'admin';
     if (queue.includes('/')) {
-      if (await client.hasRepository(queue, signal)) return `repos/${queue}`;
+      if (await this.#client.hasRepository(queue, signal)) return `repos/${queue}`;
       const hint = 'Fix "queue" in the config, or give the token the scope write:repository and its owner access.';
-      throw new OnejobError('E_CI_POOL', `Cannot run jobs of "${queue}": ${url} shows no such repository to this token.`, { hint });
+      throw new OnejobError('E_CI_POOL', `Cannot run jobs of "${queue}": ${this.#url} shows no such repository to this token.`, {
+        hint,
+      });
     }
     let denied: unknown = null;
-    const isOrganisation = await client.hasOrganisation(queue, signal).catch((error: unknown) => {
+    const isOrganisation = await this.#client.hasOrganisation(queue, signal).catch((error: unknown) => {
       // A token for its own user has no scope for organisations.
       if (!hasCode(error, 'E_CI_DENIED')) throw error;
       denied = error;
       return false;
     });
     if (isOrganisation) return `orgs/${queue}`;
-    const user = await client.user(signal);
+    const user = await this.#client.user(signal);
     if (user?.toLowerCase() === queue) return 'user';
     if (denied !== null) throw denied;
     throw new OnejobError(
       'E_CI_POOL',
-      `Cannot run jobs of "${queue}": ${url} shows no organisation with that name to this token.`,
+      `Cannot run jobs of "${queue}": ${this.#url} shows no organisation with that name to this token.`,
       {
         hint: 'Write an organisation, a repository such as acme/app, or "*" for the whole instance as "queue"; the token needs the scopes write:organization and read:repository for an organisation.',
       },

@@ -9,18 +9,18 @@ import type { AgentId } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import { readSecret } from '../../schema/secret-reference.ts';
 import { subdirectory } from '../../store/directory.ts';
-import { createEarlyBound } from '../early/engine.ts';
+import { EarlyBound } from '../early/engine.ts';
 import type { Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts } from '../parts.ts';
-import { createGiteaClient } from './client.ts';
+import { GiteaClient } from './client.ts';
 import { giteaFindings } from './doctor.ts';
-import { createRunnerKeys } from './keys.ts';
+import { RunnerKeys } from './keys.ts';
 import { openLateGitea } from './late.ts';
 import type { GiteaParts } from './parts.ts';
-import { createGiteaRegistry } from './registry.ts';
+import { GiteaRegistry } from './registry.ts';
 import { giteaRunner } from './release.ts';
 import { equippedForGitea } from './script.ts';
 import type { GiteaServiceConfig } from './type.ts';
@@ -28,10 +28,10 @@ import type { GiteaServiceConfig } from './type.ts';
 export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiService {
   const { clock, fetch, onejob, store, variables } = parts;
   const token = () => readSecret(config.token, variables);
-  const client = createGiteaClient({ url: config.url, token, clock, fetch, version: onejob.version });
+  const client = new GiteaClient({ url: config.url, token, clock, fetch, version: onejob.version });
   const program = openAgentProgram(config.name, giteaRunner(), config.agentPackage, parts);
   if (config.binding === 'late') return openLateGitea({ config, client, program }, parts);
-  const keys = createRunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
+  const keys = new RunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
   const exitOf = (agent: AgentId) => store.history.get(agent)?.exit ?? null;
   return createGitea({ ...parts, config, client, program, keys, exitOf, random: Math.random });
 }
@@ -40,8 +40,8 @@ export function createGitea(parts: GiteaParts) {
   const { config, pools, program, clock, log } = parts;
   const { name: service, url } = config;
   const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
-  const connect = (known: Registrations) => createGiteaRegistry(parts, known);
-  const { common, registry, registrations } = createEarlyBound(early, connect);
+  const connect = (known: Registrations) => new GiteaRegistry(parts, known);
+  const { common, registry, registrations } = new EarlyBound(early, connect);
 
   return {
     ...common,

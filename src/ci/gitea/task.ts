@@ -88,7 +88,15 @@ function withAddress(payload: string, url: string): string {
   return document.toString({ lineWidth: 0 });
 }
 
-export type TaskFacts = ReturnType<typeof taskFacts>;
+export interface TaskFacts extends TrustFacts {
+  /** In the server's word. */
+  readonly reason: string | null;
+  readonly id: string;
+  readonly definition: string | null;
+  readonly build: string | null;
+  readonly link: string | null;
+  readonly title: string;
+}
 
 /** Events that somebody or something starts without a change, in the words of `trust.sources`; all others follow from one. */
 const madeBy: Readonly<Record<string, string>> = {
@@ -99,7 +107,7 @@ const madeBy: Readonly<Record<string, string>> = {
   workflow_call: 'trigger_job',
 };
 
-export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
+export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>): TaskFacts {
   const of = (name: string, most = 255): string | null => whole(context[name], most);
   const [, organisation = null, pipeline = null] = /^([^/]+)\/([^/]+)$/.exec(of('repository') ?? '') ?? [];
   const ref = of('ref');
@@ -127,14 +135,13 @@ export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
     triggeredBy: event !== null && madeBy[event] === 'trigger_job' ? { pipeline: null } : null,
     // The server itself finds the commit of a ref.
     isResolved: true,
-    /** In the server's word. */
     reason: event,
     id: String(id),
     definition: workflow,
     build: run,
     link: /^https?:\/\/[^\s"'<>#]+$/.test(link) ? link : null,
     title: [workflow, run === null ? null : `#${run}`, job].filter((part) => part !== null).join(' '),
-  } satisfies TrustFacts & { readonly [name: string]: unknown };
+  };
 }
 
 const objectOf = (found: unknown): Readonly<Record<string, unknown>> =>

@@ -2,12 +2,12 @@
  * How onejob signs in to GitHub: with the access token of the config, or as a GitHub App, whose key is exchanged for a token of one hour
  * for each account that installed it. Only GitHub gets either, and no sandbox.
  */
-import { createPrivateKey, type KeyObject, sign } from 'node:crypto';
-import { abortable } from '../../base/abortable.ts';
-import { attempt, hasCode, OnejobError } from '../../base/errors.ts';
+import type { KeyObject } from 'node:crypto';
+import { hasCode, OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { secretPlace } from '../../schema/secret-reference.ts';
-import { createRest, type RestParts } from '../kit/rest.ts';
+import { assertion, CachedToken, rsaKeyIn, type TokenTimes } from '../../secrets/tokens.ts';
+import { Rest, type RestParts } from '../kit/rest.ts';
 import type { GithubCredential } from './config.ts';
 import * as wire from './wire.ts';
 
@@ -29,10 +29,8 @@ const refusedFor = 600_000;
 /** ms that a signed assertion is valid; GitHub takes ten minutes at most. */
 const assertionLife = 480_000;
 
-interface Held {
+interface InstallationToken extends TokenTimes {
   readonly header: string;
-  readonly madeAt: number;
-  readonly renewAt: number;
 }
 
 /** By place, whose runners the calls are about: `orgs/acme`, `repos/acme/app`, `enterprises/acme`. */
@@ -43,11 +41,9 @@ export function createAccess(parts: AccessParts): (place: string) => GithubAcces
     return () => only;
   }
   const accounts = new Map<string, GithubAccess>();
-  const assertion = createAssertion(parts, credential.id);
-  const rest = createRest({
+  const rest = new Rest({
     ...parts,
-    authorization: assertion.header,
-    again: assertion.again,
+    ...createAppAssertion(parts, credential.id),
     hints: {
       credential: `Check "app" of the service: the id, and whether ${secretPlace(credential.privateKey)} holds a key of that App.`,
       denied: 'Check that the App is not suspended.',
@@ -58,24 +54,25 @@ export function createAccess(parts: AccessParts): (place: string) => GithubAcces
   /** A key that GitHub refuses is not sent again and again: each assertion is another text. */
   let refused: { readonly key: string; readonly until: number; readonly error: unknown } | null = null;
 
-  async function mint(place: string, signal: AbortSignal): Promise<Held> {
+  async function mint(place: string): Promise<InstallationToken> {
     const key = await secret();
     if (refused !== null && refused.key === key && clock.now() < refused.until) throw refused.error;
     try {
-      return await exchange(place, signal);
+      return await exchange(place, new AbortController().signal);
     } catch (error) {
       if (hasCode(error, 'E_CI_CREDENTIAL')) refused = { key, until: clock.now() + refusedFor, error };
       throw error;
     }
   }
 
-  async function exchange(place: string, signal: AbortSignal): Promise<Held> {
+  async function exchange(place: string, signal: AbortSignal): Promise<InstallationToken> {
     const id = credential.kind === 'app' ? (credential.installation ?? (await installationOf(place, signal))) : 0;
     const doing = `get a token for installation ${id} of the App`;
     const call = { method: 'POST', path: `/app/installations/${id}/access_tokens`, doing } as const;
     const madeAt = clock.now();
     const { token } = await rest.send(wire.installationToken, call, signal);
-    return { header: `Bearer ${token}`, madeAt, renewAt: madeAt + 3_600_000 - early };
+    const endsAt = madeAt + 3_600_000;
+    return { header: `Bearer ${token}`, madeAt, renewAt: endsAt - early, endsAt };
   }
 
   async function installationOf(place: string, signal: AbortSignal): Promise<number> {
@@ -99,44 +96,21 @@ export function createAccess(parts: AccessParts): (place: string) => GithubAcces
     // A repository belongs to the installation of its owner, but only its own path is there for users as well.
     const known = accounts.get(place);
     if (known !== undefined) return known;
-    const made = renewed(clock, (signal) => mint(place, signal));
+    const made = renewed(clock, () => mint(place));
     accounts.set(place, made);
     return made;
   };
 }
 
-/** Holds a token until it ends, and makes one at a time for all callers. */
-function renewed(clock: Clock, mint: (signal: AbortSignal) => Promise<Held>): GithubAccess {
-  let held: Held | null = null;
-  let flight: Promise<Held> | null = null;
-  const make = (): Promise<Held> => {
-    // Not bound to one caller's signal, because others wait for it too.
-    flight ??= mint(new AbortController().signal)
-      .then((made) => {
-        held = made;
-        return made;
-      })
-      .finally(() => {
-        flight = null;
-      });
-    return flight;
-  };
+function renewed(clock: Clock, mint: () => Promise<InstallationToken>): GithubAccess {
+  const token = new CachedToken<InstallationToken>(clock);
   return {
-    async authorization(signal) {
-      const now = clock.now();
-      if (held !== null && now < held.renewAt) return held.header;
-      try {
-        return (await abortable(make(), signal)).header;
-      } catch (error) {
-        // The early renewal covers minutes in which GitHub cannot be reached.
-        if (held !== null && now < held.renewAt + early && error instanceof OnejobError && error.retry) return held.header;
-        throw error;
-      }
-    },
+    authorization: async (signal) => (await token.get(mint, signal)).header,
     async again(header, refusals, _, signal) {
-      if (held === null || held.header !== header) return refusals <= 2;
-      if (clock.now() - held.madeAt >= settling) {
-        held = null;
+      const { current } = token;
+      if (current === null || current.header !== header) return refusals <= 2;
+      if (clock.now() - current.madeAt >= settling) {
+        token.forget();
         return refusals <= 2;
       }
       await sleep(clock, 1_000, signal);
@@ -147,23 +121,20 @@ function renewed(clock: Clock, mint: (signal: AbortSignal) => Promise<Held>): Gi
 }
 
 /** What the App signs to show that it has its key (RS256, RFC 7519). The clock of this host may be wrong, so GitHub's counts. */
-function createAssertion({ clock, secret }: AccessParts, app: number) {
+function createAppAssertion({ clock, secret }: AccessParts, app: number): Required<GithubAccess> {
   let key: { readonly text: string; readonly key: KeyObject } | null = null;
   /** ms by which GitHub's clock is ahead. */
   let skew = 0;
 
   return {
-    async header(): Promise<string> {
+    async authorization() {
       const text = await secret();
       if (key?.text !== text) key = { text, key: keyIn(text) };
       const at = Math.floor((clock.wall() + skew) / 1000);
       const claims = { iat: at - tolerance / 1000, exp: at + assertionLife / 1000, iss: String(app) };
-      const body = [{ alg: 'RS256', typ: 'JWT' }, claims]
-        .map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
-        .join('.');
-      return `Bearer ${body}.${sign('sha256', Buffer.from(body), key.key).toString('base64url')}`;
+      return `Bearer ${assertion(key.key, claims)}`;
     },
-    async again(_: string, refusals: number, answer: Headers): Promise<boolean> {
+    async again(_, refusals, answer) {
       const at = Date.parse(answer.get('Date') ?? '');
       const found = Number.isNaN(at) ? 0 : at - clock.wall();
       if (refusals > 1 || Math.abs(found - skew) < tolerance / 2) return false;
@@ -175,8 +146,8 @@ function createAssertion({ clock, secret }: AccessParts, app: number) {
 
 /** @throws OnejobError E_SECRET */
 function keyIn(text: string): KeyObject {
-  const key = attempt(() => createPrivateKey(text));
-  if (key?.asymmetricKeyType === 'rsa') return key;
+  const key = rsaKeyIn(text);
+  if (key !== null) return key;
   throw new OnejobError('E_SECRET', 'Cannot sign in as the GitHub App: "private_key" does not hold an RSA key in PEM format.', {
     hint: 'Generate a key in the settings of the App (Private keys), and put the whole file there.',
   });

@@ -6,7 +6,7 @@ import { handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub } from '../../../test/kit/github.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
-import { createGithubClient } from './client.ts';
+import { GithubClient } from './client.ts';
 
 it('a key that GitHub refuses is not sent with each look', async () => {
   const clock = handClock();
@@ -14,7 +14,7 @@ it('a key that GitHub refuses is not sent with each look', async () => {
   const key = generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey.export({ type: 'pkcs8', format: 'pem' }).toString();
   const privateKey = { kind: 'memory', name: 'the test', expires: null, read: () => key } as const;
   const credential = { kind: 'app', id: github.app.id, privateKey, installation: null } as const;
-  const client = createGithubClient({
+  const client = new GithubClient({
     base: github.api,
     credential,
     secret: async () => key,
@@ -51,7 +51,7 @@ it('a line cannot lead a call to another address', async () => {
     actor: 'x',
     refused: null,
   };
-  const client = createGithubClient({
+  const client = new GithubClient({
     base: bench.github.api,
     credential: bench.parts.config.credential,
     secret: async () => bench.key,

@@ -5,7 +5,7 @@ import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { type MemoryGitHub, memoryGitHub } from '../../../test/kit/github.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
-import { createScaleSets } from './scale-sets.ts';
+import { ScaleSets } from './scale-sets.ts';
 import { createGithub } from './service.ts';
 
 type Bench = ReturnType<typeof githubService>;
@@ -138,7 +138,7 @@ it('a host whose clock is an hour ahead signs in once, not with every call', asy
   const { parts } = bench;
   const there: typeof clock = Object.assign(Object.create(clock), { wall: () => clock.wall() + 3_600_000 });
   const common = { base: bench.github.api, clock: there, fetch: bench.github.fetch, version: '0.0.0' };
-  const sets = createScaleSets({ ...common, url: parts.config.url, client: parts.client, owner: 'x', log: parts.log });
+  const sets = new ScaleSets({ ...common, url: parts.config.url, client: parts.client, owner: 'x', log: parts.log });
   const again = createGithub({ ...parts, sets });
   for (const agent of ['a1', 'a2', 'a3', 'a4']) await again.register(contextOf(agent), patient);
   expect(bench.github.calls.filter((call) => call.endsWith('/registration-token')).length).toBeLessThan(3);

@@ -10,7 +10,7 @@ import { shown } from '../../http/exchange.ts';
 import { serviceId } from '../../http/service-id.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
 import { jsonOf } from '../../system/json.ts';
-import { createRest, type Rest, type RestCall, type RestParts } from '../kit/rest.ts';
+import { Rest, type RestCall, type RestParts } from '../kit/rest.ts';
 import { type GithubClient, nameTaken } from './client.ts';
 
 export interface ScaleSetParts extends Pick<RestParts, 'clock' | 'fetch' | 'version'> {
@@ -77,51 +77,155 @@ const setJob = z.object({
 const newRunner = z.object({ runner: z.object({ id }), encodedJITConfig: z.string().regex(/^[\w+/=-]+$/) });
 
 const preview = { 'api-version': '6.0-preview' };
+const at = (path: string): Pick<RestCall, 'path' | 'query'> => ({ path: `/_apis/runtime/runnerscalesets${path}`, query: preview });
 
 interface Connection {
   readonly rest: Rest;
   readonly address: string;
 }
 
-export type ScaleSets = ReturnType<typeof createScaleSets>;
+const hints = {
+  credential: 'Put a valid token where "token" of the service points, or check "app".',
+  denied:
+    'GitHub allows scale sets only to those who may administer the account, and not on every plan. Otherwise write "mode: jit".',
+  answer: 'Check "url" of the service, and what answers there.',
+};
 
-export function createScaleSets(parts: ScaleSetParts) {
-  const { clock, client, url, log } = parts;
-  const connections = new Map<string, Promise<Connection>>();
-  const known = new Map<string, Promise<number>>();
-  const waiting = new Map<string, number>();
-  const hints = {
-    credential: 'Put a valid token where "token" of the service points, or check "app".',
-    denied:
-      'GitHub allows scale sets only to those who may administer the account, and not on every plan. Otherwise write "mode: jit".',
-    answer: 'Check "url" of the service, and what answers there.',
-  };
-  const accept = 'application/json; api-version=6.0-preview';
-  const common = { clock, fetch: parts.fetch, version: parts.version, accept, hints };
+export class ScaleSets {
+  readonly #parts: ScaleSetParts;
+  readonly #connections = new Map<string, Promise<Connection>>();
+  readonly #known = new Map<string, Promise<number>>();
+  readonly #waiting = new Map<string, number>();
+  readonly #common: Omit<RestParts, 'base' | 'authorization'>;
+
+  constructor(parts: ScaleSetParts) {
+    this.#parts = parts;
+    const { clock, fetch, version } = parts;
+    this.#common = { clock, fetch, version, accept: 'application/json; api-version=6.0-preview', hints };
+  }
+
+  /** Jobs that wait for the pool's set; null: GitHub has not said yet. */
+  waiting(pool: string): number | null {
+    return this.#waiting.get(pool) ?? null;
+  }
+
+  /** Serves a pool's set until the signal aborts, and holds the pool while it cannot. `heard`: of each job. Never fails. */
+  async serve(
+    pool: string,
+    find: (signal: AbortSignal) => Promise<SetPool>,
+    heard: (job: SetJob) => void,
+    emit: (event: CiEvent) => void,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const hold = (reason: string | null) => emit({ kind: 'hold', pool, reason });
+    let failures = 0;
+    const connected = (): void => {
+      failures = 0;
+      hold(null);
+    };
+    while (!signal.aborted) {
+      try {
+        await this.#attend(await find(signal), heard, emit, connected, signal);
+      } catch (error) {
+        if (signal.aborted) return;
+        failures += 1;
+        this.#waiting.delete(pool);
+        const { message: reason, retry } = toFailure(error);
+        // A session that ended by itself is opened again before anybody notices.
+        if (failures > 1 || !retry) hold(reason);
+        else this.#parts.log.warn('a session of a scale set ended', { pool, reason });
+        await sleep(this.#parts.clock, doubling(1_000, again, failures), signal);
+      }
+    }
+  }
+
+  /**
+   * Only counts the jobs of a pool's set, until the signal aborts: a set has one session, which another onejob needs that runs its
+   * jobs. Never fails. `every`: ms between two questions.
+   */
+  async count(
+    pool: string,
+    find: (signal: AbortSignal) => Promise<SetPool>,
+    every: number,
+    emit: (event: CiEvent) => void,
+    signal: AbortSignal,
+  ): Promise<void> {
+    for (let failures = 0; !signal.aborted; ) {
+      try {
+        const of = await find(signal);
+        const { statistics } = await this.#look(of, signal);
+        failures = 0;
+        this.#saw(of, statistics);
+        emit({ kind: 'hold', pool, reason: null });
+        emit({ kind: 'waiting', pool });
+      } catch (error) {
+        if (signal.aborted) return;
+        failures += 1;
+        // The last number stands until many questions have failed.
+        if (failures >= mostMissed && this.#waiting.delete(pool)) emit({ kind: 'waiting', pool });
+        emit({ kind: 'hold', pool, reason: toFailure(error).message });
+      }
+      await sleep(this.#parts.clock, Math.max(every, doubling(every, longestCount, failures)), signal);
+    }
+  }
+
+  /** As the REST API's. @throws OnejobError E_CI_NAME_TAKEN, E_CI_* */
+  async generateJitConfig(pool: SetPool, name: string, signal: AbortSignal): Promise<{ id: number; config: string }> {
+    const number = await this.#find(pool, signal);
+    const { rest } = await this.#connectionOf(pool.place);
+    const body = { name, workFolder: '_work' };
+    const call = { method: 'POST', ...at(`/${number}/generatejitconfig`), body, doing: `register runner ${name}` } as const;
+    const answered = await rest.ask(call, signal);
+    if (answered.status === 409) throw nameTaken(name, answered.why);
+    if (answered.status === 404) this.#known.clear();
+    const { runner, encodedJITConfig: config } = rest.expected(newRunner, call, answered);
+    return { id: runner.id, config };
+  }
+
+  async deleteRunner(place: string, runner: string, signal: AbortSignal): Promise<'removed' | 'absent' | 'busy'> {
+    const { rest } = await this.#connectionOf(place);
+    const path = `/_apis/distributedtask/pools/0/agents/${runner}`;
+    const call = { method: 'DELETE', path, query: preview, doing: `remove runner ${runner} from ${place}` } as const;
+    const answered = await rest.ask(call, signal);
+    if (answered.ok) return 'removed';
+    const kind = z.object({ typeName: z.string() }).safeParse(answered.body).data?.typeName ?? '';
+    if (/JobStillRunning/.test(kind)) return 'busy';
+    if (/AgentNotFound/.test(kind)) return 'absent';
+    throw rest.unexpected(call, answered);
+  }
 
   /** The service that has the place's sets, by the address and the token that GitHub gives out for it. */
-  async function connect(place: string): Promise<Connection> {
-    const base = parts.base;
-    const registering = createRest({
-      ...common,
+  async #connect(place: string): Promise<Connection> {
+    const base = this.#parts.base;
+    const registering = new Rest({
+      ...this.#common,
       base,
-      authorization: async (signal) => `RemoteAuth ${await client.registrationToken(place, signal)}`,
+      authorization: async (signal) => `RemoteAuth ${await this.#parts.client.registrationToken(place, signal)}`,
       // GitHub may not know a new token yet.
-      async again(_, refusals, __, signal) {
-        await sleep(clock, 1_000, signal);
+      again: async (_, refusals, __, signal) => {
+        await sleep(this.#parts.clock, 1_000, signal);
         return refusals < 5;
       },
     });
-    const body = { url: `${url}/${place.replace(/^(orgs|repos)\//, '')}`, runner_event: 'register' };
+    const body = { url: `${this.#parts.url}/${place.replace(/^(orgs|repos)\//, '')}`, runner_event: 'register' };
     const call = { method: 'POST', path: '/actions/runner-registration', body, doing: `reach the scale sets of ${place}` } as const;
     const register = (signal: AbortSignal) => registering.send(admin, call, signal);
     let held = await register(new AbortController().signal);
-    let renewAt = clock.now() + adminLife;
-    const rest = createRest({
-      ...common,
+    let renewAt = this.#parts.clock.now() + adminLife;
+    const renew = async (signal: AbortSignal): Promise<void> => {
+      const before = held.url;
+      held = await register(signal);
+      renewAt = this.#parts.clock.now() + adminLife;
+      if (held.url === before) return;
+      this.#connections.delete(place);
+      const message = `Cannot reach the scale sets of ${place} at ${shown(before)}: they have moved.`;
+      throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob tries again at their new address.', retry: true });
+    };
+    const rest = new Rest({
+      ...this.#common,
       base: held.url.replace(/\/+$/, ''),
-      async authorization(signal) {
-        if (clock.now() >= renewAt) await renew(signal);
+      authorization: async (signal) => {
+        if (this.#parts.clock.now() >= renewAt) await renew(signal);
         return `Bearer ${held.token}`;
       },
       async again(_, refusals, __, signal) {
@@ -130,59 +234,40 @@ export function createScaleSets(parts: ScaleSetParts) {
       },
     });
     return { rest, address: held.url };
-
-    async function renew(signal: AbortSignal): Promise<void> {
-      const before = held.url;
-      held = await register(signal);
-      renewAt = clock.now() + adminLife;
-      if (held.url === before) return;
-      connections.delete(place);
-      const message = `Cannot reach the scale sets of ${place} at ${shown(before)}: they have moved.`;
-      throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob tries again at their new address.', retry: true });
-    }
   }
 
-  function connectionOf(place: string): Promise<Connection> {
-    const found = connections.get(place) ?? connect(place);
-    connections.set(place, found);
+  #connectionOf(place: string): Promise<Connection> {
+    const found = this.#connections.get(place) ?? this.#connect(place);
+    this.#connections.set(place, found);
     // What failed is tried again with the next call.
-    found.catch(() => connections.delete(place));
+    found.catch(() => this.#connections.delete(place));
     return found;
   }
 
-  const at = (path: string): Pick<RestCall, 'path' | 'query'> => ({
-    path: `/_apis/runtime/runnerscalesets${path}`,
-    query: preview,
-  });
-
   /** The pool's set, made if it is missing. It stays when onejob ends, so that jobs keep waiting for it. */
-  function find({ place, set, group }: SetPool, signal: AbortSignal): Promise<number> {
-    const key = `${place} ${group} ${set}`;
-    const found = known.get(key) ?? findOrMake();
-    known.set(key, found);
-    found.catch(() => known.delete(key));
+  #find(pool: SetPool, signal: AbortSignal): Promise<number> {
+    const key = `${pool.place} ${pool.group} ${pool.set}`;
+    const found = this.#known.get(key) ?? this.#findOrMake(pool);
+    this.#known.set(key, found);
+    found.catch(() => this.#known.delete(key));
     return abortable(found, signal);
+  }
 
-    /** Not bound to one caller's signal, because others wait for it too. */
-    async function findOrMake(): Promise<number> {
-      const inner = new AbortController().signal;
-      const { rest } = await connectionOf(place);
-      const query = { ...preview, runnerGroupId: String(group), name: set };
-      const all = await rest.read(sets, { ...at(''), query, doing: `find scale set ${set} of ${place}` }, inner);
-      const there = all.value?.find(({ name }) => name.toLowerCase() === set.toLowerCase());
-      const body = {
-        name: set,
-        runnerGroupId: group,
-        labels: [{ type: 'System', name: set }],
-        RunnerSetting: { disableUpdate: true },
-      };
-      const call = { method: 'POST', ...at(''), body, doing: `make scale set ${set} of ${place}` } as const;
-      return (there ?? (await rest.send(scaleSet, call, inner))).id;
-    }
+  /** Not bound to one caller's signal, because others wait for it too. */
+  async #findOrMake({ place, set, group }: SetPool): Promise<number> {
+    const { signal } = new AbortController();
+    const { rest } = await this.#connectionOf(place);
+    const query = { ...preview, runnerGroupId: String(group), name: set };
+    const all = await rest.read(sets, { ...at(''), query, doing: `find scale set ${set} of ${place}` }, signal);
+    const there = all.value?.find(({ name }) => name.toLowerCase() === set.toLowerCase());
+    const labels = [{ type: 'System', name: set }];
+    const body = { name: set, runnerGroupId: group, labels, RunnerSetting: { disableUpdate: true } };
+    const call = { method: 'POST', ...at(''), body, doing: `make scale set ${set} of ${place}` } as const;
+    return (there ?? (await rest.send(scaleSet, call, signal))).id;
   }
 
   /** Takes part in a set until the signal aborts: acquires its jobs for the agents that wait. */
-  async function attend(
+  async #attend(
     pool: SetPool,
     heard: (job: SetJob) => void,
     emit: (event: CiEvent) => void,
@@ -190,58 +275,33 @@ export function createScaleSets(parts: ScaleSetParts) {
     signal: AbortSignal,
   ): Promise<void> {
     const { place, set } = pool;
-    const number = await find(pool, signal);
-    const { rest, address } = await connectionOf(place);
+    const number = await this.#find(pool, signal);
+    const { rest, address } = await this.#connectionOf(place);
     const sessions = at(`/${number}/sessions`);
-    const body = { ownerName: parts.owner };
+    const body = { ownerName: this.#parts.owner };
     const opening = { method: 'POST', ...sessions, body, doing: `open a session of scale set ${set}` } as const;
     const answered = await rest.ask(opening, signal);
-    if (answered.status === 409) throw heldElsewhere(set, answered.why);
-    if (answered.status === 404) known.clear();
-    const parsed = session.safeParse(answered.body);
-    if (!answered.ok || !parsed.success) throw rest.unexpected(opening, answered);
-    let held: Session = parsed.data;
+    if (answered.status === 409) throw this.#heldElsewhere(set, answered.why);
+    if (answered.status === 404) this.#known.clear();
+    let held: Session = rest.expected(session, opening, answered);
     const ofSession = at(`/${number}/sessions/${held.sessionId}`);
     const { origin, pathname, searchParams } = new URL(held.messageQueueUrl);
     /** Signs in with the token of the queue, which ends sooner than the session. */
     const asSession = {
-      ...common,
+      ...this.#common,
       authorization: async () => `Bearer ${held.messageQueueAccessToken}`,
-      async again(_: string, refusals: number, __: Headers, inner: AbortSignal): Promise<boolean> {
+      again: async (_: string, refusals: number, __: Headers, inner: AbortSignal): Promise<boolean> => {
         if (refusals > 1) return false;
         held = await rest.send(session, { method: 'PATCH', ...ofSession, doing: `renew the session of scale set ${set}` }, inner);
         return true;
       },
     };
-    const queue = createRest({ ...asSession, base: origin, timeout: pollTime });
-    const acting = createRest({ ...asSession, base: address.replace(/\/+$/, '') });
+    const queue = new Rest({ ...asSession, base: origin, timeout: pollTime });
+    const acting = new Rest({ ...asSession, base: address.replace(/\/+$/, '') });
     const query = Object.fromEntries(searchParams);
-    saw(pool, held.statistics);
-    connected();
-    emit({ kind: 'waiting', pool: pool.name });
-    try {
-      for (let last = 0; !signal.aborted; ) {
-        const headers = { 'X-ScaleSetMaxCapacity': String(pool.capacity()) };
-        const doing = `wait for jobs of scale set ${set}`;
-        const asked = { method: 'GET', path: pathname, query: { ...query, lastMessageId: String(last) }, headers, doing } as const;
-        const told = await queue.ask(asked, signal);
-        if (told.status === 202) continue;
-        const found = message.safeParse(told.body);
-        if (!told.ok || !found.success) throw queue.unexpected(asked, told);
-        await take(found.data);
-        emit({ kind: 'waiting', pool: pool.name });
-        last = found.data.messageId;
-      }
-    } finally {
-      const call = { method: 'DELETE', ...ofSession, doing: `close the session of scale set ${set}` } as const;
-      // Otherwise nobody could serve the set until the session expires.
-      using limit = deadline(clock, 3_000, new AbortController().signal);
-      await rest.ask(call, limit.signal).catch(() => {});
-    }
-
     /** Acquires before it deletes: a crash in between offers the jobs again. */
-    async function take(one: z.output<typeof message>): Promise<void> {
-      saw(pool, one.statistics);
+    const take = async (one: z.output<typeof message>): Promise<void> => {
+      this.#saw(pool, one.statistics);
       const jobs = z.array(z.unknown()).safeParse(jsonOf(one.body)).data ?? [];
       const read = jobs.flatMap((job) => setJob.safeParse(job).data ?? []);
       const offered = read
@@ -256,7 +316,7 @@ export function createScaleSets(parts: ScaleSetParts) {
         } as const;
         const won = await acting.ask(call, signal);
         // Somebody cancelled them, or another set has them: the message must not come again.
-        if (!won.ok) log.warn('jobs of a scale set not taken', { set, reason: won.why });
+        if (!won.ok) this.#parts.log.warn('jobs of a scale set not taken', { set, reason: won.why });
       }
       for (const job of read) heard(job);
       const gone = {
@@ -266,11 +326,32 @@ export function createScaleSets(parts: ScaleSetParts) {
         doing: `acknowledge a message of scale set ${set}`,
       } as const;
       await queue.ask(gone, signal);
+    };
+    this.#saw(pool, held.statistics);
+    connected();
+    emit({ kind: 'waiting', pool: pool.name });
+    try {
+      for (let last = 0; !signal.aborted; ) {
+        const headers = { 'X-ScaleSetMaxCapacity': String(pool.capacity()) };
+        const doing = `wait for jobs of scale set ${set}`;
+        const asked = { method: 'GET', path: pathname, query: { ...query, lastMessageId: String(last) }, headers, doing } as const;
+        const told = await queue.ask(asked, signal);
+        if (told.status === 202) continue;
+        const found = queue.expected(message, asked, told);
+        await take(found);
+        emit({ kind: 'waiting', pool: pool.name });
+        last = found.messageId;
+      }
+    } finally {
+      const call = { method: 'DELETE', ...ofSession, doing: `close the session of scale set ${set}` } as const;
+      // Otherwise nobody could serve the set until the session expires.
+      using limit = deadline(this.#parts.clock, 3_000, new AbortController().signal);
+      await rest.ask(call, limit.signal).catch(() => {});
     }
   }
 
-  function heldElsewhere(set: string, why: string): OnejobError {
-    const isOurs = why.includes(parts.owner);
+  #heldElsewhere(set: string, why: string): OnejobError {
+    const isOurs = why.includes(this.#parts.owner);
     const who = isOurs ? 'the session of an earlier onejob of this host has not ended yet' : 'another program serves it';
     const hint = isOurs
       ? 'onejob tries again every 30 s, until GitHub has given that session up.'
@@ -280,106 +361,17 @@ export function createScaleSets(parts: ScaleSetParts) {
   }
 
   /** The set as it is now; it is made if it is missing. @throws OnejobError E_CI_* */
-  async function look(pool: SetPool, signal: AbortSignal) {
-    const number = await find(pool, signal);
-    const { rest } = await connectionOf(pool.place);
+  async #look(pool: SetPool, signal: AbortSignal) {
+    const number = await this.#find(pool, signal);
+    const { rest } = await this.#connectionOf(pool.place);
     const call = { method: 'GET', ...at(`/${number}`), doing: `look at scale set ${pool.set}` } as const;
     const answered = await rest.ask(call, signal);
-    if (answered.status === 404) known.clear();
-    const found = counted.safeParse(answered.body);
-    if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
-    return found.data;
+    if (answered.status === 404) this.#known.clear();
+    return rest.expected(counted, call, answered);
   }
 
-  function saw(pool: SetPool, found: z.output<typeof statistics> | null | undefined): void {
+  #saw(pool: SetPool, found: z.output<typeof statistics> | null | undefined): void {
     if (found == null) return;
-    waiting.set(pool.name, found.totalAvailableJobs + Math.max(0, found.totalAssignedJobs - found.totalRunningJobs));
+    this.#waiting.set(pool.name, found.totalAvailableJobs + Math.max(0, found.totalAssignedJobs - found.totalRunningJobs));
   }
-
-  return {
-    /** Jobs that wait for the pool's set; null: GitHub has not said yet. */
-    waiting: (pool: string): number | null => waiting.get(pool) ?? null,
-    /** Serves a pool's set until the signal aborts, and holds the pool while it cannot. `heard`: of each job. Never fails. */
-    async serve(
-      pool: string,
-      find: (signal: AbortSignal) => Promise<SetPool>,
-      heard: (job: SetJob) => void,
-      emit: (event: CiEvent) => void,
-      signal: AbortSignal,
-    ): Promise<void> {
-      const hold = (reason: string | null) => emit({ kind: 'hold', pool, reason });
-      let failures = 0;
-      const connected = (): void => {
-        failures = 0;
-        hold(null);
-      };
-      while (!signal.aborted) {
-        try {
-          await attend(await find(signal), heard, emit, connected, signal);
-        } catch (error) {
-          if (signal.aborted) return;
-          failures += 1;
-          waiting.delete(pool);
-          const { message: reason, retry } = toFailure(error);
-          // A session that ended by itself is opened again before anybody notices.
-          if (failures > 1 || !retry) hold(reason);
-          else log.warn('a session of a scale set ended', { pool, reason });
-          await sleep(clock, doubling(1_000, again, failures), signal);
-        }
-      }
-    },
-    /**
-     * Only counts the jobs of a pool's set, until the signal aborts: a set has one session, which another onejob needs that runs its
-     * jobs. Never fails. `every`: ms between two questions.
-     */
-    async count(
-      pool: string,
-      find: (signal: AbortSignal) => Promise<SetPool>,
-      every: number,
-      emit: (event: CiEvent) => void,
-      signal: AbortSignal,
-    ): Promise<void> {
-      for (let failures = 0; !signal.aborted; ) {
-        try {
-          const of = await find(signal);
-          const { statistics } = await look(of, signal);
-          failures = 0;
-          saw(of, statistics);
-          emit({ kind: 'hold', pool, reason: null });
-          emit({ kind: 'waiting', pool });
-        } catch (error) {
-          if (signal.aborted) return;
-          failures += 1;
-          // The last number stands until many questions have failed.
-          if (failures >= mostMissed && waiting.delete(pool)) emit({ kind: 'waiting', pool });
-          emit({ kind: 'hold', pool, reason: toFailure(error).message });
-        }
-        await sleep(clock, Math.max(every, doubling(every, longestCount, failures)), signal);
-      }
-    },
-    /** As the REST API's. @throws OnejobError E_CI_NAME_TAKEN, E_CI_* */
-    async generateJitConfig(pool: SetPool, name: string, signal: AbortSignal): Promise<{ id: number; config: string }> {
-      const number = await find(pool, signal);
-      const { rest } = await connectionOf(pool.place);
-      const body = { name, workFolder: '_work' };
-      const call = { method: 'POST', ...at(`/${number}/generatejitconfig`), body, doing: `register runner ${name}` } as const;
-      const answered = await rest.ask(call, signal);
-      if (answered.status === 409) throw nameTaken(name, answered.why);
-      if (answered.status === 404) known.clear();
-      const found = newRunner.safeParse(answered.body);
-      if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
-      return { id: found.data.runner.id, config: found.data.encodedJITConfig };
-    },
-    async deleteRunner(place: string, runner: string, signal: AbortSignal): Promise<'removed' | 'absent' | 'busy'> {
-      const { rest } = await connectionOf(place);
-      const path = `/_apis/distributedtask/pools/0/agents/${runner}`;
-      const call = { method: 'DELETE', path, query: preview, doing: `remove runner ${runner} from ${place}` } as const;
-      const answered = await rest.ask(call, signal);
-      if (answered.ok) return 'removed';
-      const kind = z.object({ typeName: z.string() }).safeParse(answered.body).data?.typeName ?? '';
-      if (/JobStillRunning/.test(kind)) return 'busy';
-      if (/AgentNotFound/.test(kind)) return 'absent';
-      throw rest.unexpected(call, answered);
-    },
-  };
 }

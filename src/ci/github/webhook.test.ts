@@ -8,7 +8,7 @@ import { memoryGitHub, signedWebhook } from '../../../test/kit/github.ts';
 import { contextOf, githubService, hookSecret, jitIn, jobLine } from '../../../test/kit/github-service.ts';
 import { openPorts } from '../../http/ports.ts';
 import { createGithub } from './service.ts';
-import { createWebhook } from './webhook.ts';
+import { Webhook } from './webhook.ts';
 
 const [day, hour, minute] = [86_400_000, 3_600_000, 60_000];
 const endings: (() => Promise<unknown>)[] = [];
@@ -194,7 +194,7 @@ describe('the listener', () => {
     const lines: string[] = [];
     const events: string[] = [];
     const say = (text: string, fields?: object) => void lines.push(`${text} ${JSON.stringify(fields)}`);
-    const made = createWebhook({
+    const made = new Webhook({
       service: 'hub',
       listen: { host: '127.0.0.1', port },
       secret: async () => hookSecret,
@@ -284,7 +284,7 @@ describe('the listener', () => {
   it('answers that it cannot check a signature while its secret cannot be read', async () => {
     const port = await freePort();
     const lines: string[] = [];
-    const made = createWebhook({
+    const made = new Webhook({
       service: 'hub',
       listen: { host: '127.0.0.1', port },
       clock: handClock(),
@@ -307,7 +307,7 @@ describe('a port of the daemon', () => {
     const listen = { host: '127.0.0.1', port: await freePort() };
     ports.want([listen]);
     const made = () =>
-      createWebhook({ service: 'hub', listen, secret: async () => 's', clock: handClock(), heard: () => {}, log, ports });
+      new Webhook({ service: 'hub', listen, secret: async () => 's', clock: handClock(), heard: () => {}, log, ports });
     const ask = () => fetch(`http://127.0.0.1:${listen.port}/`, { method: 'POST' }).then(({ status }) => status);
     const [first, second] = [made(), made()];
     await first.open();

@@ -26,7 +26,7 @@ export interface WebhookParts {
   readonly clock: Clock;
   readonly log: Pick<Log, 'info' | 'warn' | 'error'>;
   readonly heard: (event: wire.JobEvent) => void;
-  readonly limits?: Partial<typeof webhookLimits>;
+  readonly limits?: Partial<WebhookLimits>;
   /** Those of the daemon, which stay open when this ends. */
   readonly ports?: Ports | undefined;
 }
@@ -37,71 +37,88 @@ const webhookLimits = {
   /** ms for a whole request; GitHub gives up after 10 s. */
   request: 10_000,
 };
+type WebhookLimits = Readonly<typeof webhookLimits>;
 /** ms: how often the log tells of refused requests, and how long it is normal that nothing has come in. */
 const [quiet, young] = [60_000, 600_000];
 
-export type Webhook = ReturnType<typeof createWebhook>;
+export class Webhook {
+  readonly #parts: WebhookParts;
+  readonly #limits: WebhookLimits;
+  readonly #connections = createConnections();
+  #answering: Answering | null = null;
+  #unusable: { readonly why: string; readonly hint: string } | null = null;
+  #since = 0;
+  #last: number | null = null;
+  #quietUntil = 0;
+  #isClosed = false;
+  #callOff: () => void = () => {};
 
-export function createWebhook({ service, listen, secret, clock, log, heard, limits: given, ports }: WebhookParts) {
-  const limits = { ...webhookLimits, ...given };
-  const connections = createConnections();
-  let answering: Answering | null = null;
-  let unusable: { readonly why: string; readonly hint: string } | null = null;
-  let since = 0;
-  let last: number | null = null;
-  let quietUntil = 0;
-  let isClosed = false;
-  let callOff = (): void => {};
-
-  /** Anybody can cause these lines. */
-  const complain = (text: string, reason: string): void => {
-    if (clock.now() < quietUntil) return;
-    quietUntil = clock.now() + quiet;
-    log.warn(text, { service, reason });
-  };
-
-  async function isSigned(body: Buffer, header: unknown): Promise<boolean> {
-    const expected = createHmac('sha256', await secret())
-      .update(body)
-      .digest();
-    const [, sent = ''] = /^sha256=([0-9a-f]{64})$/i.exec(String(header)) ?? [];
-    return sent !== '' && timingSafeEqual(Buffer.from(sent, 'hex'), expected);
+  constructor(parts: WebhookParts) {
+    this.#parts = parts;
+    this.#limits = { ...webhookLimits, ...this.#parts.limits };
   }
 
-  /** The status of the answer. */
-  async function take(request: IncomingMessage, response: ServerResponse): Promise<number> {
-    const { method, headers } = request;
-    if (method !== 'POST') return 405;
-    if (Number(headers['content-length'] ?? 0) > limits.body) return 413;
-    const body = await bytesOf(request, limits.body, () => new Error('the body is too large'));
-    if (!(await isSigned(body, headers['x-hub-signature-256']))) {
-      complain('a webhook was refused', 'its signature does not fit the secret of the service');
-      return 401;
+  /** Never fails: agents work without it. */
+  async open(): Promise<void> {
+    const made = http.createServer(
+      {
+        requestTimeout: this.#limits.request,
+        headersTimeout: this.#limits.request,
+        connectionsCheckingInterval: 1_000,
+        keepAliveTimeout: 72_000,
+        maxHeaderSize: 16 * 1024,
+      },
+      oneAtATime((request, response) => this.#handle(request, response)),
+    );
+    this.#connections.watch(made);
+    try {
+      this.#answering = await answerAt(this.#parts.listen, made, { ports: this.#parts.ports, log: this.#parts.log });
+      this.#since = this.#parts.clock.now();
+      this.#unusable = null;
+      this.#parts.log.info('takes webhooks', { service: this.#parts.service, address: addressText(this.#parts.listen) });
+      if (this.#isClosed) await this.#answering.leave();
+    } catch (error) {
+      const found = whyNoPort(this.#parts.listen, `services.${this.#parts.service}.webhook.listen`, error);
+      if (this.#unusable?.why !== found.why)
+        this.#parts.log.error('cannot take webhooks', {
+          service: this.#parts.service,
+          address: addressText(this.#parts.listen),
+          reason: found.why,
+        });
+      this.#unusable = found;
+      if (!this.#isClosed) this.#callOff = this.#parts.clock.after(listenAgain, () => void this.open());
     }
-    connections.known(request.socket, 'GitHub', response);
-    if (headers['x-github-event'] !== 'workflow_job') {
-      last = clock.now();
-      return 204;
-    }
-    const isForm = headers['content-type']?.startsWith('application/x-www-form-urlencoded') === true;
-    const event = wire.jobEvent.safeParse(jsonOf(isForm ? (new URLSearchParams(String(body)).get('payload') ?? '') : String(body)));
-    if (!event.success) {
-      const how = isForm ? 'a form' : 'JSON';
-      complain(
-        'a webhook was not understood',
-        `it is signed, but read as ${how} it does not tell of a job: check its content type`,
-      );
-      return 400;
-    }
-    last = clock.now();
-    heard(event.data);
-    return 204;
   }
 
-  const handle = oneAtATime((request, response) => {
-    take(request, response)
+  findings(subject: string): Finding[] {
+    const where = addressText(this.#parts.listen);
+    const polling = 'Until then, onejob learns of jobs by polling.';
+    if (this.#unusable !== null)
+      return [
+        problem(subject, `Cannot listen on ${where} for webhooks: ${this.#unusable.why}.`, `${this.#unusable.hint} ${polling}`),
+      ];
+    if (this.#answering === null) return [];
+    const ago = (from: number) => formatDuration(Math.max(1_000, Math.floor((this.#parts.clock.now() - from) / 1_000) * 1_000));
+    if (this.#last !== null) return [fine(subject, `The last webhook came in ${ago(this.#last)} ago.`)];
+    const none = `No webhook has come in since onejob listens on ${where}, for ${ago(this.#since)}.`;
+    if (this.#parts.clock.now() - this.#since < young) return [fine(subject, none)];
+    const hint = `Look at "Recent Deliveries" of the webhook at GitHub, and at what forwards them to ${where}. ${polling}`;
+    return [warning(subject, none, hint)];
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#callOff();
+    const left = this.#answering?.leave();
+    // Also those whose handshake is not over, which the server does not count yet.
+    this.#connections.closeAll();
+    await left;
+  }
+
+  #handle(request: IncomingMessage, response: ServerResponse): void {
+    this.#take(request, response)
       .catch((error: unknown) => {
-        if (!request.destroyed || request.complete) complain('a webhook was not taken', toFailure(error).message);
+        if (!request.destroyed || request.complete) this.#complain('a webhook was not taken', toFailure(error).message);
         return 503;
       })
       .then((status) => {
@@ -109,58 +126,50 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
         const how = status === 204 || status === 401 ? {} : { connection: 'close' };
         response.writeHead(status, { ...how, ...(status === 405 && { allow: 'POST' }) }).end();
       });
-  });
-
-  async function open(): Promise<void> {
-    const made = http.createServer(
-      {
-        requestTimeout: limits.request,
-        headersTimeout: limits.request,
-        connectionsCheckingInterval: 1_000,
-        keepAliveTimeout: 72_000,
-        maxHeaderSize: 16 * 1024,
-      },
-      handle,
-    );
-    connections.watch(made);
-    try {
-      answering = await answerAt(listen, made, { ports, log });
-      since = clock.now();
-      unusable = null;
-      log.info('takes webhooks', { service, address: addressText(listen) });
-      if (isClosed) await answering.leave();
-    } catch (error) {
-      const found = whyNoPort(listen, `services.${service}.webhook.listen`, error);
-      if (unusable?.why !== found.why)
-        log.error('cannot take webhooks', { service, address: addressText(listen), reason: found.why });
-      unusable = found;
-      if (!isClosed) callOff = clock.after(listenAgain, () => void open());
-    }
   }
 
-  return {
-    /** Never fails: agents work without it. */
-    open,
-    findings(subject: string): Finding[] {
-      const where = addressText(listen);
-      const polling = 'Until then, onejob learns of jobs by polling.';
-      if (unusable !== null)
-        return [problem(subject, `Cannot listen on ${where} for webhooks: ${unusable.why}.`, `${unusable.hint} ${polling}`)];
-      if (answering === null) return [];
-      const ago = (from: number) => formatDuration(Math.max(1_000, Math.floor((clock.now() - from) / 1_000) * 1_000));
-      if (last !== null) return [fine(subject, `The last webhook came in ${ago(last)} ago.`)];
-      const none = `No webhook has come in since onejob listens on ${where}, for ${ago(since)}.`;
-      if (clock.now() - since < young) return [fine(subject, none)];
-      const hint = `Look at "Recent Deliveries" of the webhook at GitHub, and at what forwards them to ${where}. ${polling}`;
-      return [warning(subject, none, hint)];
-    },
-    async close(): Promise<void> {
-      isClosed = true;
-      callOff();
-      const left = answering?.leave();
-      // Also those whose handshake is not over, which the server does not count yet.
-      connections.closeAll();
-      await left;
-    },
-  };
+  /** Anybody can cause these lines. */
+  #complain(text: string, reason: string): void {
+    if (this.#parts.clock.now() < this.#quietUntil) return;
+    this.#quietUntil = this.#parts.clock.now() + quiet;
+    this.#parts.log.warn(text, { service: this.#parts.service, reason });
+  }
+
+  async #isSigned(body: Buffer, header: unknown): Promise<boolean> {
+    const expected = createHmac('sha256', await this.#parts.secret())
+      .update(body)
+      .digest();
+    const [, sent = ''] = /^sha256=([0-9a-f]{64})$/i.exec(String(header)) ?? [];
+    return sent !== '' && timingSafeEqual(Buffer.from(sent, 'hex'), expected);
+  }
+
+  /** The status of the answer. */
+  async #take(request: IncomingMessage, response: ServerResponse): Promise<number> {
+    const { method, headers } = request;
+    if (method !== 'POST') return 405;
+    if (Number(headers['content-length'] ?? 0) > this.#limits.body) return 413;
+    const body = await bytesOf(request, this.#limits.body, () => new Error('the body is too large'));
+    if (!(await this.#isSigned(body, headers['x-hub-signature-256']))) {
+      this.#complain('a webhook was refused', 'its signature does not fit the secret of the service');
+      return 401;
+    }
+    this.#connections.known(request.socket, 'GitHub', response);
+    if (headers['x-github-event'] !== 'workflow_job') {
+      this.#last = this.#parts.clock.now();
+      return 204;
+    }
+    const isForm = headers['content-type']?.startsWith('application/x-www-form-urlencoded') === true;
+    const event = wire.jobEvent.safeParse(jsonOf(isForm ? (new URLSearchParams(String(body)).get('payload') ?? '') : String(body)));
+    if (!event.success) {
+      const how = isForm ? 'a form' : 'JSON';
+      this.#complain(
+        'a webhook was not understood',
+        `it is signed, but read as ${how} it does not tell of a job: check its content type`,
+      );
+      return 400;
+    }
+    this.#last = this.#parts.clock.now();
+    this.#parts.heard(event.data);
+    return 204;
+  }
 }

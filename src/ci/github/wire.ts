@@ -92,7 +92,7 @@ export const forkApproval = z.object({ approval_policy: z.string() });
 export const registrationToken = z.object({ token: z.string().min(1) });
 
 /** What the script in front of a job says about it (`script.ts`). */
-export const told = z.object({
+export const hookNews = z.object({
   repository: z.string().regex(/^[\w-]+\/(?!\.{1,2}$)[\w.-]+$/),
   run: id,
   number: id.nullable(),
@@ -103,4 +103,4 @@ export const told = z.object({
   /** Why it may not run here. */
   refused: text,
 });
-export type HookNews = z.infer<typeof told>;
+export type HookNews = z.infer<typeof hookNews>;

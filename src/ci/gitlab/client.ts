@@ -5,7 +5,7 @@
 
 import { hasCode, OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { createRest, type RestCall } from '../kit/rest.ts';
+import { Rest, type RestCall } from '../kit/rest.ts';
 import * as wire from './wire.ts';
 
 export interface GitlabClientOptions {
@@ -20,8 +20,6 @@ export interface GitlabClientOptions {
   readonly version: string;
 }
 
-export type GitlabClient = ReturnType<typeof createGitlabClient>;
-
 /** ms for one answer. A server that holds a call for a job does so for up to 50 s (workhorse, `apiCiLongPollingDuration`). */
 const timeout = 65_000;
 
@@ -35,30 +33,119 @@ const features = Object.fromEntries(
 );
 
 /** Methods throw OnejobError E_CI_*, E_SECRET, or the reason of `signal`. */
-export function createGitlabClient({ url, token, systemId, ...parts }: GitlabClientOptions) {
-  const rest = createRest({
-    ...parts,
-    timeout,
-    base: url,
-    authorization: async () => '',
-    hints: {
-      credential: 'Put the token of a runner (it begins with "glrt-") where "token" of the service points.',
-      denied: 'Look at the job at the server.',
-      answer: 'Check "url" of the service, and what answers there.',
-    },
-  });
-  let lastUpdate: string | null = null;
+export class GitlabClient {
+  readonly #parts: GitlabClientOptions;
+  readonly #rest: Rest;
+  #lastUpdate: string | null = null;
   /** As the last job said it. */
-  let isOfInstance: boolean | null = null;
+  #isOfInstance: boolean | null = null;
+
+  constructor(parts: GitlabClientOptions) {
+    this.#parts = parts;
+    this.#rest = new Rest({
+      ...this.#parts,
+      timeout,
+      base: this.#parts.url,
+      authorization: async () => '',
+      hints: {
+        credential: 'Put the token of a runner (it begins with "glrt-") where "token" of the service points.',
+        denied: 'Look at the job at the server.',
+        answer: 'Check "url" of the service, and what answers there.',
+      },
+    });
+  }
+
+  /** Whether the runner is one of the whole instance (`instance_type`); null: no job has told it since the start. */
+  isOfInstance() {
+    return this.#isOfInstance;
+  }
+
+  /**
+   * A job that the server now counts as this runner's; null: none waits. `agent`: version of the runner in the sandboxes. `mayHold`:
+   * the server may hold the call until there is news; it does so only for a caller that says which news it has (Workhorse's long poll).
+   */
+  async request(agent: string, mayHold: boolean, signal: AbortSignal): Promise<wire.GivenJob | null> {
+    const doing = 'ask for a job';
+    const more = this.#lastUpdate === null || !mayHold ? {} : { last_update: this.#lastUpdate };
+    const { call, answered } = await this.#asRunner('jobs/request', doing, agent, more, signal);
+    this.#lastUpdate = answered.headers.get('X-GitLab-Last-Update') ?? this.#lastUpdate;
+    if (answered.status === 204) return null;
+    const found = answered.status === 201 ? wire.givenJob.safeParse(answered.body) : null;
+    if (found?.success === true) {
+      const { project_jobs_running_on_instance_runners_count: running } = found.data.job_info;
+      if (running != null) this.#isOfInstance = running !== '+Inf';
+      return found.data;
+    }
+    throw this.#rest.unexpected(call, found === null ? answered : { ...answered, why: 'with a job that onejob cannot read' });
+  }
+
+  /** The runner's id; null: the server did not say. Makes the server notice this installation. */
+  async verify(agent: string, signal: AbortSignal): Promise<{ readonly id: number | null; readonly date: string | null }> {
+    const { call, answered } = await this.#asRunner('runners/verify', 'verify the token of the runner', agent, {}, signal);
+    const { id = null } = this.#rest.expected(wire.verified, call, answered);
+    return { id, date: answered.headers.get('Date') };
+  }
+
+  /** State of a job; null: its token is refused, mostly because it is over. Changes nothing. */
+  async state(job: wire.JobKey, signal: AbortSignal): Promise<string | null> {
+    const call: RestCall = { ...asJob(job, { method: 'GET', doing: `look at job ${job.id}` }), path: '/api/v4/job' };
+    const answered = await this.#rest.ask(call, signal);
+    if ([401, 403, 404].includes(answered.status)) return null;
+    return this.#rest.expected(wire.ownJob, call, answered).status;
+  }
+
+  /**
+   * Reports the job as running, or as waiting for its runner, and hears its state: `gone` when it is not this host's any more, `over`
+   * when the server only says that its token is no longer valid. A job that runs, or that no runner has to accept, cannot wait, which
+   * is answered with 400 (GitLab's `UpdateBuildStateService`).
+   */
+  async touch(job: wire.JobKey, state: 'running' | 'pending', signal: AbortSignal): Promise<string> {
+    const call = asJob(job, { method: 'PUT', body: { token: job.token, state }, doing: `report job ${job.id}` });
+    const answered = await this.#rest.ask(call, signal);
+    const told = answered.headers.get('Job-Status');
+    const isRefused = answered.status === 400 || answered.status === 409;
+    if (answered.status === 404 || (isRefused && state === 'running')) return 'gone';
+    if (answered.ok || isRefused) return told ?? 'running';
+    if (answered.status === 401 || answered.status === 403) return told ?? 'over';
+    throw this.#rest.unexpected(call, answered);
+  }
+
+  /** Adds to the end of the job's log. Whether the server took it. */
+  async write(job: wire.JobKey, text: string, signal: AbortSignal): Promise<boolean> {
+    const bytes = Buffer.byteLength(text);
+    // A wrong place is answered with the right one.
+    for (let [from, tries] = [0, 0]; tries < 3; tries += 1) {
+      const headers = { 'Content-Range': `${from}-${from + bytes - 1}` };
+      const call = asJob(job, { method: 'PATCH', text, headers, doing: `write to the log of job ${job.id}` }, '/trace');
+      const answered = await this.#rest.ask(call, signal);
+      if (answered.status !== 416) return answered.ok;
+      from = Number(/^(?:bytes=)?\d+-(\d+)$/.exec(answered.headers.get('Range') ?? '')?.[1] ?? 0);
+    }
+    return false;
+  }
+
+  /** Ends the job as failed; false: it was over already. `reason`: one that the job's server knows. */
+  async fail(job: wire.JobKey, reason: string, signal: AbortSignal): Promise<boolean> {
+    const body = { token: job.token, state: 'failed', failure_reason: reason };
+    const call = asJob(job, { method: 'PUT', body, doing: `end job ${job.id}` });
+    for (let tries = 0; ; tries += 1) {
+      const answered = await this.#rest.ask(call, signal);
+      // The server still stores the log, and wants to be asked again.
+      if (answered.status === 202 && tries < 10) await sleep(this.#parts.clock, 1_000, signal);
+      else if (answered.ok) return true;
+      else if ([400, 401, 403, 404].includes(answered.status)) return false;
+      else throw this.#rest.unexpected(call, answered);
+    }
+  }
 
   /** A call with the runner's token, which the server refuses with a 403. */
-  async function asRunner(path: string, doing: string, agent: string, more: object, signal: AbortSignal) {
-    const own = (await token()).trim();
+  async #asRunner(path: string, doing: string, agent: string, more: object, signal: AbortSignal) {
+    const own = (await this.#parts.token()).trim();
     const info = { name: 'gitlab-runner', version: agent, executor: 'shell', shell: 'bash', platform: 'linux', features };
-    const body = { token: own, system_id: systemId, info, ...more };
+    const body = { token: own, system_id: this.#parts.systemId, info, ...more };
     const call: RestCall = { method: 'POST', path: `/api/v4/${path}`, body, doing, signedBy: { 'RUNNER-TOKEN': own } };
     try {
-      return { call, answered: await rest.ask(call, signal) };
+      return { call, answered: await this.#rest.ask(call, signal) };
     } catch (error) {
       if (!hasCode(error, 'E_CI_DENIED')) throw error;
       const message = error.message.replace('does not allow it', 'refuses the token of the runner');
@@ -66,91 +153,13 @@ export function createGitlabClient({ url, token, systemId, ...parts }: GitlabCli
       throw new OnejobError('E_CI_CREDENTIAL', message, { hint, cause: error });
     }
   }
+}
 
-  const asJob = ({ id, token: own }: wire.JobKey, call: Omit<RestCall, 'path' | 'signedBy'>, below = ''): RestCall => ({
+function asJob({ id, token: own }: wire.JobKey, call: Omit<RestCall, 'path' | 'signedBy'>, below = ''): RestCall {
+  return {
     ...call,
     path: `/api/v4/jobs/${id}${below}`,
     signedBy: { 'JOB-TOKEN': own },
     onlyStatus: true,
-  });
-
-  return {
-    /** Whether the runner is one of the whole instance (`instance_type`); null: no job has told it since the start. */
-    isOfInstance: () => isOfInstance,
-    /**
-     * A job that the server now counts as this runner's; null: none waits. `agent`: version of the runner in the sandboxes. `mayHold`:
-     * the server may hold the call until there is news; it does so only for a caller that says which news it has (Workhorse's long poll).
-     */
-    async request(agent: string, mayHold: boolean, signal: AbortSignal): Promise<wire.GivenJob | null> {
-      const doing = 'ask for a job';
-      const more = lastUpdate === null || !mayHold ? {} : { last_update: lastUpdate };
-      const { call, answered } = await asRunner('jobs/request', doing, agent, more, signal);
-      lastUpdate = answered.headers.get('X-GitLab-Last-Update') ?? lastUpdate;
-      if (answered.status === 204) return null;
-      const found = answered.status === 201 ? wire.givenJob.safeParse(answered.body) : null;
-      if (found?.success === true) {
-        const { project_jobs_running_on_instance_runners_count: running } = found.data.job_info;
-        if (running != null) isOfInstance = running !== '+Inf';
-        return found.data;
-      }
-      throw rest.unexpected(call, found === null ? answered : { ...answered, why: 'with a job that onejob cannot read' });
-    },
-    /** The runner's id; null: the server did not say. Makes the server notice this installation. */
-    async verify(agent: string, signal: AbortSignal): Promise<{ readonly id: number | null; readonly date: string | null }> {
-      const { call, answered } = await asRunner('runners/verify', 'verify the token of the runner', agent, {}, signal);
-      const found = wire.verified.safeParse(answered.body);
-      if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
-      return { id: found.data.id ?? null, date: answered.headers.get('Date') };
-    },
-    /** State of a job; null: its token is refused, mostly because it is over. Changes nothing. */
-    async state(job: wire.JobKey, signal: AbortSignal): Promise<string | null> {
-      const call: RestCall = { ...asJob(job, { method: 'GET', doing: `look at job ${job.id}` }), path: '/api/v4/job' };
-      const answered = await rest.ask(call, signal);
-      if ([401, 403, 404].includes(answered.status)) return null;
-      const found = wire.ownJob.safeParse(answered.body);
-      if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
-      return found.data.status;
-    },
-    /**
-     * Reports the job as running, or as waiting for its runner, and hears its state: `gone` when it is not this host's any more, `over`
-     * when the server only says that its token is no longer valid. A job that runs, or that no runner has to accept, cannot wait, which
-     * is answered with 400 (GitLab's `UpdateBuildStateService`).
-     */
-    async touch(job: wire.JobKey, state: 'running' | 'pending', signal: AbortSignal): Promise<string> {
-      const call = asJob(job, { method: 'PUT', body: { token: job.token, state }, doing: `report job ${job.id}` });
-      const answered = await rest.ask(call, signal);
-      const told = answered.headers.get('Job-Status');
-      const isRefused = answered.status === 400 || answered.status === 409;
-      if (answered.status === 404 || (isRefused && state === 'running')) return 'gone';
-      if (answered.ok || isRefused) return told ?? 'running';
-      if (answered.status === 401 || answered.status === 403) return told ?? 'over';
-      throw rest.unexpected(call, answered);
-    },
-    /** Adds to the end of the job's log. Whether the server took it. */
-    async write(job: wire.JobKey, text: string, signal: AbortSignal): Promise<boolean> {
-      const bytes = Buffer.byteLength(text);
-      // A wrong place is answered with the right one.
-      for (let [from, tries] = [0, 0]; tries < 3; tries += 1) {
-        const headers = { 'Content-Range': `${from}-${from + bytes - 1}` };
-        const call = asJob(job, { method: 'PATCH', text, headers, doing: `write to the log of job ${job.id}` }, '/trace');
-        const answered = await rest.ask(call, signal);
-        if (answered.status !== 416) return answered.ok;
-        from = Number(/^(?:bytes=)?\d+-(\d+)$/.exec(answered.headers.get('Range') ?? '')?.[1] ?? 0);
-      }
-      return false;
-    },
-    /** Ends the job as failed; false: it was over already. `reason`: one that the job's server knows. */
-    async fail(job: wire.JobKey, reason: string, signal: AbortSignal): Promise<boolean> {
-      const body = { token: job.token, state: 'failed', failure_reason: reason };
-      const call = asJob(job, { method: 'PUT', body, doing: `end job ${job.id}` });
-      for (let tries = 0; ; tries += 1) {
-        const answered = await rest.ask(call, signal);
-        // The server still stores the log, and wants to be asked again.
-        if (answered.status === 202 && tries < 10) await sleep(parts.clock, 1_000, signal);
-        else if (answered.ok) return true;
-        else if ([400, 401, 403, 404].includes(answered.status)) return false;
-        else throw rest.unexpected(call, answered);
-      }
-    },
   };
 }

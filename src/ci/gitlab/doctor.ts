@@ -1,7 +1,7 @@
 /** What `onejob doctor` says of GitLab: each a sentence with what to do. */
-import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import type { Finding } from '../../base/finding.ts';
 import { namesProjects } from '../kit/trust.ts';
-import { clockFindings, saidOf } from '../service-findings.ts';
+import { clockFindings, ServiceReport } from '../service-findings.ts';
 import type { GitlabParts } from './parts.ts';
 
 /** `trouble`: why there are no jobs now; null: no problem is known. */
@@ -17,37 +17,27 @@ export async function gitlabFindings(
   trouble: string | null,
   signal: AbortSignal,
 ): Promise<Finding[]> {
-  const subject = `service ${config.name}`;
-  const found: Finding[] = [];
+  const report = new ServiceReport(config.name, signal);
   const { state } = program;
-  if (state.kind === 'ready') found.push(fine(subject, `The runner is version ${state.version}, at ${state.path}.`));
-  if (state.kind === 'failed')
-    found.push(problem(subject, state.failure.message, 'Fix "agent" of the service; onejob tries again every 30 s.'));
-  if (pools.length === 0) found.push(warning(subject, 'No pool uses it.', `Write "service: ${config.name}" in a pool.`));
+  report.runner(state);
+  if (pools.length === 0) report.warn('No pool uses it.', `Write "service: ${config.name}" in a pool.`);
   for (const { name, trust } of pools) {
     if (namesProjects(trust)) continue;
     const [what, how] = openTo(name, client.isOfInstance());
-    found.push(warning(subject, what, how));
+    report.warn(what, how);
   }
-  if (filter === null)
-    found.push(warning(subject, 'This manager is temporary and takes no jobs of GitLab.', 'Start one with "onejob up".'));
-  found.push(...((await filter?.check()) ?? []));
-  try {
+  if (filter === null) report.warn('This manager is temporary and takes no jobs of GitLab.', 'Start one with "onejob up".');
+  report.add((await filter?.check()) ?? []);
+  await report.ask(async () => {
     const { id, date } = await client.verify(state.kind === 'ready' ? state.version : 'unknown', signal);
-    found.push(
-      fine(subject, `${config.url} accepts the token, which is that of runner ${id === null ? 'with an unknown id' : `#${id}`}.`),
-    );
+    report.ok(`${config.url} accepts the token, which is that of runner ${id === null ? 'with an unknown id' : `#${id}`}.`);
     const theirs = Date.parse(date ?? '');
     const skew = Number.isNaN(theirs) ? null : theirs - clock.wall();
     // The date has whole seconds.
-    found.push(...clockFindings(subject, skew, [30_000, 300_000], 'times in logs of jobs are wrong by as much'));
-    if (trouble !== null) found.push(problem(subject, trouble, '"onejob status" shows when it works again.'));
-  } catch (error) {
-    signal.throwIfAborted();
-    const { message, hint } = saidOf(error);
-    found.push(problem(subject, message, hint ?? 'Try again later.'));
-  }
-  return found;
+    report.add(clockFindings(report.subject, skew, [30_000, 300_000], 'times in logs of jobs are wrong by as much'));
+    if (trouble !== null) report.problem(trouble, '"onejob status" shows when it works again.');
+  });
+  return report.found;
 }
 
 /** What it means that a pool names no project, as far as jobs have told whose runner it is. */

@@ -8,7 +8,14 @@ import { shownRepository } from '../kit/repository.ts';
 import type { TrustFacts } from '../kit/trust.ts';
 import type { GivenJob } from './wire.ts';
 
-export type GitlabJobFacts = ReturnType<typeof jobFacts>;
+export interface GitlabJobFacts extends TrustFacts {
+  /** In the server's word. */
+  readonly reason: string | null;
+  readonly id: string;
+  readonly build: string | null;
+  readonly link: string | null;
+  readonly title: string;
+}
 
 /** In the words of `trust.sources`. */
 const madeBy: Readonly<Record<string, string>> = {
@@ -27,7 +34,7 @@ const triggers: ReadonlySet<string> = new Set(['pipeline', 'trigger']);
 /** In pipelines of merge requests the ref is one of these (`refs/merge-requests/12/head`). */
 const mergeRef = /^refs\/(merge-requests|pipelines|keep-around)\//;
 
-export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJob) {
+export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJob): GitlabJobFacts {
   const values = (name: string) => [...new Set(variables.filter(({ key }) => key === name).map(({ value }) => value))];
   const of = (name: string, most = 255): string | null => {
     const [value, ...others] = values(name);
@@ -63,7 +70,6 @@ export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJ
         ? { number: of('CI_EXTERNAL_PULL_REQUEST_IID', 18), repository: null }
         : null,
     source: source !== null && Object.hasOwn(madeBy, source) ? (madeBy[source] ?? null) : null,
-    /** In the server's word. */
     reason: source,
     /** By a pipeline of another project, or with a trigger's token. */
     triggeredBy: sources.some((source) => triggers.has(source)) ? { pipeline: null } : null,
@@ -75,7 +81,7 @@ export function jobFacts({ id, job_info: job, git_info: git, variables }: GivenJ
     build: of('CI_PIPELINE_ID', 20),
     link: link !== null && /^https?:\/\/[^\s"'<>#]+$/.test(link) ? link : null,
     title: masked(whole(job.name, 200) ?? 'a job without a name'),
-  } satisfies TrustFacts & { readonly [name: string]: unknown };
+  };
 }
 
 /** null for a missing, empty or too long text, and for control characters. */

@@ -12,7 +12,7 @@ import { OnejobError } from '../../base/errors.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { seal } from '../../secrets/sealed-format.ts';
 import type { Filter } from '../filter/filter.ts';
-import { createSeal } from '../filter/seal.ts';
+import { Seal } from '../filter/seal.ts';
 
 type Options = Parameters<typeof gitlabService>[0];
 const script = ['true'];
@@ -60,7 +60,7 @@ const asked = ({ gitlab }: GitlabBench) => gitlab.calls.filter((line) => line.in
 /** What the runner in the sandbox gets. */
 async function givenBy(one: GitlabBench, text: string) {
   const token = /\/gitlab\/(ojf_[\w-]+)/.exec(text)?.[1] ?? '';
-  const sealed = createSeal(new Uint8Array(32)).open(token);
+  const sealed = new Seal(new Uint8Array(32)).open(token);
   const bytes = await one.left.take(sealed?.file ?? '', sealed?.token ?? '');
   return bytes === null ? null : { sealed, job: JSON.parse(bytes.toString()) };
 }

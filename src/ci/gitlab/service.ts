@@ -9,10 +9,10 @@ import { readSecret } from '../../schema/secret-reference.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
 import type { JobEnd } from '../kit/job-rows.ts';
 import { noProxyFor } from '../kit/mounted.ts';
-import { createLateBound, openLate } from '../late/engine.ts';
+import { LateBound, openLate } from '../late/engine.ts';
 import type { LatePort } from '../late/port.ts';
 import type { OpenParts } from '../parts.ts';
-import { createGitlabClient } from './client.ts';
+import { GitlabClient } from './client.ts';
 import { gitlabFindings } from './doctor.ts';
 import { jobFacts } from './facts.ts';
 import { gitlabRules, gitlabRulesOf } from './filter-rules.ts';
@@ -25,7 +25,7 @@ import { type GivenJob, gitlabEnd, givenJob, type JobKey, jobKey } from './wire.
 export function openGitlab(config: GitlabServiceConfig, parts: OpenParts): CiService {
   const { store, clock, variables, onejob, fetch } = parts;
   const { name, url } = config;
-  const client = createGitlabClient({
+  const client = new GitlabClient({
     url,
     clock,
     fetch,
@@ -40,10 +40,10 @@ export function openGitlab(config: GitlabServiceConfig, parts: OpenParts): CiSer
 
 export function createGitlab(parts: GitlabParts): CiService {
   const { config, program } = parts;
-  const { common, trouble } = createLateBound({ ...parts, service: config.name });
+  const bound = new LateBound({ ...parts, service: config.name });
   return {
-    ...common,
-    check: (signal) => gitlabFindings(parts, trouble(), signal),
+    ...bound.common,
+    check: (signal) => gitlabFindings(parts, bound.trouble, signal),
     equip: (recipe) => equippedForGitlab(recipe, program.folder),
   };
 }

@@ -25,7 +25,7 @@ import { lacks } from '../../../test/support/require.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 import { buildkiteAgent, pinnedSums, releaseUrl } from '../buildkite/agent/agent-release.ts';
-import { type AgentProgramOptions, createAgentProgram, versionOf } from './agent-program.ts';
+import { AgentProgram, type AgentProgramOptions, versionOf } from './agent-program.ts';
 
 const never = new AbortController().signal;
 /** For what has to answer, however seldom it gets a turn. */
@@ -86,7 +86,7 @@ const wall = () => Date.now();
 
 function agentOf(config: Partial<AgentPackageConfig>, more: Partial<AgentProgramOptions> = {}) {
   const all = { version: null, from: null, sha256: null, ...config };
-  return createAgentProgram({ project: buildkiteAgent(), arch, config: all, dir, wall, ...more });
+  return new AgentProgram({ project: buildkiteAgent(), arch, config: all, dir, wall, ...more });
 }
 
 /** What lies there beside links. */
@@ -270,10 +270,10 @@ test('a manager that is killed while it fetches leaves nothing that is ever take
   });
   const config = { version: null, from: `${url}/agent.tar.gz`, sha256: null };
   const module = join(import.meta.dirname, 'agent-program.ts');
-  const script = `const { createAgentProgram } = await import(${JSON.stringify(module)});
+  const script = `const { AgentProgram } = await import(${JSON.stringify(module)});
     const project = { name: 'buildkite-agent', type: 'buildkite', pinned: '3.137.0', sum: async () => null };
     const options = { ...${JSON.stringify({ arch, config, dir })}, project, wall: () => 0 };
-    await createAgentProgram(options).ready(new AbortController().signal)`;
+    await new AgentProgram(options).ready(new AbortController().signal)`;
   const child = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' });
   await coming.promise;
   await expect.poll(() => readdirSync(dir)).not.toEqual([]);

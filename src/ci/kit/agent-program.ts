@@ -75,8 +75,6 @@ interface Program {
   readonly sha256: string;
 }
 
-export type AgentProgram = ReturnType<typeof createAgentProgram>;
-
 /** Where a program came from: `packed` is the SHA-256 of the file that `from` names, `program` its own. */
 const source = z.object({ from: z.string(), version: z.string(), packed: z.string(), program: z.string() });
 type Source = z.infer<typeof source>;
@@ -84,96 +82,139 @@ type Source = z.infer<typeof source>;
 /** ms. An unused link is removed after this, with its program. */
 const keptFor = 30 * 86_400_000;
 
-export function createAgentProgram(options: AgentProgramOptions) {
-  const { project, config, dir, patience, arch = process.arch, progress = () => {}, warn } = options;
-  const { name, type, pinned } = project;
-  const mark = hash('sha256', JSON.stringify([pinned, config])).slice(0, 12);
-  const link = join(dir, `at-${mark}`);
-  let state: AgentProgramState = { kind: config.from === 'image' ? 'image' : 'unknown' };
+export class AgentProgram {
+  readonly #options: AgentProgramOptions;
+  readonly #arch: string;
+  readonly #progress: (line: string) => void;
+  readonly #mark: string;
+  readonly #link: string;
+  #state: AgentProgramState;
+
+  constructor(options: AgentProgramOptions) {
+    this.#options = options;
+    this.#arch = this.#options.arch ?? process.arch;
+    this.#progress = this.#options.progress ?? (() => {});
+    this.#mark = hash('sha256', JSON.stringify([this.#options.project.pinned, this.#options.config])).slice(0, 12);
+    this.#link = join(this.#options.dir, `at-${this.#mark}`);
+    this.#state = { kind: this.#options.config.from === 'image' ? 'image' : 'unknown' };
+  }
+
+  /** Folder with the program once `ready` has resolved; null: the image has its own. */
+  get folder(): string | null {
+    return this.#options.config.from === 'image' ? null : this.#link;
+  }
+
+  get state(): AgentProgramState {
+    return this.#state;
+  }
+
+  /** The checked program's path; null: the image has its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
+  async ready(signal: AbortSignal): Promise<string | null> {
+    if (this.#options.config.from === 'image') return null;
+    const before = this.#state;
+    this.#state = { kind: 'preparing' };
+    try {
+      const found = await this.#install(signal);
+      await this.#lead(found);
+      await this.#prune();
+      this.#state = { kind: 'ready', ...found };
+      return found.path;
+    } catch (error) {
+      // An aborted try says nothing about the agent.
+      this.#state = signal.aborted ? before : { kind: 'failed', failure: toFailure(error) };
+      throw error;
+    }
+  }
 
   /** `version` null: any. */
-  const wanted = (): { readonly from: string; readonly version: string | null } => {
-    if (config.from !== null) return { from: config.from, version: config.version };
-    const version = config.version ?? pinned;
-    return { from: project.url(version, arch), version };
-  };
-  const failure = (why: string, more: { hint?: string; retry?: boolean; cause?: unknown } = {}): OnejobError => {
-    const { from, version } = wanted();
+  #wanted(): { readonly from: string; readonly version: string | null } {
+    if (this.#options.config.from !== null) return { from: this.#options.config.from, version: this.#options.config.version };
+    const version = this.#options.config.version ?? this.#options.project.pinned;
+    return { from: this.#options.project.url(version, this.#arch), version };
+  }
+
+  #failure(why: string, more: { hint?: string; retry?: boolean; cause?: unknown } = {}): OnejobError {
+    const { from, version } = this.#wanted();
     const what = version === null ? 'the agent' : `the agent ${version}`;
     return new OnejobError('E_AGENT_PACKAGE', `Cannot use ${what} from ${from}: ${why}.`, {
-      hint: `Check version, from and sha256 in services.<name>.agent, or name a program: agent: { from: /path/to/${name} }.`,
+      hint: `Check version, from and sha256 in services.<name>.agent, or name a program: agent: { from: /path/to/${this.#options.project.name} }.`,
       ...more,
     });
-  };
+  }
 
-  async function isWhole(folder: string, about: Source, signal: AbortSignal): Promise<boolean> {
+  async #isWhole(folder: string, about: Source, signal: AbortSignal): Promise<boolean> {
     const there = await sourceOf(folder);
     if (there === null || there.program !== about.program || there.from !== about.from) return false;
-    const found = await hashOf(join(folder, name), signal).catch(() => null);
+    const found = await hashOf(join(folder, this.#options.project.name), signal).catch(() => null);
     signal.throwIfAborted();
     return found === about.program;
   }
 
   /** The program that the link leads to, if it came from there and is unchanged. A file of this host is always read. */
-  async function findProgram(from: string, signal: AbortSignal): Promise<Program | null> {
-    const folder = await readlink(link).catch(() => null);
+  async #findProgram(from: string, signal: AbortSignal): Promise<Program | null> {
+    const folder = await readlink(this.#link).catch(() => null);
     const about = folder === null ? null : await sourceOf(folder);
     if (folder === null || about === null || about.from !== from) return null;
-    const path = join(folder, name);
-    if (await isWhole(folder, about, signal)) return { path, version: about.version, sha256: about.program };
-    warn?.('the agent on disk is damaged; fetching it again', { path });
+    const path = join(folder, this.#options.project.name);
+    if (await this.#isWhole(folder, about, signal)) return { path, version: about.version, sha256: about.program };
+    this.#options.warn?.('the agent on disk is damaged; fetching it again', { path });
     return null;
   }
 
   /** Fetches the program that config names into `part`. Returns its SHA-256, and that of the file it came in. */
-  async function fetchInto(part: string, signal: AbortSignal): Promise<{ readonly packed: string; readonly program: string }> {
-    const { from, version } = wanted();
+  async #fetchInto(part: string, signal: AbortSignal): Promise<{ readonly packed: string; readonly program: string }> {
+    const { from, version } = this.#wanted();
     const isLocal = from.startsWith('/');
-    const to = join(part, name);
+    const to = join(part, this.#options.project.name);
     const isPacked = /\.(tar\.gz|tgz)$/.test(from);
     if (isLocal && !isPacked) {
-      progress(`checking the agent at ${from}`);
-      if (!(await isReachable(from))) throw failure('its file server does not answer', { retry: true });
+      this.#progress(`checking the agent at ${from}`);
+      if (!(await isReachable(from))) throw this.#failure('its file server does not answer', { retry: true });
       // Small pieces would cost a thousand reads and half a second of garbage collection.
       const sum = await writeProgram(createReadStream(from, { highWaterMark: 2 ** 20 }), to, signal);
-      if (config.sha256 === null || config.sha256 === sum) return { packed: sum, program: sum };
-      throw failure(`its SHA-256 is ${sum}, not ${config.sha256}`);
+      if (this.#options.config.sha256 === null || this.#options.config.sha256 === sum) return { packed: sum, program: sum };
+      throw this.#failure(`its SHA-256 is ${sum}, not ${this.#options.config.sha256}`);
     }
-    const limits = patience === undefined ? {} : { patience };
-    const sha256 = config.sha256 ?? (isLocal ? null : await project.sum(from, { signal, ...limits }));
+    const limits = this.#options.patience === undefined ? {} : { patience: this.#options.patience };
+    const sha256 = this.#options.config.sha256 ?? (isLocal ? null : await this.#options.project.sum(from, { signal, ...limits }));
     // For messages, until the program reports it.
     const shown = version ?? /-(\d+\.\d+\.\d+)\.(?:tar\.gz|tgz)$/.exec(basename(from))?.[1] ?? 'of its own version';
-    const parts = { dir: `${part}-fetched`, ...limits, ...(warn !== undefined && { warn }) };
+    const parts = { dir: `${part}-fetched`, ...limits, ...(this.#options.warn !== undefined && { warn: this.#options.warn }) };
     try {
-      const file = await getPackage({ type, version: shown, from, sha256 }, parts, progress, signal);
+      const file = await getPackage(
+        { type: this.#options.project.type, version: shown, from, sha256 },
+        parts,
+        this.#progress,
+        signal,
+      );
       if (!isPacked) return { packed: file.sha256, program: await writeProgram(createReadStream(file.path), to, signal) };
-      progress(`unpacking the agent ${shown}`);
-      return { packed: file.sha256, program: await unpackProgram(file.path, name, to, signal) };
+      this.#progress(`unpacking the agent ${shown}`);
+      return { packed: file.sha256, program: await unpackProgram(file.path, this.#options.project.name, to, signal) };
     } finally {
       await removeTree(parts.dir);
     }
   }
 
   /** Checks the program in `part`, and returns its version. */
-  async function check(part: string, signal: AbortSignal): Promise<string> {
-    const { version } = wanted();
-    const path = join(part, name);
-    const problem = await programProblem(path, arch);
-    if (problem !== null) throw failure(problem);
-    const said = await versionOf(path, patience ?? 20_000, signal).catch((error: unknown) => {
+  async #check(part: string, signal: AbortSignal): Promise<string> {
+    const { version } = this.#wanted();
+    const path = join(part, this.#options.project.name);
+    const problem = await programProblem(path, this.#arch);
+    if (problem !== null) throw this.#failure(problem);
+    const said = await versionOf(path, this.#options.patience ?? 20_000, signal).catch((error: unknown) => {
       signal.throwIfAborted();
-      throw failure(reasonOf(error), { cause: error });
+      throw this.#failure(reasonOf(error), { cause: error });
     });
     if (version === null || version === said) return said;
-    throw failure(`it reports version ${said}`, { hint: `Write version: ${said}, or set from to the right file.` });
+    throw this.#failure(`it reports version ${said}`, { hint: `Write version: ${said}, or set from to the right file.` });
   }
 
   /** Gives the folder `part` its name. An equal folder may exist already, and stays. */
-  async function keep(part: string, about: Source, signal: AbortSignal): Promise<Program> {
+  async #keep(part: string, about: Source, signal: AbortSignal): Promise<Program> {
     await writeFile(join(part, 'source.json'), JSON.stringify(about), { flush: true });
-    const final = join(dir, `${name}-${about.version}-${about.packed.slice(0, 12)}`);
-    const kept = { path: join(final, name), version: about.version, sha256: about.program };
-    if (await isWhole(final, about, signal)) return kept;
+    const final = join(this.#options.dir, `${this.#options.project.name}-${about.version}-${about.packed.slice(0, 12)}`);
+    const kept = { path: join(final, this.#options.project.name), version: about.version, sha256: about.program };
+    if (await this.#isWhole(final, about, signal)) return kept;
     await rename(part, final).catch(async (error: unknown) => {
       if (!['ENOTEMPTY', 'EEXIST'].includes(codeOf(error))) throw error;
       // The existing folder is damaged or of another origin. Sandboxes keep what they have mounted.
@@ -183,77 +224,54 @@ export function createAgentProgram(options: AgentProgramOptions) {
     return kept;
   }
 
-  async function install(signal: AbortSignal): Promise<Program> {
-    const { from } = wanted();
-    const there = from.startsWith('/') ? null : await findProgram(from, signal);
+  async #install(signal: AbortSignal): Promise<Program> {
+    const { from } = this.#wanted();
+    const there = from.startsWith('/') ? null : await this.#findProgram(from, signal);
     if (there !== null) return there;
-    await mkdir(dir, { recursive: true, mode: 0o700 });
+    await mkdir(this.#options.dir, { recursive: true, mode: 0o700 });
     // Only the manager that leads is here: other processes were killed while they worked in theirs.
-    const left = (await readdir(dir)).filter((one) => one.startsWith('part-') && !one.startsWith(`part-${process.pid}-`));
-    for (const one of left) await removeTree(join(dir, one));
-    const part = join(dir, `part-${process.pid}-${randomBytes(6).toString('hex')}`);
+    const left = (await readdir(this.#options.dir)).filter(
+      (one) => one.startsWith('part-') && !one.startsWith(`part-${process.pid}-`),
+    );
+    for (const one of left) await removeTree(join(this.#options.dir, one));
+    const part = join(this.#options.dir, `part-${process.pid}-${randomBytes(6).toString('hex')}`);
     try {
       await mkdir(part, { mode: 0o755 });
-      const sums = await fetchInto(part, signal);
-      return await keep(part, { from, version: await check(part, signal), ...sums }, signal);
+      const sums = await this.#fetchInto(part, signal);
+      return await this.#keep(part, { from, version: await this.#check(part, signal), ...sums }, signal);
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof OnejobError) throw error;
       // A system error, such as a full disk, may pass; an invalid file stays invalid.
-      throw failure(reasonOf(error), { retry: codeOf(error) !== '', cause: error });
+      throw this.#failure(reasonOf(error), { retry: codeOf(error) !== '', cause: error });
     } finally {
       await removeTree(part);
     }
   }
 
   /** Makes sandboxes use this program from now on. */
-  async function lead({ path }: Program): Promise<void> {
-    const next = join(dir, `next-${mark}.${process.pid}`);
+  async #lead({ path }: Program): Promise<void> {
+    const next = join(this.#options.dir, `next-${this.#mark}.${process.pid}`);
     await rm(next, { force: true });
     await symlink(dirname(path), next);
-    const now = options.wall() / 1000;
+    const now = this.#options.wall() / 1000;
     await lutimes(next, now, now);
-    await rename(next, link);
+    await rename(next, this.#link);
   }
 
   /** Removes programs without a link, and old links. Sandboxes keep what they have mounted. */
-  async function prune(): Promise<void> {
-    const names = await readdir(dir);
+  async #prune(): Promise<void> {
+    const names = await readdir(this.#options.dir);
     const used = new Set<string>();
-    for (const path of names.filter((one) => one.startsWith('at-')).map((one) => join(dir, one))) {
+    for (const path of names.filter((one) => one.startsWith('at-')).map((one) => join(this.#options.dir, one))) {
       const seen = await lstat(path).catch(() => null);
       if (seen === null || !seen.isSymbolicLink()) continue;
-      if (options.wall() - seen.mtimeMs > keptFor) await rm(path, { force: true });
+      if (this.#options.wall() - seen.mtimeMs > keptFor) await rm(path, { force: true });
       else used.add(basename(await readlink(path)));
     }
-    const programs = names.filter((one) => one.startsWith(`${name}-`) && /-[0-9a-f]{12}$/.test(one));
-    for (const one of programs) if (!used.has(one)) await removeTree(join(dir, one));
+    const programs = names.filter((one) => one.startsWith(`${this.#options.project.name}-`) && /-[0-9a-f]{12}$/.test(one));
+    for (const one of programs) if (!used.has(one)) await removeTree(join(this.#options.dir, one));
   }
-
-  return {
-    /** Folder with the program once `ready` has resolved; null: the image has its own. */
-    folder: config.from === 'image' ? null : link,
-    get state(): AgentProgramState {
-      return state;
-    },
-    /** The checked program's path; null: the image has its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
-    async ready(signal: AbortSignal): Promise<string | null> {
-      if (config.from === 'image') return null;
-      const before = state;
-      state = { kind: 'preparing' };
-      try {
-        const found = await install(signal);
-        await lead(found);
-        await prune();
-        state = { kind: 'ready', ...found };
-        return found.path;
-      } catch (error) {
-        // An aborted try says nothing about the agent.
-        state = signal.aborted ? before : { kind: 'failed', failure: toFailure(error) };
-        throw error;
-      }
-    },
-  };
 }
 
 /** The program of a service with this name. */
@@ -263,7 +281,7 @@ export function openAgentProgram(
   config: AgentPackageConfig,
   { store, clock, log }: Pick<OpenParts, 'store' | 'clock' | 'log'>,
 ): AgentProgram {
-  return createAgentProgram({
+  return new AgentProgram({
     project,
     config,
     dir: subdirectory(store.dir, 'tools'),

@@ -11,12 +11,19 @@ import { attempt } from '../../base/errors.ts';
 import { syncFolder } from '../../system/files.ts';
 import { jsonOf } from '../../system/json.ts';
 
+export interface JobFiles<T> {
+  /** It is on disk when this resolves, in the place of what was there. @throws Error of the file system */
+  keep(id: string, what: T): Promise<void>;
+  forget(id: string): void;
+  /** Those of earlier managers. A damaged file is left alone. */
+  all(): T[];
+}
+
 /** `dir`: of one service alone; made with the first job. Ids are letters, digits and `-`. */
-export function createJobFiles<T>(dir: string, schema: z.ZodType<T>) {
+export function createJobFiles<T>(dir: string, schema: z.ZodType<T>): JobFiles<T> {
   const fileOf = (id: string) => join(dir, `${id}.json`);
   return {
-    /** It is on disk when this resolves, in the place of what was there. @throws Error of the file system */
-    async keep(id: string, what: T): Promise<void> {
+    async keep(id, what) {
       const made = mkdirSync(dir, { recursive: true, mode: 0o700 });
       if (made !== undefined) syncFolder(dirname(dir));
       const part = `${fileOf(id)}.new`;
@@ -26,9 +33,8 @@ export function createJobFiles<T>(dir: string, schema: z.ZodType<T>) {
       await rename(part, fileOf(id));
       syncFolder(dir);
     },
-    forget: (id: string): void => rmSync(fileOf(id), { force: true }),
-    /** Those of earlier managers. A damaged file is left alone. */
-    all(): T[] {
+    forget: (id) => rmSync(fileOf(id), { force: true }),
+    all() {
       const names = attempt(() => readdirSync(dir)) ?? [];
       // Nothing was done yet about a job whose file is not complete.
       for (const name of names) if (name.endsWith('.new')) rmSync(join(dir, name), { force: true });

@@ -4,7 +4,7 @@ import type { ErrorCode, Failure } from '../../base/errors.ts';
 import type { FailedIn, Outcome } from '../../core/job-end.ts';
 import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
 import type { ServiceJob } from '../../ports/service-job.ts';
-import { createRowWriter, type RowWriterParts } from './row-writer.ts';
+import { RowWriter, type RowWriterParts } from './row-writer.ts';
 
 /**
  * How a job ended: in a word for people, and what that means; null: unknown. `failedIn`: where, if it failed; left out: in its script,
@@ -48,71 +48,84 @@ export const jobsOwnFailure = (failure: Failure | null): Failure | null =>
 /** What a service says of a job, without secrets. */
 export type JobAbout = Pick<ServiceJob, 'id' | 'title' | 'definition' | 'build' | 'repository' | 'branch' | 'reason' | 'link'>;
 
-export type LateRows<J> = ReturnType<typeof createLateRows<J>>;
-
 /** `service`: its name in the config. `about`: of a job as the service gave it. */
-export function createLateRows<J>(service: string, parts: RowWriterParts, about: (job: J) => JobAbout) {
-  const { store, clock } = parts;
-  const writer = createRowWriter(service, parts);
-  const { get: find, save } = writer;
+export class LateRows<J> {
+  readonly #service: string;
+  readonly #parts: RowWriterParts;
+  readonly #about: (job: J) => JobAbout;
+  readonly #writer: RowWriter;
 
-  return {
-    /** An agent has it, or had it. `since`: wall clock, ms. */
-    runs(id: JobId, agent: AgentId, since = clock.wall()): void {
-      const before = find(id);
-      if (before === null || (before.state === 'done' && before.result !== null)) return;
-      save({
-        ...before,
-        agent,
-        state: 'running',
-        result: null,
-        outcome: null,
-        failedIn: null,
-        startedAt: before.startedAt ?? since,
-        endedAt: null,
-      });
-    },
-    /** Writes a sentence about a job of this host. */
-    note(job: JobId, text: string): void {
-      const before = find(job);
-      if (before !== null) save({ ...before, note: text.slice(0, longestNote) });
-    },
-    /** Reserved for a pool, and no agent has it yet. */
-    reserved(job: J, pool: string): void {
-      const facts = about(job);
-      const before = find(facts.id);
-      save({
-        service,
-        pool,
-        agent: null,
-        ...facts,
-        demands: [],
-        state: 'assigned',
-        result: null,
-        outcome: null,
-        failedIn: null,
-        note: before?.note ?? null,
-        queuedAt: before?.queuedAt ?? clock.wall(),
-        startedAt: before?.startedAt ?? null,
-        endedAt: null,
-      });
-    },
-    /** This host has it no more. `end`: how it ended; null: it went back to its queue. */
-    left(id: JobId, end: JobEnd | null): void {
-      const before = find(id);
-      if (before === null || before.state === 'done') return;
-      const agent = before.startedAt === null ? null : before.agent;
-      const { word: result = null, outcome = null, failedIn = 'script' } = end ?? {};
-      const note = end?.note ?? before.note;
-      save({ ...before, agent, state: 'done', result, outcome, failedIn, note, endedAt: clock.wall() });
-    },
-    /** Those that are not over, also those of earlier managers. */
-    unended(): readonly ServiceJob[] {
-      const written = store.serviceJobs.list(mostUnended).filter((row) => row.service === service && !writer.unwritten.has(row.id));
-      return [...written, ...writer.unwritten.values()].filter(({ state }) => state !== 'done');
-    },
-    list: (): readonly ServiceJob[] => [...writer.open.values()],
-  };
+  constructor(service: string, parts: RowWriterParts, about: (job: J) => JobAbout) {
+    this.#service = service;
+    this.#parts = parts;
+    this.#about = about;
+    this.#writer = new RowWriter(this.#service, this.#parts);
+  }
+
+  /** An agent has it, or had it. `since`: wall clock, ms. */
+  runs(id: JobId, agent: AgentId, since = this.#parts.clock.wall()): void {
+    const before = this.#writer.get(id);
+    if (before === null || (before.state === 'done' && before.result !== null)) return;
+    this.#writer.save({
+      ...before,
+      agent,
+      state: 'running',
+      result: null,
+      outcome: null,
+      failedIn: null,
+      startedAt: before.startedAt ?? since,
+      endedAt: null,
+    });
+  }
+
+  /** Writes a sentence about a job of this host. */
+  note(job: JobId, text: string): void {
+    const before = this.#writer.get(job);
+    if (before !== null) this.#writer.save({ ...before, note: text.slice(0, longestNote) });
+  }
+
+  /** Reserved for a pool, and no agent has it yet. */
+  reserved(job: J, pool: string): void {
+    const facts = this.#about(job);
+    const before = this.#writer.get(facts.id);
+    this.#writer.save({
+      service: this.#service,
+      pool,
+      agent: null,
+      ...facts,
+      demands: [],
+      state: 'assigned',
+      result: null,
+      outcome: null,
+      failedIn: null,
+      note: before?.note ?? null,
+      queuedAt: before?.queuedAt ?? this.#parts.clock.wall(),
+      startedAt: before?.startedAt ?? null,
+      endedAt: null,
+    });
+  }
+
+  /** This host has it no more. `end`: how it ended; null: it went back to its queue. */
+  left(id: JobId, end: JobEnd | null): void {
+    const before = this.#writer.get(id);
+    if (before === null || before.state === 'done') return;
+    const agent = before.startedAt === null ? null : before.agent;
+    const { word: result = null, outcome = null, failedIn = 'script' } = end ?? {};
+    const note = end?.note ?? before.note;
+    this.#writer.save({ ...before, agent, state: 'done', result, outcome, failedIn, note, endedAt: this.#parts.clock.wall() });
+  }
+
+  /** Those that are not over, also those of earlier managers. */
+  unended(): readonly ServiceJob[] {
+    const written = this.#parts.store.serviceJobs
+      .list(mostUnended)
+      .filter((row) => row.service === this.#service && !this.#writer.unwritten.has(row.id));
+    return [...written, ...this.#writer.unwritten.values()].filter(({ state }) => state !== 'done');
+  }
+
+  list(): readonly ServiceJob[] {
+    return [...this.#writer.open.values()];
+  }
 }
 
 /** Characters of a note that are kept. */

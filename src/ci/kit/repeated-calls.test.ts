@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { z } from 'zod';
 import { handClock } from '../../../test/kit/core.ts';
-import { createRest } from './rest.ts';
+import { Rest } from './rest.ts';
 
 const never = new AbortController().signal;
 const hints = { credential: '', denied: '', answer: '' };
@@ -17,7 +17,7 @@ it('an answer that did not change is still known when many others arrive meanwhi
     }
     return Response.json([1], { headers: { ETag: `"${String(input)}"` } });
   };
-  const rest = createRest({
+  const rest = new Rest({
     base: 'https://x.test',
     clock: handClock(),
     fetch: fetchHere,
@@ -42,7 +42,7 @@ it('an answer that is asked for all the time is not the first to be forgotten', 
     if (String(input).endsWith('/runners')) full += 1;
     return Response.json([1], { headers: { ETag: '"x"' } });
   };
-  const rest = createRest({
+  const rest = new Rest({
     base: 'https://x.test',
     clock: handClock(),
     fetch: fetchHere,

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { failureOf, inTurn, json, page, patient, type Reply, serve } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { createRest, type RestCall } from './rest.ts';
+import { Rest, type RestCall } from './rest.ts';
 
 const secret = 's3cret-of-this-test';
 const hints = { credential: 'a credential', denied: 'a right', answer: 'look there' };
@@ -14,7 +14,7 @@ const things = z.object({ names: z.string().array() });
 async function rest(reply: Reply, more: { clock?: typeof systemClock; timeout?: number; token?: () => string } = {}) {
   const server = await serve(reply);
   const { clock = systemClock, timeout = 20_000, token = () => secret } = more;
-  const made = createRest({
+  const made = new Rest({
     base: server.url,
     version: '1.2.3',
     clock,
@@ -23,7 +23,7 @@ async function rest(reply: Reply, more: { clock?: typeof systemClock; timeout?: 
     hints,
     authorization: async () => `token ${token()}`,
   });
-  return { ...made, server, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
+  return Object.assign(made, { server, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() });
 }
 
 it('sends the credential and its version, and reads what the schema says', async () => {

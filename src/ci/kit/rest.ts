@@ -3,10 +3,10 @@
  * only. A call that may have been carried out is not repeated. Only JSON says that something is absent: a proxy may answer with any page.
  */
 import type { z } from 'zod';
-import { type ErrorCode, OnejobError } from '../../base/errors.ts';
-import { type Answer, brief, type ExchangeParts, NoAnswer, type Outgoing, exchange as over, shown } from '../../http/exchange.ts';
-import { createThrottle } from '../../http/throttle.ts';
-import { jsonOf } from '../../system/json.ts';
+import { OnejobError } from '../../base/errors.ts';
+import { createSend, invalidPart, jsonIn, mediaType, type Send } from '../../http/api.ts';
+import { type Answer, brief, type ExchangeParts, exchange, NoAnswer, type Outgoing, shown } from '../../http/exchange.ts';
+import { createThrottle, type Throttle } from '../../http/throttle.ts';
 
 export interface RestParts extends Pick<ExchangeParts, 'clock' | 'fetch'> {
   /** Of the API, without a slash at its end. */
@@ -60,8 +60,6 @@ export interface Answered {
   readonly why: string;
 }
 
-export type Rest = ReturnType<typeof createRest>;
-
 /** Bytes of an answer. */
 const most = 8 * 1024 * 1024;
 /** How many answers of repeated calls are remembered. */
@@ -69,120 +67,146 @@ const remembered = 64;
 /** ms until a refused credential is sent again. */
 const refusedFor = 600_000;
 
+/** Which hint an error has, and whether another try may help. */
+const kinds = {
+  E_CI_CREDENTIAL: ['credential', false],
+  E_CI_DENIED: ['denied', false],
+  E_CI_UNREACHABLE: [null, true],
+  E_CI_ANSWER: ['answer', true],
+} as const;
+
 /** Every call throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET. */
-export function createRest(parts: RestParts) {
-  const { base, clock, fetch, version, hints, timeout = 30_000, accept = 'application/json' } = parts;
-  const place = shown(base);
-  const throttle = createThrottle(clock, place);
+export class Rest {
+  readonly #parts: RestParts;
+  readonly #timeout: number;
+  readonly #throttle: Throttle;
+  readonly #over: Send<RestCall>;
   /** Answers of repeated calls, by address. */
-  const kept = new Map<string, { readonly tag: string; readonly answered: Answered }>();
-  let refused: { readonly header: string; readonly error: OnejobError; readonly until: number } | null = null;
+  readonly #kept = new Map<string, { readonly tag: string; readonly answered: Answered }>();
+  #refused: { readonly header: string; readonly error: OnejobError; readonly until: number } | null = null;
 
-  const errorFor = (what: Pick<RestCall, 'doing'>, code: ErrorCode, why: string, hint: string, retry: boolean): OnejobError => {
-    const message = `Cannot ${what.doing}: ${place} ${why}`;
-    return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });
-  };
+  constructor(parts: RestParts) {
+    this.#parts = parts;
+    const { base, clock, fetch, version, timeout = 30_000 } = parts;
+    this.#timeout = timeout;
+    this.#throttle = createThrottle(clock, shown(base));
+    this.#over = createSend({ clock, fetch, timeout, most, version }, (reason, { doing }, { url }) =>
+      noAnswer(reason, doing, url, most),
+    );
+  }
 
-  const urlOf = ({ path, query }: RestCall): string => {
-    const asked = new URLSearchParams(query).toString();
-    return `${base}${path}${asked === '' ? '' : `?${asked}`}`;
-  };
-
-  /** Sends one request, signed in. */
-  const send = (call: RestCall, header: string | null, tag: string | undefined, signal: AbortSignal): Promise<Answer> => {
-    const url = urlOf(call);
-    const headers = {
-      ...(header !== null && { Authorization: header }),
-      Accept: call.proto === undefined ? accept : 'application/proto',
-      'User-Agent': `onejob/${version}`,
-      ...parts.headers,
-      ...call.headers,
-      ...call.signedBy,
-      ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
-      ...(tag !== undefined && { 'If-None-Match': tag }),
-      ...(call.text !== undefined && { 'Content-Type': 'text/plain' }),
-      ...(call.proto !== undefined && { 'Content-Type': 'application/proto' }),
-    };
-    const own = call.body === undefined ? (call.proto ?? call.text) : JSON.stringify(call.body);
-    const body = own === undefined ? {} : { body: own };
-    return exchange({ method: call.method, url, headers, doing: call.doing, ...body }, { clock, fetch, timeout, most }, signal);
-  };
-
-  async function ask(call: RestCall, signal: AbortSignal): Promise<Answered> {
-    const deadline = clock.now() + timeout;
+  async ask(call: RestCall, signal: AbortSignal): Promise<Answered> {
+    const deadline = this.#parts.clock.now() + this.#timeout;
     for (let refusals = 0; ; ) {
-      await throttle.ready(call.doing, deadline, signal);
-      const header = call.signedBy === undefined ? await parts.authorization(signal) : null;
-      if (refused !== null && refused.header === header && clock.now() < refused.until) throw refused.error;
-      const before = call.isRepeated === true ? kept.get(urlOf(call)) : undefined;
-      const answer = await send(call, header, before?.tag, signal);
+      await this.#throttle.ready(call.doing, deadline, signal);
+      const header = call.signedBy === undefined ? await this.#parts.authorization(signal) : null;
+      if (this.#refused !== null && this.#refused.header === header && this.#parts.clock.now() < this.#refused.until)
+        throw this.#refused.error;
+      const before = call.isRepeated === true ? this.#kept.get(this.#urlOf(call)) : undefined;
+      const answer = await this.#send(call, header, before?.tag, signal);
       const found = judge(answer, [...(header ?? '').split(' ').slice(1), ...Object.values(call.signedBy ?? {})]);
       const { status, why } = found;
       const isThrottled = throttles(answer);
-      throttle.heard(isThrottled ? { ...answer, status: 429 } : answer, why);
+      this.#throttle.heard(isThrottled ? { ...answer, status: 429 } : answer, why);
       if (isThrottled) {
         // After a 503, a call that changes something may have been carried out.
         if (status !== 503 || call.method === 'GET') continue;
-        throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
+        throw this.#error(call, 'E_CI_UNREACHABLE', `answered ${why}`);
       }
       if (call.refusesWith500 === true && status === 500 && found.body !== undefined) return found;
       const isAnswer = found.ok || ((status === 401 || status === 403) && found.body !== undefined);
       if (call.onlyStatus === true && isAnswer) return found;
       if (status === 401) {
         refusals += 1;
-        if (header !== null && (await parts.again?.(header, refusals, answer.headers, signal)) === true) continue;
-        const error = errorFor(call, 'E_CI_CREDENTIAL', `refuses the credential (${why})`, hints.credential, false);
-        if (header !== null) refused = { header, error, until: clock.now() + refusedFor };
+        if (header !== null && (await this.#parts.again?.(header, refusals, answer.headers, signal)) === true) continue;
+        const error = this.#error(call, 'E_CI_CREDENTIAL', `refuses the credential (${why})`);
+        if (header !== null) this.#refused = { header, error, until: this.#parts.clock.now() + refusedFor };
         throw error;
       }
-      if (header !== null && status < 500) refused = null;
-      if (status === 403) throw errorFor(call, 'E_CI_DENIED', `does not allow it (${why})`, hints.denied, false);
-      if (status === 407 || status >= 500) throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
+      if (header !== null && status < 500) this.#refused = null;
+      if (status === 403) throw this.#error(call, 'E_CI_DENIED', `does not allow it (${why})`);
+      if (status === 407 || status >= 500) throw this.#error(call, 'E_CI_UNREACHABLE', `answered ${why}`);
       if (before !== undefined && status === 304) {
-        keep(urlOf(call), before.tag, before.answered);
+        this.#keep(this.#urlOf(call), before.tag, before.answered);
         return before.answered;
       }
-      if (found.isStrange) throw errorFor(call, 'E_CI_ANSWER', `answered ${why}`, hints.answer, true);
+      if (found.isStrange) throw this.#error(call, 'E_CI_ANSWER', `answered ${why}`);
       const tag = found.headers.get('ETag');
-      if (call.isRepeated === true && found.ok && tag !== null) keep(urlOf(call), tag, found);
+      if (call.isRepeated === true && found.ok && tag !== null) this.#keep(this.#urlOf(call), tag, found);
       return found;
     }
   }
 
-  function keep(url: string, tag: string, answered: Answered): void {
-    kept.delete(url);
-    kept.set(url, { tag, answered });
-    for (const old of [...kept.keys()].slice(0, -remembered)) kept.delete(old);
+  /** The error of an answer that the caller did not expect. */
+  unexpected(call: RestCall, { why }: Answered) {
+    return this.#error(call, 'E_CI_ANSWER', `answered ${why}`);
   }
 
-  const bodyAs = <T extends z.ZodType>(schema: T, call: RestCall, answered: Answered): z.output<T> => {
-    if (!answered.ok) throw errorFor(call, 'E_CI_ANSWER', `answered ${answered.why}`, hints.answer, true);
+  /** The body of an answer that has to be a success. @throws the error of `unexpected` */
+  expected<T extends z.ZodType>(schema: T, call: RestCall, answered: Answered): z.output<T> {
+    const found = schema.safeParse(answered.body);
+    if (!answered.ok || !found.success) throw this.unexpected(call, answered);
+    return found.data;
+  }
+
+  async read<T extends z.ZodType>(schema: T, call: Omit<RestCall, 'method'>, signal: AbortSignal): Promise<z.output<T>> {
+    const get = { method: 'GET', ...call } as const;
+    return this.#bodyAs(schema, get, await this.ask(get, signal));
+  }
+
+  /** As `read`, but returns null when the service answers 404. */
+  async find<T extends z.ZodType>(schema: T, call: Omit<RestCall, 'method'>, signal: AbortSignal): Promise<z.output<T> | null> {
+    const get = { method: 'GET', ...call } as const;
+    const answered = await this.ask(get, signal);
+    return answered.status === 404 ? null : this.#bodyAs(schema, get, answered);
+  }
+
+  /** Sends once, and reads the answer. */
+  async send<T extends z.ZodType>(schema: T, call: RestCall, signal: AbortSignal): Promise<z.output<T>> {
+    return this.#bodyAs(schema, call, await this.ask(call, signal));
+  }
+
+  #error({ doing }: RestCall, code: keyof typeof kinds, why: string): OnejobError {
+    const message = `Cannot ${doing}: ${shown(this.#parts.base)} ${why}`;
+    const [hint, retry] = kinds[code];
+    const options = { hint: hint === null ? 'onejob tries again.' : this.#parts.hints[hint], retry };
+    return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, options);
+  }
+
+  #urlOf({ path, query }: RestCall): string {
+    const asked = new URLSearchParams(query).toString();
+    return `${this.#parts.base}${path}${asked === '' ? '' : `?${asked}`}`;
+  }
+
+  /** Sends one request, signed in. */
+  #send(call: RestCall, header: string | null, tag: string | undefined, signal: AbortSignal): Promise<Answer> {
+    const { method, body: json, proto, text } = call;
+    const headers = {
+      ...(header !== null && { Authorization: header }),
+      Accept: proto === undefined ? (this.#parts.accept ?? 'application/json') : 'application/proto',
+      ...this.#parts.headers,
+      ...call.headers,
+      ...call.signedBy,
+      ...(tag !== undefined && { 'If-None-Match': tag }),
+      ...(text !== undefined && { 'Content-Type': 'text/plain' }),
+      ...(proto !== undefined && { 'Content-Type': 'application/proto' }),
+    };
+    return this.#over({ method, url: this.#urlOf(call), headers, json, body: proto ?? text }, call, signal);
+  }
+
+  #keep(url: string, tag: string, answered: Answered): void {
+    this.#kept.delete(url);
+    this.#kept.set(url, { tag, answered });
+    for (const old of [...this.#kept.keys()].slice(0, -remembered)) this.#kept.delete(old);
+  }
+
+  #bodyAs<T extends z.ZodType>(schema: T, call: RestCall, answered: Answered): z.output<T> {
+    if (!answered.ok) throw this.#error(call, 'E_CI_ANSWER', `answered ${answered.why}`);
     const found = schema.safeParse(answered.body);
     if (found.success) return found.data;
-    const issue = found.error.issues[0];
-    const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
-    throw errorFor(call, 'E_CI_ANSWER', `sent an unexpected response: ${where} is invalid`, hints.answer, true);
-  };
-
-  return {
-    ask,
-    /** The error of an answer that the caller did not expect. */
-    unexpected: (call: RestCall, { why }: Answered) => errorFor(call, 'E_CI_ANSWER', `answered ${why}`, hints.answer, true),
-    async read<T extends z.ZodType>(schema: T, call: Omit<RestCall, 'method'>, signal: AbortSignal): Promise<z.output<T>> {
-      const get = { method: 'GET', ...call } as const;
-      return bodyAs(schema, get, await ask(get, signal));
-    },
-    /** As `read`, but returns null when the service answers 404. */
-    async find<T extends z.ZodType>(schema: T, call: Omit<RestCall, 'method'>, signal: AbortSignal): Promise<z.output<T> | null> {
-      const get = { method: 'GET', ...call } as const;
-      const answered = await ask(get, signal);
-      return answered.status === 404 ? null : bodyAs(schema, get, answered);
-    },
-    /** Sends once, and reads the answer. */
-    async send<T extends z.ZodType>(schema: T, call: RestCall, signal: AbortSignal): Promise<z.output<T>> {
-      return bodyAs(schema, call, await ask(call, signal));
-    },
-  };
+    const why = `sent an unexpected response: ${invalidPart(found.error, 'its response')} is invalid`;
+    throw this.#error(call, 'E_CI_ANSWER', why);
+  }
 }
 
 /** GitHub also says 403 when it limits calls: with a `Retry-After`, with no calls left, or only in words (docs, rate limits). */
@@ -193,12 +217,11 @@ function throttles({ status, headers, text }: Answer): boolean {
 }
 
 /** `secrets`: removed from every text of the service. */
-function judge({ status, headers, text, bytes }: Answer, secrets: readonly string[]): Answered & { readonly isStrange: boolean } {
-  const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
-  const body = isJson ? jsonOf(text) : undefined;
+function judge(answer: Answer, secrets: readonly string[]): Answered & { readonly isStrange: boolean } {
+  const { status, headers, text, bytes } = answer;
+  const body = jsonIn(answer);
   const ok = status >= 200 && status < 300;
-  const type = headers.get('Content-Type')?.split(';')[0]?.trim() ?? '';
-  const unread = body === undefined && text !== '' ? ` with ${type === 'text/html' ? 'a page' : type || 'an unknown body'}` : '';
+  const unread = body === undefined && text !== '' ? ` with ${mediaType(answer, 'an unknown body')}` : '';
   const words = secrets.reduce((said, secret) => (secret === '' ? said : said.replaceAll(secret, '[token]')), wordsOf(body));
   // GitHub names the permission that a call needs.
   const needs = status === 403 ? (headers.get('X-Accepted-GitHub-Permissions') ?? '') : '';
@@ -219,19 +242,23 @@ function wordsOf(body: unknown): string {
 export type RestRequest = Outgoing & { readonly url: string; readonly doing: string };
 
 /** @throws OnejobError E_CI_UNREACHABLE without a whole answer, E_CI_ANSWER when it is too large; the reason of `signal` */
-export async function exchange({ doing, ...request }: RestRequest, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
+export async function sendOnce({ doing, ...request }: RestRequest, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
   try {
-    return await over(request, parts, signal);
+    return await exchange(request, parts, signal);
   } catch (error) {
-    if (!(error instanceof NoAnswer)) throw error;
-    const { why, code, hint } = error.about;
-    const place = shown(request.url);
-    if (error.isTooLarge) {
-      const message = `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`;
-      throw new OnejobError('E_CI_ANSWER', message, { hint, retry: true });
-    }
-    // The action comes last: "cannot find pool" would read as a wrong name.
-    const message = `The service cannot be reached at ${place}: ${why}${code === '' ? '' : ` (${code})`}, so onejob cannot ${doing} now.`;
-    throw new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
+    throw error instanceof NoAnswer ? noAnswer(error, doing, request.url, parts.most) : error;
   }
+}
+
+/** The error of a call of `url` that got no whole answer. `most`: bytes that an answer may have. */
+export function noAnswer({ about, isTooLarge }: NoAnswer, doing: string, url: string | URL, most: number): OnejobError {
+  const { why, code, hint } = about;
+  const place = shown(String(url));
+  if (isTooLarge) {
+    const message = `Cannot ${doing}: ${place} sent more than ${most / 1024 / 1024} MiB.`;
+    return new OnejobError('E_CI_ANSWER', message, { hint, retry: true });
+  }
+  // The action comes last: "cannot find pool" would read as a wrong name.
+  const message = `The service cannot be reached at ${place}: ${why}${code === '' ? '' : ` (${code})`}, so onejob cannot ${doing} now.`;
+  return new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
 }

@@ -14,38 +14,45 @@ export interface RowWriterParts {
   readonly log: Pick<Log, 'info' | 'warn'>;
 }
 
-export function createRowWriter(service: string, { store, clock, log }: RowWriterParts) {
+export class RowWriter {
+  readonly #service: string;
+  readonly #parts: RowWriterParts;
   /** Rows of jobs that are not over, as they were saved last. */
-  const open = new Map<JobId, ServiceJob>();
+  readonly open = new Map<JobId, ServiceJob>();
   /** Rows that the store has not taken yet. */
-  const unwritten = new Map<JobId, ServiceJob>();
-  let isRefused = false;
+  readonly unwritten = new Map<JobId, ServiceJob>();
+  #isRefused = false;
 
-  return {
-    open: open as ReadonlyMap<JobId, ServiceJob>,
-    unwritten: unwritten as ReadonlyMap<JobId, ServiceJob>,
-    get: (id: JobId): ServiceJob | null => open.get(id) ?? unwritten.get(id) ?? store.serviceJobs.get(id),
-    /** Never throws. */
-    save(row: ServiceJob): void {
-      if (JSON.stringify(row) === JSON.stringify(open.get(row.id)) && unwritten.size === 0) return;
-      if (row.state === 'done') open.delete(row.id);
-      else open.set(row.id, row);
-      unwritten.set(row.id, row);
-      const wasRefused = isRefused;
-      try {
-        store.transaction({ durable: false }, () => {
-          for (const one of unwritten.values()) {
-            store.serviceJobs.save(one, clock.wall());
-            serviceJobEnded(store, one, clock.wall());
-          }
-        });
-        unwritten.clear();
-        isRefused = false;
-        if (wasRefused) log.info('job records can be written again', { service });
-      } catch (error) {
-        isRefused = true;
-        if (!wasRefused) log.warn('failed to write job records', { service, reason: toFailure(error).message });
-      }
-    },
-  };
+  constructor(service: string, parts: RowWriterParts) {
+    this.#service = service;
+    this.#parts = parts;
+  }
+
+  get(id: JobId): ServiceJob | null {
+    return this.open.get(id) ?? this.unwritten.get(id) ?? this.#parts.store.serviceJobs.get(id);
+  }
+
+  /** Never throws. */
+  save(row: ServiceJob): void {
+    if (JSON.stringify(row) === JSON.stringify(this.open.get(row.id)) && this.unwritten.size === 0) return;
+    if (row.state === 'done') this.open.delete(row.id);
+    else this.open.set(row.id, row);
+    this.unwritten.set(row.id, row);
+    const wasRefused = this.#isRefused;
+    try {
+      this.#parts.store.transaction({ durable: false }, () => {
+        for (const one of this.unwritten.values()) {
+          this.#parts.store.serviceJobs.save(one, this.#parts.clock.wall());
+          serviceJobEnded(this.#parts.store, one, this.#parts.clock.wall());
+        }
+      });
+      this.unwritten.clear();
+      this.#isRefused = false;
+      if (wasRefused) this.#parts.log.info('job records can be written again', { service: this.#service });
+    } catch (error) {
+      this.#isRefused = true;
+      if (!wasRefused)
+        this.#parts.log.warn('failed to write job records', { service: this.#service, reason: toFailure(error).message });
+    }
+  }
 }

@@ -9,22 +9,32 @@ import type { Log } from '../../base/log.ts';
 import type { Config, PoolConfig } from '../../config/config.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
-import type { CiEvent, CiService, SlotOffer } from '../../ports/ci-service.ts';
+import type {
+  AgentContext,
+  CiEvent,
+  CiService,
+  EndedContext,
+  EndingAgent,
+  JobSource,
+  Registration,
+  SlotOffer,
+} from '../../ports/ci-service.ts';
+import type { Recipe } from '../../ports/runtime.ts';
 import { describeSecret, readSecret } from '../../schema/secret-reference.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { subdirectory } from '../../store/directory.ts';
-import { createFilter, type Filter } from '../filter/filter.ts';
-import { createLeft, type Left } from '../filter/left.ts';
+import { type Filter, FilterProcess } from '../filter/filter.ts';
+import { OneTimeFiles } from '../filter/one-time-files.ts';
 import type { Sealed } from '../filter/seal.ts';
 import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
-import { createLateRows } from '../kit/job-rows.ts';
+import { LateRows } from '../kit/job-rows.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
 import { jobGone, jobUndecided, whenCommitted } from '../kit/late-bound.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
-import { createLateJobs, type Held, type JobsParts, jobIdOf, openJobFiles } from './jobs.ts';
+import { type JobsParts, jobIdOf, type LateJob, LateJobs, openJobFiles } from './jobs.ts';
 import type { LatePort } from './port.ts';
 
 export interface LateParts<G, K> extends Pick<JobsParts<G, K>, 'port' | 'files' | 'rows' | 'admission' | 'images'> {
@@ -36,7 +46,7 @@ export interface LateParts<G, K> extends Pick<JobsParts<G, K>, 'port' | 'files' 
   readonly program: Pick<AgentProgram, 'folder' | 'ready' | 'state'>;
   /** null: this manager makes no agents. */
   readonly filter: Filter | null;
-  readonly left: Left;
+  readonly left: OneTimeFiles;
   readonly slots: Pick<SlotFacts, 'jobsOf'>;
   readonly stateDir: string;
   readonly places: Config['places'];
@@ -70,10 +80,10 @@ export function openLate<G, K>(service: string, port: LatePort<G, K>, parts: Ope
     random: Math.random,
     places,
     admission: { keys, pins: createPinStore(store, clock) },
-    filter: temporary === true ? null : (parts.filter ?? createFilter(filterParts)),
-    left: createLeft(subdirectory(store.dir, 'filter')),
+    filter: temporary === true ? null : (parts.filter ?? new FilterProcess(filterParts)),
+    left: new OneTimeFiles(subdirectory(store.dir, 'filter')),
     files: openJobFiles(join(store.dir, `jobs-${service}`), port),
-    rows: createLateRows(service, parts, (given: G) => ({
+    rows: new LateRows(service, parts, (given: G) => ({
       ...port.aboutOf(given),
       id: jobIdOf(service, port.idOf(port.keyOf(given))),
     })),
@@ -93,304 +103,364 @@ const leaving = 5_000;
 const longestWords = 300;
 
 /** All of a service but its name for `doctor` and what equips its sandboxes. */
-export function createLateBound<G, K>(parts: LateParts<G, K>) {
-  const { service, port, program, filter, left, slots, rows, stateDir, places, clock, log } = parts;
-  const [pool] = parts.pools;
-  const closing = new AbortController();
-  const { signal } = closing;
-  const offers = new Map<string, SlotOffer>();
-  const results = new Map<JobId, JobResult>();
+type LateCommon = Omit<CiService, 'check' | 'equip'> & Required<Pick<CiService, 'settle' | 'listen' | 'serviceJobs' | 'close'>>;
+
+export class LateBound<G, K> {
+  readonly #parts: LateParts<G, K>;
+  readonly #pool: PoolConfig | undefined;
+  readonly #closing = new AbortController();
+  readonly #signal: AbortSignal;
+  readonly #offers = new Map<string, SlotOffer>();
+  readonly #results = new Map<JobId, JobResult>();
   /** Why jobs are being ended. */
-  const unsaid = new Map<JobId, string>();
-  let emit: (event: CiEvent) => void = () => {};
-  let changed = new AbortController();
+  readonly #unsaid = new Map<JobId, string>();
+  #emit: (event: CiEvent) => void = () => {};
+  #changed = new AbortController();
   /** Why there are no jobs, if the service is to blame; shown once that is certain. */
-  let trouble: string | null = null;
+  #trouble: string | null = null;
   /** Why no sandbox can be given the filter. */
-  let unproven: string | null = null;
-  let told: string | null = null;
-  let asking: Promise<unknown> = Promise.resolve();
+  #unproven: string | null = null;
+  #told: string | null = null;
+  #asking: Promise<unknown> = Promise.resolve();
   /** Whether a slot gets devices only for a job: here already for the question, because the answer is this host's job. */
-  const leases = pool !== undefined && !pool.standby && pool.devices.count !== 0;
+  readonly #leases: boolean;
   /** Whether a lease is wanted to ask, and how many questions had no answer: each of them ends a turn. */
-  let isInLine = false;
-  let turns = 0;
+  #isInLine = false;
+  #turns = 0;
+  readonly #jobs: LateJobs<G, K>;
+  readonly #source: JobSource;
+  readonly common: LateCommon;
 
-  const jobs = createLateJobs({ ...parts, pool, emit: (event) => emit(event) });
-  type One = Held<G, K>;
-  const wake = (): void => changed.abort();
-  const isTaken = ({ job }: One): boolean =>
-    [...new Set([...parts.known, ...offers.keys()])].some((slot) => slots.jobsOf(slot).includes(job));
-  const waiting = (): One[] => jobs.all().filter((one) => one.verdict === null && !one.hasBegun && !isTaken(one));
-  const isCold = (one: One): boolean =>
-    one.admission !== null && (one.image !== null || wantsOther(pool, one.admission, stateDir, places));
-
-  function say(problem: string | null): void {
-    trouble = problem;
-    tellHold();
+  constructor(parts: LateParts<G, K>) {
+    this.#parts = parts;
+    this.#pool = parts.pools[0];
+    this.#signal = this.#closing.signal;
+    this.#leases = this.#pool !== undefined && !this.#pool.standby && this.#pool.devices.count !== 0;
+    this.#jobs = new LateJobs({ ...this.#parts, pool: this.#pool, emit: (event) => this.#emit(event) });
+    this.#source = {
+      next: (_pool, _slot, only) => {
+        const fits = ({ admission, image }: LateJob<G, K>): boolean =>
+          admission !== null && (only !== 'ownImage' || image !== null || hasOwnImage(this.#pool, admission));
+        const one = this.#waiting().find(fits);
+        return one === undefined ? null : { job: one.job, limit: this.#pool?.timeout ?? null, cold: this.#isCold(one) };
+      },
+      offer: (slot, offer) => {
+        this.#offers.set(slot, offer);
+        this.#wake();
+      },
+      recipeFor: (job, recipe) => this.#recipeFor(job, recipe),
+      namesImage: (job) => (this.#jobs.of(job)?.image ?? null) !== null,
+      ...whenCommitted((change) => this.#apply(change)),
+    };
+    this.common = {
+      name: this.#parts.service,
+      capabilities: { binds: 'late', standsForSlots: true, terms: 1, poolTimeout: true, jobOnStdout: false },
+      observe: (send, outer) => this.#observe(send, outer),
+      jobs: this.#source,
+      register: (context, inner) => this.#register(context, inner),
+      ending: async (ending) => this.#note(ending),
+      settle: (context, _files, inner) => this.#settle(context, inner),
+      listen: (agent) => (line) => this.#heard(agent, line),
+      deregister: async ({ agent }) => {
+        this.#parts.left.forget(this.#fileOf(agent));
+        return { ran: null };
+      },
+      retire: async () => null,
+      turn: () => (this.#isInLine || this.#waiting().length > 0 ? String(this.#turns) : null),
+      serviceJobs: () => this.#parts.rows.list(),
+      forget: () => this.#leave(),
+      close: (isLeaving) => this.#close(isLeaving),
+    };
   }
 
-  function tellHold(): void {
-    const reason = unproven ?? trouble;
-    if (pool === undefined || told === reason) return;
-    told = reason;
-    emit({ kind: 'hold', pool: pool.name, reason });
+  /** Why there are no jobs now; null: no problem is known. */
+  get trouble(): string | null {
+    return this.#trouble;
   }
 
-  function heardOfFilter(problem: OnejobError | null): void {
+  #wake(): void {
+    this.#changed.abort();
+  }
+
+  #isTaken({ job }: LateJob<G, K>): boolean {
+    return [...new Set([...this.#parts.known, ...this.#offers.keys()])].some((slot) =>
+      this.#parts.slots.jobsOf(slot).includes(job),
+    );
+  }
+
+  #waiting(): LateJob<G, K>[] {
+    return this.#jobs.all().filter((one) => one.verdict === null && !one.hasBegun && !this.#isTaken(one));
+  }
+
+  #isCold(one: LateJob<G, K>): boolean {
+    return (
+      one.admission !== null &&
+      (one.image !== null || wantsOther(this.#pool, one.admission, this.#parts.stateDir, this.#parts.places))
+    );
+  }
+
+  #say(problem: string | null): void {
+    this.#trouble = problem;
+    this.#tellHold();
+  }
+
+  #tellHold(): void {
+    const reason = this.#unproven ?? this.#trouble;
+    if (this.#pool === undefined || this.#told === reason) return;
+    this.#told = reason;
+    this.#emit({ kind: 'hold', pool: this.#pool.name, reason });
+  }
+
+  #heardOfFilter(problem: OnejobError | null): void {
     const reason = problem === null ? null : toFailure(problem).message;
-    if (unproven === reason) return;
-    unproven = reason;
-    if (problem !== null) log.error('no job is taken: the filter has not proved itself', { service, reason });
-    tellHold();
-    wake();
+    if (this.#unproven === reason) return;
+    this.#unproven = reason;
+    if (problem !== null)
+      this.#parts.log.error('no job is taken: the filter has not proved itself', { service: this.#parts.service, reason });
+    this.#tellHold();
+    this.#wake();
   }
 
   /** Joins or leaves the line of pools that wait for devices, in order to ask. */
-  function setInLine(up: boolean): void {
-    if (pool === undefined || !leases || isInLine === up) return;
-    isInLine = up;
-    emit({ kind: 'waiting', pool: pool.name });
+  #setInLine(up: boolean): void {
+    if (this.#pool === undefined || !this.#leases || this.#isInLine === up) return;
+    this.#isInLine = up;
+    this.#emit({ kind: 'waiting', pool: this.#pool.name });
   }
 
-  const hasProgram = (): boolean => !['preparing', 'failed'].includes(program.state.kind);
+  #hasProgram(): boolean {
+    return !['preparing', 'failed'].includes(this.#parts.program.state.kind);
+  }
 
   /** A service in trouble is asked although it holds the pool, because only an answer ends that. */
-  const mayAsk = (): boolean =>
-    hasProgram() &&
-    unproven === null &&
-    waiting().length === 0 &&
-    ([...offers.values()].includes('open') || (trouble !== null && [...offers.values()].some((offer) => offer !== 'gone')));
+  #mayAsk(): boolean {
+    return (
+      this.#hasProgram() &&
+      this.#unproven === null &&
+      this.#waiting().length === 0 &&
+      ([...this.#offers.values()].includes('open') ||
+        (this.#trouble !== null && [...this.#offers.values()].some((offer) => offer !== 'gone')))
+    );
+  }
 
-  function endTurn(): void {
-    turns += 1;
-    setInLine(false);
+  #endTurn(): void {
+    this.#turns += 1;
+    this.#setInLine(false);
   }
 
   /** A silent server keeps no devices from other pools: a job that it gives after all waits in line like any other. */
-  async function ask(): Promise<G | null> {
-    const callOff = clock.after(silence, endTurn);
+  async #ask(): Promise<G | null> {
+    const callOff = this.#parts.clock.after(silence, () => this.#endTurn());
     try {
-      return await port.request(!leases, signal);
+      return await this.#parts.port.request(!this.#leases, this.#signal);
     } finally {
       callOff();
     }
   }
 
   /** Asks for jobs until the end: at once after a job, else as often as config says. */
-  async function follow(): Promise<void> {
-    for (let failures = 0; !signal.aborted; ) {
-      changed = new AbortController();
-      if (!mayAsk()) {
-        setInLine(hasProgram() && unproven === null && waiting().length === 0);
-        if (!changed.signal.aborted)
-          await new Promise((resolve) => changed.signal.addEventListener('abort', resolve, { once: true }));
+  async #follow(): Promise<void> {
+    for (let failures = 0; !this.#signal.aborted; ) {
+      this.#changed = new AbortController();
+      if (!this.#mayAsk()) {
+        this.#setInLine(this.#hasProgram() && this.#unproven === null && this.#waiting().length === 0);
+        if (!this.#changed.signal.aborted)
+          await new Promise((resolve) => this.#changed.signal.addEventListener('abort', resolve, { once: true }));
         continue;
       }
-      const since = clock.now();
+      const since = this.#parts.clock.now();
       try {
-        const given = await ask();
+        const given = await this.#ask();
         failures = 0;
-        say(null);
+        this.#say(null);
         if (given !== null) {
-          await jobs.take(given, signal);
-          setInLine(false);
+          await this.#jobs.take(given, this.#signal);
+          this.#setInLine(false);
           continue;
         }
-        endTurn();
-        await sleep(clock, Math.max(0, since + parts.pollEvery - clock.now()), signal);
+        this.#endTurn();
+        await sleep(this.#parts.clock, Math.max(0, since + this.#parts.pollEvery - this.#parts.clock.now()), this.#signal);
       } catch (error) {
-        if (signal.aborted) return;
+        if (this.#signal.aborted) return;
         failures += 1;
-        endTurn();
+        this.#endTurn();
         const { message, retry } = toFailure(error);
-        if (!(error instanceof OnejobError)) log.error('cannot ask for jobs', { service, error });
+        if (!(error instanceof OnejobError)) this.#parts.log.error('cannot ask for jobs', { service: this.#parts.service, error });
         // A single failure is not an outage.
-        if (!retry || failures > 1) say(message);
-        const wait = retry ? doubling(1_000, longest, failures) * (1 - parts.random() / 5) : longest;
-        await sleep(clock, Math.round(wait), signal);
+        if (!retry || failures > 1) this.#say(message);
+        const wait = retry ? doubling(1_000, longest, failures) * (1 - this.#parts.random() / 5) : longest;
+        await sleep(this.#parts.clock, Math.round(wait), this.#signal);
       }
     }
   }
 
   /** Looks at what waits or runs, so that no job of this host is forgotten, here or there. */
-  async function look(one: One): Promise<void> {
-    if (one.verdict !== null) return jobs.tell(one, signal);
-    const isInSlot = isTaken(one);
+  async #look(one: LateJob<G, K>): Promise<void> {
+    if (one.verdict !== null) return this.#jobs.tell(one, this.#signal);
+    const isInSlot = this.#isTaken(one);
     // Between two managers its sandbox was forgotten.
     if (!isInSlot && one.hasBegun)
-      return offers.size === 0 ? undefined : jobs.end(one, jobs.lost('its sandbox is gone, and nobody knows why.', null), signal);
-    const hasSlots = pool !== undefined && (offers.size === 0 || [...offers.values()].some((offer) => offer !== 'gone'));
-    if (!isInSlot && !hasSlots) return jobs.end(one, jobs.unable('its pool has no slot any more.'), signal);
-    const state = await port.look(one.key, !one.hasBegun, signal);
+      return this.#offers.size === 0
+        ? undefined
+        : this.#jobs.end(one, this.#jobs.lost('its sandbox is gone, and nobody knows why.', null), this.#signal);
+    const hasSlots =
+      this.#pool !== undefined && (this.#offers.size === 0 || [...this.#offers.values()].some((offer) => offer !== 'gone'));
+    if (!isInSlot && !hasSlots) return this.#jobs.end(one, this.#jobs.unable('its pool has no slot any more.'), this.#signal);
+    const state = await this.#parts.port.look(one.key, !one.hasBegun, this.#signal);
     if (state === 'ours') {
       one.overSince = null;
-      if (one.admission === null && !one.hasBegun) await jobs.decide(one, signal);
+      if (one.admission === null && !one.hasBegun) await this.#jobs.decide(one, this.#signal);
       return;
     }
-    one.overSince ??= clock.now();
+    one.overSince ??= this.#parts.clock.now();
     const isCancelled = state === 'cancelled' || state.outcome === 'cancelled';
-    if (one.hasBegun && clock.now() - one.overSince < port.pace[isCancelled ? 'cancelled' : 'over']) return;
-    if (one.agent !== null && isInSlot) emit({ kind: 'cancel', job: one.job, agent: one.agent, grace: 0 });
-    else if (state !== 'cancelled') jobs.forget(one, state);
-    else await jobs.end(one, jobs.unable('it was cancelled.'), signal);
+    if (one.hasBegun && this.#parts.clock.now() - one.overSince < this.#parts.port.pace[isCancelled ? 'cancelled' : 'over']) return;
+    if (one.agent !== null && isInSlot) this.#emit({ kind: 'cancel', job: one.job, agent: one.agent, grace: 0 });
+    else if (state !== 'cancelled') this.#jobs.forget(one, state);
+    else await this.#jobs.end(one, this.#jobs.unable('it was cancelled.'), this.#signal);
   }
 
-  async function lookAfter(): Promise<void> {
-    while (!signal.aborted) {
-      await sleep(clock, port.pace.look, signal);
-      for (const one of jobs.all()) {
-        if (signal.aborted) return;
-        await look(one).catch((error: unknown) => {
-          if (!signal.aborted) log.warn('cannot look at a job', { job: one.job, reason: toFailure(error).message });
+  async #lookAfter(): Promise<void> {
+    while (!this.#signal.aborted) {
+      await sleep(this.#parts.clock, this.#parts.port.pace.look, this.#signal);
+      for (const one of this.#jobs.all()) {
+        if (this.#signal.aborted) return;
+        await this.#look(one).catch((error: unknown) => {
+          if (!this.#signal.aborted)
+            this.#parts.log.warn('cannot look at a job', { job: one.job, reason: toFailure(error).message });
         });
       }
-      wake();
+      this.#wake();
     }
   }
 
-  function apply(change: Change): void {
-    const one = 'job' in change ? jobs.of(change.job) : null;
+  #apply(change: Change): void {
+    const one = 'job' in change ? this.#jobs.of(change.job) : null;
     if (one === null || !('job' in change)) return;
-    wake();
+    this.#wake();
     switch (change.change) {
       case 'reserved':
       case 'assigned':
         one.agent = change.agent;
         return;
       case 'started':
-        rows.runs(one.job, change.agent, clock.wall());
-        void jobs.begun(one);
+        this.#parts.rows.runs(one.job, change.agent, this.#parts.clock.wall());
+        void this.#jobs.begun(one);
         return;
       case 'returned':
-        jobs.returned(one, change.failure, signal);
+        this.#jobs.returned(one, change.failure, this.#signal);
         return;
       case 'ended':
-        results.set(one.job, change.result);
+        this.#results.set(one.job, change.result);
         return;
       case 'settled':
-        results.delete(one.job);
-        unsaid.delete(one.job);
+        this.#results.delete(one.job);
+        this.#unsaid.delete(one.job);
         return;
     }
   }
 
   /** Ends what waits here, because this manager ends. */
-  async function leave(): Promise<void> {
-    closing.abort();
-    wake();
-    await asking;
-    using limit = deadline(clock, leaving);
-    const words = jobs.unable('its host stopped onejob. Run it again.');
-    const withdrawn = port.withdraw?.(limit.signal).catch((error: unknown) => {
-      log.warn('something stays at the service', { service, reason: toFailure(error).message });
+  async #leave(): Promise<void> {
+    this.#closing.abort();
+    this.#wake();
+    await this.#asking;
+    using limit = deadline(this.#parts.clock, leaving);
+    const words = this.#jobs.unable('its host stopped onejob. Run it again.');
+    const withdrawn = this.#parts.port.withdraw?.(limit.signal).catch((error: unknown) => {
+      this.#parts.log.warn('something stays at the service', { service: this.#parts.service, reason: toFailure(error).message });
     });
-    await Promise.all([withdrawn, ...waiting().map((one) => jobs.end(one, words, limit.signal))]);
+    await Promise.all([withdrawn, ...this.#waiting().map((one) => this.#jobs.end(one, words, limit.signal))]);
   }
 
   /** Of what the filter gives to an agent. */
-  const fileOf = (agent: AgentId): string => `${service}-${agent}`;
+  #fileOf(agent: AgentId): string {
+    return `${this.#parts.service}-${agent}`;
+  }
 
-  return {
-    /** Why there are no jobs now; null: no problem is known. */
-    trouble: () => trouble,
-    common: {
-      name: service,
-      capabilities: { binds: 'late', standsForSlots: true, terms: 1, poolTimeout: true, jobOnStdout: false },
-      observe(send, outer) {
-        if (outer.aborted) return;
-        const stop = (): void => {
-          emit = () => {};
-          closing.abort();
-          wake();
-        };
-        outer.addEventListener('abort', stop, { once: true });
-        const begin: CiService['observe'] = (own) => {
-          emit = own;
-          filter?.start(signal, heardOfFilter);
-          asking = Promise.all([jobs.resume(signal).then(follow), lookAfter()]);
-        };
-        const tell: typeof send = (event) => {
-          send(event);
-          // The program may be there now.
-          if (event.kind === 'hold') wake();
-        };
-        untilProgram({ program, clock, pools: parts.pools.map(({ name }) => name) }, begin, tell, outer);
-      },
-      jobs: {
-        next(_pool, _slot, only) {
-          const fits = ({ admission, image }: One): boolean =>
-            admission !== null && (only !== 'ownImage' || image !== null || hasOwnImage(pool, admission));
-          const one = waiting().find(fits);
-          return one === undefined ? null : { job: one.job, limit: pool?.timeout ?? null, cold: isCold(one) };
-        },
-        offer(slot, offer) {
-          offers.set(slot, offer);
-          wake();
-        },
-        recipeFor(job, recipe) {
-          const one = jobs.of(job);
-          // A job without admission gets nothing of the pool.
-          if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
-          const { trusted } = one.admission;
-          const base = trusted ? recipe : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir, places);
-          if (one.image !== null) return { ...base, image: one.image, ...jobs.imageRights(one.image, trusted) };
-          return trusted ? null : base;
-        },
-        namesImage: (job) => (jobs.of(job)?.image ?? null) !== null,
-        ...whenCommitted(apply),
-      },
-      async register(context, inner) {
-        const { agent, job } = context;
-        const one = jobs.of(job);
-        if (one === null || one.verdict !== null || one.given === null || pool === undefined) throw jobGone(job);
-        const { admission, notes, given } = one;
-        if (admission === null || filter === null) throw jobUndecided(one.job);
-        const { authority, seal } = await filter.listenFor(context, inner);
-        one.agent = agent;
-        const file = fileOf(agent);
-        const { rules, endpoint } = port;
-        const until = clock.wall() + (pool.timeout ?? 30 * 86_400_000) + 3_600_000;
-        const about = { rules, endpoint, use: 'job', job: port.idOf(one.key), build: null, file, until };
-        const leave = (payload: string | Uint8Array, signs?: Sealed['signs']): string =>
-          seal.close({ ...about, token: left.leave(file, payload), ...(signs !== undefined && { signs }) });
-        const { secrets, trusted } = admission;
-        const script = await port.script(context, given, { authority, notes, secrets, trusted, leave }, inner);
-        return { id: null, script, files: null };
-      },
-      async ending({ job, why, released }) {
-        const words = job === null || !released ? null : whyEnding(why, pool);
-        if (job === null || words === null) return;
-        rows.note(job, words);
-        unsaid.set(job, words);
-      },
-      async settle({ job, agent }, _files, inner) {
-        const one = jobs.of(job);
-        if (one === null || (one.agent !== null && one.agent !== agent)) return;
-        const known = results.get(one.job) ?? parts.exitOf(agent);
-        await jobs.finish(one, jobs.lost(unsaid.get(one.job) ?? whyLost(known, pool), known), inner);
-        wake();
-      },
-      listen: (agent) => (line) => {
-        if (port.failsOutside?.(line) !== true) return;
-        const one = jobs.all().find((each) => each.agent === agent);
-        if (one !== undefined) one.failedOutside ??= `Its runner said: ${line.slice(0, longestWords)}`;
-      },
-      async deregister({ agent }) {
-        left.forget(fileOf(agent));
-        return { ran: null };
-      },
-      retire: async () => null,
-      turn: () => (isInLine || waiting().length > 0 ? String(turns) : null),
-      serviceJobs: () => rows.list(),
-      forget: () => leave(),
-      async close(isLeaving) {
-        if (isLeaving) closing.abort();
-        else await leave();
-        wake();
-        await asking;
-        await filter?.close(isLeaving);
-      },
-    } satisfies Omit<CiService, 'check' | 'equip'>,
-  };
+  #observe(send: (event: CiEvent) => void, outer: AbortSignal): void {
+    if (outer.aborted) return;
+    const stop = (): void => {
+      this.#emit = () => {};
+      this.#closing.abort();
+      this.#wake();
+    };
+    outer.addEventListener('abort', stop, { once: true });
+    const begin: CiService['observe'] = (own) => {
+      this.#emit = own;
+      this.#parts.filter?.start(this.#signal, (found) => this.#heardOfFilter(found));
+      this.#asking = Promise.all([this.#jobs.resume(this.#signal).then(() => this.#follow()), this.#lookAfter()]);
+    };
+    const tell: typeof send = (event) => {
+      send(event);
+      // The program may be there now.
+      if (event.kind === 'hold') this.#wake();
+    };
+    untilProgram(
+      { program: this.#parts.program, clock: this.#parts.clock, pools: this.#parts.pools.map(({ name }) => name) },
+      begin,
+      tell,
+      outer,
+    );
+  }
+
+  #recipeFor(job: JobId, recipe: Recipe): Recipe | null {
+    const one = this.#jobs.of(job);
+    // A job without admission gets nothing of the pool.
+    if (one === null || one.admission === null || this.#pool === undefined) throw jobUndecided(job);
+    const { trusted } = one.admission;
+    const base = trusted
+      ? recipe
+      : untrustedRecipe(recipe, this.#pool, cacheKeyOf(one.admission), this.#parts.stateDir, this.#parts.places);
+    if (one.image !== null) return { ...base, image: one.image, ...this.#jobs.imageRights(one.image, trusted) };
+    return trusted ? null : base;
+  }
+
+  async #register(context: AgentContext, inner: AbortSignal): Promise<Registration> {
+    const { agent, job } = context;
+    const one = this.#jobs.of(job);
+    if (one === null || one.verdict !== null || one.given === null || this.#pool === undefined) throw jobGone(job);
+    const { admission, notes, given } = one;
+    if (admission === null || this.#parts.filter === null) throw jobUndecided(one.job);
+    const { authority, seal } = await this.#parts.filter.listenFor(context, inner);
+    one.agent = agent;
+    const file = this.#fileOf(agent);
+    const { rules, endpoint } = this.#parts.port;
+    const until = this.#parts.clock.wall() + (this.#pool.timeout ?? 30 * 86_400_000) + 3_600_000;
+    const about = { rules, endpoint, use: 'job', job: this.#parts.port.idOf(one.key), build: null, file, until };
+    const leave = (payload: string | Uint8Array, signs?: Sealed['signs']): string =>
+      seal.close({ ...about, token: this.#parts.left.leave(file, payload), ...(signs !== undefined && { signs }) });
+    const { secrets, trusted } = admission;
+    const script = await this.#parts.port.script(context, given, { authority, notes, secrets, trusted, leave }, inner);
+    return { id: null, script, files: null };
+  }
+
+  #note({ job, why, released }: EndingAgent): void {
+    const words = job === null || !released ? null : whyEnding(why, this.#pool);
+    if (job === null || words === null) return;
+    this.#parts.rows.note(job, words);
+    this.#unsaid.set(job, words);
+  }
+
+  async #settle({ job, agent }: EndedContext, inner: AbortSignal): Promise<void> {
+    const one = this.#jobs.of(job);
+    if (one === null || (one.agent !== null && one.agent !== agent)) return;
+    const known = this.#results.get(one.job) ?? this.#parts.exitOf(agent);
+    await this.#jobs.finish(one, this.#jobs.lost(this.#unsaid.get(one.job) ?? whyLost(known, this.#pool), known), inner);
+    this.#wake();
+  }
+
+  #heard(agent: AgentId, line: string): void {
+    if (this.#parts.port.failsOutside?.(line) !== true) return;
+    const one = this.#jobs.all().find((each) => each.agent === agent);
+    if (one !== undefined) one.failedOutside ??= `Its runner said: ${line.slice(0, longestWords)}`;
+  }
+
+  async #close(isLeaving: boolean): Promise<void> {
+    if (isLeaving) this.#closing.abort();
+    else await this.#leave();
+    this.#wake();
+    await this.#asking;
+    await this.#parts.filter?.close(isLeaving);
+  }
 }

@@ -9,14 +9,14 @@ import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
 import { type AdmissionParts, admitJob } from '../kit/admission.ts';
-import { createJobFiles } from '../kit/job-files.ts';
+import { createJobFiles, type JobFiles } from '../kit/job-files.ts';
 import { jobImageProblem } from '../kit/job-image.ts';
 import { endUnreported, type JobEnd, jobsOwnFailure, type LateRows, mostTries } from '../kit/job-rows.ts';
 import { matches } from '../kit/repository.ts';
 import type { Admitted, LatePort, LateVerdict } from './port.ts';
 
 /** A job of this host. */
-export interface Held<G, K> {
+export interface LateJob<G, K> {
   readonly job: JobId;
   readonly key: K;
   /** null: of an earlier manager, and begun. */
@@ -46,17 +46,18 @@ export interface JobsParts<G, K> {
   readonly port: LatePort<G, K>;
   /** Patterns of images that jobs may choose. */
   readonly images: readonly string[];
-  readonly files: JobFiles<G, K>;
+  readonly files: LateJobFiles<G, K>;
   readonly rows: LateRows<G>;
   readonly admission: Omit<AdmissionParts, 'trust'>;
   readonly emit: (event: CiEvent) => void;
   readonly log: Log;
 }
 
-export type JobFiles<G, K> = ReturnType<typeof openJobFiles<G, K>>;
+/** The jobs of a service on disk: whole until one begins, and then only what ends it. */
+export type LateJobFiles<G, K> = JobFiles<{ given: G } | { begun: K }>;
 
-/** `dir`: of this service alone. Whole until a job begins, and then only what ends it. */
-export function openJobFiles<G, K>(dir: string, { schemas: { given, key } }: Pick<LatePort<G, K>, 'schemas'>) {
+/** `dir`: of this service alone. */
+export function openJobFiles<G, K>(dir: string, { schemas: { given, key } }: Pick<LatePort<G, K>, 'schemas'>): LateJobFiles<G, K> {
   return createJobFiles(dir, z.union([z.object({ given }), z.object({ begun: key })]));
 }
 
@@ -67,162 +68,178 @@ function namesSource(pattern: string): boolean {
 
 export const jobIdOf = (service: string, id: string): JobId => `${service}-${id}`;
 
-export function createLateJobs<G, K>(parts: JobsParts<G, K>) {
-  const { service, pool, port, files, rows, emit, log } = parts;
-  const held = new Map<JobId, Held<G, K>>();
+export class LateJobs<G, K> {
+  readonly #parts: JobsParts<G, K>;
+  readonly #jobs = new Map<JobId, LateJob<G, K>>();
+  readonly #deciding = new Set<JobId>();
 
-  const add = (key: K, given: G | null): Held<G, K> => {
-    const job = jobIdOf(service, port.idOf(key));
-    const state = { admission: null, image: null, notes: [], agent: null, verdict: null, failures: 0, overSince: null };
-    const one: Held<G, K> = { job, key, given, failedOutside: null, ...state, hasBegun: given === null };
-    held.set(job, one);
-    return one;
-  };
+  constructor(parts: JobsParts<G, K>) {
+    this.#parts = parts;
+  }
 
   /** It is over, or another's. */
-  function forget(one: Held<G, K>, end: JobEnd): void {
+  forget(one: LateJob<G, K>, end: JobEnd): void {
     const { failedOutside: note } = one;
-    rows.left(one.job, note === null || end.outcome !== 'failed' ? end : { ...end, failedIn: 'runner', note });
-    held.delete(one.job);
-    files.forget(port.idOf(one.key));
+    this.#parts.rows.left(one.job, note === null || end.outcome !== 'failed' ? end : { ...end, failedIn: 'runner', note });
+    this.#jobs.delete(one.job);
+    this.#parts.files.forget(this.#parts.port.idOf(one.key));
   }
 
   /** Ends it at the service, unless it is over there. @throws OnejobError E_CI_* */
-  async function finish(one: Held<G, K>, verdict: LateVerdict, signal: AbortSignal): Promise<void> {
-    forget(one, (await port.end(one.key, verdict, signal)) ?? verdict.end);
+  async finish(one: LateJob<G, K>, verdict: LateVerdict, signal: AbortSignal): Promise<void> {
+    this.forget(one, (await this.#parts.port.end(one.key, verdict, signal)) ?? verdict.end);
   }
 
   /** Ends it now, or with a later call. */
-  async function tell(one: Held<G, K>, signal: AbortSignal): Promise<void> {
-    if (one.verdict === null || !held.has(one.job)) return;
+  async tell(one: LateJob<G, K>, signal: AbortSignal): Promise<void> {
+    if (one.verdict === null || !this.#jobs.has(one.job)) return;
     try {
-      await finish(one, one.verdict, signal);
+      await this.finish(one, one.verdict, signal);
     } catch (error) {
-      if (!signal.aborted) log.warn('cannot end a job yet', { job: one.job, reason: toFailure(error).message });
+      if (!signal.aborted) this.#parts.log.warn('cannot end a job yet', { job: one.job, reason: toFailure(error).message });
     }
   }
 
-  async function end(one: Held<G, K>, verdict: LateVerdict, signal: AbortSignal): Promise<void> {
+  async end(one: LateJob<G, K>, verdict: LateVerdict, signal: AbortSignal): Promise<void> {
     one.verdict = verdict;
-    rows.note(one.job, verdict.words);
-    await tell(one, signal);
+    this.#parts.rows.note(one.job, verdict.words);
+    await this.tell(one, signal);
   }
 
-  const refused = (why: string): LateVerdict => ({
-    words: `this job was refused: ${why}`,
-    why: 'refused',
-    end: { word: 'refused', outcome: null },
-  });
-  const unable = (why: string): LateVerdict => ({
-    words: `this job could not run: ${why}`,
-    why: 'lost',
-    end: { word: 'failed', outcome: 'lost' },
-  });
-
-  /** Its image, and what to say about it. */
-  function imageFor(given: G, { trusted }: Admitted): { readonly image: string | null; readonly note: string | null } {
-    const wanted = port.imageOf(given);
-    const forced = trusted ? null : (pool?.trust.image ?? null);
-    const own = forced ?? pool?.recipe.image ?? null;
-    if (wanted === '' || wanted === own || pool === undefined) return { image: null, note: null };
-    const problem = jobImageProblem(wanted);
-    if (problem !== null) return { image: null, note: `onejob: image ${wanted} is not used: ${problem}.` };
-    if (forced === null && pool.runtime !== 'process' && matches(parts.images, wanted)) return { image: wanted, note: null };
-    return { image: null, note: `onejob: image ${wanted} is not used: this pool runs its jobs in ${own ?? 'this host itself'}.` };
+  unable(why: string): LateVerdict {
+    return {
+      words: `this job could not run: ${why}`,
+      why: 'lost',
+      end: { word: 'failed', outcome: 'lost' },
+    };
   }
 
   /** Only a pattern that names where images come from is a leave to use the password for it, which "**" is not. */
-  function imageRights(image: string, trusted: boolean): { readonly publicOnly?: true } {
-    return trusted && matches(parts.images.filter(namesSource), image) ? {} : { publicOnly: true };
+  imageRights(image: string, trusted: boolean): { readonly publicOnly?: true } {
+    return trusted && matches(this.#parts.images.filter(namesSource), image) ? {} : { publicOnly: true };
   }
 
-  const deciding = new Set<JobId>();
-
-  async function decide(one: Held<G, K>, signal: AbortSignal): Promise<void> {
-    if (deciding.has(one.job)) return;
-    deciding.add(one.job);
-    await decideNow(one, signal).finally(() => deciding.delete(one.job));
+  async decide(one: LateJob<G, K>, signal: AbortSignal): Promise<void> {
+    if (this.#deciding.has(one.job)) return;
+    this.#deciding.add(one.job);
+    await this.#decideNow(one, signal).finally(() => this.#deciding.delete(one.job));
   }
 
-  async function decideNow(one: Held<G, K>, signal: AbortSignal): Promise<void> {
+  of(job: JobId | null): LateJob<G, K> | null {
+    return job === null ? null : (this.#jobs.get(job) ?? null);
+  }
+
+  all(): readonly LateJob<G, K>[] {
+    return [...this.#jobs.values()];
+  }
+
+  /** A job that the service has just given. It is written down before anything else. */
+  async take(given: G, signal: AbortSignal): Promise<void> {
+    const one = this.#add(this.#parts.port.keyOf(given), given);
+    this.#parts.rows.reserved(given, this.#parts.pool?.name ?? '');
+    try {
+      await this.#parts.files.keep(this.#parts.port.idOf(one.key), { given });
+    } catch (error) {
+      return this.end(one, this.unable(`it could not be written to the state directory: ${toFailure(error).message}`), signal);
+    }
+    await this.decide(one, signal);
+  }
+
+  /** Those of earlier managers. The service may have given one that waited to somebody else. */
+  async resume(signal: AbortSignal): Promise<void> {
+    const open = this.#parts.files
+      .all()
+      .map((found) =>
+        'given' in found ? this.#add(this.#parts.port.keyOf(found.given), found.given) : this.#add(found.begun, null),
+      );
+    await Promise.all(
+      open.map(async (one) => {
+        if (one.hasBegun) return;
+        const state = await this.#parts.port.look(one.key, true, signal).catch(() => 'ours' as const);
+        if (typeof state === 'object') this.forget(one, state);
+        else await this.decide(one, signal);
+      }),
+    );
+  }
+
+  /** Its script has begun: nothing of it has to be kept but what ends it. */
+  async begun(one: LateJob<G, K>): Promise<void> {
+    one.hasBegun = true;
+    const id = this.#parts.port.idOf(one.key);
+    await this.#parts.files.keep(id, { begun: one.key }).catch((error: unknown) => {
+      this.#parts.log.warn('the file of a job stays larger than needed', { job: one.job, reason: toFailure(error).message });
+    });
+    if (!this.#jobs.has(one.job)) this.#parts.files.forget(id);
+  }
+
+  /** Its sandbox has certainly not begun it. `failure`: what went wrong; null: nothing did. */
+  returned(one: LateJob<G, K>, failure: Failure | null, signal: AbortSignal): void {
+    const its = jobsOwnFailure(failure);
+    one.agent = null;
+    one.failures += its === null ? 0 : 1;
+    if (one.overSince !== null) void this.end(one, this.unable('it was cancelled.'), signal);
+    else if (its !== null && (one.failures >= mostTries || !its.retry)) void this.end(one, this.unable(its.message), signal);
+    else queueMicrotask(() => this.#parts.emit({ kind: 'waiting', pool: this.#parts.pool?.name ?? '' }));
+  }
+
+  /** What becomes of a job whose agent ended without saying it. */
+  lost(words: string, result: JobResult | null): LateVerdict {
+    return { words, why: 'lost', end: endUnreported(result) };
+  }
+
+  #add(key: K, given: G | null): LateJob<G, K> {
+    const job = jobIdOf(this.#parts.service, this.#parts.port.idOf(key));
+    const state = { admission: null, image: null, notes: [], agent: null, verdict: null, failures: 0, overSince: null };
+    const one: LateJob<G, K> = { job, key, given, failedOutside: null, ...state, hasBegun: given === null };
+    this.#jobs.set(job, one);
+    return one;
+  }
+
+  #refused(why: string): LateVerdict {
+    return {
+      words: `this job was refused: ${why}`,
+      why: 'refused',
+      end: { word: 'refused', outcome: null },
+    };
+  }
+
+  /** Its image, and what to say about it. */
+  #imageFor(given: G, { trusted }: Admitted): { readonly image: string | null; readonly note: string | null } {
+    const wanted = this.#parts.port.imageOf(given);
+    const forced = trusted ? null : (this.#parts.pool?.trust.image ?? null);
+    const own = forced ?? this.#parts.pool?.recipe.image ?? null;
+    if (wanted === '' || wanted === own || this.#parts.pool === undefined) return { image: null, note: null };
+    const problem = jobImageProblem(wanted);
+    if (problem !== null) return { image: null, note: `onejob: image ${wanted} is not used: ${problem}.` };
+    if (forced === null && this.#parts.pool.runtime !== 'process' && matches(this.#parts.images, wanted))
+      return { image: wanted, note: null };
+    return { image: null, note: `onejob: image ${wanted} is not used: this pool runs its jobs in ${own ?? 'this host itself'}.` };
+  }
+
+  async #decideNow(one: LateJob<G, K>, signal: AbortSignal): Promise<void> {
     const { given } = one;
-    if (given === null || pool === undefined) return;
-    const whyNot = port.whyNot(given);
-    if (whyNot !== null) return end(one, refused(whyNot), signal);
-    const about = { ...parts.admission, trust: pool.trust };
-    const admission = await admitJob(port.factsOf(given), port.envOf(given), about).catch((error: unknown) => toFailure(error));
-    if (!held.has(one.job) || signal.aborted) return;
+    if (given === null || this.#parts.pool === undefined) return;
+    const whyNot = this.#parts.port.whyNot(given);
+    if (whyNot !== null) return this.end(one, this.#refused(whyNot), signal);
+    const about = { ...this.#parts.admission, trust: this.#parts.pool.trust };
+    const admission = await admitJob(this.#parts.port.factsOf(given), this.#parts.port.envOf(given), about).catch(
+      (error: unknown) => toFailure(error),
+    );
+    if (!this.#jobs.has(one.job) || signal.aborted) return;
     if ('retry' in admission) {
-      if (!admission.retry) return end(one, unable(admission.message), signal);
+      if (!admission.retry) return this.end(one, this.unable(admission.message), signal);
       // Not the job's fault; it is asked again with the next look.
-      log.warn('cannot decide about a job yet', { job: one.job, reason: admission.message });
+      this.#parts.log.warn('cannot decide about a job yet', { job: one.job, reason: admission.message });
       return;
     }
     if (admission.kind === 'refused') {
-      log.warn('job refused', { job: one.job, reason: admission.reason });
-      return end(one, refused(admission.reason), signal);
+      this.#parts.log.warn('job refused', { job: one.job, reason: admission.reason });
+      return this.end(one, this.#refused(admission.reason), signal);
     }
-    const { image, note } = imageFor(given, admission);
+    const { image, note } = this.#imageFor(given, admission);
     one.image = image;
     one.notes = [admission.why, note].filter((line) => line !== null);
     one.admission = admission;
-    emit({ kind: 'waiting', pool: pool.name });
+    this.#parts.emit({ kind: 'waiting', pool: this.#parts.pool.name });
   }
-
-  return {
-    imageRights,
-    of: (job: JobId | null): Held<G, K> | null => (job === null ? null : (held.get(job) ?? null)),
-    all: (): readonly Held<G, K>[] => [...held.values()],
-    /** A job that the service has just given. It is written down before anything else. */
-    async take(given: G, signal: AbortSignal): Promise<void> {
-      const one = add(port.keyOf(given), given);
-      rows.reserved(given, pool?.name ?? '');
-      try {
-        await files.keep(port.idOf(one.key), { given });
-      } catch (error) {
-        return end(one, unable(`it could not be written to the state directory: ${toFailure(error).message}`), signal);
-      }
-      await decide(one, signal);
-    },
-    /** Those of earlier managers. The service may have given one that waited to somebody else. */
-    async resume(signal: AbortSignal): Promise<void> {
-      const open = files
-        .all()
-        .map((found) => ('given' in found ? add(port.keyOf(found.given), found.given) : add(found.begun, null)));
-      await Promise.all(
-        open.map(async (one) => {
-          if (one.hasBegun) return;
-          const state = await port.look(one.key, true, signal).catch(() => 'ours' as const);
-          if (typeof state === 'object') forget(one, state);
-          else await decide(one, signal);
-        }),
-      );
-    },
-    decide,
-    tell,
-    end,
-    unable,
-    forget,
-    finish,
-    /** Its script has begun: nothing of it has to be kept but what ends it. */
-    async begun(one: Held<G, K>): Promise<void> {
-      one.hasBegun = true;
-      const id = port.idOf(one.key);
-      await files.keep(id, { begun: one.key }).catch((error: unknown) => {
-        log.warn('the file of a job stays larger than needed', { job: one.job, reason: toFailure(error).message });
-      });
-      if (!held.has(one.job)) files.forget(id);
-    },
-    /** Its sandbox has certainly not begun it. `failure`: what went wrong; null: nothing did. */
-    returned(one: Held<G, K>, failure: Failure | null, signal: AbortSignal): void {
-      const its = jobsOwnFailure(failure);
-      one.agent = null;
-      one.failures += its === null ? 0 : 1;
-      if (one.overSince !== null) void end(one, unable('it was cancelled.'), signal);
-      else if (its !== null && (one.failures >= mostTries || !its.retry)) void end(one, unable(its.message), signal);
-      else queueMicrotask(() => emit({ kind: 'waiting', pool: pool?.name ?? '' }));
-    },
-    /** What becomes of a job whose agent ended without saying it. */
-    lost: (words: string, result: JobResult | null): LateVerdict => ({ words, why: 'lost', end: endUnreported(result) }),
-  };
 }

@@ -23,6 +23,18 @@ export interface LateVerdict {
 
 export type Admitted = Extract<Admission, { kind: 'run' }>;
 
+/** With what an agent gets its job. */
+export interface JobHandover extends Pick<Admitted, 'secrets' | 'trusted'> {
+  /** Of the filter, as the sandbox sees it. */
+  readonly authority: string;
+  /** Lines for the log of the job. */
+  readonly notes: readonly string[];
+  /**
+   * Keeps what the agent gets once; returns the sealed token for it. `signs`: headers with which the filter signs what the agent says.
+   */
+  readonly leave: (payload: string | Uint8Array, signs?: Sealed['signs']) => string;
+}
+
 export interface LatePort<G, K> {
   /** Of the service's API, without a slash at its end; and the type of the filter's rules. */
   readonly endpoint: string;
@@ -48,20 +60,8 @@ export interface LatePort<G, K> {
   look(key: K, waits: boolean, signal: AbortSignal): Promise<JobState>;
   /** Ends the job with the reason in its log. How it ended otherwise, or null. @throws OnejobError E_CI_* */
   end(key: K, verdict: LateVerdict, signal: AbortSignal): Promise<JobEnd | null>;
-  /**
-   * `authority`: of the filter, as the sandbox sees it. `signs`: headers with which the filter signs what the agent says. `leave`: keeps what the
-   * agent gets once; returns the sealed token for it. @throws OnejobError E_CI_*
-   */
-  script(
-    context: AgentContext,
-    given: G,
-    how: Pick<Admitted, 'secrets' | 'trusted'> & {
-      readonly authority: string;
-      readonly notes: readonly string[];
-      readonly leave: (payload: string | Uint8Array, signs?: Sealed['signs']) => string;
-    },
-    signal: AbortSignal,
-  ): string | Promise<string>;
+  /** What starts the agent in its sandbox. @throws OnejobError E_CI_* */
+  script(context: AgentContext, given: G, how: JobHandover, signal: AbortSignal): string | Promise<string>;
   /** Whether a line of its agent's standard error says that the job failed outside of its script. */
   failsOutside?(line: string): boolean;
   /** Removes what it keeps at the service for the next request. @throws OnejobError E_CI_* */

@@ -1,7 +1,7 @@
 /** `onejob init azure-pipelines`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
 
 import { hasCode, OnejobError } from '../../base/errors.ts';
-import { type AzureClient, createAzureClient } from '../../ci/azure-pipelines/client.ts';
+import { AzureClient } from '../../ci/azure-pipelines/client.ts';
 import { createCredential } from '../../ci/azure-pipelines/credential.ts';
 import { ofClock } from '../../ci/azure-pipelines/doctor.ts';
 import { azureUrlToKeep, parseAzureUrl } from '../../ci/azure-pipelines/url.ts';
@@ -90,7 +90,7 @@ type Look = Pick<AzureClient, 'connection' | 'findPool' | 'pools'>;
 function lookWith(url: string, token: string, from: string, version: string): Look {
   const reference = { kind: 'memory', name: from, expires: null, read: () => token } as const;
   const credential = createCredential({ kind: 'pat', token: reference }, { clock: systemClock, url });
-  return createAzureClient({ url, credential, clock: systemClock, version });
+  return new AzureClient({ url, credential, clock: systemClock, version });
 }
 
 /** @throws OnejobError E_CI_POOL with the pools that there are, E_CI_* */

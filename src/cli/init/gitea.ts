@@ -1,8 +1,8 @@
 /** `onejob init gitea`: asks for address, token and queue, and checks them at the server before it writes anything. */
 
 import { OnejobError } from '../../base/errors.ts';
-import { createGiteaClient } from '../../ci/gitea/client.ts';
-import { createPlaces } from '../../ci/gitea/registry.ts';
+import { GiteaClient } from '../../ci/gitea/client.ts';
+import { Places } from '../../ci/gitea/registry.ts';
 import { queueForm } from '../../ci/gitea/type.ts';
 import type { Asked, Reply } from './ask.ts';
 import { readCredential, serverUrl } from './kit.ts';
@@ -22,7 +22,7 @@ export async function initGitea(flags: InitFlags, open: OpenFrame): Promise<numb
   using frame = open(server, whose);
   const { calling, signal } = frame;
   const url = await frame.settle(server);
-  const clientWith = (token: string) => createGiteaClient({ url, token: async () => token, ...calling });
+  const clientWith = (token: string) => new GiteaClient({ url, token: async () => token, ...calling });
   const { token } = await frame.signIn({
     text: 'Access token',
     read: readCredential('access token', 20),
@@ -35,7 +35,7 @@ export async function initGitea(flags: InitFlags, open: OpenFrame): Promise<numb
       }),
   });
   const client = clientWith(token);
-  const places = createPlaces(client, url);
+  const places = new Places(client, url);
   const queue = await frame.settle({
     ...whose,
     async read(typed) {

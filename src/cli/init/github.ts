@@ -1,6 +1,6 @@
 /** `onejob init github`: asks for whose jobs to run and a credential, and checks them at GitHub before it writes anything. */
 
-import { apiOf, createGithubClient } from '../../ci/github/client.ts';
+import { apiOf, GithubClient } from '../../ci/github/client.ts';
 import type { GithubCredential } from '../../ci/github/config.ts';
 import { githubPlace, queueForm } from '../../ci/github/type.ts';
 import { wrongUsage } from '../exit.ts';
@@ -46,7 +46,7 @@ export async function initGithub({ own, tokenFile }: InitFlags, open: OpenFrame)
       const reference = { kind: 'memory', name: from, expires: null, read: () => typed } as const;
       const credential: GithubCredential =
         app === null ? { kind: 'token', token: reference } : { kind: 'app', id: app, privateKey: reference, installation: null };
-      const client = createGithubClient({ base: apiOf(url), credential, secret: async () => typed, ...frame.calling });
+      const client = new GithubClient({ base: apiOf(url), credential, secret: async () => typed, ...frame.calling });
       return frame.sayFound(async () => {
         const runners = await client.runners(place, frame.signal);
         const repository = place.startsWith('repos/') ? await client.repository(place.slice('repos/'.length), frame.signal) : null;

@@ -1,6 +1,6 @@
 /** `onejob init gitlab`: asks for address and token, and checks them at the server before it writes anything. */
 
-import { createGitlabClient } from '../../ci/gitlab/client.ts';
+import { GitlabClient } from '../../ci/gitlab/client.ts';
 import { exampleUrl, pinnedRunner } from '../../ci/gitlab/schema.ts';
 import type { Reply } from './ask.ts';
 import { readCredential, serverUrl } from './kit.ts';
@@ -17,7 +17,7 @@ export async function initGitlab(_: InitFlags, open: OpenFrame): Promise<number>
     refusals: ['E_CI_CREDENTIAL'],
     see: (typed) =>
       frame.sayFound(async () => {
-        const client = createGitlabClient({ url, token: async () => typed, systemId: 's_onejobinit00', ...frame.calling });
+        const client = new GitlabClient({ url, token: async () => typed, systemId: 's_onejobinit00', ...frame.calling });
         const { id } = await client.verify(pinnedRunner, frame.signal);
         return `${url} accepts the token${id === null ? '' : `, which is that of runner #${id}`}.`;
       }),

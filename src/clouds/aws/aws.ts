@@ -1,8 +1,8 @@
 /** AWS: machines of EC2, each with a schedule of EventBridge Scheduler that ends it. */
 import { type Cloud, CloudError, type Offer, type Price } from '../../ports/cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
-import { createHeld } from '../kit/held.ts';
-import { createCalls } from './calls.ts';
+import { ExpiringCache } from '../kit/expiring-cache.ts';
+import { AwsCalls } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 import { createMachine } from './create.ts';
 import { createCredentials } from './credentials.ts';
@@ -24,11 +24,11 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
   const { name, region } = config;
   const caller = createCaller(parts);
   const credentials = createCredentials(config.credentials, parts, caller);
-  const calls = createCalls(config, caller, credentials);
+  const calls = new AwsCalls(config, caller, credentials);
   const images = createImages(calls, region, caller.now);
   const network = createNetwork(calls, config);
-  const prices = createHeld<Price | null>(caller.now);
-  const identities = createHeld<string>(caller.now);
+  const prices = new ExpiringCache<Price | null>(caller.now);
+  const identities = new ExpiringCache<string>(caller.now);
   /** Of the account, once known. */
   let arn: string | null = null;
 

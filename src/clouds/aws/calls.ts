@@ -5,7 +5,7 @@ import type { Answer, Outgoing } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Caller } from '../kit/caller.ts';
 import type { AwsConfig } from './config.ts';
-import type { Credential, Credentials } from './credentials.ts';
+import type { AwsCredential, AwsCredentials } from './credentials.ts';
 import { type AwsCall, type AwsProblem, isAboutTime, toCloudError } from './errors.ts';
 import { itemsAt, readXml, textAt, type Xml } from './xml.ts';
 
@@ -18,21 +18,64 @@ export type Params = { readonly [name: string]: string | number | boolean | unde
 /** What a call says of itself. `region`: that of the endpoint. `needs`: by default the permission named after the action. */
 export type AwsApiCall = Pick<AwsCall, 'doing' | 'region' | 'offer'> & Partial<Pick<AwsCall, 'changes' | 'needs'>>;
 
-export type Calls = ReturnType<typeof createCalls>;
+export class AwsCalls {
+  readonly #parts: Pick<AwsConfig, 'endpoint'>;
+  readonly #caller: Caller;
+  readonly #credentials: AwsCredentials;
 
-export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: Caller, credentials: Credentials) {
-  const baseOf = (service: Service, region: string): string =>
-    endpoint ?? `https://${service}.${region}.amazonaws.com${region.startsWith('cn-') ? '.cn' : ''}`;
+  constructor(parts: Pick<AwsConfig, 'endpoint'>, caller: Caller, credentials: AwsCredentials) {
+    this.#parts = parts;
+    this.#caller = caller;
+    this.#credentials = credentials;
+  }
 
-  async function signed(
-    request: Outgoing,
-    { id, secret, session }: Credential,
-    service: Service,
-    region: string,
-  ): Promise<Outgoing> {
+  ec2(action: string, params: Params, call: AwsApiCall, signal: AbortSignal): Promise<Xml> {
+    return this.#query('ec2', '2016-11-15', action, params, call, signal);
+  }
+
+  /** All items of a list in pages. A page that fails fails the whole, since half a list proves nothing. */
+  async ec2List(action: string, set: string, params: Params, call: AwsApiCall, signal: AbortSignal): Promise<Xml[]> {
+    const found: Xml[] = [];
+    let token: string | undefined;
+    do {
+      const page = await this.ec2(action, { ...params, NextToken: token }, call, signal);
+      found.push(...itemsAt(page, set));
+      token = textAt(page, 'nextToken') ?? undefined;
+    } while (token !== undefined);
+    return found;
+  }
+
+  sts(action: string, call: AwsApiCall, signal: AbortSignal): Promise<Xml> {
+    return this.#query('sts', '2011-06-15', action, {}, call, signal);
+  }
+
+  /** SSM and Service Quotas. `target`: with its prefix. */
+  json(service: 'ssm' | 'servicequotas', target: string, input: unknown, call: AwsApiCall, signal: AbortSignal): Promise<unknown> {
+    const headers = { 'Content-Type': 'application/x-amz-json-1.1', 'X-Amz-Target': target };
+    const action = target.split('.')[1] ?? '';
+    return this.#send(service, action, { method: 'POST', headers, body: JSON.stringify(input) }, call, jsonOf, signal);
+  }
+
+  /** `path`: with its query. */
+  scheduler(
+    [action, method, path]: readonly [action: string, method: 'GET' | 'POST' | 'DELETE', path: string],
+    input: unknown,
+    call: AwsApiCall,
+    signal: AbortSignal,
+  ): Promise<unknown> {
+    const json = input !== undefined && { headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(input) };
+    const read = method === 'DELETE' ? () => true : jsonOf;
+    return this.#send('scheduler', action, { method, path, headers: {}, ...json }, call, read, signal);
+  }
+
+  #baseOf(service: Service, region: string): string {
+    return this.#parts.endpoint ?? `https://${service}.${region}.amazonaws.com${region.startsWith('cn-') ? '.cn' : ''}`;
+  }
+
+  async #signed(request: Outgoing, { id, secret, session }: AwsCredential, service: Service, region: string): Promise<Outgoing> {
     const { method, url, body, headers } = request;
     // By the cloud's clock, which refuses a signature that is minutes off.
-    const datetime = new Date(caller.now()).toISOString().replace(/[:-]|\.\d{3}/g, '');
+    const datetime = new Date(this.#caller.now()).toISOString().replace(/[:-]|\.\d{3}/g, '');
     const signer = new AwsV4Signer({
       method,
       url: String(url),
@@ -50,7 +93,7 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
   }
 
   /** `read`: what a body says; null or undefined: it cannot be read. @throws CloudError */
-  async function send<T>(
+  async #send<T>(
     service: Service,
     action: string,
     { path = '/', ...request }: Omit<Outgoing, 'url'> & { readonly path?: string },
@@ -61,82 +104,36 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
     const { region } = call;
     const place = `${titles[service]} in ${region}`;
     const asked: AwsCall = { changes: false, needs: [`${service}:${action}`], ...call, place };
-    const whole = { ...request, url: `${baseOf(service, region)}${path}` };
-    const before = caller.skew();
-    let used: Credential | undefined;
+    const whole = { ...request, url: `${this.#baseOf(service, region)}${path}` };
+    const before = this.#caller.skew();
+    let used: AwsCredential | undefined;
     const once = async (): Promise<Answer> => {
-      used = await credentials.get(signal);
-      return caller.send(await signed(whole, used, service, region), asked, signal);
+      used = await this.#credentials.get(signal);
+      return this.#caller.send(await this.#signed(whole, used, service, region), asked, signal);
     };
     let answer = await once();
     let problem = problemOf(answer);
     // AWS did nothing, and its answer says what time it is there.
-    if (problem !== null && isAboutTime(problem) && caller.skew() !== before) {
+    if (problem !== null && isAboutTime(problem) && this.#caller.skew() !== before) {
       answer = await once();
       problem = problemOf(answer);
     }
     const found = problem === null ? read(answer.text) : null;
     if (found !== null && found !== undefined) return found;
     const error = toCloudError(problem ?? { status: answer.status, code: '', message: 'its answer could not be read' }, asked);
-    if (error.code === 'E_CLOUD_CREDENTIAL' && used !== undefined) credentials.forget(used);
+    if (error.code === 'E_CLOUD_CREDENTIAL' && used !== undefined) this.#credentials.forget(used);
     throw error;
   }
 
-  function query(service: 'ec2' | 'sts', version: string, action: string, params: Params, call: AwsApiCall, signal: AbortSignal) {
+  #query(service: 'ec2' | 'sts', version: string, action: string, params: Params, call: AwsApiCall, signal: AbortSignal) {
     const body = new URLSearchParams([['Action', action], ['Version', version], ...flat(params)]).toString();
     const headers = { 'Content-Type': 'application/x-www-form-urlencoded; charset=utf-8' };
     const read = (text: string): Xml | null => {
       const xml = readXml(text);
       return xml?.name === `${action}Response` ? xml : null;
     };
-    return send(service, action, { method: 'POST', headers, body }, call, read, signal);
+    return this.#send(service, action, { method: 'POST', headers, body }, call, read, signal);
   }
-
-  const calls = {
-    ec2: (action: string, params: Params, call: AwsApiCall, signal: AbortSignal): Promise<Xml> =>
-      query('ec2', '2016-11-15', action, params, call, signal),
-
-    /** All items of a list in pages. A page that fails fails the whole, since half a list proves nothing. */
-    async ec2List(action: string, set: string, params: Params, call: AwsApiCall, signal: AbortSignal): Promise<Xml[]> {
-      const found: Xml[] = [];
-      let token: string | undefined;
-      do {
-        const page = await calls.ec2(action, { ...params, NextToken: token }, call, signal);
-        found.push(...itemsAt(page, set));
-        token = textAt(page, 'nextToken') ?? undefined;
-      } while (token !== undefined);
-      return found;
-    },
-
-    sts: (action: string, call: AwsApiCall, signal: AbortSignal): Promise<Xml> =>
-      query('sts', '2011-06-15', action, {}, call, signal),
-
-    /** SSM and Service Quotas. `target`: with its prefix. */
-    json(
-      service: 'ssm' | 'servicequotas',
-      target: string,
-      input: unknown,
-      call: AwsApiCall,
-      signal: AbortSignal,
-    ): Promise<unknown> {
-      const headers = { 'Content-Type': 'application/x-amz-json-1.1', 'X-Amz-Target': target };
-      const action = target.split('.')[1] ?? '';
-      return send(service, action, { method: 'POST', headers, body: JSON.stringify(input) }, call, jsonOf, signal);
-    },
-
-    /** `path`: with its query. */
-    scheduler(
-      [action, method, path]: readonly [action: string, method: 'GET' | 'POST' | 'DELETE', path: string],
-      input: unknown,
-      call: AwsApiCall,
-      signal: AbortSignal,
-    ): Promise<unknown> {
-      const json = input !== undefined && { headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(input) };
-      const read = method === 'DELETE' ? () => true : jsonOf;
-      return send('scheduler', action, { method, path, headers: {}, ...json }, call, read, signal);
-    },
-  };
-  return calls;
 }
 
 /** Names and values as the Query API wants them: lists count from 1. */

@@ -3,7 +3,7 @@ import { gzipSync } from 'node:zlib';
 import { isServiceId } from '../../http/service-id.ts';
 import { CloudError, type Made, type Order } from '../../ports/cloud.ts';
 import { tagsOf } from '../kit/things.ts';
-import type { AwsApiCall, Calls, Params } from './calls.ts';
+import type { AwsApiCall, AwsCalls, Params } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 import type { Ami } from './image.ts';
 import { itemsAt, textAt } from './xml.ts';
@@ -70,7 +70,7 @@ export function runParams(
 export const createPermissions = ['ec2:RunInstances', 'ec2:CreateTags'];
 
 export async function createMachine(
-  calls: Calls,
+  calls: AwsCalls,
   { region, securityGroup }: Pick<AwsConfig, 'region' | 'securityGroup'>,
   order: Order,
   on: { readonly ami: Ami; readonly subnet: string | null },

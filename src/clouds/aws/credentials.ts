@@ -8,11 +8,11 @@ import { CloudError } from '../../ports/cloud.ts';
 import { readSecret } from '../../schema/secret-reference.ts';
 import { jsonOf } from '../../system/json.ts';
 import { askProgram, type Caller, type CloudParts } from '../kit/caller.ts';
-import { createHeld, type Lease } from '../kit/held.ts';
+import { type Expiring, ExpiringCache } from '../kit/expiring-cache.ts';
 import type { AwsCredentialSource } from './config.ts';
 import { profileOf, wordsOf } from './profile.ts';
 
-export interface Credential {
+export interface AwsCredential {
   readonly id: string;
   readonly secret: string;
   /** null: it is for good. */
@@ -33,19 +33,30 @@ const printed = z.object({
 /** The same, as the metadata service has it, without a version. */
 const ofRole = z.object({ AccessKeyId: z.string(), SecretAccessKey: z.string(), Token: z.string(), Expiration: z.string() });
 
-export type Credentials = ReturnType<typeof createCredentials>;
+export interface AwsCredentials {
+  /** @throws CloudError E_CLOUD_CREDENTIAL, E_SECRET */
+  get(signal: AbortSignal): Promise<AwsCredential>;
+  /** AWS refused it. */
+  forget(credential: AwsCredential): void;
+  /** How people call it. */
+  readonly name: string;
+}
 
-export function createCredentials(source: AwsCredentialSource, parts: Pick<CloudParts, 'variables' | 'run'>, caller: Caller) {
+export function createCredentials(
+  source: AwsCredentialSource,
+  parts: Pick<CloudParts, 'variables' | 'run'>,
+  caller: Caller,
+): AwsCredentials {
   const { variables } = parts;
-  const held = createHeld<Credential>(caller.now);
+  const held = new ExpiringCache<AwsCredential>(caller.now);
 
-  const read = (id: string, secret: string, session: string | null): Lease<Credential> => ({
+  const read = (id: string, secret: string, session: string | null): Expiring<AwsCredential> => ({
     value: { id, secret, session },
     until: 0,
   });
   const until = (end: string): number => Date.parse(end) - margin || 0;
 
-  async function fromProgram(command: readonly string[], signal: AbortSignal): Promise<Lease<Credential>> {
+  async function fromProgram(command: readonly string[], signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     const found = printed.safeParse(jsonOf(await askProgram(command, parts, signal)));
     if (!found.success)
       throw refuse(`"${command[0]}" printed no credential`, {
@@ -55,7 +66,7 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
     return { value: { id, secret, session }, until: end === null ? Number.POSITIVE_INFINITY : until(end) };
   }
 
-  async function fromProfile(name: string, signal: AbortSignal): Promise<Lease<Credential>> {
+  async function fromProfile(name: string, signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     const profile = await profileOf(name, variables);
     if (profile === null)
       throw refuse(`there is no profile "${name}"`, {
@@ -70,7 +81,7 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
   }
 
   /** Of the machine that onejob runs on, by IMDSv2. */
-  async function fromMetadata(signal: AbortSignal): Promise<Lease<Credential>> {
+  async function fromMetadata(signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     const base = 'http://169.254.169.254/latest';
     const sending = { doing: 'sign in to AWS', place: 'the metadata service of this machine', changes: false };
     const ask = async (method: 'GET' | 'PUT', path: string, headers: Readonly<Record<string, string>>): Promise<string> => {
@@ -90,7 +101,7 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
     return { value: { id, secret, session }, until: until(end) };
   }
 
-  async function find(signal: AbortSignal): Promise<Lease<Credential>> {
+  async function find(signal: AbortSignal): Promise<Expiring<AwsCredential>> {
     switch (source.kind) {
       case 'usual': {
         const { AWS_ACCESS_KEY_ID: id = '', AWS_SECRET_ACCESS_KEY: secret = '', AWS_SESSION_TOKEN: session = '' } = variables;
@@ -111,11 +122,8 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
   }
 
   return {
-    /** @throws CloudError E_CLOUD_CREDENTIAL, E_SECRET */
-    get: (signal: AbortSignal): Promise<Credential> => held.get('', find, signal),
-    /** AWS refused it. */
-    forget: held.forget,
-    /** How people call it. */
+    get: (signal) => held.get('', find, signal),
+    forget: (credential) => held.forget(credential),
     name: nameOf(source),
   };
 }

@@ -5,7 +5,7 @@
  */
 import { createHash } from 'node:crypto';
 import { CloudError, type Made } from '../../ports/cloud.ts';
-import type { AwsApiCall, Calls } from './calls.ts';
+import type { AwsApiCall, AwsCalls } from './calls.ts';
 
 const longestValue = 256;
 /** With those of tags.ts, and a few of somebody else. */
@@ -13,7 +13,7 @@ const mostPieces = 40;
 
 /** @throws CloudError E_CLOUD_REQUEST if it is too long */
 export async function deliverByTags(
-  calls: Calls,
+  calls: AwsCalls,
   { id, place }: Pick<Made, 'id' | 'place'>,
   text: string,
   signal: AbortSignal,

@@ -1,8 +1,8 @@
 /** What machines boot from: an AMI, or a public parameter of SSM that names one. */
 import { z } from 'zod';
 import { CloudError, type CloudImage } from '../../ports/cloud.ts';
-import { createHeld, type Lease } from '../kit/held.ts';
-import type { Calls } from './calls.ts';
+import { type Expiring, ExpiringCache } from '../kit/expiring-cache.ts';
+import type { AwsCalls } from './calls.ts';
 import { itemsAt, textAt } from './xml.ts';
 
 /** NVIDIA's driver, Docker and the container toolkit, by AWS. */
@@ -25,8 +25,8 @@ const parameter = z.object({ Parameter: z.object({ Value: z.string().regex(/^ami
 /** ms for which the id that a parameter named is used again. */
 const fresh = 10 * 60_000;
 
-export function createImages(calls: Calls, region: string, now: () => number) {
-  const held = createHeld<Ami>(now);
+export function createImages(calls: AwsCalls, region: string, now: () => number) {
+  const held = new ExpiringCache<Ami>(now);
 
   async function idOf(from: string, signal: AbortSignal): Promise<string> {
     if (from.startsWith('ami-')) return from;
@@ -41,7 +41,7 @@ export function createImages(calls: Calls, region: string, now: () => number) {
     throw new CloudError('E_CLOUD_REQUEST', `Cannot ${doing}: the parameter contains no id of an image.`);
   }
 
-  async function look(from: string, signal: AbortSignal): Promise<Lease<Ami>> {
+  async function look(from: string, signal: AbortSignal): Promise<Expiring<Ami>> {
     const id = await idOf(from, signal);
     const call = { doing: `look at image ${id}`, region };
     const [image] = itemsAt(await calls.ec2('DescribeImages', { ImageId: [id] }, call, signal), 'imagesSet');

@@ -1,6 +1,6 @@
 /** Zones that offer a type of machine, and the subnet for each. */
 import { CloudError } from '../../ports/cloud.ts';
-import type { Calls } from './calls.ts';
+import type { AwsCalls } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 import { itemsAt, textAt } from './xml.ts';
 
@@ -11,7 +11,7 @@ interface Subnet {
   readonly free: number;
 }
 
-export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig, 'region' | 'subnets'>) {
+export function createNetwork(calls: AwsCalls, { region, subnets }: Pick<AwsConfig, 'region' | 'subnets'>) {
   let known: readonly Subnet[] = [];
 
   /** Those of the config, the emptiest of each zone first. */

@@ -4,7 +4,7 @@ import { type Finding, fine, problem, warning } from '../../base/finding.ts';
 import { type Cloud, CloudError, type HostPlan } from '../../ports/cloud.ts';
 import { examineAfter, examineAll, managerOnly, priceFindings } from '../kit/preflight.ts';
 import { spotsOf } from '../offer.ts';
-import type { AwsApiCall, Calls, Params } from './calls.ts';
+import type { AwsApiCall, AwsCalls, Params } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 import { createPermissions, runParams } from './create.ts';
 import type { Ami, Images } from './image.ts';
@@ -16,7 +16,7 @@ import { itemsAt, textAt } from './xml.ts';
 
 interface Parts {
   readonly config: AwsConfig;
-  readonly calls: Calls;
+  readonly calls: AwsCalls;
   readonly images: Images;
   readonly network: Network;
   readonly price: Cloud['price'];

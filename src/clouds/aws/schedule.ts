@@ -7,7 +7,7 @@ import { hash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { type Birth, CloudError, type Made, type Thing } from '../../ports/cloud.ts';
-import type { AwsApiCall, Calls } from './calls.ts';
+import type { AwsApiCall, AwsCalls } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 
 const group = 'default';
@@ -31,7 +31,7 @@ const schedule = z.object({
 
 /** Sets it and reads it back. Scheduler begins within the minute of that time. @throws CloudError */
 export async function setSchedule(
-  calls: Calls,
+  calls: AwsCalls,
   role: NonNullable<AwsConfig['schedulerRole']>,
   birth: Birth,
   made: Made,
@@ -93,7 +93,7 @@ const page = z.object({
 });
 
 /** All of an owner in a region. @throws CloudError */
-export async function listSchedules(calls: Calls, owner: string, call: AwsApiCall, signal: AbortSignal): Promise<Thing[]> {
+export async function listSchedules(calls: AwsCalls, owner: string, call: AwsApiCall, signal: AbortSignal): Promise<Thing[]> {
   const prefix = prefixOf(owner);
   const things: Thing[] = [];
   let token: string | null | undefined;
@@ -126,6 +126,6 @@ export async function listSchedules(calls: Calls, owner: string, call: AwsApiCal
   return things;
 }
 
-export async function deleteSchedule(calls: Calls, name: string, call: AwsApiCall, signal: AbortSignal): Promise<void> {
+export async function deleteSchedule(calls: AwsCalls, name: string, call: AwsApiCall, signal: AbortSignal): Promise<void> {
   await calls.scheduler(['DeleteSchedule', 'DELETE', schedulePath(name)], undefined, call, signal);
 }

@@ -3,7 +3,7 @@
 import { isServiceId } from '../../http/service-id.ts';
 import { CloudError, type Listing, type ListScope, type Offer, type Thing, type ThingKind, tagKeys } from '../../ports/cloud.ts';
 import { told } from '../kit/things.ts';
-import type { AwsApiCall, Calls, Params } from './calls.ts';
+import type { AwsApiCall, AwsCalls, Params } from './calls.ts';
 import type { AwsConfig } from './config.ts';
 import { deleteSchedule, listSchedules } from './schedule.ts';
 import { itemsAt, textAt, type Xml } from './xml.ts';
@@ -109,7 +109,7 @@ export const harmless = (owner: string): { readonly action: string; readonly par
     { action, params: { [parameter]: none, DryRun: true } },
   ]);
 
-async function listKind(calls: Calls, owner: string, region: string, kind: Kind, signal: AbortSignal): Promise<Thing[]> {
+async function listKind(calls: AwsCalls, owner: string, region: string, kind: Kind, signal: AbortSignal): Promise<Thing[]> {
   const call: AwsApiCall = { doing: `list ${kind.title}`, region };
   const items = await calls.ec2List(kind.list, kind.set, paramsOf(owner, kind.page), call, signal);
   const isMachine = kind.kind === 'machine';
@@ -126,13 +126,13 @@ async function listKind(calls: Calls, owner: string, region: string, kind: Kind,
 }
 
 /** Regions of the account that are turned on. @throws CloudError */
-async function regionsOf(calls: Calls, region: string, signal: AbortSignal): Promise<string[]> {
+async function regionsOf(calls: AwsCalls, region: string, signal: AbortSignal): Promise<string[]> {
   const found = itemsAt(await calls.ec2('DescribeRegions', {}, { doing: 'list regions', region }, signal), 'regionInfo');
   return found.flatMap((one) => textAt(one, 'regionName') ?? []);
 }
 
 export async function listAwsThings(
-  calls: Calls,
+  calls: AwsCalls,
   { region, regions: named }: Pick<AwsConfig, 'region' | 'regions'>,
   owner: string,
   { places, everywhere }: ListScope,
@@ -181,7 +181,7 @@ export const absent = /NotFound$|^InvalidSpotInstanceRequestID|^ResourceNotFound
  * @throws CloudError, also if something still uses the thing: then it goes later
  */
 export async function destroyThing(
-  calls: Calls,
+  calls: AwsCalls,
   { kind, id, place }: Pick<Thing, 'kind' | 'id' | 'place'>,
   signal: AbortSignal,
 ): Promise<void> {

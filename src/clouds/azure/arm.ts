@@ -3,6 +3,7 @@
  * are refused.
  */
 import { z } from 'zod';
+import { invalidPart } from '../../http/api.ts';
 import { asksFor, brief, type Outgoing } from '../../http/exchange.ts';
 import { CloudError } from '../../ports/cloud.ts';
 import { without } from '../../secrets/credential.ts';
@@ -51,7 +52,7 @@ export const get = (version: keyof typeof versions, needs: Doing, path: string, 
 });
 
 /** A success, or a refusal that the caller may understand. */
-export interface Answered {
+export interface ArmAnswer {
   readonly status: number;
   readonly ok: boolean;
   readonly body: unknown;
@@ -62,90 +63,85 @@ export interface Answered {
   readonly wait: number | null;
 }
 
-export type Arm = ReturnType<typeof createArm>;
-
 /** Most pages of one list. */
 const mostPages = 500;
 
-export function createArm(
-  config: Pick<AzureConfig, 'endpoint'>,
-  caller: Caller,
-  credential: ArmCredential,
-  { clock }: Pick<CloudParts, 'clock'>,
-) {
-  const { endpoint } = config;
-  const place = new URL(endpoint).host;
+export class Arm {
+  readonly #config: Pick<AzureConfig, 'endpoint'>;
+  readonly #caller: Caller;
+  readonly #credential: ArmCredential;
+  readonly #parts3: Pick<CloudParts, 'clock'>;
+  readonly #place: string;
 
-  const urlOf = ({ path, version, query, doing, makesMachine = false }: ArmCall): URL => {
-    const url = URL.parse(path, endpoint);
-    if (url === null || url.origin !== new URL(endpoint).origin) {
-      const where = url?.origin ?? 'an invalid address';
-      const message = `Cannot ${doing}: Azure refers to ${where}, which is not ${endpoint}, so the token is not sent there.`;
-      throw new CloudError('E_CLOUD_ANSWER', message, { isAmbiguous: makesMachine, hint: 'Check "endpoint".' });
-    }
-    if (version !== undefined) url.searchParams.set('api-version', versions[version]);
-    for (const [name, value] of Object.entries(query ?? {})) url.searchParams.set(name, value);
-    return url;
-  };
+  constructor(config: Pick<AzureConfig, 'endpoint'>, caller: Caller, credential: ArmCredential, parts3: Pick<CloudParts, 'clock'>) {
+    this.#config = config;
+    this.#caller = caller;
+    this.#credential = credential;
+    this.#parts3 = parts3;
+    this.#place = new URL(this.#config.endpoint).host;
+  }
 
   /** Any answer but a refused credential. @throws CloudError */
-  async function ask(call: ArmCall, signal: AbortSignal): Promise<Answered> {
+  async ask(call: ArmCall, signal: AbortSignal): Promise<ArmAnswer> {
     const { method, body, doing, makesMachine = false } = call;
-    const url = urlOf(call);
-    const header = await credential.header(signal);
+    const url = this.#urlOf(call);
+    const header = await this.#credential.header(signal);
     const headers = { Authorization: header, Accept: 'application/json' };
-    const request =
-      body === undefined
-        ? { method, url, headers }
-        : { method, url, headers: { ...headers, 'Content-Type': 'application/json' }, body: JSON.stringify(body) };
-    const answer = await caller.send(request, { doing, place: `Azure (${place})`, changes: makesMachine }, signal);
+    const answer = await this.#caller.send(
+      { method, url, headers, json: body },
+      { doing, place: `Azure (${this.#place})`, changes: makesMachine },
+      signal,
+    );
     const found = answer.text === '' ? undefined : jsonOf(answer.text);
     const ok = answer.status >= 200 && answer.status < 300;
     const { code, message } = ok ? { code: '', message: '' } : saidOf(found, answer.status);
-    const said = { code, message: without(credential.redact(), message) };
+    const said = { code, message: without(this.#credential.redact(), message) };
     if (answer.status === 401) {
-      const { message: why, hint, retry } = credential.rejected(brief(`${code}: ${message}`), header);
+      const { message: why, hint, retry } = this.#credential.rejected(brief(`${code}: ${message}`), header);
       throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot ${doing}: ${why}`, { hint, retry, reason: code });
     }
-    return { status: answer.status, ok, body: found, headers: answer.headers, said, wait: asksFor(answer.headers, clock.wall()) };
+    return {
+      status: answer.status,
+      ok,
+      body: found,
+      headers: answer.headers,
+      said,
+      wait: asksFor(answer.headers, this.#parts3.clock.wall()),
+    };
   }
 
-  const refuse = ({ doing, needs, makesMachine = false }: ArmCall, { said, status }: Answered): CloudError =>
-    armRefusal({ doing, said, status, makesMachine, needs: permissions[needs] });
+  refuse({ doing, needs, makesMachine = false }: ArmCall, { said, status }: ArmAnswer): CloudError {
+    return armRefusal({ doing, said, status, makesMachine, needs: permissions[needs] });
+  }
 
   /** @throws CloudError E_CLOUD_ANSWER if the body is not what it should be */
-  function bodyAs<T extends z.ZodType>(
-    schema: T,
-    { doing, makesMachine = false }: ArmCall,
-    { body, status }: Answered,
-  ): z.output<T> {
+  bodyAs<T extends z.ZodType>(schema: T, { doing, makesMachine = false }: ArmCall, { body, status }: ArmAnswer): z.output<T> {
     const found = schema.safeParse(body);
     if (found.success) return found.data;
-    const issue = found.error.issues[0];
-    const where = issue === undefined || issue.path.length === 0 ? 'its answer' : `"${issue.path.join('.')}" of its answer`;
+    const where = invalidPart(found.error, 'its answer');
     const message = `Cannot ${doing}: Azure answered ${status}, and ${where} is not what it should be.`;
     const hint = 'Check "endpoint", and any proxy in front of it.';
     throw new CloudError('E_CLOUD_ANSWER', message, { retry: true, isAmbiguous: makesMachine, hint });
   }
 
   /** A success. @throws CloudError */
-  async function carryOut(call: ArmCall, signal: AbortSignal): Promise<Answered> {
-    const answer = await ask(call, signal);
-    if (!answer.ok) throw refuse(call, answer);
+  async carryOut(call: ArmCall, signal: AbortSignal): Promise<ArmAnswer> {
+    const answer = await this.ask(call, signal);
+    if (!answer.ok) throw this.refuse(call, answer);
     return answer;
   }
 
   /** What a success says. @throws CloudError */
-  async function read<T extends z.ZodType>(schema: T, call: ArmCall, signal: AbortSignal): Promise<z.output<T>> {
-    return bodyAs(schema, call, await carryOut(call, signal));
+  async read<T extends z.ZodType>(schema: T, call: ArmCall, signal: AbortSignal): Promise<z.output<T>> {
+    return this.bodyAs(schema, call, await this.carryOut(call, signal));
   }
 
   /** All pages, each told as it comes: what came before an error is not lost. @throws CloudError */
-  async function pages<T extends z.ZodType>(item: T, call: ArmCall, take: (items: z.output<T>[]) => void, signal: AbortSignal) {
+  async pages<T extends z.ZodType>(item: T, call: ArmCall, take: (items: z.output<T>[]) => void, signal: AbortSignal) {
     const page = z.object({ value: z.array(item), nextLink: z.string().nullish() });
     let next: ArmCall = call;
     for (let count = 0; count < mostPages; count += 1) {
-      const found = await read(page, next, signal);
+      const found = await this.read(page, next, signal);
       take(found.value as z.output<T>[]);
       if (found.nextLink == null || found.nextLink === '') return;
       const { method, needs, doing } = call;
@@ -154,18 +150,22 @@ export function createArm(
     throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: Azure has more than ${mostPages} pages.`);
   }
 
-  return {
-    ask,
-    refuse,
-    bodyAs,
-    carryOut,
-    read,
-    pages,
-    /** The items of all pages. @throws CloudError */
-    async all<T extends z.ZodType>(item: T, call: ArmCall, signal: AbortSignal): Promise<z.output<T>[]> {
-      const found: z.output<T>[] = [];
-      await pages(item, call, (items) => found.push(...items), signal);
-      return found;
-    },
-  };
+  /** The items of all pages. @throws CloudError */
+  async all<T extends z.ZodType>(item: T, call: ArmCall, signal: AbortSignal): Promise<z.output<T>[]> {
+    const found: z.output<T>[] = [];
+    await this.pages(item, call, (items) => found.push(...items), signal);
+    return found;
+  }
+
+  #urlOf({ path, version, query, doing, makesMachine = false }: ArmCall): URL {
+    const url = URL.parse(path, this.#config.endpoint);
+    if (url === null || url.origin !== new URL(this.#config.endpoint).origin) {
+      const where = url?.origin ?? 'an invalid address';
+      const message = `Cannot ${doing}: Azure refers to ${where}, which is not ${this.#config.endpoint}, so the token is not sent there.`;
+      throw new CloudError('E_CLOUD_ANSWER', message, { isAmbiguous: makesMachine, hint: 'Check "endpoint".' });
+    }
+    if (version !== undefined) url.searchParams.set('api-version', versions[version]);
+    for (const [name, value] of Object.entries(query ?? {})) url.searchParams.set(name, value);
+    return url;
+  }
 }

@@ -3,8 +3,8 @@ import { z } from 'zod';
 import { brief, shown } from '../../http/exchange.ts';
 import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, runName, type Thing } from '../../ports/cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
-import { createHeld } from '../kit/held.ts';
-import { type Answered, type ArmCall, createArm } from './arm.ts';
+import { ExpiringCache } from '../kit/expiring-cache.ts';
+import { Arm, type ArmAnswer, type ArmCall } from './arm.ts';
 import { type AzureConfig, isAzureItself, usualImage } from './config.ts';
 import { createArmCredential } from './credential.ts';
 import { deliverByUserData } from './deliver.ts';
@@ -29,16 +29,16 @@ export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = th
   // Its clock is not Azure's: prices come through caches, and machines end by the clock of Azure Resource Manager.
   const elsewhere = createCaller(parts);
   const credential = createArmCredential(config, parts, { send: elsewhere.send, now: caller.now });
-  const arm = createArm(config, caller, credential, parts);
+  const arm = new Arm(config, caller, credential, parts);
   let key: Promise<string> | null = null;
   const sshKey = (): Promise<string> => {
     key ??= makeKey();
     return key;
   };
-  const prices = createHeld<Price | null>(clock.now);
+  const prices = new ExpiringCache<Price | null>(clock.now);
 
   /** null: it goes, or has gone. */
-  async function refusalOf(call: ArmCall, signal: AbortSignal): Promise<Answered | null> {
+  async function refusalOf(call: ArmCall, signal: AbortSignal): Promise<ArmAnswer | null> {
     const answer = await arm.ask(call, signal);
     return answer.ok || answer.status === 404 || answer.said.code === 'ResourceGroupBeingDeleted' ? null : answer;
   }

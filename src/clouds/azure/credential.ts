@@ -6,7 +6,7 @@ import { type Credential, createKnown, without } from '../../secrets/credential.
 import { createEntra } from '../../secrets/entra.ts';
 import { jsonOf } from '../../system/json.ts';
 import { askProgram, type Caller, type CloudParts } from '../kit/caller.ts';
-import { createHeld, type Lease } from '../kit/held.ts';
+import { type Expiring, ExpiringCache } from '../kit/expiring-cache.ts';
 import { type AzureConfig, audienceOf } from './config.ts';
 
 export interface ArmCredential extends Pick<Credential, 'header' | 'redact'> {
@@ -97,9 +97,9 @@ const unknownLife = 300_000;
 
 function createCached(title: string, clock: Clock, make: (signal: AbortSignal) => Promise<Token>): ArmCredential {
   const known = createKnown();
-  const held = createHeld<string>(clock.now);
+  const held = new ExpiringCache<string>(clock.now);
   let [wasRefused, isSecond, madeAt] = [false, false, 0];
-  const renew = async (signal: AbortSignal): Promise<Lease<string>> => {
+  const renew = async (signal: AbortSignal): Promise<Expiring<string>> => {
     const { text, life } = await make(signal);
     known.add(text);
     [isSecond, wasRefused, madeAt] = [wasRefused, false, clock.now()];

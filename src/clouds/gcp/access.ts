@@ -2,20 +2,27 @@
  * Access tokens of Google: from the key of a service account (RFC 7523), from the metadata server, or from a command. A token is held
  * until shortly before its end. No text of this file contains a token or a key.
  */
-import { createPrivateKey, sign } from 'node:crypto';
 import { z } from 'zod';
-import { attempt, type ErrorOptions, OnejobError } from '../../base/errors.ts';
+import { type ErrorOptions, OnejobError } from '../../base/errors.ts';
 import { clearTextHost } from '../../http/address.ts';
 import { type Answer, brief } from '../../http/exchange.ts';
 import { CloudError } from '../../ports/cloud.ts';
 import { readSecret, type SecretReference, secretPlace } from '../../schema/secret-reference.ts';
+import { assertion, rsaKeyIn } from '../../secrets/tokens.ts';
 import { jsonOf } from '../../system/json.ts';
 import { askProgram, type Caller, type CloudParts } from '../kit/caller.ts';
-import { createHeld, type Lease } from '../kit/held.ts';
+import { type Expiring, ExpiringCache } from '../kit/expiring-cache.ts';
 import type { GcpCredential } from './config.ts';
 import { token as tokenAnswer } from './wire.ts';
 
-export type GcpAccess = ReturnType<typeof createAccess>;
+export interface GcpAccess {
+  /** For people; never a secret. */
+  readonly name: string;
+  /** @throws CloudError E_CLOUD_*, OnejobError E_SECRET */
+  token(signal: AbortSignal): Promise<string>;
+  /** The cloud refused this token, so it is not used again. */
+  refused(token: string): void;
+}
 
 /** The role of the credential limits what a token can do, not its scope. */
 const scope = 'https://www.googleapis.com/auth/cloud-platform';
@@ -41,20 +48,20 @@ type KeyFile = z.infer<typeof keyFile>;
 /** A file that may contain something else. */
 const anyFile = z.object({ type: z.string() });
 
-export function createAccess(credential: GcpCredential, caller: Caller, parts: CloudParts) {
+export function createAccess(credential: GcpCredential, caller: Caller, parts: CloudParts): GcpAccess {
   const { clock, variables } = parts;
-  const held = createHeld<string>(clock.now);
+  const tokens = new ExpiringCache<string>(clock.now);
   let name = nameOf(credential, variables);
 
-  const lease = (value: string, ms: number): Lease<string> => ({ value, until: clock.now() + ms });
+  const lease = (value: string, ms: number): Expiring<string> => ({ value, until: clock.now() + ms });
 
   /** What an endpoint says that makes tokens; null: no token. */
-  function granted({ status, text }: Answer): Lease<string> | null {
+  function granted({ status, text }: Answer): Expiring<string> | null {
     const found = tokenAnswer.safeParse(jsonOf(text)).data;
     return status === 200 && found !== undefined ? lease(found.access_token, found.expires_in * 1000 - early) : null;
   }
 
-  async function fromKey(reference: SecretReference, signal: AbortSignal): Promise<Lease<string>> {
+  async function fromKey(reference: SecretReference, signal: AbortSignal): Promise<Expiring<string>> {
     const { data: key } = keyFile.safeParse(jsonOf(await readSecret(reference, variables)));
     if (key === undefined)
       throw refuse(`${secretPlace(reference)} does not contain the key of a service account`, {
@@ -79,7 +86,7 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
     }
   }
 
-  async function fromMetadata(signal: AbortSignal): Promise<Lease<string>> {
+  async function fromMetadata(signal: AbortSignal): Promise<Expiring<string>> {
     const host = variables.GCE_METADATA_HOST ?? 'metadata.google.internal';
     const url = `http://${host}/computeMetadata/v1/instance/service-accounts/default/token`;
     const asked = { doing: 'get a token of this machine', place: `its metadata server (${host})`, changes: false };
@@ -92,13 +99,13 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
     });
   }
 
-  async function fromCommand(command: readonly string[], signal: AbortSignal): Promise<Lease<string>> {
+  async function fromCommand(command: readonly string[], signal: AbortSignal): Promise<Expiring<string>> {
     const token = await askProgram(command, parts, signal);
     if (/^[\x21-\x7e]{20,8192}$/.test(token)) return lease(token, ofCommand);
     throw refuse(`"${command[0]}" did not print one access token`, { hint: `Run "${command.join(' ')}" to see what it prints.` });
   }
 
-  async function usual(signal: AbortSignal): Promise<Lease<string>> {
+  async function usual(signal: AbortSignal): Promise<Expiring<string>> {
     const path = variables.GOOGLE_APPLICATION_CREDENTIALS ?? '';
     if (path === '') return fromCommand(gcloud, signal);
     const reference = { kind: 'file', path, expires: null } as const;
@@ -106,20 +113,18 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
     return found?.type === 'service_account' ? fromKey(reference, signal) : fromCommand(gcloudDefault, signal);
   }
 
-  function make(signal: AbortSignal): Promise<Lease<string>> {
+  function make(signal: AbortSignal): Promise<Expiring<string>> {
     if (credential.kind === 'key') return fromKey(credential.key, signal);
     if (credential.kind === 'command') return fromCommand(credential.command, signal);
     return credential.kind === 'metadata' ? fromMetadata(signal) : usual(signal);
   }
 
   return {
-    /** For people; never a secret. */
-    get name(): string {
+    get name() {
       return name;
     },
-    token: (signal: AbortSignal): Promise<string> => held.get('', make, signal),
-    /** The cloud refused this token, so it is not used again. */
-    refused: held.forget,
+    token: (signal) => tokens.get('', make, signal),
+    refused: (token) => tokens.forget(token),
   };
 }
 
@@ -136,19 +141,13 @@ const refuse = (why: string, options: ErrorOptions): CloudError =>
 
 /** RFC 7523, 3; Google takes at most an hour. `now`: ms since the epoch by Google's clock. @throws OnejobError E_SECRET */
 function assertionOf(key: KeyFile, now: number): string {
-  const pem = attempt(() => createPrivateKey(key.private_key));
-  if (pem?.asymmetricKeyType !== 'rsa')
+  const pem = rsaKeyIn(key.private_key);
+  if (pem === null)
     throw new OnejobError('E_SECRET', `The key of ${key.client_email} does not contain an RSA key in PEM format.`, {
       hint: 'Create a new one with "gcloud iam service-accounts keys create".',
     });
   const iat = Math.floor(now / 1000);
-  const body = [
-    { alg: 'RS256', typ: 'JWT', kid: key.private_key_id },
-    { iss: key.client_email, scope, aud: key.token_uri, iat, exp: iat + 3600 },
-  ]
-    .map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
-    .join('.');
-  return `${body}.${sign('sha256', Buffer.from(body), pem).toString('base64url')}`;
+  return assertion(pem, { iss: key.client_email, scope, aud: key.token_uri, iat, exp: iat + 3600 }, key.private_key_id);
 }
 
 /** RFC 6749, 5.2 */

@@ -23,8 +23,6 @@ export interface GcpCall extends Omit<CloudRequest, 'place' | 'changes'> {
   readonly base?: string;
 }
 
-export type Calls = ReturnType<typeof createCalls>;
-
 /**
  * Version of the API that every call asks for, as Google's own clients do. Without it, a list over all zones fails as a whole when one
  * zone cannot be reached; from this version on it lists the others, and no longer knows `returnPartialSuccess`.
@@ -37,119 +35,129 @@ const operationTime = 180_000;
 /** Pages of one list. */
 const mostPages = 1_000;
 
-export function createCalls(
-  { project, endpoint }: Pick<GcpConfig, 'project' | 'endpoint'>,
-  access: GcpAccess,
-  caller: Caller,
-  { clock }: Pick<CloudParts, 'clock'>,
-) {
-  const place = `Compute Engine in ${project}`;
-  const attemptOf = ({ doing, method = 'GET', onlyAsks = false, needs, offer }: GcpCall): CloudRequest => ({
-    doing,
-    place,
-    needs,
-    changes: method !== 'GET' && !onlyAsks,
-    ...(offer !== undefined && { offer }),
-  });
+export class GcpCalls {
+  readonly #parts: Pick<GcpConfig, 'project' | 'endpoint'>;
+  readonly #access: GcpAccess;
+  readonly #caller: Caller;
+  readonly #parts3: Pick<CloudParts, 'clock'>;
+  readonly #place: string;
+
+  constructor(
+    parts: Pick<GcpConfig, 'project' | 'endpoint'>,
+    access: GcpAccess,
+    caller: Caller,
+    parts3: Pick<CloudParts, 'clock'>,
+  ) {
+    this.#parts = parts;
+    this.#access = access;
+    this.#caller = caller;
+    this.#parts3 = parts3;
+    this.#place = `Compute Engine in ${this.#parts.project}`;
+  }
 
   /** @throws CloudError */
-  async function call<S extends z.ZodType>(how: GcpCall, answerAs: S, signal: AbortSignal): Promise<z.output<S>> {
+  async call<S extends z.ZodType>(how: GcpCall, answerAs: S, signal: AbortSignal): Promise<z.output<S>> {
     const { method = 'GET', path, query = {}, body, base } = how;
-    const attempt = attemptOf(how);
+    const attempt = this.#attemptOf(how);
     const parameters = new URLSearchParams(query).toString();
-    const where = path.startsWith('projects/') ? path : `projects/${project}/${path}`;
-    const url = `${base ?? `${endpoint}/compute/v1`}/${where}${parameters === '' ? '' : `?${parameters}`}`;
+    const where = path.startsWith('projects/') ? path : `projects/${this.#parts.project}/${path}`;
+    const url = `${base ?? `${this.#parts.endpoint}/compute/v1`}/${where}${parameters === '' ? '' : `?${parameters}`}`;
     for (let tries = 1; ; tries++) {
-      const token = await access.token(signal);
+      const token = await this.#access.token(signal);
       const headers = {
         Authorization: `Bearer ${token}`,
         Accept: 'application/json',
         ...(base === undefined && { 'X-Goog-Api-Version': apiVersion }),
-        ...(body !== undefined && { 'Content-Type': 'application/json' }),
       };
-      const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
-      const answer = await caller.send(request, attempt, signal);
-      if (answer.status === 401) access.refused(token);
+      const answer = await this.#caller.send({ method, url, headers, json: body }, attempt, signal);
+      if (answer.status === 401) this.#access.refused(token);
       if (answer.status === 401 && tries === 1) continue;
       if (answer.status < 200 || answer.status > 299) throw refusedCall(answer.status, answer.text, attempt);
       const found = answerAs.safeParse(jsonOf(answer.text));
       if (found.success) return found.data;
-      throw new CloudError('E_CLOUD_ANSWER', `Cannot ${how.doing}: ${place} answered ${brief(answer.text.slice(0, 200))}.`, {
+      throw new CloudError('E_CLOUD_ANSWER', `Cannot ${how.doing}: ${this.#place} answered ${brief(answer.text.slice(0, 200))}.`, {
         isAmbiguous: attempt.changes,
       });
     }
   }
 
-  return {
-    call,
-    /**
-     * A call that begins an operation in a zone, and its end. Answers with 200 hide most failures, so only the end of the operation
-     * tells. A look that fails changes nothing: the operation goes on.
-     */
-    async carryOut(how: GcpCall, zone: string, lookNeeds: readonly string[], signal: AbortSignal): Promise<void> {
-      const begun: Operation = await call(how, operationAnswer, signal);
-      const attempt = attemptOf(how);
-      const look: GcpCall = { doing: how.doing, path: `zones/${zone}/operations/${begun.name}`, needs: lookNeeds };
-      const until = clock.now() + operationTime;
-      let state = begun;
-      let trouble: CloudError | null = null;
-      while (state.status !== 'DONE') {
-        if (clock.now() >= until) throw unfinished(how, begun.name, trouble);
-        await sleep(clock, lookEvery, signal);
-        if (signal.aborted) throw unfinished(how, begun.name, trouble);
-        try {
-          state = await call(look, operationAnswer, signal);
-          trouble = null;
-        } catch (error) {
-          if (!(error instanceof CloudError)) throw unfinished(how, begun.name, null);
-          trouble = error;
-        }
+  /**
+   * A call that begins an operation in a zone, and its end. Answers with 200 hide most failures, so only the end of the operation
+   * tells. A look that fails changes nothing: the operation goes on.
+   */
+  async carryOut(how: GcpCall, zone: string, lookNeeds: readonly string[], signal: AbortSignal): Promise<void> {
+    const begun: Operation = await this.call(how, operationAnswer, signal);
+    const attempt = this.#attemptOf(how);
+    const look: GcpCall = { doing: how.doing, path: `zones/${zone}/operations/${begun.name}`, needs: lookNeeds };
+    const until = this.#parts3.clock.now() + operationTime;
+    let state = begun;
+    let trouble: CloudError | null = null;
+    while (state.status !== 'DONE') {
+      if (this.#parts3.clock.now() >= until) throw unfinished(how, begun.name, trouble);
+      await sleep(this.#parts3.clock, lookEvery, signal);
+      if (signal.aborted) throw unfinished(how, begun.name, trouble);
+      try {
+        state = await this.call(look, operationAnswer, signal);
+        trouble = null;
+      } catch (error) {
+        if (!(error instanceof CloudError)) throw unfinished(how, begun.name, null);
+        trouble = error;
       }
-      if (state.error !== undefined) throw failedOperation(state.error.errors, attempt);
-    },
+    }
+    if (state.error !== undefined) throw failedOperation(state.error.errors, attempt);
+  }
 
-    /**
-     * All pages of a list over all zones or regions: `kind` is the name of the resources in it, `fields` what is read of them, and `what`
-     * how messages call them. `each` gets the parts of one scope; what could not be listed goes to
-     * `unknown`, and what was listed before that is kept. Returns the error that ended it early, else null.
-     */
-    async pages(
-      how: GcpCall & { readonly kind: string; readonly what?: string; readonly fields: string },
-      each: (scope: string, found: Page['items'][string]) => void,
-      unknown: string[],
-      signal: AbortSignal,
-    ): Promise<OnejobError | null> {
-      const { kind, what = kind } = how;
-      // Only what is read: instances have the text for cloud-init, of up to 256 KB.
-      const fields = `items/*/${kind}(${how.fields}),items/*/warning,nextPageToken,unreachables,warning`;
-      const query = { maxResults: '500', fields, ...how.query };
-      let pageToken: string | undefined;
-      for (let pages = 0; pages < mostPages; pages++) {
-        try {
-          const found: Page = await call(
-            { ...how, query: pageToken === undefined ? query : { ...query, pageToken } },
-            page,
-            signal,
-          );
-          for (const [scope, part] of Object.entries(found.items)) {
-            if (isTrouble(part.warning)) unknown.push(`${what} in ${placeOfScope(scope)} (${wordOf(part.warning?.code)})`);
-            each(scope, part);
-          }
-          for (const scope of found.unreachables) unknown.push(`${what} in ${placeOfScope(scope)} (unreachable)`);
-          if (isTrouble(found.warning)) unknown.push(`${what} (${wordOf(found.warning?.code)})`);
-          pageToken = found.nextPageToken;
-        } catch (error) {
-          signal.throwIfAborted();
-          if (!(error instanceof OnejobError)) throw error;
-          unknown.push(`${what} (${error.message.replace(/\.$/, '')})`);
-          return error;
+  /**
+   * All pages of a list over all zones or regions: `kind` is the name of the resources in it, `fields` what is read of them, and `what`
+   * how messages call them. `each` gets the parts of one scope; what could not be listed goes to
+   * `unknown`, and what was listed before that is kept. Returns the error that ended it early, else null.
+   */
+  async pages(
+    how: GcpCall & { readonly kind: string; readonly what?: string; readonly fields: string },
+    each: (scope: string, found: Page['items'][string]) => void,
+    unknown: string[],
+    signal: AbortSignal,
+  ): Promise<OnejobError | null> {
+    const { kind, what = kind } = how;
+    // Only what is read: instances have the text for cloud-init, of up to 256 KB.
+    const fields = `items/*/${kind}(${how.fields}),items/*/warning,nextPageToken,unreachables,warning`;
+    const query = { maxResults: '500', fields, ...how.query };
+    let pageToken: string | undefined;
+    for (let pages = 0; pages < mostPages; pages++) {
+      try {
+        const found: Page = await this.call(
+          { ...how, query: pageToken === undefined ? query : { ...query, pageToken } },
+          page,
+          signal,
+        );
+        for (const [scope, part] of Object.entries(found.items)) {
+          if (isTrouble(part.warning)) unknown.push(`${what} in ${placeOfScope(scope)} (${wordOf(part.warning?.code)})`);
+          each(scope, part);
         }
-        if (pageToken === undefined || pageToken === '') return null;
+        for (const scope of found.unreachables) unknown.push(`${what} in ${placeOfScope(scope)} (unreachable)`);
+        if (isTrouble(found.warning)) unknown.push(`${what} (${wordOf(found.warning?.code)})`);
+        pageToken = found.nextPageToken;
+      } catch (error) {
+        signal.throwIfAborted();
+        if (!(error instanceof OnejobError)) throw error;
+        unknown.push(`${what} (${error.message.replace(/\.$/, '')})`);
+        return error;
       }
-      unknown.push(`${what} (more than ${mostPages} pages)`);
-      return null;
-    },
-  };
+      if (pageToken === undefined || pageToken === '') return null;
+    }
+    unknown.push(`${what} (more than ${mostPages} pages)`);
+    return null;
+  }
+
+  #attemptOf({ doing, method = 'GET', onlyAsks = false, needs, offer }: GcpCall): CloudRequest {
+    return {
+      doing,
+      place: this.#place,
+      needs,
+      changes: method !== 'GET' && !onlyAsks,
+      ...(offer !== undefined && { offer }),
+    };
+  }
 }
 
 const isTrouble = (warning: Page['warning']): boolean => warning !== undefined && warning.code !== 'NO_RESULTS_ON_PAGE';

@@ -6,7 +6,7 @@ import { type Clock, sleep } from '../../core/clock.ts';
 import { type Birth, type Cloud, CloudError, type Listing, type Made, type Order, type Thing } from '../../ports/cloud.ts';
 import { type CloudParts, createCaller } from '../kit/caller.ts';
 import { createAccess, type GcpAccess } from './access.ts';
-import { type Calls, createCalls } from './calls.ts';
+import { GcpCalls } from './calls.ts';
 import type { GcpConfig } from './config.ts';
 import { deliverByMetadata } from './deliver.ts';
 import { usualImage } from './image.ts';
@@ -33,13 +33,13 @@ interface Gcp {
   /** ms since the epoch by Google's clock. */
   readonly now: () => number;
   readonly access: GcpAccess;
-  readonly calls: Calls;
+  readonly calls: GcpCalls;
 }
 
 export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Cloud> {
   const caller = createCaller(parts);
   const access = createAccess(config.credential, caller, parts);
-  const calls = createCalls(config, access, caller, parts);
+  const calls = new GcpCalls(config, access, caller, parts);
   const zones = createZones(config, calls, parts);
   const gcp: Gcp = { config, clock: parts.clock, now: caller.now, access, calls };
   const price: Cloud['price'] = async ({ type, spot }) => gcpPrice(type, spot);

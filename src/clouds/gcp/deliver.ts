@@ -3,13 +3,13 @@
  * (reference of `instances.setMetadata`), so what cloud-init reads is sent again with them.
  */
 import type { Made } from '../../ports/cloud.ts';
-import type { Calls } from './calls.ts';
+import type { GcpCalls } from './calls.ts';
 import { needs } from './permissions.ts';
 import { operation, withMetadata } from './wire.ts';
 
 /** A change of somebody else in between fails it, as a 412. @throws CloudError */
 export async function deliverByMetadata(
-  calls: Pick<Calls, 'call'>,
+  calls: Pick<GcpCalls, 'call'>,
   { id, place }: Pick<Made, 'id' | 'place'>,
   text: string,
   signal: AbortSignal,

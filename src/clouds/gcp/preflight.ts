@@ -5,7 +5,7 @@ import type { Cloud, HostPlan } from '../../ports/cloud.ts';
 import { examineAfter, examineAll, managerOnly, priceFindings } from '../kit/preflight.ts';
 import { spotsOf } from '../offer.ts';
 import type { GcpAccess } from './access.ts';
-import type { Calls, GcpCall } from './calls.ts';
+import type { GcpCall, GcpCalls } from './calls.ts';
 import type { GcpConfig } from './config.ts';
 import { imageOf } from './image.ts';
 import { gpusOf, type MachineType, parseType, typeProblem } from './machine-type.ts';
@@ -18,7 +18,7 @@ const roleHint = 'Make the role of deploy/cloud/gcp-role.yaml, and give it to th
 
 interface Parts {
   readonly config: GcpConfig;
-  readonly calls: Calls;
+  readonly calls: GcpCalls;
   readonly access: GcpAccess;
   readonly zones: Zones;
   readonly price: Cloud['price'];

@@ -1,8 +1,8 @@
 /** Zones of the region that have a type of machine and its GPUs. What was found holds for hours: Google changes that every few months. */
 import { CloudError } from '../../ports/cloud.ts';
 import type { CloudParts } from '../kit/caller.ts';
-import { createHeld, type Lease } from '../kit/held.ts';
-import type { Calls } from './calls.ts';
+import { type Expiring, ExpiringCache } from '../kit/expiring-cache.ts';
+import type { GcpCalls } from './calls.ts';
 import type { GcpConfig } from './config.ts';
 import { type MachineType, typeText } from './machine-type.ts';
 import { needs } from './permissions.ts';
@@ -16,10 +16,10 @@ export type Zones = (type: MachineType, signal: AbortSignal) => Promise<readonly
 
 export function createZones(
   { project, region, zones: only }: GcpConfig,
-  calls: Calls,
+  calls: GcpCalls,
   { clock }: Pick<CloudParts, 'clock'>,
 ): Zones {
-  const held = createHeld<readonly string[]>(clock.now);
+  const held = new ExpiringCache<readonly string[]>(clock.now);
 
   async function offering(what: 'machineTypes' | 'acceleratorTypes', name: string, unknown: string[], signal: AbortSignal) {
     const found: string[] = [];
@@ -45,7 +45,7 @@ export function createZones(
     return found;
   }
 
-  async function look(type: MachineType, signal: AbortSignal): Promise<Lease<readonly string[]>> {
+  async function look(type: MachineType, signal: AbortSignal): Promise<Expiring<readonly string[]>> {
     const unknown: string[] = [];
     const [ofMachine, ofGpu] = await Promise.all([
       offering('machineTypes', type.machine, unknown, signal),

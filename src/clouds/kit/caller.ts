@@ -4,7 +4,8 @@ import type { ErrorOptions } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Variables } from '../../base/variables.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type Answer, exchange, NoAnswer, type Outgoing } from '../../http/exchange.ts';
+import { createSend, type Send } from '../../http/api.ts';
+import type { NoAnswer } from '../../http/exchange.ts';
 import { CloudError, type Offer } from '../../ports/cloud.ts';
 import { type Ended, run } from '../../system/run.ts';
 
@@ -38,8 +39,6 @@ export interface CloudRequest extends Sending {
   readonly offer?: Offer;
 }
 
-export type Caller = ReturnType<typeof createCaller>;
-
 /** ms for one answer. */
 const patience = 30_000;
 /** Bytes of an answer. */
@@ -48,35 +47,36 @@ const most = 16 * 1024 * 1024;
 /** Errors of a connection that was never there: the request was certainly not carried out. */
 const neverSent: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH']);
 
-export function createCaller({ clock, fetch, version }: Pick<CloudParts, 'clock' | 'fetch' | 'version'>) {
+export interface Caller {
+  /** ms that the cloud's clock is ahead of ours, by the `Date` of its latest answer, in whole seconds; null before the first one. */
+  readonly skew: () => number | null;
+  /** ms since the epoch by the cloud's clock. */
+  readonly now: () => number;
+  /** Whatever status comes is an answer. @throws CloudError E_CLOUD_UNREACHABLE */
+  readonly send: Send<Sending>;
+}
+
+export function createCaller({ clock, fetch, version }: Pick<CloudParts, 'clock' | 'fetch' | 'version'>): Caller {
+  const send: Caller['send'] = createSend({ clock, fetch, timeout: patience, most, version }, unreachable);
   /** ms that the cloud's clock is ahead of `clock.now()`, which no step of the wall clock changes. */
   let base: number | null = null;
   const skew = (): number | null => (base === null ? null : Math.round(base + clock.now() - clock.wall()));
   return {
-    /** ms that the cloud's clock is ahead of ours, by the `Date` of its latest answer, in whole seconds; null before the first one. */
     skew,
-    /** ms since the epoch by the cloud's clock. */
-    now: (): number => clock.wall() + (skew() ?? 0),
-    /** Whatever status comes is an answer. @throws CloudError E_CLOUD_UNREACHABLE */
-    async send(request: Outgoing, { doing, place, changes }: Sending, signal: AbortSignal): Promise<Answer> {
-      const headers = { 'User-Agent': `onejob/${version}`, ...request.headers };
-      try {
-        const answer = await exchange({ ...request, headers }, { clock, fetch, timeout: patience, most }, signal);
-        const date = Date.parse(answer.headers.get('Date') ?? '');
-        const wall = clock.wall();
-        if (!Number.isNaN(date)) base = (Math.abs(date - wall) < 1000 ? wall : date) - clock.now();
-        return answer;
-      } catch (error) {
-        if (!(error instanceof NoAnswer)) throw error;
-        const { why, hint, code } = error.about;
-        throw new CloudError('E_CLOUD_UNREACHABLE', `Cannot ${doing}: ${place} gave no answer: ${why}.`, {
-          hint,
-          retry: true,
-          isAmbiguous: changes && !neverSent.has(code),
-        });
-      }
+    now: () => clock.wall() + (skew() ?? 0),
+    async send(request, sending, signal) {
+      const answer = await send(request, sending, signal);
+      const date = Date.parse(answer.headers.get('Date') ?? '');
+      const wall = clock.wall();
+      if (!Number.isNaN(date)) base = (Math.abs(date - wall) < 1000 ? wall : date) - clock.now();
+      return answer;
     },
   };
+}
+
+function unreachable({ about: { why, hint, code } }: NoAnswer, { doing, place, changes }: Sending): CloudError {
+  const message = `Cannot ${doing}: ${place} gave no answer: ${why}.`;
+  return new CloudError('E_CLOUD_UNREACHABLE', message, { hint, retry: true, isAmbiguous: changes && !neverSent.has(code) });
 }
 
 /** ms for a program that prints a credential: it may ask a person's identity provider. */

@@ -54,26 +54,38 @@ export function lookScript(way: Pick<ApiWay, 'endpoint' | 'isFilter'> | null, se
   ].join('\n');
 }
 
-export type Inside = Readonly<ReturnType<typeof readLook>>;
+interface Folder {
+  readonly path: string;
+  readonly works: boolean;
+}
 
-export function readLook(said: string) {
+/** What a look from inside found. */
+export interface Inside {
+  readonly programs: ReadonlySet<string>;
+  /** Version of the agent; null: it does not run. */
+  readonly agent: string | null;
+  readonly temporary: Folder | null;
+  readonly home: Folder | null;
+  /** The answer; null: there was nothing to try it with. */
+  readonly reached: string | null;
+}
+
+export function readLook(said: string): Inside {
   const [facts = '', reached = null] = said.split(/^reach$/m);
   const lines = facts.split('\n');
   const after = (word: string): string[] =>
     lines.flatMap((line) => (line.startsWith(`${word} `) ? [line.slice(word.length + 1).trim()] : []));
-  const place = (word: string) => {
+  const place = (word: string): Folder | null => {
     const [found] = after(word);
     return found === undefined ? null : { path: found.replace(/^(yes|no) ?/, ''), works: found.startsWith('yes') };
   };
   const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(after('agent')[0] ?? '')?.[1] ?? null;
   const tried = reached?.trim() ?? null;
   return {
-    programs: new Set(after('has')) as ReadonlySet<string>,
-    /** null: it does not run. */
+    programs: new Set(after('has')),
     agent: version,
     temporary: place('tmp'),
     home: place('home'),
-    /** The answer; null: there was nothing to try it with. */
     reached: tried === 'nothing-to-try-with' ? null : tried,
   };
 }

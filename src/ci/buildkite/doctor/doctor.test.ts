@@ -19,7 +19,7 @@ import type { DiagnosticSandboxes } from '../../../ports/ci-service.ts';
 import type { Recipe } from '../../../ports/runtime.ts';
 import { makeKey, parseKeys } from '../../../secrets/keys.ts';
 import { systemClock } from '../../../system/system-clock.ts';
-import { createSeal } from '../../filter/seal.ts';
+import { Seal } from '../../filter/seal.ts';
 import type { AgentProgramState } from '../../kit/agent-program.ts';
 import { createServiceApi } from '../api.ts';
 import type { BuildkiteServiceConfig } from '../type.ts';
@@ -45,7 +45,7 @@ afterEach(async () => {
   dir[Symbol.dispose]();
 });
 
-const fakeSeal = createSeal(new Uint8Array(32));
+const fakeSeal = new Seal(new Uint8Array(32));
 const outbound = createOutbound(noProxies);
 const ready: AgentProgramState = { kind: 'ready', path: '/p', version: '3.137.0', sha256: '00' };
 

@@ -34,19 +34,30 @@ export async function buildkiteFindings(
   return [...token, ...programFindings(config.name, parts.program.state, config.agentPackage.from), ...within, ...ofPools];
 }
 
-type SandboxClass = ReturnType<typeof classesOf>[number];
+/** The sandboxes of a pool's agents, or those of its untrusted jobs, whose agents use the filter. */
+interface SandboxClass {
+  readonly pool: PoolConfig;
+  readonly whose: string;
+  /** null: it has no image yet. */
+  readonly sandbox: DiagnosticSandbox | null;
+  readonly isUntrusted: boolean;
+  /** Whether its programs are those of the pool's own, and also its network, so that the same problem affects both. */
+  readonly isSameInside: boolean;
+  readonly isSame: boolean;
+}
 
-/** The sandboxes of pools' agents, and those of their untrusted jobs, whose agents use the filter. */
-function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, about: Pick<DoctorParts, 'stateDir' | 'places'>) {
+function classesOf(
+  pools: readonly PoolConfig[],
+  sandboxes: DiagnosticSandboxes,
+  about: Pick<DoctorParts, 'stateDir' | 'places'>,
+): SandboxClass[] {
   return pools.flatMap((pool) => {
-    /** null: it has no image yet. */
     const sandbox = sandboxes.like(pool.name);
     const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
     const other = isOpenToUntrusted(pool)
       ? sandboxes.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, about.stateDir, about.places))
       : null;
     if (!isOpenToUntrusted(pool) || (other === null && sandbox === null)) return [own];
-    // Whether its programs are those of the pool's own, and also its network, so that the same problem affects both.
     const isSameInside = sandbox?.recipe.image === other?.recipe.image;
     const isSame = isSameInside && sandbox?.recipe.network === other?.recipe.network;
     return [own, { pool, whose: `untrusted jobs of pool ${pool.name}`, sandbox: other, isUntrusted: true, isSameInside, isSame }];

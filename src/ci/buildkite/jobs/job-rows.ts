@@ -1,5 +1,5 @@
 /** The service's jobs that this host has or had, for people. */
-import { createLateRows, type JobAbout, type LateRows } from '../../kit/job-rows.ts';
+import { type JobAbout, LateRows } from '../../kit/job-rows.ts';
 import { shownRepository } from '../../kit/repository.ts';
 import type { RowWriterParts } from '../../kit/row-writer.ts';
 import { type GivenJob, jobFacts } from './job-facts.ts';
@@ -7,7 +7,7 @@ import { type GivenJob, jobFacts } from './job-facts.ts';
 export type JobRows = LateRows<GivenJob>;
 
 /** `service`: its name in the config. */
-export const createJobRows = (service: string, parts: RowWriterParts): JobRows => createLateRows(service, parts, aboutOf);
+export const createJobRows = (service: string, parts: RowWriterParts): JobRows => new LateRows(service, parts, aboutOf);
 
 function aboutOf(job: GivenJob): JobAbout {
   const { pipeline, build, repository, branch, source, buildUrl, title } = jobFacts(job);

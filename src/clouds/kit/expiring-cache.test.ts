@@ -1,11 +1,11 @@
 import { expect, it } from 'vitest';
-import { createHeld } from './held.ts';
+import { ExpiringCache } from './expiring-cache.ts';
 
 const never = new AbortController().signal;
 
 it('is asked for once by all callers, and again from its end on', async () => {
   let [now, asked] = [0, 0];
-  const held = createHeld<number>(() => now);
+  const held = new ExpiringCache<number>(() => now);
   const ask = async () => {
     asked += 1;
     return { value: asked, until: now + 10 };
@@ -18,7 +18,7 @@ it('is asked for once by all callers, and again from its end on', async () => {
 });
 
 it('a late refusal of an old value does not take the new one', async () => {
-  const held = createHeld<string>(() => 0);
+  const held = new ExpiringCache<string>(() => 0);
   const get = (value: string) => held.get('', async () => ({ value, until: 1 }), never);
   expect(await get('old')).toBe('old');
   held.forget('old');
@@ -28,7 +28,7 @@ it('a late refusal of an old value does not take the new one', async () => {
 });
 
 it('goes on for the others when one gives up, and ends when the last one does', async () => {
-  const held = createHeld<string>(() => 0);
+  const held = new ExpiringCache<string>(() => 0);
   const [first, last] = [new AbortController(), new AbortController()];
   let question: AbortSignal | null = null;
   const ask = (signal: AbortSignal) => {
@@ -48,7 +48,7 @@ it('goes on for the others when one gives up, and ends when the last one does', 
 });
 
 it('what is asked for after the end of its caller is not asked at all', async () => {
-  const held = createHeld<string>(() => 0);
+  const held = new ExpiringCache<string>(() => 0);
   await expect(held.get('', () => Promise.reject(new Error('asked')), AbortSignal.abort(new Error('over')))).rejects.toThrow(
     'over',
   );

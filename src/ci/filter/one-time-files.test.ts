@@ -2,13 +2,13 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import { createLeft, type Left } from './left.ts';
+import { OneTimeFiles } from './one-time-files.ts';
 
 let dir: Scratch;
-let left: Left;
+let left: OneTimeFiles;
 beforeEach(() => {
   dir = scratch();
-  left = createLeft(dir.path);
+  left = new OneTimeFiles(dir.path);
 });
 afterEach(() => dir[Symbol.dispose]());
 

@@ -1,0 +1,85 @@
+/**
+ * Placeholders of pools whose agents are on machines in a cloud: while there is no machine, their jobs must wait too. This host makes
+ * none of these agents, so it learns from those of the machines what they can do. Until it has seen one, a placeholder says what its
+ * pool's tags say, and what all agents of onejob have.
+ */
+import { toFailure } from '../../base/errors.ts';
+import type { Shown } from '../early/port.ts';
+import { markIn } from '../early/registrations.ts';
+import { sharedCapabilities, tagCapabilities } from './capabilities.ts';
+import type { AzureParts } from './parts.ts';
+import type { PlaceholderKind, Placeholders } from './placeholder.ts';
+import type { AzurePool } from './pools.ts';
+
+interface Away extends AzurePool {
+  readonly elsewhere: NonNullable<AzurePool['elsewhere']>;
+}
+
+/** How many slots of machines are remembered that taught something. */
+const remembered = 1_000;
+
+/** `closing`: aborts when the service ends. */
+export class CloudPlaceholders {
+  readonly #parts: Pick<AzureParts, 'config' | 'client' | 'log' | 'pools'>;
+  readonly #placeholders: Placeholders;
+  readonly #closing: AbortSignal;
+  readonly #away: readonly Away[];
+  readonly #taught = new Set<string>();
+  #version: string | null;
+  #said: string | null = null;
+
+  constructor(parts: Pick<AzureParts, 'config' | 'client' | 'log' | 'pools'>, placeholders: Placeholders, closing: AbortSignal) {
+    this.#parts = parts;
+    this.#placeholders = placeholders;
+    this.#closing = closing;
+    this.#away = this.#parts.pools.filter((pool): pool is Away => pool.elsewhere !== undefined);
+    this.#version = this.#parts.config.agentPackage.version;
+  }
+
+  /** After a look. What fails is tried again after the next one. */
+  async follow(shown: Shown, signal: AbortSignal): Promise<void> {
+    const own = this.#away.filter(({ queue }) => queue.toLowerCase() === shown.title.toLowerCase());
+    if (own.length === 0) return;
+    try {
+      await this.#keep(own, shown, signal);
+      this.#said = null;
+    } catch (error) {
+      signal.throwIfAborted();
+      const reason = toFailure(error).message;
+      if (this.#said !== reason)
+        this.#parts.log.warn('no placeholder for machines in a cloud yet: their jobs may fail', { place: shown.title, reason });
+      this.#said = reason;
+    }
+  }
+
+  #kindOf({ name, tags, elsewhere }: Away): PlaceholderKind {
+    const shared = sharedCapabilities({
+      ...tagCapabilities(tags),
+      'onejob.pool': elsewhere.pool,
+      'Agent.OS': 'Linux',
+      'Agent.OSArchitecture': 'X64',
+      // Most jobs demand a version.
+      ...(this.#version !== null && { 'Agent.Version': this.#version }),
+    });
+    return { set: JSON.stringify([name, tagCapabilities(tags)]), shared, pool: name, inside: { version: this.#version } };
+  }
+
+  async #keep(own: readonly Away[], { place, entries }: Shown, signal: AbortSignal): Promise<void> {
+    const id = Number(place);
+    this.#version ??= (await this.#parts.client.packages('linux-x64', signal))[0]?.version ?? null;
+    for (const pool of own) await this.#placeholders.ensure(id, this.#kindOf(pool), this.#closing);
+    for (const entry of entries) {
+      // One agent of each slot of a machine is enough.
+      const slot = entry.name.replace(/-[^-]*-[^-]*$/, '');
+      const of = own.filter(({ elsewhere }) => entry.name.startsWith(`${elsewhere.host}-`));
+      if (of.length === 0 || entry.status !== 'online' || this.#taught.has(slot) || markIn(entry.name)?.isPlaceholder !== false)
+        continue;
+      const whole = await this.#parts.client.agent(id, Number(entry.id), { capabilities: true }, signal);
+      const its = whole?.systemCapabilities?.['onejob.pool'];
+      const pool = of.find(({ elsewhere }) => elsewhere.pool === its);
+      if (whole !== null && pool !== undefined) await this.#placeholders.learn(id, this.#kindOf(pool).set, whole, signal);
+      this.#taught.add(slot);
+      for (const old of [...this.#taught].slice(0, -remembered)) this.#taught.delete(old);
+    }
+  }
+}

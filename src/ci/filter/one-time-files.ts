@@ -1,0 +1,62 @@
+/**
+ * What the manager leaves for one call of one job, such as the job itself, which is too large for a token. The file is encrypted with
+ * a key of its own that only the job's sealed token contains, and it is given out once. AES-256-GCM.
+ */
+import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:crypto';
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { readFile, rename, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { attempt } from '../../base/errors.ts';
+
+const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
+
+/** `dir`: the filter's folder, in the state directory. `name`: letters, digits, `-` and `_`, such as the id of an agent. */
+export class OneTimeFiles {
+  readonly #folder: string;
+
+  constructor(dir: string) {
+    this.#folder = join(dir, 'left');
+  }
+
+  /** Replaces what was left under this name before, and returns the key. @throws Error of the file system */
+  leave(name: string, content: string | Uint8Array): string {
+    const path = this.#pathOf(name);
+    const [key, iv] = [randomBytes(keyBytes), randomBytes(ivBytes)];
+    const cipher = createCipheriv('aes-256-gcm', key, iv).setAAD(Buffer.from(name));
+    const body = Buffer.concat([cipher.update(content), cipher.final()]);
+    mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
+    writeFileSync(`${path}.new`, Buffer.concat([iv, cipher.getAuthTag(), body]), { mode: 0o600 });
+    renameSync(`${path}.new`, path);
+    return key.toString('base64url');
+  }
+
+  /** Gives it out, and removes it; null: it was given out before, or the key does not open it. */
+  async take(name: string, key: string): Promise<Buffer | null> {
+    // Renamed first: of two calls only one gets it.
+    const own = `${this.#pathOf(name)}.${randomUUID()}`;
+    const isOurs = await rename(this.#pathOf(name), own).then(
+      () => true,
+      () => false,
+    );
+    if (!isOurs) return null;
+    const bytes = await readFile(own);
+    await rm(own, { force: true });
+    return attempt(() => {
+      const options = { authTagLength: tagBytes };
+      const cipher = createDecipheriv('aes-256-gcm', Buffer.from(key, 'base64url'), bytes.subarray(0, ivBytes), options);
+      cipher.setAAD(Buffer.from(name)).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
+      return Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]);
+    });
+  }
+
+  forget(name: string): void {
+    rmSync(this.#pathOf(name), { force: true });
+  }
+
+  #pathOf(name: string): string {
+    if (!isName(name)) throw new RangeError(`${JSON.stringify(name)} cannot be the name of a file`);
+    return join(this.#folder, name);
+  }
+}
+
+const isName = (text: string): boolean => /^[A-Za-z0-9_-]{1,128}$/.test(text);
