@@ -148,7 +148,12 @@ async function withDesk<T>(session: Session, only: string, work: (desk: Desk) =>
   if (connection !== null) {
     using _ = { [Symbol.dispose]: () => connection.close() };
     const { client } = connection;
-    const desk = { hosts: client.machines, up: client.machineUp, down: client.machineDown, machines: null };
+    const desk: Desk = {
+      hosts: client.machines,
+      up: (host, wait, signal) => client.call('POST /v1/machines/:host/up', { params: { host }, body: { wait } }, signal),
+      down: (host, now) => client.call('POST /v1/machines/:host/down', { params: { host }, body: { now } }),
+      machines: null,
+    };
     await hostView(desk, only);
     return await work(desk);
   }
@@ -599,7 +604,7 @@ export async function listReceipts(session: Session, limit: number): Promise<num
   const { output } = session;
   const receipts = await withDaemon(
     session,
-    (client) => client.receipts(limit),
+    (client) => client.call('GET /v1/receipts', { query: { limit } }),
     async () => {
       using store = openToRead((await session.place()).stateDir);
       return store.machines.newest(limit).map((machine) => machineView(machine, machine.since, null));

@@ -78,7 +78,7 @@ test('a controller that is killed while a machine boots has it after its restart
   const boot = Promise.withResolvers<void>();
   await using here = await bench({ play: { beforeJoin: () => boot.promise } });
   const daemon = await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(async () => (await here.view())?.machines[0], soon).toMatchObject({ state: 'booting', stage: 'booted' });
   await daemon.kill();
   await here.home.up();
@@ -94,7 +94,7 @@ test('a controller that is killed between the create call and its answer finds t
   await using here = await bench();
   here.aws.faults.push({ action: 'RunInstances', isDry: false, how: 'silent', times: 1 });
   const daemon = await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(() => here.aws.alive().length, soon).toBe(1);
   expect(await here.states()).toEqual(['intent']);
   await daemon.kill();
@@ -109,7 +109,7 @@ test('a controller that is killed before the end of a machine is set sets it', {
   const fault = { action: 'CreateSchedule', how: { status: 500, code: 'InternalServerException' } };
   here.aws.faults.push(fault);
   const daemon = await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(() => here.aws.calls.some(({ action }) => action === 'CreateSchedule'), soon).toBe(true);
   await daemon.kill();
   expect(here.left().filter((id) => id.startsWith('onejob-'))).toEqual([]);
@@ -135,7 +135,7 @@ test('a join token that is used twice costs the machine its place, and another o
     },
   });
   await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(here.states, soon).toContain('joined');
   await expect.poll(here.states, soon).toEqual(['joined']);
   const [stolen, second] = here.played;
@@ -154,7 +154,7 @@ test('a join token that comes again when the machine has long joined is refused,
 }, async () => {
   await using here = await bench({ host: 'boot: 1m' });
   await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(here.states, soon).toEqual(['joined']);
   const joined = Date.now();
   // Within this time nobody could know who of the two is the machine.
@@ -174,7 +174,7 @@ test('a stockout everywhere is told, and "onejob cloud up" asks again once there
   aws.exhaust('g6.xlarge', 'on-demand');
   aws.exhaust('g5.xlarge', 'on-demand');
   await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   const why = /no g6\.xlarge.* since \d\d:\d\d, no g5\.xlarge.* since \d\d:\d\d; trying again at \d\d:\d\d UTC/;
   await expect.poll(async () => (await here.view())?.reason, soon).toMatch(why);
   expect(await here.cli(['status'])).toMatch(why);
@@ -197,7 +197,7 @@ test('a quota of zero is what the check finds, and a raised one is used', { time
   await using here = await bench({ types: ['p5.48xlarge'] });
   await here.home.up();
   const refused = { code: 'E_CLOUD_CHECK', message: expect.stringMatching(/quota: .* is 0 vCPUs, but one p5\.48xlarge needs 192/) };
-  await expect(here.home.api.machineUp('burst')).rejects.toMatchObject(refused);
+  await expect(here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } })).rejects.toMatchObject(refused);
   expect([here.created(), here.left(), (await here.view())?.wanted]).toEqual([0, [], 0]);
   here.aws.account.quotas['L-417A185B'] = 192;
   await here.cli(['cloud', 'up', 'burst']);
@@ -268,7 +268,7 @@ test('machines that cannot be set up are not made one after the other', { timeou
   let isBroken = true;
   await using here = await bench({ play: { fails: () => (isBroken ? 'apt says much\ncannot install Docker\n' : null) } });
   await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   const why = /its last 2 machines failed: cannot install Docker; the next one is made at \d\d:\d\d UTC/;
   await expect.poll(async () => (await here.view())?.reason, soon).toMatch(why);
   expect(await here.cli(['status'])).toMatch(why);
