@@ -75,8 +75,8 @@ export async function openHost(given: HostParts) {
       reconciler: loop.reconciler,
       devices: loop.deviceManager,
       services: elsewhere,
-      waitingSince: queue.waitingSince,
-      stranded: queue.stranded,
+      waitingSince: () => queue.waitingSince(),
+      stranded: () => queue.stranded(),
     }),
   });
   parts.defer(metrics.close);
