@@ -136,10 +136,7 @@ export class Client {
   /** Starts a shell in the files of a held job, or with `running` in an attended one. */
   async shell(id: string, start: ShellStart): Promise<RemoteShell> {
     const { path } = sendingOf('POST /v1/jobs/:id/shell', { params: { id } });
-    const [{ RemoteShell: Shell }, connection] = await Promise.all([
-      import('./shell-client.ts'),
-      this.#transport.upgrade(path),
-    ]);
+    const [{ RemoteShell: Shell }, connection] = await Promise.all([import('./shell-client.ts'), this.#transport.upgrade(path)]);
     return new Shell(connection, start);
   }
 

@@ -62,7 +62,7 @@ export class Transport {
     this.#options = options;
   }
 
-  /** The answer, unread, if it is no error. @throws the error that the daemon answered */
+  /** The answer, unread. @throws the error that the daemon answered */
   async send(sending: Sending): Promise<http.IncomingMessage> {
     return this.succeeded(await this.open(sending));
   }
@@ -179,7 +179,7 @@ export class Transport {
     return { end: () => clearTimeout(timer) };
   }
 
-  /** JSON; undefined if it is none. */
+  /** The JSON of an answer; undefined if it cannot be parsed. */
   async #read(response: http.IncomingMessage): Promise<unknown> {
     const { socket, dial, mostAnswer } = this.#options;
     const most = mostAnswer ?? (dial === undefined ? Number.POSITIVE_INFINITY : mostFromAfar);
