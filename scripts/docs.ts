@@ -7,7 +7,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openApi } from '../src/api/openapi.ts';
-import { routes } from '../src/api/routes.ts';
+import { calls } from '../src/contract/calls.ts';
 import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust, azureRole, gcpRole } from './cloud-policies.ts';
 import { configurationPage } from './docs-configuration.ts';
 import { withRooms } from './docs-house.ts';
@@ -26,7 +26,7 @@ const pages: Readonly<Record<string, (page: string) => string>> = {
   'docs/architecture.md': withRooms,
   'docs/configuration.md': () => configurationPage(),
   'docs/metrics.md': withMetricTable,
-  'docs/openapi.json': () => `${JSON.stringify(openApi(routes), null, 1)}\n`,
+  'docs/openapi.json': () => `${JSON.stringify(openApi(calls), null, 1)}\n`,
   'docs/slot-lifecycle.md': withSlotTables,
 };
 

@@ -4,7 +4,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { createClient } from './api/client.ts';
 import { type ApiServer, startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
-import { checkListen, portFindings } from './api/web.ts';
+import { checkListen, portFindings } from './api/web-port.ts';
 import { OnejobError, toFailure } from './base/errors.ts';
 import { warning } from './base/finding.ts';
 import { fixedChanges } from './ci/types.ts';

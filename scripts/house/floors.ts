@@ -27,7 +27,7 @@ export const rooms: readonly Room[] = [
     'cloud.ts',
   ),
   room('schema', 'How values are written in the config: each kind once, with its message.', 'key.ts', 'kinds.ts'),
-  room('contract', 'What the API says: requests, answers and their words.', 'manager.ts', 'schema.ts'),
+  room('contract', 'What the API says: requests, answers and their words.', 'calls.ts', 'manager.ts', 'schema.ts'),
   room('workspace', 'The files of a job: selected, packed, and unpacked inside one folder only.', 'list.ts', 'unpack.ts'),
   room('store', 'The only SQL. What it has accepted survives a power cut.', 'store.ts', 'lead.ts'),
   room('secrets', "Opens jobs' secrets for one pipeline. Nothing of them is ever stored.", 'open.ts'),

@@ -68,10 +68,28 @@ const payload = z.object({
 /** Signed payload. */
 const session = /^ojs_([\w-]+)\.([\w-]+)$/;
 
-export type AccessTable = ReturnType<typeof openAccess>;
+export interface AccessTable {
+  /** The daemon's own key: a page knows the daemon again by it. */
+  readonly key: PublicKey;
+  /** Signs a text as this daemon. */
+  prove(text: string): string;
+  /** The caller, by the header `authorization` of a request; null if it gives no access. */
+  callerOf(authorization: string | undefined, asked: AccessRequest): CallerAdmission | null;
+  /** A code for one login within a minute: 128 bits. */
+  code(caller: Omit<Caller, 'until'>): { readonly code: string; readonly name: string; readonly until: number };
+  /** Whether there is a code with this name, which says nothing of the code. */
+  isCode(name: string): boolean;
+  /**
+   * Uses a code, for the browser that has the key of `key` and asks at `port`; `session` is what it sends from then on.
+   * @throws OnejobError E_API_LOGIN, E_API_LIMIT, E_API_REQUEST
+   */
+  login(code: string, key: PublicKey, port: number): Omit<Caller, 'until'> & { readonly session: string };
+  /** Reads the tokens again, and makes those that are missing. True if one is another. @throws as `openAccess` */
+  refresh(): boolean;
+}
 
 /** `dir`: the state directory. @throws OnejobError E_API_LISTEN if the tokens cannot be read or made */
-export function openAccess({ dir, clock }: { readonly dir: string; readonly clock: Clock }) {
+export function openAccess({ dir, clock }: { readonly dir: string; readonly clock: Clock }): AccessTable {
   const codes: { readonly digest: Buffer; readonly caller: Omit<Caller, 'until'>; readonly until: number }[] = [];
   let wrong: number[] = [];
   let tokens = readTokens();
@@ -105,17 +123,13 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
   }
 
   return {
-    /** The daemon's own key: a page knows the daemon again by it. */
     key: identity.key,
-    /** Signs a text as this daemon. */
     prove: identity.prove,
-    /** The caller, by the header `authorization` of a request; null if it gives no access. */
-    callerOf(authorization: string | undefined, asked: AccessRequest): CallerAdmission | null {
+    callerOf(authorization, asked) {
       const [, token] = /^Bearer +(\S+)$/i.exec(authorization ?? '') ?? [];
       return token === undefined ? bySession(authorization ?? '', asked) : byToken(token);
     },
-    /** A code for one login within a minute: 128 bits. */
-    code(caller: Omit<Caller, 'until'>): { readonly code: string; readonly name: string; readonly until: number } {
+    code(caller) {
       const code = randomBytes(16).toString('base64url');
       const until = clock.wall() + codeLife;
       const digest = digestOf(code);
@@ -123,13 +137,8 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
       codes.splice(0, Math.max(0, codes.length - mostCodes));
       return { code, name: nameOf(digest), until };
     },
-    /** Whether there is a code with this name, which says nothing of the code. */
-    isCode: (name: string): boolean => codes.some(({ digest, until }) => nameOf(digest) === name && until > clock.wall()),
-    /**
-     * Uses a code, for the browser that has the key of `key` and asks at `port`; `session` is what it sends from then on.
-     * @throws OnejobError E_API_LOGIN, E_API_LIMIT, E_API_REQUEST
-     */
-    login(code: string, key: PublicKey, port: number): Omit<Caller, 'until'> & { readonly session: string } {
+    isCode: (name) => codes.some(({ digest, until }) => nameOf(digest) === name && until > clock.wall()),
+    login(code, key, port) {
       if (keyOf(key) === null) throw new OnejobError('E_API_REQUEST', 'Cannot log in: the key is not a public key on P-256.');
       const now = clock.wall();
       const digest = digestOf(code);
@@ -155,8 +164,7 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
       ).toString('base64url');
       return { role, user, session: `ojs_${text}.${signatureOf(text, role)}` };
     },
-    /** Reads the tokens again, and makes those that are missing. True if one is another. @throws as `openAccess` */
-    refresh(): boolean {
+    refresh() {
       const before = tokens;
       tokens = readTokens();
       return roles.some((role) => tokens[role] !== before[role]);

@@ -152,8 +152,9 @@ describe('jobs', () => {
   });
 
   test('a request is checked without being handed in', async () => {
-    await client.check(shell('true'));
-    await expect(client.check({ ...shell('true'), pool: 'nope' })).rejects.toMatchObject({ message: 'There is no pool nope.' });
+    await client.call('POST /v1/jobs/check', { body: shell('true') });
+    const other = client.call('POST /v1/jobs/check', { body: { ...shell('true'), pool: 'nope' } });
+    await expect(other).rejects.toMatchObject({ message: 'There is no pool nope.' });
     expect((await raw('POST', '/v1/jobs/check', JSON.stringify({ command: [] }))).body).toMatchObject({ code: 'E_API_REQUEST' });
     expect(await client.jobs({ all: true, pool: null })).toEqual([]);
   });
@@ -498,7 +499,7 @@ describe('holding and stopping', () => {
     };
     manager.doctor = (signal) => waits(0, signal);
     manager.putWorkspace = (_files, signal) => waits(1, signal);
-    const asked = [client.doctor(), client.putWorkspace(Readable.from([Buffer.from('some')]))];
+    const asked = [client.call('GET /v1/doctor'), client.putWorkspace(Readable.from([Buffer.from('some')]))];
     await Promise.all(arrived.map(({ promise }) => promise));
     await Promise.all([
       ...asked.map((each) => expect(each).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING', retry: true })),

@@ -1,5 +1,4 @@
-/** `anyone` needs no login; `operator` may do all that `read` may. */
-export type Role = 'anyone' | 'read' | 'operator';
+import type { Role } from '../contract/calls.ts';
 
 /** What a token or a session can be for. */
 export type AccessRole = Exclude<Role, 'anyone'>;

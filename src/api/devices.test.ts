@@ -75,8 +75,9 @@ describe('their use', () => {
     manager.deviceViews = [{ ...view, use: sample(5) }];
     manager.uses.set(view.uuid, [sample(1), sample(2), sample(3)]);
     expect((await client.devices())[0]?.use).toEqual(sample(5));
-    expect(await client.deviceUse(view.uuid)).toEqual([sample(1), sample(2), sample(3)]);
-    expect(await client.deviceUse(view.uuid, 2)).toEqual([sample(2), sample(3)]);
+    const use = (since: number) => client.call('GET /v1/devices/:device/use', { params: { device: view.uuid }, query: { since } });
+    expect(await use(0)).toEqual([sample(1), sample(2), sample(3)]);
+    expect(await use(2)).toEqual([sample(2), sample(3)]);
   });
 
   test.each(['since=-1', 'since=now', 'until=1'])('%s is refused', async (query) => {
@@ -155,7 +156,7 @@ describe('proofs', () => {
 
   test('come whole, of all devices or of one, as many as asked for', async () => {
     manager.proofViews = [proof('GPU-1', 3), proof('GPU-2', 2), proof('GPU-1', 1)];
-    expect(await client.proofs({ device: null, limit: 2 })).toEqual([proof('GPU-1', 3), proof('GPU-2', 2)]);
+    expect(await client.proofs({ limit: 2 })).toEqual([proof('GPU-1', 3), proof('GPU-2', 2)]);
     expect((await client.proofs({ device: 'GPU-1', limit: 9 })).map(({ at }) => at)).toEqual([3, 1]);
   });
 

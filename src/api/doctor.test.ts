@@ -2,12 +2,12 @@
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import type { FindingView } from '../contract/schema.ts';
-import { createDoctor } from './doctor.ts';
+import { Doctor } from './doctor.ts';
 
 function scene() {
   const clock = handClock();
   const looks: { readonly signal: AbortSignal; readonly done: PromiseWithResolvers<FindingView[]> }[] = [];
-  const doctor = createDoctor((signal) => {
+  const doctor = new Doctor((signal) => {
     const done = Promise.withResolvers<FindingView[]>();
     looks.push({ signal, done });
     return done.promise;

@@ -15,116 +15,161 @@ const retry = 1_000;
 /** Different failures that are told. */
 const mostFailures = 10;
 
-export type EventStreams = ReturnType<typeof createEventStreams>;
+interface StreamParts {
+  readonly events: Events;
+  readonly clock: Clock;
+  /** Called once for each kind of failure to show something. */
+  readonly failed?: (error: Error) => void;
+}
 
-/** `failed` is called once for each kind of failure to show something. */
-export function createEventStreams(events: Events, clock: Clock, failed: (error: Error) => void = () => {}) {
-  const failures = new Set<string>();
-  const clients = new Set<{ readonly pump: (texts: Map<number, string>) => void; readonly beat: () => void }>();
-  let stop = (): void => {};
+interface Asked {
+  /** Id of the last event that the client got; null if none. */
+  readonly from: string | null;
+  /** Wall clock, ms; null: without end. */
+  readonly until: number | null;
+  readonly signal: AbortSignal;
+}
 
-  function start(): void {
+export class EventStreams {
+  readonly #parts: StreamParts;
+  readonly #failures = new Set<string>();
+  readonly #clients = new Set<EventClient>();
+  #stop = (): void => {};
+
+  constructor(parts: StreamParts) {
+    this.#parts = parts;
+  }
+
+  get clients(): number {
+    return this.#clients.size;
+  }
+
+  /** Answers with events until the client or the server goes, or `until`. */
+  serve(response: ServerResponse, { from, until, signal }: Asked): void {
+    const { events, clock } = this.#parts;
+    const end = (): void => {
+      if (!this.#clients.delete(client)) return;
+      if (this.#clients.size === 0) this.#stop();
+      response.end();
+    };
+    const endLate = (): boolean => {
+      if (until === null || clock.wall() < until) return false;
+      end();
+      return true;
+    };
+    const client = new EventClient({ response, events, from, endLate, failed: (error) => this.#tellOnce(error) });
+    this.#clients.add(client);
+    if (this.#clients.size === 1) this.#start();
+    client.pump(new Map());
+    response.once('close', end);
+    if (signal.aborted) end();
+    else signal.addEventListener('abort', end, { once: true });
+  }
+
+  #start(): void {
+    const { events, clock } = this.#parts;
     const stopListening = events.listen(() => {
       // Clients that are up to date get the same text.
       const texts = new Map<number, string>();
-      for (const client of [...clients]) client.pump(texts);
+      for (const client of [...this.#clients]) client.pump(texts);
     });
     let callOff = (): void => {};
     const next = (): void => {
       callOff = clock.after(beat, () => {
-        for (const client of [...clients]) client.beat();
-        if (clients.size > 0) next();
+        for (const client of [...this.#clients]) client.beat();
+        if (this.#clients.size > 0) next();
       });
     };
     next();
-    stop = () => {
+    this.#stop = () => {
       callOff();
       stopListening();
     };
   }
 
   /** Thrown by a timer or a listener, it would end the daemon. */
-  function tellOnce(error: unknown): void {
+  #tellOnce(error: unknown): void {
     const failure = error instanceof Error ? error : new Error(String(error));
-    if (failures.has(failure.message) || failures.size >= mostFailures) return;
-    failures.add(failure.message);
-    failed(failure);
+    if (this.#failures.has(failure.message) || this.#failures.size >= mostFailures) return;
+    this.#failures.add(failure.message);
+    this.#parts.failed?.(failure);
+  }
+}
+
+interface ClientParts extends Pick<StreamParts, 'events'>, Pick<Asked, 'from'> {
+  readonly response: ServerResponse;
+  /** Ends the stream if its time has come, and says whether. */
+  readonly endLate: () => boolean;
+  readonly failed: (error: unknown) => void;
+}
+
+/** One that listens, and how far it has got in the ring of changes. */
+class EventClient {
+  readonly #parts: ClientParts;
+  #cursor: number;
+  #reason: EventView<'reset'>['reason'];
+  #isStuck = false;
+
+  constructor(parts: ClientParts) {
+    this.#parts = parts;
+    const { response, events, from } = parts;
+    const [epoch, number = ''] = from?.split('-') ?? [];
+    const isOurs = epoch === events.epoch && /^\d{1,15}$/.test(number);
+    this.#cursor = isOurs ? Number(number) : -1;
+    this.#reason = from === null ? 'new' : isOurs ? 'missed' : 'restarted';
+    response.on('drain', () => {
+      this.#isStuck = false;
+      this.pump(new Map());
+    });
+    response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' });
+    response.write(`retry: ${retry}\n\n`);
   }
 
-  return {
-    get clients(): number {
-      return clients.size;
-    },
-    /**
-     * Answers with events until the client or the server goes, or wall clock `until`. `from`: id of the last event that the client
-     * got; null if none.
-     */
-    serve(
-      response: ServerResponse,
-      { from, until, signal }: { from: string | null; until: number | null; signal: AbortSignal },
-    ): void {
-      const [epoch, number = ''] = from?.split('-') ?? [];
-      const isOurs = epoch === events.epoch && /^\d{1,15}$/.test(number);
-      let cursor = isOurs ? Number(number) : -1;
-      let reason: EventView<'reset'>['reason'] = from === null ? 'new' : isOurs ? 'missed' : 'restarted';
-      let isStuck = false;
+  /** Sends what it has missed, as far as it takes it. `texts`: of events by their place, for the next client. */
+  pump(texts: Map<number, string>): void {
+    const { response, events } = this.#parts;
+    if (response.writableNeedDrain || response.destroyed) return;
+    const missed = events.after(this.#cursor);
+    if (missed === null) this.#reset();
+    this.#reason = 'missed';
+    for (const [id, subject] of missed ?? []) {
+      const text = texts.get(id) ?? this.#shown(subject);
+      // Clients read everything again; what cannot be shown is answered there with an error.
+      if (text === null) {
+        this.#reset();
+        return;
+      }
+      texts.set(id, text);
+      this.#cursor = id;
+      if (!this.#write(text)) return;
+    }
+  }
 
-      const write = (id: number, text: string): boolean => response.write(`id: ${events.epoch}-${id}\n${text}`);
-      const shown = (subject: Subject): string | null => {
-        try {
-          return textOf(...events.view(subject));
-        } catch (error) {
-          tellOnce(error);
-          return null;
-        }
-      };
-      const client = {
-        pump(texts: Map<number, string>): void {
-          if (response.writableNeedDrain || response.destroyed) return;
-          const missed = events.after(cursor);
-          if (missed === null) {
-            cursor = events.head;
-            write(cursor, textOf('reset', { reason }));
-          }
-          reason = 'missed';
-          for (const [id, subject] of missed ?? []) {
-            const text = texts.get(id) ?? shown(subject);
-            if (text === null) {
-              // Clients read everything again; what cannot be shown is answered there with an error.
-              cursor = events.head;
-              write(cursor, textOf('reset', { reason }));
-              return;
-            }
-            texts.set(id, text);
-            cursor = id;
-            if (!write(id, text)) return;
-          }
-        },
-        beat(): void {
-          if (isStuck) response.destroy();
-          else if (until !== null && clock.wall() >= until) end();
-          else isStuck = response.writableNeedDrain || !response.write(': \n\n');
-        },
-      };
-      response.on('drain', () => {
-        isStuck = false;
-        client.pump(new Map());
-      });
-      response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' });
-      response.write(`retry: ${retry}\n\n`);
-      clients.add(client);
-      if (clients.size === 1) start();
-      client.pump(new Map());
-      const end = (): void => {
-        if (!clients.delete(client)) return;
-        if (clients.size === 0) stop();
-        response.end();
-      };
-      response.once('close', end);
-      if (signal.aborted) end();
-      else signal.addEventListener('abort', end, { once: true });
-    },
-  };
+  /** A sign of life. */
+  beat(): void {
+    const { response, endLate } = this.#parts;
+    if (this.#isStuck) response.destroy();
+    else if (!endLate()) this.#isStuck = response.writableNeedDrain || !response.write(': \n\n');
+  }
+
+  #reset(): void {
+    this.#cursor = this.#parts.events.head;
+    this.#write(textOf('reset', { reason: this.#reason }));
+  }
+
+  #shown(subject: Subject): string | null {
+    try {
+      return textOf(...this.#parts.events.view(subject));
+    } catch (error) {
+      this.#parts.failed(error);
+      return null;
+    }
+  }
+
+  #write(text: string): boolean {
+    const { response, events } = this.#parts;
+    return response.write(`id: ${events.epoch}-${this.#cursor}\n${text}`);
+  }
 }
 
 function textOf(...[name, data]: Event): string {

@@ -1,7 +1,7 @@
-/** The OpenAPI document of a table of routes, made from their schemas. */
+/** The OpenAPI document of a table of calls, made from their schemas. */
 import { z } from 'zod';
+import type { Call } from '../contract/calls.ts';
 import * as schemas from '../contract/schema.ts';
-import type { Route, Routes } from './route.ts';
 
 type Json = Record<string, unknown>;
 
@@ -10,15 +10,15 @@ const description =
   'The API of a onejob daemon. See api.md for how to reach it and what is promised, and json.md for what the keys mean.';
 
 /** An OpenAPI 3.1 document. `schema.ts` has the named schemas. */
-export function openApi(routes: Routes): { openapi: string } & Json {
+export function openApi(calls: Readonly<Record<string, Call>>): { openapi: string } & Json {
   const named = z.registry<{ id: string }>();
   for (const [name, schema] of Object.entries(schemas).toSorted(([a], [b]) => (a < b ? -1 : 1)))
     if (schema instanceof z.ZodObject && /(View|Answer|Line)$/.test(name)) named.add(schema, { id: name });
   const paths: Record<string, Json> = {};
-  for (const [name, route] of Object.entries(routes)) {
+  for (const [name, call] of Object.entries(calls)) {
     const [method = '', path = ''] = name.split(' ');
     const at = path.replaceAll(/:([a-z]+)/g, '{$1}');
-    paths[at] = { ...paths[at], [method.toLowerCase()]: operation(route, at, named) };
+    paths[at] = { ...paths[at], [method.toLowerCase()]: operation(call, at, named) };
   }
   const { schemas: components } = z.toJSONSchema(named, { ...outgoing, uri: (id) => `#/components/schemas/${id}` });
   const { __shared: shared, ...rest } = components as Record<string, Json>;
@@ -48,7 +48,7 @@ const outgoing = {
 
 type Named = z.core.$ZodRegistry<{ id: string }>;
 
-function operation({ summary, role, params, query, body, answer, status = 200 }: Route, at: string, named: Named): Json {
+function operation({ summary, role, params, query, body, answer, status = 200 }: Call, at: string, named: Named): Json {
   const error = {
     description: 'An error',
     content: { 'application/json': { schema: { $ref: '#/components/schemas/errorView' } } },
@@ -62,7 +62,7 @@ function operation({ summary, role, params, query, body, answer, status = 200 }:
     summary,
     'x-role': role,
     ...(role === 'anyone' && { security: [] }),
-    parameters: [...parameters(params, 'path').filter(({ name }) => at.includes(`{${name}}`)), ...parameters(query, 'query')],
+    parameters: [...parameters(params ?? pathOf(at), 'path'), ...parameters(query, 'query')],
     ...(body && {
       requestBody: { required: isNeeded(body), content: content(body, (schema) => inline(z.toJSONSchema(schema, incoming))) },
     }),
@@ -71,11 +71,11 @@ function operation({ summary, role, params, query, body, answer, status = 200 }:
 }
 
 /** Nothing is read as an object without keys. */
-function isNeeded(body: NonNullable<Route['body']>): boolean {
+function isNeeded(body: NonNullable<Call['body']>): boolean {
   return !(body instanceof z.ZodType && body.safeParse({}).success);
 }
 
-function content(body: NonNullable<Route['answer']>, of: (schema: z.ZodType) => unknown): Json {
+function content(body: NonNullable<Call['answer']>, of: (schema: z.ZodType) => unknown): Json {
   if (body instanceof z.ZodType) return { 'application/json': { schema: of(body) } };
   const events = Object.entries(body.events ?? {}).map(([name, schema]) => [name, of(schema)]);
   return { [body.media]: { schema: {}, ...(events.length > 0 && { 'x-events': Object.fromEntries(events) }) } };
@@ -86,6 +86,11 @@ function output(schema: z.ZodType, named: Named): Json {
   if (id !== undefined) return { $ref: `#/components/schemas/${id}` };
   if (schema instanceof z.ZodArray) return { type: 'array', items: output(schema.element as z.ZodType, named) };
   return inline(z.toJSONSchema(schema, outgoing));
+}
+
+/** Any text for each part of the path. */
+function pathOf(at: string): z.ZodType {
+  return z.object(Object.fromEntries([...at.matchAll(/\{([a-z]+)\}/g)].map(([, name = '']) => [name, z.string()])));
 }
 
 function parameters(schema: z.ZodType | undefined, where: 'path' | 'query'): { name: string }[] {

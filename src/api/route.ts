@@ -1,29 +1,17 @@
-/** How a route of the API is declared. Its schemas check what comes in, and are what `docs/openapi.json` is made from. */
+/** What answers a call of the API. The contract (`contract/calls.ts`) says what comes in, which is checked here. */
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
 import { attempt, OnejobError } from '../base/errors.ts';
+import type { Answer, Call, CallName, Checked, MediaCall, Role } from '../contract/calls.ts';
 import type { ConfigService, ImageService, MachineService, Manager, MetricsService, SecretPins } from '../contract/manager.ts';
 import type { ShellStart } from '../contract/shell-frames.ts';
 import type { RunningShell } from '../ports/runtime.ts';
-import type { Caller, Role } from './caller.ts';
+import type { Caller } from './caller.ts';
 import type { Doctor } from './doctor.ts';
 import type { EventStreams } from './event-stream.ts';
 import type { Web } from './web.ts';
-
-/** A body that is not JSON. */
-export interface Media {
-  readonly media: string;
-  /** Whether there may be nothing to answer with (204). */
-  readonly optional?: boolean;
-  /** Of a stream of events: their data by name. */
-  readonly events?: Readonly<Record<string, z.ZodType>>;
-}
-
-export function media(type: string, events?: Media['events']): Media {
-  return { media: type, ...(events && { events }) };
-}
 
 export interface Served {
   readonly manager: Manager;
@@ -66,49 +54,48 @@ export interface ApiRequest<P = unknown, Q = unknown, B = unknown> {
   readonly response: ServerResponse;
 }
 
-export interface Route {
-  /** A sentence without its full stop. */
-  readonly summary: string;
-  readonly role: Role;
-  readonly params?: z.ZodType | undefined;
-  readonly query?: z.ZodType | undefined;
-  /** Omitted: it is ignored. */
-  readonly body?: z.ZodType | Media | undefined;
-  /** Omitted: none (204). */
-  readonly answer?: z.ZodType | Media | undefined;
-  /** Of an answer; default 200. */
-  readonly status?: 101 | 200 | 201 | 202;
-  /** Of a request that becomes a shell's connection: starts it. `handle` gets requests that cannot be upgraded. */
-  upgrade?(request: ApiRequest, served: Answering): (start: ShellStart, signal: AbortSignal) => Promise<RunningShell>;
+/** What answers a call. It gets checked values; undefined in place of a media type means no content (204). */
+type Handle<N extends CallName> = (
+  request: ApiRequest<Checked<N, 'params'>, Checked<N, 'query'>, Checked<N, 'body'>>,
+  served: Answering,
+) => Handled<N> | Promise<Handled<N>>;
+
+type Handled<N extends CallName> = N extends MediaCall
+  ? Readable | string | undefined
+  : [Answer<N>] extends [undefined]
+    ? unknown
+    : Answer<N>;
+
+/** What a route may have but a handler. */
+interface RouteLimits<N extends CallName> {
+  readonly handle: Handle<N>;
   /** Answers that may be unread at a time, because each takes much memory until then. */
+  readonly atOnce?: number | ((request: ApiRequest<Checked<N, 'params'>, Checked<N, 'query'>>) => number | undefined);
+  /** Of a request that becomes a shell's connection: starts it. `handle` gets requests that cannot be upgraded. */
+  readonly upgrade?: (request: ApiRequest<Checked<N, 'params'>>, served: Answering) => StartShell;
+}
+
+export type StartShell = (start: ShellStart, signal: AbortSignal) => Promise<RunningShell>;
+
+/** For each call what answers it, alone or with its limits. */
+export type Handlers = { readonly [N in CallName]: Handle<N> | RouteLimits<N> };
+
+/** A call with what answers it. */
+export interface Route extends Call {
+  readonly handle: (request: ApiRequest, served: Answering) => unknown;
   readonly atOnce?: number | ((request: ApiRequest) => number | undefined);
-  handle(request: ApiRequest, served: Answering): unknown;
+  readonly upgrade?: (request: ApiRequest, served: Answering) => StartShell;
 }
 
 /** By method and path, such as `GET /v1/jobs/:id`. */
 export type Routes = Readonly<Record<string, Route>>;
 
-type Checked<T> = T extends z.ZodType ? z.output<T> : undefined;
-type Answer<T> = T extends z.ZodType ? z.input<T> : T extends Media ? Readable | string | undefined : unknown;
-
-/** Declares a route. `handle` gets checked values; undefined in place of a media type means no content (204). */
-export function route<
-  P extends z.ZodType | undefined = undefined,
-  Q extends z.ZodType | undefined = undefined,
-  B extends z.ZodType | Media | undefined = undefined,
-  A extends z.ZodType | Media | undefined = undefined,
->(
-  declared: Omit<Route, 'params' | 'query' | 'body' | 'answer' | 'atOnce' | 'handle' | 'upgrade'> & {
-    readonly params?: P;
-    readonly query?: Q;
-    readonly body?: B;
-    readonly answer?: A;
-    readonly atOnce?: number | ((request: ApiRequest<Checked<P>, Checked<Q>, Checked<B>>) => number | undefined);
-    upgrade?(request: ApiRequest<Checked<P>>, served: Answering): ReturnType<NonNullable<Route['upgrade']>>;
-    handle(request: ApiRequest<Checked<P>, Checked<Q>, Checked<B>>, served: Answering): Answer<A> | Promise<Answer<A>>;
-  },
-): Route {
-  return declared as Route;
+export function routesOf(calls: Readonly<Record<CallName, Call>>, handlers: Handlers): Routes {
+  const routes = Object.entries(calls).map(([name, call]) => {
+    const handler = handlers[name as CallName];
+    return [name, typeof handler === 'function' ? { ...call, handle: handler } : { ...call, ...handler }];
+  });
+  return Object.fromEntries(routes);
 }
 
 /** What is checked before a handler is called. @throws OnejobError E_API_REQUEST naming every problem with its path */
@@ -116,7 +103,7 @@ export function checkedRequest(route: Route, given: ApiRequest): ApiRequest {
   const { params, query, body } = route;
   return {
     ...given,
-    params: checked(params, given.params, 'path'),
+    params: params === undefined ? given.params : checked(params, given.params, 'path'),
     query: checked(query, given.query, 'query'),
     body: body instanceof z.ZodType ? checked(body, given.body, 'request') : undefined,
   };
@@ -133,17 +120,22 @@ function checked(schema: z.ZodType | undefined, input: unknown, what: string): u
   throw new OnejobError('E_API_REQUEST', `Cannot read the ${what}: ${problems.join('; ')}.`);
 }
 
-/** Returns a function that finds the route of a method and a path, or null. @throws OnejobError E_API_REQUEST */
-export function createRouter(routes: Routes) {
+/** The route of a method and a path, with the path's parts; null if there is none. @throws OnejobError E_API_REQUEST */
+export type FindRoute = (
+  method: string,
+  path: string,
+) => { readonly route: Route; readonly params: Readonly<Record<string, string>> } | null;
+
+export function createRouter(routes: Routes): FindRoute {
   const table = Object.entries(routes).map(([name, route]) => {
-    return { name, route, pattern: new RegExp(`^${name.replaceAll('.', '\\.').replaceAll(/:([a-z]+)/g, '(?<$1>[^/]*)')}$`) };
+    return { route, pattern: new RegExp(`^${name.replaceAll('.', '\\.').replaceAll(/:([a-z]+)/g, '(?<$1>[^/]*)')}$`) };
   });
-  return (method: string, path: string) => {
-    for (const { name, route, pattern } of table) {
+  return (method, path) => {
+    for (const { route, pattern } of table) {
       const found = pattern.exec(`${method} ${path}`);
       if (found === null) continue;
       const parts = Object.entries(found.groups ?? {}).map(([name, part]) => [name, decoded(part)]);
-      return { name, route, params: Object.fromEntries(parts) as unknown };
+      return { route, params: Object.fromEntries(parts) };
     }
     return null;
   };

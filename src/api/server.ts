@@ -7,7 +7,7 @@
  */
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http';
 import { parse } from 'node:querystring';
 import { finished, Readable } from 'node:stream';
 import { z } from 'zod';
@@ -17,9 +17,9 @@ import type { Clock } from '../core/clock.ts';
 import { bytesOf } from '../http/exchange.ts';
 import { systemClock } from '../system/system-clock.ts';
 import type { Caller } from './caller.ts';
-import { createDoctor } from './doctor.ts';
+import { Doctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
-import { createEventStreams } from './event-stream.ts';
+import { EventStreams } from './event-stream.ts';
 import {
   type Answering,
   type ApiRequest,
@@ -30,11 +30,12 @@ import {
   unreadableRequest,
 } from './route.ts';
 import { routes } from './routes.ts';
-import { createShares, readPatience } from './shares.ts';
+import { readPatience, Shares } from './shares.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
-import { createUpgrades } from './upgrades.ts';
-import { createWeb, type Web, type WebOptions } from './web.ts';
-import { createWebFiles, isWorkerScript, serveNoWorker, webFolder } from './web-files.ts';
+import { Upgrades } from './upgrades.ts';
+import { Web } from './web.ts';
+import { createWebFiles, isWorkerScript, serveNoWorker, type WebFiles, webFolder } from './web-files.ts';
+import type { WebOptions } from './web-port.ts';
 
 export interface ApiOptions extends Served {
   readonly socket: SocketOptions;
@@ -50,8 +51,6 @@ export interface ApiOptions extends Served {
   readonly onAnswer?: (route: Route, answer: unknown) => void;
 }
 
-export type ApiServer = Awaited<ReturnType<typeof startApi>>;
-
 /** ms for clients to read their last answers from a closing server. */
 const closePatience = 1_000;
 
@@ -62,183 +61,232 @@ const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 
  * Starts to serve. The caller holds the lock of the state directory.
  * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN, E_SOCKET_DENIED.
  */
-export async function startApi(options: ApiOptions) {
-  const { version, clock = systemClock } = options;
-  const findRoute = createRouter(routes);
-  const shares = createShares(clock);
-  const files = createWebFiles(options.web?.files ?? webFolder);
-  /** Of requests that are not answered yet. */
-  const open = new Set<AbortController>();
-  let closing = false;
-  let reloads = false;
+export async function startApi(options: ApiOptions): Promise<ApiServer> {
+  const server = new ApiServer(options);
+  await server.start();
+  return server;
+}
 
-  const refuse = (error: unknown, request: IncomingMessage, response: ServerResponse, from: Web | null): void => {
+export class ApiServer {
+  readonly #options: ApiOptions;
+  readonly #clock: Clock;
+  readonly #findRoute = createRouter(routes);
+  readonly #shares: Shares;
+  readonly #files: WebFiles;
+  readonly #upgrades: Upgrades;
+  readonly #doctor: Doctor;
+  readonly #answering: Answering;
+  readonly #server: Server;
+  readonly #web: Web | null;
+  /** Of requests that are not answered yet. */
+  readonly #open = new Set<AbortController>();
+  #unpublish = (): void => {};
+  #closed: Promise<void> | null = null;
+  #isClosing = false;
+  #reloads = false;
+
+  constructor(options: ApiOptions) {
+    this.#options = options;
+    const { version, clock = systemClock, onBug, manager, web } = options;
+    this.#clock = clock;
+    this.#shares = new Shares(clock);
+    this.#files = createWebFiles(web?.files ?? webFolder);
+    this.#upgrades = new Upgrades({
+      findRoute: this.#findRoute,
+      version,
+      clock,
+      onBug,
+      answering: () => this.#answering,
+      admit: (request) => {
+        if (this.#isClosing) throw stopping();
+        return onSocket(request);
+      },
+    });
+    this.#server = createServer(
+      { ...patience, shouldUpgradeCallback: (request) => this.#upgrades.isUpgrade(request) },
+      (request, response) => {
+        void this.#serve(null, request, response);
+      },
+    );
+    this.#server.on('upgrade', (request, connection, head) => this.#upgrades.serve(request, connection, head));
+    const handle: RequestListener = (request, response) => void this.#serve(this.#web, request, response);
+    this.#web = web === undefined ? null : new Web({ ...web, clock, patience, handle, isBuilt: this.#files.isBuilt });
+    this.#doctor = new Doctor((signal) => manager.doctor(signal), clock);
+    const streams = new EventStreams({ events: manager.changes, clock, failed: (error) => onBug?.(error, 'GET /v1/events') });
+    this.#answering = { ...options, web: this.#web, streams, doctor: this.#doctor, reloads: () => this.#reloads };
+  }
+
+  /** @throws as `startApi` */
+  async start(): Promise<void> {
+    const listen = (path: string) => once(this.#server.listen({ path }), 'listening');
+    const published = await publishSocket(this.#options.socket, listen).catch(async (error) => {
+      await this.#end();
+      throw error;
+    });
+    this.#unpublish = published.unpublish;
+    await this.#web?.at.start();
+  }
+
+  /** Why the configured address of TCP cannot be used; null if it can. */
+  get problem(): string | null {
+    return this.#web?.at.problem ?? null;
+  }
+
+  /** Where it listens over TCP; null if it does not. */
+  get port(): number | null {
+    return this.#web?.at.number || null;
+  }
+
+  /** Reads tokens and certificate for TCP again. @throws OnejobError E_API_LISTEN */
+  refresh(): void {
+    this.#web?.refresh();
+  }
+
+  /**
+   * Takes no more requests, ends those that wait, removes the socket. Idempotent. `reloads`: the daemon reads a new config, and
+   * will be back at once.
+   */
+  close(how: { readonly reloads: boolean } = { reloads: false }): Promise<void> {
+    this.#reloads ||= how.reloads;
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async #close(): Promise<void> {
+    this.#isClosing = true;
+    this.#unpublish();
+    for (const each of this.#open) each.abort();
+    const shells = this.#upgrades.close(stopping());
+    this.#doctor.close();
+    // Idle connections end at once; answers that are still being written get a moment.
+    const hurry = setTimeout(() => {
+      this.#server.closeAllConnections();
+      this.#web?.at.connections.closeAll();
+      this.#upgrades.destroy();
+    }, closePatience);
+    await Promise.all([this.#end(), this.#web?.at.close(), shells]);
+    clearTimeout(hurry);
+  }
+
+  #end(): Promise<void> {
+    return new Promise((resolve) => void this.#server.close(() => resolve()));
+  }
+
+  #closeIdle(): void {
+    this.#server.closeIdleConnections();
+    this.#web?.at.closeIdle();
+  }
+
+  /** `from`: null for the socket. */
+  async #serve(from: Web | null, request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const gone = new AbortController();
+    this.#open.add(gone);
+    response.once('close', () => {
+      this.#open.delete(gone);
+      gone.abort();
+      // Otherwise a connection that becomes idle now keeps the server open.
+      if (this.#isClosing) setImmediate(() => this.#closeIdle());
+    });
+    // Errors of the client lead to 'close'.
+    response.on('error', () => {});
+    if (from === null) response.setHeader('onejob-version', this.#options.version);
+    else for (const [name, value] of webHeaders) response.setHeader(name, value);
+    const exchange: Exchange = { from, request, response, gone, expired: false };
+    try {
+      if (this.#isClosing) throw stopping();
+      from?.checkHost(request);
+      from?.prove(request, response);
+      if (from !== null && isWorkerScript(request)) return serveNoWorker(response);
+      await this.#answer(exchange);
+    } catch (error) {
+      this.#refuse(exchange.expired ? loginEnded() : error, exchange);
+    }
+    // Reads and drops what the client still sends, so that it reads the answer.
+    if (from === null) request.resume();
+    else drop(request);
+  }
+
+  /** @throws what is to be answered instead */
+  async #answer(exchange: Exchange): Promise<void> {
+    const { from, request, response, gone } = exchange;
+    const { method = '', url = '' } = request;
+    const [path = '', query = ''] = url.split(/\?(.*)/s);
+    const isGet = method === 'GET' || method === 'HEAD';
+    const found = this.#findRoute(isGet ? 'GET' : method, path);
+    if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/')) {
+      const moved = from.elsewhere(request);
+      if (moved !== null) return void response.writeHead(308, { location: moved }).end();
+      return this.#files.serve(response, path, from.isLink(path));
+    }
+    if (found === null) {
+      from?.admit(request, 'read');
+      throw new OnejobError('E_API_ROUTE', `The daemon (${this.#options.version}) does not support ${method} ${url}.`, {
+        hint: 'GET /v1/openapi.json lists what it supports. Restart the daemon if onejob was updated after it started.',
+      });
+    }
+    const { route, params } = found;
+    const admitted = from?.admit(request, route.role) ?? null;
+    const caller = from === null ? onSocket(request) : (admitted?.caller ?? null);
+    this.#endWithLogin(exchange, caller);
+    if (from !== null && admitted !== null) {
+      from.known(request, response, admitted);
+      response.setHeader('onejob-version', this.#options.version);
+      if (!isGet) this.#options.onCall?.(`${method} ${path}`, admitted.caller);
+    }
+    // A PUT brings a file of any size, which its route reads.
+    const body = method === 'POST' ? await readBody(request, caller, admitted?.body ?? null) : undefined;
+    const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
+    const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
+    const asked = checkedRequest(route, given);
+    if (admitted !== null) await this.#shares.turn(admitted);
+    // Nobody would read it.
+    if (response.destroyed) return;
+    if (this.#isClosing) throw stopping();
+    gone.signal.throwIfAborted();
+    this.#shares.takeAnswer(route, mostAtOnce(route, asked), kind, admitted?.id ?? kind, response);
+    const answer = await route.handle(asked, this.#answering);
+    if (route.answer instanceof z.ZodType) this.#options.onAnswer?.(route, answer);
+    const taken = (length: number) => admitted !== null && this.#shares.takeBytes(length, admitted.id, response);
+    send(response, route, answer, { taken, failed: (error) => this.#refuse(error, exchange) });
+    if (from !== null && answer instanceof Readable) cutOff(response, this.#clock);
+  }
+
+  /** What waits ends with the login that asked for it. */
+  #endWithLogin(exchange: Exchange, caller: Caller | null): void {
+    const { response, gone } = exchange;
+    if (caller === null || caller.until === null || response.destroyed) return;
+    const end = (): void => {
+      exchange.expired = true;
+      gone.abort();
+    };
+    response.once('close', this.#clock.after(caller.until - this.#clock.wall(), end));
+  }
+
+  #refuse(error: unknown, { from, request, response }: Exchange): void {
     // Work that is aborted because the server closes may fail with any error.
-    const known = closing && !(error instanceof OnejobError) ? stopping() : error;
+    const known = this.#isClosing && !(error instanceof OnejobError) ? stopping() : error;
     const view = toErrorView(known);
     if (view.code === 'E_BUG' && error instanceof Error && !(response.destroyed && isAbort(error)))
-      options.onBug?.(error, `${request.method} ${request.url}`);
+      this.#options.onBug?.(error, `${request.method} ${request.url}`);
     // A client recognises half an answer by its broken end.
     if (response.headersSent) return void response.destroy();
     response.statusCode = known instanceof OnejobError ? statusOf(known.code) : 500;
     if (response.statusCode === 401) response.setHeader('www-authenticate', 'Bearer');
     if (from !== null && noAccess.has(response.statusCode)) response.setHeader('connection', 'close');
     sendJson(response, view);
-  };
+  }
+}
 
-  /** `from`: null for the socket. */
-  const serve = async (from: Web | null, request: IncomingMessage, response: ServerResponse): Promise<void> => {
-    const gone = new AbortController();
-    open.add(gone);
-    response.once('close', () => {
-      open.delete(gone);
-      gone.abort();
-      // Otherwise a connection that becomes idle now keeps the server open.
-      if (closing) setImmediate(closeIdle);
-    });
-    // Errors of the client lead to 'close'.
-    response.on('error', () => {});
-    if (from === null) response.setHeader('onejob-version', version);
-    else for (const [name, value] of webHeaders) response.setHeader(name, value);
-    let expired = false;
-    const { method = '', url = '' } = request;
-    const [path = '', query = ''] = url.split(/\?(.*)/s);
-    try {
-      if (closing) throw stopping();
-      from?.checkHost(request);
-      from?.prove(request, response);
-      const isGet = method === 'GET' || method === 'HEAD';
-      if (from !== null && isWorkerScript(request)) return serveNoWorker(response);
-      const found = findRoute(isGet ? 'GET' : method, path);
-      if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/')) {
-        const moved = from.elsewhere(request);
-        if (moved !== null) return void response.writeHead(308, { location: moved }).end();
-        return await files.serve(response, path, from.isLink(path));
-      }
-      if (found === null) {
-        from?.admit(request, 'read');
-        throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
-          hint: 'GET /v1/openapi.json lists what it supports. Restart the daemon if onejob was updated after it started.',
-        });
-      }
-      const { route, params } = found;
-      const admitted = from?.admit(request, route.role) ?? null;
-      const caller = from === null ? onSocket(request) : (admitted?.caller ?? null);
-      // What waits ends with the login that asked for it.
-      if (caller !== null && caller.until !== null && !response.destroyed)
-        response.once(
-          'close',
-          clock.after(caller.until - clock.wall(), () => {
-            expired = true;
-            gone.abort();
-          }),
-        );
-      if (from !== null && admitted !== null) {
-        from.known(request, response, admitted);
-        response.setHeader('onejob-version', version);
-        if (!isGet) options.onCall?.(`${method} ${path}`, admitted.caller);
-      }
-      // A PUT brings a file of any size, which its route reads.
-      const body = method === 'POST' ? await readBody(request, caller, admitted?.body ?? null) : undefined;
-      const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
-      const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
-      const asked = checkedRequest(route, given);
-      if (admitted !== null) await shares.turn(admitted);
-      // Nobody would read it.
-      if (response.destroyed) return;
-      if (closing) throw stopping();
-      gone.signal.throwIfAborted();
-      shares.takeAnswer(route, mostAtOnce(route, asked), kind, admitted?.id ?? kind, response);
-      const answer = await route.handle(asked, answering);
-      if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
-      const taken = (length: number) => admitted !== null && shares.takeBytes(length, admitted.id, response);
-      send(response, route, answer, { taken, failed: (error) => refuse(error, request, response, from) });
-      if (from !== null && answer instanceof Readable) cutOff(response, clock);
-    } catch (error) {
-      refuse(expired ? loginEnded() : error, request, response, from);
-    }
-    // Reads and drops what the client still sends, so that it reads the answer.
-    if (from === null) request.resume();
-    else drop(request);
-  };
-
-  const upgrades = createUpgrades({
-    findRoute,
-    version,
-    clock,
-    onBug: options.onBug,
-    answering: () => answering,
-    admit(request) {
-      if (closing) throw stopping();
-      return onSocket(request);
-    },
-  });
-  const server = createServer({ ...patience, shouldUpgradeCallback: upgrades.isUpgrade }, (request, response) => {
-    void serve(null, request, response);
-  });
-  server.on('upgrade', upgrades.serve);
-  const web: Web | null =
-    options.web === undefined
-      ? null
-      : createWeb({
-          ...options.web,
-          clock,
-          patience,
-          handle: (request, response) => void serve(web, request, response),
-          isBuilt: files.isBuilt,
-        });
-  const failed = (error: Error): void => options.onBug?.(error, 'GET /v1/events');
-  const streams = createEventStreams(options.manager.changes, clock, failed);
-  const doctor = createDoctor((signal) => options.manager.doctor(signal), clock);
-  const answering: Answering = { ...options, web, streams, doctor, reloads: () => reloads };
-  const closeIdle = () => {
-    server.closeIdleConnections();
-    web?.closeIdle();
-  };
-  const listen = (path: string) => once(server.listen({ path }), 'listening');
-  const end = () => new Promise<void>((resolve) => void server.close(() => resolve()));
-  const published = await publishSocket(options.socket, listen).catch(async (error) => {
-    await end();
-    throw error;
-  });
-  await web?.start();
-  let closed: Promise<void> | null = null;
-  const close = async () => {
-    closing = true;
-    published.unpublish();
-    for (const each of open) each.abort();
-    const shells = upgrades.close(stopping());
-    doctor.close();
-    // Idle connections end at once; answers that are still being written get a moment.
-    const hurry = setTimeout(() => {
-      server.closeAllConnections();
-      web?.closeAll();
-      upgrades.destroy();
-    }, closePatience);
-    await Promise.all([end(), web?.close(), shells]);
-    clearTimeout(hurry);
-  };
-  return {
-    /** Why the configured address of TCP cannot be used; null if it can. */
-    get problem(): string | null {
-      return web?.problem ?? null;
-    },
-    /** Where it listens over TCP; null if it does not. */
-    get port(): number | null {
-      return web?.port ?? null;
-    },
-    /** Reads tokens and certificate for TCP again. @throws OnejobError E_API_LISTEN */
-    refresh: (): void => web?.refresh(),
-    /**
-     * Takes no more requests, ends those that wait, removes the socket. Idempotent. `reloads`: the daemon reads a new config, and
-     * will be back at once.
-     */
-    close(how: { readonly reloads: boolean } = { reloads: false }): Promise<void> {
-      reloads ||= how.reloads;
-      closed ??= close();
-      return closed;
-    },
-  };
+/** A request and its answer. */
+interface Exchange {
+  /** null for the socket. */
+  readonly from: Web | null;
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** Aborts when the client has gone or the server closes. */
+  readonly gone: AbortController;
+  /** Whether the login has ended meanwhile. */
+  expired: boolean;
 }
 
 /** Errors of work whose client has gone. */

@@ -4,12 +4,12 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import type { CallerAdmission } from './access.ts';
-import { createShares } from './shares.ts';
+import { Shares } from './shares.ts';
 
 const response = (destroyed = false) => Object.assign(new EventEmitter(), { destroyed }) as unknown as ServerResponse;
 
 it('what a client reads, or leaves behind, counts no longer', () => {
-  const shares = createShares(handClock());
+  const shares = new Shares(handClock());
   const half = 40 << 20;
   // It left while it waited for its turn: its `close` is over.
   shares.takeBytes(half, 'reader', response(true));
@@ -23,7 +23,7 @@ it('what a client reads, or leaves behind, counts no longer', () => {
 
 it('a reader that asks again and again, and waits for each answer, has its fifth of the time', async () => {
   const clock = handClock();
-  const shares = createShares(clock);
+  const shares = new Shares(clock);
   const reader = { caller: { role: 'read' }, id: 'reader' } as unknown as CallerAdmission;
   const answered = async () => {
     let isOver = false;

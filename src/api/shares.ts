@@ -27,62 +27,69 @@ interface Reader {
   usedAt: number;
 }
 
-export function createShares(clock: Clock) {
-  const answers = new Map<string, number>();
-  const bytes = new Map<string, number>();
-  const readers = new Map<string, Reader>();
+export class Shares {
+  readonly #clock: Clock;
+  readonly #answers = new Map<string, number>();
+  readonly #bytes = new Map<string, number>();
+  readonly #readers = new Map<string, Reader>();
 
-  /** Counts until the client has read the answer, or has gone. */
-  function count(counts: Map<string, number>, key: string, added: number, response: ServerResponse): void {
-    // It has gone already, and `close` comes only once.
-    if (response.destroyed) return;
-    counts.set(key, (counts.get(key) ?? 0) + added);
-    response.once('close', () => {
-      const left = (counts.get(key) ?? 0) - added;
-      if (left > 0) counts.set(key, left);
-      else counts.delete(key);
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /**
+   * Resolves when this request of a caller may be answered. Those of a reader are answered one after the other, and what that costs
+   * is measured: a list of ten thousand jobs takes a second.
+   */
+  async turn({ caller, id }: CallerAdmission): Promise<void> {
+    if (caller.role !== 'read') return;
+    const [readers, clock] = [this.#readers, this.#clock];
+    for (const [one, { waiting, usedAt }] of readers) if (waiting === 0 && clock.now() - usedAt > owingEnds) readers.delete(one);
+    const reader = readers.get(id) ?? { pace: createPace(clock), last: Promise.resolve(), waiting: 0, usedAt: 0 };
+    readers.set(id, reader);
+    const { last } = reader;
+    const over = Promise.withResolvers<void>();
+    reader.last = over.promise;
+    reader.waiting += 1;
+    await last;
+    // The answer is made before anything else of this process has its turn.
+    void reader.pace.spent(reader.pace.now()).then(() => {
+      reader.waiting -= 1;
+      reader.usedAt = clock.now();
+      over.resolve();
     });
   }
 
-  return {
-    /**
-     * Resolves when this request of a caller may be answered. Those of a reader are answered one after the other, and what that costs
-     * is measured: a list of ten thousand jobs takes a second.
-     */
-    async turn({ caller, id }: CallerAdmission): Promise<void> {
-      if (caller.role !== 'read') return;
-      for (const [one, { waiting, usedAt }] of readers) if (waiting === 0 && clock.now() - usedAt > owingEnds) readers.delete(one);
-      const reader = readers.get(id) ?? { pace: createPace(clock), last: Promise.resolve(), waiting: 0, usedAt: 0 };
-      readers.set(id, reader);
-      const { last } = reader;
-      const over = Promise.withResolvers<void>();
-      reader.last = over.promise;
-      reader.waiting += 1;
-      await last;
-      // The answer is made before anything else of this process has its turn.
-      void reader.pace.spent(reader.pace.now()).then(() => {
-        reader.waiting -= 1;
-        reader.usedAt = clock.now();
-        over.resolve();
-      });
-    },
-    /** Of a route that has a limit. @throws OnejobError E_API_BUSY */
-    takeAnswer({ summary }: Route, most: number | undefined, kind: ApiRequest['kind'], id: string, response: ServerResponse): void {
-      if (most === undefined || response.destroyed) return;
-      // One login has a share of what its role has, so that it keeps no other away.
-      const limits = [[`${kind} ${summary}`, most] as const, ...(isLogin(id) ? [[`${id} ${summary}`, most / 4] as const] : [])];
-      for (const [key, limit] of limits)
-        if ((answers.get(key) ?? 0) >= limit) throw busy(`${limit} clients are already reading the same ("${summary}")`);
-      for (const [key] of limits) count(answers, key, 1, response);
-      const late = setTimeout(() => response.destroy(), readPatience).unref();
-      response.once('close', () => clearTimeout(late));
-    },
-    /** Before so many bytes are written. @throws OnejobError E_API_BUSY */
-    takeBytes(length: number, id: string, response: ServerResponse): void {
-      if ((bytes.get(id) ?? 0) + length > mostUnread) throw busy('earlier answers to the same token or login are not read yet');
-      count(bytes, id, length, response);
-    },
-  };
+  /** Of a route that has a limit. @throws OnejobError E_API_BUSY */
+  takeAnswer({ summary }: Route, most: number | undefined, kind: ApiRequest['kind'], id: string, response: ServerResponse): void {
+    if (most === undefined || response.destroyed) return;
+    // One login has a share of what its role has, so that it keeps no other away.
+    const limits = [[`${kind} ${summary}`, most] as const, ...(isLogin(id) ? [[`${id} ${summary}`, most / 4] as const] : [])];
+    for (const [key, limit] of limits)
+      if ((this.#answers.get(key) ?? 0) >= limit) throw busy(`${limit} clients are already reading the same ("${summary}")`);
+    for (const [key] of limits) count(this.#answers, key, 1, response);
+    const late = setTimeout(() => response.destroy(), readPatience).unref();
+    response.once('close', () => clearTimeout(late));
+  }
+
+  /** Before so many bytes are written. @throws OnejobError E_API_BUSY */
+  takeBytes(length: number, id: string, response: ServerResponse): void {
+    const unread = this.#bytes.get(id) ?? 0;
+    if (unread + length > mostUnread) throw busy('earlier answers to the same token or login are not read yet');
+    count(this.#bytes, id, length, response);
+  }
+}
+
+/** Counts until the client has read the answer, or has gone. */
+function count(counts: Map<string, number>, key: string, added: number, response: ServerResponse): void {
+  // It has gone already, and `close` comes only once.
+  if (response.destroyed) return;
+  counts.set(key, (counts.get(key) ?? 0) + added);
+  response.once('close', () => {
+    const left = (counts.get(key) ?? 0) - added;
+    if (left > 0) counts.set(key, left);
+    else counts.delete(key);
+  });
 }
 
 function busy(why: string): OnejobError {

@@ -14,41 +14,53 @@ import {
 } from '../contract/shell-frames.ts';
 import type { TerminalSize } from '../ports/runtime.ts';
 
-export type RemoteShell = ReturnType<typeof startShell>;
-
 /** Starts a shell on an upgraded connection. */
-export function startShell(connection: Duplex, start: ShellStart) {
-  connection.on('error', () => {});
-  connection.write(shellFrame('start', start));
-  return {
-    /** Resolves when the next input may be written. */
-    async write(bytes: Uint8Array): Promise<void> {
-      for (const frame of shellFrames('stdin', bytes))
-        if (connection.writable && !connection.write(frame)) await drained(connection);
-    },
-    /** There is no more input. */
-    end: (): void => void (connection.writable && connection.write(shellFrame('eof'))),
-    resize: (size: TerminalSize): void => void (connection.writable && connection.write(shellFrame('size', size))),
-    /**
-     * Reads the output to its end; the exit code.
-     * @throws OnejobError what ended the shell, E_DAEMON_CUT if the daemon has gone
-     */
-    async run(show: (stream: 'stdout' | 'stderr', bytes: Uint8Array) => Promise<void>): Promise<number> {
-      try {
-        for await (const frame of readShellFrames(untilBroken(connection))) {
-          if (frame.kind === 'stdout' || frame.kind === 'stderr') await show(frame.kind, frame.bytes);
-          else if (frame.kind === 'exit') return shellBody(shellBodies.exit, frame).code;
-          else if (frame.kind === 'error') throw fromErrorView(shellBody(errorView, frame));
-        }
-      } finally {
-        connection.destroy();
+export class RemoteShell {
+  readonly #connection: Duplex;
+
+  constructor(connection: Duplex, start: ShellStart) {
+    this.#connection = connection;
+    connection.on('error', () => {});
+    connection.write(shellFrame('start', start));
+  }
+
+  /** Resolves when the next input may be written. */
+  async write(bytes: Uint8Array): Promise<void> {
+    for (const frame of shellFrames('stdin', bytes))
+      if (this.#connection.writable && !this.#connection.write(frame)) await drained(this.#connection);
+  }
+
+  /** There is no more input. */
+  end(): void {
+    if (this.#connection.writable) this.#connection.write(shellFrame('eof'));
+  }
+
+  resize(size: TerminalSize): void {
+    if (this.#connection.writable) this.#connection.write(shellFrame('size', size));
+  }
+
+  /**
+   * Reads the output to its end; the exit code.
+   * @throws OnejobError what ended the shell, E_DAEMON_CUT if the daemon has gone
+   */
+  async run(show: (stream: 'stdout' | 'stderr', bytes: Uint8Array) => Promise<void>): Promise<number> {
+    try {
+      for await (const frame of readShellFrames(untilBroken(this.#connection))) {
+        if (frame.kind === 'stdout' || frame.kind === 'stderr') await show(frame.kind, frame.bytes);
+        else if (frame.kind === 'exit') return shellBody(shellBodies.exit, frame).code;
+        else if (frame.kind === 'error') throw fromErrorView(shellBody(errorView, frame));
       }
-      throw new OnejobError('E_DAEMON_CUT', 'The shell has ended because the daemon has gone.', {
-        hint: 'What it changed outside of the workspace is lost. If the job is still held, open another shell once the daemon is back.',
-      });
-    },
-    close: (): void => void connection.destroy(),
-  };
+    } finally {
+      this.#connection.destroy();
+    }
+    throw new OnejobError('E_DAEMON_CUT', 'The shell has ended because the daemon has gone.', {
+      hint: 'What it changed outside of the workspace is lost. If the job is still held, open another shell once the daemon is back.',
+    });
+  }
+
+  close(): void {
+    this.#connection.destroy();
+  }
 }
 
 /** How a connection breaks does not matter. */

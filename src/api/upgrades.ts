@@ -8,6 +8,7 @@ import { statusOf, toErrorView } from '../contract/http-errors.ts';
 import {
   drained,
   readShellFrames,
+  type ShellFrames,
   shellBodies,
   shellBody,
   shellFrame,
@@ -17,10 +18,10 @@ import {
 import { type Clock, deadline, every } from '../core/clock.ts';
 import type { RunningShell } from '../ports/runtime.ts';
 import type { Caller } from './caller.ts';
-import { type Answering, checkedRequest, type createRouter } from './route.ts';
+import { type Answering, checkedRequest, type FindRoute, type StartShell } from './route.ts';
 
 interface UpgradeParts {
-  readonly findRoute: ReturnType<typeof createRouter>;
+  readonly findRoute: FindRoute;
   readonly answering: () => Answering;
   readonly version: string;
   readonly clock: Clock;
@@ -29,72 +30,85 @@ interface UpgradeParts {
   readonly onBug?: ((error: Error, route: string) => void) | undefined;
 }
 
-export function createUpgrades({ findRoute, answering, version, clock, admit, onBug }: UpgradeParts) {
-  const open = new Map<Duplex, { readonly gone: AbortController; readonly closed: Promise<void> }>();
-  const routeOf = ({ method = '', url = '' }: IncomingMessage) => findRoute(method, url.split('?')[0] ?? '');
+export class Upgrades {
+  readonly #parts: UpgradeParts;
+  readonly #open = new Map<Duplex, { readonly gone: AbortController; readonly closed: Promise<void> }>();
 
-  return {
-    /** Whether the request asks for that. Others are answered as usual, whatever they want to upgrade to. */
-    isUpgrade(request: IncomingMessage): boolean {
-      if (request.headers.upgrade !== shellProtocol) return false;
-      try {
-        return routeOf(request)?.route.upgrade !== undefined;
-      } catch {
-        return false;
+  constructor(parts: UpgradeParts) {
+    this.#parts = parts;
+  }
+
+  /** Whether the request asks for that. Others are answered as usual, whatever they want to upgrade to. */
+  isUpgrade(request: IncomingMessage): boolean {
+    if (request.headers.upgrade !== shellProtocol) return false;
+    try {
+      return this.#routeOf(request)?.route.upgrade !== undefined;
+    } catch {
+      return false;
+    }
+  }
+
+  /** Serves the connection of an upgraded request until its end. Never fails. */
+  async serve(request: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
+    const { version, clock, onBug } = this.#parts;
+    const gone = new AbortController();
+    const { promise: closed, resolve } = Promise.withResolvers<void>();
+    this.#open.set(connection, { gone, closed });
+    connection.once('close', () => {
+      this.#open.delete(connection);
+      gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.'));
+      resolve();
+    });
+    // An error leads to 'close'.
+    connection.on('error', () => {});
+    connection.unshift(head);
+    let isOpen = false;
+    try {
+      const start = this.#startOf(request, gone.signal);
+      connection.write(
+        `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${shellProtocol}\r\nonejob-version: ${version}\r\n\r\n`,
+      );
+      isOpen = true;
+      await talk(connection, start, gone, clock);
+    } catch (error) {
+      const view = toErrorView(gone.signal.aborted ? gone.signal.reason : error);
+      if (view.code === 'E_BUG' && error instanceof Error) onBug?.(error, `${request.method} ${request.url}`);
+      if (isOpen) finish(connection, shellFrame('error', view), clock);
+      else {
+        const status = error instanceof OnejobError ? statusOf(error.code) : 500;
+        const body = JSON.stringify(view);
+        const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nonejob-version: ${version}\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n`;
+        finish(connection, Buffer.from(head + body), clock);
       }
-    },
-    /** Serves the connection of an upgraded request until its end. Never fails. */
-    async serve(request: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
-      const gone = new AbortController();
-      const { promise: closed, resolve } = Promise.withResolvers<void>();
-      open.set(connection, { gone, closed });
-      connection.once('close', () => {
-        open.delete(connection);
-        gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.'));
-        resolve();
-      });
-      // An error leads to 'close'.
-      connection.on('error', () => {});
-      connection.unshift(head);
-      let isOpen = false;
-      try {
-        const caller = admit(request);
-        const { route, params } = routeOf(request) ?? {};
-        if (route?.upgrade === undefined) throw new OnejobError('E_API_ROUTE', 'This request cannot be upgraded.');
-        const asked = { params, query: {}, body: undefined, signal: gone.signal, caller, request } as Parameters<
-          typeof checkedRequest
-        >[1];
-        const start = route.upgrade(checkedRequest(route, asked), answering());
-        connection.write(
-          `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${shellProtocol}\r\nonejob-version: ${version}\r\n\r\n`,
-        );
-        isOpen = true;
-        await talk(connection, start, gone, clock);
-      } catch (error) {
-        const view = toErrorView(gone.signal.aborted ? gone.signal.reason : error);
-        if (view.code === 'E_BUG' && error instanceof Error) onBug?.(error, `${request.method} ${request.url}`);
-        if (isOpen) finish(connection, shellFrame('error', view), clock);
-        else {
-          const status = error instanceof OnejobError ? statusOf(error.code) : 500;
-          const body = JSON.stringify(view);
-          const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nonejob-version: ${version}\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n`;
-          finish(connection, Buffer.from(head + body), clock);
-        }
-        // Nobody reads what the client may still send, its end included.
-        connection.resume();
-      }
-    },
-    /** Ends all of them, with an error that says why. Resolves once their connections have closed. */
-    async close(why: OnejobError): Promise<void> {
-      const all = [...open.values()];
-      for (const { gone } of all) gone.abort(why);
-      await Promise.all(all.map(({ closed }) => closed));
-    },
-    /** Breaks off those that are left. */
-    destroy(): void {
-      for (const connection of open.keys()) connection.destroy();
-    },
-  };
+      // Nobody reads what the client may still send, its end included.
+      connection.resume();
+    }
+  }
+
+  /** Ends all of them, with an error that says why. Resolves once their connections have closed. */
+  async close(why: OnejobError): Promise<void> {
+    const all = [...this.#open.values()];
+    for (const { gone } of all) gone.abort(why);
+    await Promise.all(all.map(({ closed }) => closed));
+  }
+
+  /** Breaks off those that are left. */
+  destroy(): void {
+    for (const connection of this.#open.keys()) connection.destroy();
+  }
+
+  #routeOf({ method = '', url = '' }: IncomingMessage) {
+    return this.#parts.findRoute(method, url.split('?')[0] ?? '');
+  }
+
+  /** @throws OnejobError if the caller may not, or the shell cannot be started */
+  #startOf(request: IncomingMessage, signal: AbortSignal): StartShell {
+    const caller = this.#parts.admit(request);
+    const { route, params } = this.#routeOf(request) ?? {};
+    if (route?.upgrade === undefined) throw new OnejobError('E_API_ROUTE', 'This request cannot be upgraded.');
+    const asked = { params, query: {}, body: undefined, signal, caller, request } as Parameters<typeof checkedRequest>[1];
+    return route.upgrade(checkedRequest(route, asked), this.#parts.answering());
+  }
 }
 
 /** ms between two empty frames. */
@@ -104,10 +118,8 @@ const patience = 10_000;
 /** ms that a client has to take what its shell has said, from the end of the shell on. Its terminal may be paused. */
 const longPatience = 3_600_000;
 
-type Start = (start: ReturnType<typeof shellBodies.start.parse>, signal: AbortSignal) => Promise<RunningShell>;
-
 /** Between a client and its shell, until the shell has ended. @throws what ended it */
-async function talk(connection: Duplex, start: Start, gone: AbortController, clock: Clock): Promise<void> {
+async function talk(connection: Duplex, start: StartShell, gone: AbortController, clock: Clock): Promise<void> {
   // What cannot be read is answered, so the connection stays open.
   const frames = readShellFrames(connection.iterator({ destroyOnReturn: false }));
   const first = await begin(frames, gone.signal, clock);
@@ -141,7 +153,7 @@ async function talk(connection: Duplex, start: Start, gone: AbortController, clo
   await input;
 }
 
-async function begin(frames: ReturnType<typeof readShellFrames>, signal: AbortSignal, clock: Clock) {
+async function begin(frames: ShellFrames, signal: AbortSignal, clock: Clock) {
   using limit = deadline(clock, patience, signal);
   try {
     return await abortable(frames.next(), limit.signal);
@@ -165,7 +177,7 @@ function breakOff(connection: Duplex, ms: number, clock: Clock): void {
   );
 }
 
-async function listen(shell: RunningShell, frames: ReturnType<typeof readShellFrames>): Promise<void> {
+async function listen(shell: RunningShell, frames: ShellFrames): Promise<void> {
   const { stdin } = shell;
   // A program may end without reading its input.
   stdin.on('error', () => {});

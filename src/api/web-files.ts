@@ -67,8 +67,15 @@ interface File {
   readonly bytes: Buffer;
 }
 
+export interface WebFiles {
+  /** Whether there is a page. */
+  isBuilt(): boolean;
+  /** `forgets`: the browser is to forget what it has. */
+  serve(response: ServerResponse, path: string, forgets?: boolean): Promise<void>;
+}
+
 /** Answers GETs from `folder`, which is read once: requests need no login, and shall cost next to nothing. */
-export function createWebFiles(folder: string) {
+export function createWebFiles(folder: string): WebFiles {
   let files: Promise<ReadonlyMap<string, File>> | null = null;
 
   async function read(): Promise<ReadonlyMap<string, File>> {
@@ -83,7 +90,6 @@ export function createWebFiles(folder: string) {
   }
 
   const isBuilt = (): boolean => existsSync(join(folder, 'index.html'));
-  /** `forgets`: the browser is to forget what it has. */
   const serve = async (response: ServerResponse, path: string, forgets = false): Promise<void> => {
     files ??= read();
     const known = await files.catch(() => new Map<string, File>());

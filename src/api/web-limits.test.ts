@@ -15,7 +15,7 @@ import type { ApiConfig } from '../config/config.ts';
 import { jobRequest } from '../contract/job.ts';
 import { type Client, createClient } from './client.ts';
 import { type ApiServer, startApi } from './server.ts';
-import { checkListen } from './web.ts';
+import { checkListen } from './web-port.ts';
 
 let dir: Scratch;
 let manager: FakeManager;
@@ -193,7 +193,7 @@ test('over TLS strangers make room too, and silent connections do not delay the 
 }, 10_000);
 
 async function readerOf(client: Client) {
-  const { url } = await client.loginLink({ role: 'read' });
+  const { url } = await client.call('POST /v1/login-links', { body: { role: 'read' } });
   return logIn(url);
 }
 

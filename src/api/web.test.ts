@@ -62,7 +62,7 @@ afterEach(async () => {
 const tokenFile = (role: string) => join(dir.path, 'api', `${role}.token`);
 const bearer = (role: 'read' | 'operator') => ({ authorization: `Bearer ${readFileSync(tokenFile(role), 'utf8').trim()}` });
 const link = async (role: 'read' | 'operator' = 'operator') => {
-  const { url } = await client.loginLink({ role, user: 'eve' });
+  const { url } = await client.call('POST /v1/login-links', { body: { role, user: 'eve' } });
   const { base, code } = parseLink(url);
   return { base, code, url, port: Number(new URL(base).port) };
 };
@@ -327,7 +327,7 @@ describe('where it listens', () => {
       new RegExp(`^Cannot listen on 127\\.0\\.0\\.1:${port} .*: another program already does\\..*"ss -ltnp`),
     );
     await client.status();
-    await expect(client.loginLink({})).rejects.toMatchObject({ code: 'E_API_LISTEN', retry: true });
+    await expect(client.call('POST /v1/login-links', { body: {} })).rejects.toMatchObject({ code: 'E_API_LISTEN', retry: true });
     clock.advance(10_000);
     await vi.waitFor(() => expect(clock.next()).toBe(10_000));
     await new Promise((resolve) => other.close(resolve));
@@ -374,7 +374,7 @@ describe('where it listens', () => {
 
   test('behind a proxy the link is that of the proxy', async () => {
     await start({ behindProxy: true, hosts: ['ci.example.org'] });
-    const { url } = await client.loginLink({});
+    const { url } = await client.call('POST /v1/login-links', { body: {} });
     const { base, code } = parseLink(url);
     expect(base).toBe('https://ci.example.org');
     expect(code).toHaveLength(22);

@@ -3,12 +3,13 @@ import { join } from 'node:path';
 import type { Client } from '../api/client.ts';
 import { OnejobError } from '../base/errors.ts';
 import { jobView } from '../ci/own-queue/job.ts';
+import { everyOutcome } from '../contract/history.ts';
 import { newestLast } from '../contract/job-pages.ts';
 import { jobsListed } from '../contract/manager.ts';
 import type { JobView, StatusView } from '../contract/schema.ts';
 import { agentsOf } from '../core/slot.ts';
 import { createLogFolder } from '../logs/log-file.ts';
-import { createLogs } from '../manager/logs.ts';
+import { Logs } from '../manager/logs.ts';
 import { createServiceJobs } from '../manager/services/service-jobs.ts';
 import type { StoredJob } from '../store/jobs.ts';
 import { openToRead } from '../store/open-to-read.ts';
@@ -49,7 +50,7 @@ export function openArchive(stateDir: string): Archive {
     reasonFor,
     clock,
   });
-  const logs = createLogs({
+  const logs = new Logs({
     clock,
     reconciler: { placeOf, slot: (key) => slots.find((slot) => slot.key === key) },
     output: createLogFolder(join(stateDir, 'logs')),
@@ -66,20 +67,9 @@ export function openArchive(stateDir: string): Archive {
       const jobs = newestLast([...own.map(view), ...elsewhere.jobs(all ? (limit ?? jobsListed) : null)]);
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
-    async endedJobs({ limit = jobsListed, failed = false, ...given }) {
-      const none = {
-        pool: null,
-        service: null,
-        kind: null,
-        image: null,
-        device: null,
-        since: null,
-        until: null,
-        before: null,
-        text: null,
-      };
+    async endedJobs({ limit = jobsListed, ...given }) {
       const jobOf = (id: string) => ownJob(id) ?? elsewhere.job(id);
-      return endedJobs(store.outcomes, jobOf, { ...none, ...given, failed, limit }).jobs;
+      return endedJobs(store.outcomes, jobOf, { ...everyOutcome, text: null, ...given, limit }).jobs;
     },
     history: async (query) => jobHistory(store.outcomes, query),
     async job(id) {

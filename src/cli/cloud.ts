@@ -151,7 +151,13 @@ async function withControl<T>(session: Session, only: string, work: (control: Ho
   if (connection !== null) {
     using _ = { [Symbol.dispose]: () => connection.close() };
     const { client } = connection;
-    const control = { hosts: client.machines, up: client.machineUp, down: client.machineDown, machines: null };
+    const control = {
+      hosts: client.machines,
+      up: (host: string, wait: number, signal: AbortSignal) =>
+        client.call('POST /v1/machines/:host/up', { params: { host }, body: { wait } }, signal),
+      down: (host: string, now: boolean) => client.call('POST /v1/machines/:host/down', { params: { host }, body: { now } }),
+      machines: null,
+    };
     await hostView(control, only);
     return await work(control);
   }
@@ -602,7 +608,7 @@ export async function listReceipts(session: Session, limit: number): Promise<num
   const { output } = session;
   const receipts = await withDaemon(
     session,
-    (client) => client.receipts(limit),
+    (client) => client.call('GET /v1/receipts', { query: { limit } }),
     async () => {
       using store = openToRead((await session.place()).stateDir);
       return store.machines.newest(limit).map((machine) => machineView(machine, machine.since, null));

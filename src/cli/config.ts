@@ -74,7 +74,9 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
   const connection = await connect(session, { start: false });
   try {
     await checkNamedConfig(session, connection.client);
-    const { applied, changes, warnings, stranded } = await connection.client.applyConfig({ dryRun });
+    const { applied, changes, warnings, stranded } = await connection.client.call('POST /v1/config/apply', {
+      body: { dryRun },
+    });
     if (!output.json) for (const warning of warnings) output.say(formatProblem(warning));
     if (applied) {
       output.progress('waiting until the daemon runs with it');

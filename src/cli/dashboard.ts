@@ -17,7 +17,9 @@ export async function showDashboard(session: Session, { readOnly = false, print 
   const { output, context } = session;
   const role = readOnly ? 'read' : 'operator';
   const user = attempt(() => userInfo().username.slice(0, 64));
-  const { url, until, built } = await withDaemon(session, (client) => client.loginLink({ role, user }));
+  const { url, until, built } = await withDaemon(session, (client) =>
+    client.call('POST /v1/login-links', { body: { role, user } }),
+  );
   if (!built && !output.json) {
     const where =
       session.remote === null ? 'In the clone that the daemon runs from' : `On ${session.remote.shown}, in the clone of onejob`;

@@ -27,7 +27,7 @@ export async function showDoctor(session: Session): Promise<number> {
     session,
     async (client) => {
       await checkNamedConfig(session, client);
-      return client.doctor();
+      return client.call('GET /v1/doctor');
     },
     (absent) => doctorAlone(session, absent),
   );

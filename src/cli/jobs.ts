@@ -495,7 +495,7 @@ export async function moveJobs(session: Session, ids: readonly string[], flags: 
     const all = waiting ? await chosen(client, 'waiting', pool) : named.flat();
     for (const id of all) {
       try {
-        moved.push(await client.move(id, to));
+        moved.push(await client.call('POST /v1/jobs/:id/move', { params: { id }, body: { pool: to } }));
       } catch (error) {
         if (all.length === 1 || !(error instanceof OnejobError) || error.retry || error.code === 'E_POOL_UNKNOWN') throw error;
         failures.push(error);
@@ -525,7 +525,9 @@ export async function pruneJobs(session: Session, { olderThan, dryRun = false }:
   const { output } = session;
   const parsed = parseDuration(/^0+$/.test(olderThan) ? '0s' : olderThan);
   if (!parsed.ok) throw wrongUsage(`--older-than: ${parsed.why}.`, 'Write for example 0, 30m, 2h or 7d.');
-  const found = await withDaemon(session, (client) => client.pruneJobs({ olderThan: parsed.value, dryRun }));
+  const found = await withDaemon(session, (client) =>
+    client.call('POST /v1/jobs/prune', { body: { olderThan: parsed.value, dryRun } }),
+  );
   const { jobs, agents, bytes } = found;
   const what = `${plural(jobs, 'job')} and the logs of ${plural(agents, 'agent')}, ${formatBytes(bytes)}`;
   await output.result(found, () => [dryRun ? `That would remove ${what}.` : `Removed ${what}.`]);

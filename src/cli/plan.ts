@@ -22,7 +22,7 @@ export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
   const [lines, { configChanged }] = await withDaemon(session, async (client) => {
     await checkNamedConfig(session, client);
-    return Promise.all([client.plan(), client.status()]);
+    return Promise.all([client.call('GET /v1/plan'), client.status()]);
   });
   await output.result(lines, () => {
     const changed = configChanged === null ? [] : hang('! ', printable(configChanged), output.width).map(output.colors.yellow);

@@ -105,7 +105,7 @@ async function submit(
         const jobs =
           options.array === null
             ? [await client.submit(request)]
-            : await client.submitArray({ job: request, indices: [...options.array] });
+            : await client.call('POST /v1/job-arrays', { body: { job: request, indices: [...options.array] } });
         sayOf(session, status, jobs[0]?.pool ?? '', options.detach);
         return jobs;
       } catch (error) {
@@ -143,7 +143,7 @@ async function sendWhenSound(
   request: JobRunOptions['request'],
   packing: Promise<PackedWorkspace>,
 ): Promise<string> {
-  await client.check({ ...request, id: null, workspace: null });
+  await client.call('POST /v1/jobs/check', { body: { ...request, id: null, workspace: null } });
   const packed = await packing;
   const id = await client.putWorkspace(packed.stream, (bytes) => {
     output.progress(`sending the workspace: ${formatBytes(bytes)} of ${formatBytes(packed.bytes)}`);

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { createChanges, type Subject } from './changes.ts';
+import { type Changes, createChanges, type Subject } from './changes.ts';
 
 /** Changes whose batches are told by hand. */
 function byHand(size?: number) {
@@ -9,8 +9,7 @@ function byHand(size?: number) {
   return { changes, due, tell: () => due.splice(0).forEach((work) => void work()) };
 }
 
-const names = (changes: ReturnType<typeof createChanges>, cursor: number) =>
-  [...(changes.after(cursor) ?? ['reset'])].map((entry) => entry[1]);
+const names = (changes: Changes, cursor: number) => [...(changes.after(cursor) ?? ['reset'])].map((entry) => entry[1]);
 
 test('what changes twice in one go is told once', () => {
   const { changes, due, tell } = byHand();

@@ -10,7 +10,17 @@ export type Kind = 'slot' | 'job' | 'pool' | 'device' | 'host';
 /** Something that can change: its kind and name. */
 export type Subject = `${Kind} ${string}`;
 
-export type Changes = ReturnType<typeof createChanges>;
+export interface Changes {
+  /** Numbers mean something only together with it. */
+  readonly epoch: string;
+  /** Number of the newest entry; 0 before the first. */
+  readonly head: number;
+  mark(subject: Subject): void;
+  /** What has changed since entry `cursor`, oldest first and each once; null if that is no longer known, or never was. */
+  after(cursor: number): Iterable<readonly [number: number, subject: Subject]> | null;
+  /** Calls `listener` after changes, once for all that come together, until the returned function is called. */
+  listen(listener: () => void): () => void;
+}
 
 /** `later` calls what it is given once the current work is done. */
 export function createChanges({
@@ -19,7 +29,7 @@ export function createChanges({
 }: {
   readonly size?: number;
   readonly later?: (work: () => void) => void;
-} = {}) {
+} = {}): Changes {
   const ring: Subject[] = [];
   /** Number of each subject's newest entry. */
   const newest = new Map<Subject, number>();
@@ -35,13 +45,11 @@ export function createChanges({
   }
 
   return {
-    /** Numbers mean something only together with it. */
     epoch: randomBytes(4).toString('hex'),
-    /** Number of the newest entry; 0 before the first. */
-    get head(): number {
+    get head() {
       return head;
     },
-    mark(subject: Subject): void {
+    mark(subject) {
       if ((newest.get(subject) ?? 0) <= read) {
         head += 1;
         const dropped = ring[head % size];
@@ -53,8 +61,7 @@ export function createChanges({
       isDue = true;
       later(tell);
     },
-    /** What has changed since entry `cursor`, oldest first and each once; null if that is no longer known, or never was. */
-    after(cursor: number): Iterable<readonly [number: number, subject: Subject]> | null {
+    after(cursor) {
       read = head;
       if (cursor > head || cursor < Math.max(0, head - size)) return null;
       return (function* () {
@@ -64,8 +71,7 @@ export function createChanges({
         }
       })();
     },
-    /** Calls `listener` after changes, once for all that come together, until the returned function is called. */
-    listen(listener: () => void): () => void {
+    listen(listener) {
       listeners.add(listener);
       return () => void listeners.delete(listener);
     },

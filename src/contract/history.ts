@@ -18,6 +18,19 @@ export interface OutcomeFilter {
   readonly limit: number;
 }
 
+/** Asks for all. */
+export const everyOutcome = {
+  pool: null,
+  service: null,
+  kind: null,
+  failed: false,
+  image: null,
+  device: null,
+  since: null,
+  until: null,
+  before: null,
+} as const;
+
 /** What a list of ended jobs is narrowed to. `before`: the `next` of an earlier page. Times: wall clock, ms since the epoch. */
 export interface EndedFilter extends Omit<OutcomeFilter, 'before'> {
   readonly before: string | null;

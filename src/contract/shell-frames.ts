@@ -55,8 +55,10 @@ export function* shellFrames(kind: ShellKind, bytes: Uint8Array): Generator<Buff
   for (let from = 0; from < bytes.length; from += longest) yield shellFrame(kind, bytes.subarray(from, from + longest));
 }
 
+export type ShellFrames = AsyncGenerator<ShellFrame, void>;
+
 /** @throws OnejobError E_API_REQUEST for what is not framed; what `source` throws */
-export async function* readShellFrames(source: AsyncIterable<Uint8Array>): AsyncGenerator<ShellFrame, void> {
+export async function* readShellFrames(source: AsyncIterable<Uint8Array>): ShellFrames {
   let held: Buffer = Buffer.alloc(0);
   for await (const chunk of source) {
     held = held.length === 0 ? Buffer.from(chunk) : Buffer.concat([held, chunk]);

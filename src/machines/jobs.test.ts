@@ -332,8 +332,8 @@ async function world({ runs = [first] }: { readonly runs?: readonly string[] } =
       counted: (run, change) => void counts.push(`${run.slice(-1)} ${change}`),
       mayStart: () => !paused.has('all'),
       queue: {
-        settle: queue.settle,
-        onChange: queue.onChange,
+        settle: (...given) => queue.settle(...given),
+        onChange: (listener) => queue.onChange(listener),
         elsewhere: {
           ...elsewhere,
           annotate(id, notes) {

@@ -4,7 +4,7 @@ import { handClock } from '../../test/kit/core.ts';
 import { createChanges } from '../contract/changes.ts';
 import type { DeviceView, JobView } from '../contract/schema.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
-import { createEvents, type EventsParts } from './events.ts';
+import { EventSource, type EventsParts } from './events.ts';
 import { ImageRollout } from './loop/image-rollout.ts';
 import { Pause } from './loop/pause.ts';
 
@@ -64,7 +64,7 @@ function scene() {
     notesOf: () => [],
   };
   const failures: string[] = [];
-  const events = createEvents({
+  const events = new EventSource({
     clock,
     changes,
     reconciler,

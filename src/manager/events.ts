@@ -30,71 +30,32 @@ const [lookEvery, looksPerConfig] = [1_000, 10];
 /** Different failures that are told. */
 const mostFailures = 10;
 
-export function createEvents(parts: EventsParts) {
-  const { clock, changes, reconciler, status } = parts;
+export class EventSource implements Events {
+  readonly epoch: string;
+  readonly #parts: EventsParts;
   /** As they were compared last, and what was compared; null before the first time. */
-  let seen: ReadonlyMap<Subject, Seen> | null = null;
-  let configChanged: string | null = null;
-  let looks = 0;
-  let listening = 0;
-  let callOff = (): void => {};
-  const failures = new Set<string>();
+  #seen: ReadonlyMap<Subject, Seen> | null = null;
+  #configChanged: string | null = null;
+  #looks = 0;
+  #listening = 0;
+  #callOff = (): void => {};
+  readonly #failures = new Set<string>();
 
-  /** Never throws: it runs in a timer, and after requests that have been answered. */
-  function look(): void {
-    try {
-      compare();
-    } catch (error) {
-      const failure = error instanceof Error ? error : new Error(String(error));
-      if (failures.has(failure.message) || failures.size >= mostFailures) return;
-      failures.add(failure.message);
-      parts.failed(failure);
-    }
+  constructor(parts: EventsParts) {
+    this.#parts = parts;
+    this.epoch = parts.changes.epoch;
   }
 
-  function compare(): void {
-    const now = new Map<Subject, Seen>(all());
-    const before = seen ?? now;
-    seen = now;
-    for (const [subject, { key }] of now) if (before.get(subject)?.key !== key) changed(subject, now);
-    for (const subject of before.keys()) if (!now.has(subject)) changed(subject, now);
+  get head(): number {
+    return this.#parts.changes.head;
   }
 
-  function changed(subject: Subject, now: ReadonlyMap<Subject, Seen>): void {
-    changes.mark(subject);
-    // A slot shows what is known about its job.
-    const event = now.get(subject)?.event;
-    const key = event?.[0] === 'job' && event[1].agent !== null ? reconciler.placeOf(event[1].agent) : undefined;
-    if (key !== undefined) changes.mark(`slot ${key}`);
+  after(cursor: number): ReturnType<Changes['after']> {
+    return this.#parts.changes.after(cursor);
   }
 
-  function* all(): Generator<[Subject, Seen]> {
-    for (const [pool] of poolHeads(status)) yield [`pool ${pool.name}`, { key: textOf(pool), event: ['pool', pool] }];
-    for (const device of parts.devices())
-      yield [`device ${device.uuid}`, { key: JSON.stringify(device), event: ['device', device] }];
-    for (const job of parts.serviceJobs()) yield [`job ${job.id}`, { key: JSON.stringify(job), event: ['job', job] }];
-    const host = { ...parts.host(), configChanged };
-    yield ['host ', { key: JSON.stringify(host), event: ['host', host] }];
-    // Of a slot only what changes without a commit.
-    for (const slot of reconciler.slots) {
-      const held = devicesHeld(slot, reconciler.poolOf(slot.key), status);
-      yield [`slot ${slot.key}`, { key: JSON.stringify([status.noteOf(slot.key), held]), event: null }];
-    }
-  }
-
-  function lookAgain(): void {
-    look();
-    if (looks++ % looksPerConfig === 0)
-      parts.configChanged().then(
-        (changed) => {
-          configChanged = changed;
-        },
-        () => {},
-      );
-    callOff = clock.after(lookEvery, lookAgain);
-  }
-
-  function view(subject: Subject): Event {
+  view(subject: Subject): Event {
+    const { reconciler, status, host } = this.#parts;
     const at = subject.indexOf(' ');
     const [kind, name] = [subject.slice(0, at) as Kind, subject.slice(at + 1)];
     if (kind === 'slot') {
@@ -102,41 +63,85 @@ export function createEvents(parts: EventsParts) {
       const pool = name.slice(0, name.lastIndexOf('/'));
       return ['slot', { pool, key: name, slot: slot === undefined ? null : slotView(slot, status) }];
     }
-    const event = seen?.get(subject)?.event ?? null;
+    const event = this.#seen?.get(subject)?.event ?? null;
     if (event !== null) return event;
-    const job = kind === 'job' ? parts.job(name) : null;
+    const job = kind === 'job' ? this.#parts.job(name) : null;
     if (job !== null) {
       const { ahead: _, ...rest } = job;
       return ['job', rest];
     }
-    return kind === 'host' ? ['host', { ...parts.host(), configChanged }] : ['gone', { what: kind, name }];
+    return kind === 'host' ? ['host', { ...host(), configChanged: this.#configChanged }] : ['gone', { what: kind, name }];
   }
 
-  return {
-    epoch: changes.epoch,
-    get head() {
-      return changes.head;
-    },
-    after: changes.after,
-    view,
-    listen(listener: () => void): () => void {
-      const stop = changes.listen(listener);
-      if (listening++ === 0) lookAgain();
-      return () => {
-        stop();
-        if (--listening === 0) callOff();
-      };
-    },
-    /**
-     * Compares now, if somebody listens: after a request, whose effect people want to see, and before an answer, because what has
-     * gone by the next comparison was shown then. `changed`: of the config, if that was read.
-     */
-    look(changed: string | null = configChanged): void {
-      if (listening === 0) return;
-      configChanged = changed;
-      look();
-    },
-  } satisfies Events & { look(): void };
+  listen(listener: () => void): () => void {
+    const stop = this.#parts.changes.listen(listener);
+    if (this.#listening++ === 0) this.#lookAgain();
+    return () => {
+      stop();
+      if (--this.#listening === 0) this.#callOff();
+    };
+  }
+
+  /**
+   * Compares now, if somebody listens: after a request, whose effect people want to see, and before an answer, because what has
+   * gone by the next comparison was shown then. `changed`: of the config, if that was read. Never throws: it runs in a timer, and
+   * after requests that have been answered.
+   */
+  look(changed: string | null = this.#configChanged): void {
+    if (this.#listening === 0) return;
+    this.#configChanged = changed;
+    try {
+      this.#compare();
+    } catch (error) {
+      const failure = error instanceof Error ? error : new Error(String(error));
+      if (this.#failures.has(failure.message) || this.#failures.size >= mostFailures) return;
+      this.#failures.add(failure.message);
+      this.#parts.failed(failure);
+    }
+  }
+
+  #lookAgain(): void {
+    this.look();
+    if (this.#looks++ % looksPerConfig === 0)
+      this.#parts.configChanged().then(
+        (changed) => {
+          this.#configChanged = changed;
+        },
+        () => {},
+      );
+    this.#callOff = this.#parts.clock.after(lookEvery, () => this.#lookAgain());
+  }
+
+  #compare(): void {
+    const now = new Map<Subject, Seen>(this.#all());
+    const before = this.#seen ?? now;
+    this.#seen = now;
+    for (const [subject, { key }] of now) if (before.get(subject)?.key !== key) this.#changed(subject, now);
+    for (const subject of before.keys()) if (!now.has(subject)) this.#changed(subject, now);
+  }
+
+  #changed(subject: Subject, now: ReadonlyMap<Subject, Seen>): void {
+    const { changes, reconciler } = this.#parts;
+    changes.mark(subject);
+    // A slot shows what is known about its job.
+    const event = now.get(subject)?.event;
+    const key = event?.[0] === 'job' && event[1].agent !== null ? reconciler.placeOf(event[1].agent) : undefined;
+    if (key !== undefined) changes.mark(`slot ${key}`);
+  }
+
+  *#all(): Generator<[Subject, Seen]> {
+    const { status, reconciler, devices, serviceJobs } = this.#parts;
+    for (const [pool] of poolHeads(status)) yield [`pool ${pool.name}`, { key: textOf(pool), event: ['pool', pool] }];
+    for (const device of devices()) yield [`device ${device.uuid}`, { key: JSON.stringify(device), event: ['device', device] }];
+    for (const job of serviceJobs()) yield [`job ${job.id}`, { key: JSON.stringify(job), event: ['job', job] }];
+    const host = { ...this.#parts.host(), configChanged: this.#configChanged };
+    yield ['host ', { key: JSON.stringify(host), event: ['host', host] }];
+    // Of a slot only what changes without a commit.
+    for (const slot of reconciler.slots) {
+      const held = devicesHeld(slot, reconciler.poolOf(slot.key), status);
+      yield [`slot ${slot.key}`, { key: JSON.stringify([status.noteOf(slot.key), held]), event: null }];
+    }
+  }
 }
 
 interface Seen {

@@ -14,7 +14,7 @@ import { createLogFolder, type LogFile } from '../logs/log-file.ts';
 import type { CiCapabilities } from '../ports/ci-service.ts';
 import type { ServiceJob } from '../ports/service-job.ts';
 import { openStore, type Store } from '../store/store.ts';
-import { createLogs } from './logs.ts';
+import { Logs } from './logs.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 import { createServiceJobs } from './services/service-jobs.ts';
 
@@ -25,7 +25,7 @@ let live: ServiceJob[];
 /** Agents in slots. */
 let placed: Set<string>;
 let files: Map<string, LogFile>;
-let logs: ReturnType<typeof createLogs>;
+let logs: Logs;
 /** Whether the service's agents keep their own log apart from that of their job. */
 let jobOnStdout: boolean;
 /** What happens once the agent in a slot was looked up, or once an agent's output was read for the first time. */
@@ -51,7 +51,7 @@ beforeEach(() => {
   const services = [{ name: 'azure', capabilities, serviceJobs: () => live }];
   mkdirSync(join(store.dir, 'logs'));
   const { history } = store;
-  logs = createLogs({
+  logs = new Logs({
     clock,
     reconciler,
     stateDir: store.dir,

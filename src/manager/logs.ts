@@ -48,32 +48,56 @@ interface Pass extends Pick<How, 'follow'> {
 /** ms between looks at a job of a CI service, whose changes nobody reports. */
 const lookEvery = 1_000;
 
-export function createLogs(parts: LogParts) {
-  const { clock, reconciler, output, queue, serviceJobs, history, services, stateDir } = parts;
+export class Logs {
+  readonly #parts: LogParts;
 
-  const jobOf = (id: string): JobView => {
-    const job = queue.job(id) ?? serviceJobs.job(id);
+  constructor(parts: LogParts) {
+    this.#parts = parts;
+  }
+
+  async *read(source: LogSource, { follow, tail = null }: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    const views = new Map<AgentId, View>();
+    if ('job' in source) {
+      yield* lastOf((more) => this.#ofJob(source.job, { follow: more, views }, signal), tail, follow);
+      return;
+    }
+    // Looked up once: a slot may get another agent meanwhile.
+    const agent = this.#agentBehind(source);
+    yield* lastOf((more) => this.#ofAgent(agent, { follow: more, views }, signal), tail, follow);
+  }
+
+  /** What the agent itself has logged. @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
+  async *own(source: LogSource, { tail = null }: Tail, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    yield* lastOf(this.#ownLogs(this.#agentBehind(source), signal), tail, false);
+  }
+
+  #known(id: string): JobView | null {
+    return this.#parts.queue.job(id) ?? this.#parts.serviceJobs.job(id);
+  }
+
+  #jobOf(id: string): JobView {
+    const job = this.#known(id);
     if (job !== null) return job;
     throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
-  };
+  }
 
   /** The agents that ran it, the first one first. */
-  const agentsOf = ({ id, about, agent }: JobView): AgentId[] => {
-    const begun = history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
+  #agentsOf({ id, about, agent }: JobView): AgentId[] {
+    const begun = this.#parts.history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
     const agents = begun.map((entry) => entry.agent).reverse();
     return about !== null && agent !== null && !agents.includes(agent) ? [...agents, agent] : agents;
-  };
+  }
 
-  async function* ofJob(id: string, pass: Pass, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async *#ofJob(id: string, pass: Pass, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
-    for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
+    for (let job: JobView | null = this.#jobOf(id); !signal.aborted; job = this.#known(id)) {
       // It waited, and was cancelled at its service.
       if (job === null) return;
-      const fresh = agentsOf(job).filter((one) => !read.has(one));
+      const fresh = this.#agentsOf(job).filter((one) => !read.has(one));
       for (const agent of fresh) {
         if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
         read.add(agent);
-        yield* ofAgent(agent, pass, signal);
+        yield* this.#ofAgent(agent, pass, signal);
       }
       if (job.state === 'done' || job.state === 'settling') return;
       // Meanwhile the job may have ended, or begun again.
@@ -81,51 +105,51 @@ export function createLogs(parts: LogParts) {
       if (!pass.follow) return;
       // A CI service gives each of its jobs to one agent, and may hear of the end later than we do.
       if (job.about !== null && read.size > 0) return;
-      await change(id, signal);
+      await this.#change(id, signal);
     }
   }
 
-  async function* ofAgent(agent: AgentId, { follow, views }: Pass, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-    checkAgent(agent);
-    const view = views.get(agent) ?? (await viewOf(agent, follow, signal));
+  async *#ofAgent(agent: AgentId, { follow, views }: Pass, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    this.#checkAgent(agent);
+    const view = views.get(agent) ?? (await this.#viewOf(agent, follow, signal));
     views.set(agent, view);
-    if (view === 'whole') return yield* output.read(agent, { follow, signal });
+    if (view === 'whole') return yield* this.#parts.output.read(agent, { follow, signal });
     let isBegun = false;
-    for await (const piece of forTerminal(output.read(agent, { follow, signal }))) {
+    for await (const piece of forTerminal(this.#parts.output.read(agent, { follow, signal }))) {
       isBegun ||= piece.stream === 'stdout';
       if (piece.stream !== 'stderr' || (view === 'words' && !isBegun)) yield piece;
     }
     // The job never began, so the agent's own words are all there is.
     if (isBegun || view === 'words' || signal.aborted) return;
-    for await (const piece of forTerminal(output.read(agent, { signal }))) if (piece.stream === 'stderr') yield piece;
+    for await (const piece of forTerminal(this.#parts.output.read(agent, { signal }))) if (piece.stream === 'stderr') yield piece;
   }
 
-  async function viewOf(agent: AgentId, follow: boolean, signal: AbortSignal): Promise<View> {
-    if (!isSplit(agent)) return 'whole';
+  async #viewOf(agent: AgentId, follow: boolean, signal: AbortSignal): Promise<View> {
+    if (!this.#isSplit(agent)) return 'whole';
     // Anyone who follows it from the start hears whether the job begins.
     if (follow) return 'job';
-    for await (const { stream } of output.read(agent, { signal })) if (stream === 'stdout') return 'job';
+    for await (const { stream } of this.#parts.output.read(agent, { signal })) if (stream === 'stdout') return 'job';
     return 'words';
   }
 
   /** Whether the agent had a job whose output is separate from its own. */
-  function isSplit(agent: AgentId): boolean {
-    const job = history.get(agent)?.job ?? null;
-    const view = job === null ? null : (queue.job(job) ?? serviceJobs.job(job));
-    return services.some(({ name, capabilities }) => name === view?.service && capabilities.jobOnStdout);
+  #isSplit(agent: AgentId): boolean {
+    const job = this.#parts.history.get(agent)?.job ?? null;
+    const view = job === null ? null : this.#known(job);
+    return this.#parts.services.some(({ name, capabilities }) => name === view?.service && capabilities.jobOnStdout);
   }
 
   /** An id becomes part of a path, so only known ones are allowed. */
-  function checkAgent(agent: AgentId): void {
-    if (history.get(agent) !== null || reconciler.placeOf(agent) !== undefined) return;
+  #checkAgent(agent: AgentId): void {
+    if (this.#parts.history.get(agent) !== null || this.#parts.reconciler.placeOf(agent) !== undefined) return;
     throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
       hint: 'See "onejob status" and "onejob jobs --all".',
     });
   }
 
-  function agentIn(key: string, previous: boolean): AgentId {
-    const slot = reconciler.slot(key);
-    const entries = history.ofSlot(key, 2);
+  #agentIn(key: string, previous: boolean): AgentId {
+    const slot = this.#parts.reconciler.slot(key);
+    const entries = this.#parts.history.ofSlot(key, 2);
     if (slot === undefined && entries.length === 0) {
       throw new OnejobError('E_SLOT_UNKNOWN', `There is no slot ${key}.`, { hint: 'See "onejob status".' });
     }
@@ -135,33 +159,33 @@ export function createLogs(parts: LogParts) {
     throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} has had no ${which}agent yet.`, { hint: 'See "onejob status".' });
   }
 
-  function agentBehind(source: LogSource): AgentId {
+  #agentBehind(source: LogSource): AgentId {
     if ('agent' in source) return source.agent;
-    if ('slot' in source) return agentIn(source.slot, source.previous);
-    const agent = agentsOf(jobOf(source.job)).at(-1);
+    if ('slot' in source) return this.#agentIn(source.slot, source.previous);
+    const agent = this.#agentsOf(this.#jobOf(source.job)).at(-1);
     if (agent !== undefined) return agent;
     throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no agent logs.`, { retry: true });
   }
 
   /** Resolves when the job may have changed: nobody reports changes of a job at a CI service. */
-  async function change(id: string, signal: AbortSignal): Promise<void> {
+  async #change(id: string, signal: AbortSignal): Promise<void> {
     const changed = Promise.withResolvers<void>();
-    const stop = queue.onChange((job) => {
+    const stop = this.#parts.queue.onChange((job) => {
       if (job.id === id) changed.resolve();
     });
-    const callOff = queue.job(id) === null ? clock.after(lookEvery, changed.resolve) : () => {};
+    const callOff = this.#parts.queue.job(id) === null ? this.#parts.clock.after(lookEvery, changed.resolve) : () => {};
     await abortable(changed.promise, signal).catch(() => {});
     stop();
     callOff();
   }
 
   /** How to read an agent's own logs; decided once, since they may be copied meanwhile. */
-  function ownLogs(agent: AgentId, signal: AbortSignal): () => AsyncIterable<LogPiece> {
-    checkAgent(agent);
-    const path = agentLogsPath(stateDir, agent);
+  #ownLogs(agent: AgentId, signal: AbortSignal): () => AsyncIterable<LogPiece> {
+    this.#checkAgent(agent);
+    const path = agentLogsPath(this.#parts.stateDir, agent);
     if (existsSync(path)) return () => readAgentLogs(path, signal);
-    if (isSplit(agent)) return () => wordsOf(output.read(agent, { signal }));
-    if (reconciler.placeOf(agent) !== undefined) {
+    if (this.#isSplit(agent)) return () => wordsOf(this.#parts.output.read(agent, { signal }));
+    if (this.#parts.reconciler.placeOf(agent) !== undefined) {
       throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} is still running; its own logs are copied when it ends.`, {
         hint: `Its output so far: "onejob logs ${agent}".`,
         retry: true,
@@ -171,23 +195,6 @@ export function createLogs(parts: LogParts) {
       hint: `Its output: "onejob logs ${agent}".`,
     });
   }
-
-  return {
-    async *read(source: LogSource, { follow, tail = null }: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-      const views = new Map<AgentId, View>();
-      if ('job' in source) {
-        yield* lastOf((more) => ofJob(source.job, { follow: more, views }, signal), tail, follow);
-        return;
-      }
-      // Looked up once: a slot may get another agent meanwhile.
-      const agent = agentBehind(source);
-      yield* lastOf((more) => ofAgent(agent, { follow: more, views }, signal), tail, follow);
-    },
-    /** @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
-    async *own(source: LogSource, { tail = null }: Tail, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-      yield* lastOf(ownLogs(agentBehind(source), signal), tail, false);
-    },
-  };
 }
 
 function lastOf(read: (follow: boolean) => AsyncIterable<LogPiece>, tail: number | null, follow: boolean) {

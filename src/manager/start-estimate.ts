@@ -2,6 +2,7 @@
  * When a waiting job will start, as a range that is honest: from how long the jobs of its pool ran lately, how many go before it,
  * how many agents there are, and the time limits of the jobs that run. Nothing is said where that cannot be known.
  */
+import { everyOutcome } from '../contract/history.ts';
 import type { JobView } from '../contract/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import type { OutcomeTable } from '../store/outcomes.ts';
@@ -35,7 +36,9 @@ export interface StartRange {
 const leastRuns = 5;
 
 /** Says of a job by how many start before it when it starts; null if that cannot be known. Thousands of jobs may be asked about. */
-export function startRanges({ ready, coming, busy, runs }: PoolFacts): (ahead: number) => StartRange | null {
+export type StartRanges = (ahead: number) => StartRange | null;
+
+export function startRanges({ ready, coming, busy, runs }: PoolFacts): StartRanges {
   const free = ready + coming;
   const isKnown = runs.length >= leastRuns && free + busy.length > 0;
   const sorted = runs.toSorted((a, b) => a - b);
@@ -95,15 +98,17 @@ interface StartEstimateParts {
   readonly reasonFor: (pool: string) => string | null;
 }
 
-/** Returns what adds to queued jobs when they will probably start. It looks at each pool once, so it is for one answer. */
-export function createStartEstimate({ clock, reconciler, outcomes, reasonFor }: StartEstimateParts) {
+/** Adds to a queued job when it will probably start. It looks at each pool once, so it is for one answer. */
+export type StartEstimate = (job: JobView) => JobView;
+
+/** Returns a function that makes estimates. */
+export function createStartEstimate({ clock, reconciler, outcomes, reasonFor }: StartEstimateParts): () => StartEstimate {
   const known = new Map<string, { readonly at: number; readonly runs: readonly number[] }>();
 
   const runsOf = (pool: string): readonly number[] => {
     const before = known.get(pool);
     if (before !== undefined && clock.now() - before.at < runsLast) return before.runs;
-    const none = { service: null, kind: null, image: null, device: null, since: null, until: null, before: null };
-    const runs = outcomes.list({ ...none, pool, failed: false, limit: runsRead }).flatMap(({ run }) => run ?? []);
+    const runs = outcomes.list({ ...everyOutcome, pool, limit: runsRead }).flatMap(({ run }) => run ?? []);
     known.set(pool, { at: clock.now(), runs });
     return runs;
   };
@@ -128,8 +133,8 @@ export function createStartEstimate({ clock, reconciler, outcomes, reasonFor }: 
     return { ready, coming, busy, runs: runsOf(name) };
   };
 
-  return (): ((job: JobView) => JobView) => {
-    const pools = new Map<string, ReturnType<typeof startRanges> | null>();
+  return () => {
+    const pools = new Map<string, StartRanges | null>();
     const rangesOf = (pool: string) => {
       const found = pools.get(pool);
       if (found !== undefined) return found;

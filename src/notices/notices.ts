@@ -33,10 +33,19 @@ const longestRetry = 3_600_000;
 /** ms after which a message is given up: nobody needs yesterday's. */
 const giveUp = 24 * 3_600_000;
 
-export type Notices = ReturnType<typeof createNotices>;
+export interface Notices {
+  /** Looks at what is wrong, and sends what is due. Returns before that is sent. */
+  look(): void;
+  /** Why people cannot be told, in one sentence; null if nothing is wrong. */
+  readonly problem: string | null;
+  /** For `doctor`. */
+  findings(): Finding[];
+  /** Breaks off what is being sent: the next manager sends it again. */
+  close(): Promise<void>;
+}
 
 /** @throws OnejobError E_STATE_CORRUPT */
-export function createNotices({ clock, log, store, host, see, target, send }: NoticesParts) {
+export function createNotices({ clock, log, store, host, see, target, send }: NoticesParts): Notices {
   const closing = new AbortController();
   const { signal } = closing;
   /** As in the store. */
@@ -104,8 +113,7 @@ export function createNotices({ clock, log, store, host, see, target, send }: No
   }
 
   return {
-    /** Looks at what is wrong, and sends what is due. Returns before that is sent. */
-    look(): void {
+    look() {
       if (signal.aborted) return;
       notices = decide(see(), notices, { now: clock.now(), wall: clock.wall() });
       save();
@@ -116,12 +124,10 @@ export function createNotices({ clock, log, store, host, see, target, send }: No
           delivering = null;
         });
     },
-    /** Why people cannot be told, in one sentence; null if nothing is wrong. */
-    get problem(): string | null {
+    get problem() {
       return trouble === null ? null : `${trouble.message}${trouble.hint === null ? '' : ` ${trouble.hint}`}`;
     },
-    /** For `doctor`. */
-    findings(): Finding[] {
+    findings() {
       if (trouble !== null) {
         const again = hasCode(trouble, 'E_SECRET') ? '' : ' onejob tries again.';
         return [warning('notify', `${trouble.message}${again}`, trouble.hint)];
@@ -129,8 +135,7 @@ export function createNotices({ clock, log, store, host, see, target, send }: No
       const last = acceptedAt === null ? '' : ` The last one was accepted at ${formatTime(acceptedAt, clock.wall())}.`;
       return [fine('notify', `Messages for people go to ${target}.${last}`)];
     },
-    /** Breaks off what is being sent: the next manager sends it again. */
-    async close(): Promise<void> {
+    async close() {
       closing.abort(new OnejobError('E_DAEMON_STOPPING', 'onejob is stopping.'));
       await delivering;
     },

@@ -26,7 +26,7 @@ test('from inside its sandboxes the service and the filter are reached, on each 
   const daemon = await here.up();
   await untilAsking(bench);
   const agents = bench.buildkite.agents().length;
-  const found = await here.api.doctor();
+  const found = await here.api.call('GET /v1/doctor');
   expect(lines(found, 'error')).toMatch(/^pool ci: There is no git in image "debian:stable-slim"[^\n]*$/);
   const ok = lines(found, 'ok');
   expect(ok).toContain('accepts the token of organisation acme');
@@ -57,7 +57,7 @@ test('jobs of the queue are counted; a token that may not count costs the counts
   await untilAsking(bench);
   const waiting = async () => (await here.api.status()).pools[0]?.waiting;
   expect(await waiting()).toBeNull();
-  const found = await here.api.doctor();
+  const found = await here.api.call('GET /v1/doctor');
   expect(lines(found, 'error')).toMatch(/^pool ci: There is no git in image "debian:stable-slim"[^\n]*$/);
   expect(lines(found, 'warning')).toMatch(/answered 401.*Put it into file \S+token\.metrics/);
   const running = bench.hold('a');

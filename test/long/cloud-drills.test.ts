@@ -78,7 +78,7 @@ test('a controller that is killed between the create call and its answer finds t
   await using here = await bench();
   here.aws.faults.push({ action: 'RunInstances', isDry: false, how: 'silent', times: 1 });
   const daemon = await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(() => here.aws.alive().length, soon).toBe(1);
   expect(await here.states()).toEqual(['intent']);
   await daemon.kill();
@@ -102,7 +102,7 @@ test('a join token that is used twice costs the machine its place, and another o
     },
   });
   await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(here.states, soon).toContain('joined');
   await expect.poll(here.states, soon).toEqual(['joined']);
   const [stolen, second] = here.played;
@@ -121,7 +121,7 @@ test('a join token that comes again when the machine has long joined is refused,
 }, async () => {
   await using here = await bench({ host: 'boot: 1m' });
   await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   await expect.poll(here.states, soon).toEqual(['joined']);
   const joined = Date.now();
   // Within this time nobody could know who of the two is the machine.
@@ -141,7 +141,7 @@ test('a stockout everywhere is told, and "onejob cloud up" asks again once there
   aws.exhaust('g6.xlarge', 'on-demand');
   aws.exhaust('g5.xlarge', 'on-demand');
   await here.home.up();
-  await here.home.api.machineUp('burst');
+  await here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } });
   const why = /no g6\.xlarge.* since \d\d:\d\d, no g5\.xlarge.* since \d\d:\d\d; trying again at \d\d:\d\d UTC/;
   await expect.poll(async () => (await here.view())?.reason, soon).toMatch(why);
   expect(await here.cli(['status'])).toMatch(why);
@@ -164,7 +164,7 @@ test('a quota of zero is what the check finds, and a raised one is used', { time
   await using here = await bench({ types: ['p5.48xlarge'] });
   await here.home.up();
   const refused = { code: 'E_CLOUD_CHECK', message: expect.stringMatching(/quota: .* is 0 vCPUs, but one p5\.48xlarge needs 192/) };
-  await expect(here.home.api.machineUp('burst')).rejects.toMatchObject(refused);
+  await expect(here.home.api.call('POST /v1/machines/:host/up', { params: { host: 'burst' } })).rejects.toMatchObject(refused);
   expect([here.created(), here.left(), (await here.view())?.wanted]).toEqual([0, [], 0]);
   here.aws.account.quotas['L-417A185B'] = 192;
   await here.cli(['cloud', 'up', 'burst']);

@@ -62,7 +62,7 @@ async function shared({ binding, cards: count, pool, each }: Case) {
   const said = new Set<string>();
   const listen = setInterval(
     () =>
-      void home.api.plan().then(
+      void home.api.call('GET /v1/plan').then(
         (lines) => lines.map(({ because }) => said.add(because)),
         () => {},
       ),

@@ -227,7 +227,7 @@ pools:
     await expect.poll(() => kept('runners'), { timeout: 60_000 }).toBe(1);
     const written = readFileSync(join(here.home.dir, 'config.yml'), 'utf8');
     here.home.configure(written.replace('binding: late', 'boot_timeout: 30s').replace(', trust: { forks: refuse }', ''));
-    await expect(here.home.api.applyConfig({ dryRun: false })).rejects.toThrow(
+    await expect(here.home.api.call('POST /v1/config/apply', { body: { dryRun: false } })).rejects.toThrow(
       'Cannot change "binding" of service forge while it has agents',
     );
     here.home.configure(written);

@@ -42,7 +42,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('leases', () => {
     const written = JSON.parse(readFileSync(join(here.dir, 'config.yml'), 'utf8'));
     Object.assign(written.pools.one, passing);
     here.configure(JSON.stringify(written));
-    await here.api.applyConfig({ dryRun: false });
+    await here.api.call('POST /v1/config/apply', { body: { dryRun: false } });
     expect(await running(here, waits)).toEqual([uuidOf(0)]);
     await finish(waits);
   });

@@ -347,7 +347,7 @@ describe('what a job brings itself', () => {
   it('gets a script with its place in the environment', async () => {
     const job = submit({ command: ['echo', 'hi'], env: { A: '1', ONEJOB_POOL: 'fake', CI: 'false' } });
     run(job.id, 'a');
-    const { script, files } = await queue.register(context(job.id), never);
+    const { script, files } = await queue.register(context(job.id));
     expect(files).toBeNull();
     expect(script.split('\n')).toEqual([
       "cd '/workspace' || exit 125",
@@ -476,7 +476,7 @@ describe('workspaces', () => {
     expect(() => submit({ workspace: id })).toThrow(/already belongs to another job/);
     reopen();
     run(job.id, 'a');
-    const { files: open } = await queue.register(context(job.id), never);
+    const { files: open } = await queue.register(context(job.id));
     expect(await listTar((await open?.()) ?? null)).toEqual({ a: 'hello' });
     end(job.id, 'a');
     commit({ change: 'settled', job: job.id, agent: 'a' });
@@ -917,7 +917,7 @@ describe('an array', () => {
   it('tells a job its index', async () => {
     const [, job] = array([0, 5]);
     commit({ change: 'assigned', job: job?.id ?? '', agent: 'a1' });
-    const { script } = await queue.register(context(job?.id ?? '', 'a1'), never);
+    const { script } = await queue.register(context(job?.id ?? '', 'a1'));
     expect(script).toContain("ONEJOB_ARRAY_INDEX='5'");
   });
 
@@ -925,7 +925,7 @@ describe('an array', () => {
     const of = { job: '0123456789ab', attempt: 3, array: { id: '00000000000b', index: 7 } };
     const { id } = submit({ attemptOf: of });
     commit({ change: 'assigned', job: id, agent: 'a1' });
-    const { script } = await queue.register(context(id, 'a1'), never);
+    const { script } = await queue.register(context(id, 'a1'));
     const told = { JOB_ID: of.job, ATTEMPT: '3', ARRAY_ID: of.array.id, ARRAY_INDEX: '7' };
     for (const [name, value] of Object.entries(told)) expect(script).toContain(`export ONEJOB_${name}='${value}'`);
   });

@@ -17,10 +17,13 @@ const sweepEvery = 60 * 60_000;
 /** Rows per commit, so that commits of the loop do not wait long. */
 const batch = 100;
 
-/** `isTaken`: the workspace belongs to an unfinished job. What it returns takes the wall clock, ms since the epoch, and how long to keep, ms. */
-export function createPrune(store: Store, spool: Spool, isTaken: (workspace: string) => boolean) {
+/** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, and workspaces unused for an hour. `now`: wall clock, ms since the epoch. */
+export type Prune = (now: number, keepMs: number) => Promise<void>;
+
+/** `isTaken`: the workspace belongs to an unfinished job. */
+export function createPrune(store: Store, spool: Spool, isTaken: (workspace: string) => boolean): Prune {
   let swept: number | null = null;
-  return async (now: number, keepMs: number): Promise<void> => {
+  return async (now, keepMs) => {
     const before = now - keepMs;
     // Files are deleted before their rows, so that after a crash the next prune finds the row.
     await inBatches(

@@ -6,7 +6,7 @@
 import { hash } from 'node:crypto';
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { extract, type Header, type Pack, pack } from 'tar-stream';
+import { type Extract, extract, type Header, type Pack, pack } from 'tar-stream';
 import { messageOf, OnejobError } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { JobProgress } from '../../store/jobs.ts';
@@ -19,7 +19,7 @@ type Tries = JobProgress['settling'];
 
 export interface SettleParts {
   readonly clock: Clock;
-  readonly spool: Spool;
+  readonly spool: Pick<Spool, 'hasArtifacts' | 'putArtifacts'>;
   readonly artifactLimit: number;
   /** Bytes of a workspace that are read; default 100 GiB. */
   readonly readLimit?: number;
@@ -53,9 +53,11 @@ const triesWhenKilled = 3;
 const outlasted: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_STATE_FULL']);
 
 /** Idempotent. Throws when it should be tried again. */
-export function createSettle(parts: SettleParts) {
+export type Settle = (job: Pick<Job, 'id' | 'request'>, how: SettleHow) => Promise<void>;
+
+export function createSettle(parts: SettleParts): Settle {
   const { clock, spool, annotate, triesOf, saveTries, timeLimit = 10 * 60_000 } = parts;
-  return async ({ id, request }: Pick<Job, 'id' | 'request'>, { open, signal, giveUp }: SettleHow): Promise<void> => {
+  return async ({ id, request }, { open, signal, giveUp }) => {
     if (request.artifacts.length === 0 || spool.hasArtifacts(id)) return;
     const before = triesOf(id);
     const notKept = (why: string) => annotate(id, [`Failed to keep its artifacts: ${why}`]);
@@ -125,11 +127,19 @@ interface CollectOptions {
   readonly signal: AbortSignal;
 }
 
+interface Collected {
+  readonly isEmpty: boolean;
+  /** Sentences about what was left out. */
+  readonly notes: readonly string[];
+  /** Whether not all was read. */
+  readonly cutShort: boolean;
+}
+
 /**
  * Picks artifacts out of a workspace: reads the tar stream `from` to its end or the limit, and writes what matches as a tar to
  * `to`. Memory does not grow, and reading is bounded: a sparse file of terabytes takes no room on the job's disk.
  */
-async function collect(from: Readable, to: Writable, options: CollectOptions): ReturnType<typeof choose> {
+async function collect(from: Readable, to: Writable, options: CollectOptions): Promise<Collected> {
   const { signal } = options;
   const chosen = pack();
   const written = pipeline(chosen, to, { signal });
@@ -158,7 +168,7 @@ async function collect(from: Readable, to: Writable, options: CollectOptions): R
 /** Bytes of names that are kept in memory. */
 const namesLimit = 32 * 2 ** 20;
 
-async function choose(entries: ReturnType<typeof extract>, chosen: Pack, options: CollectOptions) {
+async function choose(entries: Extract, chosen: Pack, options: CollectOptions): Promise<Collected> {
   const { matches, limit, readLimit, headsLimit } = options;
   /** Hashes of paths: those of some hundred thousand files at once would fill the memory. */
   const taken = new Set<number>();

@@ -13,59 +13,89 @@ import { syncFolder } from '../../system/files.ts';
 
 const part = '.part';
 
-export type Spool = ReturnType<typeof openSpool>;
+/** The spool in the state directory. */
+export class Spool {
+  readonly #workspaces: string;
+  readonly #artifacts: string;
 
-/** Opens the spool in the state directory, and removes incomplete files. */
-export function openSpool(dir: string) {
-  const workspaces = subdirectory(dir, 'workspaces');
-  const artifacts = subdirectory(dir, 'artifacts');
-  for (const folder of [workspaces, artifacts])
-    for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
-  const workspacePath = (id: string): string => join(workspaces, `${checkedId(id)}.tar`);
-  const artifactsPath = (job: string): string => join(artifacts, `${checkedId(job)}.tar`);
+  /** Removes incomplete files. */
+  constructor(dir: string) {
+    this.#workspaces = subdirectory(dir, 'workspaces');
+    this.#artifacts = subdirectory(dir, 'artifacts');
+    for (const folder of [this.#workspaces, this.#artifacts])
+      for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
+  }
 
-  async function write(path: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
-    const unfinished = `${path}.${randomUUID()}${part}`;
-    // Flushed, because an accepted job must find its workspace after a power cut.
-    const to = createWriteStream(unfinished, { mode: 0o600, flush: true });
-    try {
-      if (await fill(to)) {
-        await rename(unfinished, path);
-        syncFolder(dirname(path));
-      } else await rm(unfinished, { force: true });
-    } catch (error) {
-      to.destroy();
-      await rm(unfinished, { force: true });
-      throw storeFault('write', path, error);
+  /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
+  async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
+    const id = randomUUID();
+    const bounded = limited(limit, () => tooLarge(limit));
+    await write(this.#workspacePath(id), (to) => pipeline(files, bounded, to, { signal }).then(() => true));
+    return id;
+  }
+
+  hasWorkspace(id: string): boolean {
+    return isId(id) && existsSync(this.#workspacePath(id));
+  }
+
+  openWorkspace(id: string): Readable {
+    return createReadStream(this.#workspacePath(id), { highWaterMark: 256 * 1024 });
+  }
+
+  /** Deletes workspaces without a job that were last written before `time`. `isTaken` is asked right before each. */
+  async sweepWorkspaces(time: number, isTaken: (workspace: string) => boolean): Promise<void> {
+    for (const name of await readdir(this.#workspaces)) {
+      const id = name.slice(0, -'.tar'.length);
+      if (!name.endsWith('.tar')) continue;
+      const path = join(this.#workspaces, name);
+      if ((await stat(path)).mtimeMs < time && !isTaken(id)) await rm(path, { force: true });
     }
   }
 
-  return {
-    /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
-    async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
-      const id = randomUUID();
-      const bounded = limited(limit, () => tooLarge(limit));
-      await write(workspacePath(id), (to) => pipeline(files, bounded, to, { signal }).then(() => true));
-      return id;
-    },
-    hasWorkspace: (id: string) => isId(id) && existsSync(workspacePath(id)),
-    openWorkspace: (id: string): Readable => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
-    /** Deletes workspaces without a job that were last written before `time`. `isTaken` is asked right before each. */
-    async sweepWorkspaces(time: number, isTaken: (workspace: string) => boolean): Promise<void> {
-      for (const name of await readdir(workspaces)) {
-        const id = name.slice(0, -'.tar'.length);
-        if (!name.endsWith('.tar')) continue;
-        const path = join(workspaces, name);
-        if ((await stat(path)).mtimeMs < time && !isTaken(id)) await rm(path, { force: true });
-      }
-    },
-    deleteWorkspace: (id: string) => rm(workspacePath(id), { force: true }),
-    hasArtifacts: (job: string) => isId(job) && existsSync(artifactsPath(job)),
-    openArtifacts: (job: string): Readable => createReadStream(artifactsPath(job), { highWaterMark: 256 * 1024 }),
-    /** Keeps what `fill` writes if it returns true; all or nothing. @throws OnejobError E_STATE_FULL */
-    putArtifacts: (job: string, fill: (to: Writable) => Promise<boolean>) => write(artifactsPath(job), fill),
-    deleteArtifacts: (job: string) => rm(artifactsPath(job), { force: true }),
-  };
+  deleteWorkspace(id: string): Promise<void> {
+    return rm(this.#workspacePath(id), { force: true });
+  }
+
+  hasArtifacts(job: string): boolean {
+    return isId(job) && existsSync(this.#artifactsPath(job));
+  }
+
+  openArtifacts(job: string): Readable {
+    return createReadStream(this.#artifactsPath(job), { highWaterMark: 256 * 1024 });
+  }
+
+  /** Keeps what `fill` writes if it returns true; all or nothing. @throws OnejobError E_STATE_FULL */
+  putArtifacts(job: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
+    return write(this.#artifactsPath(job), fill);
+  }
+
+  deleteArtifacts(job: string): Promise<void> {
+    return rm(this.#artifactsPath(job), { force: true });
+  }
+
+  #workspacePath(id: string): string {
+    return join(this.#workspaces, `${checkedId(id)}.tar`);
+  }
+
+  #artifactsPath(job: string): string {
+    return join(this.#artifacts, `${checkedId(job)}.tar`);
+  }
+}
+
+async function write(path: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
+  const unfinished = `${path}.${randomUUID()}${part}`;
+  // Flushed, because an accepted job must find its workspace after a power cut.
+  const to = createWriteStream(unfinished, { mode: 0o600, flush: true });
+  try {
+    if (await fill(to)) {
+      await rename(unfinished, path);
+      syncFolder(dirname(path));
+    } else await rm(unfinished, { force: true });
+  } catch (error) {
+    to.destroy();
+    await rm(unfinished, { force: true });
+    throw storeFault('write', path, error);
+  }
 }
 
 function isId(id: string): boolean {
@@ -83,32 +113,40 @@ function tooLarge(limit: number): OnejobError {
   });
 }
 
-/** Workspaces of jobs. Each belongs to one job, and is deleted with it. `isTaken`: it belongs to an unfinished job. */
-export function createWorkspaces(spool: Spool, isTaken: (workspace: string) => boolean) {
-  const deleting = new Set<Promise<void>>();
+/** Workspaces of jobs. Each belongs to one job, and is deleted with it. */
+export class Workspaces {
+  readonly #spool: Spool;
+  readonly #isTaken: (workspace: string) => boolean;
+  readonly #deleting = new Set<Promise<void>>();
 
-  /** prune() sweeps what cannot be deleted now. */
-  function drop(workspace: string): void {
-    const deletion = spool.deleteWorkspace(workspace).catch(() => {});
-    deleting.add(deletion);
-    void deletion.then(() => deleting.delete(deletion));
+  /** `isTaken`: it belongs to an unfinished job. */
+  constructor(spool: Spool, isTaken: (workspace: string) => boolean) {
+    this.#spool = spool;
+    this.#isTaken = isTaken;
   }
 
-  return {
-    /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
-    check(workspace: string): void {
-      const taken = isTaken(workspace);
-      if (!taken && spool.hasWorkspace(workspace)) return;
-      const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
-      const hint = 'Upload the workspace again, and submit the job with the new id.';
-      throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
-    },
-    /** Deletes the workspace of a job that is over. */
-    drop,
-    /** Deletes the workspace of a refused job. */
-    refuse(workspace: string): void {
-      if (!isTaken(workspace) && spool.hasWorkspace(workspace)) drop(workspace);
-    },
-    close: async () => void (await Promise.all(deleting)),
-  };
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
+  check(workspace: string): void {
+    const taken = this.#isTaken(workspace);
+    if (!taken && this.#spool.hasWorkspace(workspace)) return;
+    const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
+    const hint = 'Upload the workspace again, and submit the job with the new id.';
+    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
+  }
+
+  /** Deletes the workspace of a job that is over. What cannot be deleted now is swept later. */
+  drop(workspace: string): void {
+    const deletion = this.#spool.deleteWorkspace(workspace).catch(() => {});
+    this.#deleting.add(deletion);
+    void deletion.then(() => this.#deleting.delete(deletion));
+  }
+
+  /** Deletes the workspace of a refused job. */
+  refuse(workspace: string): void {
+    if (!this.#isTaken(workspace) && this.#spool.hasWorkspace(workspace)) this.drop(workspace);
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#deleting);
+  }
 }

@@ -4,10 +4,10 @@ import { jobRequest } from '../../contract/job.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
 import { applyCancel, applyChange, type Job, type JobChange, jobView, newJob } from './job.ts';
 import { JobIndex } from './job-index.ts';
-import { createTeller, tellLost } from './tell.ts';
+import { Teller, tellLost } from './tell.ts';
 
 let index: JobIndex;
-let teller: ReturnType<typeof createTeller>;
+let teller: Teller;
 let heard: string[];
 let events: CiEvent[];
 let loop: AbortController;
@@ -22,7 +22,7 @@ beforeEach(() => {
     heard.push(`${id} over`);
     index.forget(id);
   };
-  teller = createTeller(index, (job) => jobView(job, () => null, null), over);
+  teller = new Teller({ index, view: (job) => jobView(job, () => null, null), over });
   teller.observe(['p'], (event) => events.push(event), loop.signal);
   teller.follow(({ id, state }) => heard.push(`${id} ${state}`));
 });

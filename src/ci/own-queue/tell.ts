@@ -9,91 +9,110 @@ import type { CiEvent } from '../../ports/ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
 
-/** `over`: followers know the job's end, so nobody needs it in memory any more. */
-export function createTeller(index: JobIndex, view: (job: Job) => JobView, over: (job: Job) => void) {
-  const loops = new Set<(event: CiEvent) => void>();
-  const followers = new Set<(job: JobView) => void>();
+interface TellerParts {
+  readonly index: JobIndex;
+  readonly view: (job: Job) => JobView;
+  /** Followers know the job's end, so nobody needs it in memory any more. */
+  readonly over: (job: Job) => void;
+}
+
+export class Teller {
+  readonly #parts: TellerParts;
+  readonly #loops = new Set<(event: CiEvent) => void>();
+  readonly #followers = new Set<(job: JobView) => void>();
   /** Jobs whose result was not announced yet. */
-  const untold = new Set<string>();
+  readonly #untold = new Set<string>();
   /** Those of them for which the next sync counts. */
-  const unsynced = new Set<string>();
+  readonly #unsynced = new Set<string>();
 
-  function synced(id: string): void {
-    // The next sync announces a newer change.
-    if (unsynced.has(id)) return;
-    untold.delete(id);
-    const job = index.get(id);
-    if (job === null) return;
-    const seen = view(job);
-    for (const follower of [...followers]) follower(seen);
-    if (job.progress.state === 'done') over(job);
+  constructor(parts: TellerParts) {
+    this.#parts = parts;
   }
 
-  function announce(before: Job | null, after: Job): void {
-    const { progress, request } = after;
-    const mayStart = (one: Job | null) => one?.progress.state === 'queued' && one.progress.blockedBy.length === 0;
-    if (mayStart(after) && (!mayStart(before) || before?.request.pool !== request.pool))
-      emit({ kind: 'waiting', pool: request.pool });
-    const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
-    const event = cancelOf(after);
-    if (event !== null && !asked) emit(event);
-  }
-
-  function emit(event: CiEvent): void {
-    for (const send of [...loops]) send(event);
+  /** Emits how `pools` are now, and events from then on, until `signal` aborts. */
+  observe(pools: Iterable<string>, send: (event: CiEvent) => void, signal: AbortSignal): void {
+    if (signal.aborted) return;
+    const { index } = this.#parts;
+    this.#loops.add(send);
+    signal.addEventListener('abort', () => this.#loops.delete(send), { once: true });
+    for (const pool of pools) if (index.waiting(pool) > 0) send({ kind: 'waiting', pool });
+    for (const job of index.all()) {
+      const event = cancelOf(job);
+      if (event !== null) send(event);
+    }
   }
 
   /** Calls `follower` after every change of a job; returns a function that stops it. */
-  function follow(follower: (job: JobView) => void): () => void {
-    followers.add(follower);
-    return () => followers.delete(follower);
+  follow(follower: (job: JobView) => void): () => void {
+    this.#followers.add(follower);
+    return () => this.#followers.delete(follower);
   }
 
-  return {
-    /** Emits how `pools` are now, and events from then on, until `signal` aborts. */
-    observe(pools: Iterable<string>, send: (event: CiEvent) => void, signal: AbortSignal): void {
-      if (signal.aborted) return;
-      loops.add(send);
-      signal.addEventListener('abort', () => loops.delete(send), { once: true });
-      for (const pool of pools) if (index.waiting(pool) > 0) send({ kind: 'waiting', pool });
-      for (const job of index.all()) {
-        const event = cancelOf(job);
-        if (event !== null) send(event);
-      }
-    },
-    follow,
-    /** Resolves with the end of an unfinished job; rejects when `signal` aborts. */
-    async wait(id: string, signal: AbortSignal): Promise<JobView> {
-      const { promise, resolve } = Promise.withResolvers<JobView>();
-      const stop = follow((job) => {
-        if (job.id === id && job.state === 'done') resolve(job);
-      });
-      try {
-        return await abortable(promise, signal);
-      } finally {
-        stop();
-      }
-    },
-    committed(): void {
-      for (const { before, after } of index.commit()) {
-        if (after.progress.result !== null) {
-          untold.add(after.id);
-          unsynced.add(after.id);
-        } else for (const follower of [...followers]) follower(view(after));
-        announce(before, after);
-      }
-    },
-    /** Whether it has a result that was not announced yet. */
-    isUntold: (id: string): boolean => untold.has(id),
-    /** Returns a function to call once everything committed is on disk. */
-    syncing(): () => void {
-      const ids = [...unsynced];
-      unsynced.clear();
-      return () => {
-        for (const id of ids) synced(id);
-      };
-    },
-  };
+  /** Resolves with the end of an unfinished job; rejects when `signal` aborts. */
+  async wait(id: string, signal: AbortSignal): Promise<JobView> {
+    const { promise, resolve } = Promise.withResolvers<JobView>();
+    const stop = this.follow((job) => {
+      if (job.id === id && job.state === 'done') resolve(job);
+    });
+    try {
+      return await abortable(promise, signal);
+    } finally {
+      stop();
+    }
+  }
+
+  committed(): void {
+    for (const { before, after } of this.#parts.index.commit()) {
+      if (after.progress.result !== null) {
+        this.#untold.add(after.id);
+        this.#unsynced.add(after.id);
+      } else this.#show(after);
+      this.#announce(before, after);
+    }
+  }
+
+  /** Whether it has a result that was not announced yet. */
+  isUntold(id: string): boolean {
+    return this.#untold.has(id);
+  }
+
+  /** Returns a function to call once everything committed is on disk. */
+  syncing(): () => void {
+    const ids = [...this.#unsynced];
+    this.#unsynced.clear();
+    return () => {
+      for (const id of ids) this.#synced(id);
+    };
+  }
+
+  #synced(id: string): void {
+    // The next sync announces a newer change.
+    if (this.#unsynced.has(id)) return;
+    this.#untold.delete(id);
+    const job = this.#parts.index.get(id);
+    if (job === null) return;
+    this.#show(job);
+    if (job.progress.state === 'done') this.#parts.over(job);
+  }
+
+  #show(job: Job): void {
+    const seen = this.#parts.view(job);
+    for (const follower of [...this.#followers]) follower(seen);
+  }
+
+  #announce(before: Job | null, after: Job): void {
+    const { progress, request } = after;
+    const mayStart = (one: Job | null) => one?.progress.state === 'queued' && one.progress.blockedBy.length === 0;
+    if (mayStart(after) && (!mayStart(before) || before?.request.pool !== request.pool))
+      this.#emit({ kind: 'waiting', pool: request.pool });
+    const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
+    const event = cancelOf(after);
+    if (event !== null && !asked) this.#emit(event);
+  }
+
+  #emit(event: CiEvent): void {
+    for (const send of [...this.#loops]) send(event);
+  }
 }
 
 /** Logs why the end of a job is unknown. */

@@ -6,7 +6,7 @@
 import { readdirSync } from 'node:fs';
 import { stat, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
-import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { type ELDHistogram, monitorEventLoopDelay } from 'node:perf_hooks';
 import { attempt } from '../../base/errors.ts';
 import { type CallResult, callResults } from '../../ci/calls.ts';
 import { type VerdictKind, verdictKinds } from '../../contract/verdict.ts';
@@ -31,7 +31,14 @@ export interface MetricsParts {
   readonly state: () => ReadingParts;
 }
 
-export type Metrics = ReturnType<typeof createMetrics>;
+export interface Metrics {
+  slotChanged(before: Slot, after: Slot): void;
+  /** A call of a CI service has its answer. */
+  called(service: string, result: CallResult): void;
+  /** In the text format of Prometheus. Scrapes at the same time get the same. */
+  read(): Promise<string>;
+  close(): void;
+}
 
 /** ms between two looks at the event loop's lateness. */
 const resolution = 100;
@@ -45,12 +52,10 @@ const [proofPatience, proofsRead] = [120_000, 100];
 
 type EndedJob = ReturnType<Store['outcomes']['after']>[number];
 
-export function createMetrics(parts: MetricsParts) {
+export function createMetrics(parts: MetricsParts): Metrics {
   const { clock, store, state, serviceNames } = parts;
   const gapOf = createGaps(clock.now);
-  const seen = { outcome: store.outcomes.last(), proof: store.proofs.last() };
-  /** Jobs whose devices are being proved, and since when each was looked at. */
-  const unproved: { readonly outcome: EndedJob; readonly since: number }[] = [];
+  const ended = new EndedCounts(store, clock);
   const kept: ((registry: MetricRegistry) => void)[] = [];
   let opened: Promise<Opened> | null = null;
   let scraping: Promise<string> | null = null;
@@ -61,8 +66,7 @@ export function createMetrics(parts: MetricsParts) {
     const loop = monitorEventLoopDelay({ resolution });
     loop.enable();
     const registry = createRegistry();
-    seen.outcome = Math.max(seen.outcome, store.outcomes.last() - mostAtFirst);
-    seen.proof = Math.max(seen.proof, store.proofs.last() - mostAtFirst);
+    ended.begin();
     for (const one of kept.splice(0)) one(registry);
     current = { registry, loop, cpu: 0 };
     return current;
@@ -73,49 +77,10 @@ export function createMetrics(parts: MetricsParts) {
     else if (kept.length < mostKept) kept.push(what);
   }
 
-  function countJobs(registry: MetricRegistry): void {
+  function countPools(registry: MetricRegistry): void {
     for (const { config } of state().reconciler.pools) {
       const { name: pool, service } = config;
       for (const verdict of verdictKinds) registry.count('onejob_jobs_total', { pool, service, verdict }, 0);
-    }
-    for (const { outcome, since } of unproved.splice(0)) {
-      if (!isProved(outcome) && clock.now() - since < proofPatience) unproved.push({ outcome, since });
-      else countJob(registry, outcome, store.outcomes.get(outcome.job)?.verdict.kind ?? outcome.kind);
-    }
-    for (;;) {
-      const ended = store.outcomes.after(seen.outcome, batch);
-      for (const outcome of ended) {
-        seen.outcome = outcome.seq;
-        if (isProved(outcome)) countJob(registry, outcome, outcome.kind);
-        else unproved.push({ outcome, since: clock.now() });
-      }
-      if (ended.length < batch) return;
-    }
-  }
-
-  /** Whether its verdict is final: a proof of its devices can change it. */
-  function isProved({ agent, devices }: EndedJob): boolean {
-    if (agent === null || devices.length === 0) return true;
-    const proved = new Set(store.proofs.ofAgent(agent, proofsRead).map(({ device }) => device));
-    return devices.every((device) => proved.has(device));
-  }
-
-  function countJob(registry: MetricRegistry, { pool, service, wait, run }: EndedJob, verdict: VerdictKind): void {
-    registry.count('onejob_jobs_total', { pool, service, verdict });
-    if (wait !== null) registry.observe('onejob_job_wait_seconds', { pool }, wait / 1000);
-    if (run !== null) registry.observe('onejob_job_run_seconds', { pool }, run / 1000);
-  }
-
-  function countProofs(registry: MetricRegistry): void {
-    // All were deleted, so their numbers began again.
-    if (store.proofs.last() < seen.proof) seen.proof = 0;
-    for (;;) {
-      const proved = store.proofs.after(seen.proof, batch);
-      for (const { id, verdict, took } of proved) {
-        seen.proof = id;
-        registry.observe('onejob_proof_seconds', { verdict }, took / 1000);
-      }
-      if (proved.length < batch) return;
     }
   }
 
@@ -129,8 +94,8 @@ export function createMetrics(parts: MetricsParts) {
     const { registry } = await opened;
     const disk = await readDisk(store.dir);
     state().devices?.use.asked();
-    countJobs(registry);
-    countProofs(registry);
+    countPools(registry);
+    ended.count(registry);
     countCalls(registry);
     registry.clear();
     for (const [name, labels, value] of readings(state(), clock.wall())) registry.set(name, labels as never, value);
@@ -144,31 +109,102 @@ export function createMetrics(parts: MetricsParts) {
   }
 
   return {
-    slotChanged(before: Slot, after: Slot): void {
+    slotChanged(before, after) {
       const gap = gapOf(before, after);
       const pool = poolOf(after.key);
       if (gap !== null) happened((registry) => registry.observe('onejob_slot_gap_seconds', { pool }, gap / 1000));
     },
-    /** A call of a CI service has its answer. */
-    called(service: string, result: CallResult): void {
+    called(service, result) {
       happened((registry) => registry.count('onejob_ci_calls_total', { service, result }));
     },
-    /** In the text format of Prometheus. Scrapes at the same time get the same. */
-    read(): Promise<string> {
+    read() {
       scraping ??= scrape().finally(() => {
         scraping = null;
       });
       return scraping;
     },
-    close(): void {
+    close() {
       current?.loop.disable();
     },
   };
 }
 
+/** Counts what has ended since it was counted last, from the store, where it is written anyway. */
+class EndedCounts {
+  readonly #store: MetricsParts['store'];
+  readonly #clock: Clock;
+  /** What was counted last. */
+  readonly #seen: { outcome: number; proof: number };
+  /** Jobs whose devices are being proved, and since when each was looked at. */
+  readonly #unproved: { readonly outcome: EndedJob; readonly since: number }[] = [];
+
+  constructor(store: MetricsParts['store'], clock: Clock) {
+    this.#store = store;
+    this.#clock = clock;
+    this.#seen = { outcome: store.outcomes.last(), proof: store.proofs.last() };
+  }
+
+  /** Before the first count, for which not all is read. */
+  begin(): void {
+    const { outcomes, proofs } = this.#store;
+    this.#seen.outcome = Math.max(this.#seen.outcome, outcomes.last() - mostAtFirst);
+    this.#seen.proof = Math.max(this.#seen.proof, proofs.last() - mostAtFirst);
+  }
+
+  count(registry: MetricRegistry): void {
+    this.#countJobs(registry);
+    this.#countProofs(registry);
+  }
+
+  #countJobs(registry: MetricRegistry): void {
+    const { outcomes } = this.#store;
+    for (const { outcome, since } of this.#unproved.splice(0)) {
+      const isLate = this.#clock.now() - since >= proofPatience;
+      if (!this.#isProved(outcome) && !isLate) this.#unproved.push({ outcome, since });
+      else countJob(registry, outcome, outcomes.get(outcome.job)?.verdict.kind ?? outcome.kind);
+    }
+    for (;;) {
+      const ended = outcomes.after(this.#seen.outcome, batch);
+      for (const outcome of ended) {
+        this.#seen.outcome = outcome.seq;
+        if (this.#isProved(outcome)) countJob(registry, outcome, outcome.kind);
+        else this.#unproved.push({ outcome, since: this.#clock.now() });
+      }
+      if (ended.length < batch) return;
+    }
+  }
+
+  /** Whether its verdict is final: a proof of its devices can change it. */
+  #isProved({ agent, devices }: EndedJob): boolean {
+    if (agent === null || devices.length === 0) return true;
+    const proved = new Set(this.#store.proofs.ofAgent(agent, proofsRead).map(({ device }) => device));
+    return devices.every((device) => proved.has(device));
+  }
+
+  #countProofs(registry: MetricRegistry): void {
+    const { proofs } = this.#store;
+    // All were deleted, so their numbers began again.
+    if (proofs.last() < this.#seen.proof) this.#seen.proof = 0;
+    for (;;) {
+      const proved = proofs.after(this.#seen.proof, batch);
+      for (const { id, verdict, took } of proved) {
+        this.#seen.proof = id;
+        registry.observe('onejob_proof_seconds', { verdict }, took / 1000);
+      }
+      if (proved.length < batch) return;
+    }
+  }
+}
+
+function countJob(registry: MetricRegistry, { pool, service, wait, run }: EndedJob, verdict: VerdictKind): void {
+  registry.count('onejob_jobs_total', { pool, service, verdict });
+  if (wait !== null) registry.observe('onejob_job_wait_seconds', { pool }, wait / 1000);
+  if (run !== null) registry.observe('onejob_job_run_seconds', { pool }, run / 1000);
+}
+
 interface Opened {
   readonly registry: MetricRegistry;
-  readonly loop: ReturnType<typeof monitorEventLoopDelay>;
+  readonly loop: ELDHistogram;
   /** CPU seconds that were counted. */
   cpu: number;
 }

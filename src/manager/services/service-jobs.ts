@@ -25,10 +25,25 @@ export interface ServiceJobsParts {
   readonly clock: Clock;
 }
 
+export interface ServiceJobs {
+  about(id: JobId): AboutView | null;
+  /** The known state. It is `done` also if no end was reported, but the job cannot run any more. */
+  job(id: JobId): JobView | null;
+  /** Resolves once it is over. @throws OnejobError E_JOB_UNKNOWN */
+  settled(id: JobId, signal: AbortSignal): Promise<JobView>;
+  /** Unsorted. `limit`: how many finished jobs are included; null: none. */
+  jobs(limit: number | null): JobView[];
+  /**
+   * At most `limit` of all, newest first, after `skip` of them: what the services know now, then what was seen last. A job that
+   * becomes known meanwhile may appear twice.
+   */
+  page(skip: number, limit: number): JobView[];
+}
+
 /** ms between looks at a job that somebody waits for: nobody reports its changes. */
 const lookEvery = 1_000;
 
-export function createServiceJobs({ services, table, outcomes, reconciler, reasonFor, clock }: ServiceJobsParts) {
+export function createServiceJobs({ services, table, outcomes, reconciler, reasonFor, clock }: ServiceJobsParts): ServiceJobs {
   const live = (): Map<JobId, ServiceJob> =>
     new Map(services.flatMap((service) => (service.serviceJobs?.() ?? []).map((job) => [job.id, job] as const)));
 
@@ -75,7 +90,6 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
   /** Jobs in slots, whether or not the services know them: after a restart they have not looked yet. */
   const inSlots = (): JobId[] => reconciler.slots.flatMap(({ agent }) => ('job' in agent && agent.job !== null ? [agent.job] : []));
 
-  /** The known state. It is `done` also if no end was reported, but the job cannot run any more. */
   const lookup = (id: JobId): JobView | null => {
     const now = live().get(id);
     if (now !== undefined) return view(now, true);
@@ -84,10 +98,9 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
   };
 
   return {
-    about: (id: JobId): AboutView | null => lookup(id)?.about ?? null,
+    about: (id) => lookup(id)?.about ?? null,
     job: lookup,
-    /** Resolves once it is over. @throws OnejobError E_JOB_UNKNOWN */
-    async settled(id: JobId, signal: AbortSignal): Promise<JobView> {
+    async settled(id, signal) {
       for (;;) {
         signal.throwIfAborted();
         const job = lookup(id);
@@ -96,19 +109,14 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
         await sleep(clock, lookEvery, signal);
       }
     },
-    /** Unsorted. `limit`: how many finished jobs are included; null: none. */
-    jobs(limit: number | null): JobView[] {
+    jobs(limit) {
       const now = live();
       const seen = limit === null ? inSlots().flatMap((id) => table.get(id) ?? []) : table.list(limit);
       const before = seen.filter(({ id }) => !now.has(id));
       const views = [...[...now.values()].map((job) => view(job, true)), ...before.map((job) => view(job, false))];
       return limit === null ? views.filter(({ state }) => state !== 'done') : views;
     },
-    /**
-     * At most `limit` of all, newest first, after `skip` of them: what the services know now, then what was seen last. A job that
-     * becomes known meanwhile may appear twice.
-     */
-    page(skip: number, limit: number): JobView[] {
+    page(skip, limit) {
       const now = live();
       const first = newestLast([...now.values()].map((job) => view(job, true))).reverse();
       const seen = table.list(limit + now.size, Math.max(0, skip - now.size)).filter(({ id }) => !now.has(id));
