@@ -358,8 +358,8 @@ function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostRep
 
 function readingsOf({ loop, others, services }: Partial<Opened>): ReadingParts {
   const { reconciler, deviceManager: devices } = open(loop);
-  const { waitingSince, stranded } = open(services).own;
-  return { reconciler, devices, services: open(others), waitingSince, stranded };
+  const { own } = open(services);
+  return { reconciler, devices, services: open(others), waitingSince: () => own.waitingSince(), stranded: () => own.stranded() };
 }
 
 function open<T>(part: T | undefined): T {

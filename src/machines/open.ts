@@ -13,7 +13,6 @@ import type { HostConfig } from '../schema/host-config.ts';
 import { isWanted, type Machine } from '../store/machine.ts';
 import type { Store } from '../store/store.ts';
 import { openAdapters } from './adapters.ts';
-import { isReachable } from '../system/file-server.ts';
 import { cloudInit } from './boot/cloud-init.ts';
 import type { OwnedCloud } from './cloud-memory.ts';
 import { type Controller, createController } from './controller.ts';

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { createReadStream, statSync } from 'node:fs';
 import { attempt, messageOf, OnejobError, toFailure } from '../base/errors.ts';
 import type { JoinConfig } from '../config/config.ts';
-import { isReachable } from '../system/real-path.ts';
+import { isReachable } from '../system/file-server.ts';
 
 interface Archive {
   /** null: the controller serves it. */
