@@ -25,7 +25,10 @@ const parameter = z.object({ Parameter: z.object({ Value: z.string().regex(/^ami
 /** ms for which the id that a parameter named is used again. */
 const fresh = 10 * 60_000;
 
-export function createImages(calls: Calls, region: string, now: () => number) {
+/** @throws CloudError */
+export type Images = (image: CloudImage, signal: AbortSignal) => Promise<Ami>;
+
+export function createImages(calls: Calls, region: string, now: () => number): Images {
   const held = createHeld<Ami>(now);
 
   async function idOf(from: string, signal: AbortSignal): Promise<string> {
@@ -52,8 +55,5 @@ export function createImages(calls: Calls, region: string, now: () => number) {
     return { value, until: now() + fresh };
   }
 
-  /** @throws CloudError */
-  return ({ from }: CloudImage, signal: AbortSignal): Promise<Ami> => held.get(from, (shared) => look(from, shared), signal);
+  return ({ from }, signal) => held.get(from, (shared) => look(from, shared), signal);
 }
-
-export type Images = ReturnType<typeof createImages>;

@@ -11,7 +11,15 @@ interface Subnet {
   readonly free: number;
 }
 
-export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig, 'region' | 'subnets'>) {
+/** Methods throw CloudError. */
+export interface Network {
+  /** The cloud's own choice comes first, unless the config names subnets: then a zone is one of theirs. */
+  zones(type: string, signal: AbortSignal): Promise<readonly (string | null)[]>;
+  /** Where a machine in that zone goes; null: the zone alone decides. */
+  subnetIn(zone: string | null, signal: AbortSignal): Promise<string | null>;
+}
+
+export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig, 'region' | 'subnets'>): Network {
   let known: readonly Subnet[] = [];
 
   /** Those of the config, the emptiest of each zone first. */
@@ -31,8 +39,7 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
   }
 
   return {
-    /** The cloud's own choice comes first, unless the config names subnets: then a zone is one of theirs. */
-    async zones(type: string, signal: AbortSignal): Promise<readonly (string | null)[]> {
+    async zones(type, signal) {
       const call = { doing: `find zones with ${type}`, region };
       const filter = { LocationType: 'availability-zone', Filter: [{ Name: 'instance-type', Value: [type] }] };
       const offered = (await calls.ec2List('DescribeInstanceTypeOfferings', 'instanceTypeOfferingSet', filter, call, signal))
@@ -50,8 +57,7 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
       throw new CloudError('E_CLOUD_REQUEST', message, { hint: 'Add a subnet in one of these zones to "subnets" of this cloud.' });
     },
 
-    /** Where a machine in that zone goes; null: the zone alone decides. */
-    async subnetIn(zone: string | null, signal: AbortSignal): Promise<string | null> {
+    async subnetIn(zone, signal) {
       if (subnets === null) return null;
       const all = known.length > 0 ? known : await look(subnets, signal);
       const found = zone === null ? all[0] : all.find((one) => one.zone === zone);
@@ -60,5 +66,3 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
     },
   };
 }
-
-export type Network = ReturnType<typeof createNetwork>;
