@@ -25,10 +25,7 @@ const parameter = z.object({ Parameter: z.object({ Value: z.string().regex(/^ami
 /** ms for which the id that a parameter named is used again. */
 const fresh = 10 * 60_000;
 
-/** @throws CloudError */
-export type Images = (image: CloudImage, signal: AbortSignal) => Promise<Ami>;
-
-export function createImages(calls: Calls, region: string, now: () => number): Images {
+export function createImages(calls: Calls, region: string, now: () => number) {
   const held = createHeld<Ami>(now);
 
   async function idOf(from: string, signal: AbortSignal): Promise<string> {
@@ -55,5 +52,8 @@ export function createImages(calls: Calls, region: string, now: () => number): I
     return { value, until: now() + fresh };
   }
 
-  return ({ from }, signal) => held.get(from, (shared) => look(from, shared), signal);
+  /** @throws CloudError */
+  return ({ from }: CloudImage, signal: AbortSignal): Promise<Ami> => held.get(from, (shared) => look(from, shared), signal);
 }
+
+export type Images = ReturnType<typeof createImages>;

@@ -11,15 +11,7 @@ interface Subnet {
   readonly free: number;
 }
 
-/** Methods throw CloudError. */
-export interface Network {
-  /** The cloud's own choice comes first, unless the config names subnets: then a zone is one of theirs. */
-  zones(type: string, signal: AbortSignal): Promise<readonly (string | null)[]>;
-  /** Where a machine in that zone goes; null: the zone alone decides. */
-  subnetIn(zone: string | null, signal: AbortSignal): Promise<string | null>;
-}
-
-export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig, 'region' | 'subnets'>): Network {
+export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig, 'region' | 'subnets'>) {
   let known: readonly Subnet[] = [];
 
   /** Those of the config, the emptiest of each zone first. */
@@ -39,7 +31,8 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
   }
 
   return {
-    async zones(type, signal) {
+    /** The cloud's own choice comes first, unless the config names subnets: then a zone is one of theirs. */
+    async zones(type: string, signal: AbortSignal): Promise<readonly (string | null)[]> {
       const call = { doing: `find zones with ${type}`, region };
       const filter = { LocationType: 'availability-zone', Filter: [{ Name: 'instance-type', Value: [type] }] };
       const offered = (await calls.ec2List('DescribeInstanceTypeOfferings', 'instanceTypeOfferingSet', filter, call, signal))
@@ -57,7 +50,8 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
       throw new CloudError('E_CLOUD_REQUEST', message, { hint: 'Add a subnet in one of these zones to "subnets" of this cloud.' });
     },
 
-    async subnetIn(zone, signal) {
+    /** Where a machine in that zone goes; null: the zone alone decides. */
+    async subnetIn(zone: string | null, signal: AbortSignal): Promise<string | null> {
       if (subnets === null) return null;
       const all = known.length > 0 ? known : await look(subnets, signal);
       const found = zone === null ? all[0] : all.find((one) => one.zone === zone);
@@ -66,3 +60,5 @@ export function createNetwork(calls: Calls, { region, subnets }: Pick<AwsConfig,
     },
   };
 }
+
+export type Network = ReturnType<typeof createNetwork>;
