@@ -7,29 +7,32 @@ import { spoken, Unmet } from './acceptance-steps.ts';
 /** ms between two looks. */
 export const lookEvery = 10_000;
 
-export class AccountLook {
-  readonly #cloud: Cloud;
-  readonly #owner: string;
-  readonly #clock: Clock;
-  readonly #signal: AbortSignal;
+export interface AccountLookParts {
+  readonly cloud: Cloud;
+  readonly owner: string;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+}
 
-  constructor(cloud: Cloud, owner: string, { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal }) {
-    this.#cloud = cloud;
-    this.#owner = owner;
-    this.#clock = clock;
-    this.#signal = signal;
+export class AccountLook {
+  readonly #parts: AccountLookParts;
+
+  constructor(parts: AccountLookParts) {
+    this.#parts = parts;
   }
 
   /** Until the next look. @throws the reason of the signal */
   async pause(ms = lookEvery): Promise<void> {
-    await sleep(this.#clock, ms, this.#signal);
-    this.#signal.throwIfAborted();
+    const { clock, signal } = this.#parts;
+    await sleep(clock, ms, signal);
+    signal.throwIfAborted();
   }
 
   /** One list; what cannot be had is unknown. */
   async list({ place }: Made): Promise<Listing> {
+    const { cloud, owner, signal } = this.#parts;
     try {
-      return await this.#cloud.list(this.#owner, { places: [place], everywhere: false }, this.#signal);
+      return await cloud.list(owner, { places: [place], everywhere: false }, signal);
     } catch (error) {
       if (error instanceof CloudError && error.retry) return { things: [], unknown: [messageOf(error)] };
       throw error;
@@ -38,13 +41,13 @@ export class AccountLook {
 
   /** Until `isSo` of a complete list, or gives up after `limit` ms. `what`: is the case until then. @throws Unmet */
   async until<T>(what: string, limit: number, isSo: (listing: Listing) => T | null, where: Made): Promise<T> {
-    const end = this.#clock.now() + limit;
+    const end = this.#parts.clock.now() + limit;
     for (;;) {
       const listing = await this.list(where);
       const unknown = listing.unknown.join(', ');
       const found = unknown === '' ? isSo(listing) : null;
       if (found !== null) return found;
-      if (this.#clock.now() >= end)
+      if (this.#parts.clock.now() >= end)
         throw new Unmet(`After ${spoken(limit)} ${unknown === '' ? what : `lists are still incomplete: ${unknown}`}.`);
       await this.pause();
     }
@@ -52,11 +55,11 @@ export class AccountLook {
 
   /** Two complete lists in a row for which `isSo`; ms until the first of them. @throws Unmet */
   async twice(what: string, limit: number, isSo: (listing: Listing) => boolean, where: Made): Promise<number> {
-    const began = this.#clock.now();
+    const began = this.#parts.clock.now();
     let first: number | null = null;
     const isSecond = (listing: Listing): number | null => {
       const before = first;
-      first = isSo(listing) ? (before ?? this.#clock.now()) : null;
+      first = isSo(listing) ? (before ?? this.#parts.clock.now()) : null;
       return first === null || before === null ? null : first - began;
     };
     return await this.until(what, limit, isSecond, where);
@@ -65,7 +68,7 @@ export class AccountLook {
   /** A machine that has just started may have no console yet; `why` says so. */
   async console(made: Made): Promise<{ readonly text: string; readonly why: string | null }> {
     try {
-      return { text: await this.#cloud.console(made, this.#signal), why: null };
+      return { text: await this.#parts.cloud.console(made, this.#parts.signal), why: null };
     } catch (error) {
       if (error instanceof CloudError && !hasCode(error, 'E_CLOUD_DENIED', 'E_CLOUD_CREDENTIAL'))
         return { text: '', why: messageOf(error) };

@@ -28,17 +28,16 @@ export interface StepsParts {
   waits(text: string): void;
   /** Ends the steps. */
   readonly signal: AbortSignal;
+  /** Goes on after a step that failed. */
+  readonly keepGoing: boolean;
 }
 
 export class Steps {
   readonly done: AcceptanceStep[] = [];
   readonly #parts: StepsParts;
-  readonly #keepGoing: boolean;
 
-  /** `keepGoing`: goes on after a step that failed. */
-  constructor(parts: StepsParts, keepGoing: boolean) {
+  constructor(parts: StepsParts) {
     this.#parts = parts;
-    this.#keepGoing = keepGoing;
   }
 
   async add(step: AcceptanceStep): Promise<void> {
@@ -67,7 +66,7 @@ export class Steps {
       if (!(error instanceof OnejobError || error instanceof Unmet)) throw error;
       const hint = error instanceof OnejobError ? error.hint : null;
       await tell('failed', `${messageOf(error)}${hint === null ? '' : ` ${hint}`}`);
-      if (!this.#keepGoing) throw new Over();
+      if (!this.#parts.keepGoing) throw new Over();
       return false;
     }
   }

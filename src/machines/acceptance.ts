@@ -42,7 +42,7 @@ export interface AcceptancePlan {
   readonly keepGoing: boolean;
 }
 
-export interface AcceptanceParts extends StepsParts {
+export interface AcceptanceParts extends Omit<StepsParts, 'keepGoing'> {
   /** Asked before anything is made. `text`: what it costs, as a phrase. */
   confirm(text: string): Promise<boolean>;
   /** Ends the removal, too, which follows on the end of the steps. */
@@ -107,8 +107,9 @@ class AccountTrial {
     this.#cloud = cloud;
     this.#plan = plan;
     this.#parts = parts;
-    this.#steps = new Steps(parts, plan.keepGoing);
-    this.#look = new AccountLook(cloud, plan.owner, parts);
+    const { owner, keepGoing } = plan;
+    this.#steps = new Steps({ ...parts, keepGoing });
+    this.#look = new AccountLook({ ...parts, cloud, owner });
   }
 
   async run(): Promise<Acceptance> {

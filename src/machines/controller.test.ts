@@ -130,6 +130,20 @@ function play(
   };
 }
 
+/** The machine in a list. */
+const thingOf = ({ run, born, expires, offer }: Machine): Thing => ({
+  kind: 'machine',
+  id: run,
+  place: 'here',
+  run,
+  host: 'burst',
+  born,
+  expires,
+  state: 'running',
+  offer,
+});
+const isListed = ({ made, state }: Machine): boolean => made !== null && state !== 'ending' && state !== 'gone';
+
 it('an end that cannot be set now is set later, without asking all the time', async () => {
   let asked = 0;
   let isBusy = true;
@@ -335,17 +349,7 @@ it('a machine that nobody can hear for hours stays, and counts as one that works
   let things: readonly Thing[] = [];
   const { controller, rows, pass, counted } = play({ list: async () => ({ things, unknown: [] }) });
   for (let second = 0; second < 3 * 3600; second += 10) {
-    things = rows().map(({ run, born, expires, offer }) => ({
-      kind: 'machine',
-      id: 'i-1',
-      place: 'here',
-      run,
-      host: 'burst',
-      born,
-      expires,
-      state: 'running',
-      offer,
-    }));
+    things = rows().map(thingOf);
     for (const { run, state } of rows()) {
       if (state === 'booting') controller.joined(run);
       if (state === 'joined') controller.unheard(run, 'its console cannot be read');
@@ -365,19 +369,7 @@ it('machines that join and cannot work are replaced less and less often, until o
   let says: string | null = problem;
   const live = async (seconds: number): Promise<void> => {
     for (let second = 0; second < seconds; second += 10) {
-      things = rows()
-        .filter(({ made, state }) => made !== null && state !== 'ending' && state !== 'gone')
-        .map(({ run, born, expires, offer }) => ({
-          kind: 'machine',
-          id: 'i-1',
-          place: 'here',
-          run,
-          host: 'burst',
-          born,
-          expires,
-          state: 'running',
-          offer,
-        }));
+      things = rows().filter(isListed).map(thingOf);
       for (const { run, state } of rows()) {
         if (state === 'booting') controller.joined(run);
         if (state === 'joined') controller.report(run, { busy: 0, agents: 1, idleFor: 0, problem: says });
@@ -430,19 +422,7 @@ it('a machine that works since before the others failed does not hurry the next 
     return rows();
   })();
   for (let second = 0; second < 7200; second += 10) {
-    things = rows()
-      .filter(({ made, state }) => made !== null && state !== 'ending' && state !== 'gone')
-      .map(({ run, born, expires, offer }) => ({
-        kind: 'machine',
-        id: run,
-        place: 'here',
-        run,
-        host: 'burst',
-        born,
-        expires,
-        state: 'running',
-        offer,
-      }));
+    things = rows().filter(isListed).map(thingOf);
     for (const { run, state } of rows()) {
       if (run === working?.run) {
         if (state === 'booting') controller.joined(run);

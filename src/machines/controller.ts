@@ -13,7 +13,7 @@ import type { Store } from '../store/store.ts';
 import { CloudMemory, type OwnedCloud } from './cloud-memory.ts';
 import { newSecret } from './join/protocol.ts';
 import { adopted, intended } from './machine-row.ts';
-import { createOffers } from './offers.ts';
+import { Offers } from './offers.ts';
 import {
   afterList,
   drained,
@@ -122,7 +122,7 @@ class MachineController implements Controller {
   readonly #wishes: Wishes;
   readonly #waiting = new Map<string, number>();
   readonly #reports = new Map<string, Report>();
-  readonly #offers = createOffers();
+  readonly #offers = new Offers();
   readonly #failing = new Map<string, Failing>();
   readonly #ending = new AbortController();
   readonly #timers: Timers;
@@ -158,12 +158,6 @@ class MachineController implements Controller {
 
   nowOf(cloud: string): number {
     return this.#clouds.get(cloud)?.now ?? Math.floor(this.#clock.wall() / 1000);
-  }
-
-  #memoryOf(cloud: string): CloudMemory {
-    const found = this.#clouds.get(cloud);
-    if (found === undefined) throw new OnejobError('E_BUG', `There is no cloud ${cloud}.`);
-    return found;
   }
 
   #of(host: string): Machine[] {
@@ -591,11 +585,11 @@ class MachineController implements Controller {
   }
 
   listed(cloud: string): Listed | null {
-    return this.#memoryOf(cloud).listed;
+    return this.#clouds.get(cloud)?.listed ?? null;
   }
 
   refused(cloud: string): readonly string[] {
-    return [...this.#memoryOf(cloud).refused.values()];
+    return [...(this.#clouds.get(cloud)?.refused.values() ?? [])];
   }
 }
 

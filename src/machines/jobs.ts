@@ -55,16 +55,12 @@ export class MachineJobs {
   #isLater = false;
 
   constructor(parts: MachineJobsParts) {
-    const { clock, log, version, queue, logs, history } = parts;
+    const { clock, version } = parts;
     this.#parts = parts;
     this.#pools = parts.pools.flatMap(({ name, elsewhere: at }) => (at === undefined ? [] : [{ name, ...at }]));
     this.#links = new MachineLinks({ clock, version, looked: () => this.look() });
     this.#attemptParts = {
-      clock,
-      log,
-      queue,
-      logs,
-      history,
+      ...parts,
       links: this.#links,
       closing: this.#closing.signal,
       mayBegin: (run, pool) => this.#mayBegin(run, pool),

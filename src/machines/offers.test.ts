@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { CloudError, type CloudErrorCode, type Offer } from '../ports/cloud.ts';
 import type { HostConfig } from '../schema/host-config.ts';
-import { createOffers } from './offers.ts';
+import { Offers } from './offers.ts';
 
 const host = (spot: HostConfig['spot'] = 'never', types = ['big', 'small']): HostConfig => ({
   host: 'burst',
@@ -27,7 +27,7 @@ const words = (offer: Offer | null): string =>
 
 /** What is asked for, one after the other, when each fails in this way. */
 function tried(spot: HostConfig['spot'], zones: (string | null)[], fails: (offer: Offer) => CloudError, most = 20): string[] {
-  const offers = createOffers();
+  const offers = new Offers();
   const found: string[] = [];
   while (found.length < most) {
     const next = offers.next(host(spot), zoned(...zones), 1000);
@@ -86,13 +86,13 @@ it.each(['E_CLOUD_CREDENTIAL', 'E_CLOUD_DENIED', 'E_CLOUD_ACCOUNT', 'E_CLOUD_END
 );
 
 it('a missing secret does not make it spin', () => {
-  const offers = createOffers();
+  const offers = new Offers();
   offers.failed('sim', { type: 'big', spot: false, zone: 'a' }, new Error('anything'), 1000);
   expect(offers.next(host(), zoned('a'), 1000)).toMatchObject({ offer: { type: 'small' } });
 });
 
 it('remembers since when something is missing, until it is there', () => {
-  const offers = createOffers();
+  const offers = new Offers();
   const offer = { type: 'big', spot: false, zone: 'a' };
   offers.failed('sim', offer, error('E_CLOUD_CAPACITY'), 1000);
   offers.failed('sim', offer, error('E_CLOUD_CAPACITY'), 2000);

@@ -43,97 +43,92 @@ const ofEveryOffer: ReadonlySet<CloudErrorCode> = new Set([
 
 const isSame = (a: Offer, b: Offer): boolean => a.type === b.type && a.spot === b.spot && a.zone === b.zone;
 
-export interface Offers {
-  /** What to ask for now, or why nothing, with the time to look again. */
-  next(host: HostConfig, types: ReadonlyMap<string, { readonly zones: readonly (string | null)[] }>, now: number): Next;
-  /** The create call for it failed. */
-  failed(cloud: string, offer: Offer, error: unknown, now: number): void;
-  /** The cloud does not say where it has the type. */
-  unknown(cloud: string, type: string, error: unknown, now: number): void;
-  /** The create call for it succeeded. */
-  succeeded(cloud: string, offer: Offer): void;
-  /** Somebody asks for a machine of the host now, whatever was unavailable: everything is asked for again that may be. */
-  forget(host: Pick<HostConfig, 'cloud' | 'types'>): void;
-  /** Those that are unavailable at `now`. */
-  unavailable(now: number): readonly Unavailable[];
-}
-
 export type Next =
   | { readonly offer: Offer }
   | { readonly offer: null; readonly until: number; readonly because: readonly Unavailable[] };
 
-export function createOffers(): Offers {
-  const offers = make();
-  return {
-    ...offers,
-    unknown(cloud, type, error, now) {
-      for (const spot of [false, true]) offers.failed(cloud, { type, spot, zone: null }, error, now);
-    },
-  };
-}
+const nameOf = (cloud: string, { type, spot }: Pick<Offer, 'type' | 'spot'>): string => `${cloud} ${type} ${spot}`;
 
-function make(): Omit<Offers, 'unknown'> {
-  let known: readonly Unavailable[] = [];
+/** `now` is in seconds by the cloud's clock. */
+export class Offers {
+  #known: readonly Unavailable[] = [];
   /** Zones that the cloud named for an offer, so that they come first. */
-  const named = new Map<string, readonly string[]>();
-  const nameOf = (cloud: string, { type, spot }: Pick<Offer, 'type' | 'spot'>): string => `${cloud} ${type} ${spot}`;
-  const missing = (cloud: string, offer: Offer, now: number): Unavailable | undefined =>
-    known.find((one) => one.cloud === cloud && now < one.until && (ofEveryOffer.has(one.code) || isSame(one.offer, offer)));
+  readonly #named = new Map<string, readonly string[]>();
 
-  return {
-    next(host, types, now) {
-      const because: Unavailable[] = [];
-      for (const spot of spotsOf(host))
-        for (const type of host.types) {
-          const quota = known.find(
-            ({ cloud, code, offer, until }) =>
-              cloud === host.cloud &&
-              (code === 'E_CLOUD_QUOTA' || code === 'E_CLOUD_REQUEST') &&
-              offer.type === type &&
-              offer.spot === spot &&
-              now < until,
-          );
-          if (quota !== undefined) {
-            because.push(quota);
-            continue;
-          }
-          for (const zone of order(types.get(type)?.zones ?? [null], named.get(nameOf(host.cloud, { type, spot })) ?? [])) {
-            const offer = { type, spot, zone };
-            const why = missing(host.cloud, offer, now);
-            if (why === undefined) return { offer };
-            because.push(why);
-          }
+  /** What to ask for now, or why nothing, with the time to look again. */
+  next(host: HostConfig, types: ReadonlyMap<string, { readonly zones: readonly (string | null)[] }>, now: number): Next {
+    const because: Unavailable[] = [];
+    for (const spot of spotsOf(host))
+      for (const type of host.types) {
+        const quota = this.#withoutQuota(host.cloud, { type, spot }, now);
+        if (quota !== undefined) {
+          because.push(quota);
+          continue;
         }
-      return { offer: null, until: Math.min(...because.map(({ until }) => until)), because: [...new Set(because)] };
-    },
-    failed(cloud, offer, error, now) {
-      const before = known.find((one) => one.cloud === cloud && isSame(one.offer, offer));
-      // Without its secret, or what machines boot with, nothing can be asked.
-      const isOurs = hasCode(error, 'E_SECRET', 'E_CONFIG');
-      const code = error instanceof CloudError ? error.code : isOurs ? 'E_CLOUD_CREDENTIAL' : 'E_CLOUD_ANSWER';
-      const seconds = again[code] ?? 60;
-      const one = {
-        cloud,
-        offer,
-        since: before?.since ?? now,
-        until: now + seconds,
-        code,
-        why: messageOf(error),
-        lasting: lastingOf(error),
-      };
-      known = [...known.filter((other) => other !== before), one];
-      if (error instanceof CloudError && error.zones.length > 0) named.set(nameOf(cloud, offer), error.zones);
-    },
-    succeeded(cloud, offer) {
-      known = known.filter((one) => one.cloud !== cloud || !isSame(one.offer, offer));
-    },
-    forget(host) {
-      const isKept = ({ cloud, offer, code }: Unavailable): boolean =>
-        cloud !== host.cloud || !host.types.includes(offer.type) || code === 'E_CLOUD_THROTTLED' || code === 'E_CLOUD_UNREACHABLE';
-      known = known.filter(isKept);
-    },
-    unavailable: (now) => known.filter(({ until }) => now < until),
-  };
+        for (const zone of order(types.get(type)?.zones ?? [null], this.#named.get(nameOf(host.cloud, { type, spot })) ?? [])) {
+          const offer = { type, spot, zone };
+          const why = this.#missing(host.cloud, offer, now);
+          if (why === undefined) return { offer };
+          because.push(why);
+        }
+      }
+    return { offer: null, until: Math.min(...because.map(({ until }) => until)), because: [...new Set(because)] };
+  }
+
+  #missing(cloud: string, offer: Offer, now: number): Unavailable | undefined {
+    return this.#known.find(
+      (one) => one.cloud === cloud && now < one.until && (ofEveryOffer.has(one.code) || isSame(one.offer, offer)),
+    );
+  }
+
+  /** In no zone. */
+  #withoutQuota(cloud: string, { type, spot }: Pick<Offer, 'type' | 'spot'>, now: number): Unavailable | undefined {
+    const isQuota = ({ code }: Unavailable): boolean => code === 'E_CLOUD_QUOTA' || code === 'E_CLOUD_REQUEST';
+    return this.#known.find(
+      (one) => one.cloud === cloud && isQuota(one) && one.offer.type === type && one.offer.spot === spot && now < one.until,
+    );
+  }
+
+  /** The create call for it failed. */
+  failed(cloud: string, offer: Offer, error: unknown, now: number): void {
+    const before = this.#known.find((one) => one.cloud === cloud && isSame(one.offer, offer));
+    // Without its secret, or what machines boot with, nothing can be asked.
+    const isOurs = hasCode(error, 'E_SECRET', 'E_CONFIG');
+    const code = error instanceof CloudError ? error.code : isOurs ? 'E_CLOUD_CREDENTIAL' : 'E_CLOUD_ANSWER';
+    const one = {
+      cloud,
+      offer,
+      since: before?.since ?? now,
+      until: now + (again[code] ?? 60),
+      code,
+      why: messageOf(error),
+      lasting: lastingOf(error),
+    };
+    this.#known = [...this.#known.filter((other) => other !== before), one];
+    if (error instanceof CloudError && error.zones.length > 0) this.#named.set(nameOf(cloud, offer), error.zones);
+  }
+
+  /** The cloud does not say where it has the type. */
+  unknown(cloud: string, type: string, error: unknown, now: number): void {
+    for (const spot of [false, true]) this.failed(cloud, { type, spot, zone: null }, error, now);
+  }
+
+  /** The create call for it succeeded. */
+  succeeded(cloud: string, offer: Offer): void {
+    this.#known = this.#known.filter((one) => one.cloud !== cloud || !isSame(one.offer, offer));
+  }
+
+  /** Somebody asks for a machine of the host now, whatever was unavailable: everything is asked for again that may be. */
+  forget(host: Pick<HostConfig, 'cloud' | 'types'>): void {
+    const isKept = ({ cloud, offer, code }: Unavailable): boolean =>
+      cloud !== host.cloud || !host.types.includes(offer.type) || code === 'E_CLOUD_THROTTLED' || code === 'E_CLOUD_UNREACHABLE';
+    this.#known = this.#known.filter(isKept);
+  }
+
+  /** Those that are unavailable at `now`. */
+  unavailable(now: number): readonly Unavailable[] {
+    return this.#known.filter(({ until }) => now < until);
+  }
 }
 
 /** An answer that says nothing, or a lack of capacity, may be another one next time. */

@@ -3,6 +3,8 @@ import { readFileSync } from 'node:fs';
 import { OnejobError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import type { Variables } from '../base/variables.ts';
+import type { CloudParts } from '../clouds/kit/caller.ts';
+import { cloudType, type CloudConfig as KnownCloud } from '../clouds/types.ts';
 import type { Config } from '../config/config.ts';
 import type { MachineService } from '../contract/manager.ts';
 import { type Clock, every } from '../core/clock.ts';
@@ -12,7 +14,6 @@ import type { Cloud } from '../ports/cloud.ts';
 import type { HostConfig } from '../schema/host-config.ts';
 import { isWanted, type Machine } from '../store/machine.ts';
 import type { Store } from '../store/store.ts';
-import { openAdapters } from './adapters.ts';
 import { cloudInit } from './boot/cloud-init.ts';
 import type { OwnedCloud } from './cloud-memory.ts';
 import { type Controller, createController } from './controller.ts';
@@ -20,7 +21,7 @@ import { machineEvents } from './events.ts';
 import { MachineJobs, type MachineJobsParts } from './jobs.ts';
 import { Post } from './join/post.ts';
 import { JoinServer } from './join/server.ts';
-import { MachinePackage } from './package.ts';
+import { type Archive, isOutdated, readArchive, servedFile } from './package.ts';
 import { Clearing } from './registrations.ts';
 import { machineService } from './service.ts';
 
@@ -75,12 +76,24 @@ const endsBefore = 60;
 /** ms between two looks at the package and the certificate, which people replace. */
 const lookEvery = 60_000;
 
+/** The adapters of all clouds of the config, by name. `usualOwner`: of those that name none. */
+export async function openAdapters(
+  clouds: Config['clouds'],
+  parts: CloudParts,
+  usualOwner: string,
+): Promise<Map<string, OwnedCloud>> {
+  const made = clouds.map(async (config): Promise<readonly [string, OwnedCloud]> => {
+    const cloud = await cloudType(config.type).open(config as unknown as KnownCloud, parts);
+    return [config.name, { cloud, owner: config.owner ?? usualOwner }];
+  });
+  return new Map(await Promise.all(made));
+}
+
 /** Never fails: what is missing is a problem, and the pools of this host go on. */
 export async function openMachines(parts: MachinesParts): Promise<Machines> {
   const { config, store, clock, log, fetch, variables, version } = parts;
   const clouds = await openAdapters(config.clouds, { clock, fetch, log, variables, version }, store.owner);
-  const archive = config.join === null ? null : new MachinePackage(config.join);
-  await archive?.read();
+  const archive = config.join === null ? null : await readArchive(config.join);
   return new OpenMachines(parts, clouds, archive);
 }
 
@@ -91,13 +104,14 @@ class OpenMachines implements Machines {
   readonly service: MachineService;
   readonly jobs: MachineJobs | null;
   readonly #parts: MachinesParts;
-  readonly #archive: MachinePackage | null;
+  /** What machines install, or why they cannot; null: the config has no "join". */
+  #archive: Archive | string | null;
   /** null: machines cannot call this host, or it has none. */
   readonly #server: JoinServer | null;
   readonly #post: Post | null;
   #callOff = (): void => {};
 
-  constructor(parts: MachinesParts, clouds: ReadonlyMap<string, OwnedCloud>, archive: MachinePackage | null) {
+  constructor(parts: MachinesParts, clouds: ReadonlyMap<string, OwnedCloud>, archive: Archive | string | null) {
     const { config, store, clock, log, ports, only } = parts;
     const { hosts, join } = config;
     this.#parts = parts;
@@ -117,7 +131,13 @@ class OpenMachines implements Machines {
     });
     this.jobs = this.#jobsOf();
     const { controller, jobs } = this;
-    const handler = machineEvents({ config, variables: parts.variables, controller, jobs, file: archive?.file ?? null });
+    const handler = machineEvents({
+      config,
+      variables: parts.variables,
+      controller,
+      jobs,
+      file: join === null ? null : servedFile(join),
+    });
     this.#server =
       join === null || join.listen === null
         ? null
@@ -159,7 +179,8 @@ class OpenMachines implements Machines {
   #userData(host: HostConfig, cloud: Cloud, birth: { readonly run: string; readonly token: string }): string {
     const { join, hosts } = this.#parts.config;
     if (join === null || this.#archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
-    const { url, sha256 } = this.#archive.archive;
+    if (typeof this.#archive === 'string') throw new OnejobError('E_CONFIG', this.#archive);
+    const { url, sha256 } = this.#archive;
     return cloudInit({
       ...birth,
       url: join.url,
@@ -202,21 +223,23 @@ class OpenMachines implements Machines {
     );
     return [
       ...(problem == null ? [] : [`Machines cannot join: ${problem.why}. ${problem.hint}`]),
-      ...(this.#archive?.problem == null ? [] : [this.#archive.problem]),
+      ...(typeof this.#archive === 'string' ? [this.#archive] : []),
       ...lost,
       ...[...this.clouds.keys()].flatMap((name) => [...unlisted(this.controller, name), ...this.controller.refused(name)]),
     ];
   }
 
   async start(): Promise<void> {
-    const { clock, log } = this.#parts;
+    const { clock, log, config } = this.#parts;
+    const { join } = config;
     this.jobs?.start();
     await this.#server?.open();
     this.#post?.start();
     this.controller.start();
     const look = async (): Promise<void> => {
       this.#server?.refresh();
-      await this.#archive?.refresh();
+      if (join !== null && this.#archive !== null && (await isOutdated(this.#archive, join)))
+        this.#archive = await readArchive(join);
     };
     this.#callOff = every(clock, lookEvery, look, (error) => log.error('failed to look at what machines need', { error }));
     this.clearing.start();

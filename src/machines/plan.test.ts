@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Offer, Thing } from '../ports/cloud.ts';
 import type { HostConfig } from '../schema/host-config.ts';
 import type { Machine } from '../store/machine.ts';
-import { createOffers } from './offers.ts';
+import { Offers } from './offers.ts';
 import {
   afterList,
   type CloudView,
@@ -110,7 +110,7 @@ const view = ({ here = cloud(), ...more }: Partial<View> & { readonly here?: Clo
   reports: new Map(),
   waiting: new Map(),
   wanted: new Map(),
-  offers: createOffers(),
+  offers: new Offers(),
   only: null,
   deaf: null,
   failing: new Map(),

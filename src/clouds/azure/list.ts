@@ -33,7 +33,7 @@ type Machine = z.output<typeof machineShape>;
 const isOf = (owner: string, tags: Tags | null | undefined): boolean => tags?.[tagKeys.owner] === owner;
 
 /** What tags say. Anyone can copy tags to a thing of their own, so only what is named as onejob names it has a run, and can be removed. */
-function about(tags: Tags | null | undefined, isNamed: (run: string) => boolean): ReturnType<typeof told> {
+function about(tags: Tags | null | undefined, isNamed: (run: string) => boolean): Pick<Thing, 'run' | 'host' | 'born' | 'expires'> {
   const found = told(tags ?? {});
   return { ...found, run: found.run !== null && isNamed(found.run) ? found.run : null };
 }

@@ -28,10 +28,19 @@ const patience = 30_000;
 /** Bytes of an answer. */
 const most = 16 * 1024 * 1024;
 
-export type JoinClient = ReturnType<typeof createJoinClient>;
-
 /** All methods throw OnejobError: E_CLOUD_UNREACHABLE, E_CLOUD_ANSWER, or E_CLOUD_DENIED if the controller does not know this machine. */
-export function createJoinClient({ url, run, clock, fetch }: JoinClientParts) {
+export interface JoinClient {
+  /** `secret`: the token before the join, the credential after it. Of a long text only the end is sent. */
+  stage(stage: StageName, text: string, secret: string, signal: AbortSignal): Promise<void>;
+  join(said: Omit<JoinCall, 'run'>, signal: AbortSignal): Promise<JoinAnswer>;
+  beat(
+    said: Omit<BeatCall, 'run' | 'slots'> & Partial<Pick<BeatCall, 'slots'>>,
+    credential: string,
+    signal: AbortSignal,
+  ): Promise<Order>;
+}
+
+export function createJoinClient({ url, run, clock, fetch }: JoinClientParts): JoinClient {
   const base = url.replace(/\/+$/, '');
 
   async function call(what: string, body: object, secret: string | null, signal: AbortSignal): Promise<string> {
@@ -69,19 +78,10 @@ export function createJoinClient({ url, run, clock, fetch }: JoinClientParts) {
   }
 
   return {
-    /** `secret`: the token before the join, the credential after it. Of a long text only the end is sent. */
-    async stage(stage: StageName, text: string, secret: string, signal: AbortSignal): Promise<void> {
+    async stage(stage, text, secret, signal) {
       await call('stage', { stage, text: text.slice(-stageText) }, secret, signal);
     },
-    async join(said: Omit<JoinCall, 'run'>, signal: AbortSignal): Promise<JoinAnswer> {
-      return understand(joinAnswer, 'join', await call('join', said, null, signal));
-    },
-    async beat(
-      said: Omit<BeatCall, 'run' | 'slots'> & Partial<Pick<BeatCall, 'slots'>>,
-      credential: string,
-      signal: AbortSignal,
-    ): Promise<Order> {
-      return understand(beatAnswer, 'beat', await call('beat', said, credential, signal)).do;
-    },
+    join: async (said, signal) => understand(joinAnswer, 'join', await call('join', said, null, signal)),
+    beat: async (said, credential, signal) => understand(beatAnswer, 'beat', await call('beat', said, credential, signal)).do,
   };
 }

@@ -38,7 +38,7 @@ const between = 5_000;
 
 export function createTunnel({ machine, credential, socket, upgrade, clock, log }: TunnelParts): Tunnel {
   const url = new URL(`${machine.url.replace(/\/+$/, '')}/cloud/tunnel?run=${machine.run}`);
-  let open: ReturnType<typeof serveTunnel> | null = null;
+  let open: { readonly streams: number } | null = null;
   let busyAt: number | null = null;
   /** Whether the connection broke while the controller asked something: it will ask again. */
   let isOwed = false;
@@ -71,9 +71,10 @@ export function createTunnel({ machine, credential, socket, upgrade, clock, log 
       callOff = clock.after(silence, close);
     });
     try {
-      open = serveTunnel(pipe, async () => socket);
+      const tunnel = serveTunnel(pipe, async () => socket);
+      open = tunnel;
       if (signal.aborted) close();
-      await open.ended;
+      await tunnel.ended;
     } finally {
       for (const event of ['end', 'close', 'error'] as const) pipe.off(event, broken);
       callOff();
