@@ -12,7 +12,7 @@ import { type Intent, isOpen, type PoolView, plan, sameDevices } from '../../cor
 import { dueAt, pursueAll } from '../../core/pursue.ts';
 import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { SlotOffer } from '../../ports/ci-service.ts';
-import type { ImageEvidence } from '../../verdict/image-evidence.ts';
+import type { ImageEvidence } from '../../verdict/evidence.ts';
 import { type Committer, createCommitter, type SlotStore } from './commit.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
