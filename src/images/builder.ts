@@ -11,8 +11,8 @@ import type { DockerEnvironment } from '../config/environment.ts';
 import type { AgentPackage } from '../ports/ci-service.ts';
 import type { Recipe } from '../ports/runtime.ts';
 import { resolveEndpoint } from '../runtimes/engine/endpoint.ts';
-import { connectEngine } from '../runtimes/engine/engine.ts';
-import { createImages } from '../runtimes/engine/image.ts';
+import { Engine } from '../runtimes/engine/engine.ts';
+import { Images } from '../runtimes/engine/image.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import type { BuiltImages } from './built.ts';
@@ -60,8 +60,8 @@ export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not call the Engine. */
 export async function createImageBuilder({ environment, owner, packages, built, warn }: BuilderParts) {
   const endpoint = await resolveEndpoint(environment);
-  const [engine, images] = [connectImageEngine(endpoint), connectEngine(endpoint)];
-  const pulls = createImages(images, environment.config, systemClock.now);
+  const [engine, images] = [connectImageEngine(endpoint), new Engine(endpoint)];
+  const pulls = new Images(images, environment.config, systemClock.now);
   const shared = createShared<string>();
   const templates = readTemplates();
   const own = `${imageLabels.owner}=${owner}`;
