@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { start } from '../src/ports/runtime.ts';
 import { logFolder } from '../src/runtimes/docker/log-files.ts';
 import { followLogs } from '../src/runtimes/docker/logs.ts';
-import { connectEngine } from '../src/runtimes/engine/engine.ts';
+import { Engine } from '../src/runtimes/engine/engine.ts';
 import { inTurn, type Ratio } from './stats.ts';
 
 export interface LogFigures {
@@ -29,7 +29,7 @@ export async function logFigures({
   const docker = (...args: string[]): string => execFileSync('docker', args, { encoding: 'utf8' }).trim();
   const options = ['--log-driver', 'local', '--log-opt', 'max-size=1g', '--log-opt', 'compress=false'];
   const id = docker('run', '-d', ...options, image, 'sh', '-c', `seq 1 ${lines}`);
-  const engine = connectEngine({ kind: 'unix', path: '/var/run/docker.sock', from: 'bench' });
+  const engine = new Engine({ kind: 'unix', path: '/var/run/docker.sock', from: 'bench' });
   try {
     docker('wait', id);
     const { DockerRootDir } = await engine.info();

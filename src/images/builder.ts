@@ -11,8 +11,8 @@ import type { DockerEnvironment } from '../config/environment.ts';
 import type { AgentPackage } from '../ports/ci-service.ts';
 import type { Recipe } from '../ports/runtime.ts';
 import { type Endpoint, resolveEndpoint } from '../runtimes/engine/endpoint.ts';
-import { connectEngine, type Engine } from '../runtimes/engine/engine.ts';
-import { createImages, type Images } from '../runtimes/engine/image.ts';
+import { Engine } from '../runtimes/engine/engine.ts';
+import { Images } from '../runtimes/engine/image.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import type { BuiltImages } from './built.ts';
@@ -86,8 +86,8 @@ export class ImageBuilder {
   constructor(parts: BuilderParts, endpoint: Endpoint) {
     this.#parts = parts;
     this.#engine = connectImageEngine(endpoint);
-    this.#images = connectEngine(endpoint);
-    this.#pulls = createImages(this.#images, parts.environment.config, systemClock.now);
+    this.#images = new Engine(endpoint);
+    this.#pulls = new Images(this.#images, parts.environment.config, systemClock.now);
     this.#own = `${imageLabels.owner}=${parts.owner}`;
   }
 

@@ -7,6 +7,7 @@ import type { AgentId } from '../core/slot.ts';
 import type { LogChunk, Runtime } from '../ports/runtime.ts';
 import { type GateState, MarkerFilter } from '../runtimes/gate.ts';
 import type { LogFile, LogFolder, ReadOptions } from './log-file.ts';
+import { linesIn } from './select.ts';
 
 /** ms until a failed write of a log is tried again. */
 const writeRetry = 1_000;
@@ -173,12 +174,6 @@ const lostLimit = 16 << 20;
 const addedToLine = 25;
 const nothing = new Uint8Array(0);
 const order: Readonly<Record<GateState, number>> = { silent: 0, ready: 1, released: 2 };
-
-function linesIn(bytes: Uint8Array): number {
-  let lines = 0;
-  for (let at = bytes.indexOf(10); at !== -1; at = bytes.indexOf(10, at + 1)) lines += 1;
-  return lines;
-}
 
 type LogFollowerEvents = Pick<LogFollowersOptions, 'state' | 'failed'> & { readonly pause: (signal: AbortSignal) => Promise<void> };
 

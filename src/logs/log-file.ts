@@ -308,20 +308,29 @@ export function deleteLog(path: string): void {
   });
 }
 
-export type LogFolder = ReturnType<typeof createLogFolder>;
+/** The logs of all agents, in one folder. */
+export interface LogFolder {
+  path(agent: AgentId): string;
+  /** Every path that a file of the log may have. */
+  files(agent: AgentId): string[];
+  /** Opens or makes an agent's log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
+  open(agent: AgentId): LogFile;
+  delete(agent: AgentId): void;
+  /** As `firstOutputAt` in `read.ts`. */
+  firstOutputAt(agent: AgentId): number | null;
+  /** A log that nobody writes to; empty if there is none. */
+  read(agent: AgentId): AsyncGenerator<LogPiece, void>;
+}
 
-/** The logs of all agents, in one folder. `options` apply to every log that is opened. */
-export function createLogFolder(folder: string, options: LogFileOptions = {}) {
+/** `options` apply to every log that is opened. */
+export function createLogFolder(folder: string, options: LogFileOptions = {}): LogFolder {
   const path = (agent: AgentId): string => join(folder, `${agent}.log`);
   return {
     path,
-    files: (agent: AgentId): string[] => filesOf(path(agent)),
-    /** Opens or makes an agent's log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
-    open: (agent: AgentId): LogFile => new LogFile(path(agent), options),
-    delete: (agent: AgentId): void => deleteLog(path(agent)),
-    /** As `firstOutputAt` in `read.ts`. */
-    firstOutputAt: (agent: AgentId): number | null => firstOutputAt(path(agent)),
-    /** A log that nobody writes to; empty if there is none. */
-    read: (agent: AgentId) => readLog(path(agent)),
+    files: (agent) => filesOf(path(agent)),
+    open: (agent) => new LogFile(path(agent), options),
+    delete: (agent) => deleteLog(path(agent)),
+    firstOutputAt: (agent) => firstOutputAt(path(agent)),
+    read: (agent) => readLog(path(agent)),
   };
 }

@@ -18,13 +18,17 @@ export interface Part {
   readonly start: LogPosition;
 }
 
-export type Shares = ReturnType<typeof sharesOf>;
+/** Bytes of output in the first file, and in each further one. */
+export interface Shares {
+  readonly first: number;
+  readonly part: number;
+}
 
 /**
  * How a limit is divided. Output below it is kept whole; of more, the beginning and at least a quarter, or 16 MiB, of the end. A
  * part is not much smaller than what is taken over from it, which would otherwise be rewritten for every few bytes.
  */
-export function sharesOf(limit: number, endKept: number) {
+export function sharesOf(limit: number, endKept: number): Shares {
   const part = Math.min(largestPart, Math.ceil(Math.max(limit, endKept) / 4));
   return { first: Math.max(0, limit - 2 * part), part };
 }
@@ -156,16 +160,16 @@ class Tail {
   /** Heads and bodies, alternating. */
   records(): Buffer[] {
     const left = { stdout: this.lengthOf('stdout'), stderr: this.lengthOf('stderr') };
-    const found: Buffer[] = [];
+    const pieces: Buffer[] = [];
     for (const { stream, length: had } of this.#runs.reverse()) {
       const length = Math.min(had, left[stream]);
       if (length === 0) continue;
       left[stream] -= length;
       const from = this.#filled[stream] - this.lengthOf(stream) + left[stream];
       const head = encodeHead({ type: stream, time: 0n, atTime: 0, dropped: 0, length });
-      found.push(this.#bytes[stream].subarray(from, from + length), head);
+      pieces.push(this.#bytes[stream].subarray(from, from + length), head);
     }
-    return found.reverse();
+    return pieces.reverse();
   }
 
   #count(stream: Stream, length: number): void {
@@ -210,7 +214,7 @@ export function eachRecord(file: number, visit: (head: RecordHead, bytes: Buffer
 }
 
 /** Reads a file if it exists; null if not. */
-function reading<T>(path: string, read: (file: number) => T): T | null {
+export function reading<T>(path: string, read: (file: number) => T): T | null {
   // Usually there are no further parts, and an error costs more than a look.
   if (statSync(path, { throwIfNoEntry: false }) === undefined) return null;
   let file: number;

@@ -36,7 +36,12 @@ const begunAnywhere = new RegExp(
   `(?:${stringBegin}${inString}{0,1024}\\u001b?|${csiBegin}[0-?]{0,64}[ -/]{0,8}|\\u001b[ -/]{0,8})$`,
 );
 
-export type Plain = ReturnType<typeof inPieces>;
+/** Cleans one stream. */
+export interface Plain {
+  take(bytes: Uint8Array): Buffer;
+  /** What was held back for a next piece, at the end. */
+  rest(): Buffer;
+}
 
 /**
  * Foreign output for one's own terminal: text and colours (SGR), and nothing that could make a terminal answer, change the
@@ -45,7 +50,7 @@ export type Plain = ReturnType<typeof inPieces>;
 export function createColorsOnly(): Plain {
   const decoder = new TextDecoder();
   const clean = (text: string): Buffer =>
-    Buffer.from(text.replace(foreign, (found) => (color.test(found) ? found : '')).replace(controls, ''));
+    Buffer.from(text.replace(foreign, (sequence) => (color.test(sequence) ? sequence : '')).replace(controls, ''));
   const cutAt = (text: string): number => begunAnywhere.exec(text)?.index ?? text.length;
   return inPieces((bytes) => decoder.decode(bytes, { stream: bytes !== undefined }), cutAt, clean, clean);
 }
@@ -64,19 +69,18 @@ function inPieces(
   cutAt: (text: string) => number,
   clean: (text: string) => Buffer,
   cleanEnd: (text: string) => Buffer,
-) {
-  let held = '';
+): Plain {
+  let pending = '';
   return {
-    take(bytes: Uint8Array): Buffer {
-      const text = held + decode(bytes);
+    take(bytes) {
+      const text = pending + decode(bytes);
       const cut = cutAt(text);
-      held = text.slice(cut);
+      pending = text.slice(cut);
       return clean(text.slice(0, cut));
     },
-    /** What was held back for a next piece, at the end. */
-    rest(): Buffer {
-      const text = held + decode();
-      held = '';
+    rest() {
+      const text = pending + decode();
+      pending = '';
       return cleanEnd(text);
     },
   };
@@ -90,7 +94,7 @@ function beforeReturns(text: string): number {
 }
 
 /** What remains of a sequence, or of returns and the next character. */
-function withoutReturns(found: string): string {
-  if (!found.startsWith('\r')) return '';
-  return found.endsWith('\n') ? '\n' : found;
+function withoutReturns(sequence: string): string {
+  if (!sequence.startsWith('\r')) return '';
+  return sequence.endsWith('\n') ? '\n' : sequence;
 }

@@ -4,14 +4,14 @@
  * A reader counts what it has passed on. So it passes on repeated output once, and reports how much is missing before records
  * that are further on: the files of a log may be read in order at any speed while older ones are deleted.
  */
-import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
+import { readFileSync, readSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
-import { attempt, codeOf } from '../base/errors.ts';
+import { codeOf } from '../base/errors.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus } from '../contract/gap.ts';
 import type { LogPiece } from '../contract/manager.ts';
 import { start } from '../ports/runtime.ts';
 import { openExisting } from '../system/files.ts';
-import { partsOf } from './parts.ts';
+import { partsOf, reading } from './parts.ts';
 import { decodeHead, headSize, positionAfter, type RecordHead } from './record.ts';
 
 const readSize = 256 * 1024;
@@ -145,19 +145,14 @@ const headOfLog = 16 * 1024;
 
 /** When a log's first output was printed, by the clock of its runtime, ms since the epoch; null before the first output. */
 export function firstOutputAt(path: string): number | null {
-  const fd = attempt(() => openSync(path, 'r'));
-  if (fd === null) return null;
-  try {
+  return reading(path, (file) => {
     const bytes = Buffer.alloc(headOfLog);
-    const length = readSync(fd, bytes, 0, headOfLog, 0);
-    const read = bytes.subarray(0, length);
+    const read = bytes.subarray(0, readSync(file, bytes, 0, headOfLog, 0));
     for (let at = 0; ; ) {
       const head = decodeHead(read, at);
       if (head === null) return null;
       if ((head.type === 'stdout' || head.type === 'stderr') && head.length > 0) return Number(head.time / 1_000_000n);
       at += headSize + head.length;
     }
-  } finally {
-    closeSync(fd);
-  }
+  });
 }

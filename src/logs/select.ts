@@ -68,14 +68,14 @@ async function beginOfLast(pieces: AsyncIterable<LogPiece>, lines: number): Prom
   for await (const piece of pieces) {
     const { stream, bytes } = piece;
     if (bytes.length === 0) continue;
-    const one = { size: gapSize(piece), isNote: stream === 'note', ends: count(bytes), weight: bytes.length + pieceOverhead };
-    last.push(one);
-    ends += one.ends;
-    weight += one.weight;
+    const weighed = { size: gapSize(piece), isNote: stream === 'note', ends: linesIn(bytes), weight: bytes.length + pieceOverhead };
+    last.push(weighed);
+    ends += weighed.ends;
+    weight += weighed.weight;
     isOpen = bytes.at(-1) !== newline;
     const most = lines + (isOpen ? 0 : 1);
     for (let first = last[begin]; first !== undefined; first = last[begin]) {
-      if (ends - first.ends < most && (weight <= tailSize || first === one)) break;
+      if (ends - first.ends < most && (weight <= tailSize || first === weighed)) break;
       drop(first);
     }
     if (begin * 2 > last.length) [last, begin] = [last.slice(begin), 0];
@@ -90,10 +90,10 @@ async function beginOfLast(pieces: AsyncIterable<LogPiece>, lines: number): Prom
 
 const newline = 10;
 
-function count(bytes: Uint8Array): number {
-  let found = 0;
-  for (let at = bytes.indexOf(newline); at !== -1; at = bytes.indexOf(newline, at + 1)) found += 1;
-  return found;
+export function linesIn(bytes: Uint8Array): number {
+  let lines = 0;
+  for (let at = bytes.indexOf(newline); at !== -1; at = bytes.indexOf(newline, at + 1)) lines += 1;
+  return lines;
 }
 
 /** What follows so many line ends, and how many there were. */
@@ -142,10 +142,10 @@ export async function outputTail(pieces: AsyncIterable<LogPiece>): Promise<strin
   for await (const { stream, bytes } of pieces) {
     if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * wordLength);
   }
-  const said = stripVTControlCharacters(end.toString('utf8'))
+  const lines = stripVTControlCharacters(end.toString('utf8'))
     .replaceAll(/[^\P{Cc}\n]/gu, '')
     .split('\n')
     .map((line) => line.trim())
     .filter((line) => line !== '');
-  return said.slice(-wordLines).join('\n').slice(-wordLength);
+  return lines.slice(-wordLines).join('\n').slice(-wordLength);
 }

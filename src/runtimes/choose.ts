@@ -14,7 +14,19 @@ import { isEmpty, type Slot } from '../core/slot.ts';
 import type { Runtime } from '../ports/runtime.ts';
 import type { DockerRuntime } from './docker/docker.ts';
 
-export type Runtimes = Awaited<ReturnType<typeof chooseRuntimes>>;
+export interface Runtimes {
+  /** Grows when `chooseAgain` chooses a new one. */
+  readonly all: readonly Runtime[];
+  /** For pools that name none. */
+  readonly best: Runtime;
+  /** Why `best` was chosen; null if every pool names its runtime. */
+  readonly reason: string | null;
+  findings(): readonly Finding[];
+  /** @throws OnejobError E_RUNTIME_UNKNOWN */
+  get(name: string): Runtime;
+  /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
+  chooseAgain(): Promise<boolean>;
+}
 
 export interface ChooseOptions {
   readonly config: Config;
@@ -30,7 +42,7 @@ export interface ChooseOptions {
 /** ms that the choice may take to probe an Engine. */
 const patience = 5_000;
 
-export async function chooseRuntimes(options: ChooseOptions) {
+export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> {
   const { config, clock, env, stored, held = [] } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
   const inUse = stored.filter((slot) => !isEmpty(slot));
@@ -75,26 +87,22 @@ export async function chooseRuntimes(options: ChooseOptions) {
   let choice = open.length === 0 ? null : await chooseBest(inOpen);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
-    /** Grows when `chooseAgain` chooses a new one. */
-    get all(): readonly Runtime[] {
+    get all() {
       return [...made.values()];
     },
-    /** For pools that name none. */
-    get best(): Runtime {
+    get best() {
       return choice?.runtime ?? best;
     },
-    /** Why `best` was chosen; null if every pool names its runtime. */
-    get reason(): string | null {
+    get reason() {
       return choice?.reason ?? null;
     },
-    findings: (): readonly Finding[] => (choice === null ? [] : [choiceFinding(choice, open)]),
-    get(name: string): Runtime {
+    findings: () => (choice === null ? [] : [choiceFinding(choice, open)]),
+    get(name) {
       const runtime = made.get(name);
       if (runtime === undefined) throw unknown(name);
       return runtime;
     },
-    /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
-    async chooseAgain(): Promise<boolean> {
+    async chooseAgain() {
       if (choice === null || choice.noDocker === null) return false;
       choice = await chooseBest([]);
       return choice.noDocker === null;

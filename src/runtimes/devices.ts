@@ -68,8 +68,8 @@ const migMinorsFile = '/proc/driver/nvidia-caps/mig-minors';
 
 /** Parses `migMinorsFile`, with lines such as `gpu0/gi3/ci0/access 31` (NVIDIA's MIG guide, "Device nodes and capabilities"). */
 export function parseMigMinors(text: string): MigMinors {
-  const found = [...text.matchAll(/^(gpu\d+\/gi\d+(?:\/ci\d+)?)\/access (\d+)$/gm)];
-  return new Map(found.map(([, name = '', minor]) => [name, Number(minor)]));
+  const entries = [...text.matchAll(/^(gpu\d+\/gi\d+(?:\/ci\d+)?)\/access (\d+)$/gm)];
+  return new Map(entries.map(([, name = '', minor]) => [name, Number(minor)]));
 }
 
 /** null if the driver has no nodes for MIG instances: there are none, or it is old and has only files in /proc. */

@@ -57,9 +57,9 @@ export function frame(agent: AgentId, script: string): Uint8Array {
   const bytes = Buffer.from(script, 'utf8').toString('latin1');
   if (bytes.includes('\0')) throw new RangeError('a script cannot contain a NUL byte');
   const special = new RegExp(`${agent}|[^ -\\[\\]-~]`, 'g');
-  const escaped = bytes.replace(special, (found) => {
-    const octal = `\\0${found.charCodeAt(0).toString(8).padStart(3, '0')}`;
-    return found === '\n' ? '\\n' : octal + found.slice(1);
+  const escaped = bytes.replace(special, (character) => {
+    const octal = `\\0${character.charCodeAt(0).toString(8).padStart(3, '0')}`;
+    return character === '\n' ? '\\n' : octal + character.slice(1);
   });
   return Buffer.from(`\n${agent} ${escaped.length} ${escaped} ${agent}\n`, 'latin1');
 }

@@ -1,6 +1,7 @@
-/** What the proofs after an agent say about whose fault the end of its job was. Pure. */
+/** What the proofs after an agent say about whose fault the end of its job was, and what that end says about its image. Pure. */
 import { z } from 'zod';
-import type { DeviceEvidence } from '../contract/verdict.ts';
+import { type DeviceEvidence, type Ending, judgeEnding, type Verdict } from '../contract/verdict.ts';
+import type { Exit } from '../core/slot.ts';
 import { gradeXid } from '../gpu/proof-checks.ts';
 import type { Proof } from '../store/devices.ts';
 
@@ -26,18 +27,18 @@ export function deviceEvidence(proofs: readonly Pick<Proof, 'device' | 'evidence
   const faults = new Set<string>();
   const doubts = new Set<string>();
   const errors = new Set<string>();
-  for (const { device, evidence: found } of proofs) {
-    const read = evidence.safeParse(found);
+  for (const { device, evidence: written } of proofs) {
+    const read = evidence.safeParse(written);
     if (!read.success) continue;
     const { checks, kernel, message, shared } = read.data;
-    let told = 0;
+    let graded = 0;
     for (const line of kernel) {
       const xid = /\bXid \([^)]*\): (\d+)/.exec(line)?.[1];
       if (xid === undefined) continue;
       const { grade, meaning } = gradeXid(Number(xid));
       const text = `Xid ${xid}, ${meaning}, on ${device}`;
       const isFault = grade === 'reset' || grade === 'restart' || grade === 'hardware';
-      if (isFault || grade === 'unknown') told += 1;
+      if (isFault || grade === 'unknown') graded += 1;
       if (isFault || (Number(xid) === endsJob && !shared)) faults.add(text);
       // Of several programs on a device, it ended one.
       else if (grade === 'unknown' || Number(xid) === endsJob) doubts.add(text);
@@ -45,9 +46,52 @@ export function deviceEvidence(proofs: readonly Pick<Proof, 'device' | 'evidence
     }
     const failed = checks.filter(({ check, result }) => result === 'failed' && hardwareChecks.has(check));
     // The lines above have said it already, unless its fault is without a number, such as a card that fell off the bus.
-    const isTold = told > 0 && failed.every(({ check }) => check === 'kernelLog');
+    const isTold = graded > 0 && failed.every(({ check }) => check === 'kernelLog');
     if (failed.length > 0 && !isTold)
       faults.add(message?.replace(/\.$/, '') ?? `${failed.map(({ check }) => check).join(', ')} of ${device}`);
   }
   return { faults: [...faults], doubts: [...doubts], errors: [...errors] };
+}
+
+/** `works`: whether the image ran a job to an end of its own. `why`: a sentence without its full stop. */
+export interface ImageEvidence {
+  readonly works: boolean;
+  readonly why: string;
+}
+
+/** A shell exits with these when it could not run a command: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02 */
+const notRun: ReadonlySet<number> = new Set([126, 127]);
+
+/**
+ * A job that ended with an exit code of its own, whatever it is, was run by its image. One that was lost, or could not be started,
+ * speaks against the image. One that was cancelled, killed, ran into a limit or could not run a command says nothing: null.
+ */
+export function imageEvidence({ result, exit }: Ending, { kind, why }: Pick<Verdict, 'kind' | 'why'>): ImageEvidence | null {
+  const end = result?.kind === 'reported' ? (exit ?? result) : result;
+  switch (kind) {
+    case 'passed':
+      return { works: true, why };
+    case 'code':
+      return end?.kind === 'reported' || (end?.kind === 'code' && !notRun.has(end.code)) ? { works: true, why } : null;
+    case 'infrastructure':
+      // Not a card that failed under it.
+      return end?.kind === 'lost' || end?.kind === 'unstartable' ? { works: false, why } : null;
+    case 'unknown':
+      return result?.kind === 'reported' && result.outcome === 'lost' ? { works: false, why } : null;
+    case 'cancelled':
+      return null;
+  }
+}
+
+/**
+ * The same for an agent with a job of which nobody has said how it ended. A sandbox that was lost, or that somebody killed although
+ * nobody asked for that (onejob writes down no exit for those that it stops itself), has taken its job with it.
+ */
+export function agentEvidence(exit: Exit | null): ImageEvidence | null {
+  if (exit === null || exit.kind === 'oom') return null;
+  const ending = { result: exit, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
+  const { kind } = judgeEnding(ending, { faults: [], doubts: [], errors: [] });
+  if (exit.kind === 'lost') return { works: false, why: `its agent was lost: ${exit.reason}` };
+  const how = exit.kind === 'signal' ? exit.signal : `exit code ${exit.code}`;
+  return kind === 'unknown' ? { works: false, why: `its agent was killed (${how})` } : null;
 }

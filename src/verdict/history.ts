@@ -6,7 +6,7 @@ import type { JobPage } from '../contract/manager.ts';
 import type { HistoryView, JobView } from '../contract/schema.ts';
 import type { OutcomeSums, SumsFilter } from '../store/outcome-sums.ts';
 import type { OutcomeTable, StoredOutcome } from '../store/outcomes.ts';
-import { jobHas } from './found.ts';
+import { jobHas } from './shown.ts';
 
 /** `jobOf`: null for a job that is no longer kept. @throws OnejobError E_API_REQUEST for an invalid key */
 export function endedJobs(
@@ -15,12 +15,12 @@ export function endedJobs(
   filter: EndedFilter,
 ): JobPage {
   if (filter.text !== null) return searchedJobs(outcomes, jobOf, filter, filter.text);
-  const found = outcomes.list({ ...filter, before: placeOf(filter.before), limit: filter.limit + 1 });
-  const page = found.slice(0, filter.limit);
+  const rows = outcomes.list({ ...filter, before: placeOf(filter.before), limit: filter.limit + 1 });
+  const page = rows.slice(0, filter.limit);
   const last = page.at(-1);
   return {
     jobs: page.flatMap(({ job }) => jobOf(job) ?? []).reverse(),
-    next: found.length > page.length && last !== undefined ? keyOf(last) : null,
+    next: rows.length > page.length && last !== undefined ? keyOf(last) : null,
   };
 }
 

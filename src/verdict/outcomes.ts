@@ -5,8 +5,7 @@ import type { AgentId } from '../core/slot.ts';
 import type { ServiceJob } from '../ports/service-job.ts';
 import { type StoredJob, waitsSince } from '../store/jobs.ts';
 import type { Store } from '../store/store.ts';
-import { deviceEvidence } from './evidence.ts';
-import { agentEvidence, type ImageEvidence, imageEvidence } from './image-evidence.ts';
+import { agentEvidence, deviceEvidence, type ImageEvidence, imageEvidence } from './evidence.ts';
 
 export type OutcomeStore = Pick<Store, 'outcomes' | 'history' | 'proofs'>;
 

@@ -2,8 +2,7 @@
 import { Readable } from 'node:stream';
 import { expect, test } from 'vitest';
 import { writeInput } from '../../src/runtimes/docker/attach.ts';
-import { connectEngine } from '../../src/runtimes/engine/engine.ts';
-import { createImages } from '../../src/runtimes/engine/image.ts';
+import { Images } from '../../src/runtimes/engine/image.ts';
 import { recipe } from '../kit/docker-runtime.ts';
 import { fakeEngine } from '../kit/fake-engine.ts';
 
@@ -20,24 +19,20 @@ test('one call that gets no answer is said to be silent, and the Engine counts a
   await using fake = fakeEngine('one', (path, _, answer) => {
     if (path === '/_ping') answer.end('OK');
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, answering);
+  const engine = await fake.connect(answering);
   await expect(engine.create('x', {})).rejects.toMatchObject({
     code: 'E_ENGINE_SILENT',
     retry: true,
     message: expect.stringContaining('create container x'),
   });
-  engine.close();
 });
 
 test('an Engine that does not even answer a ping is unreachable', async () => {
   await using fake = fakeEngine('all', () => {});
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
+  const engine = await fake.connect(limits);
   await expect(engine.containers([])).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
   await fake.stop();
   await expect(engine.containers([])).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
-  engine.close();
 });
 
 test.each(['before its first word', 'half-way'])('a pull that stands still %s is given up, to be tried again', async (when) => {
@@ -46,13 +41,11 @@ test.each(['before its first word', 'half-way'])('a pull that stands still %s is
     else if (path !== '/images/create') answer.writeHead(404).end('{"message":"none"}');
     else if (when === 'half-way') answer.write('{"status":"Downloading","id":"a","progressDetail":{"current":1,"total":9}}\n');
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, answering);
-  const images = createImages(engine, '/nowhere', () => 0);
+  const engine = await fake.connect(answering);
+  const images = new Images(engine, '/nowhere', () => 0);
   const error = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never()).catch((e: unknown) => e);
   expect(error).toMatchObject({ retry: true, message: expect.stringContaining('pull') });
   expect(['E_PULL_FAILED', 'E_REGISTRY_UNREACHABLE']).toContain((error as { code: string }).code);
-  engine.close();
 });
 
 test('a pull that goes on slowly is left alone', async () => {
@@ -69,12 +62,10 @@ test('a pull that goes on slowly is left alone', async () => {
       }, step);
     }
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, slowly);
-  const images = createImages(engine, '/nowhere', () => 0);
+  const engine = await fake.connect(slowly);
+  const images = new Images(engine, '/nowhere', () => 0);
   const image = await images.get({ ...recipe, image: 'lab/job:1', pull: 'missing' }, () => {}, never());
   expect(image.id).toBe('sha256:1');
-  engine.close();
 });
 
 test('files that the Engine stops taking are given up; a sender that is slow is not', async () => {
@@ -83,8 +74,7 @@ test('files that the Engine stops taking are given up; a sender that is slow is 
     if (path === '/_ping') answer.end('OK');
     else if (takes) request.resume().on('end', () => answer.end());
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, slowly);
+  const engine = await fake.connect(slowly);
   const endless = Readable.from(
     (function* () {
       for (;;) yield Buffer.alloc(64 * 1024);
@@ -105,7 +95,6 @@ test('files that the Engine stops taking are given up; a sender that is slow is 
     })(),
   );
   await engine.putArchive('id', '/workspace', slow, never());
-  engine.close();
 });
 
 test('a release that the Engine neither takes nor refuses is given up, to be tried again', async () => {
@@ -114,11 +103,9 @@ test('a release that the Engine neither takes nor refuses is given up, to be tri
     if (path === '/_ping') answer.end('OK');
     else if (path.endsWith('/json')) answer.end(JSON.stringify({ Id: 'id', Name: '/x', Image: 'i', State: running, Config: {} }));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, answering);
+  const engine = await fake.connect(answering);
   await expect(writeInput(engine, 'id', Buffer.from('frame'), never())).rejects.toMatchObject({
     code: 'E_ENGINE_SILENT',
     retry: true,
   });
-  engine.close();
 });

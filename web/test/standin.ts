@@ -9,7 +9,7 @@ import type { AddressInfo } from 'node:net';
 import { extname, join } from 'node:path';
 import { nonceHeader, parseAuthorization, proofHeader, proofText } from '../../src/api/signed.ts';
 import { frame } from '../../src/contract/frames.ts';
-import { jobHas } from '../../src/verdict/found.ts';
+import { jobHas } from '../../src/verdict/shown.ts';
 import { browserKey } from '../../test/support/browser-login.ts';
 import type { Device, Job } from '../src/views.ts';
 import type { HostState } from './world.ts';

@@ -3,7 +3,7 @@
  * gives to its own images, and ids, name whatever is on this host, such as the files of somebody else's held job.
  */
 
-import { isOwnName, plainName } from '../../runtimes/engine/own-names.ts';
+import { isOwnName, plainName } from '../../base/image-reference.ts';
 
 /** Why a job may not run in that image, as a clause, or null. */
 export function jobImageProblem(reference: string): string | null {

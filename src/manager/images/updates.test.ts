@@ -8,7 +8,7 @@ import { provesAfter } from '../../core/rollout.ts';
 import { type Change, emptySlot, type Reserved, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Recipe, Runtime } from '../../ports/runtime.ts';
-import type { ImageEvidence } from '../../verdict/image-evidence.ts';
+import type { ImageEvidence } from '../../verdict/evidence.ts';
 import { recipeOf } from '../actions/actions.ts';
 import { poolFindings } from '../findings.ts';
 import type { Origin } from '../loop/image-rollout.ts';

@@ -5,7 +5,7 @@ import { OnejobError } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
 import { silence, upgrade } from '../engine/call.ts';
 import type { Engine } from '../engine/engine.ts';
-import { Refusal, translate } from '../engine/failures.ts';
+import { statusOf, translate } from '../engine/failures.ts';
 
 /** ms until a slow hand-over looks wrong; it usually takes 3 ms. */
 const expected = 50;
@@ -57,13 +57,12 @@ export async function writeInput(
     using limit = deadline(clock, limits.late, either);
     const doing = `release the agent in container ${id.slice(0, 12)}`;
     try {
-      const socket = connection ?? (await upgrade(endpoint, attachPath(id), limit.signal));
-      if (!('status' in socket)) return await send(socket, limit.signal);
-      if (socket.status === 404 || socket.status === 409) throw gateEnded(`accepts no input (${socket.status})`);
-      throw new Refusal(socket.status, socket.body);
+      await send(connection ?? (await upgrade(endpoint, attachPath(id), limit.signal)), limit.signal);
     } catch (error) {
       either.throwIfAborted();
-      if (limit.passed) throw await silence(doing, endpoint, limits.late, limits.ping, either, clock);
+      if (limit.passed) throw await silence(engine, doing, limits.late, either);
+      const status = statusOf(error);
+      if (status === 404 || status === 409) throw gateEnded(`accepts no input (${status})`);
       throw translate(error, doing, endpoint);
     }
   };
@@ -86,57 +85,66 @@ export function gateEnded(what: string): OnejobError {
 }
 
 /** Connections to gates, opened ahead so that a release is one write. If one breaks, the release opens its own. */
-export function createInputs(engine: Engine) {
+export class Inputs {
+  readonly #engine: Engine;
   /** By container; without a socket while it is being opened. */
-  const inputs = new Map<string, { readonly abort: AbortController; socket: Socket | null }>();
-  let isClosed = false;
-  const remove = (id: string): Socket | null => {
-    const socket = inputs.get(id)?.socket ?? null;
-    inputs.delete(id);
-    return socket;
-  };
+  readonly #inputs = new Map<string, { readonly abort: AbortController; socket: Socket | null }>();
+  #isClosed = false;
 
-  return {
-    /** Opens a connection to this container in the background. Failures do not matter. */
-    async ahead(id: string): Promise<void> {
-      // A connection would keep the process from ending.
-      if (isClosed || inputs.has(id)) return;
-      const input = { abort: new AbortController(), socket: null as Socket | null };
-      inputs.set(id, input);
-      using limit = deadline(engine.clock, engine.limits.soon, input.abort.signal);
-      const socket = await upgrade(engine.endpoint, attachPath(id), limit.signal).catch(() => null);
-      const isWanted = inputs.get(id) === input;
-      if (socket === null || 'status' in socket) {
-        if (isWanted) inputs.delete(id);
-        return;
-      }
-      // A release came first and has opened its own.
-      if (!isWanted) {
-        socket.destroy();
-        return;
-      }
-      input.socket = socket;
-      // The connection also closes when the Engine stops or the container ends.
-      socket.once('close', () => inputs.get(id) === input && inputs.delete(id));
-      socket.once('error', () => socket.destroy());
-      socket.resume();
-    },
-    /** Returns the connection, which then belongs to the caller; null if there is none. */
-    take(id: string): Socket | null {
-      const socket = remove(id);
-      return socket === null || socket.destroyed || !socket.writable ? null : socket;
-    },
-    /** Closes the connection, because nobody will use it. */
-    drop: (id: string): void => void remove(id)?.destroy(),
-    close(): void {
-      isClosed = true;
-      for (const { abort, socket } of inputs.values()) {
-        abort.abort();
-        socket?.destroy();
-      }
-      inputs.clear();
-    },
-  };
+  constructor(engine: Engine) {
+    this.#engine = engine;
+  }
+
+  /** Opens a connection to this container in the background. Failures do not matter. */
+  async ahead(id: string): Promise<void> {
+    // A connection would keep the process from ending.
+    if (this.#isClosed || this.#inputs.has(id)) return;
+    const input = { abort: new AbortController(), socket: null as Socket | null };
+    this.#inputs.set(id, input);
+    using limit = deadline(this.#engine.clock, this.#engine.limits.soon, input.abort.signal);
+    const socket = await upgrade(this.#engine.endpoint, attachPath(id), limit.signal).catch(() => null);
+    const forget = () => this.#inputs.get(id) === input && this.#inputs.delete(id);
+    if (socket === null) {
+      forget();
+      return;
+    }
+    // A release came first and has opened its own.
+    if (this.#inputs.get(id) !== input) {
+      socket.destroy();
+      return;
+    }
+    input.socket = socket;
+    // The connection also closes when the Engine stops or the container ends.
+    socket.once('close', forget);
+    socket.once('error', () => socket.destroy());
+    socket.resume();
+  }
+
+  /** Returns the connection, which then belongs to the caller; null if there is none. */
+  take(id: string): Socket | null {
+    const socket = this.#remove(id);
+    return socket === null || socket.destroyed || !socket.writable ? null : socket;
+  }
+
+  /** Closes the connection, because nobody will use it. */
+  drop(id: string): void {
+    this.#remove(id)?.destroy();
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    for (const { abort, socket } of this.#inputs.values()) {
+      abort.abort();
+      socket?.destroy();
+    }
+    this.#inputs.clear();
+  }
+
+  #remove(id: string): Socket | null {
+    const socket = this.#inputs.get(id)?.socket ?? null;
+    this.#inputs.delete(id);
+    return socket;
+  }
 }
 
 /** Attaches to standard input only. */

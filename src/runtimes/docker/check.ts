@@ -43,9 +43,9 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
     const hint = 'Use a kernel with the pids control group, and delegate it to a rootless Engine.';
     findings.push(warning(subject, message, hint));
   }
-  for (const said of info.Warnings ?? []) {
-    if (!/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(said)) continue;
-    findings.push(warning(subject, `The Engine reports: ${said.replace(/^WARNING: /, '')}.`));
+  for (const line of info.Warnings ?? []) {
+    if (!/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(line)) continue;
+    findings.push(warning(subject, `The Engine reports: ${line.replace(/^WARNING: /, '')}.`));
   }
   if (disk !== null) {
     const { free, of } = roomOf(info.DockerRootDir, disk) ?? { free: 1 };

@@ -1,11 +1,9 @@
 /** Finding containers, with an Engine that the test controls, and whose requests are counted. */
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../engine/engine.ts';
-import { createContainers } from './containers.ts';
+import { Containers } from './containers.ts';
 
 const never = new AbortController().signal;
-const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 
 const gone: string[] = [];
 
@@ -21,16 +19,12 @@ async function over(answers: Readonly<Record<string, readonly (object | number)[
     if (typeof answer === 'number') return reply.writeHead(answer).end(answer === 204 ? undefined : '{"message":"no"}');
     return reply.end(JSON.stringify(answer));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
-  const containers = createContainers(engine, 'me', (id) => gone.push(id));
+  const engine = await fake.connect();
+  const containers = new Containers(engine, 'me', (id) => gone.push(id));
   return {
     containers,
     asked,
-    async [Symbol.asyncDispose]() {
-      engine.close();
-      await fake.stop();
-    },
+    [Symbol.asyncDispose]: fake.stop,
   };
 }
 
@@ -95,12 +89,10 @@ test('a removal that somebody else began is awaited, and reported once', async (
 
 test('a connection that breaks while the owner of files is looked up fails the lookup', async () => {
   const fake = fakeEngine('containers', (_path, _request, reply) => reply.write(Buffer.alloc(300), () => reply.destroy()));
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
-  const containers = createContainers(engine, 'me', () => {});
+  const engine = await fake.connect();
+  const containers = new Containers(engine, 'me', () => {});
   await expect(containers.filesOf('a', { id: 'c1', image: 'i', user: 'bob' }, never)).rejects.toMatchObject({
     code: 'E_ENGINE_UNREACHABLE',
   });
-  engine.close();
   await fake.stop();
 });

@@ -14,69 +14,79 @@ import { translate } from '../engine/failures.ts';
 import { labels } from './create.ts';
 import type { Owner } from './workspace.ts';
 
-export type Containers = ReturnType<typeof createContainers>;
+export class Containers {
+  readonly #engine: Engine;
+  readonly #owner: string;
+  readonly #gone: (id: string) => void;
+  readonly #known = new Map<AgentId, { readonly id: string; readonly owner: Owner | null }>();
+  /** By image and user. */
+  readonly #owners = new Map<string, Owner>();
 
-/** `owner` is the id of this installation. `gone` is called with the id of each removed container. */
-export function createContainers(engine: Engine, owner: string, gone: (id: string) => void) {
-  const known = new Map<AgentId, { readonly id: string; readonly owner: Owner | null }>();
-  const owners = new Map<string, Owner>();
+  /** `owner` is the id of this installation. `gone` is called with the id of each removed container. */
+  constructor(engine: Engine, owner: string, gone: (id: string) => void) {
+    this.#engine = engine;
+    this.#owner = owner;
+    this.#gone = gone;
+  }
 
-  const find = async (agent: AgentId, signal?: AbortSignal): Promise<string | null> => {
-    const id = known.get(agent)?.id;
-    if (id !== undefined) return id;
-    const [found] = await engine.containers([`${labels.owner}=${owner}`, `${labels.agent}=${agent}`], signal);
-    if (found === undefined) return null;
-    known.set(agent, { id: found.Id, owner: null });
-    return found.Id;
-  };
-  const sure = async (agent: AgentId, signal: AbortSignal): Promise<ContainerAnswer> => {
-    const id = await find(agent, signal);
-    const container = id === null ? null : await engine.inspect(id, signal);
+  /** Id of the container; null if it does not exist. */
+  async find(agent: AgentId, signal?: AbortSignal): Promise<string | null> {
+    const id = this.recall(agent);
+    if (id !== null) return id;
+    const [container] = await this.#engine.containers([`${labels.owner}=${this.#owner}`, `${labels.agent}=${agent}`], signal);
+    if (container === undefined) return null;
+    this.#known.set(agent, { id: container.Id, owner: null });
+    return container.Id;
+  }
+
+  /** The container as it is now. @throws OnejobError E_SANDBOX_LOST */
+  async sure(agent: AgentId, signal: AbortSignal): Promise<ContainerAnswer> {
+    const id = await this.find(agent, signal);
+    const container = id === null ? null : await this.#engine.inspect(id, signal);
     if (container !== null) return container;
-    known.delete(agent);
-    const where = endpointUrl(engine.endpoint);
+    this.#known.delete(agent);
+    const where = endpointUrl(this.#engine.endpoint);
     throw new OnejobError('E_SANDBOX_LOST', `The sandbox of agent ${agent} is not on the Engine at ${where}.`);
-  };
-  const filesOf = async (agent: AgentId, { id, image, user }: Record<'id' | 'image' | 'user', string>, signal: AbortSignal) => {
-    const key = `${image} ${user}`;
-    const files = owners.get(key) ?? (await ownerOf(engine, id, user, signal));
-    owners.set(key, files);
-    // The container may have been removed meanwhile.
-    if (known.get(agent)?.id === id) known.set(agent, { id, owner: files });
-    return files;
-  };
+  }
 
-  return {
-    /** Id of the container; null if it does not exist. */
-    find,
-    /** The container as it is now. @throws OnejobError E_SANDBOX_LOST */
-    sure,
-    /** Its id if that is known without asking. */
-    recall: (agent: AgentId): string | null => known.get(agent)?.id ?? null,
-    /** Remembers a container that was created or seen. */
-    note(agent: AgentId, id: string): void {
-      const before = known.get(agent);
-      if (before?.id !== id) known.set(agent, { id, owner: null });
-    },
-    /** The owner of files in a container of this image and user. @throws OnejobError E_USER_UNKNOWN */
-    filesOf,
-    /** The container of an agent and the owner that its files need. @throws OnejobError E_SANDBOX_LOST */
-    async home(agent: AgentId, signal: AbortSignal): Promise<{ readonly id: string; readonly owner: Owner }> {
-      const own = known.get(agent);
-      if (own !== undefined && own.owner !== null) return { id: own.id, owner: own.owner };
-      const { Id, Image, Config } = await sure(agent, signal);
-      return { id: Id, owner: await filesOf(agent, { id: Id, image: Image, user: Config.User }, signal) };
-    },
-    /** Resolves once the container is gone. */
-    async remove(agent: AgentId): Promise<void> {
-      const id = await find(agent);
-      if (id === null) return;
-      // Another client may have begun to remove it. No event reports the end of that.
-      while (!(await engine.remove(id)) && (await engine.inspect(id)) !== null) await sleep(engine.clock, 100);
-      known.delete(agent);
-      gone(id);
-    },
-  };
+  /** Its id if that is known without asking. */
+  recall(agent: AgentId): string | null {
+    return this.#known.get(agent)?.id ?? null;
+  }
+
+  /** Remembers a container that was created or seen. */
+  note(agent: AgentId, id: string): void {
+    if (this.recall(agent) !== id) this.#known.set(agent, { id, owner: null });
+  }
+
+  /** The owner of files in a container of this image and user. @throws OnejobError E_USER_UNKNOWN */
+  async filesOf(agent: AgentId, { id, image, user }: Record<'id' | 'image' | 'user', string>, signal: AbortSignal): Promise<Owner> {
+    const key = `${image} ${user}`;
+    const files = this.#owners.get(key) ?? (await ownerOf(this.#engine, id, user, signal));
+    this.#owners.set(key, files);
+    // The container may have been removed meanwhile.
+    if (this.recall(agent) === id) this.#known.set(agent, { id, owner: files });
+    return files;
+  }
+
+  /** The container of an agent and the owner that its files need. @throws OnejobError E_SANDBOX_LOST */
+  async home(agent: AgentId, signal: AbortSignal): Promise<{ readonly id: string; readonly owner: Owner }> {
+    const own = this.#known.get(agent);
+    if (own !== undefined && own.owner !== null) return { id: own.id, owner: own.owner };
+    const { Id, Image, Config } = await this.sure(agent, signal);
+    return { id: Id, owner: await this.filesOf(agent, { id: Id, image: Image, user: Config.User }, signal) };
+  }
+
+  /** Resolves once the container is gone. */
+  async remove(agent: AgentId): Promise<void> {
+    const engine = this.#engine;
+    const id = await this.find(agent);
+    if (id === null) return;
+    // Another client may have begun to remove it. No event reports the end of that.
+    while (!(await engine.remove(id)) && (await engine.inspect(id)) !== null) await sleep(engine.clock, 100);
+    this.#known.delete(agent);
+    this.#gone(id);
+  }
 }
 
 /** `user` as Docker takes it: empty, `name`, `uid`, `name:group`, `uid:gid`. */

@@ -8,9 +8,9 @@ import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { amd, leased } from '../../../test/kit/runtimes.ts';
 import { OnejobError } from '../../base/errors.ts';
 import type { LeasedDevice, Recipe } from '../../ports/runtime.ts';
-import { connectEngine } from '../engine/engine.ts';
+import { Engine } from '../engine/engine.ts';
 import { grantFindings } from './check.ts';
-import { createDevices } from './devices.ts';
+import { Devices } from './devices.ts';
 
 const never = new AbortController().signal;
 const limits = { soon: 200, late: 200, idle: 200, ping: 200 };
@@ -22,16 +22,8 @@ async function engineWith(name: string, answers: Readonly<Record<string, object>
     if (path === '/_ping') reply.end('OK');
     else if (answers[path] !== undefined) reply.end(JSON.stringify(answers[path]));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
-  return {
-    engine,
-    asked: fake.asked,
-    async [Symbol.asyncDispose]() {
-      engine.close();
-      await fake.stop();
-    },
-  };
+  const engine = await fake.connect(limits);
+  return { engine, asked: fake.asked, [Symbol.asyncDispose]: fake.stop };
 }
 const docker = { '/version': { Version: '20.10.24', ApiVersion: '1.41' }, '/info': {} };
 const podman = { '/version': { Version: '4.3.1', Components: [{ Name: 'Podman Engine' }] }, '/info': {} };
@@ -39,7 +31,7 @@ const podman = { '/version': { Version: '4.3.1', Components: [{ Name: 'Podman En
 describe('devices are granted', () => {
   test('by a request, with a bounded number of open files; without devices the Engine is not even asked', async () => {
     await using here = await engineWith('grant', docker);
-    const devices = createDevices(here.engine);
+    const devices = new Devices(here.engine);
     expect((await devices.grant(specWith(), never)).host).toEqual({});
     expect(here.asked).toEqual([]);
     const grant = await devices.grant(specWith(leased()), never);
@@ -48,8 +40,8 @@ describe('devices are granted', () => {
   });
 
   test('not by an Engine on another host', async () => {
-    const engine = connectEngine({ kind: 'tcp', host: '192.0.2.1', port: 2375, tls: null, from: 'test' }, limits);
-    const refused = createDevices(engine).grant(specWith(leased()), never);
+    const engine = new Engine({ kind: 'tcp', host: '192.0.2.1', port: 2375, tls: null, from: 'test' }, limits);
+    const refused = new Devices(engine).grant(specWith(leased()), never);
     await expect(refused).rejects.toMatchObject({
       code: 'E_DEVICES_REFUSED',
       retry: false,
@@ -60,7 +52,7 @@ describe('devices are granted', () => {
 
   test("not by a Podman that would accept the request and grant nothing, except AMD's nodes", async () => {
     await using here = await engineWith('podman', podman);
-    const devices = createDevices(here.engine);
+    const devices = new Devices(here.engine);
     await expect(devices.grant(specWith(leased()), never)).rejects.toMatchObject({
       code: 'E_DEVICES_REFUSED',
       hint: expect.stringContaining('Podman 5.4'),
@@ -72,13 +64,13 @@ describe('devices are granted', () => {
 
   test('not if their node is unknown', async () => {
     await using here = await engineWith('unknown', docker);
-    const refused = createDevices(here.engine).grant(specWith(amd(128, { minor: null, uuid: 'amd-x' })), never);
+    const refused = new Devices(here.engine).grant(specWith(amd(128, { minor: null, uuid: 'amd-x' })), never);
     await expect(refused).rejects.toMatchObject({ code: 'E_DEVICES_REFUSED', retry: true });
   });
 
   test('not by a silent Engine, which is reported in time', async () => {
     await using here = await engineWith('silent', {});
-    const refused = createDevices(here.engine).grant(specWith(leased()), never);
+    const refused = new Devices(here.engine).grant(specWith(leased()), never);
     await expect(refused).rejects.toMatchObject({ code: 'E_ENGINE_SILENT', retry: true });
   });
 
@@ -86,19 +78,19 @@ describe('devices are granted', () => {
     await using here = await engineWith('retreat', { ...docker, '/info': { Runtimes: { nvidia: {} } } });
     const nobody = new OnejobError('E_DEVICES_REFUSED', 'x', { cause: new Error('could not select device driver "nvidia"') });
     const failing = new OnejobError('E_DEVICES_REFUSED', 'x', { cause: new Error('error running hook #0: exit status 1') });
-    const devices = createDevices(here.engine);
+    const devices = new Devices(here.engine);
     await devices.grant(specWith(leased()), never);
     expect([devices.retreat(failing), devices.retreat(new Error('x'))]).toEqual([false, false]);
     expect(devices.retreat(nobody)).toBe(true);
     expect((await devices.grant(specWith(leased()), never)).host).toEqual({ Runtime: 'nvidia' });
-    const set = createDevices(here.engine, 'request');
+    const set = new Devices(here.engine, 'request');
     await set.grant(specWith(leased()), never);
     expect(set.retreat(nobody)).toBe(false);
   });
 
   test("according to the pool's own setting, with the uses that it asks for", async () => {
     await using here = await engineWith('per-pool', { ...docker, '/info': { Runtimes: { nvidia: {} } } });
-    const devices = createDevices(here.engine);
+    const devices = new Devices(here.engine);
     const asked = async (grant: Partial<Recipe['grant']>) => {
       const spec = { ...specWith(leased()), recipe: { ...recipe, grant: { ...recipe.grant, ...grant } } };
       return devices.grant(spec, never);
@@ -143,9 +135,9 @@ describe('what was granted', () => {
     await using here = await engineWith('seen', container(process.pid));
     // As the host's own, its nodes are all of the host's: on one with GPUs they are too many for no lease.
     const privileged = { ...none, recipe: { ...recipe, unsafe: { ...recipe.unsafe, privileged: true } } };
-    await createDevices(here.engine).verify(privileged, 'c1', () => {}, never);
+    await new Devices(here.engine).verify(privileged, 'c1', () => {}, never);
     const other = { ...privileged, devices: [leased({ minor: 77 })] };
-    await expect(createDevices(here.engine).verify(other, 'c1', () => {}, never)).rejects.toMatchObject({
+    await expect(new Devices(here.engine).verify(other, 'c1', () => {}, never)).rejects.toMatchObject({
       code: 'E_DEVICES_GRANTED',
       retry: true,
       message: expect.stringMatching(/leased GPU-77 \(\/dev\/nvidiactl, \/dev\/nvidia77\).*\/dev\/nvidia77 is missing/),
@@ -154,12 +146,12 @@ describe('what was granted', () => {
 
   test('is not checked in a container that has ended: its exit explains it', async () => {
     await using here = await engineWith('ended', container(0, false));
-    await createDevices(here.engine).verify(specWith(leased()), 'c1', () => {}, never);
+    await new Devices(here.engine).verify(specWith(leased()), 'c1', () => {}, never);
   });
 
   test('is unknown if the process is another one: reported for devices, and not checked again without', async () => {
     await using here = await engineWith('other', container(process.pid));
-    const devices = createDevices(here.engine);
+    const devices = new Devices(here.engine);
     const said: string[] = [];
     await devices.verify(specWith(leased()), 'c1', (line) => said.push(line), never);
     expect(said).toEqual([expect.stringMatching(/^onejob does not check which devices it got, because process \d+ of this host/)]);

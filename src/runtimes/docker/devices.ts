@@ -5,7 +5,7 @@
  */
 import { lstat, readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
+import { codeOf, hasCode, messageOf, OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { GrantWay, LeasedDevice, SandboxSpec } from '../../ports/runtime.ts';
@@ -17,94 +17,99 @@ import { isPodman } from '../engine/probe.ts';
 import { type DeviceNode, type Evidence, type HostDevices, judgeEvidence } from './evidence.ts';
 import { chooseGrant, type Grant, type GrantMethod, grantOf, noGrant, passedNodes } from './grants.ts';
 
-export type Devices = ReturnType<typeof createDevices>;
-
 /** ms during which an Engine may report a process that has ended, or one that is still to become the container's. */
 const patience = 2_000;
 
-/** `setting`: how to ask for NVIDIA devices if the recipe does not say. With `auto`, as the Engine reports that it can. */
-export function createDevices(engine: Engine, setting: GrantWay = 'auto') {
-  const { endpoint } = engine;
-  const local = endpoint.kind === 'unix';
-  const refused = new Set<GrantMethod>();
+export class Devices {
+  readonly #engine: Engine;
+  readonly #setting: GrantWay;
+  readonly #isLocal: boolean;
+  readonly #refused = new Set<GrantMethod>();
   /** Why onejob cannot inspect the devices of containers here. */
-  let blind: string | null = null;
+  #blind: string | null = null;
 
-  const see = async ({ agent }: SandboxSpec, id: string, signal: AbortSignal): Promise<Sight> => {
-    const until = engine.clock.now() + patience;
+  /** `setting`: how to ask for NVIDIA devices if the recipe does not say. With `auto`, as the Engine reports that it can. */
+  constructor(engine: Engine, setting: GrantWay = 'auto') {
+    this.#engine = engine;
+    this.#setting = setting;
+    this.#isLocal = engine.endpoint.kind === 'unix';
+  }
+
+  /** What to ask the Engine for. @throws OnejobError E_DEVICES_REFUSED if that is unknown or impossible */
+  async grant(spec: SandboxSpec, signal: AbortSignal): Promise<Grant> {
+    const { devices } = spec;
+    if (devices.length === 0) return noGrant;
+    if (!this.#isLocal) {
+      const why = `the Engine at ${endpointUrl(this.#engine.endpoint)} is not on this host`;
+      throw notGrantable(spec, why, 'Use an Engine of this host.');
+    }
+    const hidden = devices.find(({ vendor, minor }) => vendor !== 'nvidia' && minor === null);
+    if (hidden !== undefined) {
+      const why = `onejob does not know which node below /dev/dri belongs to ${hidden.uuid}`;
+      throw notGrantable(spec, why, 'See "onejob gpus".', true);
+    }
+    const uuids = devices.filter(({ vendor }) => vendor === 'nvidia').map(({ uuid }) => uuid);
+    const [info, version] = await Promise.all([this.#engine.info(signal), this.#engine.version(signal)]);
+    // Podman's default is bounded, and it drops that limit when another one is sent.
+    const openFiles = isPodman(version) ? null : openFilesForDevices();
+    const wanted = spec.recipe.grant;
+    const parts = { capabilities: [...new Set(wanted.capabilities)], groups: await nodeGroups(passedNodes(devices)), openFiles };
+    if (uuids.length === 0) return grantOf(devices, { ...parts, way: null });
+    const setting = wanted.way === 'auto' ? this.#setting : wanted.way;
+    const choice = chooseGrant(info, version, { setting, uuids, refused: this.#refused });
+    if (choice.way === null) throw notGrantable(spec, choice.why, choice.hint);
+    return grantOf(devices, { ...parts, way: choice.way });
+  }
+
+  /** Whether to ask an Engine in another way after this refusal. `grant` does so from then on. */
+  retreat(refusal: unknown): boolean {
+    if (!hasCode(refusal, 'E_DEVICES_REFUSED') || this.#setting !== 'auto') return false;
+    // No Engine reports whether it found a hook on its PATH. A failure for one device says nothing about the others.
+    if (!/could not select device driver/.test(messageOf(refusal.cause)) || this.#refused.has('request')) return false;
+    this.#refused.add('request');
+    return true;
+  }
+
+  /**
+   * Compares a started container with its lease. A container that has ended or cannot be inspected passes.
+   * @throws OnejobError E_DEVICES_GRANTED if it holds anything else
+   */
+  async verify(spec: SandboxSpec, id: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
+    const { devices } = spec;
+    if (!this.#isLocal || (devices.length === 0 && this.#blind !== null)) return;
+    const sight = await this.#see(spec, id, signal);
+    if (sight.kind === 'unseen') {
+      this.#blind = sight.why;
+      if (devices.length > 0) progress(`onejob does not check which devices it got, because ${sight.why}.`);
+    }
+    if (sight.kind !== 'seen') return;
+    const host = await lookAtHost(devices);
+    const wrong = judgeEvidence(spec, sight.evidence, host);
+    if (wrong.length === 0) return;
+    const wanted = nodesOf(devices, host.migMinors).needed;
+    const has = sight.evidence.nodes.map(({ name }) => name).filter((name) => /nvidia|^dri|^kfd/.test(name));
+    throw mismatch(spec, paths(wanted), paths(has), wrong);
+  }
+
+  async #see({ agent }: SandboxSpec, id: string, signal: AbortSignal): Promise<Sight> {
+    const { clock } = this.#engine;
+    const until = clock.now() + patience;
     for (;;) {
-      const container = await engine.inspect(id, signal);
+      const container = await this.#engine.inspect(id, signal);
       if (container === null || !container.State.Running) return { kind: 'gone' };
-      const sight = await look(container.State.Pid, agent, signal, { clock: engine.clock });
+      const sight = await look(container.State.Pid, agent, signal, { clock });
       if (sight.kind !== 'gone') return sight;
-      if (engine.clock.now() > until) {
-        return unseen(`process ${container.State.Pid}, which the Engine reports, is not on this host`);
-      }
-      await sleep(engine.clock, 20, signal);
+      if (clock.now() > until) return unseen(`process ${container.State.Pid}, which the Engine reports, is not on this host`);
+      await sleep(clock, 20, signal);
       signal.throwIfAborted();
     }
-  };
-
-  return {
-    /** What to ask the Engine for. @throws OnejobError E_DEVICES_REFUSED if that is unknown or impossible */
-    async grant(spec: SandboxSpec, signal: AbortSignal): Promise<Grant> {
-      const { devices } = spec;
-      if (devices.length === 0) return noGrant;
-      if (!local)
-        throw notGrantable(spec, `the Engine at ${endpointUrl(endpoint)} is not on this host`, 'Use an Engine of this host.');
-      const hidden = devices.find(({ vendor, minor }) => vendor !== 'nvidia' && minor === null);
-      if (hidden !== undefined) {
-        const why = `onejob does not know which node below /dev/dri belongs to ${hidden.uuid}`;
-        throw notGrantable(spec, why, 'See "onejob gpus".', true);
-      }
-      const uuids = devices.filter(({ vendor }) => vendor === 'nvidia').map(({ uuid }) => uuid);
-      const [info, version] = await Promise.all([engine.info(signal), engine.version(signal)]);
-      // Podman's default is bounded, and it drops that limit when another one is sent.
-      const openFiles = isPodman(version) ? null : openFilesForDevices();
-      const wanted = spec.recipe.grant;
-      const parts = { capabilities: [...new Set(wanted.capabilities)], groups: await nodeGroups(passedNodes(devices)), openFiles };
-      if (uuids.length === 0) return grantOf(devices, { ...parts, way: null });
-      const choice = chooseGrant(info, version, { setting: wanted.way === 'auto' ? setting : wanted.way, uuids, refused });
-      if (choice.way === null) throw notGrantable(spec, choice.why, choice.hint);
-      return grantOf(devices, { ...parts, way: choice.way });
-    },
-
-    /** Whether to ask an Engine in another way after this refusal. `grant` does so from then on. */
-    retreat(refusal: unknown): boolean {
-      if (!(refusal instanceof OnejobError) || refusal.code !== 'E_DEVICES_REFUSED' || setting !== 'auto') return false;
-      // No Engine reports whether it found a hook on its PATH. A failure for one device says nothing about the others.
-      if (!/could not select device driver/.test(messageOf(refusal.cause)) || refused.has('request')) return false;
-      refused.add('request');
-      return true;
-    },
-
-    /**
-     * Compares a started container with its lease. A container that has ended or cannot be inspected passes.
-     * @throws OnejobError E_DEVICES_GRANTED if it holds anything else
-     */
-    async verify(spec: SandboxSpec, id: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
-      const { devices } = spec;
-      if (!local || (devices.length === 0 && blind !== null)) return;
-      const sight = await see(spec, id, signal);
-      if (sight.kind === 'unseen') {
-        blind = sight.why;
-        if (devices.length > 0) progress(`onejob does not check which devices it got, because ${sight.why}.`);
-      }
-      if (sight.kind !== 'seen') return;
-      const host = await lookAtHost(devices);
-      const wrong = judgeEvidence(spec, sight.evidence, host);
-      if (wrong.length === 0) return;
-      const wanted = nodesOf(devices, host.migMinors).needed;
-      const has = sight.evidence.nodes.map(({ name }) => name).filter((name) => /nvidia|^dri|^kfd/.test(name));
-      throw mismatch(spec, paths(wanted), paths(has), wrong);
-    },
-  };
+  }
 }
 
 /** Groups of the nodes that do not belong to root. The Engine reports a missing node itself. */
 async function nodeGroups(nodes: readonly string[]): Promise<number[]> {
-  const found = await Promise.all(nodes.map(async (path) => (await stat(path).catch(() => null))?.gid ?? 0));
-  return [...new Set(found)].filter((gid) => gid !== 0);
+  const gids = await Promise.all(nodes.map(async (path) => (await stat(path).catch(() => null))?.gid ?? 0));
+  return [...new Set(gids)].filter((gid) => gid !== 0);
 }
 
 function notGrantable({ name, pool, devices }: SandboxSpec, why: string, hint: string, retry = false): OnejobError {
@@ -184,7 +189,7 @@ export async function lookAtHost(devices: readonly LeasedDevice[]): Promise<Host
 const folders = ['', 'dri', 'nvidia-caps'];
 
 async function nodesIn(dev: string): Promise<DeviceNode[]> {
-  const found = await Promise.all(
+  const nodes = await Promise.all(
     folders.map(async (folder) => {
       const path = join(dev, folder);
       // A link that a job put in place of a folder would lead to files of this host.
@@ -193,15 +198,15 @@ async function nodesIn(dev: string): Promise<DeviceNode[]> {
       return Promise.all(names.map((name) => nodeAt(dev, join(folder, name))));
     }),
   );
-  return found.flat().filter((node) => node !== null);
+  return nodes.flat().filter((node) => node !== null);
 }
 
 async function nodeAt(dev: string, name: string): Promise<DeviceNode | null> {
-  const found = await lstat(join(dev, name)).catch(absent);
-  if (found === null || !found.isCharacterDevice()) return null;
+  const entry = await lstat(join(dev, name)).catch(absent);
+  if (entry === null || !entry.isCharacterDevice()) return null;
   // As the C library's major() and minor() compute them.
-  const major = Math.floor(found.rdev / 2 ** 8) & 0xfff;
-  const minor = (found.rdev & 0xff) | (Math.floor(found.rdev / 2 ** 12) & 0xfff00);
+  const major = Math.floor(entry.rdev / 2 ** 8) & 0xfff;
+  const minor = (entry.rdev & 0xff) | (Math.floor(entry.rdev / 2 ** 12) & 0xfff00);
   return { name, major, minor };
 }
 

@@ -5,35 +5,49 @@
  */
 import { statfs } from 'node:fs/promises';
 import { Readable } from 'node:stream';
+import type { Progress } from '../../base/abortable.ts';
 import { OnejobError, toFailure } from '../../base/errors.ts';
+import type { Finding } from '../../base/finding.ts';
 import type { DockerEnvironment } from '../../config/environment.ts';
 import type { Clock } from '../../core/clock.ts';
-import type { GrantWay, Runtime, SandboxSeen } from '../../ports/runtime.ts';
+import type { AgentId } from '../../core/slot.ts';
+import type {
+  GrantWay,
+  LogChunk,
+  LogPosition,
+  Made,
+  Recipe,
+  RunningShell,
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeEvent,
+  SandboxSeen,
+  SandboxSpec,
+} from '../../ports/runtime.ts';
 import { uplinkMtu } from '../../system/default-route.ts';
-import { roomOf } from '../../system/disk-room.ts';
+import { type DiskRoom, roomOf } from '../../system/disk-room.ts';
 import { bootId } from '../../system/process-identity.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Limits } from '../engine/call.ts';
-import { resolveEndpoint } from '../engine/endpoint.ts';
-import { connectEngine } from '../engine/engine.ts';
-import { createImages } from '../engine/image.ts';
-import { isPodman } from '../engine/probe.ts';
-import { createInputs, gateEnded, writeInput } from './attach.ts';
+import { type Endpoint, resolveEndpoint } from '../engine/endpoint.ts';
+import { type ContainerListed, Engine } from '../engine/engine.ts';
+import { Images } from '../engine/image.ts';
+import { gateEnded, Inputs, writeInput } from './attach.ts';
 import { checkEngine, checkInternet } from './check.ts';
-import { createContainers } from './containers.ts';
+import { Containers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
-import { createDevices } from './devices.ts';
+import { Devices } from './devices.ts';
 import { followEvents } from './events.ts';
 import { runInside } from './exec.ts';
-import { createExits } from './exits.ts';
-import { createFirewall } from './firewall.ts';
-import { createHolding } from './holding.ts';
+import { Exits } from './exits.ts';
+import { createFirewall, type Firewall } from './firewall.ts';
+import { DockerHolding } from './holding.ts';
 import { logFolder } from './log-files.ts';
-import { followLogs } from './logs.ts';
+import { followLogs, type LogSource } from './logs.ts';
 import { mtuFindings } from './mtu.ts';
-import { createNetworks } from './networks.ts';
+import { Networks } from './networks.ts';
 import { createPrepare, dockerFingerprint } from './prepare.ts';
-import { createGivers, insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
+import { Givers, insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
 export interface DockerOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
@@ -54,8 +68,6 @@ export interface DockerOptions {
   readonly limits?: Limits;
 }
 
-export type DockerRuntime = Runtime & Required<Pick<Runtime, 'imageTrouble' | 'close'>>;
-
 /** Container states without an exit code. */
 const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
 
@@ -69,207 +81,224 @@ export function logLimits(logLimit: number): LogLimits {
 
 /** Does not contact the Engine. @throws OnejobError E_ENGINE_ADDRESS if the environment names no usable Engine */
 export async function createDockerRuntime(options: DockerOptions): Promise<DockerRuntime> {
-  const endpoint = await resolveEndpoint(options.environment);
-  const isLocal = endpoint.kind === 'unix';
-  const boot = isLocal ? bootId() : null;
-  const engine = connectEngine(endpoint, options.limits, options.clock);
-  const { owner, grant = 'auto' } = options;
-  const images = createImages(engine, options.environment.config, engine.clock.now);
-  const firewall = createFirewall(owner, isLocal, options.nameservers);
-  const uplink = isLocal ? uplinkMtu : () => null;
-  const networks = createNetworks(engine, owner, firewall, uplink);
-  const exits = createExits(engine, boot);
-  const devices = createDevices(engine, grant);
-  const inputs = createInputs(engine);
-  let podman: boolean | null = null;
+  return new DockerRuntime(await resolveEndpoint(options.environment), options);
+}
 
-  const isPodmanHere = async (signal: AbortSignal): Promise<boolean> => {
-    podman ??= isPodman(await engine.version(signal));
-    return podman;
-  };
-  const containers = createContainers(engine, owner, (id) => {
-    inputs.drop(id);
-    exits.forget(id);
-  });
-  const log = options.log ?? logLimits(64 * 2 ** 20);
-  let engineRoot: string | null = null;
-  const folder = async (id: string, signal: AbortSignal): Promise<string | null> => {
-    if (!isLocal || options.readFiles === false) return null;
-    engineRoot ??= (await engine.info(signal)).DockerRootDir;
-    return engineRoot === '' ? null : logFolder(engineRoot, id);
-  };
-  const givers = createGivers(engine, owner);
-  const prepare = createPrepare({
-    engine,
-    owner,
-    boot,
-    log,
-    containers,
-    images,
-    networks,
-    devices,
-    isPodman: isPodmanHere,
-    exits,
-    givers,
-  });
-  const holding = createHolding({
-    engine,
-    owner,
-    boot,
-    log,
-    containers,
-    networks,
-    isPodman: isPodmanHere,
-    stopped: inputs.drop,
-  });
+export class DockerRuntime implements Runtime {
+  readonly name = 'docker';
+  readonly capabilities: RuntimeCapabilities;
+  readonly holding: DockerHolding;
+  readonly #options: DockerOptions;
+  readonly #isLocal: boolean;
+  readonly #boot: string | null;
+  readonly #log: LogLimits;
+  readonly #engine: Engine;
+  readonly #images: Images;
+  readonly #firewall: Firewall;
+  readonly #networks: Networks;
+  readonly #exits: Exits;
+  readonly #inputs: Inputs;
+  readonly #containers: Containers;
+  readonly #givers: Givers;
+  readonly #prepare: Runtime['prepare'];
+  /** Folder of the Engine; null until it was asked. */
+  #engineRoot: string | null = null;
 
-  return {
-    name: 'docker',
-    capabilities: {
+  constructor(endpoint: Endpoint, options: DockerOptions) {
+    const { owner } = options;
+    this.#options = options;
+    this.#isLocal = endpoint.kind === 'unix';
+    this.#boot = this.#isLocal ? bootId() : null;
+    this.#log = options.log ?? logLimits(64 * 2 ** 20);
+    this.#engine = new Engine(endpoint, options.limits, options.clock);
+    const engine = this.#engine;
+    this.#images = new Images(engine, options.environment.config, engine.clock.now);
+    this.#firewall = createFirewall(owner, this.#isLocal, options.nameservers);
+    this.#networks = new Networks(engine, owner, this.#firewall, this.#uplink);
+    this.#inputs = new Inputs(engine);
+    // An ended container accepts a connection and stays silent.
+    this.#exits = new Exits(engine, this.#boot, (id) => this.#inputs.drop(id));
+    this.#containers = new Containers(engine, owner, (id) => {
+      this.#inputs.drop(id);
+      this.#exits.forget(id);
+    });
+    this.#givers = new Givers(engine, owner);
+    const parts = { engine, owner, boot: this.#boot, log: this.#log, containers: this.#containers, networks: this.#networks };
+    const devices = new Devices(engine, options.grant);
+    this.#prepare = createPrepare({ ...parts, images: this.#images, devices, exits: this.#exits, givers: this.#givers });
+    this.holding = new DockerHolding({ ...parts, stopped: (id) => this.#inputs.drop(id) });
+    this.capabilities = {
       weaker: null,
       images: true,
       hostNetwork: null,
       holdsSecrets: true,
-      elsewhere: !isLocal,
+      elsewhere: !this.#isLocal,
       workspace: () => workspacePath,
-    },
-    close: () => {
-      inputs.close();
-      engine.close();
-    },
-    groupsOf: (agent) => [containers.recall(agent)].filter((id) => id !== null),
-    imageTrouble: async (recipe, signal) => {
-      const trouble = await images.trouble(recipe, signal);
-      return trouble === null ? null : toFailure(trouble).message;
-    },
+    };
+  }
 
-    check: async (signal) => {
-      const [found, bridge, podman] = await Promise.all([
-        checkEngine(endpoint, signal, grant, engine.clock),
-        engine.network('bridge', signal).catch(() => null),
-        isPodmanHere(signal).catch(() => false),
-      ]);
-      const mtu = mtuFindings(uplink(), bridge === null ? null : (bridge.Options ?? {}), { podman });
-      return [...found, await checkInternet(firewall), ...mtu];
-    },
+  close(): void {
+    this.#inputs.close();
+    this.#engine.close();
+  }
 
-    fingerprint: async (recipe, signal) => {
-      const image = await images.of(recipe, signal);
-      return image === null ? null : dockerFingerprint(recipe, image, boot);
-    },
+  groupsOf(agent: AgentId): readonly string[] {
+    return [this.#containers.recall(agent)].filter((id) => id !== null);
+  }
 
-    imageId: async (recipe, signal) => (await images.of(recipe, signal))?.id ?? null,
+  async imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    const trouble = await this.#images.trouble(recipe, signal);
+    return trouble === null ? null : toFailure(trouble).message;
+  }
 
-    prepare: async (spec, progress, signal, chosen) => {
-      const made = await prepare(spec, progress, signal, chosen);
-      const id = containers.recall(spec.agent);
-      if (id !== null && !(await isPodmanHere(signal))) void inputs.ahead(id);
-      return made;
-    },
+  async check(signal: AbortSignal): Promise<Finding[]> {
+    const { endpoint, clock } = this.#engine;
+    const [findings, bridge, podman] = await Promise.all([
+      checkEngine(endpoint, signal, this.#options.grant ?? 'auto', clock),
+      this.#engine.network('bridge', signal).catch(() => null),
+      this.#engine.isPodman(signal).catch(() => false),
+    ]);
+    const mtu = mtuFindings(this.#uplink(), bridge === null ? null : (bridge.Options ?? {}), { podman });
+    return [...findings, await checkInternet(this.#firewall), ...mtu];
+  }
 
-    putFiles: async (agent, files, signal) => {
-      const { id, owner: whose } = await containers.home(agent, signal);
-      await putWorkspace(engine, id, whose, files, signal);
-    },
+  async fingerprint(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    const image = await this.#images.of(recipe, signal);
+    return image === null ? null : dockerFingerprint(recipe, image, this.#boot);
+  }
 
-    release: async (agent, frame, signal) => {
-      const id = await containers.find(agent, signal);
-      if (id === null) throw gateEnded('is gone');
-      await writeInput(engine, id, frame, signal, { podman: await isPodmanHere(signal), connection: inputs.take(id) });
-    },
+  async imageId(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    return (await this.#images.of(recipe, signal))?.id ?? null;
+  }
 
-    getFiles: async (agent, signal, only): Promise<Readable> => {
-      const container = await containers.sure(agent, signal);
-      const podman = await isPodmanHere(signal);
-      // Podman follows a link to wherever the job wants.
-      if (only != null && !podman) return Readable.from(topEntries(engine, container.Id, only, signal), { objectMode: false });
-      const files = await engine.getArchive(container.Id, `${workspacePath}/.`, signal);
-      if (files !== null) return podman ? withDot(files) : files;
-      throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has ${workspacePath}.`);
-    },
+  async prepare(spec: SandboxSpec, progress: Progress, signal: AbortSignal, chosen?: (made: Made) => void): Promise<Made> {
+    const made = await this.#prepare(spec, progress, signal, chosen);
+    const id = this.#containers.recall(spec.agent);
+    if (id !== null && !(await this.#engine.isPodman(signal))) void this.#inputs.ahead(id);
+    return made;
+  }
 
-    getFolder: async (agent, folder, signal) => {
-      const container = await containers.sure(agent, signal);
-      // With `/.` the Engine would follow a link as root: to a mount, or to a file of another user.
-      const files = await engine.getFolder(container.Id, `${workspacePath}/${folder}`, signal);
-      return files === null ? null : insideFolder(files, folder);
-    },
+  async putFiles(agent: AgentId, files: Readable, signal: AbortSignal): Promise<void> {
+    const { id, owner } = await this.#containers.home(agent, signal);
+    await putWorkspace(this.#engine, id, owner, files, signal);
+  }
 
-    exec: async (agent, command, signal) => runInside(engine, await containers.find(agent, signal), command, signal),
+  async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+    const id = await this.#containers.find(agent, signal);
+    if (id === null) throw gateEnded('is gone');
+    const podman = await this.#engine.isPodman(signal);
+    await writeInput(this.#engine, id, frame, signal, { podman, connection: this.#inputs.take(id) });
+  }
 
-    signal: async (agent, signal) => {
-      const id = await containers.find(agent);
-      if (id !== null) await engine.kill(id, `SIG${signal}`);
-    },
+  async getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
+    const { Id } = await this.#containers.sure(agent, signal);
+    const podman = await this.#engine.isPodman(signal);
+    // Podman follows a link to wherever the job wants.
+    if (only != null && !podman) return Readable.from(topEntries(this.#engine, Id, only, signal), { objectMode: false });
+    const files = await this.#engine.getArchive(Id, `${workspacePath}/.`, signal);
+    if (files !== null) return podman ? withDot(files) : files;
+    throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has ${workspacePath}.`);
+  }
 
-    remove: containers.remove,
+  async getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null> {
+    const { Id } = await this.#containers.sure(agent, signal);
+    // With `/.` the Engine would follow a link as root: to a mount, or to a file of another user.
+    const files = await this.#engine.getFolder(Id, `${workspacePath}/${folder}`, signal);
+    return files === null ? null : insideFolder(files, folder);
+  }
 
-    list: async (signal) => {
-      await networks.guard();
-      const found = await engine.containers([`${labels.owner}=${owner}`], signal);
-      await givers.sweep(found);
-      exits.sawAlive(found.filter(({ State }) => alive.includes(State)).map(({ Id }) => Id));
-      const ended = found.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
-      const inspected = (await Promise.all(ended.map(({ Id }) => engine.inspect(Id, signal)))).filter((one) => one !== null);
-      const judged = await exits.afterwards(inspected, signal);
-      return found.flatMap(({ Id, State, Labels }): SandboxSeen[] => {
-        const agent = Labels?.[labels.agent];
-        if (agent === undefined) return [];
-        containers.note(agent, Id);
-        const about = { agent, pool: Labels?.[labels.pool] ?? '', slot: Labels?.[labels.slot] ?? '' };
-        const exit = exits.recall(Id) ?? judged.get(Id);
-        if (exit !== undefined) return [{ ...about, state: { kind: 'exited', exit } }];
-        if (State === 'created') return [{ ...about, state: { kind: 'created' } }];
-        // It had ended when it was listed, and was gone when it was inspected.
-        return alive.includes(State) ? [{ ...about, state: { kind: 'running' } }] : [];
-      });
-    },
+  async exec(agent: AgentId, command: readonly string[], signal: AbortSignal): Promise<RunningShell> {
+    return runInside(this.#engine, await this.#containers.find(agent, signal), command, signal);
+  }
 
-    events: (signal) => {
-      // An ended container accepts a connection and stays silent.
-      const atDeath: typeof exits.atDeath = (id, ...rest) => {
-        inputs.drop(id);
-        return exits.atDeath(id, ...rest);
-      };
-      return followEvents(engine, { ...exits, atDeath }, owner, signal);
-    },
+  async signal(agent: AgentId, signal: 'TERM' | 'KILL'): Promise<void> {
+    const id = await this.#containers.find(agent);
+    if (id !== null) await this.#engine.kill(id, `SIG${signal}`);
+  }
 
-    logs: (agent, from, signal) => {
-      const find = (until: AbortSignal) => containers.find(agent, until);
-      return followLogs(engine, { find, folder, fileSize: log.maxSize }, from, signal);
-    },
+  remove(agent: AgentId): Promise<void> {
+    return this.#containers.remove(agent);
+  }
 
-    hostAddress: async (network, port, signal) =>
-      networks.hostAddress(isLocal && (await isPodmanHere(signal)), network, port, signal),
+  async list(signal: AbortSignal): Promise<SandboxSeen[]> {
+    await this.#networks.guard();
+    const exits = this.#exits;
+    const listed = await this.#listed(signal);
+    await this.#givers.sweep(listed);
+    exits.sawAlive(listed.filter(({ State }) => alive.includes(State)).map(({ Id }) => Id));
+    const ended = listed.filter(({ Id, State }) => exits.recall(Id) === null && !alive.includes(State));
+    const inspected = (await Promise.all(ended.map(({ Id }) => this.#engine.inspect(Id, signal)))).filter((one) => one !== null);
+    const judged = await exits.afterwards(inspected, signal);
+    return listed.flatMap(({ Id, State, Labels }): SandboxSeen[] => {
+      const agent = Labels?.[labels.agent];
+      if (agent === undefined) return [];
+      this.#containers.note(agent, Id);
+      const about = { agent, pool: Labels?.[labels.pool] ?? '', slot: Labels?.[labels.slot] ?? '' };
+      const exit = exits.recall(Id) ?? judged.get(Id);
+      if (exit !== undefined) return [{ ...about, state: { kind: 'exited', exit } }];
+      if (State === 'created') return [{ ...about, state: { kind: 'created' } }];
+      // It had ended when it was listed, and was gone when it was inspected.
+      return alive.includes(State) ? [{ ...about, state: { kind: 'running' } }] : [];
+    });
+  }
 
-    holding,
+  events(signal: AbortSignal): AsyncIterable<RuntimeEvent> {
+    return followEvents(this.#engine, this.#exits, this.#options.owner, signal);
+  }
 
-    sweep: async (signal) => {
-      const listed = await engine.containers([`${labels.owner}=${owner}`], signal);
-      // A container leaves the list last (moby, daemon/delete.go).
-      const there = await Promise.all(listed.map(({ Id }) => engine.inspect(Id, signal)));
-      if (there.some((one) => one !== null)) return;
-      // Containers that somebody removed without their volumes leave these behind.
-      for (const name of await engine.danglingVolumes([`${labels.owner}=${owner}`], signal)) await engine.removeVolume(name);
-      await networks.sweep(signal);
-    },
+  logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncIterable<LogChunk[]> {
+    const source: LogSource = {
+      find: (until) => this.#containers.find(agent, until),
+      folder: (id, until) => this.#logFolder(id, until),
+      fileSize: this.#log.maxSize,
+    };
+    return followLogs(this.#engine, source, from, signal);
+  }
 
-    usage: async (agent, signal) => {
-      const id = isLocal ? await containers.find(agent, signal) : null;
-      const container = id === null ? null : await engine.inspect(id, signal);
-      if (container === null) return null;
-      const shells = await Promise.all(holding.shellsIn(agent).map((shell) => engine.inspect(shell, signal)));
-      const own = [container, ...shells].map((one) => one?.GraphDriver?.Data?.UpperDir ?? '');
-      const volumes = (container.Mounts ?? []).filter(({ Destination }) => Destination === workspacePath);
-      return diskUsage([...own, ...volumes.map(({ Source }) => Source)].filter(Boolean), signal);
-    },
+  hostAddress(network: string, port: number, signal: AbortSignal): Promise<string> {
+    return this.#networks.hostAddress(network, port, signal);
+  }
 
-    disk: async (signal) => {
-      if (!isLocal) return null;
-      const { DockerRootDir: path } = await engine.info(signal);
-      // If the Engine runs in a virtual machine, its path is not on this host.
-      const seen = await statfs(path).catch(() => null);
-      return seen && roomOf(path, seen);
-    },
-  };
+  async sweep(signal: AbortSignal): Promise<void> {
+    const engine = this.#engine;
+    // A container leaves the list last (moby, daemon/delete.go).
+    const there = await Promise.all((await this.#listed(signal)).map(({ Id }) => engine.inspect(Id, signal)));
+    if (there.some((container) => container !== null)) return;
+    // Containers that somebody removed without their volumes leave these behind.
+    const volumes = await engine.danglingVolumes([`${labels.owner}=${this.#options.owner}`], signal);
+    for (const name of volumes) await engine.removeVolume(name);
+    await this.#networks.sweep(signal);
+  }
+
+  async usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {
+    const id = this.#isLocal ? await this.#containers.find(agent, signal) : null;
+    const container = id === null ? null : await this.#engine.inspect(id, signal);
+    if (container === null) return null;
+    const shells = await Promise.all(this.holding.shellsIn(agent).map((shell) => this.#engine.inspect(shell, signal)));
+    const own = [container, ...shells].map((one) => one?.GraphDriver?.Data?.UpperDir ?? '');
+    const volumes = (container.Mounts ?? []).filter(({ Destination }) => Destination === workspacePath);
+    return diskUsage([...own, ...volumes.map(({ Source }) => Source)].filter(Boolean), signal);
+  }
+
+  async disk(signal: AbortSignal): Promise<DiskRoom | null> {
+    if (!this.#isLocal) return null;
+    const { DockerRootDir: path } = await this.#engine.info(signal);
+    // If the Engine runs in a virtual machine, its path is not on this host.
+    const seen = await statfs(path).catch(() => null);
+    return seen && roomOf(path, seen);
+  }
+
+  readonly #uplink: typeof uplinkMtu = () => (this.#isLocal ? uplinkMtu() : null);
+
+  /** All containers of this owner. */
+  #listed(signal: AbortSignal): Promise<ContainerListed[]> {
+    return this.#engine.containers([`${labels.owner}=${this.#options.owner}`], signal);
+  }
+
+  /** Folder of a container's log; null if it cannot be read. */
+  async #logFolder(id: string, signal: AbortSignal): Promise<string | null> {
+    if (!this.#isLocal || this.#options.readFiles === false) return null;
+    this.#engineRoot ??= (await this.#engine.info(signal)).DockerRootDir;
+    return this.#engineRoot === '' ? null : logFolder(this.#engineRoot, id);
+  }
 }

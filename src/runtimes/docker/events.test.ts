@@ -2,12 +2,10 @@
 import type { ServerResponse } from 'node:http';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../engine/engine.ts';
 import { followEvents } from './events.ts';
-import { createExits } from './exits.ts';
+import { Exits } from './exits.ts';
 
 const never = new AbortController().signal;
-const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 
 /** `made`: the start of the Engine that made it. */
 const ended = (id: string, code: number, made: string) => ({
@@ -37,9 +35,8 @@ async function over(name: string, liveRestore: boolean) {
     replies.set(path, [...(replies.get(path) ?? []), reply]);
     for (const arrived of arrivals.get(path) ?? []) arrived();
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
-  const exits = createExits(engine, null);
+  const engine = await fake.connect();
+  const exits = new Exits(engine, null);
   const stop = new AbortController();
   const events = followEvents(engine, exits, 'o', stop.signal);
   /** The nth call of a path, which waits for its answer. */
@@ -64,7 +61,6 @@ async function over(name: string, liveRestore: boolean) {
     stand,
     async [Symbol.asyncDispose]() {
       stop.abort();
-      engine.close();
       await fake.stop();
     },
   };

@@ -30,15 +30,15 @@ export interface HostDevices {
 
 /** How the container differs from its lease, in words for a person; empty if it does not. */
 export function judgeEvidence({ devices, recipe }: Pick<SandboxSpec, 'devices' | 'recipe'>, evidence: Evidence, host: HostDevices) {
-  const found = evidence.nodes.flatMap((node) => {
+  const nodes = evidence.nodes.flatMap((node) => {
     const what = meaning(node);
     return what === null ? [] : [{ ...node, what }];
   });
-  const has = new Set(found.map(({ what }) => what));
+  const has = new Set(nodes.map(({ what }) => what));
   const missing = nodesOf(devices, host.migMinors).needed.filter((name) => !has.has(name));
   // The owner may mount nodes below /dev. A mount gives no right to open them.
   const mounted = ({ name }: DeviceNode) => recipe.mounts.some(({ container }) => `/dev/${name}/`.startsWith(`${container}/`));
-  const foreign = found.filter((node) => !isAllowed(node.what, devices, host) && !mounted(node));
+  const foreign = nodes.filter((node) => !isAllowed(node.what, devices, host) && !mounted(node));
   const cards = foreign.filter(({ what }) => isCard(what));
   // A card with an unknown number may still have a node.
   const nameless = new Set(nvidiaOf(devices).flatMap(({ minor, parent, uuid }) => (minor === null ? (parent ?? uuid) : []))).size;

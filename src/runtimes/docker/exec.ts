@@ -1,12 +1,11 @@
-/** Programs that run in a container beside its script: `docker exec`, with input and output for the caller only. */
-
+/** Programs in containers, with their input and output on a connection: `docker exec` beside a script, and shells of held sandboxes. */
+import type { Socket } from 'node:net';
 import { OnejobError } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
 import type { RunningShell } from '../../ports/runtime.ts';
 import { upgrade } from '../engine/call.ts';
 import type { Engine } from '../engine/engine.ts';
-import { Refusal, translate } from '../engine/failures.ts';
-import { demultiplexed } from './holding.ts';
+import { statusOf, translate } from '../engine/failures.ts';
 
 /** ms that the Engine gets to know the exit code, from the end of the output on, and between two looks. */
 const [codePatience, betweenLooks] = [10_000, 50];
@@ -24,42 +23,91 @@ export async function runInside(
 ): Promise<RunningShell> {
   const exec = id === null ? null : await engine.exec(id, command, signal);
   if (exec === null) throw lost();
-  const socket = await upgrade(engine.endpoint, `/exec/${exec}/start`, signal, { Detach: false, Tty: false }).catch(
-    (error: unknown) => {
-      signal.throwIfAborted();
-      throw translate(error, 'run a program in a container', engine.endpoint);
-    },
-  );
-  if ('status' in socket) {
+  const path = `/exec/${exec}/start`;
+  const socket = await upgrade(engine.endpoint, path, signal, { Detach: false, Tty: false }).catch((error: unknown) => {
+    signal.throwIfAborted();
     // The container has ended since.
-    if (socket.status === 404 || socket.status === 409) throw lost();
-    throw translate(new Refusal(socket.status, socket.body), 'run a program in a container', engine.endpoint);
-  }
-  const { promise: read, resolve } = Promise.withResolvers<void>();
+    if (statusOf(error) === 404 || statusOf(error) === 409) throw lost();
+    throw translate(error, 'run a program in a container', engine.endpoint);
+  });
+  const exitCode = async (): Promise<number> => {
+    using limit = deadline(engine.clock, codePatience, signal);
+    while (!limit.signal.aborted) {
+      const code = await engine.execEnded(exec, limit.signal);
+      if (code !== null) return code;
+      await sleep(engine.clock, betweenLooks, limit.signal);
+    }
+    signal.throwIfAborted();
+    throw lost();
+  };
+  return programOn(socket, signal, { output: demultiplexed(socket), resize: () => {}, exitCode, end: async () => {} });
+}
+
+export interface ProgramParts extends Pick<RunningShell, 'output' | 'resize'> {
+  /** Asked once its output has ended. */
+  readonly exitCode: () => Promise<number>;
+  /** Removes what is left of it, however it ended. */
+  readonly end: () => Promise<void>;
+}
+
+/** A program whose input and output are on `socket`, which closes when `signal` aborts. */
+export function programOn(socket: Socket, signal: AbortSignal, { output, resize, exitCode, end }: ProgramParts): RunningShell {
+  const { promise: closed, resolve } = Promise.withResolvers<void>();
   const abort = () => socket.destroy();
   signal.addEventListener('abort', abort, { once: true });
   if (signal.aborted) abort();
+  if (socket.closed) resolve();
+  // The end of a connection is the end of the output, whatever ended it.
   socket.once('close', resolve).on('error', () => {});
-  const ended = async (): Promise<number> => {
+  const run = async (): Promise<number> => {
     try {
-      await read;
+      await closed;
       signal.throwIfAborted();
-      using limit = deadline(engine.clock, codePatience, signal);
-      while (!limit.signal.aborted) {
-        const code = await engine.execEnded(exec, limit.signal);
-        if (code !== null) return code;
-        await sleep(engine.clock, betweenLooks, limit.signal);
-      }
-      signal.throwIfAborted();
-      throw lost();
+      return await exitCode();
     } finally {
       signal.removeEventListener('abort', abort);
+      await end();
     }
   };
-  const over = ended();
+  const ended = run();
   // Not everyone waits for it.
-  over.catch(() => {});
-  return { stdin: socket, output: demultiplexed(socket), resize: () => {}, ended: over };
+  ended.catch(() => {});
+  return { stdin: socket, output, resize, ended };
+}
+
+/** The output of a program with a terminal. */
+export async function* terminalOutput(socket: Socket): RunningShell['output'] {
+  for await (const bytes of untilClosed(socket)) yield { stream: 'stdout', bytes };
+}
+
+/** A header of eight bytes (stream, three zeros, big-endian length) before each piece (Engine API, "Attach to a container"). */
+export async function* demultiplexed(socket: Socket): RunningShell['output'] {
+  let rest: Buffer = Buffer.alloc(0);
+  let left = 0;
+  let stream: 'stdout' | 'stderr' = 'stdout';
+  for await (const chunk of untilClosed(socket)) {
+    rest = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
+    for (;;) {
+      if (left > 0 && rest.length > 0) {
+        const bytes = rest.subarray(0, left);
+        rest = rest.subarray(bytes.length);
+        left -= bytes.length;
+        yield { stream, bytes };
+      } else if (left === 0 && rest.length >= 8) {
+        stream = rest[0] === 2 ? 'stderr' : 'stdout';
+        left = rest.readUInt32BE(4);
+        rest = rest.subarray(8);
+      } else break;
+    }
+  }
+}
+
+async function* untilClosed(socket: Socket): AsyncGenerator<Buffer> {
+  try {
+    for await (const bytes of socket) yield bytes as Buffer;
+  } catch {
+    // Ended says how it ended.
+  }
 }
 
 function lost(): OnejobError {

@@ -3,11 +3,9 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { Exit } from '../../core/slot.ts';
-import { connectEngine } from '../engine/engine.ts';
-import { createExits } from './exits.ts';
+import { Exits } from './exits.ts';
 
 const never = new AbortController().signal;
-const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 const removed: Exit = { kind: 'lost', reason: 'somebody removed its container' };
 
 const container = (state: { Status: string; ExitCode: number; OOMKilled?: boolean }) => ({
@@ -32,14 +30,10 @@ async function over(there: ReturnType<typeof container> | null, LiveRestoreEnabl
     const answer = answers[path] ?? null;
     return answer === null ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
+  const engine = await fake.connect();
   return {
-    exits: createExits(engine, null),
-    async [Symbol.asyncDispose]() {
-      engine.close();
-      await fake.stop();
-    },
+    exits: new Exits(engine, null),
+    [Symbol.asyncDispose]: fake.stop,
   };
 }
 
@@ -114,9 +108,8 @@ test('a job counts by its exit code if no Engine was started since it was made, 
     const answer = answers[path] ?? world.live.get(/^\/containers\/(\w+)\/json$/.exec(path)?.[1] ?? '');
     return answer === undefined ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
-  const exits = createExits(engine, null);
+  const engine = await fake.connect();
+  const exits = new Exits(engine, null);
   const again = async (): Promise<void> => {
     exits.interrupted();
     await exits.refresh(never);
@@ -171,7 +164,6 @@ test('a job counts by its exit code if no Engine was started since it was made, 
       { numRuns: 12 },
     );
   } finally {
-    engine.close();
     await fake.stop();
   }
 });

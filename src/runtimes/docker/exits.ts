@@ -16,123 +16,133 @@ import { labels } from './create.ts';
 /** ms that an Engine which accepts a connection may be silent before it counts as stopping. */
 const patience = 30_000;
 
-export type Exits = ReturnType<typeof createExits>;
-
-/** `bootId` is null if the Engine is not on this host. */
-export function createExits(engine: Engine, bootId: string | null) {
-  const known = new Map<string, Exit>();
+export class Exits {
+  readonly #engine: Engine;
+  readonly #bootId: string | null;
+  readonly #dies: (id: string) => void;
+  readonly #known = new Map<string, Exit>();
   /** Whether containers outlive the Engine; null until it was asked. It is asked again after every interruption. */
-  let outlive: boolean | null = null;
+  #outlive: boolean | null = null;
+  #isLiveRestore = false;
   /** Kept only while exits are seen as they happen: during an interruption the next Engine may answer. */
-  let start: string | null = null;
+  #start: string | null = null;
   /** Whether exits are seen as they happen. */
-  let isWatching = false;
+  #isWatching = false;
   /** Containers that were alive since then. */
-  const alive = new Set<string>();
-  let isLiveRestore = false;
+  readonly #alive = new Set<string>();
 
-  /**
-   * An Engine with live-restore reports 255 for a container that ended while the Engine was away (measured on 20.10 after a
-   * crash). It is the job's own code only if the Engine did not go away since the container was seen alive.
-   */
-  const isUnrecorded = (code: number, id: string): boolean => isLiveRestore && code === 255 && !alive.has(id);
+  /** `bootId` is null if the Engine is not on this host. `dies` is called with the id of each container when its end is reported. */
+  constructor(engine: Engine, bootId: string | null, dies: (id: string) => void = () => {}) {
+    this.#engine = engine;
+    this.#bootId = bootId;
+    this.#dies = dies;
+  }
 
-  const remember = (id: string, exit: Exit): Exit => {
-    known.set(id, exit);
-    return exit;
-  };
+  /** When exits are no longer seen as they happen. Whether containers outlived the previous Engine is still needed. */
+  interrupted(): void {
+    this.#start = null;
+    this.#isWatching = false;
+    this.#alive.clear();
+  }
 
-  const containersOutlive = async (signal?: AbortSignal): Promise<boolean> => {
-    if (outlive === null) {
-      const [info, version] = await Promise.all([engine.info(signal), engine.version(signal)]);
-      isLiveRestore = info.LiveRestoreEnabled;
-      outlive = isLiveRestore || isPodman(version);
-    }
-    return outlive;
-  };
+  /** These were alive in an answer of the Engine. */
+  sawAlive(ids: Iterable<string>): void {
+    if (this.#isWatching) for (const id of ids) this.#alive.add(id);
+  }
 
   /**
    * Names one start of the Engine: without live-restore it creates the default bridge anew each time (measured on 20.10). null if
    * it has none.
    */
-  const engineStart = async (signal?: AbortSignal): Promise<string | null> => {
-    if (start !== null) return start;
-    const bridge = (await engine.network('bridge', signal))?.Id ?? null;
-    if (isWatching) start = bridge;
+  async engineStart(signal?: AbortSignal): Promise<string | null> {
+    if (this.#start !== null) return this.#start;
+    const bridge = (await this.#engine.network('bridge', signal))?.Id ?? null;
+    if (this.#isWatching) this.#start = bridge;
     return bridge;
-  };
+  }
 
-  /** Whether an Engine was started since the container was made, which has ended all containers of the one before. */
-  const isOfEarlier = (made = '', now: string | null): boolean => made !== '' && now !== null && made !== now;
+  /** After an interruption: what was known of the Engine may no longer hold. */
+  async refresh(signal: AbortSignal): Promise<void> {
+    const before = this.#outlive;
+    this.#outlive = null;
+    this.#start = null;
+    // If live-restore was turned on only now, it says nothing about how the Engine stopped.
+    if (!(await this.#containersOutlive(signal)) || before === false) this.#outlive = false;
+    this.#isWatching = true;
+  }
 
-  return {
-    /** When exits are no longer seen as they happen. Whether containers outlived the previous Engine is still needed. */
-    interrupted: (): void => {
-      start = null;
-      isWatching = false;
-      alive.clear();
-    },
+  /** At the *die* event. `made`: the start of the Engine that made it; `connection` aborts when the Engine closes the connection. */
+  async atDeath(id: string, code: number, made: string | undefined, connection: AbortSignal): Promise<Exit> {
+    this.#dies(id);
+    const before = this.#known.get(id);
+    if (before !== undefined) return before;
+    const outlives = await this.#containersOutlive(connection).catch(() => null);
+    if (outlives !== true) {
+      // Two checks, because an Engine that restarts after a crash ends what it finds before it creates its bridge.
+      if (isOfEarlier(made, await this.engineStart(connection).catch(() => null))) return this.#remember(id, endedByEngine(code));
+      if (!(await isStaying(this.#engine, connection))) return this.#remember(id, endedByEngine(code));
+    }
+    if (this.#isUnrecorded(code, id)) return this.#remember(id, unrecorded);
+    const container = code === killed ? await this.#engine.inspect(id, connection).catch(() => undefined) : undefined;
+    return this.#remember(id, ownEnd(code, container));
+  }
 
-    /** These were alive in an answer of the Engine. */
-    sawAlive: (ids: Iterable<string>): void => {
-      if (isWatching) for (const id of ids) alive.add(id);
-    },
+  /** How containers ended that nobody saw end. @throws OnejobError while the Engine cannot be asked */
+  async afterwards(containers: readonly ContainerAnswer[], signal: AbortSignal): Promise<Map<string, Exit>> {
+    const strangers = containers.filter(({ Id }) => !this.#known.has(Id));
+    if (strangers.length > 0 && !(await this.#containersOutlive(signal))) {
+      const now = await this.engineStart(signal);
+      for (const { Id, State, Config } of strangers)
+        if (isOfEarlier(Config.Labels?.[labels.engine], now)) this.#known.set(Id, endedByEngine(State.ExitCode));
+      // A stopping Engine serves open connections while it ends its containers; only a new connection shows that it stops.
+      const why = await whyNotStaying(this.#engine, signal);
+      if (why !== null) throw why;
+    }
+    for (const { Id, State, Config } of strangers) {
+      const boot = Config.Labels?.[labels.boot] ?? '';
+      if (boot !== '' && this.#bootId !== null && boot !== this.#bootId) this.#known.set(Id, hostRestarted);
+      else if (this.#isUnrecorded(State.ExitCode, Id)) this.#known.set(Id, unrecorded);
+      else if (!this.#known.has(Id)) this.#known.set(Id, ownEnd(State.ExitCode, { State }));
+    }
+    return new Map(containers.map(({ Id }) => [Id, this.#known.get(Id) ?? lost('how it ended is unknown')]));
+  }
 
-    engineStart,
+  /** The result of an earlier look; null if there was no look. */
+  recall(id: string): Exit | null {
+    return this.#known.get(id) ?? null;
+  }
 
-    /** After an interruption: what was known of the Engine may no longer hold. */
-    refresh: async (signal: AbortSignal): Promise<void> => {
-      const before = outlive;
-      outlive = null;
-      start = null;
-      // If live-restore was turned on only now, it says nothing about how the Engine stopped.
-      if (!(await containersOutlive(signal)) || before === false) outlive = false;
-      isWatching = true;
-    },
+  forget(id: string): void {
+    this.#known.delete(id);
+    this.#alive.delete(id);
+  }
 
-    /** At the *die* event. `made`: the start of the Engine that made it; `connection` aborts when the Engine closes the connection. */
-    atDeath: async (id: string, code: number, made: string | undefined, connection: AbortSignal): Promise<Exit> => {
-      const before = known.get(id);
-      if (before !== undefined) return before;
-      const outlives = await containersOutlive(connection).catch(() => null);
-      if (outlives !== true) {
-        // Two checks, because an Engine that restarts after a crash ends what it finds before it creates its bridge.
-        if (isOfEarlier(made, await engineStart(connection).catch(() => null))) return remember(id, endedByEngine(code));
-        if (!(await isStaying(engine, connection))) return remember(id, endedByEngine(code));
-      }
-      if (isUnrecorded(code, id)) return remember(id, unrecorded);
-      const container = code === killed ? await engine.inspect(id, connection).catch(() => undefined) : undefined;
-      return remember(id, ownEnd(code, container));
-    },
+  /**
+   * An Engine with live-restore reports 255 for a container that ended while the Engine was away (measured on 20.10 after a
+   * crash). It is the job's own code only if the Engine did not go away since the container was seen alive.
+   */
+  #isUnrecorded(code: number, id: string): boolean {
+    return this.#isLiveRestore && code === 255 && !this.#alive.has(id);
+  }
 
-    /** How containers ended that nobody saw end. @throws OnejobError while the Engine cannot be asked */
-    afterwards: async (containers: readonly ContainerAnswer[], signal: AbortSignal): Promise<Map<string, Exit>> => {
-      const strangers = containers.filter((one) => !known.has(one.Id));
-      if (strangers.length > 0 && !(await containersOutlive(signal))) {
-        const now = await engineStart(signal);
-        for (const { Id, State, Config } of strangers)
-          if (isOfEarlier(Config.Labels?.[labels.engine], now)) known.set(Id, endedByEngine(State.ExitCode));
-        // A stopping Engine serves open connections while it ends its containers; only a new connection shows that it stops.
-        const why = await whyNotStaying(engine, signal);
-        if (why !== null) throw why;
-      }
-      for (const { Id, State, Config } of strangers) {
-        const boot = Config.Labels?.[labels.boot] ?? '';
-        if (boot !== '' && bootId !== null && boot !== bootId) known.set(Id, hostRestarted);
-        else if (isUnrecorded(State.ExitCode, Id)) known.set(Id, unrecorded);
-        else if (!known.has(Id)) known.set(Id, ownEnd(State.ExitCode, { State }));
-      }
-      return new Map(containers.map(({ Id }) => [Id, known.get(Id) ?? lost('how it ended is unknown')]));
-    },
+  #remember(id: string, exit: Exit): Exit {
+    this.#known.set(id, exit);
+    return exit;
+  }
 
-    /** The result of an earlier look; null if there was no look. */
-    recall: (id: string): Exit | null => known.get(id) ?? null,
+  async #containersOutlive(signal?: AbortSignal): Promise<boolean> {
+    if (this.#outlive === null) {
+      const [info, version] = await Promise.all([this.#engine.info(signal), this.#engine.version(signal)]);
+      this.#isLiveRestore = info.LiveRestoreEnabled;
+      this.#outlive = this.#isLiveRestore || isPodman(version);
+    }
+    return this.#outlive;
+  }
+}
 
-    forget: (id: string) => {
-      known.delete(id);
-      alive.delete(id);
-    },
-  };
+/** Whether an Engine was started since the container was made, which has ended all containers of the one before. */
+function isOfEarlier(made = '', now: string | null): boolean {
+  return made !== '' && now !== null && made !== now;
 }
 
 /** Parses the exit code of a *die* event. */

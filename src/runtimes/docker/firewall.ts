@@ -13,7 +13,20 @@ import { OnejobError } from '../../base/errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
 
-export type Firewall = ReturnType<typeof createFirewall>;
+export interface Firewall {
+  /** Name of the bridge that the rules are about. */
+  readonly bridge: string;
+  /** Why rules cannot be kept here, as the end of a sentence; null if they can. */
+  obstacle(): Promise<string | null>;
+  /** Makes sure that all rules exist. @throws OnejobError E_NETWORK_UNGUARDED */
+  guard(): Promise<void>;
+  /** Lets the bridge's containers reach this port of the host until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
+  open(port: HostPort): Promise<void>;
+  /** Whether the bridge is on this host. If not, this process and the Engine are on different networks. */
+  hasBridge(): Promise<boolean>;
+  /** Removes the rules, if there are any. */
+  remove(): Promise<void>;
+}
 
 /** Docker's order. The others are tried if the Engine does not keep its rules in the first. */
 const flavours = ['iptables', 'iptables-legacy', 'iptables-nft'] as const;
@@ -23,7 +36,11 @@ const families = ['ipv4', 'ipv6'] as const;
 const patience = 20_000;
 
 /** `local`: whether the Engine is on this host. `nameservers`: those that jobs may ask, by default those of the Engine. */
-export function createFirewall(owner: string, local: boolean, nameservers: () => Promise<readonly string[]> = nameserversOfHost) {
+export function createFirewall(
+  owner: string,
+  local: boolean,
+  nameservers: () => Promise<readonly string[]> = nameserversOfHost,
+): Firewall {
   const names = namesOf(owner);
   /** How the tools print our rules, with the rules themselves: each tool prints them in its own way. */
   const written = new Map<Family, { readonly from: string; readonly lines: string }>();
@@ -43,30 +60,30 @@ export function createFirewall(owner: string, local: boolean, nameservers: () =>
     const whys: string[] = [];
     for (const flavour of await flavoursHere()) {
       const saved = await ask(tool(flavour, 'ipv4', 'save'), ['-t', 'filter']);
-      if (saved.ok && isEngines(saved.said)) return { flavour };
+      if (saved.ok && isEngines(saved.output)) return { flavour };
       whys.push(
-        saved.ok ? `${flavour} shows no chain DOCKER-USER, so the Engine keeps no rules there` : `${flavour}: ${saved.said}`,
+        saved.ok ? `${flavour} shows no chain DOCKER-USER, so the Engine keeps no rules there` : `${flavour}: ${saved.output}`,
       );
     }
     return { why: whys[0] ?? '' };
   };
 
   const guard = async (): Promise<void> => {
-    const found = await look();
-    if ('why' in found) throw unguarded(found.why);
+    const keeper = await look();
+    if ('why' in keeper) throw unguarded(keeper.why);
     const servers = await nameservers();
     for (const family of await familiesHere()) {
-      const before = await save(found.flavour, family);
+      const before = await save(keeper.flavour, family);
       // A previous manager opened these, for services that outlive it and whose sandboxes must stay connected.
       const used = family === 'ipv4' ? await inUse(hostPortsIn(before, names)) : [];
       const open = new Map([...used.map((port) => [keyOf(port), port] as const), ...hostPorts]);
       const inOrder = [...open].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, port]) => port);
       const rules = rulesFor(family, names, servers, inOrder);
-      const from = JSON.stringify([found.flavour, rules]);
+      const from = JSON.stringify([keeper.flavour, rules]);
       const known = written.get(family);
       if (known?.from === from && known.lines === ours(before, names).join('\n')) continue;
-      await restore(found.flavour, family, writing(before, family, names, rules));
-      const after = await save(found.flavour, family);
+      await restore(keeper.flavour, family, writing(before, family, names, rules));
+      const after = await save(keeper.flavour, family);
       const missing = missingRule(after, family, names, rules);
       if (missing !== null) throw unguarded(`the rules were written, but ${missing}`);
       written.set(family, { from, lines: ours(after, names).join('\n') });
@@ -80,31 +97,25 @@ export function createFirewall(owner: string, local: boolean, nameservers: () =>
     for (const flavour of await flavoursHere()) {
       for (const family of families) {
         const saved = await ask(tool(flavour, family, 'save'), ['-t', 'filter']);
-        const taking = saved.ok ? removing(saved.said, names) : null;
+        const taking = saved.ok ? removing(saved.output, names) : null;
         if (taking !== null) await restore(flavour, family, taking);
       }
     }
   };
 
   return {
-    /** Name of the bridge that the rules are about. */
     bridge: names.bridge,
-    /** Why rules cannot be kept here, as the end of a sentence; null if they can. */
-    obstacle: async (): Promise<string | null> => {
-      const found = await look();
-      return 'why' in found ? found.why : null;
+    obstacle: async () => {
+      const keeper = await look();
+      return 'why' in keeper ? keeper.why : null;
     },
-    /** Makes sure that all rules exist. @throws OnejobError E_NETWORK_UNGUARDED */
-    guard: (): Promise<void> => inTurn(guard),
-    /** Lets the bridge's containers reach this port of the host until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
-    open: async (port: HostPort): Promise<void> => {
+    guard: () => inTurn(guard),
+    open: async (port) => {
       hostPorts.set(keyOf(port), port);
       await inTurn(guard);
     },
-    /** Whether the bridge is on this host. If not, this process and the Engine are on different networks. */
-    hasBridge: (): Promise<boolean> => isInterface(names.bridge),
-    /** Removes the rules, if there are any. */
-    remove: (): Promise<void> => inTurn(remove),
+    hasBridge: () => isInterface(names.bridge),
+    remove: () => inTurn(remove),
   };
 }
 
@@ -151,14 +162,14 @@ async function familiesHere(): Promise<readonly Family[]> {
 }
 
 async function save(flavour: Flavour, family: Family): Promise<string> {
-  const { ok, said } = await ask(tool(flavour, family, 'save'), ['-t', 'filter']);
-  if (ok) return said;
-  throw unguarded(said);
+  const { ok, output } = await ask(tool(flavour, family, 'save'), ['-t', 'filter']);
+  if (ok) return output;
+  throw unguarded(output);
 }
 
 async function restore(flavour: Flavour, family: Family, text: string): Promise<void> {
-  const { ok, said } = await ask(tool(flavour, family, 'restore'), ['--noflush', '--wait', '10'], text);
-  if (!ok) throw unguarded(said);
+  const { ok, output } = await ask(tool(flavour, family, 'restore'), ['--noflush', '--wait', '10'], text);
+  if (!ok) throw unguarded(output);
 }
 
 function tool(flavour: Flavour, family: Family, verb: 'save' | 'restore'): string {
@@ -172,11 +183,11 @@ export async function isInterface(name: string): Promise<boolean> {
 }
 
 /** The output of a tool if it worked, else one line that says why not. Never rejects. */
-async function ask(command: string, args: readonly string[], input = ''): Promise<{ ok: boolean; said: string }> {
+async function ask(command: string, args: readonly string[], input = ''): Promise<{ ok: boolean; output: string }> {
   const { code, stdout, stderr } = await run(command, args, { input, timeout: patience });
-  if (code === 0) return { ok: true, said: stdout.toString() };
-  if (typeof code === 'string') return { ok: false, said: `"${command}" is not installed` };
-  return { ok: false, said: `"${command}" failed: ${stderr.trim().split('\n').at(0) || `it ended with exit code ${code}`}` };
+  if (code === 0) return { ok: true, output: stdout.toString() };
+  if (typeof code === 'string') return { ok: false, output: `"${command}" is not installed` };
+  return { ok: false, output: `"${command}" failed: ${stderr.trim().split('\n').at(0) || `it ended with exit code ${code}`}` };
 }
 
 const daemonConfig = z.object({ dns: z.array(z.string()).optional() });
@@ -192,8 +203,8 @@ async function nameserversOfHost(): Promise<string[]> {
       readFile(path, 'utf8').catch(() => ''),
     ),
   );
-  const found = [...serversIn(resolv ?? ''), ...serversIn(resolved ?? ''), ...serversOfDaemon(daemon ?? '')];
-  return [...new Set(found)].filter((address) => isIPv4(address) && !address.startsWith('127.')).sort();
+  const servers = [...serversIn(resolv ?? ''), ...serversIn(resolved ?? ''), ...serversOfDaemon(daemon ?? '')];
+  return [...new Set(servers)].filter((address) => isIPv4(address) && !address.startsWith('127.')).sort();
 }
 
 export function serversIn(resolvConf: string): string[] {
@@ -223,10 +234,10 @@ const blockedRanges: readonly string[] = [
   '240.0.0.0/4',
 ];
 
-export type Names = ReturnType<typeof namesOf>;
-
 /** `bridge` (15 characters at most), and the chains for packets from it: `forward` to anywhere else, `input` to the host. */
-export function namesOf(owner: string) {
+export type Names = Readonly<Record<'bridge' | 'forward' | 'input', string>>;
+
+export function namesOf(owner: string): Names {
   const id = owner.length <= 12 ? owner : hash('sha256', owner).slice(0, 12);
   return { bridge: `oj-${id}`, forward: `onejob-${id}-fwd`, input: `onejob-${id}-in` };
 }

@@ -9,19 +9,14 @@ import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Holding, RunningShell, ShellSpec } from '../../ports/runtime.ts';
 import { upgrade } from '../engine/call.ts';
-import type { ContainerAnswer, Engine } from '../engine/engine.ts';
-import { Refusal, translate } from '../engine/failures.ts';
-import type { Containers } from './containers.ts';
-import { type CreateContext, containerName, createBody, labels, workspacePath } from './create.ts';
+import type { ContainerAnswer } from '../engine/engine.ts';
+import { translate } from '../engine/failures.ts';
+import { containerName, createBody, labels, workspacePath } from './create.ts';
+import { demultiplexed, programOn, terminalOutput } from './exec.ts';
 import { noGrant } from './grants.ts';
-import type { Networks } from './networks.ts';
-import { prepareRefusal, verifyFolders } from './prepare.ts';
+import { prepareRefusal, type SandboxParts, verifyFolders } from './prepare.ts';
 
-interface HoldingParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
-  readonly engine: Engine;
-  readonly containers: Containers;
-  readonly networks: Pick<Networks, 'resolve'>;
-  readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
+interface HoldingParts extends SandboxParts {
   /** A container that is held: nobody will send it a script. */
   readonly stopped: (id: string) => void;
 }
@@ -32,20 +27,78 @@ const [resizeTries, betweenResizes] = [10, 100];
 /** Images of held containers; the tag is the agent. */
 const repository = 'onejob-held';
 
-/** `shellsIn`: ids of the containers of open shells. */
-export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: AgentId): readonly string[] } {
-  const { engine, owner, boot, log, containers, networks, isPodman, stopped } = parts;
-  const imageOf = (agent: AgentId) => `${repository}:${agent}`;
-
-  const made = createShared<string>();
+export class DockerHolding implements Holding {
+  readonly #parts: HoldingParts;
+  readonly #images = createShared<string>();
   /** Containers of open shells, with the held agent of each. */
-  const open = new Map<string, AgentId>();
+  readonly #open = new Map<string, AgentId>();
+
+  constructor(parts: HoldingParts) {
+    this.#parts = parts;
+  }
+
+  /** Ids of the containers of open shells. */
+  shellsIn(agent: AgentId): readonly string[] {
+    return [...this.#open].filter(([, of]) => of === agent).map(([id]) => id);
+  }
+
+  async hold(agent: AgentId): Promise<boolean> {
+    const { engine, containers, stopped } = this.#parts;
+    const id = await containers.find(agent);
+    if (id === null) return false;
+    stopped(id);
+    const container = await engine.inspect(id);
+    if (container === null) return false;
+    if (container.State.Running) await engine.kill(id, 'SIGKILL');
+    return true;
+  }
+
+  async shell(agent: AgentId, shell: ShellSpec, signal: AbortSignal): Promise<RunningShell> {
+    const { containers } = this.#parts;
+    const container = await containers.sure(agent, signal);
+    const make = (_: unknown, until: AbortSignal) => this.#imageId(agent, container, until);
+    const image = await this.#images(agent, make, () => {}, signal);
+    const id = await this.#create(image, container, shell, signal);
+    containers.note(shell.spec.agent, id);
+    this.#open.set(id, agent);
+    const end = () => containers.remove(shell.spec.agent).finally(() => this.#open.delete(id));
+    try {
+      // It may have been aborted while it was created.
+      signal.throwIfAborted();
+      const socket = await this.#start(id, shell, signal);
+      return this.#running(id, socket, shell.terminal, signal, end);
+    } catch (error) {
+      await end();
+      throw error;
+    }
+  }
+
+  async release(agent: AgentId): Promise<void> {
+    const { engine, owner, containers } = this.#parts;
+    await engine.removeImage(imageOf(agent));
+    await containers.remove(agent);
+    // Somebody may have removed the container without its workspace.
+    for (const name of await engine.danglingVolumes([`${labels.owner}=${owner}`, `${labels.agent}=${agent}`]))
+      await engine.removeVolume(name);
+  }
+
+  async sweep(held: Pick<ReadonlySet<AgentId>, 'has'>, signal: AbortSignal): Promise<void> {
+    const { engine, owner } = this.#parts;
+    const failures: unknown[] = [];
+    for (const { Id, Labels } of await engine.images(`${labels.owner}=${owner}`, signal)) {
+      const agent = Labels?.[labels.held] ?? '';
+      // One that somebody has given another name must not keep the rest.
+      if (agent !== '' && !held.has(agent)) await engine.removeImage(Id).catch((error: unknown) => failures.push(error));
+    }
+    if (failures.length > 0) throw failures[0];
+  }
 
   /**
    * The image of its files, made for its first shell. Its name and labels follow from the agent, which is held by then: an image that
    * the Engine finishes after everyone has gone serves the next shell, or is found by `sweep`.
    */
-  const imageId = async (agent: AgentId, { Id, Config }: ContainerAnswer, signal: AbortSignal): Promise<string> => {
+  async #imageId(agent: AgentId, { Id, Config }: ContainerAnswer, signal: AbortSignal): Promise<string> {
+    const { engine, owner } = this.#parts;
     const before = await engine.image(imageOf(agent), signal);
     if (before?.labels[labels.held] === agent) return before.id;
     // Labels of its own image would let it pass for an image that onejob has built.
@@ -58,163 +111,97 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
       hint: 'Start the shell again: the files of the job are still held.',
       retry: true,
     });
-  };
-
-  return {
-    async hold(agent) {
-      const id = await containers.find(agent);
-      if (id === null) return false;
-      stopped(id);
-      const container = await engine.inspect(id);
-      if (container === null) return false;
-      if (container.State.Running) await engine.kill(id, 'SIGKILL');
-      return true;
-    },
-
-    async shell(agent, { spec, command, terminal }, signal) {
-      const container = await containers.sure(agent, signal);
-      const image = await made(
-        agent,
-        (_, until) => imageId(agent, container, until),
-        () => {},
-        signal,
-      );
-      const [network, podman] = await Promise.all([networks.resolve(spec.recipe.network), isPodman(signal)]);
-      const body = createBody(spec, { owner, boot, imageId: image, imagePath: null, network, podman, log, grant: noGrant });
-      const volume = container.Mounts?.find(({ Type, Destination }) => Type === 'volume' && Destination === workspacePath);
-      const env = terminal === null ? [] : [`TERM=${terminal.term}`];
-      const id = await engine
-        .create(containerName(spec), {
-          ...body,
-          Entrypoint: ['sh', '-c', ...shellCommand(command, terminal !== null)],
-          Env: [...body.Env, ...env],
-          Tty: terminal !== null,
-          StdinOnce: true,
-          AttachStdin: true,
-          AttachStdout: true,
-          AttachStderr: true,
-          HostConfig: {
-            ...body.HostConfig,
-            // Its output is for its client only.
-            ...(!podman && { LogConfig: { Type: 'none' } }),
-            Mounts: [
-              // Into an empty volume the Engine would copy the image's folder, with its owner: the job's user could not write there.
-              ...(volume === undefined
-                ? []
-                : [{ Type: 'volume', Source: volume.Name, Target: workspacePath, VolumeOptions: { NoCopy: true } }]),
-              ...body.HostConfig.Mounts.slice(1),
-            ],
-          },
-        })
-        .catch((error: unknown) => {
-          throw prepareRefusal(error, spec, engine.endpoint);
-        });
-      containers.note(spec.agent, id);
-      open.set(id, agent);
-      const end = () => containers.remove(spec.agent).finally(() => open.delete(id));
-      try {
-        // It may have been aborted while it was created.
-        signal.throwIfAborted();
-        const socket = await attach(id, signal);
-        // The end of a connection is the end of the output, whatever ended it.
-        socket.on('error', () => {});
-        await engine.start(id).catch((error: unknown) => {
-          socket.destroy();
-          throw prepareRefusal(error, spec, engine.endpoint);
-        });
-        await verifyFolders(engine, spec, id, signal).catch((error: unknown) => {
-          socket.destroy();
-          throw error;
-        });
-        socket.write('\n');
-        return running(id, socket, terminal, signal, end);
-      } catch (error) {
-        await end();
-        throw error;
-      }
-    },
-
-    async release(agent) {
-      await engine.removeImage(imageOf(agent));
-      await containers.remove(agent);
-      // Somebody may have removed the container without its workspace.
-      for (const name of await engine.danglingVolumes([`${labels.owner}=${owner}`, `${labels.agent}=${agent}`]))
-        await engine.removeVolume(name);
-    },
-
-    async sweep(held, signal) {
-      const failures: unknown[] = [];
-      for (const { Id, Labels } of await engine.images(`${labels.owner}=${owner}`, signal)) {
-        const agent = Labels?.[labels.held] ?? '';
-        // One that somebody has given another name must not keep the rest.
-        if (agent !== '' && !held.has(agent)) await engine.removeImage(Id).catch((error: unknown) => failures.push(error));
-      }
-      if (failures.length > 0) throw failures[0];
-    },
-
-    shellsIn: (agent) => [...open].filter(([, of]) => of === agent).map(([id]) => id),
-  };
-
-  async function attach(id: string, signal: AbortSignal): Promise<Socket> {
-    const doing = `attach to container ${id.slice(0, 12)}`;
-    try {
-      const path = `/containers/${id}/attach?stream=1&stdin=1&stdout=1&stderr=1`;
-      const socket = await upgrade(engine.endpoint, path, signal);
-      if (!('status' in socket)) return socket;
-      throw new Refusal(socket.status, socket.body);
-    } catch (error) {
-      signal.throwIfAborted();
-      throw translate(error, doing, engine.endpoint);
-    }
   }
 
-  function running(
+  async #create(imageId: string, { Mounts }: ContainerAnswer, { spec, command, terminal }: ShellSpec, signal: AbortSignal) {
+    const { engine, owner, boot, log, networks } = this.#parts;
+    const [network, podman] = await Promise.all([networks.resolve(spec.recipe.network), engine.isPodman(signal)]);
+    const body = createBody(spec, { owner, boot, imageId, imagePath: null, network, podman, log, grant: noGrant });
+    const volume = Mounts?.find(({ Type, Destination }) => Type === 'volume' && Destination === workspacePath);
+    // Into an empty volume the Engine would copy the image's folder, with its owner: the job's user could not write there.
+    const noCopy = { NoCopy: true };
+    const shell = {
+      ...body,
+      Entrypoint: ['sh', '-c', ...shellCommand(command, terminal !== null)],
+      Env: terminal === null ? body.Env : [...body.Env, `TERM=${terminal.term}`],
+      Tty: terminal !== null,
+      StdinOnce: true,
+      AttachStdin: true,
+      AttachStdout: true,
+      AttachStderr: true,
+      HostConfig: {
+        ...body.HostConfig,
+        // Its output is for its client only.
+        ...(!podman && { LogConfig: { Type: 'none' } }),
+        Mounts: [
+          ...(volume === undefined ? [] : [{ Type: 'volume', Source: volume.Name, Target: workspacePath, VolumeOptions: noCopy }]),
+          ...body.HostConfig.Mounts.slice(1),
+        ],
+      },
+    };
+    return engine.create(containerName(spec), shell).catch((error: unknown) => {
+      throw prepareRefusal(error, spec, engine.endpoint);
+    });
+  }
+
+  /** Starts the container of a shell, and lets its program run once its folders are those that were checked. */
+  async #start(id: string, { spec }: ShellSpec, signal: AbortSignal): Promise<Socket> {
+    const { engine } = this.#parts;
+    const path = `/containers/${id}/attach?stream=1&stdin=1&stdout=1&stderr=1`;
+    const socket = await upgrade(engine.endpoint, path, signal).catch((error: unknown) => {
+      signal.throwIfAborted();
+      throw translate(error, `attach to container ${id.slice(0, 12)}`, engine.endpoint);
+    });
+    socket.on('error', () => {});
+    try {
+      await engine.start(id).catch((error: unknown) => {
+        throw prepareRefusal(error, spec, engine.endpoint);
+      });
+      await verifyFolders(engine, spec, id, signal);
+    } catch (error) {
+      socket.destroy();
+      throw error;
+    }
+    socket.write('\n');
+    return socket;
+  }
+
+  #running(
     id: string,
     socket: Socket,
     terminal: ShellSpec['terminal'],
     signal: AbortSignal,
     end: () => Promise<void>,
   ): RunningShell {
-    const { promise: read, resolve } = Promise.withResolvers<void>();
-    const abort = () => socket.destroy();
-    signal.addEventListener('abort', abort, { once: true });
-    if (signal.aborted) abort();
-    if (socket.closed) resolve();
-    socket.once('close', resolve);
+    const { engine } = this.#parts;
     let latest = 0;
     const resize: RunningShell['resize'] = async (size) => {
       const mine = ++latest;
       // Podman refuses it for a moment after the start.
       for (let tries = 0; terminal !== null && tries < resizeTries && mine === latest && !socket.destroyed; tries += 1) {
-        if (
-          await engine.resize(id, size).then(
-            () => true,
-            () => false,
-          )
-        )
-          return;
+        const isDone = engine.resize(id, size).then(
+          () => true,
+          () => false,
+        );
+        if (await isDone) return;
         await sleep(engine.clock, betweenResizes, signal);
       }
     };
-    if (terminal !== null) resize(terminal);
-    const ended = async (): Promise<number> => {
-      try {
-        await read;
-        signal.throwIfAborted();
-        await engine.ended(id, signal);
-        const container = await engine.inspect(id, signal);
-        if (container !== null) return container.State.ExitCode;
-        throw new OnejobError('E_SANDBOX_LOST', 'Somebody has removed the container of the shell.');
-      } finally {
-        signal.removeEventListener('abort', abort);
-        await end();
-      }
+    const exitCode = async (): Promise<number> => {
+      await engine.ended(id, signal);
+      const container = await engine.inspect(id, signal);
+      if (container !== null) return container.State.ExitCode;
+      throw new OnejobError('E_SANDBOX_LOST', 'Somebody has removed the container of the shell.');
     };
-    const over = ended();
-    // Not everyone waits for it.
-    over.catch(() => {});
-    return { stdin: socket, output: terminal === null ? demultiplexed(socket) : plain(socket), resize, ended: over };
+    const output = terminal === null ? demultiplexed(socket) : terminalOutput(socket);
+    const shell = programOn(socket, signal, { output, resize, exitCode, end });
+    if (terminal !== null) resize(terminal);
+    return shell;
   }
+}
+
+function imageOf(agent: AgentId): string {
+  return `${repository}:${agent}`;
 }
 
 /** What `sh -c` runs: the command, or the best interactive shell. It waits for a line first, until its folders have been checked. */
@@ -223,38 +210,4 @@ function shellCommand(command: readonly string[] | null, hasTerminal: boolean): 
   const wait = `${quiet}read -r _ || exit 125; ${loud}`;
   if (command === null) return [`${wait}command -v bash >/dev/null 2>&1 && exec bash; exec sh`];
   return [`${wait}exec "$@"`, 'sh', ...command];
-}
-
-async function* plain(socket: Socket): RunningShell['output'] {
-  for await (const bytes of untilClosed(socket)) yield { stream: 'stdout', bytes };
-}
-
-/** A header of eight bytes (stream, three zeros, big-endian length) before each piece (Engine API, "Attach to a container"). */
-export async function* demultiplexed(socket: Socket): RunningShell['output'] {
-  let rest: Buffer = Buffer.alloc(0);
-  let left = 0;
-  let stream: 'stdout' | 'stderr' = 'stdout';
-  for await (const chunk of untilClosed(socket)) {
-    rest = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
-    for (;;) {
-      if (left > 0 && rest.length > 0) {
-        const bytes = rest.subarray(0, left);
-        rest = rest.subarray(bytes.length);
-        left -= bytes.length;
-        yield { stream, bytes };
-      } else if (left === 0 && rest.length >= 8) {
-        stream = rest[0] === 2 ? 'stderr' : 'stdout';
-        left = rest.readUInt32BE(4);
-        rest = rest.subarray(8);
-      } else break;
-    }
-  }
-}
-
-async function* untilClosed(socket: Socket): AsyncGenerator<Buffer> {
-  try {
-    for await (const bytes of socket) yield bytes as Buffer;
-  } catch {
-    // Ended says how it ended.
-  }
 }

@@ -7,8 +7,8 @@ import { scratch } from '../../../test/support/scratch.ts';
 import type { Clock } from '../../core/clock.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { usualLimits } from '../engine/call.ts';
-import { connectEngine } from '../engine/engine.ts';
-import { createInputs, writeInput } from './attach.ts';
+import { Engine } from '../engine/engine.ts';
+import { Inputs, writeInput } from './attach.ts';
 
 const never = () => new AbortController().signal;
 
@@ -28,7 +28,7 @@ async function attaching(path: string) {
   });
   server.listen(path);
   await once(server, 'listening');
-  const engine = connectEngine({ kind: 'unix', path, from: 'test' });
+  const engine = new Engine({ kind: 'unix', path, from: 'test' });
   return {
     sockets,
     said,
@@ -46,7 +46,7 @@ async function attaching(path: string) {
 test('a release uses the connection that was opened ahead, and opens no other', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
-  const inputs = createInputs(fake.engine);
+  const inputs = new Inputs(fake.engine);
   await inputs.ahead('c1');
   await inputs.ahead('c1');
   const connection = inputs.take('c1');
@@ -60,7 +60,7 @@ test('a release uses the connection that was opened ahead, and opens no other', 
 test('a broken connection is not used, and the release opens its own', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
-  const inputs = createInputs(fake.engine);
+  const inputs = new Inputs(fake.engine);
   await inputs.ahead('c1');
   await inputs.ahead('c2');
   const other = inputs.take('c2');
@@ -88,7 +88,7 @@ test('a script that has ended before its hand-over was seen to end has been hand
   await once(server, 'listening');
   // It looks at the container at once, and no wait runs out.
   const clock: Clock = { ...systemClock, after: (ms, fn) => (ms === 50 ? systemClock.after(0, fn) : () => {}) };
-  const engine = connectEngine({ kind: 'unix', path: `${here.path}/e.sock`, from: 'test' }, usualLimits, clock);
+  const engine = new Engine({ kind: 'unix', path: `${here.path}/e.sock`, from: 'test' }, usualLimits, clock);
   await writeInput(engine, 'c1', Buffer.from('frame\n'), never());
   engine.close();
   server.closeAllConnections();
@@ -97,8 +97,8 @@ test('a script that has ended before its hand-over was seen to end has been hand
 
 test('a container that refuses an attach, or an Engine that is away, is not a failure yet', async () => {
   using here = scratch();
-  const engine = connectEngine({ kind: 'unix', path: `${here.path}/nobody.sock`, from: 'test' });
-  const inputs = createInputs(engine);
+  const engine = new Engine({ kind: 'unix', path: `${here.path}/nobody.sock`, from: 'test' });
+  const inputs = new Inputs(engine);
   await inputs.ahead('c1');
   expect(inputs.take('c1')).toBeNull();
   engine.close();
@@ -107,7 +107,7 @@ test('a container that refuses an attach, or an Engine that is away, is not a fa
 test('closing ends all connections, including those being opened', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
-  const inputs = createInputs(fake.engine);
+  const inputs = new Inputs(fake.engine);
   await inputs.ahead('c1');
   const late = inputs.ahead('c2');
   inputs.close();

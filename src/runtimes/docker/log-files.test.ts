@@ -17,7 +17,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../../ports/runtime.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { createEntryReader, followFiles } from './log-files.ts';
+import { EntryReader, endLine, followFiles } from './log-files.ts';
 
 let dir: Scratch;
 let folder: string;
@@ -86,7 +86,7 @@ test('entries are read wherever they are cut: streams, times, long lines and the
     entry('no end', { partial: 'goes on' }),
   ]);
   for (let size = 1; size <= bytes.length; size += 1) {
-    const reader = createEntryReader();
+    const reader = new EntryReader();
     const frames = [];
     for (let at = 0; at < bytes.length; at += size) frames.push(...reader.push(Buffer.from(bytes.subarray(at, at + size))));
     expect(frames.map(({ stream, time, bytes }) => [stream, Number(time - 1_700_000_000_000_000_000n), bytes.toString()])).toEqual([
@@ -100,11 +100,35 @@ test('entries are read wherever they are cut: streams, times, long lines and the
   }
 });
 
+test('a line gets its newline in place, and the bytes before and after it stay', () => {
+  const buffer = Buffer.from('...line|...');
+  const line = endLine(buffer, 3, 7);
+  expect(line.toString()).toBe('line\n');
+  expect(line.buffer).toBe(buffer.buffer);
+  expect(buffer.toString()).toBe('...line\n...');
+});
+
+test('newlines reach no other entry: what was read stays as it was while more of the same block is read', () => {
+  const line = fc.record({
+    text: fc.string({ unit: 'binary', maxLength: 40 }),
+    partial: fc.constantFrom(undefined, 'goes on', 'last'),
+  });
+  fc.assert(
+    fc.property(fc.array(line, { minLength: 1, maxLength: 6 }), fc.integer({ min: 1, max: 200 }), (lines, cut) => {
+      const bytes = Buffer.concat(lines.map(({ text, partial }) => entry(text, { ...(partial !== undefined && { partial }) })));
+      const reader = new EntryReader();
+      const frames = [...reader.push(bytes.subarray(0, cut)), ...reader.push(bytes.subarray(cut))];
+      const whole = lines.map(({ text, partial }) => (partial === 'goes on' ? text : `${text}\n`));
+      expect(frames.map((frame) => frame.bytes.toString())).toEqual(whole);
+    }),
+  );
+});
+
 test.each([
   ['an invalid length', Buffer.from('onejob: not a log at all')],
   ['an entry whose end does not fit', Buffer.concat([entry('x').subarray(0, -1), Buffer.from([9, 9, 9, 9, 9])])],
 ])('%s is refused', (_, bytes) => {
-  expect(() => createEntryReader().push(bytes)).toThrow();
+  expect(() => new EntryReader().push(bytes)).toThrow();
 });
 
 test('it is read across all files, from any position, without a gap', async () => {

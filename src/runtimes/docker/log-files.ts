@@ -70,16 +70,16 @@ export async function* followFiles(
     end();
   }, end);
   using watch = watchFolders(clock, [folder], stop);
-  await using chain = createChain(folder, mostDeleted);
-  await chain.look();
-  for (let part = chain.next(); part !== null && !signal.aborted; part = chain.next()) {
+  await using parts = new LogParts(folder, mostDeleted);
+  await parts.look();
+  for (let part = parts.next(); part !== null && !signal.aborted; part = parts.next()) {
     if (part.afterHole) rejoiner.hole();
-    const entries = createEntryReader();
+    const entries = new EntryReader();
     let offset = 0;
     for (;;) {
       // Read before the look below: output before the end, or before the next file, must still be read.
       const complete = hasEnded;
-      const { isOld, isBehind, size } = await chain.look();
+      const { isOld, isBehind, size } = await parts.look();
       if (signal.aborted) return;
       if (part.isOnlyCounted || isBehind) {
         yield await countRest(part.file, offset, (block) => rejoiner.push(entries.push(block)));
@@ -124,87 +124,94 @@ async function countRest(file: FileHandle, from: number, read: (block: Buffer) =
 }
 
 /** The driver's files, oldest first, each opened before it can be deleted. */
-function createChain(folder: string, most: number) {
-  const path = join(folder, currentName);
-  const waiting: LogPart[] = [];
-  let reading: LogPart | null = null;
+class LogParts {
+  readonly #path: string;
+  /** Bytes of deleted files that are kept for the reader. */
+  readonly #mostDeleted: number;
+  readonly #waiting: LogPart[] = [];
+  #reading: LogPart | null = null;
   /** Inode of the newest file that was opened. */
-  let newest: bigint | null = null;
+  #newest: bigint | null = null;
+
+  constructor(folder: string, mostDeleted: number) {
+    this.#path = join(folder, currentName);
+    this.#mostDeleted = mostDeleted;
+  }
+
+  /**
+   * Opens new files. `isOld`: the file being read has a successor. `isBehind`: its successor is only to be counted. `size`: bytes
+   * of the newest file; null if unseen.
+   */
+  async look(): Promise<{ readonly isOld: boolean; readonly isBehind: boolean; readonly size: number | null }> {
+    const current = seenAt(this.#path);
+    if (current !== null && current.inode !== this.#newest) {
+      const files = await this.#openAll();
+      const known = files.findIndex(({ inode }) => inode === this.#newest);
+      const isLate = this.#newest !== null && known === -1;
+      for (const { file } of files.slice(0, known + 1)) await file.close();
+      const fresh = files.slice(known + 1);
+      this.#waiting.push(...fresh.map((file, at) => ({ ...file, afterHole: isLate && at === 0, isOnlyCounted: false })));
+      this.#newest = files.at(-1)?.inode ?? this.#newest;
+      await this.#limit(({ inode }) => !files.some((file) => file.inode === inode));
+    }
+    const [next] = this.#waiting;
+    return { isOld: next !== undefined, isBehind: next?.isOnlyCounted === true, size: current?.size ?? null };
+  }
+
+  /** The file to read now; null if there is none. */
+  next(): LogPart | null {
+    void this.#reading?.file.close().catch(() => {});
+    this.#reading = this.#waiting.shift() ?? null;
+    return this.#reading;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const part of [this.#reading, ...this.#waiting]) await part?.file.close().catch(() => {});
+  }
+
+  /** A reader that is slower than the job leaves out the oldest output. */
+  async #limit(isDeleted: (part: LogPart) => boolean): Promise<void> {
+    const waiting = this.#waiting;
+    let size = 0;
+    for (const part of waiting) if (isDeleted(part) && !part.isOnlyCounted) size += (await part.file.stat()).size;
+    for (const [at, part] of waiting.entries()) {
+      if (size <= this.#mostDeleted || !isDeleted(part)) break;
+      if (!part.isOnlyCounted) size -= (await part.file.stat()).size;
+      waiting[at] = { ...part, isOnlyCounted: true };
+    }
+  }
 
   /**
    * Every file, oldest first. A rotation renames files to the next number, oldest first, so meanwhile any one name is missing, and
    * a file moves only up. Opened from the newest on, past names that are missing, files may show twice, and none is skipped. After
    * two rotations meanwhile a number has a newer file than the one before it had, so the names are opened until the newest stays.
    */
-  async function openAll(): Promise<Opened[]> {
+  async #openAll(): Promise<Opened[]> {
     let all: Opened[] = [];
     for (let tries = 0; tries < mostTries; tries += 1) {
-      const found = await openNames(all);
+      const named = await this.#openNames(all);
       // What has no name any more is older than all that has.
-      all = [...all.filter((one) => !found.includes(one)), ...found];
-      if (seenAt(path)?.inode === all.at(-1)?.inode) break;
+      all = [...all.filter((file) => !named.includes(file)), ...named];
+      if (seenAt(this.#path)?.inode === all.at(-1)?.inode) break;
     }
     return all;
   }
 
   /** What has a name, oldest first; of the files that are `known`, what was opened then. */
-  async function openNames(known: readonly Opened[]): Promise<Opened[]> {
-    const found: Opened[] = [];
+  async #openNames(known: readonly Opened[]): Promise<Opened[]> {
+    const named: Opened[] = [];
     for (let number = 0, missing = 0; missing < mostMissing; number += 1) {
-      const file = await openExisting(number === 0 ? path : `${path}.${number}`);
+      const file = await openExisting(number === 0 ? this.#path : `${this.#path}.${number}`);
       missing = file === null ? missing + 1 : 0;
       if (file === null) continue;
       const { ino: inode } = await file.stat({ bigint: true });
-      const before = [...known, ...found].find((one) => one.inode === inode);
+      const before = [...known, ...named].find((opened) => opened.inode === inode);
       if (before !== undefined) await file.close();
-      const one = before ?? { inode, file };
-      if (!found.includes(one)) found.push(one);
+      const opened = before ?? { inode, file };
+      if (!named.includes(opened)) named.push(opened);
     }
-    return found.reverse();
+    return named.reverse();
   }
-
-  return {
-    /**
-     * Opens new files. `isOld`: the file being read has a successor. `isBehind`: its successor is only to be counted. `size`: bytes
-     * of the newest file; null if unseen.
-     */
-    async look(): Promise<{ readonly isOld: boolean; readonly isBehind: boolean; readonly size: number | null }> {
-      const current = seenAt(path);
-      const seen = () => ({
-        isOld: waiting.length > 0,
-        isBehind: waiting[0]?.isOnlyCounted === true,
-        size: current?.size ?? null,
-      });
-      if (current === null || current.inode === newest) return seen();
-      const found = await openAll();
-      const known = found.findIndex((one) => one.inode === newest);
-      const isLate = newest !== null && known === -1;
-      for (const one of found.slice(0, known + 1)) await one.file.close();
-      const fresh = found.slice(known + 1);
-      waiting.push(...fresh.map((one, at) => ({ ...one, afterHole: isLate && at === 0, isOnlyCounted: false })));
-      newest = found.at(-1)?.inode ?? newest;
-      // A reader that is slower than the job leaves out the oldest output.
-      let size = 0;
-      const isDeleted = ({ inode }: LogPart): boolean => !found.some((one) => one.inode === inode);
-      for (const part of waiting) if (isDeleted(part) && !part.isOnlyCounted) size += (await part.file.stat()).size;
-      for (let at = 0; size > most && at < waiting.length; at += 1) {
-        const part = waiting[at];
-        if (part === undefined || !isDeleted(part)) break;
-        if (!part.isOnlyCounted) size -= (await part.file.stat()).size;
-        waiting[at] = { ...part, isOnlyCounted: true };
-      }
-      return seen();
-    },
-    /** The file to read now; null if there is none. */
-    next(): LogPart | null {
-      void reading?.file.close().catch(() => {});
-      reading = waiting.shift() ?? null;
-      return reading;
-    },
-    async [Symbol.asyncDispose]() {
-      for (const one of reading === null ? waiting : [reading, ...waiting]) await one.file.close().catch(() => {});
-    },
-  };
 }
 
 function seenAt(path: string): { readonly inode: bigint; readonly size: number } | null {
@@ -214,7 +221,6 @@ function seenAt(path: string): { readonly inode: bigint; readonly size: number }
 
 /** Bytes of the longest entry: a piece of a line has at most 16 KiB, plus some metadata. */
 const longest = 1 << 20;
-const newline = Buffer.from('\n');
 
 /** The file does not have the expected format. */
 class UnknownEntries extends Error {}
@@ -224,44 +230,44 @@ class UnknownEntries extends Error {}
  * BE`, where LogEntry is protobuf: 1 source · 2 time_nano · 3 line · 4 partial · 5 metadata of the partial (1 last · 2 id · 3
  * ordinal). Unchanged from Engine 18.09 to 28. Anything else is refused, and read through the API instead.
  *
- * Splits a file into frames, wherever it was cut. Frames share memory with the pushed chunks. A line has its newline, unless it
- * continues in the next entry or never had one. @throws UnknownEntries
+ * Splits a file into frames, wherever it was cut. Frames share memory with the pushed chunks, which it changes (`endLine`). A line has
+ * its newline, unless it continues in the next entry or never had one.
  */
-export function createEntryReader() {
-  let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
-  return {
-    /** Bytes of an incomplete entry. */
-    get left(): number {
-      return held.length;
-    },
-    push(chunk: Buffer<ArrayBufferLike>): LogFrame[] {
-      const buffer = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
-      const frames: LogFrame[] = [];
-      let at = 0;
-      while (at + 8 <= buffer.length) {
-        const length = buffer.readUInt32BE(at);
-        if (length > longest) throw new UnknownEntries(`an entry of ${length} bytes`);
-        const end = at + 4 + length;
-        if (end + 4 > buffer.length) break;
-        if (buffer.readUInt32BE(end) !== length) throw new UnknownEntries('an entry without its end');
-        const { source, time, lineAt, lineEnd, isPartial, isLast } = fieldsOf(buffer, at + 4, end);
-        const stream = source === 0x65 ? 'stderr' : 'stdout';
-        let bytes = buffer.subarray(lineAt, lineEnd);
-        if (!isPartial || isLast) {
-          // The byte after the line was read already, so the newline can overwrite it without a copy.
-          if (lineEnd < buffer.length) {
-            buffer[lineEnd] = 10;
-            bytes = buffer.subarray(lineAt, lineEnd + 1);
-          } else bytes = Buffer.concat([bytes, newline]);
-        }
-        frames.push({ stream, time, bytes });
-        at = end + 4;
-      }
-      held = buffer.subarray(at);
-      return frames;
-    },
-  };
+export class EntryReader {
+  /** Bytes of an incomplete entry. */
+  #left: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+
+  /** @throws UnknownEntries */
+  push(chunk: Buffer<ArrayBufferLike>): LogFrame[] {
+    const buffer = this.#left.length === 0 ? chunk : Buffer.concat([this.#left, chunk]);
+    const frames: LogFrame[] = [];
+    let at = 0;
+    while (at + 8 <= buffer.length) {
+      const length = buffer.readUInt32BE(at);
+      if (length > longest) throw new UnknownEntries(`an entry of ${length} bytes`);
+      const end = at + 4 + length;
+      if (end + 4 > buffer.length) break;
+      if (buffer.readUInt32BE(end) !== length) throw new UnknownEntries('an entry without its end');
+      const { source, time, lineAt, lineEnd, isPartial, isLast } = fieldsOf(buffer, at + 4, end);
+      const bytes = isPartial && !isLast ? buffer.subarray(lineAt, lineEnd) : endLine(buffer, lineAt, lineEnd);
+      frames.push({ stream: source === 0x65 ? 'stderr' : 'stdout', time, bytes });
+      at = end + 4;
+    }
+    this.#left = buffer.subarray(at);
+    return frames;
+  }
 }
+
+/**
+ * A line of an entry with its newline, without a copy: the newline overwrites the byte after the line. That byte is always one of the
+ * entry's own, since its length follows its fields, so no other frame has it. The entry must have been read to its end before.
+ */
+export function endLine(buffer: Buffer<ArrayBufferLike>, from: number, to: number): Buffer<ArrayBufferLike> {
+  buffer[to] = newline;
+  return buffer.subarray(from, to + 1);
+}
+
+const newline = 10;
 
 function fieldsOf(buffer: Buffer<ArrayBufferLike>, from: number, end: number) {
   const fields = { source: 0, time: 0n, lineAt: end, lineEnd: end, isPartial: false, isLast: false };

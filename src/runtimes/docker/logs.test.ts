@@ -5,7 +5,7 @@ import { fakeEngine, logMessage } from '../../../test/kit/fake-engine.ts';
 import { follow } from '../../../test/kit/runtime-contract/contract.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { start } from '../../ports/runtime.ts';
-import { connectEngine } from '../engine/engine.ts';
+import { Engine } from '../engine/engine.ts';
 import { followLogs } from './logs.ts';
 
 const state = (isRunning: boolean) =>
@@ -57,7 +57,7 @@ test('it gives up on errors that do not pass', async () => {
 test('it waits for a socket that is closed to us while its Engine starts', async () => {
   const denied = new OnejobError('E_ENGINE_PERMISSION', 'Cannot list containers.');
   const answers = [() => Promise.reject(denied), () => Promise.reject(denied), () => Promise.resolve(null)];
-  const engine = connectEngine({ kind: 'unix', path: '/nowhere', from: 'test' });
+  const engine = new Engine({ kind: 'unix', path: '/nowhere', from: 'test' });
   const find = () => answers.shift()?.() ?? Promise.resolve(null);
   for await (const _ of followLogs(engine, { find }, start, new AbortController().signal)) throw new Error('there was no log');
   expect(answers).toEqual([]);
@@ -72,8 +72,7 @@ test('a new follower requests all of the log, because the clock may have been se
       answer.end(logMessage('stdout', '2026-01-01T01:00:00.000000001Z', 'an hour earlier\n'));
     } else answer.end(state(since.length === 0));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint);
+  const engine = await fake.connect();
   const kept = BigInt(Date.parse('2026-01-01T02:00:00Z')) * 1_000_000n + 1n;
   const position = { ...start, time: kept, atTime: 1, stdout: 5 };
   const find = async () => 'id';
@@ -84,7 +83,6 @@ test('a new follower requests all of the log, because the clock may have been se
   expect(text).toBe('an hour earlier\n');
   // The first look of a follower, and the last one, which comes after the clock was seen to go back.
   expect(since.map(Number)).toEqual([0, 0]);
-  engine.close();
 });
 
 test('an Engine whose clock was not set back is asked only for new output', async () => {
@@ -95,15 +93,13 @@ test('an Engine whose clock was not set back is asked only for new output', asyn
       answer.end(logMessage('stdout', '2026-01-01T02:00:00.000000001Z', 'once\n'));
     } else answer.end(state(since.length === 0));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint);
+  const engine = await fake.connect();
   let text = '';
   for await (const chunks of followLogs(engine, { find: async () => 'id' }, start, new AbortController().signal)) {
     for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
   }
   expect(text).toBe('once\n');
   expect(since.map(Number)).toEqual([0, Date.parse('2026-01-01T01:59:50Z') / 1000]);
-  engine.close();
 });
 
 test('a log is requested once after the end', async () => {
@@ -114,14 +110,12 @@ test('a log is requested once after the end', async () => {
       answer.end(logMessage('stdout', '2026-01-01T02:00:00.000000001Z', 'once\n'));
     } else answer.end(state(false));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint);
+  const engine = await fake.connect();
   let text = '';
   for await (const chunks of followLogs(engine, { find: async () => 'id' }, start, new AbortController().signal)) {
     for (const { bytes } of chunks) text += Buffer.from(bytes).toString();
   }
   expect([text, asked]).toEqual(['once\n', 1]);
-  engine.close();
 });
 
 test('a follower sends a new request long before one of the Engine’s files can end, without loss or repeats', async () => {
@@ -141,8 +135,7 @@ test('a follower sends a new request long before one of the Engine’s files can
     };
     write(0);
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint);
+  const engine = await fake.connect();
   let text = '';
   const source = { find: async () => 'id', fileSize: 1_000 };
   for await (const chunks of followLogs(engine, source, start, new AbortController().signal)) {
@@ -150,5 +143,4 @@ test('a follower sends a new request long before one of the Engine’s files can
   }
   expect(text).toBe(lines.join(''));
   expect(asked).toBeGreaterThan(2);
-  engine.close();
 });

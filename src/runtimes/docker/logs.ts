@@ -146,10 +146,10 @@ function written(time: bigint): string {
  * a space and the bytes (ContainerAttach and ContainerLogs with `timestamps`). Frames share memory with the pushed chunks.
  */
 export function createFrameReader() {
-  let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+  let left: Buffer<ArrayBufferLike> = Buffer.alloc(0);
   const timeOf = createClock();
   return (chunk: Buffer<ArrayBufferLike>): LogFrame[] => {
-    const buffer = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
+    const buffer = left.length === 0 ? chunk : Buffer.concat([left, chunk]);
     const frames: LogFrame[] = [];
     let at = 0;
     while (at + 8 <= buffer.length) {
@@ -162,7 +162,7 @@ export function createFrameReader() {
       }
       at = end;
     }
-    held = buffer.subarray(at);
+    left = buffer.subarray(at);
     return frames;
   };
 }

@@ -3,7 +3,6 @@
  * less there (1400 to 1460 in clouds, less in a VPN), and where the host answers with no ICMP, TLS of jobs hangs.
  */
 import { type Finding, fine, warning } from '../../base/finding.ts';
-import type { uplinkMtu } from '../../system/default-route.ts';
 
 export const mtuOption = 'com.docker.network.driver.mtu';
 /** What Podman makes of it, and lists. */
@@ -12,7 +11,8 @@ const podmansOption = 'mtu';
 /** What a bridge has that is made without the option. */
 const usual = 1_500;
 
-type Uplink = ReturnType<typeof uplinkMtu>;
+/** The interface to other hosts; null if it is unknown. */
+type Uplink = { readonly name: string; readonly mtu: number } | null;
 type Options = Readonly<Record<string, string>> | null | undefined;
 
 /** The option for a network of ours; none if the usual value fits. */

@@ -2,12 +2,10 @@
 import { expect, test } from 'vitest';
 import { anOwner } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../engine/engine.ts';
 import type { Firewall } from './firewall.ts';
-import { createNetworks } from './networks.ts';
+import { Networks } from './networks.ts';
 
 const never = new AbortController().signal;
-const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 
 /** One network of ours, with `ends` on it by container, of which `there` are; `miscounts`: nothing on it is one too many. */
 async function over(ends: Readonly<Record<string, string>>, { there = [] as string[], miscounts = false } = {}) {
@@ -44,8 +42,7 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
     const State = { Status: 'running', Running: true, ExitCode: 0 };
     return reply.end(JSON.stringify({ Id: container, Name: '/c', Image: 'sha256:i', State, Config: { User: '' } }));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
+  const engine = await fake.connect();
   let rules = true;
   const firewall: Firewall = {
     bridge: 'oj-me',
@@ -58,7 +55,7 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
     },
   };
   return {
-    networks: createNetworks(engine, 'me', firewall),
+    networks: new Networks(engine, 'me', firewall),
     asked,
     get isThere() {
       return isThere;
@@ -66,10 +63,7 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
     get rules() {
       return rules;
     },
-    async [Symbol.asyncDispose]() {
-      engine.close();
-      await fake.stop();
-    },
+    [Symbol.asyncDispose]: fake.stop,
   };
 }
 
@@ -150,11 +144,9 @@ async function making(mtu: number, there: readonly object[] = [], inUse = false)
     networks.push({ Id: `made${networks.length}`, Created: '9', Name, Options } as never);
     return reply.writeHead(201).end('{}');
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
+  const engine = await fake.connect();
   const firewall = { bridge: 'oj-me' } as Firewall;
-  const id = await createNetworks(engine, 'me', firewall, () => ({ name: 'eth0', mtu })).resolve('default');
-  engine.close();
+  const id = await new Networks(engine, 'me', firewall, () => ({ name: 'eth0', mtu })).resolve('default');
   return networks.find(({ Id }) => Id === id) as { Options?: Record<string, string> } | undefined;
 }
 

@@ -14,54 +14,139 @@ import { exceeds, mtuOptions } from './mtu.ts';
 
 const bridgeName = 'com.docker.network.bridge.name';
 
-export type Networks = ReturnType<typeof createNetworks>;
+export class Networks {
+  readonly #engine: Engine;
+  readonly #owner: string;
+  readonly #firewall: Firewall;
+  /** What packets of sandboxes must fit into. */
+  readonly #uplink: typeof uplinkMtu;
+  /** Names of ours in the Engine. */
+  readonly #own: string;
+  readonly #guarded: string;
+  /** By name: its id, once it is there. */
+  readonly #made = new Map<string, Promise<string>>();
 
-/** `uplink`: what packets of sandboxes must fit into. */
-export function createNetworks(engine: Engine, owner: string, firewall: Firewall, uplink = uplinkMtu) {
-  const own = `onejob-${owner}`;
-  const guarded = `${own}-internet`;
-  const made = new Map<string, Promise<string>>();
+  constructor(engine: Engine, owner: string, firewall: Firewall, uplink = uplinkMtu) {
+    this.#engine = engine;
+    this.#owner = owner;
+    this.#firewall = firewall;
+    this.#uplink = uplink;
+    this.#own = `onejob-${owner}`;
+    this.#guarded = `${this.#own}-internet`;
+  }
+
+  /** The Engine's name for the network in a recipe. Creates it if it is ours. */
+  async resolve(network: string): Promise<string> {
+    if (network === 'default') return this.#once(this.#own, () => this.#ensure(this.#own, {}));
+    if (network !== 'internet') return network;
+    // The rules come first; they need no bridge.
+    await this.#firewall.guard();
+    return this.#once(this.#guarded, () => this.#ensureGuarded());
+  }
+
+  /**
+   * As `Runtime.hostAddress`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own
+   * network namespace has gateways, too, but other services listen there.
+   */
+  async hostAddress(network: string, port: number, signal: AbortSignal): Promise<string> {
+    const { endpoint } = this.#engine;
+    if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`invalid TCP port: ${port}`);
+    if (network === 'none') throw hostUnreachable(network, 'it has only its own loopback interface');
+    if (endpoint.kind !== 'unix') throw hostUnreachable(network, `the Engine at ${endpointUrl(endpoint)} is not on this host`);
+    if (network === 'host') {
+      // As far as the Engine's default bridge shows.
+      const bridge = (await this.#engine.network('bridge', signal))?.Options?.[bridgeName];
+      if (bridge === undefined || (await isInterface(bridge))) return '127.0.0.1';
+      throw hostUnreachable(network, "the Engine's bridges are not on the network that onejob sees");
+    }
+    const look = async (): Promise<NetworkAnswer | null> => this.#engine.network(await this.resolve(network), signal);
+    let answer = await look();
+    if (answer === null) {
+      // Somebody has removed it since it was created.
+      this.forget();
+      answer = await look();
+    }
+    if (answer === null) throw hostUnreachable(network, 'the Engine has no such network');
+    const address = await gatewayHere(network, answer, !(await this.#engine.isPodman(signal)));
+    if (network === 'internet') await this.#firewall.open({ address, port });
+    return address;
+  }
+
+  /** Restores rules that a firewall reload removed, while the network is in use. */
+  async guard(): Promise<void> {
+    // If that fails, the next sandbox is refused with the reason.
+    if (this.#made.has(this.#guarded)) await this.#firewall.guard().catch(() => {});
+  }
+
+  /** To be called if the Engine no longer has a network: it is looked up again. */
+  forget(): void {
+    this.#made.clear();
+  }
+
+  /** Removes our networks. One in use stays, with its rules. @throws OnejobError E_ENGINE_FAILED for one in use by nothing */
+  async sweep(signal: AbortSignal): Promise<void> {
+    this.forget();
+    const networks = await this.#engine.networks(`${labels.owner}=${this.#owner}`, signal);
+    const removals = await Promise.allSettled(networks.map((network) => this.#remove(network, signal)));
+    if ((await this.#engine.network(this.#guarded, signal)) === null) await this.#firewall.remove();
+    const failed = removals.find(({ status }) => status === 'rejected');
+    if (failed?.status === 'rejected') throw failed.reason;
+  }
 
   /** Sorted by age: an Engine creates several networks of one name for simultaneous requests (20.10, measured). */
-  const ours = async (name: string) =>
-    (await engine.networks(`${labels.owner}=${owner}`))
-      .filter((one) => one.Name === name)
+  async #named(name: string): Promise<NetworkAnswer[]> {
+    return (await this.#engine.networks(`${labels.owner}=${this.#owner}`))
+      .filter(({ Name }) => Name === name)
       .sort((a, b) => (`${a.Created} ${a.Id}` < `${b.Created} ${b.Id}` ? -1 : 1));
+  }
 
   /** Returns its id, because several may have the same name. */
-  const ensure = async (name: string, more: Readonly<Record<string, string>>): Promise<string> => {
-    const fitting = mtuOptions(uplink());
-    const there = await ours(name);
+  async #ensure(name: string, more: Readonly<Record<string, string>>): Promise<string> {
+    const fitting = mtuOptions(this.#uplink());
+    const there = await this.#named(name);
     // One that an earlier manager made; in use, for which Podman answers with an error, it stays as it is until the next one.
     const large = there.filter(({ Options }) => exceeds(Options, fitting) && Options?.[bridgeName] === more[bridgeName]);
-    const removed = await Promise.all(large.map(({ Id }) => engine.removeNetwork(Id).catch(() => false)));
-    if (removed.filter((one) => one).length === there.length) {
-      const label = { [labels.owner]: owner };
+    const removals = await Promise.all(large.map(({ Id }) => this.#engine.removeNetwork(Id).catch(() => false)));
+    if (removals.filter(Boolean).length === there.length) {
+      const label = { [labels.owner]: this.#owner };
       const options = { 'com.docker.network.bridge.enable_icc': 'false', ...fitting, ...more };
-      await engine.createNetwork({ Name: name, CheckDuplicate: true, Driver: 'bridge', Labels: label, Options: options });
+      await this.#engine.createNetwork({ Name: name, CheckDuplicate: true, Driver: 'bridge', Labels: label, Options: options });
     }
-    const [first, ...others] = await ours(name);
+    const [first, ...others] = await this.#named(name);
     if (first === undefined || first.Options?.[bridgeName] !== more[bridgeName]) {
       const message = `Cannot create network "${name}": a network with that name exists, and it does not belong to onejob.`;
       const hint = `Inspect it with "docker network inspect ${name}", and remove it if nothing needs it.`;
       throw new OnejobError('E_NAME_TAKEN', message, { hint });
     }
-    for (const { Id } of others) await engine.removeNetwork(Id);
+    for (const { Id } of others) await this.#engine.removeNetwork(Id);
     return first.Id;
-  };
-  const ensureGuarded = async (): Promise<string> => {
-    const id = await ensure(guarded, { [bridgeName]: firewall.bridge });
-    if (await firewall.hasBridge()) return id;
+  }
+
+  async #ensureGuarded(): Promise<string> {
+    const id = await this.#ensure(this.#guarded, { [bridgeName]: this.#firewall.bridge });
+    if (await this.#firewall.hasBridge()) return id;
     // The Engine has its own network namespace: our rules would see none of its packets.
-    await engine.removeNetwork(id);
-    await firewall.remove();
+    await this.#engine.removeNetwork(id);
+    await this.#firewall.remove();
     throw unguarded("the Engine's bridges are not on the network that onejob sees");
-  };
+  }
+
+  /** A failure affects those who waited; the next call tries again. */
+  #once(name: string, make: () => Promise<string>): Promise<string> {
+    const making = this.#made.get(name) ?? make();
+    this.#made.set(name, making);
+    return making.catch((error: unknown) => {
+      if (this.#made.get(name) === making) this.#made.delete(name);
+      throw error;
+    });
+  }
+
   /**
    * Removes an unused network of ours. An Engine before 28.1 may keep the endpoint of a removed container, or count one too many,
    * when several come and go at once (moby/moby#23302, #42119). The former can be disconnected.
    */
-  const remove = async ({ Id, Name }: NetworkAnswer, signal: AbortSignal): Promise<void> => {
+  async #remove({ Id, Name }: NetworkAnswer, signal: AbortSignal): Promise<void> {
+    const engine = this.#engine;
     if (await engine.removeNetwork(Id)) return;
     const ends = Object.entries((await engine.network(Id, signal))?.Containers ?? {});
     for (const [container, end] of ends) {
@@ -74,71 +159,7 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     const message = `Cannot remove network "${Name}": the Engine reports that it is in use, but lists no container on it.`;
     const hint = `The next daemon uses it again. To remove it, restart the Engine and type "docker network rm ${Name}".`;
     throw new OnejobError('E_ENGINE_FAILED', message, { hint });
-  };
-  /** A failure affects those who waited; the next call tries again. */
-  const once = (name: string, make: () => Promise<string>): Promise<string> => {
-    const making = made.get(name) ?? make();
-    made.set(name, making);
-    return making.catch((error: unknown) => {
-      if (made.get(name) === making) made.delete(name);
-      throw error;
-    });
-  };
-
-  const resolve = async (network: string): Promise<string> => {
-    if (network === 'default') return once(own, () => ensure(own, {}));
-    if (network !== 'internet') return network;
-    // The rules come first; they need no bridge.
-    await firewall.guard();
-    return once(guarded, ensureGuarded);
-  };
-
-  return {
-    /** The Engine's name for the network in a recipe. Creates it if it is ours. */
-    resolve,
-    /**
-     * As `Runtime.hostAddress`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own
-     * network namespace has gateways, too, but other services listen there.
-     */
-    hostAddress: async (podman: boolean, network: string, port: number, signal: AbortSignal): Promise<string> => {
-      const { endpoint } = engine;
-      if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`invalid TCP port: ${port}`);
-      if (network === 'none') throw hostUnreachable(network, 'it has only its own loopback interface');
-      if (endpoint.kind !== 'unix') throw hostUnreachable(network, `the Engine at ${endpointUrl(endpoint)} is not on this host`);
-      if (network === 'host') {
-        // As far as the Engine's default bridge shows.
-        const bridge = (await engine.network('bridge', signal))?.Options?.[bridgeName];
-        if (bridge === undefined || (await isInterface(bridge))) return '127.0.0.1';
-        throw hostUnreachable(network, "the Engine's bridges are not on the network that onejob sees");
-      }
-      const look = async (): Promise<NetworkAnswer | null> => engine.network(await resolve(network), signal);
-      let answer = await look();
-      if (answer === null) {
-        // Somebody has removed it since it was created.
-        made.clear();
-        answer = await look();
-      }
-      if (answer === null) throw hostUnreachable(network, 'the Engine has no such network');
-      const address = await gatewayHere(network, answer, !podman);
-      if (network === 'internet') await firewall.open({ address, port });
-      return address;
-    },
-    /** Restores rules that a firewall reload removed, while the network is in use. */
-    guard: async (): Promise<void> => {
-      // If that fails, the next sandbox is refused with the reason.
-      if (made.has(guarded)) await firewall.guard().catch(() => {});
-    },
-    /** To be called if the Engine no longer has a network: it is looked up again. */
-    forget: () => made.clear(),
-    /** Removes our networks. One in use stays, with its rules. @throws OnejobError E_ENGINE_FAILED for one in use by nothing */
-    sweep: async (signal: AbortSignal): Promise<void> => {
-      made.clear();
-      const all = await engine.networks(`${labels.owner}=${owner}`, signal);
-      const [failed] = (await Promise.allSettled(all.map((one) => remove(one, signal)))).filter((one) => one.status === 'rejected');
-      if ((await engine.network(guarded, signal)) === null) await firewall.remove();
-      if (failed !== undefined) throw failed.reason;
-    },
-  };
+  }
 }
 
 /**
@@ -156,7 +177,7 @@ async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: bool
   }
   const gateways = (answer.IPAM?.Config ?? []).flatMap(gatewayOf);
   // Every job with IPv6 also has IPv4, but not the other way round.
-  for (const gateway of [...gateways.filter(isIPv4), ...gateways.filter((one) => !isIPv4(one))]) {
+  for (const gateway of gateways.toSorted((a, b) => Number(isIPv4(b)) - Number(isIPv4(a)))) {
     if (await isOwnAddress(gateway)) return gateway;
   }
   const why = gateways.length === 0 ? 'it has no gateway' : `its gateway ${gateways.join(' or ')} is not an address of this host`;
@@ -176,8 +197,8 @@ function hostUnreachable(network: string, why: string, more: ErrorOptions = {}):
 
 /** Engines before 28 do not report the gateway of a subnet that a user gave. They choose its first address. */
 function gatewayOf({ Gateway, Subnet }: { readonly Gateway: string; readonly Subnet: string }): string[] {
-  const said = Gateway.replace(/\/.*$/, '');
-  if (said !== '') return [said];
+  const given = Gateway.replace(/\/.*$/, '');
+  if (given !== '') return [given];
   const parts = Subnet.replace(/\/.*$/, '').split('.').map(Number);
   const [a, b, c, d] = parts;
   return parts.length === 4 && d !== undefined ? [`${a}.${b}.${c}.${d + 1}`] : [];

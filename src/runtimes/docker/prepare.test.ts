@@ -4,13 +4,11 @@ import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { OnejobError } from '../../base/errors.ts';
-import { connectEngine } from '../engine/engine.ts';
-import { createImages } from '../engine/image.ts';
-import { createContainers } from './containers.ts';
+import { Images } from '../engine/image.ts';
+import { Containers } from './containers.ts';
 import { noGrant } from './grants.ts';
 import { createPrepare } from './prepare.ts';
 
-const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 const never = new AbortController().signal;
 const quiet = () => {};
 /** A body, or a status with what the Engine says of it. */
@@ -22,6 +20,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
   const asked: string[] = [];
   const usual: Readonly<Record<string, Reply>> = {
     [`GET /images/${recipe.image}/json`]: () => ({ Id: 'sha256:i', Config: { User: '' } }),
+    'GET /version': () => ({}),
     'POST /containers/create': () => ({ Id: 'c1' }),
     'POST /containers/c1/start': () => done,
     'GET /containers/json': () => [],
@@ -35,9 +34,8 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
     if (!('status' in answer)) return reply.end(JSON.stringify(answer));
     return reply.writeHead(answer.status).end(answer === done ? undefined : JSON.stringify(answer));
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
-  const containers = createContainers(engine, 'me', quiet);
+  const engine = await fake.connect();
+  const containers = new Containers(engine, 'me', quiet);
   const networks: string[] = [];
   const prepare = createPrepare({
     engine,
@@ -45,7 +43,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
     boot: null,
     log: { maxSize: 2 ** 20, maxFile: 2 },
     containers,
-    images: createImages(engine, '/nowhere', () => 0),
+    images: new Images(engine, '/nowhere', () => 0),
     networks: {
       resolve: async (network) => {
         networks.push(network);
@@ -54,7 +52,6 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
       forget: () => void networks.push('forgotten'),
     },
     devices: { grant: async () => noGrant, retreat: () => false, verify: async (_, id) => verify(id) },
-    isPodman: async () => false,
     exits: { engineStart: async () => null, sawAlive: () => {} },
     givers: { give: async () => {} },
   });
@@ -64,10 +61,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
     asked,
     networks,
     count: (call: string) => asked.filter((one) => one === call).length,
-    async [Symbol.asyncDispose]() {
-      engine.close();
-      await fake.stop();
-    },
+    [Symbol.asyncDispose]: fake.stop,
   };
 }
 

@@ -18,42 +18,35 @@ import type { Exits } from './exits.ts';
 import type { Networks } from './networks.ts';
 import { type Givers, giveWorkspace } from './workspace.ts';
 
-interface PrepareParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
+/** What all containers of sandboxes are made with. */
+export interface SandboxParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly engine: Engine;
   readonly containers: Containers;
-  readonly images: Images;
   readonly networks: Pick<Networks, 'resolve' | 'forget'>;
-  readonly devices: Devices;
-  readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
+}
+
+interface PrepareParts extends SandboxParts {
+  readonly images: Images;
+  readonly devices: Pick<Devices, 'grant' | 'retreat' | 'verify'>;
   readonly exits: Pick<Exits, 'engineStart' | 'sawAlive'>;
   readonly givers: Pick<Givers, 'give'>;
 }
 
 export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
-  const { engine, owner, boot, log, containers, images, networks, devices, isPodman, exits, givers } = parts;
+  const { engine, owner, boot, log, containers, images, networks, devices, exits, givers } = parts;
   const { endpoint } = engine;
 
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
     const [mount] = spec.recipe.mounts;
     if (mount !== undefined && endpoint.kind !== 'unix') throw elsewhere(spec, mount.host, endpoint);
     const network = await networks.resolve(spec.recipe.network);
-    const podman = await isPodman(signal);
+    const podman = await engine.isPodman(signal);
     const grant = await devices.grant(spec, signal);
     // Podman has no daemon that ends its containers.
     const engineStart = podman ? null : await exits.engineStart(signal);
     try {
-      const body = createBody(spec, {
-        owner,
-        boot,
-        engineStart,
-        imageId: image.id,
-        imagePath: image.path,
-        network,
-        podman,
-        log,
-        grant,
-      });
-      return await engine.create(containerName(spec), body);
+      const context = { owner, boot, engineStart, imageId: image.id, imagePath: image.path, network, podman, log, grant };
+      return await engine.create(containerName(spec), createBody(spec, context));
     } catch (error) {
       // Podman answers 500 for a name that is in use.
       if (statusOf(error) === 409 || statusOf(error) === 500) {
@@ -76,7 +69,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     const files = await containers.filesOf(spec.agent, { id, image: image.id, user }, signal);
     if (files.uid !== 0 || files.gid !== 0) {
       // Podman unpacks into the volume whatever the root is.
-      if (!spec.recipe.readOnly || (await isPodman(signal))) await giveWorkspace(engine, id, files, signal);
+      if (!spec.recipe.readOnly || (await engine.isPodman(signal))) await giveWorkspace(engine, id, files, signal);
       else await givers.give(spec.agent, { id, image: image.id }, files, signal);
     }
     try {
@@ -142,14 +135,14 @@ export function prepareRefusal(error: unknown, spec: SandboxSpec, endpoint: Endp
   if (error instanceof OnejobError) return error;
   const doing = `start agent ${spec.name}`;
   if (statusOf(error) === null) return translate(error, doing, endpoint);
-  const said = messageOf(error);
+  const message = messageOf(error);
   const { recipe, pool } = spec;
   const fail = ({ code, what, hint, retry = false }: Reason) =>
     new OnejobError(code, `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
 
-  const device = spec.devices.length > 0 ? deviceReason(said, spec) : null;
+  const device = spec.devices.length > 0 ? deviceReason(message, spec) : null;
   if (device !== null) return fail({ code: 'E_DEVICES_REFUSED', ...device });
-  const mount = /bind source path does not exist: (\S+)/.exec(said) ?? /statfs (\S+): no such file or directory/.exec(said);
+  const mount = /bind source path does not exist: (\S+)/.exec(message) ?? /statfs (\S+): no such file or directory/.exec(message);
   if (mount !== null) {
     const key = recipe.mounts.some(({ host, cache }) => host === mount[1] && cache !== null) ? 'caches' : 'volumes';
     const hint = /\.sock$/.test(mount[1] ?? '')
@@ -157,25 +150,25 @@ export function prepareRefusal(error: unknown, spec: SandboxSpec, endpoint: Endp
       : `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}${key === 'volumes' ? ", or from the job's own" : ''}.`;
     return fail({ code: 'E_MOUNT_MISSING', what: `the path "${mount[1]}" of its ${key} is not on this host`, hint });
   }
-  if (/no such image/i.test(said)) {
+  if (/no such image/i.test(message)) {
     const what = `image "${recipe.image}" is no longer on the Engine`;
     return fail({ code: 'E_IMAGE_NOT_FOUND', what, hint: `Type "docker pull ${recipe.image}".`, retry: true });
   }
-  if (/network .*not found|could not find network/i.test(said)) {
+  if (/network .*not found|could not find network/i.test(message)) {
     const { network } = recipe;
     const change = `Type "docker network create ${network}", or change network in pools.${pool}.`;
     const [hint, retry] = network === 'default' ? ['onejob creates it again.', true] : [change, false];
     return fail({ code: 'E_NETWORK_NOT_FOUND', what: `the Engine has no network "${network}"`, hint, retry });
   }
-  if (/unable to find (user|group)|no matching entries in (passwd|group) file/i.test(said)) {
+  if (/unable to find (user|group)|no matching entries in (passwd|group) file/i.test(message)) {
     const what = `the image "${recipe.image}" has no user "${recipe.user ?? 'of its own'}"`;
     return fail({ code: 'E_USER_UNKNOWN', what, hint: `Write a uid, or a user of the image, as user in pools.${pool}.` });
   }
-  if (/executable file .*not found|exec: "sh"|"sh": /i.test(said)) {
+  if (/executable file .*not found|exec: "sh"|"sh": /i.test(message)) {
     const what = `the image "${recipe.image}" has no "sh"; the gate needs a POSIX shell`;
     return fail({ code: 'E_NO_SHELL', what, hint: `Use another image in pools.${pool}.` });
   }
-  if (statusOf(error) === 409 && /name .*(in use|already)/i.test(said)) {
+  if (statusOf(error) === 409 && /name .*(in use|already)/i.test(message)) {
     const what = 'a container with its name exists, and it does not belong to onejob';
     return fail({ code: 'E_NAME_TAKEN', what, hint: 'Inspect it with "docker ps -a".', retry: true });
   }
@@ -191,31 +184,31 @@ interface Reason {
 }
 
 /** Why the Engine cannot grant devices; null if it refused for another reason. */
-function deviceReason(said: string, { recipe, pool, devices }: SandboxSpec): Omit<Reason, 'code'> | null {
+function deviceReason(message: string, { recipe, pool, devices }: SandboxSpec): Omit<Reason, 'code'> | null {
   const names = devices.map(({ uuid }) => uuid).join(', ');
-  if (/could not select device driver|nvidia-container-runtime-hook.*not found/.test(said)) {
+  if (/could not select device driver|nvidia-container-runtime-hook.*not found/.test(message)) {
     const hint = 'Install nvidia-container-toolkit and restart Docker, which looks for it only when it starts.';
-    return { what: `the Engine has no driver that can give it ${names}: ${said}`, hint };
+    return { what: `the Engine has no driver that can give it ${names}: ${message}`, hint };
   }
-  const cdi = /unresolvable CDI devices? (.*?)(?:: unknown)?$/m.exec(said);
+  const cdi = /unresolvable CDI devices? (.*?)(?:: unknown)?$/m.exec(message);
   if (cdi !== null) {
     const generate = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml", as after each change of MIG instances';
     const hint = `${generate}, or set "grant: request".`;
     return { what: `the Engine has no CDI specification for ${cdi[1]}`, hint, retry: true };
   }
-  if (/unknown (or invalid )?runtime/i.test(said)) {
+  if (/unknown (or invalid )?runtime/i.test(message)) {
     const hint = 'Type "sudo nvidia-ctk runtime configure --runtime=docker" and restart Docker.';
     return { what: 'the Engine has no runtime "nvidia"', hint };
   }
-  const needs = /unsatisfied condition: ([^,]+)/.exec(said);
+  const needs = /unsatisfied condition: ([^,]+)/.exec(message);
   if (needs !== null) {
     const what = `the image "${recipe.image}" needs ${needs[1]}, and the driver of this host does not have it`;
     return { what, hint: `Use an image for an older CUDA in pools.${pool}, or update the driver.` };
   }
-  if (/gathering device information/.test(said)) {
-    return { what: `a device node is no longer on this host (${said})`, hint: 'See "onejob gpus".', retry: true };
+  if (/gathering device information/.test(message)) {
+    return { what: `a device node is no longer on this host (${message})`, hint: 'See "onejob gpus".', retry: true };
   }
-  const hook = /running (?:\S+ )?hook.*?stderr: (.*)/is.exec(said) ?? /(nvidia-container-(?:cli|runtime)\S*: .*)/s.exec(said);
+  const hook = /running (?:\S+ )?hook.*?stderr: (.*)/is.exec(message) ?? /(nvidia-container-(?:cli|runtime)\S*: .*)/s.exec(message);
   if (hook === null) return null;
   const lines = (hook[1] ?? '')
     .replace(/: unknown$/, '')

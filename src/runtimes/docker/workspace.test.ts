@@ -3,10 +3,8 @@ import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
-import { connectEngine } from '../engine/engine.ts';
-import { createGivers, giveWorkspace } from './workspace.ts';
+import { Givers, giveWorkspace } from './workspace.ts';
 
-const limits = { soon: 10_000, late: 10_000, idle: 10_000, ping: 10_000 };
 const never = new AbortController().signal;
 const to = { uid: 1000, gid: 2000 };
 
@@ -52,17 +50,13 @@ async function over(name: string) {
     for (const one of found) if (target === '/' && one.name === 'workspace/') owners.set(whose, one.owner);
     return reply.writeHead(200).end();
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint, limits);
+  const engine = await fake.connect();
   return {
     engine,
     owners,
     removed,
     bodies,
-    async [Symbol.asyncDispose]() {
-      engine.close();
-      await fake.stop();
-    },
+    [Symbol.asyncDispose]: fake.stop,
   };
 }
 
@@ -74,7 +68,7 @@ test('a workspace under a writable root gets its user with one call', async () =
 
 test('a workspace under a read-only root gets its user through a second container, which is removed', async () => {
   await using here = await over('give-read-only');
-  await createGivers(here.engine, 'me').give('a1', { id: 'readonly', image: 'sha256:i' }, to, never);
+  await new Givers(here.engine, 'me').give('a1', { id: 'readonly', image: 'sha256:i' }, to, never);
   expect([...here.owners]).toEqual([['readonly', '1000:2000']]);
   expect(here.bodies).toMatchObject([{ Image: 'sha256:i', Labels: { 'onejob.owner': 'me', 'onejob.workspace': 'a1' } }]);
   // No event reports its end, because it has no agent.
@@ -84,7 +78,7 @@ test('a workspace under a read-only root gets its user through a second containe
 
 test('what a killed manager has left of that is removed with the next look, and what is in use stays', async () => {
   await using here = await over('give-left');
-  const givers = createGivers(here.engine, 'me');
+  const givers = new Givers(here.engine, 'me');
   const left = (agent: string) => ({ Id: `of-${agent}`, State: 'created', Labels: { 'onejob.workspace': agent } });
   const giving = givers.give('a1', { id: 'readonly', image: 'sha256:i' }, to, never);
   await givers.sweep([left('a1'), left('a0'), { Id: 'agent', State: 'running', Labels: { 'onejob.agent': 'a2' } }]);

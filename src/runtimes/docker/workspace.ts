@@ -6,7 +6,7 @@ import { posix } from 'node:path';
 import { pipeline, Readable, Transform } from 'node:stream';
 import { extract, type Header, pack } from 'tar-stream';
 import type { AgentId } from '../../core/slot.ts';
-import type { Engine } from '../engine/engine.ts';
+import type { ContainerListed, Engine } from '../engine/engine.ts';
 import { labels, workspacePath } from './create.ts';
 
 /** Who a sandbox's files belong to, as numbers. */
@@ -23,43 +23,53 @@ export async function giveWorkspace(engine: Engine, id: string, owner: Owner, si
   await engine.putArchive(id, '/', directoryEntry(`${workspacePath.slice(1)}/`, 0o755, owner), signal);
 }
 
-export type Givers = ReturnType<typeof createGivers>;
-
 /**
  * Gives volumes away whose containers have a read-only root, for which the Engine refuses such an archive: through a second
  * container that shares the volume, and is never started.
  */
-export function createGivers(engine: Engine, owner: string) {
+export class Givers {
+  readonly #engine: Engine;
+  readonly #owner: string;
   /** Agents whose workspace is being given away. */
-  const giving = new Set<AgentId>();
-  return {
-    async give(agent: AgentId, { id, image }: { readonly id: string; readonly image: string }, to: Owner, signal: AbortSignal) {
-      giving.add(agent);
+  readonly #giving = new Set<AgentId>();
+
+  constructor(engine: Engine, owner: string) {
+    this.#engine = engine;
+    this.#owner = owner;
+  }
+
+  async give(
+    agent: AgentId,
+    { id, image }: Readonly<Record<'id' | 'image', string>>,
+    to: Owner,
+    signal: AbortSignal,
+  ): Promise<void> {
+    this.#giving.add(agent);
+    try {
+      const giver = await this.#engine.create(`onejob-workspace-${agent}`, {
+        Image: image,
+        Entrypoint: ['sh'],
+        Labels: { [labels.owner]: this.#owner, [labels.workspace]: agent },
+        HostConfig: { VolumesFrom: [id], NetworkMode: 'none' },
+      });
       try {
-        const giver = await engine.create(`onejob-workspace-${agent}`, {
-          Image: image,
-          Entrypoint: ['sh'],
-          Labels: { [labels.owner]: owner, [labels.workspace]: agent },
-          HostConfig: { VolumesFrom: [id], NetworkMode: 'none' },
-        });
-        try {
-          signal.throwIfAborted();
-          await giveWorkspace(engine, giver, to, signal);
-        } finally {
-          await engine.remove(giver);
-        }
+        signal.throwIfAborted();
+        await giveWorkspace(this.#engine, giver, to, signal);
       } finally {
-        giving.delete(agent);
+        await this.#engine.remove(giver);
       }
-    },
-    /** Removes what a manager has left that was killed meanwhile. */
-    async sweep(containers: Awaited<ReturnType<Engine['containers']>>): Promise<void> {
-      for (const { Id, Labels } of containers) {
-        const agent = Labels?.[labels.workspace] ?? '';
-        if (agent !== '' && !giving.has(agent)) await engine.remove(Id);
-      }
-    },
-  };
+    } finally {
+      this.#giving.delete(agent);
+    }
+  }
+
+  /** Removes what a manager has left that was killed meanwhile. */
+  async sweep(containers: readonly ContainerListed[]): Promise<void> {
+    for (const { Id, Labels } of containers) {
+      const agent = Labels?.[labels.workspace] ?? '';
+      if (agent !== '' && !this.#giving.has(agent)) await this.#engine.remove(Id);
+    }
+  }
 }
 
 /** Unpacks the tar stream `files` as `owner`. It is destroyed if that fails. */
@@ -153,7 +163,7 @@ const field = {
 
 /** Passes a tar stream through and makes `owner` the owner of every entry. */
 export function withOwner(owner: Owner): Transform {
-  let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+  let pending: Buffer<ArrayBufferLike> = Buffer.alloc(0);
   /** Bytes of the current entry, with its padding, that are still to come. */
   let body = 0;
   let isPax = false;
@@ -161,22 +171,22 @@ export function withOwner(owner: Owner): Transform {
   let about: { head: Buffer; body: Buffer } | null = null;
   return new Transform({
     transform(chunk: Buffer, _encoding, done) {
-      held = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
+      pending = pending.length === 0 ? chunk : Buffer.concat([pending, chunk]);
       const out: Buffer[] = [];
-      while (held.length > 0) {
+      while (pending.length > 0) {
         if (body > 0) {
           // Extended headers are short, and are read whole.
-          if (isPax && held.length < body) break;
-          const part = held.subarray(0, body);
+          if (isPax && pending.length < body) break;
+          const part = pending.subarray(0, body);
           if (isPax && about !== null) about.body = withoutOwnerRecords(part);
           else out.push(part);
-          held = held.subarray(part.length);
+          pending = pending.subarray(part.length);
           body -= part.length;
           continue;
         }
-        if (held.length < block) break;
-        const header = Buffer.from(held.subarray(0, block));
-        held = held.subarray(block);
+        if (pending.length < block) break;
+        const header = Buffer.from(pending.subarray(0, block));
+        pending = pending.subarray(block);
         if (header.some((byte) => byte !== 0)) {
           const size = readNumber(header, ...field.size);
           body = Math.ceil(size / block) * block;
@@ -194,7 +204,7 @@ export function withOwner(owner: Owner): Transform {
       done(null, out.length === 0 ? undefined : Buffer.concat(out));
     },
     flush(done) {
-      const last = about === null ? held : Buffer.concat([about.head, about.body, held]);
+      const last = about === null ? pending : Buffer.concat([about.head, about.body, pending]);
       done(null, last.length === 0 ? undefined : last);
     },
   });
@@ -221,12 +231,12 @@ function keepInside(header: Buffer, pax: Buffer | null): void {
 /** The records of an extended header, `LENGTH KEY=VALUE\n`. A value begins at `at`, and may contain newlines. */
 function paxRecords(body: Buffer) {
   const all = body.toString('latin1');
-  const found = new Map<string, { readonly value: string; readonly at: number }>();
+  const records = new Map<string, { readonly value: string; readonly at: number }>();
   for (let at = 0; ; ) {
     const [head, digits, key] = /^(\d+) ([^=]+)=/.exec(all.slice(at, at + 300)) ?? [];
     const length = Number(digits);
-    if (head === undefined || key === undefined || !(length > head.length)) return found;
-    found.set(key, { value: all.slice(at + head.length, at + length - 1), at: at + head.length });
+    if (head === undefined || key === undefined || !(length > head.length)) return records;
+    records.set(key, { value: all.slice(at + head.length, at + length - 1), at: at + head.length });
     at += length;
   }
 }

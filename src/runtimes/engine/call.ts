@@ -50,107 +50,33 @@ export interface EngineCall {
   readonly stream?: true;
 }
 
-const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
+/** An Engine, and how long its answers may take. */
+export interface EngineAccess {
+  readonly endpoint: Endpoint;
+  readonly limits: Limits;
+  readonly clock: Clock;
+}
 
-export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
+/** Calls to one Engine, on connections that are kept open until `close`. */
+export interface Connection {
+  /**
+   * The answer, parsed if it is JSON; with `stream` the stream that it is. Ends with silence and aborts.
+   * @throws Refusal, which only the caller can explain, and what Node throws
+   */
+  raw(call: EngineCall): Promise<unknown>;
+  /** The same; null for the statuses in `nothing`. @throws OnejobError */
+  ask(call: EngineCall): Promise<unknown>;
+  /** The answer as a stream; null for the statuses in `nothing`. @throws OnejobError */
+  flow(call: EngineCall): Promise<Readable | null>;
+  /** The lines of an answer as they come, without empty ones. @throws what `raw` throws */
+  lines(call: Omit<EngineCall, 'stream'>): AsyncGenerator<string, void>;
+  close(): void;
+}
+
+export function connect(endpoint: Endpoint, limits: Limits, clock: Clock): Connection {
   const connections = { keepAlive: true, maxFreeSockets: 4 };
   const agent = endpoint.kind === 'tcp' && endpoint.tls !== null ? new HttpsAgent(connections) : new HttpAgent(connections);
-
-  /** The answer, parsed if it is JSON; with `stream` unread. @throws Refusal, and what Node throws */
-  async function send(call: EngineCall, file: Readable | Buffer | undefined, signal: AbortSignal): Promise<unknown> {
-    const answered = Promise.withResolvers<IncomingMessage>();
-    const body = file ?? (call.method === 'POST' ? Buffer.from(JSON.stringify(call.body ?? {})) : undefined);
-    const headers = {
-      ...(body !== undefined && { 'Content-Type': file === undefined ? 'application/json' : 'application/tar' }),
-      ...(Buffer.isBuffer(body) ? { 'Content-Length': body.length } : body !== undefined && { 'Transfer-Encoding': 'chunked' }),
-      ...(call.auth != null && { 'X-Registry-Auth': credentials(call.auth) }),
-    };
-    const path = `${call.path}${queryOf(call.query ?? {})}`;
-    const sent = open(endpoint, { method: call.method, path, headers, signal, agent }, answered.resolve);
-    sent.on('error', answered.reject);
-    if (body instanceof Readable) pipeline(body, sent, () => {});
-    else sent.end(body);
-    const answer = await answered.promise;
-    if (!success.has(answer.statusCode)) throw new Refusal(answer.statusCode ?? 0, await text(answer));
-    if (call.stream) return answer;
-    const said = await text(answer);
-    return jsonOf(said) ?? said;
-  }
-
-  /** Handles silence and aborts. @throws what `send` throws: the caller knows what a refusal means */
-  const raw = async (call: EngineCall): Promise<unknown> => {
-    call.signal?.throwIfAborted();
-    const ms = limits[call.limit === 'work' ? 'late' : call.limit];
-    const abort = new AbortController();
-    const stop = () => abort.abort();
-    call.signal?.addEventListener('abort', stop, { once: true });
-    const stalled = () => silent(call.doing, endpoint, `made no progress for ${ms / 1000} s`);
-    let isLate = false;
-    let isOver = false;
-    let giveUp = stop;
-    const late = (): void => {
-      isLate = true;
-      giveUp();
-    };
-    const over = new AbortController();
-    let away: OnejobError | null = null;
-    const stillThere = async (): Promise<void> => {
-      away = await absence(call.doing, endpoint, ms, limits.ping, over.signal, clock);
-      if (away === null) refresh();
-      else late();
-    };
-    // Its failure is the end of the call.
-    const due = call.limit === 'work' ? () => void stillThere().catch(() => {}) : late;
-    let callOff = clock.after(ms, due);
-    const refresh = (): void => {
-      callOff();
-      // A slow reader may take the last pieces long after the Engine has closed the connection.
-      if (!isOver) callOff = clock.after(ms, due);
-    };
-    const end = () => {
-      isOver = true;
-      over.abort();
-      callOff();
-      call.signal?.removeEventListener('abort', stop);
-    };
-    const isIdle = call.limit === 'idle';
-    let { file } = call;
-    let unread: unknown = null;
-    if (file instanceof Readable) {
-      file.once('error', (error) => {
-        unread ??= error;
-      });
-      file = counted(file, () => isIdle && refresh());
-    }
-    try {
-      const said = await send(call, file, abort.signal);
-      if (!call.stream || !(said instanceof Readable)) {
-        end();
-        return said;
-      }
-      // The caller ends the stream.
-      said.once('close', end);
-      if (!isIdle) {
-        callOff();
-        return said;
-      }
-      const flow = counted(said, refresh);
-      giveUp = () => flow.destroy(stalled());
-      return flow;
-    } catch (error) {
-      end();
-      call.signal?.throwIfAborted();
-      if (isLate) {
-        if (away !== null) throw away;
-        if (isIdle && file !== undefined) throw stalled();
-        throw await silence(call.doing, endpoint, ms, limits.ping, call.signal, clock);
-      }
-      throw unread === null ? error : unreadable(call.doing, unread);
-    } finally {
-      // After a refusal or a timeout the rest of the upload is dropped.
-      if (file instanceof Readable) file.destroy();
-    }
-  };
+  const raw = (call: EngineCall) => new PendingCall({ endpoint, limits, clock }, agent, call).answer();
   const ask = async (call: EngineCall): Promise<unknown> => {
     try {
       return (await raw(call)) ?? '';
@@ -165,13 +91,153 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
     const answer = await ask({ ...call, stream: true });
     return answer instanceof Readable ? answer : null;
   };
-  /** The lines of an answer as they come, without empty ones. @throws what `raw` throws */
   async function* lines(call: Omit<EngineCall, 'stream'>): AsyncGenerator<string, void> {
     const input = await raw({ ...call, stream: true });
     if (!(input instanceof Readable)) throw new TypeError('the Engine answered without a stream');
     for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) if (line.trim() !== '') yield line;
   }
   return { raw, ask, flow, lines, close: () => agent.destroy() };
+}
+
+/** One call under way, and the limit on its silence. */
+class PendingCall {
+  readonly #engine: EngineAccess;
+  readonly #agent: HttpAgent;
+  readonly #call: EngineCall;
+  /** ms that the Engine may be silent. */
+  readonly #patience: number;
+  readonly #abort = new AbortController();
+  /** Aborted when no answer is awaited any more. */
+  readonly #over = new AbortController();
+  /** Ends the wait: for the answer, and later for more of its stream. */
+  #giveUp: () => void;
+  #callOff: () => void = () => {};
+  #isLate = false;
+  /** Why the Engine does not even answer a ping. */
+  #away: OnejobError | null = null;
+  /** Why the file could not be read. */
+  #unread: unknown = null;
+
+  constructor(engine: EngineAccess, agent: HttpAgent, call: EngineCall) {
+    this.#engine = engine;
+    this.#agent = agent;
+    this.#call = call;
+    this.#patience = engine.limits[call.limit === 'work' ? 'late' : call.limit];
+    this.#giveUp = this.#stop;
+  }
+
+  get #isIdle(): boolean {
+    return this.#call.limit === 'idle';
+  }
+
+  async answer(): Promise<unknown> {
+    const { signal, stream } = this.#call;
+    signal?.throwIfAborted();
+    signal?.addEventListener('abort', this.#stop, { once: true });
+    this.#refresh();
+    const file = this.#watched(this.#call.file);
+    try {
+      const answer = await send(this.#engine.endpoint, this.#agent, this.#call, file, this.#abort.signal);
+      if (stream && answer instanceof Readable) return this.#streaming(answer);
+      this.#end();
+      return answer;
+    } catch (error) {
+      this.#end();
+      signal?.throwIfAborted();
+      throw await this.#failure(error);
+    } finally {
+      // After a refusal or a timeout the rest of the upload is dropped.
+      if (file instanceof Readable) file.destroy();
+    }
+  }
+
+  readonly #stop = (): void => this.#abort.abort();
+
+  readonly #late = (): void => {
+    this.#isLate = true;
+    this.#giveUp();
+  };
+
+  readonly #refresh = (): void => {
+    this.#callOff();
+    // Its failure is the end of the call.
+    const due = this.#call.limit === 'work' ? () => void this.#ping().catch(() => {}) : this.#late;
+    // A slow reader may take the last pieces long after the Engine has closed the connection.
+    if (!this.#over.signal.aborted) this.#callOff = this.#engine.clock.after(this.#patience, due);
+  };
+
+  readonly #end = (): void => {
+    this.#over.abort();
+    this.#callOff();
+    this.#call.signal?.removeEventListener('abort', this.#stop);
+  };
+
+  async #ping(): Promise<void> {
+    this.#away = await absence(this.#engine, this.#call.doing, this.#patience, this.#over.signal);
+    if (this.#away === null) this.#refresh();
+    else this.#late();
+  }
+
+  #watched(file: EngineCall['file']): EngineCall['file'] {
+    if (!(file instanceof Readable)) return file;
+    file.once('error', (error) => {
+      this.#unread ??= error;
+    });
+    return counted(file, () => this.#isIdle && this.#refresh());
+  }
+
+  /** The caller ends the stream. */
+  #streaming(answer: Readable): Readable {
+    answer.once('close', this.#end);
+    if (!this.#isIdle) {
+      this.#callOff();
+      return answer;
+    }
+    const flow = counted(answer, this.#refresh);
+    this.#giveUp = () => flow.destroy(this.#stalled());
+    return flow;
+  }
+
+  async #failure(error: unknown): Promise<unknown> {
+    const { doing, file, signal } = this.#call;
+    if (!this.#isLate) return this.#unread === null ? error : unreadable(doing, this.#unread);
+    if (this.#away !== null) return this.#away;
+    if (this.#isIdle && file !== undefined) return this.#stalled();
+    return silence(this.#engine, doing, this.#patience, signal);
+  }
+
+  #stalled(): OnejobError {
+    return silent(this.#call.doing, this.#engine.endpoint, `made no progress for ${this.#patience / 1000} s`);
+  }
+}
+
+const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
+
+/** The answer, parsed if it is JSON; with `stream` unread. @throws Refusal, and what Node throws */
+async function send(
+  endpoint: Endpoint,
+  agent: HttpAgent,
+  call: EngineCall,
+  file: EngineCall['file'],
+  signal: AbortSignal,
+): Promise<unknown> {
+  const answered = Promise.withResolvers<IncomingMessage>();
+  const body = file ?? (call.method === 'POST' ? Buffer.from(JSON.stringify(call.body ?? {})) : undefined);
+  const headers = {
+    ...(body !== undefined && { 'Content-Type': file === undefined ? 'application/json' : 'application/tar' }),
+    ...(Buffer.isBuffer(body) ? { 'Content-Length': body.length } : body !== undefined && { 'Transfer-Encoding': 'chunked' }),
+    ...(call.auth != null && { 'X-Registry-Auth': credentials(call.auth) }),
+  };
+  const path = `${call.path}${queryOf(call.query ?? {})}`;
+  const sent = open(endpoint, { method: call.method, path, headers, signal, agent }, answered.resolve);
+  sent.on('error', answered.reject);
+  if (body instanceof Readable) pipeline(body, sent, () => {});
+  else sent.end(body);
+  const answer = await answered.promise;
+  if (!success.has(answer.statusCode)) throw new Refusal(answer.statusCode ?? 0, await text(answer));
+  if (call.stream) return answer;
+  const content = await text(answer);
+  return jsonOf(content) ?? content;
 }
 
 /** The same stream; `seen` is called for each piece that is taken from it. Ending one ends the other. */
@@ -204,8 +270,6 @@ function queryOf(query: Query): string {
   return pairs.length === 0 ? '' : `?${new URLSearchParams(Object.fromEntries(pairs))}`;
 }
 
-export type EngineAnswer = Awaited<ReturnType<typeof whole>>;
-
 /** One GET on its own connection. @throws what Node throws */
 export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<EngineAnswer> {
   return new Promise((resolve, reject) => {
@@ -215,33 +279,29 @@ export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Prom
   });
 }
 
-async function whole(answer: IncomingMessage) {
+export interface EngineAnswer {
+  readonly status: number;
+  readonly body: string;
+}
+
+async function whole(answer: IncomingMessage): Promise<EngineAnswer> {
   return { status: answer.statusCode ?? 0, body: await text(answer) };
 }
 
-/** Explains a call without an answer within `limit` ms: sends a ping on another connection, for at most `patience` ms. */
-export async function silence(
-  doing: string,
-  endpoint: Endpoint,
-  limit: number,
-  patience: number,
-  signal: AbortSignal | undefined,
-  clock: Clock,
-): Promise<OnejobError> {
-  const why = await absence(doing, endpoint, limit, patience, signal, clock);
-  return why ?? silent(doing, endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
+/** Explains a call without an answer within `limit` ms: sends a ping on another connection. @throws why `signal` aborted */
+export async function silence(engine: EngineAccess, doing: string, limit: number, signal?: AbortSignal): Promise<OnejobError> {
+  const why = await absence(engine, doing, limit, signal);
+  return why ?? silent(doing, engine.endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
 }
 
-/** Whether the Engine answers a ping within `patience` ms: null if it does, else what is wrong. @throws why `signal` aborted */
+/** Whether the Engine answers a ping in time: null if it does, else what is wrong. @throws why `signal` aborted */
 async function absence(
+  { endpoint, limits, clock }: EngineAccess,
   doing: string,
-  endpoint: Endpoint,
   limit: number,
-  patience: number,
-  signal: AbortSignal | undefined,
-  clock: Clock,
+  signal?: AbortSignal,
 ): Promise<OnejobError | null> {
-  using timeout = deadline(clock, patience, ...(signal === undefined ? [] : [signal]));
+  using timeout = deadline(clock, limits.ping, ...(signal === undefined ? [] : [signal]));
   try {
     await get(endpoint, '/_ping', timeout.signal);
     return null;
@@ -251,8 +311,8 @@ async function absence(
   }
 }
 
-/** Opens a raw connection, as attach and exec need it. Returns an `Answer` if the Engine does not upgrade. */
-export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal, body?: object): Promise<Socket | EngineAnswer> {
+/** Opens a raw connection, as attach and exec need it. @throws Refusal if the Engine does not upgrade, and what Node throws */
+export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal, body?: object): Promise<Socket> {
   return new Promise((resolve, reject) => {
     const json = body === undefined ? undefined : JSON.stringify(body);
     const headers = {
@@ -260,7 +320,8 @@ export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal, b
       Upgrade: 'tcp',
       ...(json !== undefined && { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(json) }),
     };
-    const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => whole(answer).then(resolve, reject));
+    const refused = ({ status, body: content }: EngineAnswer): void => reject(new Refusal(status, content));
+    const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => whole(answer).then(refused, reject));
     sent.on('upgrade', (_answer, socket: Socket, head: Buffer) => {
       // The program may have spoken already.
       if (head.length > 0) socket.unshift(head);

@@ -6,7 +6,11 @@ import { z } from 'zod';
 import { codeOf, OnejobError } from '../../base/errors.ts';
 import type { DockerEnvironment } from '../../config/environment.ts';
 
-type Tls = Awaited<ReturnType<typeof readTls>>;
+/** Texts of PEM files; null for a missing one. */
+interface Tls extends Readonly<Record<'ca' | 'cert' | 'key', string | null>> {
+  /** Whether the certificate of the Engine must be valid. */
+  readonly verify: boolean;
+}
 
 /** `from` says in words where the address came from. */
 export type Endpoint =
@@ -95,7 +99,7 @@ function parseHost(written: string, from: string, tls: Tls | null): Endpoint {
   return { kind: 'tcp', host: url.hostname.replace(/^\[|\]$/g, ''), port, tls, from };
 }
 
-async function readTls(folder: string, verify: boolean) {
+async function readTls(folder: string, verify: boolean): Promise<Tls> {
   const read = (name: string) => readFile(join(folder, name), 'utf8').catch(() => null);
   const [ca, cert, key] = await Promise.all([read('ca.pem'), read('cert.pem'), read('key.pem')]);
   if (verify && ca === null) {

@@ -9,10 +9,10 @@ import { z } from 'zod';
 import { messageOf } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { connect, type Limits, type Query, usualLimits } from './call.ts';
+import { type Connection, connect, type EngineCall, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { statusOf, translate } from './failures.ts';
-import { infoAnswer, lenient, versionAnswer } from './probe.ts';
+import { type InfoAnswer, infoAnswer, isPodman, lenient, type VersionAnswer, versionAnswer } from './probe.ts';
 
 const containerAnswer = z.object({
   Id: z.string(),
@@ -35,7 +35,11 @@ const containerAnswer = z.object({
 });
 export type ContainerAnswer = z.infer<typeof containerAnswer>;
 
-const listAnswer = z.array(z.object({ Id: z.string(), State: z.string(), Labels: z.record(z.string(), z.string()).nullish() }));
+const labelled = z.object({ Id: z.string(), Labels: z.record(z.string(), z.string()).nullish() });
+type Labelled = z.infer<typeof labelled>;
+const listAnswer = z.array(labelled.extend({ State: z.string() }));
+export type ContainerListed = z.infer<typeof listAnswer>[number];
+const imagesAnswer = z.array(labelled);
 const imageAnswer = z.object({
   Id: z.string(),
   Config: z
@@ -68,201 +72,287 @@ const modeLink = 27;
 const idAnswer = z.object({ Id: z.string() });
 /** `ExitCode` is null while it runs. */
 const execAnswer = z.object({ Running: z.boolean(), ExitCode: z.number().nullish() });
-const imagesAnswer = z.array(z.object({ Id: z.string(), Labels: z.record(z.string(), z.string()).nullish() }));
 
-export type Engine = ReturnType<typeof connectEngine>;
+export interface ImageAnswer {
+  readonly id: string;
+  /** The image's own user; empty for root. */
+  readonly user: string;
+  /** Its PATH; null for the Engine's own. */
+  readonly path: string | null;
+  readonly labels: Readonly<Record<string, string>>;
+}
 
 /** A client with its own connections, which `close` ends. */
-export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
-  const { raw, ask, flow, lines, close } = connect(endpoint, limits, clock);
+export class Engine {
+  readonly endpoint: Endpoint;
+  readonly clock: Clock;
+  readonly limits: Limits;
+  readonly #connection: Connection;
+  #podman: boolean | null = null;
 
-  type Look = { readonly query?: Query; readonly signal?: AbortSignal | undefined };
-  const look = async <T extends z.ZodType>(answer: T, path: string, doing: string, more: Look): Promise<z.infer<T>> =>
-    answer.parse(await ask({ method: 'GET', path, doing, limit: 'soon', ...more }));
-  /** null if it does not exist. */
-  const find = async <T extends z.ZodType>(answer: T, path: string, doing: string, signal?: AbortSignal) => {
-    const found = await ask({ method: 'GET', path, doing, limit: 'soon', signal, nothing: [404] });
-    return found === null ? null : answer.parse(found);
-  };
-  const getArchive = (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
+  constructor(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
+    this.endpoint = endpoint;
+    this.limits = limits;
+    this.clock = clock;
+    this.#connection = connect(endpoint, limits, clock);
+  }
+
+  close(): void {
+    this.#connection.close();
+  }
+
+  version(signal?: AbortSignal): Promise<VersionAnswer> {
+    return this.#look(versionAnswer, '/version', 'get the version', { signal });
+  }
+
+  info(signal?: AbortSignal): Promise<InfoAnswer> {
+    return this.#look(infoAnswer, '/info', 'get information about the Engine', { signal });
+  }
+
+  /** Whether it is Podman with its Docker-compatible socket. Asks once. */
+  async isPodman(signal?: AbortSignal): Promise<boolean> {
+    this.#podman ??= isPodman(await this.version(signal));
+    return this.#podman;
+  }
+
+  /** The id of a new container. @throws foreign errors, too: the meaning of a refusal depends on the recipe. Has no signal, see `prepare` */
+  async create(name: string, body: object): Promise<string> {
+    const doing = `create container ${name}`;
+    return idOf(await this.#raw({ method: 'POST', path: '/containers/create', query: { name }, body, doing, limit: 'late' }));
+  }
+
+  /** Succeeds also if it already runs. @throws foreign errors, too */
+  async start(id: string): Promise<void> {
+    await this.#raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: 'late' });
+  }
+
+  inspect(id: string, signal?: AbortSignal): Promise<ContainerAnswer | null> {
+    return this.#find(containerAnswer, `/containers/${id}/json`, `inspect container ${short(id)}`, signal);
+  }
+
+  /** Containers with all of `labels`, including ended ones. */
+  containers(labels: readonly string[], signal?: AbortSignal): Promise<ContainerListed[]> {
+    return this.#look(listAnswer, '/containers/json', 'list containers', {
+      query: { all: true, filters: { label: labels } },
+      signal,
+    });
+  }
+
+  /** A container that is unknown or does not run is not an error. */
+  async kill(id: string, signal: string): Promise<void> {
+    const doing = `send ${signal} to container ${short(id)}`;
+    try {
+      await this.#raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: 'soon' });
+    } catch (error) {
+      if (!isNotRunning(error)) throw translate(error, doing, this.endpoint);
+    }
+  }
+
+  /** Ends and removes a container with its anonymous volumes. False if a removal is already under way. */
+  async remove(id: string): Promise<boolean> {
+    const query = { force: true, v: true };
+    const doing = `remove container ${short(id)}`;
+    try {
+      await this.#raw({ method: 'DELETE', path: `/containers/${id}`, query, doing, limit: 'late' });
+    } catch (error) {
+      const status = statusOf(error);
+      if (status === 409) return false;
+      if (status !== 404) throw translate(error, doing, this.endpoint);
+    }
+    return true;
+  }
+
+  async image(reference: string, signal?: AbortSignal): Promise<ImageAnswer | null> {
+    const image = await this.#find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
+    if (image === null) return null;
+    const { User: user, Env: env, Labels: labels } = image.Config ?? {};
+    const path = env?.findLast((each) => each.startsWith('PATH='))?.slice('PATH='.length) ?? null;
+    return { id: image.Id, user: user ?? '', path, labels: labels ?? {} };
+  }
+
+  images(label: string, signal: AbortSignal): Promise<Labelled[]> {
+    return this.#look(imagesAnswer, '/images/json', 'list images', { query: { filters: { label: [label] } }, signal });
+  }
+
+  /** By name or id. An unknown one is not an error. @throws OnejobError E_ENGINE_FAILED (retry) for one in use */
+  async removeImage(image: string): Promise<void> {
+    await this.#ask({ method: 'DELETE', path: `/images/${image}`, doing: `remove image ${image}`, limit: 'late', nothing: [404] });
+  }
+
+  /**
+   * Makes an image of a container's files, with its config and these labels in addition. Replaces an earlier one. Takes as long as
+   * the files are many. After an abort the Engine may still finish it.
+   */
+  async commit(
+    id: string,
+    { repo, tag, labels }: { readonly repo: string; readonly tag: string; readonly labels: Readonly<Record<string, string>> },
+    signal: AbortSignal,
+  ): Promise<void> {
+    const query = { container: id, repo, tag, pause: false };
+    const doing = `make an image of container ${short(id)}`;
+    await this.#ask({ method: 'POST', path: '/commit', query, body: { Labels: labels }, doing, limit: 'work', signal });
+  }
+
+  /** Prepares a program in a running container, with its input and output; its id. null if there is no such container, or it does not run. */
+  async exec(id: string, command: readonly string[], signal: AbortSignal): Promise<string | null> {
+    const body = { Cmd: command, AttachStdin: true, AttachStdout: true, AttachStderr: true };
+    const doing = `run a program in container ${short(id)}`;
+    try {
+      return idOf(await this.#raw({ method: 'POST', path: `/containers/${id}/exec`, body, doing, limit: 'late', signal }));
+    } catch (error) {
+      signal.throwIfAborted();
+      if (isNotRunning(error)) return null;
+      throw translate(error, doing, this.endpoint);
+    }
+  }
+
+  /** The exit code of such a program; null while it runs, or if it is unknown. */
+  async execEnded(exec: string, signal: AbortSignal): Promise<number | null> {
+    const doing = 'look for the end of a program in a container';
+    const program = await this.#find(execAnswer, `/exec/${exec}/json`, doing, signal);
+    return program === null || program.Running ? null : (program.ExitCode ?? null);
+  }
+
+  /** Terminal size of a running container. */
+  async resize(id: string, { columns, rows }: { readonly columns: number; readonly rows: number }): Promise<void> {
+    const doing = `resize the terminal of container ${short(id)}`;
+    await this.#ask({ method: 'POST', path: `/containers/${id}/resize`, query: { h: rows, w: columns }, doing, limit: 'soon' });
+  }
+
+  /** The pull's progress as JSON lines. @throws foreign errors, too */
+  pull(query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal): AsyncGenerator<string, void> {
+    const doing = `pull ${query.fromImage}:${query.tag}`;
+    return this.#connection.lines({ method: 'POST', path: '/images/create', query, auth, doing, limit: 'idle', signal });
+  }
+
+  /** Asks the registry for the description of an image. @throws foreign errors, too */
+  async distribution(reference: string, auth: object | null, signal: AbortSignal): Promise<void> {
+    const path = `/distribution/${reference}/json`;
+    await this.#raw({ method: 'GET', path, auth, doing: `ask for ${reference}`, limit: 'soon', signal });
+  }
+
+  network(name: string, signal?: AbortSignal): Promise<NetworkAnswer | null> {
+    return this.#find(networkAnswer, `/networks/${name}`, `inspect network "${name}"`, signal);
+  }
+
+  /** An existing network of that name is not an error. */
+  async createNetwork(body: { readonly Name: string } & Query): Promise<void> {
+    const doing = `create network "${body.Name}"`;
+    await this.#ask({ method: 'POST', path: '/networks/create', body, doing, limit: 'late', nothing: [409] });
+  }
+
+  networks(label: string, signal?: AbortSignal): Promise<NetworkAnswer[]> {
+    return this.#look(z.array(networkAnswer), '/networks', 'list networks', { query: { filters: { label: [label] } }, signal });
+  }
+
+  /** False if it is in use, or gone. */
+  async removeNetwork(id: string): Promise<boolean> {
+    const doing = `remove network ${short(id)}`;
+    return (
+      (await this.#ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: 'soon', nothing: [403, 404, 409] })) !== null
+    );
+  }
+
+  /** Disconnects a container, by name because it may be gone. Succeeds also if it is not connected. */
+  async disconnect(id: string, name: string): Promise<void> {
+    const doing = `disconnect container "${name}" from network ${short(id)}`;
+    const body = { Container: name, Force: true };
+    await this.#ask({ method: 'POST', path: `/networks/${id}/disconnect`, body, doing, limit: 'soon', nothing: [403, 404, 409] });
+  }
+
+  /** Volumes with all of `labels` that no container uses. */
+  async danglingVolumes(labels: readonly string[], signal?: AbortSignal): Promise<string[]> {
+    const query = { filters: { dangling: ['true'], label: labels } };
+    const { Volumes } = await this.#look(volumesAnswer, '/volumes', 'list volumes', { query, signal });
+    return (Volumes ?? []).map((volume) => volume.Name);
+  }
+
+  /** Succeeds also if the volume is in use or gone. */
+  async removeVolume(name: string): Promise<void> {
+    const doing = `remove volume ${short(name)}`;
+    await this.#ask({ method: 'DELETE', path: `/volumes/${name}`, doing, limit: 'soon', nothing: [404, 409] });
+  }
+
+  /** Unpacks a tar at `path` in the container. Takes as long as `file`, which is destroyed on failure. */
+  async putArchive(id: string, path: string, file: Readable | Buffer, signal: AbortSignal): Promise<void> {
+    const doing = `put files into container ${short(id)}`;
+    await this.#ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: 'idle', signal });
+  }
+
+  /** A path of a container as a tar; null if it does not exist. */
+  getArchive(id: string, path: string, signal: AbortSignal): Promise<Readable | null> {
     const doing = `get files out of container ${short(id)}`;
     const call = { method: 'GET', path: `/containers/${id}/archive`, query: { path }, doing, limit: 'late', signal } as const;
-    return flow({ ...call, nothing: [404] });
-  };
+    return this.#connection.flow({ ...call, nothing: [404] });
+  }
 
-  return {
-    endpoint,
-    clock,
-    limits,
-    close,
+  /**
+   * A folder named by the end of `path`, which is the first entry. null if it does not exist, or the Engine reports a link or
+   * anything else. Podman follows links, and its archive may not show that.
+   */
+  async getFolder(id: string, path: string, signal: AbortSignal): Promise<Readable | null> {
+    const answer = await this.getArchive(id, path, signal).catch((error: unknown) => {
+      // The answer for a link that leads to itself, and with Podman also for one that leaves the volume of an ended container.
+      if (/too many (levels of symbolic )?links/.test(messageOf(error))) return null;
+      throw error;
+    });
+    if (answer === null || isFolder(answer)) return answer;
+    answer.destroy();
+    return null;
+  }
 
-    version: (signal?: AbortSignal) => look(versionAnswer, '/version', 'get the version', { signal }),
-    info: (signal?: AbortSignal) => look(infoAnswer, '/info', 'get information about the Engine', { signal }),
+  /** null if there is no such container. `since` in the Engine's format: seconds, a dot, nine digits. */
+  logs(id: string, since: string, signal: AbortSignal): Promise<Readable | null> {
+    const query = { follow: true, stdout: true, stderr: true, timestamps: true, since };
+    const doing = `follow the log of container ${short(id)}`;
+    const call = { method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: 'late', signal } as const;
+    return this.#connection.flow({ ...call, nothing: [404] });
+  }
 
-    /** @throws foreign errors, too: the meaning of a refusal depends on the recipe. Has no signal, see `prepare` */
-    create: async (name: string, body: object): Promise<string> => {
-      const doing = `create container ${name}`;
-      return idAnswer.parse(await raw({ method: 'POST', path: '/containers/create', query: { name }, body, doing, limit: 'late' }))
-        .Id;
-    },
-    /** Succeeds also if it already runs. @throws foreign errors, too */
-    start: async (id: string): Promise<void> => {
-      await raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: 'late' });
-    },
-    inspect: (id: string, signal?: AbortSignal) =>
-      find(containerAnswer, `/containers/${id}/json`, `inspect container ${short(id)}`, signal),
-    /** Containers with all of `labels`, including ended ones. */
-    containers: (labels: readonly string[], signal?: AbortSignal) =>
-      look(listAnswer, '/containers/json', 'list containers', { query: { all: true, filters: { label: labels } }, signal }),
-    /** A container that is unknown or does not run is not an error. */
-    kill: async (id: string, signal: string): Promise<void> => {
-      const doing = `send ${signal} to container ${short(id)}`;
-      try {
-        await raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: 'soon' });
-      } catch (error) {
-        if (!isNotRunning(error)) throw translate(error, doing, endpoint);
-      }
-    },
-    /** Ends and removes a container with its anonymous volumes. False if a removal is already under way. */
-    remove: async (id: string): Promise<boolean> => {
-      const call = { method: 'DELETE', path: `/containers/${id}`, query: { force: true, v: true }, limit: 'late' } as const;
-      try {
-        await raw({ ...call, doing: `remove container ${short(id)}` });
-      } catch (error) {
-        const status = statusOf(error);
-        if (status === 409) return false;
-        if (status !== 404) throw translate(error, `remove container ${short(id)}`, endpoint);
-      }
-      return true;
-    },
+  /** Resolves when the container does not run and its log is complete. */
+  async ended(id: string, signal: AbortSignal): Promise<void> {
+    const call = {
+      method: 'POST',
+      path: `/containers/${id}/wait`,
+      doing: `wait for container ${short(id)}`,
+      limit: 'late',
+    } as const;
+    const answer = await this.#connection.flow({ ...call, signal, nothing: [404] });
+    if (answer !== null) await finished(answer.resume(), { signal });
+  }
 
-    image: async (reference: string, signal?: AbortSignal) => {
-      const found = await find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
-      if (found === null) return null;
-      const { User: user, Env: env, Labels: labels } = found.Config ?? {};
-      const path = env?.findLast((each) => each.startsWith('PATH='))?.slice('PATH='.length) ?? null;
-      return { id: found.Id, user: user ?? '', path, labels: labels ?? {} };
-    },
-    images: (label: string, signal: AbortSignal) =>
-      look(imagesAnswer, '/images/json', 'list images', { query: { filters: { label: [label] } }, signal }),
-    /** By name or id. An unknown one is not an error. @throws OnejobError E_ENGINE_FAILED (retry) for one in use */
-    removeImage: async (image: string): Promise<void> => {
-      await ask({ method: 'DELETE', path: `/images/${image}`, doing: `remove image ${image}`, limit: 'late', nothing: [404] });
-    },
-    /**
-     * Makes an image of a container's files, with its config and these labels in addition. Replaces an earlier one. Takes as long as
-     * the files are many. After an abort the Engine may still finish it.
-     */
-    commit: async (
-      id: string,
-      { repo, tag, labels }: { readonly repo: string; readonly tag: string; readonly labels: Readonly<Record<string, string>> },
-      signal: AbortSignal,
-    ): Promise<void> => {
-      const query = { container: id, repo, tag, pause: false };
-      const doing = `make an image of container ${short(id)}`;
-      await ask({ method: 'POST', path: '/commit', query, body: { Labels: labels }, doing, limit: 'work', signal });
-    },
-    /** Prepares a program in a running container, with its input and output; its id. null if there is no such container, or it does not run. */
-    exec: async (id: string, command: readonly string[], signal: AbortSignal): Promise<string | null> => {
-      const body = { Cmd: command, AttachStdin: true, AttachStdout: true, AttachStderr: true };
-      const doing = `run a program in container ${short(id)}`;
-      try {
-        return idAnswer.parse(await raw({ method: 'POST', path: `/containers/${id}/exec`, body, doing, limit: 'late', signal })).Id;
-      } catch (error) {
-        signal.throwIfAborted();
-        if (isNotRunning(error)) return null;
-        throw translate(error, doing, endpoint);
-      }
-    },
-    /** The exit code of such a program; null while it runs, or if it is unknown. */
-    execEnded: async (exec: string, signal: AbortSignal): Promise<number | null> => {
-      const found = await find(execAnswer, `/exec/${exec}/json`, 'look for the end of a program in a container', signal);
-      return found === null || found.Running ? null : (found.ExitCode ?? null);
-    },
-    /** Terminal size of a running container. */
-    resize: async (id: string, { columns, rows }: { readonly columns: number; readonly rows: number }): Promise<void> => {
-      const doing = `resize the terminal of container ${short(id)}`;
-      await ask({ method: 'POST', path: `/containers/${id}/resize`, query: { h: rows, w: columns }, doing, limit: 'soon' });
-    },
+  /** `since` in seconds since the epoch. The Engine keeps its last 256 events. */
+  events(filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> {
+    const query = { filters, since };
+    return this.#connection.flow({ method: 'GET', path: '/events', query, doing: 'follow events', limit: 'soon', signal });
+  }
 
-    /** The pull's progress as JSON lines. @throws foreign errors, too */
-    pull: (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal) => {
-      const doing = `pull ${query.fromImage}:${query.tag}`;
-      return lines({ method: 'POST', path: '/images/create', query, auth, doing, limit: 'idle', signal });
-    },
-    /** Asks the registry for the description of an image. @throws foreign errors, too */
-    distribution: async (reference: string, auth: object | null, signal: AbortSignal): Promise<void> => {
-      const call = { method: 'GET', path: `/distribution/${reference}/json`, auth, limit: 'soon', signal } as const;
-      await raw({ ...call, doing: `ask for ${reference}` });
-    },
+  #raw(call: EngineCall): Promise<unknown> {
+    return this.#connection.raw(call);
+  }
 
-    network: (name: string, signal?: AbortSignal) => find(networkAnswer, `/networks/${name}`, `inspect network "${name}"`, signal),
-    /** An existing network of that name is not an error. */
-    createNetwork: async (body: { readonly Name: string } & Query): Promise<void> => {
-      const doing = `create network "${body.Name}"`;
-      await ask({ method: 'POST', path: '/networks/create', body, doing, limit: 'late', nothing: [409] });
-    },
-    networks: (label: string, signal?: AbortSignal) =>
-      look(z.array(networkAnswer), '/networks', 'list networks', { query: { filters: { label: [label] } }, signal }),
-    /** False if it is in use, or gone. */
-    removeNetwork: async (id: string): Promise<boolean> => {
-      const doing = `remove network ${short(id)}`;
-      return (await ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: 'soon', nothing: [403, 404, 409] })) !== null;
-    },
-    /** Disconnects a container, by name because it may be gone. Succeeds also if it is not connected. */
-    disconnect: async (id: string, name: string): Promise<void> => {
-      const doing = `disconnect container "${name}" from network ${short(id)}`;
-      const body = { Container: name, Force: true };
-      await ask({ method: 'POST', path: `/networks/${id}/disconnect`, body, doing, limit: 'soon', nothing: [403, 404, 409] });
-    },
-    /** Volumes with all of `labels` that no container uses. */
-    danglingVolumes: async (labels: readonly string[], signal?: AbortSignal): Promise<string[]> => {
-      const query = { filters: { dangling: ['true'], label: labels } };
-      const { Volumes } = await look(volumesAnswer, '/volumes', 'list volumes', { query, signal });
-      return (Volumes ?? []).map((volume) => volume.Name);
-    },
-    /** Succeeds also if the volume is in use or gone. */
-    removeVolume: async (name: string): Promise<void> => {
-      const doing = `remove volume ${short(name)}`;
-      await ask({ method: 'DELETE', path: `/volumes/${name}`, doing, limit: 'soon', nothing: [404, 409] });
-    },
+  #ask(call: EngineCall): Promise<unknown> {
+    return this.#connection.ask(call);
+  }
 
-    /** Unpacks a tar at `path` in the container. Takes as long as `file`, which is destroyed on failure. */
-    putArchive: async (id: string, path: string, file: Readable | Buffer, signal: AbortSignal): Promise<void> => {
-      const doing = `put files into container ${short(id)}`;
-      await ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: 'idle', signal });
-    },
-    getArchive,
-    /**
-     * A folder named by the end of `path`, which is the first entry. null if it does not exist, or the Engine reports a link or
-     * anything else. Podman follows links, and its archive may not show that.
-     */
-    getFolder: async (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
-      const answer = await getArchive(id, path, signal).catch((error: unknown) => {
-        // The answer for a link that leads to itself, and with Podman also for one that leaves the volume of an ended container.
-        if (/too many (levels of symbolic )?links/.test(messageOf(error))) return null;
-        throw error;
-      });
-      if (answer === null || isFolder(answer)) return answer;
-      answer.destroy();
-      return null;
-    },
-    /** null if there is no such container. `since` in the Engine's format: seconds, a dot, nine digits. */
-    logs: (id: string, since: string, signal: AbortSignal): Promise<Readable | null> => {
-      const query = { follow: true, stdout: true, stderr: true, timestamps: true, since };
-      const doing = `follow the log of container ${short(id)}`;
-      return flow({ method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: 'late', signal, nothing: [404] });
-    },
-    /** Resolves when the container does not run and its log is complete. */
-    ended: async (id: string, signal: AbortSignal): Promise<void> => {
-      const doing = `wait for container ${short(id)}`;
-      const answer = await flow({ method: 'POST', path: `/containers/${id}/wait`, doing, limit: 'late', signal, nothing: [404] });
-      if (answer !== null) await finished(answer.resume(), { signal });
-    },
-    /** `since` in seconds since the epoch. The Engine keeps its last 256 events. */
-    events: (filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> =>
-      flow({ method: 'GET', path: '/events', query: { filters, since }, doing: 'follow events', limit: 'soon', signal }),
-  };
+  async #look<T extends z.ZodType>(
+    answer: T,
+    path: string,
+    doing: string,
+    more: Pick<EngineCall, 'query' | 'signal'>,
+  ): Promise<z.infer<T>> {
+    return answer.parse(await this.#ask({ method: 'GET', path, doing, limit: 'soon', ...more }));
+  }
+
+  /** null if it does not exist. */
+  async #find<T extends z.ZodType>(answer: T, path: string, doing: string, signal?: AbortSignal): Promise<z.infer<T> | null> {
+    const body = await this.#ask({ method: 'GET', path, doing, limit: 'soon', signal, nothing: [404] });
+    return body === null ? null : answer.parse(body);
+  }
+}
+
+function idOf(answer: unknown): string {
+  return idAnswer.parse(answer).Id;
 }
 
 /** Whether a refusal says that there is no such container, or that it does not run. */

@@ -26,11 +26,11 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
   if (error instanceof OnejobError) return error;
   const status = statusOf(error);
   if (status === null) return unreachable(error, doing, endpoint);
-  const said = messageOf(error);
-  if (isDiskFull(said)) return diskFull(doing, said, error);
-  const message = `Cannot ${doing}: the Engine answered ${status}: ${said}.`;
+  const reason = messageOf(error);
+  if (isDiskFull(reason)) return diskFull(doing, reason, error);
+  const message = `Cannot ${doing}: the Engine answered ${status}: ${reason}.`;
   // The Engine will never be able to unpack such an archive. Endless retries would block its pool.
-  if (/^Error processing tar file/.test(said)) {
+  if (/^Error processing tar file/.test(reason)) {
     const hint = 'Check the file that the message names in the workspace.';
     return new OnejobError('E_FILES', message, { hint, cause: error });
   }
@@ -73,11 +73,11 @@ export function silent(doing: string, endpoint: Endpoint, what: string): OnejobE
   });
 }
 
-export function isDiskFull(said: string): boolean {
-  return /no space left on device|disk quota exceeded/i.test(said);
+export function isDiskFull(reason: string): boolean {
+  return /no space left on device|disk quota exceeded/i.test(reason);
 }
 
-export function diskFull(doing: string, said: string, cause: unknown): OnejobError {
+export function diskFull(doing: string, reason: string, cause: unknown): OnejobError {
   const hint = 'Free space on it, e.g. with "docker image prune".';
-  return new OnejobError('E_DISK_FULL', `Cannot ${doing}: the Engine's disk is full (${said}).`, { hint, retry: true, cause });
+  return new OnejobError('E_DISK_FULL', `Cannot ${doing}: the Engine's disk is full (${reason}).`, { hint, retry: true, cause });
 }

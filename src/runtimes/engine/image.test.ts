@@ -13,8 +13,8 @@ import { recipe, settings } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { engineAt } from '../../../test/support/engine-http.ts';
 import { lacks } from '../../../test/support/require.ts';
-import { connectEngine } from './engine.ts';
-import { createImages, parseReference } from './image.ts';
+import { Engine } from './engine.ts';
+import { Images, parseReference } from './image.ts';
 
 test('references are read as Docker reads them', () => {
   expect(parseReference('debian')).toEqual({ name: 'debian', tag: 'latest', registry: 'docker.io' });
@@ -36,9 +36,7 @@ test.each([
     asked.push(`${method} ${path}`);
     return reply.writeHead(404).end('{"message":"no such image"}');
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint);
-  const images = createImages(engine, '/nowhere', () => 0);
+  const images = new Images(await fake.connect(), '/nowhere', () => 0);
   const { signal } = new AbortController();
   try {
     for (const pull of ['missing', 'always'] as const)
@@ -49,7 +47,6 @@ test.each([
     expect(await images.trouble({ ...recipe, image, pull: 'missing' }, signal)).toMatchObject({ code: 'E_IMAGE_NOT_FOUND' });
     expect(asked.filter((call) => call.startsWith('POST') || call.includes('distribution'))).toEqual([]);
   } finally {
-    engine.close();
     await fake.stop();
   }
 });
@@ -61,11 +58,9 @@ test('an Engine that cannot ask a registry as a stranger refuses the image that 
     const message = isKnown ? 'no such image' : `Path ${path} is not supported`;
     reply.writeHead(404, { 'Content-Type': 'application/json' }).end(JSON.stringify({ cause: '', message, response: 0 }));
   });
-  await fake.start();
   const folder = await mkdtemp(join(tmpdir(), 'onejob-test-'));
   await writeFile(join(folder, 'config.json'), JSON.stringify({ auths: { 'registry.test': { auth: btoa('me:s3cret') } } }));
-  const engine = connectEngine(fake.endpoint);
-  const images = createImages(engine, folder, () => 0);
+  const images = new Images(await fake.connect(), folder, () => 0);
   const { signal } = new AbortController();
   const wanted = { ...recipe, image: 'registry.test/a:1', pull: 'missing', publicOnly: true } as const;
   try {
@@ -78,7 +73,6 @@ test('an Engine that cannot ask a registry as a stranger refuses the image that 
     // It says nothing against an image of the config.
     expect(await images.trouble(wanted, signal)).toBeNull();
   } finally {
-    engine.close();
     await fake.stop();
     await rm(folder, { recursive: true });
   }
@@ -153,14 +147,14 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
   let local: Registry;
   let folder: string;
   let image: string;
-  let engine: Awaited<ReturnType<typeof connectEngine>>;
+  let engine: Engine;
   const never = () => new AbortController().signal;
 
   beforeAll(async () => {
     ({ server, registry: local } = await registry());
     folder = await mkdtemp(join(tmpdir(), 'onejob-pull-'));
     image = `${local.address}/job:1`;
-    engine = connectEngine({ kind: 'unix', path: '/var/run/docker.sock', from: 'test' });
+    engine = new Engine({ kind: 'unix', path: '/var/run/docker.sock', from: 'test' });
   });
   afterEach(async () => {
     using raw = engineAt();
@@ -175,7 +169,7 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     server.closeAllConnections();
     await rm(folder, { recursive: true, force: true });
   });
-  const images = () => createImages(engine, folder, () => performance.now());
+  const images = () => new Images(engine, folder, () => performance.now());
   const get = (changes: Partial<typeof recipe>, progress: (line: string) => void = () => {}, signal = never()) =>
     images().get({ ...recipe, pull: 'missing', image, ...changes }, progress, signal);
 
@@ -371,15 +365,12 @@ test.each([
     else if (path === '/images/create') reply.end(`${JSON.stringify({ error: said })}\n`);
     else reply.writeHead(404).end('{"message":"no such image"}');
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint);
-  const pulled = createImages(engine, '/nowhere', () => 0).get(
+  const pulled = new Images(await fake.connect(), '/nowhere', () => 0).get(
     { ...recipe, image: 'none:1', pull: 'missing' },
     () => {},
     new AbortController().signal,
   );
   await expect(pulled).rejects.toMatchObject({ code });
-  engine.close();
 });
 
 test.each([
@@ -395,13 +386,10 @@ test.each([
     else if (path === '/images/create') reply.end(`${JSON.stringify({ error: said })}\n`);
     else reply.writeHead(404).end('{"message":"no such image"}');
   });
-  await fake.start();
-  const engine = connectEngine(fake.endpoint);
-  const pulled = createImages(engine, '/nowhere', () => 0).get(
+  const pulled = new Images(await fake.connect(), '/nowhere', () => 0).get(
     { ...recipe, image, pull: 'missing' },
     () => {},
     AbortSignal.timeout(60_000),
   );
   await expect(pulled).rejects.toMatchObject({ code });
-  engine.close();
 });

@@ -6,23 +6,17 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { createShared, type Progress } from '../../base/abortable.ts';
 import { codeOf, hasCode, messageOf, OnejobError } from '../../base/errors.ts';
-import { imageReference } from '../../base/image-reference.ts';
+import { imageReference, isOwnName } from '../../base/image-reference.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
 import { readDockerConfig } from './endpoint.ts';
-import type { Engine } from './engine.ts';
+import type { Engine, ImageAnswer } from './engine.ts';
 import { diskFull, isDiskFull, statusOf, translate } from './failures.ts';
-import { isOwnName } from './own-names.ts';
 
-export interface Image {
-  readonly id: string;
-  /** The image's own user; empty for root. */
-  readonly user: string;
-  /** Its PATH; null for the Engine's own. */
-  readonly path: string | null;
-}
+/** What a sandbox is made from. */
+export type Image = Omit<ImageAnswer, 'labels'>;
 
 const progressLine = z.object({
   status: z.string().optional(),
@@ -34,62 +28,125 @@ const progressLine = z.object({
 /** ms for which a look at an image is valid. If a tag moves meanwhile, one more standby uses the old image. */
 const believed = 3_000;
 
-export type Images = ReturnType<typeof createImages>;
+export class Images {
+  readonly #engine: Engine;
+  readonly #configDir: string;
+  readonly #now: () => number;
+  readonly #seen = new Map<string, { readonly image: Image; readonly at: number }>();
+  readonly #pulls = createShared<void>();
 
-/** `configDir` holds Docker's credentials; `now` is a monotonic clock in ms. */
-export function createImages(engine: Engine, configDir: string, now: () => number) {
-  const seen = new Map<string, { readonly image: Image; readonly at: number }>();
-  const pulls = createShared<void>();
+  /** `configDir` holds Docker's credentials; `now` is a monotonic clock in ms. */
+  constructor(engine: Engine, configDir: string, now: () => number) {
+    this.#engine = engine;
+    this.#configDir = configDir;
+    this.#now = now;
+  }
 
-  /** null if the Engine does not have it. */
-  const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
+  /** The image of that name or id; null if the Engine does not have it. @throws OnejobError E_IMAGE_NOT_FOUND for an invalid name */
+  async look(reference: string, signal: AbortSignal): Promise<Image | null> {
     if (!imageReference.test(reference)) {
       const hint = 'Write it as registry/name:tag, with the name in lower case.';
       throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" is not a valid image name.`, { hint });
     }
-    const known = seen.get(reference);
-    if (known !== undefined && now() - known.at < believed) return known.image;
-    const image = await engine.image(reference, signal);
-    if (image === null) seen.delete(reference);
-    else seen.set(reference, { image, at: now() });
+    const seen = this.#seen.get(reference);
+    if (seen !== undefined && this.#now() - seen.at < believed) return seen.image;
+    const image = await this.#engine.image(reference, signal);
+    if (image === null) this.#seen.delete(reference);
+    else this.#seen.set(reference, { image, at: this.#now() });
     return image;
-  };
+  }
 
-  const pullOnce = async (reference: string, progress: Progress, signal: AbortSignal): Promise<void> => {
+  /** The image that a recipe's sandboxes are made from; null if it is not there. */
+  async of({ image, imageId }: Recipe, signal: AbortSignal): Promise<Image | null> {
+    const reference = imageId ?? image;
+    // `get` says what is wrong with a name. Here it would be a fault of the Engine.
+    return reference === null || !imageReference.test(reference) ? null : this.look(reference, signal);
+  }
+
+  forget({ image, imageId }: Recipe): void {
+    for (const reference of [image, imageId]) if (reference != null) this.#seen.delete(reference);
+  }
+
+  /** The image of a recipe, pulled if its policy says so. @throws OnejobError, whose code says what is wrong with it */
+  async get(recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> {
+    const reference = recipe.image;
+    if (reference === null) {
+      const hint = 'Set "image" in the pool, e.g. "debian:stable-slim".';
+      throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot create a container: the pool names no image.', { hint });
+    }
+    if (recipe.imageId !== undefined) {
+      const there = await this.look(recipe.imageId, signal);
+      if (there !== null) return there;
+      const message = `Image "${recipe.imageId}", which was "${reference}", is no longer on the Engine.`;
+      throw new OnejobError('E_IMAGE_NOT_FOUND', message);
+    }
+    if (recipe.publicOnly === true) await this.#mustBePublic(reference, signal);
+    if (recipe.pull === 'always' && imageReference.test(reference)) await this.#pull(reference, progress, signal);
+    const there = await this.look(reference, signal);
+    if (there !== null) return there;
+    if (recipe.pull === 'never') throw notFetched(reference);
+    await this.#pull(reference, progress, signal);
+    const pulled = await this.look(reference, signal);
+    if (pulled !== null) return pulled;
+    throw new OnejobError('E_PULL_FAILED', `The Engine pulled image "${reference}", but does not have it.`, { retry: true });
+  }
+
+  /** Why a recipe's image cannot be pulled now; null if it can, the Engine cannot tell, or the recipe names none. Pulls nothing. */
+  async trouble({ image: reference, pull: policy }: Recipe, signal: AbortSignal): Promise<OnejobError | null> {
+    if (reference === null) return null;
+    try {
+      if ((await this.look(reference, signal)) !== null) return null;
+      if (policy === 'never') return notFetched(reference);
+      if (isOwnName(reference)) return notPulled(reference);
+      await this.#engine.distribution(reference, await this.#auth(reference, signal), signal);
+      return null;
+    } catch (error) {
+      signal.throwIfAborted();
+      return cannotAsk(error) ? null : pullFailure(reference, error, this.#engine);
+    }
+  }
+
+  #auth(reference: string, signal: AbortSignal): Promise<object | null> {
+    return registryAuth(this.#configDir, parseReference(reference).registry, signal, this.#engine.clock);
+  }
+
+  #pull(reference: string, progress: Progress, signal: AbortSignal): Promise<void> {
+    return this.#pulls(reference, (say, until) => this.#pullOnce(reference, say, until), progress, signal);
+  }
+
+  async #pullOnce(reference: string, progress: Progress, signal: AbortSignal): Promise<void> {
     if (isOwnName(reference)) throw notPulled(reference);
-    const { name, tag, registry } = parseReference(reference);
+    const { name, tag } = parseReference(reference);
     const shown = createProgress(reference, progress);
     try {
-      const auth = await registryAuth(configDir, registry, signal, engine.clock);
+      const auth = await this.#auth(reference, signal);
       progress(`pulling ${reference}`);
-      for await (const line of engine.pull({ fromImage: name, tag }, auth, signal)) {
-        const said = progressLine.parse(JSON.parse(line));
-        if (said.error !== undefined) throw new Error(said.error);
-        shown(said);
+      for await (const line of this.#engine.pull({ fromImage: name, tag }, auth, signal)) {
+        const step = progressLine.parse(JSON.parse(line));
+        if (step.error !== undefined) throw new Error(step.error);
+        shown(step);
       }
       signal.throwIfAborted();
       progress(`pulled ${reference}`);
     } catch (error) {
       signal.throwIfAborted();
-      throw pullFailure(reference, error, engine);
+      throw pullFailure(reference, error, this.#engine);
     } finally {
-      seen.delete(reference);
+      this.#seen.delete(reference);
     }
-  };
-  const pull = (reference: string, progress: Progress, signal: AbortSignal): Promise<void> =>
-    pulls(reference, (say, until) => pullOnce(reference, say, until), progress, signal);
+  }
 
   /**
    * Asks the registry as a stranger, also for an image that is there: another pool may have pulled it with the password of this host.
    * Where this host has no password, nothing can have come by one.
    */
-  const mustBePublic = async (reference: string, signal: AbortSignal): Promise<void> => {
-    const { registry } = parseReference(reference);
-    if (!imageReference.test(reference) || (await registryAuth(configDir, registry, signal, engine.clock)) === null) return;
+  async #mustBePublic(reference: string, signal: AbortSignal): Promise<void> {
+    if (!imageReference.test(reference) || (await this.#auth(reference, signal)) === null) return;
     try {
-      await engine.distribution(reference, null, signal);
+      await this.#engine.distribution(reference, null, signal);
     } catch (error) {
       signal.throwIfAborted();
+      const { registry } = parseReference(reference);
       const what = `Cannot use image "${reference}": the job named it,`;
       const pools = `Let the job use the image of its pool. A service of type gitlab can name the registry in "images", which lets trusted jobs use the password of this host; "gitlab-executor --job-images" has no such key.`;
       if (cannotAsk(error)) {
@@ -98,68 +155,12 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
         const hint = `Podman can from version 6 on. ${pools} If no pool needs that password, type "docker logout${login}" as the user onejob runs as.`;
         throw new OnejobError('E_IMAGE_DENIED', `${what} ${why}.`, { hint, cause: error });
       }
-      const failure = pullFailure(reference, error, engine);
+      const failure = pullFailure(reference, error, this.#engine);
       if (failure.retry) throw failure;
-      throw new OnejobError('E_IMAGE_DENIED', `${what} and ${registry} does not give it to everybody.`, {
-        hint: pools,
-        cause: error,
-      });
+      const message = `${what} and ${registry} does not give it to everybody.`;
+      throw new OnejobError('E_IMAGE_DENIED', message, { hint: pools, cause: error });
     }
-  };
-
-  return {
-    look,
-    /** The image that a recipe's sandboxes are made from; null if it is not there. */
-    of: async ({ image, imageId }: Recipe, signal: AbortSignal): Promise<Image | null> => {
-      const reference = imageId ?? image;
-      // `get` says what is wrong with a name. Here it would be a fault of the Engine.
-      return reference === null || !imageReference.test(reference) ? null : look(reference, signal);
-    },
-    forget({ image, imageId }: Recipe): void {
-      for (const reference of [image, imageId]) if (reference != null) seen.delete(reference);
-    },
-
-    get: async (recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> => {
-      const reference = recipe.image;
-      if (reference === null) {
-        const hint = 'Set "image" in the pool, e.g. "debian:stable-slim".';
-        throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot create a container: the pool names no image.', { hint });
-      }
-      if (recipe.imageId !== undefined) {
-        const there = await look(recipe.imageId, signal);
-        if (there !== null) return there;
-        throw new OnejobError(
-          'E_IMAGE_NOT_FOUND',
-          `Image "${recipe.imageId}", which was "${reference}", is no longer on the Engine.`,
-        );
-      }
-      if (recipe.publicOnly === true) await mustBePublic(reference, signal);
-      if (recipe.pull === 'always' && imageReference.test(reference)) await pull(reference, progress, signal);
-      const there = await look(reference, signal);
-      if (there !== null) return there;
-      if (recipe.pull === 'never') throw notFetched(reference);
-      await pull(reference, progress, signal);
-      const pulled = await look(reference, signal);
-      if (pulled !== null) return pulled;
-      throw new OnejobError('E_PULL_FAILED', `The Engine pulled image "${reference}", but does not have it.`, { retry: true });
-    },
-
-    /** Why a recipe's image cannot be pulled now; null if it can, the Engine cannot tell, or the recipe names none. Pulls nothing. */
-    trouble: async ({ image: reference, pull: policy }: Recipe, signal: AbortSignal): Promise<OnejobError | null> => {
-      if (reference === null) return null;
-      try {
-        if ((await look(reference, signal)) !== null) return null;
-        if (policy === 'never') return notFetched(reference);
-        if (isOwnName(reference)) return notPulled(reference);
-        const auth = await registryAuth(configDir, parseReference(reference).registry, signal, engine.clock);
-        await engine.distribution(reference, auth, signal);
-        return null;
-      } catch (error) {
-        signal.throwIfAborted();
-        return cannotAsk(error) ? null : pullFailure(reference, error, engine);
-      }
-    },
-  };
+  }
 }
 
 function notFetched(reference: string): OnejobError {
@@ -220,30 +221,30 @@ function pullFailure(reference: string, error: unknown, engine: Engine): OnejobE
   if (error instanceof OnejobError) return error;
   // The connection to the Engine itself broke.
   if (codeOf(error) !== '' && statusOf(error) === null) return translate(error, `pull image "${reference}"`, engine.endpoint);
-  const said = messageOf(error);
-  const reasons = withoutNames(said, reference);
+  const reason = messageOf(error);
+  const wording = withoutNames(reason, reference);
   const { registry } = parseReference(reference);
   const what = `Cannot pull image "${reference}"`;
-  if (isDiskFull(said)) return diskFull(`pull image "${reference}"`, said, error);
-  if (notThere.test(reasons)) {
+  if (isDiskFull(reason)) return diskFull(`pull image "${reference}"`, reason, error);
+  if (notThere.test(wording)) {
     const hint = 'Check its name and tag in the pool.';
-    return new OnejobError('E_IMAGE_NOT_FOUND', `${what}: ${registry} does not have it (${said}).`, { hint, cause: error });
+    return new OnejobError('E_IMAGE_NOT_FOUND', `${what}: ${registry} does not have it (${reason}).`, { hint, cause: error });
   }
-  if (denied.test(reasons)) {
+  if (denied.test(wording)) {
     const login = `docker login${registry === 'docker.io' ? '' : ` ${registry}`}`;
     const hint = `Check the name, or type "${login}" as the user onejob runs as.`;
-    return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${said}).`, { hint, cause: error });
+    return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${reason}).`, { hint, cause: error });
   }
   const options = { hint: `Check whether "docker pull ${reference}" works.`, retry: true, cause: error };
-  if (!unreached.test(reasons)) return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, options);
-  return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, options);
+  if (!unreached.test(wording)) return new OnejobError('E_PULL_FAILED', `${what}: ${reason}.`, options);
+  return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${reason}).`, options);
 }
 
-/** What was said, without the words that a job may choose: an image may be called `timeout`. */
-function withoutNames(said: string, reference: string): string {
+/** What was reason, without the words that a job may choose: an image may be called `timeout`. */
+function withoutNames(message: string, reference: string): string {
   const { name, tag } = parseReference(reference);
   const path = name.slice(name.lastIndexOf('/') + 1);
-  return said
+  return message
     .replaceAll(/https?:\/\/[^\s"]*[^\s":]/g, '')
     .replaceAll(`${path}:${tag}`, '')
     .replaceAll(`${path}@${tag}`, '');
@@ -311,8 +312,8 @@ async function askHelper(name: string, server: string, signal: AbortSignal, cloc
   const options = { input: `${server}\n`, signal: late.signal, killSignal: 'SIGTERM' } as const;
   const { code, error, stdout } = await run(program, ['get'], options);
   signal.throwIfAborted();
-  const said = stdout.toString();
-  const answer = helperAnswer.safeParse(jsonOf(said));
+  const output = stdout.toString();
+  const answer = helperAnswer.safeParse(jsonOf(output));
   if (code === 0 && answer.success) {
     const { Username: username, Secret: password } = answer.data;
     return username === '<token>'
@@ -321,7 +322,7 @@ async function askHelper(name: string, server: string, signal: AbortSignal, cloc
   }
   const missing = code === 'ENOENT';
   const hasEnded = code === null || typeof code === 'number';
-  if (hasEnded && code !== 0 && /credentials not found/i.test(said)) return null;
+  if (hasEnded && code !== 0 && /credentials not found/i.test(output)) return null;
   const failure = hasEnded ? `Error: it ended with exit code ${code}` : String(error);
   const why = missing ? 'it is not on PATH' : code === 0 ? 'it printed an invalid response' : failure;
   throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, {

@@ -53,14 +53,14 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock
   using timeout = deadline(clock, patience, signal);
   try {
     const either = timeout.signal;
-    const [said, told] = await Promise.all([get(endpoint, '/version', either), get(endpoint, '/info', either)]);
-    if (said.status !== 200 || told.status !== 200) {
-      const body = said.status === 200 ? told : said;
+    const [versionReply, infoReply] = await Promise.all([get(endpoint, '/version', either), get(endpoint, '/info', either)]);
+    if (versionReply.status !== 200 || infoReply.status !== 200) {
+      const body = versionReply.status === 200 ? infoReply : versionReply;
       const error = new Error(`it answered ${body.status}: ${body.body.slice(0, 200)}`);
       return absent(unreachable(error, 'speak', endpoint));
     }
-    const version = versionAnswer.parse(JSON.parse(said.body));
-    const info = infoAnswer.parse(JSON.parse(told.body));
+    const version = versionAnswer.parse(JSON.parse(versionReply.body));
+    const info = infoAnswer.parse(JSON.parse(infoReply.body));
     const podman = isPodman(version);
     const local = endpoint.kind === 'unix';
     const why = `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${local ? endpoint.path : endpoint.host}`;

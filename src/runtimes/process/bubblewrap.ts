@@ -10,7 +10,7 @@
 import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
 import type { SandboxSpec } from '../../ports/runtime.ts';
 import { run } from '../../system/run.ts';
-import { path } from './programs.ts';
+import { searchPath } from './programs.ts';
 import { type Trial, trialLimit, wasLate } from './trials.ts';
 
 /** User and group id of jobs in the sandbox, if they can be chosen. */
@@ -91,10 +91,10 @@ function ancestors(path: string): string[] {
 
 /** Bytes of `size=64m` in mount options; null if it is not given. */
 function tmpfsSize(options: string): number | null {
-  const found = /(?:^|,)size=(\d+)([kmg]?)b?(?:,|$)/i.exec(options);
-  if (found === null) return null;
-  const unit = { '': 1, k: 1024, m: 1024 ** 2, g: 1024 ** 3 }[(found[2] ?? '').toLowerCase()] ?? 1;
-  return Number(found[1]) * unit;
+  const size = /(?:^|,)size=(\d+)([kmg]?)b?(?:,|$)/i.exec(options);
+  if (size === null) return null;
+  const unit = { '': 1, k: 1024, m: 1024 ** 2, g: 1024 ** 3 }[(size[2] ?? '').toLowerCase()] ?? 1;
+  return Number(size[1]) * unit;
 }
 
 /**
@@ -119,14 +119,14 @@ async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8
   const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--dev', '/dev'];
   if (filter !== null) args.push('--seccomp', '0');
   args.push('--perms', '1777', '--tmpfs', '/tmp', '--chdir', '/tmp', '--', ...(uid === null ? [] : asUser(uid)), 'true');
-  const ended = await run('bwrap', args, { input: filter ?? '', signal, timeout: trialLimit, env: { PATH: path } });
+  const ended = await run('bwrap', args, { input: filter ?? '', signal, timeout: trialLimit, env: { PATH: searchPath } });
   const { code, error, stderr } = ended;
   if (error === null) return { end: 'works', why: 'Bubblewrap is installed and a probe sandbox ran.' };
   if (code === 'ENOENT') return { end: 'absent', why: 'Bubblewrap (the program "bwrap") is not installed.' };
   if (wasLate(ended) || signal.aborted)
     return { end: 'late', why: `Bubblewrap is installed, and a probe sandbox did not run within ${trialLimit / 1_000} s.` };
-  const said = stderr.trim().split('\n').at(-1) || `it ended with ${code ?? 'a signal'}`;
-  return { end: 'fails', why: `Bubblewrap is installed but a probe sandbox failed: ${said.replace(/\.$/, '')}.` };
+  const lastLine = stderr.trim().split('\n').at(-1) || `it ended with ${code ?? 'a signal'}`;
+  return { end: 'fails', why: `Bubblewrap is installed but a probe sandbox failed: ${lastLine.replace(/\.$/, '')}.` };
 }
 
 const etc =

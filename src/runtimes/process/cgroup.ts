@@ -9,13 +9,16 @@ import type { AgentId } from '../../core/slot.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { killPid, readOr } from '../../system/process-identity.ts';
 
-export type Cgroups = ReturnType<typeof findCgroups>;
+/** The owner's folders, which contain those of its agents; null where none can be created. */
+export interface Cgroups extends Readonly<Record<'unified' | 'memory' | 'cpu' | 'pids', string | null>> {
+  /** Mount point of version 2; null if there is none. */
+  readonly mount: string | null;
+  /** Whether the kernel can end a whole group at once. */
+  readonly kills: boolean;
+}
 
-/**
- * Finds the usable hierarchies by creating the owner's folders and removing them again. Returns these folders, which contain those
- * of the owner's agents; null where none can be created.
- */
-export function findCgroups(owner: string) {
+/** Finds the usable hierarchies by creating the owner's folders and removing them again. */
+export function findCgroups(owner: string): Cgroups {
   const lines = readOr('/proc/self/mounts', '').split('\n');
   const mounts = lines.map((line) => line.split(' '));
   const v1 = (controller: string): string | null =>
@@ -24,18 +27,16 @@ export function findCgroups(owner: string) {
   const make = (at: string | null) => makeGroup(at, 'onejob', owner);
   const unified = make(mount);
   const controllers = unified === null || mount === null ? [] : enable(mount, unified);
-  const found = {
-    /** Mount point of version 2; null if there is none. */
+  const groups = {
     mount,
     unified,
     memory: controllers.includes('memory') ? unified : make(v1('memory')),
     cpu: controllers.includes('cpu') ? unified : make(v1('cpu')),
     pids: controllers.includes('pids') ? unified : make(v1('pids')),
-    /** Whether the kernel can end a whole group at once. */
     kills: unified !== null && existsSync(join(unified, 'cgroup.kill')),
   };
-  removeCgroupRoots(found);
-  return found;
+  removeCgroupRoots(groups);
+  return groups;
 }
 
 /** Group of the supervisors, so that the end of the manager's own group ends no job (S5); null if it cannot be created. */
@@ -120,8 +121,8 @@ export function oomKilled(paths: readonly string[]): boolean {
 /** Bytes of memory that these groups had at most; null: the kernel does not count that. */
 export function peakMemory(paths: readonly string[]): number | null {
   const files = paths.flatMap((path) => ['memory.peak', 'memory.max_usage_in_bytes'].map((name) => join(path, name)));
-  const found = files.map((file) => Number(readOr(file, '0').trim())).filter((bytes) => bytes > 0);
-  return found.length === 0 ? null : Math.max(...found);
+  const peaks = files.map((file) => Number(readOr(file, '0').trim())).filter((bytes) => bytes > 0);
+  return peaks.length === 0 ? null : Math.max(...peaks);
 }
 
 /** The file that ends the whole group when 1 is written to it; null if the kernel has none. */

@@ -52,12 +52,12 @@ function isOpen(pid: number, port: number): boolean {
 }
 
 function closed(folder: string, agent: AgentId, port: number): OnejobError {
-  const said =
+  const lastLine =
     readOr(join(folder, `${doorFile(port)}.log`), '')
       .trim()
       .split('\n')
       .at(-1) ?? '';
-  const why = said === '' ? 'it does not listen there' : said;
+  const why = lastLine === '' ? 'it does not listen there' : lastLine;
   return new OnejobError('E_NO_DOOR', `Agent ${agent} cannot reach port ${port} of this host: pasta failed (${why}).`, {
     hint: 'onejob tries again.',
     retry: true,

@@ -11,7 +11,7 @@ import { codeOf, OnejobError } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { asUser } from './bubblewrap.ts';
 import type { Intent } from './folder.ts';
-import { path } from './programs.ts';
+import { pipes, searchPath } from './programs.ts';
 
 /** A sandbox, as far as this is about its files. */
 export interface Files extends Pick<Intent, 'agent' | 'files' | 'uid'> {
@@ -30,14 +30,14 @@ export async function extract(to: Files, files: Readable, signal: AbortSignal): 
   const tar = runTar(to, '.', ['-x', '-f', '-', '--no-same-owner'], signal);
   const { stdin, stderr } = tar;
   if (stdin === null || stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
-  const said = firstBytes(stderr);
+  const firstLine = firstBytes(stderr);
   const ended = exitOf(tar);
   // A failed tar stops reading. Its own words explain more than a broken pipe.
   const [sent, exit] = await Promise.allSettled([pipeline(files, stdin), ended]);
   signal.throwIfAborted();
   const code = exit.status === 'fulfilled' ? exit.value : String(exit.reason);
   const fail = (why: string, cause: unknown): OnejobError => failed(to.agent, 'put files into', why, cause);
-  if (code !== 0) throw fail(`tar ended with exit code ${code}: ${said()}`, exit.status === 'rejected' ? exit.reason : null);
+  if (code !== 0) throw fail(`tar ended with exit code ${code}: ${firstLine()}`, exit.status === 'rejected' ? exit.reason : null);
   // tar stops at the archive's end mark and ignores the padding after it.
   const early = ['EPIPE', 'ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET'];
   if (sent.status === 'rejected' && !early.includes(codeOf(sent.reason))) throw fail(String(sent.reason), sent.reason);
@@ -50,7 +50,7 @@ export function archive(from: Files, folder: string, signal: AbortSignal, only?:
   const out = new PassThrough();
   if (tar.stdout === null || tar.stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
   tar.stdin?.end();
-  const said = firstBytes(tar.stderr);
+  const firstLine = firstBytes(tar.stderr);
   let isEmpty = true;
   tar.stdout.once('data', () => {
     isEmpty = false;
@@ -63,7 +63,7 @@ export function archive(from: Files, folder: string, signal: AbortSignal, only?:
     // of what should have become tar, which writes an end mark in any case.
     (code) => {
       if (!isEmpty && (code === 0 || code === 1 || code === 2)) out.end();
-      else out.destroy(failed(from.agent, 'read files from', `tar ended with exit code ${code}: ${said()}`, null));
+      else out.destroy(failed(from.agent, 'read files from', `tar ended with exit code ${code}: ${firstLine()}`, null));
     },
     (error: unknown) => out.destroy(failed(from.agent, 'read files from', String(error), error)),
   );
@@ -73,9 +73,8 @@ export function archive(from: Files, folder: string, signal: AbortSignal, only?:
 function runTar(of: Files, folder: string, args: readonly string[], signal: AbortSignal): ChildProcess {
   const { files, uid, confine, inherited } = of;
   const [program = 'tar', ...words] = [...confine, ...(uid === null ? [] : asUser(uid)), 'tar', ...args];
-  const more = Array.from({ length: Math.max(2, ...inherited) - 2 }, () => 'ignore' as const);
-  const how = { cwd: join(files, 'work', folder), env: { PATH: path, LC_ALL: 'C' }, signal, killSignal: 'SIGKILL' } as const;
-  return spawn(program, words, { ...how, stdio: ['pipe', 'pipe', 'pipe', ...more] });
+  const how = { cwd: join(files, 'work', folder), env: { PATH: searchPath, LC_ALL: 'C' }, signal, killSignal: 'SIGKILL' } as const;
+  return spawn(program, words, { ...how, stdio: pipes(3, inherited) });
 }
 
 /** The exit code or signal name of a child, once its pipes are closed. */

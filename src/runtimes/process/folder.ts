@@ -16,7 +16,7 @@ import { lstatSync, readdirSync } from 'node:fs';
 import { mkdir, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { attempt } from '../../base/errors.ts';
+import { attempt, OnejobError } from '../../base/errors.ts';
 import { type AgentId, type Exit, hostRestarted } from '../../core/slot.ts';
 import type { SandboxSeen } from '../../ports/runtime.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -39,9 +39,13 @@ const intent = z.object({
 /** What was decided about a sandbox before it started. */
 export type Intent = z.infer<typeof intent>;
 
-export type Layout = ReturnType<typeof layout>;
+/** Where a runtime keeps its sandboxes. */
+export interface Layout {
+  readonly agents: string;
+  readonly exits: string;
+}
 
-export function layout(dir: string) {
+export function layout(dir: string): Layout {
   return { agents: join(dir, 'agents'), exits: join(dir, 'exits') };
 }
 
@@ -91,6 +95,25 @@ export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | nul
   return intent.safeParse(jsonOf(text)).data ?? 'damaged';
 }
 
+/** What this owner's runtime keeps, and where. */
+interface Owned {
+  readonly at: Layout;
+  readonly owner: string;
+}
+
+/** The agent's intent if it is this owner's and whole, else null. @throws OnejobError E_SANDBOX_UNREAD */
+export function intentOf({ at, owner }: Owned, agent: AgentId): Intent | null {
+  const about = readIntent(at, agent);
+  return about === null || about === 'damaged' || about.owner !== owner ? null : about;
+}
+
+/** @throws OnejobError E_SANDBOX_LOST, E_SANDBOX_UNREAD */
+export function requireIntent(owned: Owned, agent: AgentId): Intent {
+  const about = intentOf(owned, agent);
+  if (about !== null) return about;
+  throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`);
+}
+
 /** Agents that have a folder. @throws OnejobError E_SANDBOX_UNREAD if that cannot be read: then nothing is known (S6) */
 export async function agentsIn(at: Layout): Promise<AgentId[]> {
   const names = await readdir(at.agents).catch((error: unknown) => {
@@ -102,8 +125,8 @@ export async function agentsIn(at: Layout): Promise<AgentId[]> {
 /** The agent's supervisor and its boot; null until that is written. */
 export function supervisorOf(path: string): (ProcessIdentity & { readonly boot: string }) | null {
   const [boot, line, end] = readOr(join(path, 'proc'), '').split('\n');
-  const found = parseStat(line ?? '');
-  return found === null || end === undefined || boot === undefined ? null : { ...found, boot };
+  const identity = parseStat(line ?? '');
+  return identity === null || end === undefined || boot === undefined ? null : { ...identity, boot };
 }
 
 /** The sandbox's first process on the host: bubblewrap, or the gate itself. */

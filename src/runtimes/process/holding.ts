@@ -18,101 +18,115 @@ import type { Holding, RunningShell, ShellSpec } from '../../ports/runtime.ts';
 import { markVariable } from '../../system/process-identity.ts';
 import { placedOf } from '../mounts.ts';
 import { makeCgroups } from './cgroup.ts';
-import type { Intent } from './folder.ts';
+import { type Intent, intentOf, requireIntent } from './folder.ts';
 import type { ProcessHost } from './host.ts';
 import { childOf, entering, networkCommand, type Uplink } from './network.ts';
-import { checkFolders, checkRecipe, confined, grantDevices } from './prepare.ts';
-import { isInstalled, path } from './programs.ts';
+import { checkFolders, checkRecipe, confined, grantDevices, type SandboxPlace } from './prepare.ts';
+import { isInstalled, pipes, searchPath } from './programs.ts';
 import { type Inside, verifyInside } from './release.ts';
 import { emptySandbox } from './remove.ts';
 import { keepUid } from './uids.ts';
 
-/** `known`: what is recorded of an agent; null if it has no sandbox. */
-export function createHolding(
-  host: ProcessHost,
-  known: (agent: AgentId) => Intent | null,
-  remove: (agent: AgentId) => Promise<void>,
-): Holding {
+export class ProcessHolding implements Holding {
+  readonly #host: ProcessHost;
+  /** Removes a held sandbox. */
+  readonly release: (agent: AgentId) => Promise<void>;
   /** Number of shells by agent. */
-  const open = new Map<AgentId, number>();
+  readonly #open = new Map<AgentId, number>();
 
-  const leave = async (about: Intent, own: readonly string[]): Promise<void> => {
+  constructor(host: ProcessHost, remove: (agent: AgentId) => Promise<void>) {
+    this.#host = host;
+    this.release = remove;
+  }
+
+  async hold(agent: AgentId): Promise<boolean> {
+    const about = intentOf(this.#host, agent);
+    if (about === null) return false;
+    await emptySandbox(this.#host, about);
+    if (about.uid !== null) await keepUid(about.uid, join(this.#host.at.agents, agent));
+    return true;
+  }
+
+  async shell(agent: AgentId, shell: ShellSpec, signal: AbortSignal): Promise<RunningShell> {
+    const host = this.#host;
+    const about = requireIntent(host, agent);
+    if (about.mode !== host.mode) throw otherMode(agent, about.mode);
+    checkRecipe(host, shell.spec.recipe);
+    await checkFolders(shell.spec.recipe);
+    const placed = host.mode === 'bubblewrap' ? placedOf(shell.spec) : [];
+    if (shell.terminal !== null && !(await isInstalled('script'))) throw noTerminal();
+    const own = randomBytes(4).toString('hex');
+    const files = { args: `args.${own}`, status: `status.${own}`, outputs: [`out.${own}`, `err.${own}`] as const };
+    this.#open.set(agent, (this.#open.get(agent) ?? 0) + 1);
+    const ends: (() => void)[] = [];
+    const leave = () => {
+      for (const end of ends) end();
+      return this.#leave(about, [files.args, files.status, ...files.outputs]);
+    };
+    let child: ChildProcess;
+    let opened: RunningShell;
+    try {
+      child = await this.#start(about, shell, { ...files, waits: placed.length > 0 }, ends, signal);
+      opened = running(child, shell.terminal !== null, signal, leave);
+    } catch (error) {
+      await leave();
+      throw error;
+    }
+    const inside = { path: join(host.at.agents, agent), agent, name: shell.spec.name, status: files.status, placed };
+    await letGo(host.clock, child, opened, inside, signal);
+    return opened;
+  }
+
+  /** All of a shell is in the folder of its agent. */
+  async sweep(): Promise<void> {}
+
+  /** Starts the program of a shell. `ends` gets what ends the network that is made for it. */
+  async #start(about: Intent, shell: ShellSpec, own: ShellFiles, ends: (() => void)[], signal: AbortSignal): Promise<ChildProcess> {
+    const host = this.#host;
+    const { agent, uid, files } = about;
+    const { args, status, outputs, waits } = own;
+    // Its processes have the mark and the groups of the held sandbox, by which they are found.
+    const spec = { ...shell.spec, agent };
+    const grant = grantDevices(host, spec);
+    const { paths } = makeCgroups(host.cgroups, agent, spec.recipe);
+    const folder = join(host.at.agents, agent);
+    const how = await confined(host, spec, { uid, files, folder, grant, args, status }, program(shell, waits));
+    const { uplink } = how;
+    const network = uplink === null ? null : await startNetwork(folder, host, { agent, uplink }, signal);
+    ends.push(() => network?.end());
+    signal.throwIfAborted();
+    const child = start(folder, agent, host.inherited, [
+      'umask 022',
+      ...(shell.terminal === null ? namedOutput(outputs, uid) : []),
+      ...paths.map((group) => `echo 0 >${quoted(`${group}/cgroup.procs`)} || exit 125`),
+      ...(how.cores ? [] : ['ulimit -c 0']),
+      `{ echo ${spec.recipe.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
+      `exec ${how.open.join(' ')}`,
+      ...(how.cwd === null ? [] : [`cd ${quoted(how.cwd)} || exit 125`]),
+      `exec ${network?.enter ?? ''} ${how.command.map(quoted).join(' ')}`,
+    ]);
+    await once(child, 'spawn').catch((cause: unknown) => {
+      const message = `Cannot open a shell: failed to start /bin/sh (${messageOf(cause)}).`;
+      throw new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' });
+    });
+    return child;
+  }
+
+  async #leave(about: Intent, files: readonly string[]): Promise<void> {
     const { agent } = about;
-    for (const name of own) await rm(join(host.at.agents, agent, name), { force: true });
-    const left = (open.get(agent) ?? 1) - 1;
-    if (left > 0) open.set(agent, left);
-    else open.delete(agent);
+    for (const name of files) await rm(join(this.#host.at.agents, agent, name), { force: true });
+    const left = (this.#open.get(agent) ?? 1) - 1;
+    if (left > 0) this.#open.set(agent, left);
+    else this.#open.delete(agent);
     // What a shell has started may go on without it.
-    if (left <= 0 && known(agent) !== null) await emptySandbox(host, about);
-  };
+    if (left <= 0 && intentOf(this.#host, agent) !== null) await emptySandbox(this.#host, about);
+  }
+}
 
-  return {
-    async hold(agent) {
-      const about = known(agent);
-      if (about === null) return false;
-      await emptySandbox(host, about);
-      if (about.uid !== null) await keepUid(about.uid, join(host.at.agents, agent));
-      return true;
-    },
-
-    async shell(agent, shell, signal) {
-      const about = known(agent);
-      if (about === null) throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`);
-      if (about.mode !== host.mode) throw otherMode(agent, about.mode);
-      checkRecipe(host, shell.spec.recipe);
-      await checkFolders(shell.spec.recipe);
-      const placed = host.mode === 'bubblewrap' ? placedOf(shell.spec) : [];
-      if (shell.terminal !== null && !(await isInstalled('script'))) throw noTerminal();
-      const own = randomBytes(4).toString('hex');
-      const [args, status] = [`args.${own}`, `status.${own}`];
-      const pipes = [`out.${own}`, `err.${own}`] as const;
-      open.set(agent, (open.get(agent) ?? 0) + 1);
-      const over: (() => void)[] = [];
-      let opened: Opened;
-      const left = () => {
-        for (const end of over) end();
-        return leave(about, [args, status, ...pipes]);
-      };
-      try {
-        // Its processes have the mark and the groups of the held sandbox, by which they are found.
-        const spec = { ...shell.spec, agent };
-        const grant = grantDevices(host, spec);
-        const { paths } = makeCgroups(host.cgroups, agent, spec.recipe);
-        const { uid, files } = about;
-        const folder = join(host.at.agents, agent);
-        const how = await confined(host, spec, { uid, files, folder, grant, args, status }, program(shell, placed.length > 0));
-        const { uplink } = how;
-        const network = uplink === null ? null : await startNetwork(folder, host, { agent, uplink }, signal);
-        over.push(() => network?.end());
-        signal.throwIfAborted();
-        const child = start(folder, agent, host.inherited, [
-          'umask 022',
-          ...(shell.terminal === null ? namedOutput(pipes, uid) : []),
-          ...paths.map((group) => `echo 0 >${quoted(`${group}/cgroup.procs`)} || exit 125`),
-          ...(how.cores ? [] : ['ulimit -c 0']),
-          `{ echo ${spec.recipe.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
-          `exec ${how.open.join(' ')}`,
-          ...(how.cwd === null ? [] : [`cd ${quoted(how.cwd)} || exit 125`]),
-          `exec ${network?.enter ?? ''} ${how.command.map(quoted).join(' ')}`,
-        ]);
-        await once(child, 'spawn').catch((cause: unknown) => {
-          const message = `Cannot open a shell: failed to start /bin/sh (${messageOf(cause)}).`;
-          throw new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' });
-        });
-        opened = { child, shell: running(child, shell.terminal !== null, signal, left) };
-      } catch (error) {
-        await left();
-        throw error;
-      }
-      const inside = { path: join(host.at.agents, agent), agent, name: shell.spec.name, status, placed };
-      await letGo(host.clock, opened, inside, signal);
-      return opened.shell;
-    },
-
-    release: remove,
-    // All of a shell is in the folder of its agent.
-    sweep: async () => {},
-  };
+/** Files of one shell in the folder of its agent. `waits`: for a first line, before anything runs. */
+interface ShellFiles extends Pick<SandboxPlace, 'args' | 'status'> {
+  readonly outputs: readonly [string, string];
+  readonly waits: boolean;
 }
 
 function otherMode(agent: AgentId, mode: Intent['mode']): OnejobError {
@@ -145,13 +159,8 @@ function program({ command, terminal }: ShellSpec, waits: boolean): string[] {
   return [...gate, 'script', '--quiet', '--return', '--flush', '--command', inside.join('\n'), '/dev/null'];
 }
 
-interface Opened {
-  readonly child: ChildProcess;
-  readonly shell: RunningShell;
-}
-
 /** Lets a shell run once its folders are those that were checked. @throws OnejobError E_MOUNT_CHANGED, E_GATE_ENDED; it has ended then */
-async function letGo(clock: Clock, { child, shell }: Opened, inside: Inside, signal: AbortSignal): Promise<void> {
+async function letGo(clock: Clock, child: ChildProcess, shell: RunningShell, inside: Inside, signal: AbortSignal): Promise<void> {
   if (inside.placed.length === 0) return;
   try {
     await verifyInside(clock, inside, () => child.exitCode !== null || child.signalCode !== null, signal);
@@ -186,12 +195,10 @@ export function namedOutput([out, err]: readonly [string, string], uid: number |
 }
 
 function start(folder: string, agent: AgentId, inherited: readonly number[], script: readonly string[]): ChildProcess {
-  // Node would pass on the descriptors that the manager inherited.
-  const more = Array.from({ length: Math.max(3, ...inherited) - 3 }, () => 'ignore' as const);
   return spawn('/bin/sh', ['-c', script.join('\n')], {
     cwd: folder,
-    stdio: ['pipe', 'pipe', 'pipe', 'pipe', ...more],
-    env: { PATH: path, [markVariable]: agent },
+    stdio: pipes(4, inherited),
+    env: { PATH: searchPath, [markVariable]: agent },
   });
 }
 
@@ -210,13 +217,13 @@ async function startNetwork(
   for (const pipe of child.stdio) pipe?.on('error', () => {});
   const stop = (): void => void child.kill('SIGKILL');
   signal.addEventListener('abort', stop, { once: true });
-  let said = 'it ended';
+  let lastLine = 'it ended';
   for await (const line of createInterface({ input: stdout })) {
     const holder = line === 'ready' && child.pid !== undefined ? childOf(child.pid) : null;
     if (holder !== null) return { enter: entering(root, holder), end: stop };
-    said = line;
+    lastLine = line;
   }
-  const message = `Cannot open a shell: failed to make its network (${said}).`;
+  const message = `Cannot open a shell: failed to make its network (${lastLine}).`;
   throw new OnejobError('E_SHELL', message, { retry: true, hint: 'Type "onejob doctor" to see what is missing.' });
 }
 

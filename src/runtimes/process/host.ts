@@ -13,11 +13,11 @@ import { run } from '../../system/run.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { hostMounts, probeBubblewrap } from './bubblewrap.ts';
 import { type Cgroups, findCgroups } from './cgroup.ts';
-import { type Intent, layout } from './folder.ts';
+import { type Intent, type Layout, layout } from './folder.ts';
 import { probeNetwork } from './network.ts';
-import { isInstalled, path } from './programs.ts';
+import { isInstalled, searchPath } from './programs.ts';
 import { filterLoader, seccompFilter } from './seccomp.ts';
-import { openTrials, type Trial, trialLimit, wasLate } from './trials.ts';
+import { openTrials, type Trial, type Trials, trialLimit, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
 
 export interface ProcessRuntimeOptions {
@@ -33,10 +33,30 @@ export interface ProcessRuntimeOptions {
   readonly deviceDir?: string;
 }
 
-export type ProcessHost = Awaited<ReturnType<typeof lookAtHost>>;
+export interface ProcessHost extends Required<Pick<ProcessRuntimeOptions, 'owner' | 'clock' | 'cgroups' | 'deviceDir'>> {
+  readonly at: Layout;
+  readonly root: boolean;
+  readonly mode: Intent['mode'];
+  /** The reason for that mode, as a sentence. */
+  readonly why: string;
+  readonly trials: Pick<Trials, 'doubts' | 'path'>;
+  /** Whether sandboxes get a network of their own, and why, as a sentence; what to do about it, null: nothing. */
+  readonly network: { readonly own: boolean; readonly why: string; readonly fix: string | null };
+  readonly boot: string;
+  /** Bubblewrap's options for the parts of the host that sandboxes see. */
+  readonly mounts: readonly string[];
+  /** Seccomp filter of system calls that jobs may not make; null if it cannot be applied here. */
+  readonly filter: Uint8Array | null;
+  /** What limits the number of a job's processes; null if nothing does. */
+  readonly processLimit: 'cgroup' | 'rlimit' | null;
+  /** Descriptors that the manager inherited and would pass on to every job. */
+  readonly inherited: readonly number[];
+  /** Folder for jobs that run as another user without mounts. Others must be able to pass through its parents. */
+  readonly openDir: string;
+}
 
 /** Probes bubblewrap, finds control groups, creates the folders of the runtime. */
-export async function lookAtHost(options: ProcessRuntimeOptions) {
+export async function lookAtHost(options: ProcessRuntimeOptions): Promise<ProcessHost> {
   const { owner, dir, clock = systemClock, deviceDir = '/dev', cgroups = findCgroups(owner) } = options;
   const root = process.getuid?.() === 0;
   const at = layout(dir);
@@ -56,7 +76,6 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
   const filtered = usable ? trials.settle('seccomp', probe.filtered) : root && filter !== null && (await canLoad(filter, dir));
   const mode: Intent['mode'] = usable ? 'bubblewrap' : 'plain';
   const hasRlimit = root || (usable && compareVersions(leadingVersion(release()) ?? '', '5.14') >= 0);
-  const rlimit = hasRlimit ? ('rlimit' as const) : null;
   return {
     clock,
     owner,
@@ -64,22 +83,15 @@ export async function lookAtHost(options: ProcessRuntimeOptions) {
     root,
     cgroups,
     mode,
-    /** The reason for that mode, as a sentence. */
     why: probe?.sandbox.why ?? 'Bubblewrap was turned off.',
-    trials: { doubts: trials.doubts, path: trials.path },
-    /** Whether sandboxes get a network of their own, and why, as a sentence; what to do about it, null: nothing. */
+    trials,
     network,
     boot: bootId(),
-    /** Bubblewrap's options for the parts of the host that sandboxes see. */
     mounts: usable ? hostMounts() : [],
-    /** Seccomp filter of system calls that jobs may not make; null if it cannot be applied here. */
     filter: filtered ? filter : null,
-    /** What limits the number of a job's processes; null if nothing does. */
-    processLimit: cgroups.pids === null ? rlimit : ('cgroup' as const),
-    /** Descriptors that the manager inherited and would pass on to every job. */
+    processLimit: cgroups.pids !== null ? 'cgroup' : hasRlimit ? 'rlimit' : null,
     inherited: inheritedDescriptors(),
     deviceDir,
-    /** Folder for jobs that run as another user without mounts. Others must be able to pass through its parents. */
     openDir: `/var/lib/onejob-agents-${owner}`,
   };
 }
@@ -96,7 +108,7 @@ async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
   await writeFile(file, filter);
   const [program = 'perl', ...args] = filterLoader(process.arch, file);
   const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
-  const ended = await run(program, command, { env: { PATH: path }, timeout: trialLimit });
+  const ended = await run(program, command, { env: { PATH: searchPath }, timeout: trialLimit });
   const { code, stdout } = ended;
   await rm(file, { force: true });
   return wasLate(ended) || (code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString()));
@@ -107,7 +119,7 @@ const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 /** The findings of `doctor` about the process runtime. */
 export async function hostFindings(host: ProcessHost): Promise<Finding[]> {
-  const found: Finding[] = [
+  const findings: Finding[] = [
     bubblewrap(host),
     networkFinding(host),
     seccomp(host),
@@ -115,29 +127,31 @@ export async function hostFindings(host: ProcessHost): Promise<Finding[]> {
     ...host.trials.doubts.map(doubt(host)),
   ];
   const files = host.mode === 'plain' && host.root ? dirname(host.openDir) : host.at.agents;
-  found.push(...noexec(files, readOr('/proc/self/mountinfo', '')));
+  findings.push(...noexec(files, readOr('/proc/self/mountinfo', '')));
   for (const name of host.root ? [...needed, 'setpriv', 'chown'] : needed) {
     if (await isInstalled(name)) continue;
-    const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
-    found.push(problem(name, message, `Install the package that holds "${name}".`));
+    const message = `The program "${name}" was not found in ${searchPath}; no agent can start without it.`;
+    findings.push(problem(name, message, `Install the package that holds "${name}".`));
   }
   const { memory, cpu, kills } = host.cgroups;
   const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
   if (missing.length > 0) {
     const message = `Limits on ${missing.join(' and ')} are not enforced: there is no writable control group for them.`;
-    found.push(warning('limits', message, 'Run onejob as root, or use "runtime: docker" for pools that need limits.'));
-  } else found.push(fine('limits', 'Limits on memory and CPUs are enforced.'));
+    findings.push(warning('limits', message, 'Run onejob as root, or use "runtime: docker" for pools that need limits.'));
+  } else findings.push(fine('limits', 'Limits on memory and CPUs are enforced.'));
   if (host.processLimit === null) {
     const message =
       'The number of processes of a job is not limited, and "pids" has no effect: there is no writable control group for it.';
-    found.push(warning('pids', message, 'Run onejob as root, install bubblewrap (Linux 5.14 or newer), or use "runtime: docker".'));
-  } else found.push(fine('pids', 'Limits on the number of processes are enforced.'));
+    findings.push(
+      warning('pids', message, 'Run onejob as root, install bubblewrap (Linux 5.14 or newer), or use "runtime: docker".'),
+    );
+  } else findings.push(fine('pids', 'Limits on the number of processes are enforced.'));
   if (host.mode === 'plain' && !kills) {
     const message =
       'The kernel of this host cannot end a whole group of processes at once; a job that forks quickly takes longer to end.';
-    found.push(warning('cgroup.kill', message, 'Install bubblewrap, or use Linux 5.14 or newer as root.'));
+    findings.push(warning('cgroup.kill', message, 'Install bubblewrap, or use Linux 5.14 or newer as root.'));
   }
-  return found;
+  return findings;
 }
 
 /** Of what could not be shown now, and jobs have all the same. */

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { removeIpc } from './ipc.ts';
+import { removeIpc } from './remove.ts';
 
 const agent = 200_001;
 const other = 200_002;

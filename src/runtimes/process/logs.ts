@@ -84,12 +84,12 @@ interface Segment {
 
 /** The files of one stream (`supervisor.ts`), oldest first. */
 async function segmentsOf(folder: string, stream: string): Promise<Segment[]> {
-  const found = (await namesIn(folder)).flatMap((name): Segment[] => {
+  const segments = (await namesIn(folder)).flatMap((name): Segment[] => {
     if (name === stream) return [{ name, start: 0 }];
     const start = name.startsWith(`${stream}.`) ? name.slice(stream.length + 1) : '';
     return /^\d+$/.test(start) ? [{ name, start: Number(start) }] : [];
   });
-  return found.sort((a, b) => a.start - b.start);
+  return segments.sort((a, b) => a.start - b.start);
 }
 
 /** Reads one stream across its files. An open file stays readable when the supervisor deletes it. */

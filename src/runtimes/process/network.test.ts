@@ -23,7 +23,7 @@ import { supervisorOf } from './folder.ts';
 import { hostFindings, lookAtHost } from './host.ts';
 import { childOfShell, probeNetwork } from './network.ts';
 import { createProcessRuntime } from './process.ts';
-import { path } from './programs.ts';
+import { searchPath } from './programs.ts';
 
 const never = new AbortController().signal;
 
@@ -314,7 +314,7 @@ describe('a host on which no network can be made', () => {
     mkdirSync(bin);
     // Under root pasta runs as another user.
     chmodSync(here.path, 0o755);
-    for (const folder of path.split(':').toReversed())
+    for (const folder of searchPath.split(':').toReversed())
       for (const name of attempt(() => readdirSync(folder)) ?? []) {
         rmSync(join(bin, name), { force: true });
         if (!/^pas(ta|st)/.test(name)) symlinkSync(join(folder, name), join(bin, name));

@@ -8,14 +8,14 @@
  * shell holds: it ends with that shell, however that ends. Nothing of it is in a file that confined programs (AppArmor) must open.
  */
 import { mkdtemp, readlink } from 'node:fs/promises';
-import { networkInterfaces } from 'node:os';
+import { type NetworkInterfaceInfo, networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { quoted } from '../../base/quoted.ts';
 import { defaultRoute } from '../../system/default-route.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
 import { allPids, childrenOf, killPid, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
-import { isInstalled, path } from './programs.ts';
+import { isInstalled, searchPath } from './programs.ts';
 import { type Trial, trialLimit, wasLate } from './trials.ts';
 import { firstUid } from './uids.ts';
 
@@ -37,18 +37,18 @@ export interface Uplink {
   readonly resolvConf: string | null;
 }
 
-type Interfaces = ReturnType<typeof networkInterfaces>;
+type Interfaces = NodeJS.Dict<NetworkInterfaceInfo[]>;
 
 export function uplink(read = (path: string): string => readOr(path, ''), interfaces: Interfaces = networkInterfaces()): Uplink {
   const v4 = defaultRoute(read('/proc/net/route'));
   const ways6 = read('/proc/net/ipv6_route').matchAll(/^0{32} 00 0{32} 00 (?!0{32})\w{32} .* (?!lo$)(\S+)$/gm);
   const links = new Set([...ways6].flatMap(([, name]) => name ?? []));
   const v6 = links.size > 0;
-  const found = v4 ?? (v6 ? null : anyInterface(interfaces));
-  const mtu = found === null ? 0 : Number(read(`/sys/class/net/${found.name}/mtu`));
+  const link = v4 ?? (v6 ? null : anyInterface(interfaces));
+  const mtu = link === null ? 0 : Number(read(`/sys/class/net/${link.name}/mtu`));
   const { text, forwards } = resolvConf(read('/etc/resolv.conf'));
-  const given = found?.gateway === false ? explicit(found.name, interfaces) : [];
-  const families = found !== null && v6 && given.length === 0 ? [] : [found === null && v6 ? '-6' : '-4'];
+  const given = link?.gateway === false ? explicit(link.name, interfaces) : [];
+  const families = link !== null && v6 && given.length === 0 ? [] : [link === null && v6 ? '-6' : '-4'];
   return {
     options: [
       ...families,
@@ -82,12 +82,12 @@ function explicit(name: string, interfaces: Interfaces): readonly string[] {
 function ownAddresses(read: (path: string) => string, links: ReadonlySet<string>): string[] {
   const v4 = read('/proc/net/fib_trie').matchAll(/\|-- (\S+)\n(?:\s+\/\d+ .*\n)*?\s+\/32 host LOCAL$/gm);
   const v6 = read('/proc/net/if_inet6').matchAll(/^(\w{32}) \w+ \w+ (00|20) \w+ +(\S+)$/gm);
-  const found = [...v4].flatMap(([, address = '']) => (address.startsWith('127.') ? [] : [address]));
-  const found6 = [...v6].flatMap(([, hex = '', scope, link = '']) => (scope === '00' || links.has(link) ? [hex] : []));
+  const addresses = [...v4].flatMap(([, address = '']) => (address.startsWith('127.') ? [] : [address]));
+  const hexes = [...v6].flatMap(([, hex = '', scope, link = '']) => (scope === '00' || links.has(link) ? [hex] : []));
   // A host that forwards IPv6 answers at one more address of each network.
   const any = read('/proc/net/anycast6').matchAll(/^\d+ +(\S+) +(\w{32}) /gm);
-  for (const [, link = '', hex = ''] of any) if (!hex.startsWith('fe80') || links.has(link)) found6.push(hex);
-  return [...new Set([...found, ...found6.map((hex) => hex.replace(/(\w{4})(?!$)/g, '$1:'))])];
+  for (const [, link = '', hex = ''] of any) if (!hex.startsWith('fe80') || links.has(link)) hexes.push(hex);
+  return [...new Set([...addresses, ...hexes.map((hex) => hex.replace(/(\w{4})(?!$)/g, '$1:'))])];
 }
 
 /** A resolver on the host's loopback is out of reach in a sandbox, so pasta passes questions on to it. */
@@ -201,7 +201,7 @@ export function networkScript(
  * Whether networks can be made here: one like a job's must be made, and differ from ours. `dir`: the folder of sandboxes; a sweep
  * removes what is left of a probe there. `within`: ms.
  */
-export async function probeNetwork(root: boolean, dir: string, programs = path, within = trialLimit): Promise<Trial> {
+export async function probeNetwork(root: boolean, dir: string, programs = searchPath, within = trialLimit): Promise<Trial> {
   const folder = await mkdtemp(join(dir, '.network-'));
   try {
     const inside = (enter: string): string[] => [`${enter} readlink /proc/self/ns/net`];
@@ -215,8 +215,8 @@ export async function probeNetwork(root: boolean, dir: string, programs = path, 
     if (!(await isInstalled('pasta', programs))) return { end: 'absent', why: 'pasta (Debian package "passt") is not installed.' };
     if (wasLate(ended))
       return { end: 'late', why: `pasta is installed, and a probe network was not there within ${within / 1_000} s.` };
-    const said = ended.stderr.trim().split('\n').at(-1) || 'it said nothing';
-    return { end: 'fails', why: `pasta is installed but a probe network failed: ${said.replace(/\.$/, '')}.` };
+    const lastLine = ended.stderr.trim().split('\n').at(-1) || 'it said nothing';
+    return { end: 'fails', why: `pasta is installed but a probe network failed: ${lastLine.replace(/\.$/, '')}.` };
   } finally {
     // A pasta that has failed may leave a process.
     for (const pid of allPids()) if (readOr(`/proc/${pid}/environ`, '').includes(folder)) killPid(pid, 'KILL');

@@ -19,7 +19,7 @@ import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
 import { type Intent, makeFolder } from './folder.ts';
 import type { ProcessHost } from './host.ts';
 import { networkFile, networkScript, uplink } from './network.ts';
-import { path } from './programs.ts';
+import { searchPath } from './programs.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { claimUid } from './uids.ts';
@@ -139,10 +139,10 @@ export async function confined(host: ProcessHost, spec: SandboxSpec, place: Sand
   if (own?.resolvConf != null) await writeFile(join(folder, 'resolv.conf'), own.resolvConf, { mode: 0o644 });
   if (bubblewrap) {
     const names = own?.resolvConf == null ? [] : ['--ro-bind', `${folder}/resolv.conf`, '/etc/resolv.conf'];
-    const told = bubblewrapArgs(host, spec, { env, uid, folder, devices: deviceArgs(grant), names });
+    const options = bubblewrapArgs(host, spec, { env, uid, folder, devices: deviceArgs(grant), names });
     const { passwd, group } = accounts(uid);
     await Promise.all([
-      writeFile(join(folder, args), told.map((word) => `${word}\0`).join('')),
+      writeFile(join(folder, args), options.map((word) => `${word}\0`).join('')),
       writeFile(join(folder, 'passwd'), passwd, { mode: 0o644 }),
       writeFile(join(folder, 'group'), group, { mode: 0o644 }),
     ]);
@@ -198,7 +198,7 @@ export async function startDetached(
   // Node would pass on the descriptors that the manager inherited, so /dev/null covers them.
   const stdio = Array.from({ length: Math.max(2, ...inherited) + 1 }, (_, fd) => (inherited.includes(fd) ? nothing.fd : 'ignore'));
   // Its own session, and none of our descriptors: it must outlive us. The owner finds what hides its folder, as pasta does.
-  const env = { PATH: path, [markVariable]: agent, [ownerVariable]: owner };
+  const env = { PATH: searchPath, [markVariable]: agent, [ownerVariable]: owner };
   const child = spawn('/bin/sh', args, { cwd: folder, detached: true, stdio, env });
   child.unref();
   await once(child, 'spawn').catch((cause: unknown) => {
@@ -213,9 +213,9 @@ async function makeOpen(path: string): Promise<void> {
   await mkdir(path, { mode: 0o711, recursive: true }).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'EEXIST') throw error;
   });
-  const found = await lstat(path);
+  const folder = await lstat(path);
   // Independent of the umask.
-  if (found.isDirectory() && found.uid === process.getuid?.()) return chmod(path, 0o711);
+  if (folder.isDirectory() && folder.uid === process.getuid?.()) return chmod(path, 0o711);
   const hint = 'Remove it.';
   throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder that belongs to this user.`, { hint });
 }
@@ -244,41 +244,50 @@ function environment(spec: SandboxSpec, files: string, mounted: boolean, grant: 
   const variables = recipe.mounts.flatMap(({ variable, container, host }) =>
     variable === null ? [] : [[variable, mounted ? container : host] as const],
   );
-  return { PATH: path, USER: 'job', ...base, ...Object.fromEntries(variables), ...recipe.env, ...grant.env };
+  return { PATH: searchPath, USER: 'job', ...base, ...Object.fromEntries(variables), ...recipe.env, ...grant.env };
 }
 
-type ProcessGrant = ReturnType<typeof grantDevices>;
+/** The parts of a sandbox that depend on its devices. */
+interface ProcessGrant {
+  /** Variables that override the owner's. */
+  readonly env: Readonly<Record<string, string>>;
+  /** Nodes to mount: their path on the host, and in the sandbox. */
+  readonly nodes: readonly { readonly host: string; readonly inside: string }[];
+  /** Ids of groups that may open them. */
+  readonly groups: readonly number[];
+  /** Nodes that the gate opens before it runs a script. */
+  readonly gate: readonly string[];
+}
 
 /**
  * The devices of a sandbox. With bubblewrap exactly their nodes are in its /dev. Without it every node of the host stays there, and
  * variables ask programs to use only the leased ones, which restricts nobody.
  * @throws OnejobError E_DEVICES_GRANTED if a node of a leased device is missing or unknown
  */
-export function grantDevices({ mode, deviceDir }: ProcessHost, { name, devices }: Pick<SandboxSpec, 'name' | 'devices'>) {
+export function grantDevices(
+  { mode, deviceDir }: ProcessHost,
+  { name, devices }: Pick<SandboxSpec, 'name' | 'devices'>,
+): ProcessGrant {
   const alone = mode === 'bubblewrap';
   const minors = alone ? readMigMinors(deviceDir) : null;
   const { needed, useful } = nodesOf(devices, minors);
-  const found = [...needed, ...useful].map((node) => ({ node, group: groupOf(join(deviceDir, node)) }));
+  const candidates = [...needed, ...useful].map((node) => ({ node, group: groupOf(join(deviceDir, node)) }));
   const refuse = (why: string): never => {
     const uuids = devices.map(({ uuid }) => uuid).join(', ');
     const message = `Cannot start agent ${name}: it was leased ${uuids}, and ${why}.`;
     const hint = 'Type "onejob gpus" and "nvidia-smi" to check them.';
     throw new OnejobError('E_DEVICES_GRANTED', message, { hint, retry: true });
   };
-  const missing = found.find(({ node, group }) => group === null && needed.includes(node));
+  const missing = candidates.find(({ node, group }) => group === null && needed.includes(node));
   if (missing !== undefined) refuse(`there is no ${join(deviceDir, missing.node)} on this host`);
   // An unmounted node does not exist in the sandbox: a job would find no device, without an explanation.
   const hidden = alone && devices.find((device) => device.minor === null || (minors !== null && capsOf(device, minors) === null));
   if (hidden) refuse(`onejob does not know which nodes of ${deviceDir} belong to ${hidden.uuid}`);
-  const there = found.filter(({ group }) => group !== null);
+  const there = candidates.filter(({ group }) => group !== null);
   return {
-    /** They override the owner's. */
     env: visibleDevices(devices, alone),
-    /** Nodes to mount: their path on the host, and in the sandbox. */
     nodes: alone ? there.map(({ node }) => ({ host: join(deviceDir, node), inside: `/dev/${node}` })) : [],
-    /** Ids of groups that may open them. */
     groups: [...new Set(there.flatMap(({ group }) => group ?? []))].filter((group) => group !== 0),
-    /** Nodes that the gate opens before it runs a script. */
     gate: gateNodes(devices).map((path) => (alone ? path : path.replace('/dev', deviceDir))),
   };
 }

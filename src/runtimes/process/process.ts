@@ -7,17 +7,30 @@
 import { existsSync } from 'node:fs';
 import { lstat, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../base/errors.ts';
+import type { Finding } from '../../base/finding.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import type { Runtime, RuntimeEvent, SandboxSeen } from '../../ports/runtime.ts';
-import { roomOf } from '../../system/disk-room.ts';
+import type {
+  Holding,
+  LogChunk,
+  LogPosition,
+  Made,
+  Recipe,
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeEvent,
+  SandboxSeen,
+  SandboxSpec,
+} from '../../ports/runtime.ts';
+import { type DiskRoom, roomOf } from '../../system/disk-room.ts';
 import { diskUsage } from '../disk-usage.ts';
 import { watchFolders } from '../watch.ts';
 import { openDoor } from './door.ts';
 import { archive, extract, type Files } from './files.ts';
-import { agentsIn, type Intent, type Layout, readIntent, stateOf } from './folder.ts';
-import { createHolding } from './holding.ts';
+import { agentsIn, type Intent, intentOf, type Layout, readIntent, requireIntent, stateOf } from './folder.ts';
+import { ProcessHolding } from './holding.ts';
 import { hostFindings, lookAtHost, type ProcessHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
 import { checkFolders, checkRecipe, makeSandbox, processFingerprint } from './prepare.ts';
@@ -27,137 +40,189 @@ import { filterLoader } from './seccomp.ts';
 
 /** Sets up the runtime: probes bubblewrap, finds control groups, creates its folders. */
 export async function createProcessRuntime(options: ProcessRuntimeOptions): Promise<Runtime> {
-  const host = await lookAtHost(options);
-  const busy = new Set<AgentId>();
-  const folder = (agent: AgentId): string => join(host.at.agents, agent);
-  const known = (agent: AgentId): Intent | null => {
-    const about = readIntent(host.at, agent);
-    return about === null || about === 'damaged' || about.owner !== host.owner ? null : about;
-  };
-  const needed = (agent: AgentId): Intent => {
-    const about = known(agent);
-    if (about !== null) return about;
-    throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`);
-  };
-  const look = (agent: AgentId): SandboxSeen['state'] | null => {
-    const about = readIntent(host.at, agent);
-    if (about === null) return null;
-    if (about === 'damaged')
-      return { kind: 'exited', exit: { kind: 'lost', reason: 'its folder was damaged when the host went down' } };
-    return about.owner === host.owner ? stateOf(host.at, about, host.boot) : null;
-  };
-  const hasExited = (agent: AgentId) => (): boolean => (look(agent)?.kind ?? 'exited') === 'exited';
-  const whileBusy = async <T>(agent: AgentId, action: () => Promise<T>): Promise<T> => {
-    busy.add(agent);
-    try {
-      return await action();
-    } finally {
-      busy.delete(agent);
-    }
-  };
-  const filesOf = ({ agent, files, uid, mode }: Intent): Files => {
-    // What the sandbox has: it may have been made when this host could do more, or less.
-    const filter = join(folder(agent), 'filter');
-    const confine = mode === 'plain' && existsSync(filter) ? filterLoader(process.arch, filter) : [];
-    return { agent, files, uid, confine, inherited: host.inherited };
-  };
-  /** Without mounts, what an ended job has left could take over the program of the same user that reads its files. */
-  const ended = async (agent: AgentId): Promise<Intent> => {
-    const about = needed(agent);
-    if (about.mode === 'plain' && about.uid !== null && hasExited(agent)()) await endLeftovers(host, about);
-    return about;
-  };
-  /** Opens a port of the host in the agent's own network, if it has one. */
-  const open = async (agent: AgentId, network: string, port: number, signal: AbortSignal): Promise<void> => {
-    if (!host.network.own || network !== 'default') return;
-    await untilStarted(host.clock, folder(agent), hasExited(agent), signal);
-    signal.throwIfAborted();
-    await openDoor(host, agent, port, signal);
-  };
+  return new ProcessRuntime(await lookAtHost(options));
+}
 
-  return {
-    name: 'process',
-    // Its groups are named after the agent.
-    groupsOf: () => [],
-    capabilities: {
+class ProcessRuntime implements Runtime {
+  readonly name = 'process';
+  readonly capabilities: RuntimeCapabilities;
+  readonly holding: Holding;
+  readonly #host: ProcessHost;
+  /** Agents whose sandboxes are being made or removed. */
+  readonly #busy = new Set<AgentId>();
+
+  constructor(host: ProcessHost) {
+    this.#host = host;
+    this.holding = new ProcessHolding(host, (agent) => this.#whileBusy(agent, () => removeSandbox(host, agent)));
+    this.capabilities = {
       weaker: weaker(host),
       images: false,
       hostNetwork: host.network.own ? null : host.network.why,
       holdsSecrets: host.mode === 'bubblewrap' && host.root && host.filter !== null,
       workspace: (agent) => {
         if (host.mode === 'bubblewrap') return '/workspace';
-        return join(host.root ? join(host.openDir, agent) : folder(agent), 'work');
+        return join(host.root ? join(host.openDir, agent) : this.#folder(agent), 'work');
       },
-    },
-    check: () => hostFindings(host),
-    fingerprint: async (recipe) => processFingerprint(host, recipe),
-    prepare: (spec, progress, signal) =>
-      whileBusy(spec.agent, async () => {
-        checkRecipe(host, spec.recipe);
-        await checkFolders(spec.recipe);
-        const state = look(spec.agent);
-        if (state?.kind === 'running' || state?.kind === 'exited') return { fingerprint: needed(spec.agent).fingerprint };
-        // It was begun and never started: by a manager that was killed, or by a failed attempt.
-        await removeSandbox(host, spec.agent);
-        signal.throwIfAborted();
-        await makeSandbox(host, spec, progress);
-        for (const port of spec.doors ?? []) await open(spec.agent, spec.recipe.network, port, signal);
-        return { fingerprint: processFingerprint(host, spec.recipe) };
-      }),
-    putFiles: async (agent, files, signal) => extract(filesOf(needed(agent)), files, signal),
-    release: async (agent, frame, signal) => {
-      needed(agent);
-      await verifyFolders(host.clock, folder(agent), agent, hasExited(agent), signal);
-      return releaseGate(host.clock, folder(agent), agent, frame, hasExited(agent), signal);
-    },
-    getFiles: async (agent, signal, only) => archive(filesOf(await ended(agent)), '.', signal, only),
-    getFolder: async (agent, name, signal) => {
-      const about = await ended(agent);
-      // A link would lead to wherever the job wants.
-      const found = await lstat(join(about.files, 'work', name)).catch(() => null);
-      return found?.isDirectory() === true ? archive(filesOf(about), name, signal) : null;
-    },
-    signal: async (agent, signal) => {
-      const about = known(agent);
-      if (about === null) return;
-      // Before its first process is known nothing can be signalled, and it would still start.
-      await untilStarted(host.clock, folder(agent), hasExited(agent));
-      if (signal === 'TERM') terminate(folder(agent), about);
-      else await killWhole(host.clock, folder(agent), about);
-    },
-    remove: async (agent) => {
-      await whileBusy(agent, () => removeSandbox(host, agent));
-      if (busy.size === 0) await tidyShared(host);
-    },
-    list: async () => {
-      const seen: SandboxSeen[] = [];
-      for (const agent of await agentsIn(host.at)) {
-        const about = readIntent(host.at, agent);
-        const state = look(agent);
-        if (about === null || state === null) continue;
-        const { pool, slot } = about === 'damaged' ? { pool: '', slot: '' } : about;
-        seen.push({ agent, pool, slot, state });
-      }
-      return seen;
-    },
-    events: (signal) => followExits(host.clock, host.at, look, signal),
-    logs: (agent, from, signal) => followLog(host.clock, join(folder(agent), 'log'), from, hasExited(agent), signal),
-    hostAddress: async (network, port, signal, agent) => {
-      if (agent !== undefined) await open(agent, network, port, signal);
-      if (network === 'default' || network === 'host') return '127.0.0.1';
-      const why = network === 'none' ? 'it has only its own loopback interface' : 'processes can only use "host" or "none"';
-      const hint = 'Write network: host.';
-      throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, { hint });
-    },
-    holding: createHolding(host, known, (agent) => whileBusy(agent, () => removeSandbox(host, agent))),
-    sweep: () => sweepLeftovers(host, busy),
-    usage: async (agent, signal) => {
-      const about = known(agent);
-      const folders = about === null ? [] : ['work', 'home', 'tmp'].map((name) => join(about.files, name));
-      return diskUsage(folders, signal);
-    },
-    disk: async () => roomOf(host.at.agents, await statfs(host.at.agents)),
-  };
+    };
+  }
+
+  /** Its groups are named after the agent. */
+  groupsOf(): readonly string[] {
+    return [];
+  }
+
+  check(): Promise<Finding[]> {
+    return hostFindings(this.#host);
+  }
+
+  async fingerprint(recipe: Recipe): Promise<string> {
+    return processFingerprint(this.#host, recipe);
+  }
+
+  prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<Made> {
+    const { agent, recipe } = spec;
+    return this.#whileBusy(agent, async () => {
+      checkRecipe(this.#host, recipe);
+      await checkFolders(recipe);
+      const state = this.#look(agent);
+      if (state?.kind === 'running' || state?.kind === 'exited')
+        return { fingerprint: requireIntent(this.#host, agent).fingerprint };
+      // It was begun and never started: by a manager that was killed, or by a failed attempt.
+      await removeSandbox(this.#host, agent);
+      signal.throwIfAborted();
+      await makeSandbox(this.#host, spec, progress);
+      for (const port of spec.doors ?? []) await this.#open(agent, recipe.network, port, signal);
+      return { fingerprint: processFingerprint(this.#host, recipe) };
+    });
+  }
+
+  async putFiles(agent: AgentId, files: Readable, signal: AbortSignal): Promise<void> {
+    await extract(this.#filesOf(requireIntent(this.#host, agent)), files, signal);
+  }
+
+  async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+    requireIntent(this.#host, agent);
+    const { clock } = this.#host;
+    await verifyFolders(clock, this.#folder(agent), agent, this.#hasExited(agent), signal);
+    await releaseGate(clock, this.#folder(agent), agent, frame, this.#hasExited(agent), signal);
+  }
+
+  async getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
+    return archive(this.#filesOf(await this.#quiet(agent)), '.', signal, only);
+  }
+
+  async getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null> {
+    const about = await this.#quiet(agent);
+    // A link would lead to wherever the job wants.
+    const entry = await lstat(join(about.files, 'work', folder)).catch(() => null);
+    return entry?.isDirectory() === true ? archive(this.#filesOf(about), folder, signal) : null;
+  }
+
+  async signal(agent: AgentId, signal: 'TERM' | 'KILL'): Promise<void> {
+    const about = intentOf(this.#host, agent);
+    if (about === null) return;
+    // Before its first process is known nothing can be signalled, and it would still start.
+    await untilStarted(this.#host.clock, this.#folder(agent), this.#hasExited(agent));
+    if (signal === 'TERM') terminate(this.#folder(agent), about);
+    else await killWhole(this.#host.clock, this.#folder(agent), about);
+  }
+
+  async remove(agent: AgentId): Promise<void> {
+    await this.#whileBusy(agent, () => removeSandbox(this.#host, agent));
+    if (this.#busy.size === 0) await tidyShared(this.#host);
+  }
+
+  async list(): Promise<SandboxSeen[]> {
+    const seen: SandboxSeen[] = [];
+    for (const agent of await agentsIn(this.#host.at)) {
+      const about = readIntent(this.#host.at, agent);
+      const state = this.#look(agent);
+      if (about === null || state === null) continue;
+      const { pool, slot } = about === 'damaged' ? { pool: '', slot: '' } : about;
+      seen.push({ agent, pool, slot, state });
+    }
+    return seen;
+  }
+
+  events(signal: AbortSignal): AsyncIterable<RuntimeEvent> {
+    return followExits(this.#host.clock, this.#host.at, (agent) => this.#look(agent), signal);
+  }
+
+  logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncIterable<LogChunk[]> {
+    return followLog(this.#host.clock, join(this.#folder(agent), 'log'), from, this.#hasExited(agent), signal);
+  }
+
+  async hostAddress(network: string, port: number, signal: AbortSignal, agent?: AgentId): Promise<string> {
+    if (agent !== undefined) await this.#open(agent, network, port, signal);
+    if (network === 'default' || network === 'host') return '127.0.0.1';
+    const why = network === 'none' ? 'it has only its own loopback interface' : 'processes can only use "host" or "none"';
+    const hint = 'Write network: host.';
+    throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, { hint });
+  }
+
+  sweep(): Promise<void> {
+    return sweepLeftovers(this.#host, this.#busy);
+  }
+
+  async usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {
+    const about = intentOf(this.#host, agent);
+    const folders = about === null ? [] : ['work', 'home', 'tmp'].map((name) => join(about.files, name));
+    return diskUsage(folders, signal);
+  }
+
+  async disk(): Promise<DiskRoom | null> {
+    const { agents } = this.#host.at;
+    return roomOf(agents, await statfs(agents));
+  }
+
+  #folder(agent: AgentId): string {
+    return join(this.#host.at.agents, agent);
+  }
+
+  /** The state of a sandbox; null if there is none of this owner. */
+  #look(agent: AgentId): SandboxSeen['state'] | null {
+    const { at, owner, boot } = this.#host;
+    const about = readIntent(at, agent);
+    if (about === null) return null;
+    if (about === 'damaged')
+      return { kind: 'exited', exit: { kind: 'lost', reason: 'its folder was damaged when the host went down' } };
+    return about.owner === owner ? stateOf(at, about, boot) : null;
+  }
+
+  #hasExited(agent: AgentId): () => boolean {
+    return () => (this.#look(agent)?.kind ?? 'exited') === 'exited';
+  }
+
+  async #whileBusy<T>(agent: AgentId, action: () => Promise<T>): Promise<T> {
+    this.#busy.add(agent);
+    try {
+      return await action();
+    } finally {
+      this.#busy.delete(agent);
+    }
+  }
+
+  #filesOf({ agent, files, uid, mode }: Intent): Files {
+    // What the sandbox has: it may have been made when this host could do more, or less.
+    const filter = join(this.#folder(agent), 'filter');
+    const confine = mode === 'plain' && existsSync(filter) ? filterLoader(process.arch, filter) : [];
+    return { agent, files, uid, confine, inherited: this.#host.inherited };
+  }
+
+  /** Without mounts, what an ended job has left could take over the program of the same user that reads its files. */
+  async #quiet(agent: AgentId): Promise<Intent> {
+    const about = requireIntent(this.#host, agent);
+    if (about.mode === 'plain' && about.uid !== null && this.#hasExited(agent)()) await endLeftovers(this.#host, about);
+    return about;
+  }
+
+  /** Opens a port of the host in the agent's own network, if it has one. */
+  async #open(agent: AgentId, network: string, port: number, signal: AbortSignal): Promise<void> {
+    if (!this.#host.network.own || network !== 'default') return;
+    await untilStarted(this.#host.clock, this.#folder(agent), this.#hasExited(agent), signal);
+    signal.throwIfAborted();
+    await openDoor(this.#host, agent, port, signal);
+  }
 }
 
 function weaker(host: ProcessHost): string {

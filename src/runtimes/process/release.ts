@@ -38,7 +38,7 @@ export async function releaseGate(
     return false;
   };
   if (useless()) return;
-  const fd = openGate(join(path, 'stdin'));
+  const fd = openThere(join(path, 'stdin'), constants.O_WRONLY | constants.O_NONBLOCK);
   // Nobody reads any more: it was released, or is ending.
   if (fd === null && useless()) return;
   if (fd === null) throw ended(agent, 'its gate has closed its input');
@@ -106,9 +106,10 @@ export async function verifyInside(
   }
 }
 
-function openGate(path: string): number | null {
+/** null: it is gone, or nobody reads a FIFO. A file may go at any moment, so nothing is asked before. */
+function openThere(path: string, flags: number): number | null {
   try {
-    return openSync(path, constants.O_WRONLY | constants.O_NONBLOCK);
+    return openSync(path, flags);
   } catch (error) {
     if (['ENXIO', 'ENOENT'].includes(codeOf(error))) return null;
     throw error;
@@ -118,23 +119,13 @@ function openGate(path: string): number | null {
 /** Whether the gate was released already. Its markers are at the beginning of the log, whose first file goes when more has come. */
 function hasReleased(path: string, agent: AgentId): boolean {
   const buffer = Buffer.alloc(4096);
-  const fd = openFirst(join(path, 'log/stdout'));
+  const fd = openThere(join(path, 'log/stdout'), constants.O_RDONLY);
   if (fd === null) return readdirSync(join(path, 'log')).some((name) => name.startsWith('stdout.'));
   try {
     const start = buffer.toString('latin1', 0, readSync(fd, buffer, 0, buffer.length, 0));
     return start.split('\n').slice(0, -1).includes(releasedMarker(agent));
   } finally {
     closeSync(fd);
-  }
-}
-
-/** null: it is gone. It may go at any moment, so nothing is asked before. */
-function openFirst(path: string): number | null {
-  try {
-    return openSync(path, 'r');
-  } catch (error) {
-    if (codeOf(error) === 'ENOENT') return null;
-    throw error;
   }
 }
 

@@ -27,15 +27,23 @@ export function wasLate({ code, error }: Pick<Ended, 'code' | 'error'>): boolean
   return error !== null && (error.killed === true || error.signal === 'SIGKILL' || code === 137);
 }
 
+export interface Trials {
+  /** Where what worked is written down. */
+  readonly path: string;
+  /** Why jobs are isolated as before, or not at all, although this could not be shown now; sentences. */
+  readonly doubts: readonly string[];
+  /** Whether jobs have this part of their isolation. */
+  settle(part: Part, trial: Trial): boolean;
+}
+
 /** What worked on this host before, in the file at `path`. */
-export function openTrials(path: string) {
+export function openTrials(path: string): Trials {
   const known = new Set(
     z
       .array(z.enum(parts))
       .catch([])
       .parse(jsonOf(readOr(path, ''))),
   );
-  /** Why jobs are isolated as before, or not at all, although this could not be shown now; sentences. */
   const doubts: string[] = [];
 
   function save(): void {
@@ -45,10 +53,8 @@ export function openTrials(path: string) {
 
   return {
     doubts,
-    /** Where what worked is written down. */
     path,
-    /** Whether jobs have this part of their isolation. */
-    settle(part: Part, { end, why }: Trial): boolean {
+    settle(part, { end, why }) {
       if (end === 'absent' ? known.delete(part) : end === 'works' && !known.has(part) && known.add(part)) save();
       if (end === 'late') doubts.push(why);
       if (end === 'fails' && known.has(part)) doubts.push(`${why} It worked here before.`);

@@ -1,6 +1,6 @@
 /** Finds a job by what people remember of it: among those that live, and then among all that have ended. */
 import { useEffect, useMemo, useState } from 'react';
-import { jobHas } from '../../../src/verdict/found.ts';
+import { jobHas } from '../../../src/verdict/shown.ts';
 import { ask, query } from '../api.ts';
 import { useLive } from '../live/store.ts';
 import { jobHref } from '../route.ts';

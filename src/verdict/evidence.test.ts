@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { type Ending, judgeEnding } from '../contract/verdict.ts';
 import type { Outcome } from '../core/job-end.ts';
 import type { Exit, JobResult } from '../core/slot.ts';
-import { agentEvidence, imageEvidence } from './image-evidence.ts';
+import { agentEvidence, imageEvidence } from './evidence.ts';
 
 const code = (number: number): Exit => ({ kind: 'code', code: number });
 const own = (result: JobResult | null): Ending => ({
