@@ -11,8 +11,6 @@ interface Entry {
   belongings: JoinAnswer;
 }
 
-export type MemoryDesk = ReturnType<typeof memoryDesk>;
-
 /** `heard`: called after anything came in. */
 export function memoryDesk(heard: () => void = () => {}) {
   const runs = new Map<string, Entry>();
