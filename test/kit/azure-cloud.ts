@@ -98,7 +98,6 @@ export function azureWorld({
     order: (more: Partial<Order> = {}): Order => orderOf(cloud, Math.floor(azure.world.now() / 1000), more),
   };
 }
-export type AzureWorld = ReturnType<typeof azureWorld>;
 
 /** `now`: seconds since the epoch by the cloud's clock. */
 export function orderOf({ usualImage: image }: Pick<Cloud, 'usualImage'>, now: number, more: Partial<Order> = {}): Order {

@@ -22,6 +22,7 @@ import { openInstantStore } from '../support/instant-sync.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
 import { type FakeStacks, fakeStacks } from './buildkite-stacks.ts';
 import { type HandClock, handClock } from './core.ts';
+import { bareRecipe } from './recipe.ts';
 
 export interface ManagerOptions {
   readonly stacks?: FakeStacks;
@@ -115,25 +116,7 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
     plugins: null,
     cacheLimit: 0,
     imageRecipe: null,
-    recipe: {
-      image: 'debian',
-      pull: 'missing',
-      env: {},
-      mounts: [],
-      cpus: null,
-      memory: null,
-      pids: null,
-      shmSize: null,
-      ulimits: [],
-      network: 'default',
-      user: null,
-      readOnly: false,
-      tmpfs: {},
-      capAdd: [],
-      oomScoreAdj: 0,
-      grant: { way: 'auto', capabilities: [], numa: false } as unknown as PoolConfig['recipe']['grant'],
-      unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
-    },
+    recipe: { ...bareRecipe, image: 'debian', pull: 'missing' },
     ...more,
   };
 }

@@ -5,27 +5,10 @@ import type { Recipe } from '../../src/ports/runtime.ts';
 import { createDockerRuntime, type DockerOptions } from '../../src/runtimes/docker/docker.ts';
 import { engineThings } from '../support/census-engine.ts';
 import { ensureImages, images } from '../support/images.ts';
+import { bareRecipe } from './recipe.ts';
 import type { ContractSubject } from './runtime-contract/contract.ts';
 
-export const recipe: Recipe = {
-  image: images.base,
-  pull: 'never',
-  env: {},
-  mounts: [],
-  cpus: null,
-  memory: null,
-  pids: 4096,
-  shmSize: null,
-  ulimits: [],
-  network: 'none',
-  user: null,
-  readOnly: false,
-  tmpfs: {},
-  capAdd: [],
-  oomScoreAdj: 500,
-  grant: { way: 'auto', capabilities: [], numa: false },
-  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
-};
+export const recipe: Recipe = { ...bareRecipe, image: images.base, pids: 4096, network: 'none', oomScoreAdj: 500 };
 
 /** Settings that lead to one socket, whatever the environment says. */
 export function settings(socket = '/var/run/docker.sock'): DockerOptions['environment'] {

@@ -1,7 +1,6 @@
-/** The service on a GitLab in memory: slots whose jobs are moved by hand, a state directory on disk, and time that is moved by hand. */
+/** The service on a GitLab in memory. */
 import { join } from 'node:path';
 import type { Filter } from '../../src/ci/filter/filter.ts';
-import { OneTimeFiles } from '../../src/ci/filter/one-time-files.ts';
 import { GitlabClient } from '../../src/ci/gitlab/client.ts';
 import type { GitlabParts } from '../../src/ci/gitlab/parts.ts';
 import { createGitlab, gitlabPort } from '../../src/ci/gitlab/service.ts';
@@ -9,25 +8,18 @@ import type { GitlabServiceConfig } from '../../src/ci/gitlab/type.ts';
 import { LateRows } from '../../src/ci/kit/job-rows.ts';
 import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
-import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
-import type { AgentContext, CiEvent, JobSource } from '../../src/ports/ci-service.ts';
+import type { JobId } from '../../src/core/slot.ts';
 import type { SecretKeys } from '../../src/secrets/keys.ts';
-import { openInstantStore } from '../support/instant-sync.ts';
-import { type Scratch, scratch } from '../support/scratch.ts';
-import { fakeFilter, keptLog, testPool } from './buildkite-manager.ts';
-import { handClock } from './core.ts';
+import { fakeFilter, testPool } from './buildkite-manager.ts';
 import { type MemoryGitlab, memoryGitlab, runnerToken } from './gitlab.ts';
+import { type LateOptions, lateBench, lateHost } from './late-bench.ts';
 
-interface Options {
+interface Options extends LateOptions {
   readonly gitlab?: MemoryGitlab;
   /** As `memoryGitlab`. */
   readonly holds?: number;
-  /** Of an earlier manager. */
-  readonly dir?: Scratch;
   readonly pool?: Partial<PoolConfig>;
   readonly config?: Partial<GitlabServiceConfig>;
-  /** What slots have at first. */
-  readonly lanes?: Readonly<Record<string, readonly JobId[]>>;
   readonly keys?: SecretKeys | (() => Promise<SecretKeys>);
   readonly filter?: Filter;
   readonly program?: Pick<GitlabParts['program'], 'ready' | 'state'>;
@@ -38,28 +30,16 @@ export type GitlabBench = ReturnType<typeof gitlabService>;
 export function gitlabService({
   gitlab: given,
   holds = 0,
-  dir = scratch(),
   pool = {},
   config: more = {},
-  lanes: first = {},
   keys,
   filter = fakeFilter,
   program: found = { ready: async () => '/tools/at-1/gitlab-runner', state: { kind: 'unknown' } },
+  ...options
 }: Options = {}) {
-  const clock = handClock();
+  const here = lateHost(options);
+  const { clock, log, store, track } = here;
   const gitlab = given ?? memoryGitlab({ clock, holds });
-  const log = keptLog();
-  const store = openInstantStore(join(dir.path, 'state'));
-  const lanes = new Map<string, readonly JobId[]>(Object.entries(first));
-  const events: CiEvent[] = [];
-  const exits = new Map<AgentId, Exit>();
-  const alive = new AbortController();
-  const pending = new Set<Promise<unknown>>();
-  const track = <T>(work: Promise<T>): Promise<T> => {
-    const one = work.catch(() => {}).finally(() => pending.delete(one));
-    pending.add(one);
-    return work;
-  };
   const config: GitlabServiceConfig = {
     name: 'lab',
     type: 'gitlab',
@@ -71,7 +51,6 @@ export function gitlabService({
     ...more,
   };
   const token = async () => runnerToken;
-  const left = new OneTimeFiles(join(store.dir, 'filter'));
   const client = new GitlabClient({
     url: gitlab.url,
     token,
@@ -99,7 +78,7 @@ export function gitlabService({
     stateDir: store.dir,
     clock,
     log,
-    left,
+    left: here.left,
     places: new Map(),
     filter,
     pools: [testPool({ service: 'lab', ...pool })],
@@ -109,104 +88,25 @@ export function gitlabService({
       keys: typeof keys === 'function' ? keys : async () => keys ?? null,
       pins: { of: () => [], first: (_, pipeline) => [pipeline] },
     },
-    slots: { jobsOf: (slot) => lanes.get(slot) ?? [] },
+    slots: here.slots,
     random: () => 0,
-    exitOf: (agent) => exits.get(agent) ?? null,
-    known: Object.keys(first),
+    exitOf: here.exitOf,
+    known: here.known,
   };
   const service = createGitlab(parts);
-  const jobs = service.jobs as Required<Pick<JobSource, 'next' | 'offer' | 'record' | 'committed' | 'rolledBack' | 'recipeFor'>>;
-
-  /** Everything that needs no time. */
-  async function turns(): Promise<void> {
-    for (let n = 0; n < 5; n += 1) {
-      await new Promise<void>((resolve) => setImmediate(resolve));
-      await Promise.all(pending);
-    }
-  }
-  const bench = {
-    gitlab,
+  const bench = lateBench(here, service);
+  return {
+    ...bench,
     service,
-    jobs,
-    store,
-    clock,
-    log,
-    lanes,
-    events,
-    exits,
-    left,
-    dir,
+    gitlab,
     files: () => real.all().map((found) => ('given' in found ? `${found.given.id} whole` : `${found.begun.id} begun`)),
-    async watch(): Promise<void> {
-      service.observe((event) => events.push(event), alive.signal);
-      await turns();
-    },
-    async pass(ms: number): Promise<void> {
-      const step = Math.max(500, Math.ceil(ms / 200));
-      for (let gone = 0; gone < ms; gone += step) {
-        await turns();
-        clock.advance(Math.min(step, ms - gone));
-      }
-      await turns();
-    },
-    commit(...changes: Change[]): void {
-      for (const change of changes) jobs.record(change);
-      jobs.committed();
-    },
-    context: (agent: AgentId, job: JobId | null): AgentContext => ({
-      agent,
-      pool: 'ci',
-      slot: 'ci/1',
-      name: 'box-ci-1',
-      workspace: '/workspace',
-      job,
-      devices: [],
-      cuda: null,
-      ask: () => Promise.reject(new Error('nobody asks')),
-      hostAddress: async () => '172.18.0.1',
-    }),
-    /** The slot takes the job, as the loop would; its script. */
-    async take(job: JobId, agent = 'a1'): Promise<string> {
-      lanes.set('ci/1', [job]);
-      bench.commit({ change: 'assigned', job, agent });
-      jobs.offer('ci/1', 'closed');
-      return (await service.register(bench.context(agent, job), patient)).script;
-    },
     /** Its script has begun; the runner in it takes the job and says so. */
-    async begin(job: JobId, agent = 'a1') {
-      bench.commit({ change: 'started', job, agent });
+    async begin(job: JobId, agent = 'a1'): Promise<void> {
       const row = gitlab.jobs.find(({ id }) => job === `lab-${id}`);
       if (row?.state === 'waiting') row.state = 'running';
-      await turns();
-    },
-    /** Its sandbox is over, and what it had is settled. */
-    async settle(job: JobId, exit: Exit | { readonly kind: 'timeout' }, agent = 'a1'): Promise<void> {
-      bench.commit({ change: 'ended', job, agent, result: exit });
-      const nothing = () => Promise.reject(new Error('nothing to read'));
-      await service.settle?.(bench.context(agent, job), { all: nothing, folder: nothing }, patient);
-      lanes.delete('ci/1');
-      bench.commit({ change: 'settled', job, agent });
-      await service.deregister(bench.context(agent, null), patient);
-      jobs.offer('ci/1', 'open');
-      await turns();
-    },
-    row: (job: JobId) => store.serviceJobs.get(job),
-    holds: () => events.flatMap((event) => (event.kind === 'hold' ? [event.reason] : [])),
-    /** As by `kill -9`: nothing is done any more, and nobody is told. */
-    stop(): void {
-      alive.abort();
-      store.close();
-    },
-    async [Symbol.asyncDispose](): Promise<void> {
-      if (!alive.signal.aborted) {
-        alive.abort();
-        await service.close?.(true);
-        store.close();
-      }
-      dir[Symbol.dispose]();
+      await bench.begin(job, agent);
     },
   };
-  return bench;
 }
 
 export const patient = new AbortController().signal;

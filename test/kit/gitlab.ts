@@ -3,11 +3,10 @@
  * on a port for the real runner. What it answers is from gitlab-runner 19.4 (`network/`) and GitLab's `lib/api/ci/runner.rb`; no real
  * server was asked.
  */
-import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../src/core/clock.ts';
+import { onPort } from '../standins/kit/port.ts';
 
 export type JobState = 'pending' | 'waiting' | 'running' | 'canceling' | 'success' | 'failed' | 'canceled';
 
@@ -267,7 +266,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
 
   const memoryFetch: typeof fetch = async (input, init) => {
     const { pathname } = new URL(String(input));
-    const body = Buffer.from(String(init?.body ?? ''));
+    // Artifacts are no text.
+    const body = init?.body instanceof Uint8Array ? Buffer.from(init.body) : Buffer.from(String(init?.body ?? ''));
     const asked = {
       method: init?.method ?? 'GET',
       path: pathname,
@@ -347,34 +347,9 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     },
     /** On a port of this address, for programs. */
     async serve(address: string): Promise<AsyncDisposable> {
-      const server = createServer(async (incoming, outgoing) => {
-        const gone = new AbortController();
-        outgoing.once('close', () => gone.abort());
-        const pieces: Buffer[] = [];
-        for await (const piece of incoming) pieces.push(piece as Buffer);
-        const path = new URL(incoming.url ?? '/', 'http://x').pathname;
-        const headers = new Headers(Object.entries(incoming.headers).map(([name, value]) => [name, String(value)]));
-        try {
-          const body = Buffer.concat(pieces);
-          const said = await handle({ method: incoming.method ?? 'GET', path, headers, body, signal: gone.signal });
-          const bytes = said.body ?? (said.status === 204 ? Buffer.alloc(0) : Buffer.from(JSON.stringify(said.json)));
-          const length = said.status === 204 ? {} : { 'content-length': bytes.length };
-          outgoing.writeHead(said.status, { 'content-type': 'application/json', ...length, ...said.headers });
-          outgoing.end(bytes);
-        } catch {
-          incoming.socket.destroy();
-        }
-      }).listen(0, address);
-      await once(server, 'listening');
-      const at = server.address();
-      url = `http://${address}:${typeof at === 'object' && at !== null ? at.port : 0}`;
-      return {
-        async [Symbol.asyncDispose]() {
-          server.closeAllConnections();
-          server.close();
-          await once(server, 'close');
-        },
-      };
+      const port = await onPort(memoryFetch, { address });
+      url = port.url;
+      return port;
     },
   };
 }

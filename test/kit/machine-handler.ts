@@ -11,8 +11,6 @@ interface Entry {
   belongings: JoinAnswer;
 }
 
-export type MemoryHandler = ReturnType<typeof memoryHandler>;
-
 /** `heard`: called after anything came in. */
 export function memoryHandler(heard: () => void = () => {}) {
   const runs = new Map<string, Entry>();

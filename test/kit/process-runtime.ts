@@ -2,26 +2,9 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Recipe } from '../../src/ports/runtime.ts';
+import { bareRecipe } from './recipe.ts';
 
-export const plainRecipe: Recipe = {
-  image: null,
-  pull: 'never',
-  env: { LANG: 'C.UTF-8' },
-  mounts: [],
-  cpus: null,
-  memory: null,
-  pids: 4096,
-  shmSize: null,
-  ulimits: [],
-  network: 'default',
-  user: null,
-  readOnly: false,
-  tmpfs: {},
-  capAdd: [],
-  oomScoreAdj: 500,
-  grant: { way: 'auto', capabilities: [], numa: false },
-  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
-};
+export const plainRecipe: Recipe = { ...bareRecipe, env: { LANG: 'C.UTF-8' }, pids: 4096, oomScoreAdj: 500 };
 
 /** Everything the runtime could leave behind for this owner: folders, control groups, user claims, open folders. */
 export function leftoversOf(dir: string, owner: string): string[] {

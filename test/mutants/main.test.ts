@@ -25,8 +25,9 @@ test('says which tests kill a mutant, ends one that spins, and finds what is los
   const stepsTest = 'test/mutants/example/steps.test.ts';
   expect(by('boundary', 'used + wanted <= size')).toMatchObject({ killedBy: [fitsTest], reachedBy: 2 });
   expect(by('call', 'at += by;')).toMatchObject({ killedBy: [stepsTest], reachedBy: 1 });
+  expect(by('constant', '40')).toMatchObject({ killedBy: [fitsTest], reachedBy: 2 });
   expect(by('constant', 'true')).toMatchObject({ killedBy: [], reachedBy: 0 });
-  expect(report.onlyBy[fitsTest]).toBe(1);
+  expect(report.onlyBy[fitsTest]).toBe(2);
 
   // As if the other test had killed what only this one can.
   const results = report.results.map((one) => (one.from === 'true' ? { ...one, killedBy: [fitsTest] } : one));

@@ -10,7 +10,10 @@ import { type Import, loadedBy, parse } from '../../scripts/house/graph.ts';
 import { laneOf } from '../lanes.ts';
 import { mutationsOf, type Numbered } from './mutate.ts';
 import { compare, knownOf, lineOf, type Report, type Result, reportOf, sampleOf } from './report.ts';
-import { Runner, type RunnerOptions } from './runner.ts';
+import { Runner } from './runner.ts';
+
+/** Test files, each with the files under test that it loads. */
+type Tests = ReadonlyMap<string, ReadonlySet<string>>;
 
 const usage = `npm run mutants -- FOLDER [options]
 
@@ -59,8 +62,8 @@ function sourceOf(folder: string): string[] {
     .sort();
 }
 
-/** Test files that load one of the files, over any number of imports, from the root. */
-function testsOf(source: readonly string[], lanes: readonly string[]): string[] {
+/** Those of some lanes that load one of the files, over any number of imports; from the root. */
+function testsOf(source: readonly string[], lanes: readonly string[]): Tests {
   const files = ['src', 'test', 'scripts', 'bench', 'web'].flatMap((folder) =>
     globSync(`${folder}/**/*.{ts,tsx}`, { cwd: root, exclude: ['**/node_modules/**'] }),
   );
@@ -69,19 +72,18 @@ function testsOf(source: readonly string[], lanes: readonly string[]): string[] 
     .map((one) => ({ ...one, kind: one.kind === 'lazy' ? 'value' : one.kind }));
   const isTest = (file: string): boolean => file.endsWith('.test.ts') && lanes.includes(laneOf(file) ?? '');
   const wanted = new Set(source);
-  return files.filter((file) => isTest(file) && [...loadedBy(file, imports)].some((loaded) => wanted.has(loaded))).sort();
+  const loads = files.filter(isTest).map((file) => [file, loadedBy(file, imports).intersection(wanted)] as const);
+  return new Map(loads.filter(([, all]) => all.size > 0).sort(([a], [b]) => a.localeCompare(b)));
 }
 
 /** Which tests reach which mutant; those that are red without any are left out. */
-async function lookUp(options: Omit<RunnerOptions, 'isolate'>, tests: readonly string[]): Promise<ReadonlyMap<number, string[]>> {
-  await using runner = await Runner.open({ ...options, isolate: true });
-  const { red, reached } = await runner.run(tests, null);
+async function lookUp(runner: Runner, chosen: readonly Numbered[], tests: Tests): Promise<ReadonlyMap<number, string[]>> {
+  const { red, reached, loaded } = await runner.run([...tests.keys()], null);
   for (const file of red) console.log(`Red without a mutant, so it says nothing: ${file}`);
-  const pairs = [...reached]
-    .filter(([file]) => !red.includes(file))
-    .flatMap(([file, numbers]) => numbers.map((number) => ({ file, number })));
-  const byNumber = Map.groupBy(pairs, ({ number }) => number);
-  return new Map([...byNumber].map(([number, all]) => [number, all.map(({ file }) => file).sort()]));
+  const green = [...tests.keys()].filter((file) => !red.includes(file));
+  const reaches = (file: string, { number, file: source }: Numbered): boolean =>
+    reached.get(file)?.includes(number) === true || (loaded.has(number) && tests.get(file)?.has(source) === true);
+  return new Map(chosen.map((one) => [one.number, green.filter((file) => reaches(file, one))]));
 }
 
 /** Groups of files that run together: all at once, or one after another until one is red. */
@@ -92,13 +94,13 @@ function turnsOf(reaching: readonly string[], killers: readonly string[] | null)
   return [...first.map((file) => [file]), reaching.filter((file) => !first.includes(file))].filter((turn) => turn.length > 0);
 }
 
-async function tryAll(chosen: readonly Numbered[], tests: readonly string[], before: Report | null): Promise<Result[]> {
+async function tryAll(chosen: readonly Numbered[], tests: Tests, before: Report | null): Promise<Result[]> {
   const notes = mkdtempSync(join(tmpdir(), 'onejob-mutants-'));
   const options = { mutations: chosen, projects: values.project, limit: Number(values.limit) * 1_000, notes: join(notes, 'run') };
   const killers = new Map(before?.results.map(({ key, killedBy }) => [key, killedBy]));
   try {
-    const reaching = await lookUp(options, tests);
-    await using runner = await Runner.open({ ...options, isolate: false });
+    await using runner = await Runner.open(options);
+    const reaching = await lookUp(runner, chosen, tests);
     const results: Result[] = [];
     for (const { key, file, line, operator, from, to, number } of chosen) {
       const files = reaching.get(number) ?? [];
@@ -123,13 +125,12 @@ async function main(folder: string): Promise<number> {
   const all = source.flatMap((file) => mutationsOf(file, readFileSync(join(root, file), 'utf8')));
   const chosen = before === null ? sampleOf(all, Number(values.sample), Number(values.seed)) : knownOf(all, before);
   const reaching = testsOf([...new Set(chosen.map(({ file }) => file))], values.project);
-  const tests = reaching.filter((file) => values.tests?.some((glob) => matchesGlob(file, glob)) ?? true);
-  console.log(
-    `${chosen.length} of ${all.length} mutants in ${source.length} files, and ${tests.length} test files that load them.`,
-  );
+  const isWanted = (file: string): boolean => values.tests?.some((glob) => matchesGlob(file, glob)) ?? true;
+  const tests = new Map([...reaching].filter(([file]) => isWanted(file)));
+  console.log(`${chosen.length} of ${all.length} mutants in ${source.length} files; ${tests.size} test files load them.`);
 
   const results = await tryAll(chosen, tests, before);
-  const report = reportOf(folder, results, tests);
+  const report = reportOf(folder, results, [...tests.keys()]);
   if (values.json !== undefined) writeFileSync(values.json, `${JSON.stringify(report, null, 1)}\n`);
   const killed = results.filter(({ killedBy }) => killedBy.length > 0).length;
   const unreached = results.filter(({ reachedBy }) => reachedBy === 0).length;

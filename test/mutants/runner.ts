@@ -16,19 +16,19 @@ export interface RunnerOptions {
   readonly limit: number;
   /** A folder that is the runner's own. */
   readonly notes: string;
-  /** True gives every file a worker of its own: what one has loaded is not there for the next. */
-  readonly isolate: boolean;
 }
 
 /** What came of one run. */
 export interface Came {
   /** Files with a red test, from the root, sorted; those that used up their time are among them. */
   readonly red: readonly string[];
-  /** Mutants that each file reached, when none was on. */
+  /** Mutants that the tests of each file reached, when none was on. */
   readonly reached: ReadonlyMap<string, readonly number[]>;
+  /** Those that ran when a module was loaded, for whichever file. */
+  readonly loaded: ReadonlySet<number>;
 }
 
-/** vitest with all mutants in the source. Starting it takes a second, so one serves all runs. */
+/** vitest with all mutants in the source. Starting it takes a second, so one serves all runs; each run has a new worker. */
 export class Runner implements AsyncDisposable {
   readonly #vitest: Vitest;
   readonly #options: RunnerOptions;
@@ -54,9 +54,9 @@ export class Runner implements AsyncDisposable {
       const { test } = project;
       if (test === undefined || typeof test.name !== 'string' || !options.projects.includes(test.name)) return [];
       const setupFiles = [test.setupFiles ?? [], join(import.meta.dirname, 'worker.ts')].flat();
-      const { isolate, limit } = options;
+      const { limit } = options;
       // What an earlier run has transformed has other mutants in it.
-      const own = { setupFiles, isolate, testTimeout: limit, hookTimeout: limit, fsModuleCache: false };
+      const own = { setupFiles, isolate: false, testTimeout: limit, hookTimeout: limit, fsModuleCache: false };
       return [{ plugins: [plugin], test: { ...test, ...own } }];
     });
     const silent = { onInit: () => undefined };
@@ -103,6 +103,7 @@ export class Runner implements AsyncDisposable {
     const red = [...failed, ...ended, ...stray.filter((path) => path !== null)];
     return {
       red: [...new Set(red.map((path) => relative(root, path)))].sort(),
+      loaded: new Set(notes.flatMap(({ loaded }) => loaded)),
       reached: new Map(notes.flatMap(({ file, reached }) => (reached === null ? [] : [[relative(root, file), reached] as const]))),
     };
   }

@@ -6,7 +6,7 @@
  */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, afterEach, beforeEach, expect, inject } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, inject } from 'vitest';
 import type { Mutation } from './mutate.ts';
 
 /** What the tool tells its workers. */
@@ -29,13 +29,16 @@ declare module 'vitest' {
 /** A note that a worker leaves, as JSON. */
 export interface Note {
   readonly file: string;
-  /** Numbers of the mutants that it reached; null when the worker ended itself. */
+  /** Numbers of the mutants that its tests reached; null when the worker ended itself. */
   readonly reached: readonly number[] | null;
+  /** Those that ran when modules were loaded. A worker loads a module once, for the first of its test files that wants it. */
+  readonly loaded: readonly number[];
 }
 
 const { active, count, limit, notes } = inject('mutants');
 const begun = process.cpuUsage();
-const reached = new Uint8Array(count);
+const [loaded, reached] = [new Uint8Array(count), new Uint8Array(count)];
+let hasBegun = false;
 let calls = 0;
 let hasFailed = false;
 
@@ -48,7 +51,7 @@ function note(what: Note): void {
 
 function isOn(number: Mutation['start']): boolean {
   if (active === null) {
-    reached[number] = 1;
+    (hasBegun ? reached : loaded)[number] = 1;
     return false;
   }
   if (number !== active) return false;
@@ -56,7 +59,7 @@ function isOn(number: Mutation['start']): boolean {
   if (calls % 1_000 === 0) {
     const { user, system } = process.cpuUsage(begun);
     if ((user + system) / 1_000 > limit) {
-      note({ file, reached: null });
+      note({ file, reached: null, loaded: [] });
       process.kill(process.pid, 'SIGKILL');
     }
   }
@@ -66,7 +69,12 @@ function isOn(number: Mutation['start']): boolean {
 Object.assign(globalThis, { __onejobMutant: isOn });
 
 if (active === null) {
-  afterAll(() => note({ file, reached: [...reached.keys()].filter((number) => reached[number] === 1) }));
+  const marked = (all: Uint8Array): number[] => [...all.keys()].filter((number) => all[number] === 1);
+  // Only modules have run until now, those of the test file among them.
+  beforeAll(() => {
+    hasBegun = true;
+  });
+  afterAll(() => note({ file, reached: marked(reached), loaded: marked(loaded) }));
 } else {
   // One red test is enough to kill a mutant.
   beforeEach(({ skip }) => skip(hasFailed));

@@ -1,29 +1,12 @@
 /** The simulated runtime as a subject of the runtime contract. */
 
 import type { Recipe, Runtime } from '../../src/ports/runtime.ts';
+import { bareRecipe } from '../kit/recipe.ts';
 import type { ContractSubject } from '../kit/runtime-contract/contract.ts';
 import { SimEngine, type SimRuntimeOptions, scriptOfAct, simRuntime } from './runtime.ts';
 import { SimTime, seeded } from './time.ts';
 
-export const recipe: Recipe = {
-  image: 'box',
-  pull: 'missing',
-  env: {},
-  mounts: [],
-  cpus: null,
-  memory: null,
-  pids: null,
-  shmSize: null,
-  ulimits: [],
-  network: 'default',
-  user: null,
-  readOnly: false,
-  tmpfs: {},
-  capAdd: [],
-  oomScoreAdj: 0,
-  grant: { way: 'auto', capabilities: [], numa: false },
-  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
-};
+export const recipe: Recipe = { ...bareRecipe, image: 'box', pull: 'missing' };
 
 const keepsNothing = 'it keeps no sandboxes for people';
 

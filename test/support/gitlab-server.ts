@@ -188,9 +188,6 @@ function payload(url: string, { id, token, asked }: GitlabJob) {
   };
 }
 
-/** A driver's arguments, by what gitlab-runner calls it for. */
-export type DriverArguments = Readonly<Record<'config' | 'prepare' | 'run' | 'cleanup', readonly string[]>>;
-
 /** Starts gitlab-runner with `onejob` as driver. `args`: after the step, for `prepare`. It ends what it runs when it is stopped. */
 export function startGitlabRunner(
   { url }: Pick<Gitlab, 'url'>,

@@ -3,9 +3,8 @@
  * the given clock. As a `fetch` for tests without sockets, and on a port for clients that others wrote. It checks signatures,
  * parameters and permissions as strictly as the real services, by what their reference says; no real account was asked.
  */
-import { once } from 'node:events';
-import { createServer } from 'node:http';
 import type { Clock } from '../../../src/core/clock.ts';
+import { onPort, type Port } from '../kit/port.ts';
 import { type Account, createEc2 } from './ec2.ts';
 import { createMetadata } from './metadata.ts';
 import { createSchedule, parse } from './schema.ts';
@@ -347,7 +346,7 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
     await Promise.resolve();
     init.signal?.throwIfAborted();
     const headers = new Headers(init.headers);
-    const said = handle({ method: init.method ?? 'GET', url, headers, body: typeof init.body === 'string' ? init.body : '' });
+    const said = handle({ method: init.method ?? 'GET', url, headers, body: String(init.body ?? '') });
     if (said === 'silence') return silence(init.signal);
     if (said === 'cut')
       throw new TypeError('fetch failed', { cause: Object.assign(new Error('read ECONNRESET'), { code: 'ECONNRESET' }) });
@@ -386,32 +385,7 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
       for (const zone of all) account.exhausted.add(`${type}/${zone}/${how}`);
     },
     /** On a port of this address, for programs. */
-    async serve(address = '127.0.0.1', port = 0): Promise<AsyncDisposable & { readonly url: string }> {
-      const server = createServer(async (incoming, outgoing) => {
-        const pieces: Buffer[] = [];
-        for await (const piece of incoming) pieces.push(piece as Buffer);
-        const url = new URL(incoming.url ?? '/', `http://${incoming.headers.host}`);
-        const headers = new Headers(Object.entries(incoming.headers).map(([name, value]) => [name, String(value)]));
-        try {
-          const said = handle({ method: incoming.method ?? 'GET', url, headers, body: Buffer.concat(pieces).toString() });
-          if (said === 'cut') return void incoming.socket.destroy();
-          if (said === 'silence') return;
-          outgoing.writeHead(said.status, { 'content-type': said.type, date: stamp(), ...said.headers }).end(said.text);
-        } catch (error) {
-          outgoing.writeHead(500).end(String(error));
-        }
-      }).listen(port, address);
-      await once(server, 'listening');
-      const at = server.address();
-      return {
-        url: `http://${address}:${typeof at === 'object' && at !== null ? at.port : 0}`,
-        async [Symbol.asyncDispose]() {
-          server.closeAllConnections();
-          server.close();
-          await once(server, 'close');
-        },
-      };
-    },
+    serve: (address = '127.0.0.1', port = 0): Promise<Port> => onPort(fetchAws, { address, port }),
     close: () => world.close(),
   };
 }

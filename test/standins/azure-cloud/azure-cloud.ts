@@ -3,13 +3,10 @@
  * tests in virtual time, and on a port, with TLS for real clients, which send no token without it.
  */
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import { createServer as createTlsServer } from 'node:https';
-import type { AddressInfo } from 'node:net';
 import type { Clock } from '../../../src/core/clock.ts';
 import { jsonOf } from '../../../src/system/json.ts';
 import { systemClock } from '../../../src/system/system-clock.ts';
+import { onPort } from '../kit/port.ts';
 import { type Asked, type Facts, failure, type Reply, routes, type Size } from './routes.ts';
 import { createWorld, location, subscription, type Timing } from './world.ts';
 
@@ -261,15 +258,6 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     return said;
   }
 
-  const wire = ({ json, text = '', headers }: Reply) => ({
-    text: json === undefined ? text : JSON.stringify(json),
-    headers: {
-      'content-type': json === undefined ? 'text/plain' : 'application/json; charset=utf-8',
-      date: new Date(world.now()).toUTCString(),
-      ...headers,
-    },
-  });
-
   const memoryFetch: typeof fetch = async (input, init) => {
     const request: Request = {
       method: init?.method ?? 'GET',
@@ -282,8 +270,13 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
       if (init?.signal?.aborted === true) throw init.signal.reason;
       throw new TypeError('fetch failed', { cause });
     });
-    const { text, headers } = wire(said);
-    return new Response(said.status === 204 ? null : text, { status: said.status, headers });
+    const { status, json, text = '', headers } = said;
+    const type = json === undefined ? 'text/plain' : 'application/json; charset=utf-8';
+    const whole = json === undefined ? text : JSON.stringify(json);
+    return new Response(status === 204 ? null : whole, {
+      status,
+      headers: { 'content-type': type, date: new Date(world.now()).toUTCString(), ...headers },
+    });
   };
 
   return {
@@ -328,38 +321,12 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     close: world.close,
     /** On a port of 127.0.0.1, with TLS when it has an identity. */
     async serve(identity: { readonly key: string; readonly cert: string } | null = null): Promise<AsyncDisposable> {
-      const listener = async (incoming: IncomingMessage, outgoing: ServerResponse): Promise<void> => {
-        const gone = new AbortController();
-        outgoing.once('close', () => gone.abort());
-        const pieces: Buffer[] = [];
-        for await (const piece of incoming) pieces.push(piece as Buffer);
-        const headers = new Headers(Object.entries(incoming.headers).map(([name, value]) => [name, String(value)]));
-        const request = {
-          method: incoming.method ?? 'GET',
-          url: new URL(incoming.url ?? '/', origin),
-          headers,
-          body: Buffer.concat(pieces),
-          signal: gone.signal,
-        };
-        try {
-          const said = await handle(request);
-          const { text, headers: out } = wire(said);
-          outgoing.writeHead(said.status, { ...out, 'content-length': said.status === 204 ? 0 : Buffer.byteLength(text) });
-          outgoing.end(said.status === 204 ? undefined : text);
-        } catch {
-          incoming.socket.destroy();
-        }
-      };
-      const server = identity === null ? createServer(listener) : createTlsServer({ ...identity }, listener);
-      server.listen(0, '127.0.0.1');
-      await once(server, 'listening');
-      origin = `${identity === null ? 'http' : 'https'}://127.0.0.1:${(server.address() as AddressInfo).port}`;
+      const port = await onPort(memoryFetch, { identity });
+      origin = port.url;
       return {
         async [Symbol.asyncDispose]() {
           world.close();
-          server.closeAllConnections();
-          server.close();
-          await once(server, 'close');
+          await port[Symbol.asyncDispose]();
         },
       };
     },

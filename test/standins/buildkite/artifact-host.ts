@@ -11,8 +11,6 @@ const KEEP = 1024 * 1024;
 /** No form's fields are longer. */
 const HEAD_LIMIT = 64 * 1024;
 
-export type Received = NonNullable<Artifact['received']>;
-
 /** Asked before anything is done; true when somebody else has answered. */
 export type Before = (message: IncomingMessage, response: ServerResponse, route: string) => boolean | Promise<boolean>;
 

@@ -3,9 +3,8 @@
  * time, and on a port for real clients. What it answers is from the discovery document of Compute v1 and Google's guides; no real cloud
  * was asked.
  */
-import { once } from 'node:events';
-import { createServer } from 'node:http';
 import type { Clock } from '../../../src/core/clock.ts';
+import { onPort } from '../kit/port.ts';
 import { type Catalog, catalog as usualCatalog } from './catalog.ts';
 import { type Failure, type Faults, good, type Where } from './faults.ts';
 import { wantedOf } from './insert-body.ts';
@@ -177,37 +176,9 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
     },
     /** On a port of this address, for clients. */
     async serve(address = '127.0.0.1'): Promise<AsyncDisposable> {
-      const server = createServer(async (incoming, outgoing) => {
-        const gone = new AbortController();
-        outgoing.once('close', () => gone.abort());
-        const pieces: Buffer[] = [];
-        for await (const piece of incoming) pieces.push(piece as Buffer);
-        const headers = new Headers(Object.entries(incoming.headers).map(([name, value]) => [name, String(value)]));
-        const { method = 'GET', url = '/' } = incoming;
-        try {
-          const said = await handle({
-            method,
-            url,
-            headers,
-            body: Buffer.concat(pieces).toString(),
-            signal: gone.signal,
-          });
-          outgoing.writeHead(said.status, dated());
-          outgoing.end(bodyOf(said));
-        } catch {
-          incoming.socket.destroy();
-        }
-      }).listen(0, address);
-      await once(server, 'listening');
-      const at = server.address();
-      origin = `http://${address}:${typeof at === 'object' && at !== null ? at.port : 0}`;
-      return {
-        async [Symbol.asyncDispose]() {
-          server.closeAllConnections();
-          server.close();
-          await once(server, 'close');
-        },
-      };
+      const port = await onPort(standinFetch, { address });
+      origin = port.url;
+      return port;
     },
   };
 }
