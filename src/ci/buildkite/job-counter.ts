@@ -3,13 +3,16 @@
  * whole queue: all pools and hosts that use it show the same.
  */
 import { OnejobError, toFailure } from '../../base/errors.ts';
-import { doubling, sleep } from '../../core/clock.ts';
+import type { Log } from '../../base/log.ts';
+import { type Clock, doubling, sleep } from '../../core/clock.ts';
 import { LaterError, type QueueCounts, type ServiceApi } from './api.ts';
-import type { FrontParts } from './front.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 /** `pollEvery` holds unless the service wants more. `random`: [0, 1), spreads the retries of many hosts. */
-export interface JobCounterParts extends Pick<FrontParts, 'token' | 'clock' | 'log'> {
+export interface JobCounterParts {
+  readonly token: () => Promise<string>;
+  readonly clock: Clock;
+  readonly log: Pick<Log, 'info' | 'warn' | 'error'>;
   readonly api: Pick<ServiceApi, 'counts'>;
   readonly config: Pick<BuildkiteServiceConfig, 'name' | 'pollEvery'>;
   readonly random?: () => number;

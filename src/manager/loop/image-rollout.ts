@@ -15,7 +15,7 @@ import * as rollout from '../../core/rollout.ts';
 import type { AgentId, Change, Slot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Mount, Recipe } from '../../ports/runtime.ts';
-import type { ImageEvidence } from '../../verdict/image-evidence.ts';
+import type { ImageEvidence } from '../../verdict/evidence.ts';
 
 /** The parts of a recipe that change without a change of the config, or that a canary tries. */
 export interface Origin {
