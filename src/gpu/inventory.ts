@@ -127,9 +127,9 @@ export function unknownGpu(vendor: Vendor, uuid: string, model: string): Device 
     mig: null,
     health: { state: 'unknown', reasons: [], uncorrectedErrors: null, recoveryAction: null },
     persistence: null,
-    settings: null,
     ecc: null,
     computeMode: null,
+    settings: null,
     display: null,
     processes: null,
   };

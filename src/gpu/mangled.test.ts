@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { anyCharacter } from '../../test/support/any-character.ts';
-import { amdInventory, looksLikeAmd } from './amd/amd.ts';
+import { amdInventory, looksLikeAmd } from './amd/smi.ts';
 import { intelInventory, looksLikeIntel } from './intel/xpu-smi.ts';
 import type { Inventory } from './inventory.ts';
 

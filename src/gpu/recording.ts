@@ -4,7 +4,7 @@ import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
-import { amdInventory, looksLikeAmd } from './amd/amd.ts';
+import { amdInventory, looksLikeAmd } from './amd/smi.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/xpu-smi.ts';
 import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';

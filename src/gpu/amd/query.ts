@@ -4,10 +4,10 @@ import { asWarning, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { type PciCard, readText } from '../pci.ts';
 import { failureOf, notListed, type ProbeContext, withRenderNode } from '../probe-context.ts';
-import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
 import { type AmdCard, type AmdReading, readingOf, uniqueIdOf } from './reading.ts';
+import { readAmd } from './smi.ts';
 
 /** First names of cards by PCI address: sources that answer at different times must not give a card a second name. */
 export type AmdNames = Map<string, string>;

@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { readRecorded } from '../nvidia/recorded.ts';
-import { amdInventory, looksLikeAmd } from './amd.ts';
+import { amdInventory, looksLikeAmd } from './smi.ts';
 
 const folder = join(import.meta.dirname, '../../../test/fixtures/gpu/rocm-smi');
 const recorded = (name: string) => readFileSync(join(folder, name), 'utf8');
