@@ -52,9 +52,17 @@ function read<const A extends Bodies['answer'], const B extends Bodies = object>
   return { summary, role: 'read', answer, ...(bodies as B) };
 }
 
-function operator<const B extends Bodies>(summary: string, bodies: B): Declared<B> {
-  return { summary, role: 'operator', ...bodies };
+function operator<const B extends Bodies['body'], const A extends Bodies['answer'] = undefined, const M extends Bodies = object>(
+  summary: string,
+  body: B,
+  answer?: A,
+  more?: M,
+): Declared<M & { readonly body: B; readonly answer: A }> {
+  return { summary, role: 'operator', body, answer: answer as A, ...(more as M) };
 }
+
+/** No body. */
+const none = undefined;
 
 /** A UUID or its beginning, an index or a PCI address. */
 const byDevice = z.object({ device: z.string().min(1) });
@@ -82,30 +90,29 @@ const controlCalls = {
   'POST /v1/pools/:pool/pause': pause('a pool'),
   'POST /v1/pools/:pool/resume': resume('a pool'),
   'POST /v1/pools/:pool/drain': drain('a pool'),
-  'POST /v1/config/apply': operator('Reads the config file again and runs with it; with dryRun only tells what that would change', {
-    body: schemas.applyRequest,
-    answer: schemas.applyAnswer,
-  }),
-  'POST /v1/down': operator('Ends the daemon', { body: schemas.downRequest, status: 202 }),
-  'GET /v1/forgotten': operator('Waits until a daemon that ends with "forget" has done so', {
-    answer: schemas.forgottenView.array(),
-  }),
-  'GET /v1/hold': operator('Keeps a temporary daemon alive as long as the connection lasts', {
-    answer: { media: 'application/octet-stream' },
+  'POST /v1/config/apply': operator(
+    'Reads the config file again and runs with it; with dryRun only tells what that would change',
+    schemas.applyRequest,
+    schemas.applyAnswer,
+  ),
+  'POST /v1/down': operator('Ends the daemon', schemas.downRequest, none, { status: 202 }),
+  'GET /v1/forgotten': operator('Waits until a daemon that ends with "forget" has done so', none, schemas.forgottenView.array()),
+  'GET /v1/hold': operator('Keeps a temporary daemon alive as long as the connection lasts', none, {
+    media: 'application/octet-stream',
   }),
 };
 
 function pause(which: string) {
-  return operator(`Starts nothing new in ${which}`, { body: schemas.pauseRequest });
+  return operator(`Starts nothing new in ${which}`, schemas.pauseRequest);
 }
 
 function resume(which: string) {
   const summary = `Ends the pauses with this reason, and drains, of ${which}`;
-  return operator(summary, { body: schemas.pauseRequest, answer: schemas.resumeView });
+  return operator(summary, schemas.pauseRequest, schemas.resumeView);
 }
 
 function drain(which: string) {
-  return operator(`Finishes running jobs of ${which}, and starts nothing new until a resume`, {});
+  return operator(`Finishes running jobs of ${which}, and starts nothing new until a resume`, none);
 }
 
 const accessCalls = {
@@ -113,11 +120,7 @@ const accessCalls = {
     answer: { media: 'text/plain; charset=utf-8' },
   }),
   'GET /v1/me': read('Who asks, and what that may do', schemas.meView),
-  'POST /v1/login-links': operator('A link for one login within a minute', {
-    body: schemas.linkRequest,
-    answer: schemas.linkView,
-    status: 201,
-  }),
+  'POST /v1/login-links': operator('A link for one login within a minute', schemas.linkRequest, schemas.linkView, { status: 201 }),
   'POST /v1/login': anyone('Uses the code of a link for a session, for the browser that has a key', {
     body: schemas.loginRequest,
     answer: schemas.loginView,
@@ -165,12 +168,10 @@ const historyQuery = z.strictObject({
 
 /** Jobs of every CI service; those of the own queue can be submitted and cancelled, and have artifacts. */
 const jobCalls = {
-  'POST /v1/jobs': operator('Submits a job to the own queue', { body: jobRequest, answer: schemas.jobView, status: 201 }),
+  'POST /v1/jobs': operator('Submits a job to the own queue', jobRequest, schemas.jobView, { status: 201 }),
   // Finds mistakes before the client sends a workspace of gigabytes.
-  'POST /v1/jobs/check': operator('Fails as a submission would, except for the workspace', { body: jobRequest }),
-  'POST /v1/job-arrays': operator('Submits all jobs of an array to the own queue, or none', {
-    body: arrayRequest,
-    answer: schemas.jobView.array(),
+  'POST /v1/jobs/check': operator('Fails as a submission would, except for the workspace', jobRequest),
+  'POST /v1/job-arrays': operator('Submits all jobs of an array to the own queue, or none', arrayRequest, schemas.jobView.array(), {
     status: 201,
   }),
   'GET /v1/job-arrays/:id': read(
@@ -179,7 +180,8 @@ const jobCalls = {
   ),
   'POST /v1/job-arrays/:id/cancel': operator(
     'Asks all jobs of an array to end, in one step; answers with those that had not ended',
-    { answer: schemas.jobView.array() },
+    none,
+    schemas.jobView.array(),
   ),
   'GET /v1/jobs': read(
     'Jobs that are not over, or all, newest last; with a filter jobs that have ended; by page: the header `onejob-next` is the `before` of the next',
@@ -191,33 +193,27 @@ const jobCalls = {
     schemas.historyView.array(),
     { query: historyQuery },
   ),
-  'POST /v1/jobs/prune': operator('Forgets jobs that ended, with their logs and artifacts', {
-    body: schemas.pruneRequest,
-    answer: schemas.prunedView,
-  }),
+  'POST /v1/jobs/prune': operator(
+    'Forgets jobs that ended, with their logs and artifacts',
+    schemas.pruneRequest,
+    schemas.prunedView,
+  ),
   'GET /v1/jobs/:id': read('One job', schemas.jobView),
   'GET /v1/jobs/:id/settled': read('Waits for the end of a job', schemas.jobView),
-  'POST /v1/jobs/:id/cancel': operator('Asks a job of the own queue to end', {
-    body: schemas.cancelRequest,
-    answer: schemas.jobView,
-  }),
-  'POST /v1/jobs/:id/move': operator('Moves a waiting job of the own queue to another pool', {
-    body: schemas.moveRequest,
-    answer: schemas.jobView,
-  }),
+  'POST /v1/jobs/:id/cancel': operator('Asks a job of the own queue to end', schemas.cancelRequest, schemas.jobView),
+  'POST /v1/jobs/:id/move': operator('Moves a waiting job of the own queue to another pool', schemas.moveRequest, schemas.jobView),
   'GET /v1/jobs/:id/artifacts': read('The files that a job of the own queue brought back; no content if there are none', {
     media: 'application/x-tar',
     optional: true,
   }),
   'POST /v1/jobs/:id/shell': operator(
     'A shell in the files of a held job, or in an attended job that runs, on a connection upgraded to onejob-shell; only on the socket',
+    none,
+    none,
     { status: 101 },
   ),
-  'POST /v1/jobs/:id/unhold': operator('Removes the files of a held job', { answer: schemas.jobView }),
-  'PUT /v1/workspaces': operator('Stores the files for a job', {
-    body: { media: 'application/x-tar' },
-    answer: schemas.workspaceView,
-  }),
+  'POST /v1/jobs/:id/unhold': operator('Removes the files of a held job', none, schemas.jobView),
+  'PUT /v1/workspaces': operator('Stores the files for a job', { media: 'application/x-tar' }, schemas.workspaceView),
 };
 
 const logQuery = z
@@ -265,7 +261,7 @@ const deviceCalls = {
 };
 
 function deviceCall<B extends z.ZodType>(summary: string, body: B) {
-  return operator(summary, { params: byDevice, body, answer: schemas.deviceAnswer });
+  return operator(summary, body, schemas.deviceAnswer, { params: byDevice });
 }
 
 /** Machines in clouds, and people's wishes. */
@@ -276,42 +272,42 @@ const machineCalls = {
   }),
   'POST /v1/machines/:host/up': operator(
     'Asks for a machine of the host, if none works, after the checks of `onejob cloud check`',
-    { params: byHost, body: schemas.makeMachineRequest, answer: schemas.cloudHostView },
+    schemas.makeMachineRequest,
+    schemas.cloudHostView,
+    { params: byHost },
   ),
-  'POST /v1/machines/:host/down': operator('Ends all machines of the host; those that work drain first', {
-    params: byHost,
-    body: schemas.endMachinesRequest,
-    answer: schemas.cloudHostView,
-  }),
+  'POST /v1/machines/:host/down': operator(
+    'Ends all machines of the host; those that work drain first',
+    schemas.endMachinesRequest,
+    schemas.cloudHostView,
+    { params: byHost },
+  ),
 };
 
 /** Which pipelines may use encrypted values that do not contain their pipeline. */
 const secretCalls = {
-  'GET /v1/secret-pins': operator('Encrypted values, and the pipelines that may use them', {
-    answer: schemas.pinnedView.array(),
-  }),
-  'POST /v1/secret-pins/:fingerprint/allow': operator('Lets more pipelines use a value', {
+  'GET /v1/secret-pins': operator('Encrypted values, and the pipelines that may use them', none, schemas.pinnedView.array()),
+  'POST /v1/secret-pins/:fingerprint/allow': operator('Lets more pipelines use a value', schemas.allowRequest, schemas.pinnedView, {
     params: byFingerprint,
-    body: schemas.allowRequest,
-    answer: schemas.pinnedView,
   }),
-  'POST /v1/secret-pins/:fingerprint/forget': operator('Removes a pipeline from a value, or all', {
-    params: byFingerprint,
-    body: schemas.forgetRequest,
-    answer: schemas.forgetAnswer,
-  }),
+  'POST /v1/secret-pins/:fingerprint/forget': operator(
+    'Removes a pipeline from a value, or all',
+    schemas.forgetRequest,
+    schemas.forgetAnswer,
+    { params: byFingerprint },
+  ),
 };
 
 /** Images that onejob builds. */
 const imageCalls = {
   'GET /v1/images': read('Images that this onejob built, newest first', schemas.imageView.array()),
-  'POST /v1/images/prune': operator('Removes built images that nothing uses', { answer: schemas.removedView }),
+  'POST /v1/images/prune': operator('Removes built images that nothing uses', none, schemas.removedView),
   'POST /v1/images/build': imageCall('Builds images that are missing, and tells the progress'),
   'POST /v1/images/refresh': imageCall('Builds images again with the newest agent, and tells the progress'),
 };
 
 function imageCall(summary: string) {
-  return operator(summary, { body: schemas.imageRequest, answer: { media: 'application/x-ndjson' } });
+  return operator(summary, schemas.imageRequest, { media: 'application/x-ndjson' });
 }
 
 /** By method and path, such as `GET /v1/jobs/:id`. */

@@ -24,6 +24,13 @@ const minute = 60_000;
 /** ms that trouble which may pass by itself must last. */
 const [soon, aWhile, anHour] = [0, 10 * minute, 60 * minute];
 
+const askDoctor = 'Type "onejob doctor" on the host.';
+
+/** By default one that may pass by itself, and cannot get worse. */
+function cause(about: Partial<Cause> & Pick<Cause, 'key' | 'kind' | 'subject' | 'message'>): Cause {
+  return { hint: null, stage: 0, patience: aWhile, ...about };
+}
+
 export function causesOf(parts: CausesParts): Seen {
   const { deviceManager } = parts;
   const isBlind = deviceManager !== null && deviceManager.registry.inventory?.complete !== true;
@@ -56,18 +63,15 @@ function ofDevices({ deviceManager, reconciler }: CausesParts): Cause[] {
     const { name, ...rest } = about(uuid);
     const message = `Device ${name} is in quarantine: ${sentence(without(uuid, quarantine.reason))}`;
     // onejob checks such a device again by itself.
-    return [{ key: `quarantine ${uuid}`, ...rest, message, stage: 0, patience: quarantine.remedy === 'look' ? aWhile : soon }];
+    return [cause({ key: `quarantine ${uuid}`, ...rest, message, patience: quarantine.remedy === 'look' ? aWhile : soon })];
   });
   const missing = missingDevices(registry).map(({ uuid, slot, why }): Cause => {
     const { name, ...rest } = about(uuid);
     const message = `Device ${name} is missing, and slot ${slot} waits for it: ${sentence(without(uuid, why))}`;
-    return { key: `missing ${uuid}`, ...rest, message, stage: 0, patience: aWhile };
+    return cause({ key: `missing ${uuid}`, ...rest, message });
   });
   const { fault } = watch;
-  const all: Cause[] =
-    fault === null
-      ? []
-      : [{ key: 'gpus', kind: 'device', subject: 'GPUs', message: fault, hint: null, stage: 0, patience: aWhile }];
+  const all = fault === null ? [] : [cause({ key: 'gpus', kind: 'device', subject: 'GPUs', message: fault })];
   return [...all, ...quarantined, ...missing];
 }
 
@@ -80,10 +84,17 @@ function ofSecrets({ secrets }: CausesParts): Cause[] {
     .filter(({ stage }) => stage >= 0)
     .toSorted((one, other) => one.stage - other.stage);
   const worst = new Map(found.map((one) => [one.subject, one]));
-  return [...worst].map(([subject, { message, hint, stage }]): Cause => {
-    const about = { key: `secret ${subject}`, kind: 'credential', subject, message: `${subject}: ${message}`, hint } as const;
-    return { ...about, stage, patience: soon };
-  });
+  return [...worst].map(([subject, { message, hint, stage }]) =>
+    cause({
+      key: `secret ${subject}`,
+      kind: 'credential',
+      subject,
+      message: `${subject}: ${message}`,
+      hint,
+      stage,
+      patience: soon,
+    }),
+  );
 }
 
 /**
@@ -100,15 +111,15 @@ function ofServices({ reconciler }: CausesParts): Cause[] {
     const which = `${pools.length === 1 ? 'pool' : 'pools'} ${pools.join(', ')}`;
     const message = `CI service ${service} gives no jobs to ${which}: ${sentence(found[0]?.why ?? '')}`;
     const all = reconciler.pools.filter((one) => one.service.name === service && !one.leaving);
-    const about = { key: `service ${service}`, kind: 'service', subject: `service ${service}`, message } as const;
-    return { ...about, hint: 'Type "onejob doctor" on the host.', stage: pools.length < all.length ? 0 : 1, patience: aWhile };
+    const subject = `service ${service}`;
+    return cause({ key: subject, kind: 'service', subject, message, hint: askDoctor, stage: pools.length < all.length ? 0 : 1 });
   });
 }
 
 function ofRuntimes({ observer }: CausesParts): Cause[] {
   return [...observer.away].map(([name, why]) => {
     const subject = `runtime ${name}`;
-    return { key: subject, kind: 'runtime', subject, message: sentence(why), hint: null, stage: 0, patience: aWhile };
+    return cause({ key: subject, kind: 'runtime', subject, message: sentence(why) });
   });
 }
 
@@ -117,9 +128,7 @@ function ofPools({ reconciler }: CausesParts): Cause[] {
     if (pool.backoff === null || pool.leaving || isOfService(pool)) return [];
     const subject = `pool ${pool.config.name}`;
     const message = `Pool ${pool.config.name} has kept failing for an hour: ${sentence(pool.backoff.last.message)}`;
-    return [
-      { key: subject, kind: 'pool', subject, message, hint: 'Type "onejob doctor" on the host.', stage: 0, patience: anHour },
-    ];
+    return [cause({ key: subject, kind: 'pool', subject, message, hint: askDoctor, patience: anHour })];
   });
 }
 
@@ -128,7 +137,7 @@ function ofConditions({ conditions }: CausesParts): Cause[] {
     const { kind, text, hint, patience } = one;
     if (patience === null) return [];
     const { subject } = findingOf(one);
-    return [{ key: `${kind} ${subject}`, kind: 'pool', subject, message: text, hint, stage: 0, patience }];
+    return [cause({ key: `${kind} ${subject}`, kind: 'pool', subject, message: text, hint, patience })];
   });
 }
 
@@ -147,17 +156,13 @@ function ofUpdates({ reconciler }: CausesParts): Cause[] {
 
 function ofDisks({ reconciler, stateDisk }: CausesParts): Cause[] {
   const held = reconciler.pause.held.filter(([reason]) => reason.startsWith('disk:'));
-  const full = held.map(([reason, detail]): Cause => {
-    const message = `No job starts: ${sentence(detail)}`;
+  const full = held.map(([reason, detail]) => {
     const hint = '"onejob jobs prune" and "onejob image prune" free space and inodes.';
-    return { key: reason, kind: 'disk', subject: 'disk', message, hint, stage: 0, patience: aWhile };
+    return cause({ key: reason, kind: 'disk', subject: 'disk', message: `No job starts: ${sentence(detail)}`, hint });
   });
   if (stateDisk === null) return full;
   const hint = '"onejob jobs prune" removes old jobs.';
-  return [
-    ...full,
-    { key: 'state disk', kind: 'disk', subject: 'state disk', message: stateDisk, hint, stage: 0, patience: aWhile },
-  ];
+  return [...full, cause({ key: 'state disk', kind: 'disk', subject: 'state disk', message: stateDisk, hint })];
 }
 
 function isOfService({ backoff }: Pool): boolean {

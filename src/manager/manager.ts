@@ -138,25 +138,8 @@ export function createManager(parts: ManagerParts): Manager {
   };
 }
 
-type QueueRequest =
-  | 'verify'
-  | 'submit'
-  | 'submitArray'
-  | 'arrayJobs'
-  | 'cancel'
-  | 'move'
-  | 'cancelArray'
-  | 'checkShell'
-  | 'unhold'
-  | 'putWorkspace'
-  | 'artifacts';
-
 /** What only jobs of the own queue can be asked for. */
-function queueRequests(
-  { queue, loop: { held } }: ManagerParts,
-  jobs: JobViews,
-  isStopping: () => boolean,
-): Pick<Manager, QueueRequest> {
+function queueRequests({ queue, loop: { held } }: ManagerParts, jobs: JobViews, isStopping: () => boolean) {
   return {
     verify: (request) => queue.verify(request),
     submit(request) {
@@ -190,7 +173,7 @@ function queueRequests(
     },
     putWorkspace: (files, signal) => queue.putWorkspace(files, signal),
     artifacts: (job) => (queue.job(job) === null ? null : queue.artifacts(job)),
-  };
+  } satisfies Partial<Manager>;
 }
 
 function holdsOpen(shutdown: ManagerParts['shutdown']): Manager['hold'] {

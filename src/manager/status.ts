@@ -39,17 +39,20 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
   for (const pool of parts.reconciler.pools) {
     const mine = slots.get(pool) ?? [];
     if (pool.leaving && mine.every(isEmpty)) continue;
-    const problems = found.get(pool.config.name)?.map(clauseOf) ?? [];
+    const { name, recipe } = pool.config;
+    const problems = found.get(name)?.map(clauseOf) ?? [];
+    const held = parts.held.count(name);
+    const notes = parts.notesOf(pool);
     const head = {
-      name: pool.config.name,
+      name,
       service: pool.config.service,
       runtime: pool.runtime.name,
-      ...imageOf(pool),
+      ...(pool.runtime.capabilities.images && recipe.image !== null && { image: recipe.image }),
       agents: mine.length,
-      waiting: pool.service.waiting?.(pool.config.name) ?? null,
-      ...heldOf(parts, pool),
+      waiting: pool.service.waiting?.(name) ?? null,
+      ...(held > 0 && { held }),
       ...(problems.length > 0 && { problems }),
-      ...notesOf(parts, pool),
+      ...(notes.length > 0 && { notes: [...notes] }),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
       leaving: pool.leaving,
@@ -59,21 +62,6 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
     };
     yield [head, mine];
   }
-}
-
-function notesOf(parts: StatusParts, pool: Pool): Pick<PoolView, 'notes'> {
-  const notes = parts.notesOf(pool);
-  return notes.length === 0 ? {} : { notes: [...notes] };
-}
-
-function heldOf({ held }: StatusParts, { config }: Pool): Pick<PoolView, 'held'> {
-  const count = held.count(config.name);
-  return count === 0 ? {} : { held: count };
-}
-
-function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {
-  const { image } = config.recipe;
-  return runtime.capabilities.images && image !== null ? { image } : {};
 }
 
 function updateOf({ rollout: { update } }: Pool, now: number): Pick<PoolView, 'update'> {

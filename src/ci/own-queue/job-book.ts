@@ -11,7 +11,7 @@ import { ownJobEnded } from '../../verdict/outcomes.ts';
 import { applyChange, applyNeeded, type Job, type JobChange, jobView } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { type QueuePool, recipeOfJob } from './request.ts';
-import { Spool, Workspaces } from './spool.ts';
+import { Spool } from './spool.ts';
 import { strandedHint } from './stranded.ts';
 import { Teller } from './tell.ts';
 
@@ -33,7 +33,6 @@ export class JobBook {
   readonly temporary: string | null;
   readonly index: JobIndex;
   readonly spool: Spool;
-  readonly workspaces: Workspaces;
   readonly teller: Teller;
   readonly #reasonFor: JobBookParts['reasonFor'];
   /** Aborted to stop waiting for a job's artifacts. */
@@ -46,9 +45,8 @@ export class JobBook {
     this.#reasonFor = reasonFor;
     this.pools = new Map(pools.map((pool) => [pool.name, pool]));
     this.poolNames = new Set(this.pools.keys());
-    this.spool = new Spool(store.dir);
     this.index = new JobIndex((job) => this.isHeld(job));
-    this.workspaces = new Workspaces(this.spool, (workspace) => this.index.hasWorkspace(workspace));
+    this.spool = new Spool(store.dir, (workspace) => this.index.hasWorkspace(workspace));
     for (const job of store.jobs.open()) {
       // The recipe of its pool may have changed since it was accepted.
       const mayChange = job.progress.state === 'queued' && this.pools.has(job.request.pool);
@@ -198,8 +196,8 @@ export class JobBook {
   #over({ id, request: { workspace } }: Job): void {
     this.index.forget(id);
     this.#givingUp.delete(id);
-    // Jobs of an array share one.
-    if (workspace !== null && !this.index.hasWorkspace(workspace)) this.workspaces.drop(workspace);
+    // Jobs of an array share one: the last of them drops it.
+    if (workspace !== null) this.spool.dropWorkspace(workspace);
   }
 
   /** Jobs that never heard of the end of one that they need would wait for ever. */

@@ -169,7 +169,7 @@ export class OwnQueue extends AgentsQueue {
     const { book } = this;
     const { mountProblem = mountPathProblem, isThere } = options;
     this.#submissions = new Submissions(book, { mountProblem, isThere });
-    this.prune = createPrune(book.store, book.spool, (workspace) => book.index.hasWorkspace(workspace));
+    this.prune = createPrune(book.store, book.spool);
     this.elsewhere = jobsElsewhere(book);
   }
 
@@ -351,7 +351,7 @@ export class OwnQueue extends AgentsQueue {
   }
 
   close(): Promise<void> {
-    return this.book.workspaces.close();
+    return this.book.spool.close();
   }
 }
 

@@ -20,8 +20,7 @@ const batch = 100;
 /** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, and workspaces unused for an hour. `now`: wall clock, ms since the epoch. */
 export type Prune = (now: number, keepMs: number) => Promise<void>;
 
-/** `isTaken`: the workspace belongs to an unfinished job. */
-export function createPrune(store: Store, spool: Spool, isTaken: (workspace: string) => boolean): Prune {
+export function createPrune(store: Store, spool: Spool): Prune {
   let swept: number | null = null;
   return async (now, keepMs) => {
     const before = now - keepMs;
@@ -48,7 +47,7 @@ export function createPrune(store: Store, spool: Spool, isTaken: (workspace: str
       store.outcomes.pruneSums(now);
     });
     while (store.transaction({ durable: false }, () => store.outcomes.prune(before, batch)) === batch) await turn();
-    await spool.sweepWorkspaces(now - workspaceWait, isTaken);
+    await spool.sweepWorkspaces(now - workspaceWait);
     // Also after the clock was set back.
     if (swept !== null && Math.abs(now - swept) < sweepEvery) return;
     swept = now;

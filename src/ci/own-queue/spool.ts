@@ -13,13 +13,16 @@ import { syncFolder } from '../../system/files.ts';
 
 const part = '.part';
 
-/** The spool in the state directory. */
+/** The spool in the state directory. A workspace belongs to one job, or to the jobs of one array, and is deleted with them. */
 export class Spool {
   readonly #workspaces: string;
   readonly #artifacts: string;
+  readonly #isTaken: (workspace: string) => boolean;
+  readonly #deleting = new Set<Promise<void>>();
 
-  /** Removes incomplete files. */
-  constructor(dir: string) {
+  /** Removes incomplete files. `isTaken`: the workspace belongs to an unfinished job. */
+  constructor(dir: string, isTaken: (workspace: string) => boolean) {
+    this.#isTaken = isTaken;
     this.#workspaces = subdirectory(dir, 'workspaces');
     this.#artifacts = subdirectory(dir, 'artifacts');
     for (const folder of [this.#workspaces, this.#artifacts])
@@ -38,22 +41,40 @@ export class Spool {
     return isId(id) && existsSync(this.#workspacePath(id));
   }
 
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no new job may use it */
+  checkWorkspace(workspace: string): void {
+    const taken = this.#isTaken(workspace);
+    if (!taken && this.hasWorkspace(workspace)) return;
+    const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
+    const hint = 'Upload the workspace again, and submit the job with the new id.';
+    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
+  }
+
   openWorkspace(id: string): Readable {
     return createReadStream(this.#workspacePath(id), { highWaterMark: 256 * 1024 });
   }
 
-  /** Deletes workspaces without a job that were last written before `time`. `isTaken` is asked right before each. */
-  async sweepWorkspaces(time: number, isTaken: (workspace: string) => boolean): Promise<void> {
+  /** Deletes workspaces without a job that were last written before `time`. Whether they have one is asked right before each. */
+  async sweepWorkspaces(time: number): Promise<void> {
     for (const name of await readdir(this.#workspaces)) {
       const id = name.slice(0, -'.tar'.length);
       if (!name.endsWith('.tar')) continue;
       const path = join(this.#workspaces, name);
-      if ((await stat(path)).mtimeMs < time && !isTaken(id)) await rm(path, { force: true });
+      if ((await stat(path)).mtimeMs < time && !this.#isTaken(id)) await rm(path, { force: true });
     }
   }
 
-  deleteWorkspace(id: string): Promise<void> {
-    return rm(this.#workspacePath(id), { force: true });
+  /** Deletes a workspace unless it belongs to a job. What cannot be deleted now is swept later. */
+  dropWorkspace(workspace: string): void {
+    if (this.#isTaken(workspace) || !this.hasWorkspace(workspace)) return;
+    const deletion = rm(this.#workspacePath(workspace), { force: true }).catch(() => {});
+    this.#deleting.add(deletion);
+    void deletion.then(() => this.#deleting.delete(deletion));
+  }
+
+  /** Resolves once nothing is being deleted. */
+  async close(): Promise<void> {
+    await Promise.all(this.#deleting);
   }
 
   hasArtifacts(job: string): boolean {
@@ -111,42 +132,4 @@ function tooLarge(limit: number): OnejobError {
   return new OnejobError('E_WORKSPACE_TOO_LARGE', `The workspace is larger than ${limit / 2 ** 30} GiB, the maximum.`, {
     hint: 'Exclude large files with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.',
   });
-}
-
-/** Workspaces of jobs. Each belongs to one job, and is deleted with it. */
-export class Workspaces {
-  readonly #spool: Spool;
-  readonly #isTaken: (workspace: string) => boolean;
-  readonly #deleting = new Set<Promise<void>>();
-
-  /** `isTaken`: it belongs to an unfinished job. */
-  constructor(spool: Spool, isTaken: (workspace: string) => boolean) {
-    this.#spool = spool;
-    this.#isTaken = isTaken;
-  }
-
-  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
-  check(workspace: string): void {
-    const taken = this.#isTaken(workspace);
-    if (!taken && this.#spool.hasWorkspace(workspace)) return;
-    const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
-    const hint = 'Upload the workspace again, and submit the job with the new id.';
-    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
-  }
-
-  /** Deletes the workspace of a job that is over. What cannot be deleted now is swept later. */
-  drop(workspace: string): void {
-    const deletion = this.#spool.deleteWorkspace(workspace).catch(() => {});
-    this.#deleting.add(deletion);
-    void deletion.then(() => this.#deleting.delete(deletion));
-  }
-
-  /** Deletes the workspace of a refused job. */
-  refuse(workspace: string): void {
-    if (!this.#isTaken(workspace) && this.#spool.hasWorkspace(workspace)) this.drop(workspace);
-  }
-
-  async close(): Promise<void> {
-    await Promise.all(this.#deleting);
-  }
 }

@@ -51,7 +51,7 @@ export class Submissions {
       return this.#accept(request, indices);
     } catch (error) {
       // A refused workspace is useless, and may have 2 GiB.
-      if (workspace !== null) book.workspaces.refuse(workspace);
+      if (workspace !== null) book.spool.dropWorkspace(workspace);
       throw error;
     }
   }
@@ -60,7 +60,7 @@ export class Submissions {
     const { store, index, clock, temporary } = this.#book;
     const checked = this.check(request);
     const { workspace } = checked;
-    if (workspace !== null) this.#book.workspaces.check(workspace);
+    if (workspace !== null) this.#book.spool.checkWorkspace(workspace);
     const cold = this.#book.isCold(checked);
     const id = request.id ?? randomBytes(6).toString('hex');
     const more = { temporary, blockedBy: this.#unmet(checked.needs) };
