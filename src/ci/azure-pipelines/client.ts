@@ -104,10 +104,8 @@ export class AzureClient {
 
   setEnabled(poolId: number, id: number, enabled: boolean, signal: AbortSignal) {
     const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
-    return this.#change(
-      { ...agentRoute, method: 'PATCH', path: `${agentsOf(poolId)}/${id}`, body: { id, enabled }, doing },
-      signal,
-    );
+    const what = { ...agentRoute, method: 'PATCH', path: `${agentsOf(poolId)}/${id}`, body: { id, enabled }, doing } as const;
+    return this.#change(what, signal);
   }
 
   /** Replaces all user capabilities. */
@@ -155,11 +153,8 @@ export class AzureClient {
   /** The records of a build's jobs and steps; null when the service has none. Needs the same scope as `build`. */
   timeline(project: string, id: number, signal: AbortSignal) {
     const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}/timeline`;
-    return this.#find(
-      timeline,
-      { route: 'timeline', path, doing: `look at the steps of build ${id}`, scope: 'Build (Read)' },
-      signal,
-    );
+    const what = { route: 'timeline', path, doing: `look at the steps of build ${id}`, scope: 'Build (Read)' };
+    return this.#find(timeline, what, signal);
   }
 
   async #read<T extends z.ZodType>(schema: T, what: Omit<AzureCall, 'method' | 'scope'>, signal: AbortSignal) {

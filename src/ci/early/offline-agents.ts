@@ -23,10 +23,12 @@ const [patience, arrival] = [3_000, 20_000];
 /** ms in which an agent ends by itself after its job, including its own clean-up. */
 const tidying = 300_000;
 
+interface OfflineAgentsParts extends Pick<EarlyParts, 'service' | 'url' | 'pace' | 'clock' | 'log'> {
+  readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
+}
+
 export class OfflineAgents {
-  readonly #parts: Pick<EarlyParts, 'service' | 'url' | 'pace' | 'clock' | 'log'> & {
-    readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
-  };
+  readonly #parts: OfflineAgentsParts;
   readonly #registry: Pick<Registry, 'find' | 'remove' | 'disable'>;
   readonly #registrations: Registrations;
   readonly #jobs: Pick<JobRecords, 'had' | 'hasBegun'>;
@@ -38,9 +40,7 @@ export class OfflineAgents {
   readonly #idleSince = new Map<AgentId, number>();
 
   constructor(
-    parts: Pick<EarlyParts, 'service' | 'url' | 'pace' | 'clock' | 'log'> & {
-      readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
-    },
+    parts: OfflineAgentsParts,
     registry: Pick<Registry, 'find' | 'remove' | 'disable'>,
     registrations: Registrations,
     jobs: Pick<JobRecords, 'had' | 'hasBegun'>,
@@ -51,18 +51,16 @@ export class OfflineAgents {
     this.#jobs = jobs;
   }
 
+  /** As `CiService.retire`. */
   async retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null> {
     this.#retired.add(agent);
-    const owner = this.#registrations.find(agent)?.service ?? this.#parts.service;
-    if (owner !== this.#parts.service)
-      throw new OnejobError(
-        'E_CI_UNREACHABLE',
-        `Cannot ask ${this.#parts.service} for agent ${agent}: service "${owner}" registered it.`,
-        {
-          hint: `Put "${owner}" back into the config until the agent is gone.`,
-          retry: true,
-        },
-      );
+    const { service } = this.#parts;
+    const owner = this.#registrations.find(agent)?.service ?? service;
+    if (owner !== service)
+      throw new OnejobError('E_CI_UNREACHABLE', `Cannot ask ${service} for agent ${agent}: service "${owner}" registered it.`, {
+        hint: `Put "${owner}" back into the config until the agent is gone.`,
+        retry: true,
+      });
     const remote = await this.#registrations.locate(agent, signal);
     if (remote === null) return null;
     const entry = await this.#keep(remote, signal);

@@ -69,9 +69,8 @@ export class GiteaClient {
   }
 
   async hasRepository(name: string, signal: AbortSignal): Promise<boolean> {
-    return (
-      (await this.#rest.find(wire.anything, { path: api(`repos/${name}`), doing: `find repository "${name}"` }, signal)) !== null
-    );
+    const call = { path: api(`repos/${name}`), doing: `find repository "${name}"` };
+    return (await this.#rest.find(wire.anything, call, signal)) !== null;
   }
 
   /** Whether there is an organisation with that name that this token sees. @throws OnejobError E_CI_DENIED when it may not look */
@@ -113,21 +112,15 @@ export class GiteaClient {
   }
 
   run(repository: string, id: number, signal: AbortSignal): Promise<wire.WorkflowRun | null> {
-    return this.#rest.find(
-      wire.workflowRun,
-      { path: api(`repos/${repository}/actions/runs/${id}`), doing: `look at run ${id}` },
-      signal,
-    );
+    const call = { path: api(`repos/${repository}/actions/runs/${id}`), doing: `look at run ${id}` };
+    return this.#rest.find(wire.workflowRun, call, signal);
   }
 
   /** Ids of the newest tasks of a repository that run. A task is one try of a job, and only a runner's own log names it otherwise. */
   async runningTasks(repository: string, signal: AbortSignal): Promise<number[]> {
     const path = api(`repos/${repository}/actions/tasks`);
-    const found = await this.#rest.read(
-      wire.taskPage,
-      { path, query: { limit: '50' }, doing: 'list the tasks of the repository' },
-      signal,
-    );
+    const call = { path, query: { limit: '50' }, doing: 'list the tasks of the repository' };
+    const found = await this.#rest.read(wire.taskPage, call, signal);
     return found.workflow_runs.filter(({ status }) => status === 'running').map(({ id }) => id);
   }
 

@@ -64,19 +64,13 @@ export class GithubClient {
   }
 
   runner(place: string, id: string, signal: AbortSignal): Promise<wire.Runner | null> {
-    return this.#restOf(place).find(
-      wire.runner,
-      { path: `${runnersOf(place)}/${id}`, doing: `look at runner ${id} of ${place}` },
-      signal,
-    );
+    const call = { path: `${runnersOf(place)}/${id}`, doing: `look at runner ${id} of ${place}` };
+    return this.#restOf(place).find(wire.runner, call, signal);
   }
 
   async runnerNamed(place: string, name: string, signal: AbortSignal): Promise<wire.Runner | null> {
-    const call = {
-      path: runnersOf(place),
-      query: { name, per_page: String(pageSize) },
-      doing: `find runner ${name} of ${place}`,
-    };
+    const query = { name, per_page: String(pageSize) };
+    const call = { path: runnersOf(place), query, doing: `find runner ${name} of ${place}` };
     const { rows } = await this.#restOf(place).read(wire.runnerPage, call, signal);
     return rows.find((one) => one.name === name) ?? null;
   }
@@ -100,13 +94,9 @@ export class GithubClient {
     { name, group, labels }: NewRunner,
     signal: AbortSignal,
   ): Promise<{ id: number; config: string }> {
+    const path = `${runnersOf(place)}/generate-jitconfig`;
     const body = { name, runner_group_id: group, labels, work_folder: '_work' };
-    const call = {
-      method: 'POST',
-      path: `${runnersOf(place)}/generate-jitconfig`,
-      body,
-      doing: `register runner ${name}`,
-    } as const;
+    const call = { method: 'POST', path, body, doing: `register runner ${name}` } as const;
     const answered = await this.#restOf(place).ask(call, signal);
     if (answered.status === 409) throw nameTaken(name, answered.why);
     if (answered.status === 404) throw noPlace(place);
@@ -198,19 +188,14 @@ export class GithubClient {
 
   /** null: this token does not see it. */
   repository(name: string, signal: AbortSignal) {
-    return this.#restOf(`repos/${name}`).find(
-      wire.repository,
-      { path: `/repos/${name}`, doing: `look at repository "${name}"` },
-      signal,
-    );
+    const call = { path: `/repos/${name}`, doing: `look at repository "${name}"` };
+    return this.#restOf(`repos/${name}`).find(wire.repository, call, signal);
   }
 
   /** Whose pull requests from forks need somebody's approval before they run; null: GitHub does not say. */
   async forkApproval(name: string, signal: AbortSignal): Promise<string | null> {
-    const call = {
-      path: `/repos/${name}/actions/permissions/fork-pr-contributor-approval`,
-      doing: `look at repository "${name}"`,
-    };
+    const path = `/repos/${name}/actions/permissions/fork-pr-contributor-approval`;
+    const call = { path, doing: `look at repository "${name}"` };
     const found = await this.#restOf(`repos/${name}`).find(wire.forkApproval, call, signal);
     return found?.approval_policy ?? null;
   }
