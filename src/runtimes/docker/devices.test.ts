@@ -8,16 +8,16 @@ import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
 import { amd, leased } from '../../../test/kit/runtimes.ts';
 import { OnejobError } from '../../base/errors.ts';
 import type { LeasedDevice, Recipe } from '../../ports/runtime.ts';
+import { type Limits, usualLimits } from '../engine/call.ts';
 import { Engine } from '../engine/engine.ts';
 import { grantFindings } from './check.ts';
 import { Devices } from './devices.ts';
 
 const never = new AbortController().signal;
-const limits = { soon: 200, late: 200, idle: 200, ping: 200 };
 const specWith = (...devices: LeasedDevice[]) => specOf(recipe, { devices });
 
 /** Answers by path; a path without an answer stays silent. */
-async function engineWith(name: string, answers: Readonly<Record<string, object>>) {
+async function engineWith(name: string, answers: Readonly<Record<string, object>>, limits?: Limits) {
   const fake = fakeEngine(name, (path, _, reply) => {
     if (path === '/_ping') reply.end('OK');
     else if (answers[path] !== undefined) reply.end(JSON.stringify(answers[path]));
@@ -40,7 +40,7 @@ describe('devices are granted', () => {
   });
 
   test('not by an Engine on another host', async () => {
-    const engine = new Engine({ kind: 'tcp', host: '192.0.2.1', port: 2375, tls: null, from: 'test' }, limits);
+    const engine = new Engine({ kind: 'tcp', host: '192.0.2.1', port: 2375, tls: null, from: 'test' });
     const refused = new Devices(engine).grant(specWith(leased()), never);
     await expect(refused).rejects.toMatchObject({
       code: 'E_DEVICES_REFUSED',
@@ -69,7 +69,7 @@ describe('devices are granted', () => {
   });
 
   test('not by a silent Engine, which is reported in time', async () => {
-    await using here = await engineWith('silent', {});
+    await using here = await engineWith('silent', {}, { ...usualLimits, soon: 200 });
     const refused = new Devices(here.engine).grant(specWith(leased()), never);
     await expect(refused).rejects.toMatchObject({ code: 'E_ENGINE_SILENT', retry: true });
   });

@@ -12,7 +12,6 @@ import type { Readable, Writable } from 'node:stream';
 import { abortable } from '../../base/abortable.ts';
 import { messageOf, OnejobError } from '../../base/errors.ts';
 import { quoted } from '../../base/quoted.ts';
-import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Holding, RunningShell, ShellSpec } from '../../ports/runtime.ts';
 import { markVariable } from '../../system/process-identity.ts';
@@ -23,7 +22,7 @@ import type { ProcessHost } from './host.ts';
 import { childOf, entering, networkCommand, type Uplink } from './network.ts';
 import { checkFolders, checkRecipe, confined, grantDevices, type SandboxPlace } from './prepare.ts';
 import { isInstalled, pipes, searchPath } from './programs.ts';
-import { type Inside, verifyInside } from './release.ts';
+import { type Inside, type StartedSandbox, verifyInside } from './release.ts';
 import { emptySandbox } from './remove.ts';
 import { keepUid } from './uids.ts';
 
@@ -72,8 +71,9 @@ export class ProcessHolding implements Holding {
       await leave();
       throw error;
     }
-    const inside = { path: join(host.at.agents, agent), agent, name: shell.spec.name, status: files.status, placed };
-    await letGo(host.clock, child, opened, inside, signal);
+    const hasEnded = () => child.exitCode !== null || child.signalCode !== null;
+    const sandbox = { clock: host.clock, agent, path: join(host.at.agents, agent), hasEnded };
+    await letGo(sandbox, child, opened, { name: shell.spec.name, status: files.status, placed }, signal);
     return opened;
   }
 
@@ -160,10 +160,16 @@ function program({ command, terminal }: ShellSpec, waits: boolean): string[] {
 }
 
 /** Lets a shell run once its folders are those that were checked. @throws OnejobError E_MOUNT_CHANGED, E_GATE_ENDED; it has ended then */
-async function letGo(clock: Clock, child: ChildProcess, shell: RunningShell, inside: Inside, signal: AbortSignal): Promise<void> {
+async function letGo(
+  sandbox: StartedSandbox,
+  child: ChildProcess,
+  shell: RunningShell,
+  inside: Inside,
+  signal: AbortSignal,
+): Promise<void> {
   if (inside.placed.length === 0) return;
   try {
-    await verifyInside(clock, inside, () => child.exitCode !== null || child.signalCode !== null, signal);
+    await verifyInside(sandbox, inside, signal);
     (child.stdio[3] as Writable).write('\n');
   } catch (error) {
     child.kill('SIGKILL');

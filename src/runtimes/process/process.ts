@@ -34,7 +34,7 @@ import { ProcessHolding } from './holding.ts';
 import { hostFindings, lookAtHost, type ProcessHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
 import { checkFolders, checkRecipe, makeSandbox, processFingerprint } from './prepare.ts';
-import { releaseGate, untilStarted, verifyFolders } from './release.ts';
+import { releaseGate, type StartedSandbox, untilStarted, verifyFolders } from './release.ts';
 import { endLeftovers, killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
 import { filterLoader } from './seccomp.ts';
 
@@ -102,9 +102,8 @@ class ProcessRuntime implements Runtime {
 
   async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
     requireIntent(this.#host, agent);
-    const { clock } = this.#host;
-    await verifyFolders(clock, this.#folder(agent), agent, this.#hasExited(agent), signal);
-    await releaseGate(clock, this.#folder(agent), agent, frame, this.#hasExited(agent), signal);
+    await verifyFolders(this.#started(agent), signal);
+    await releaseGate(this.#started(agent), frame, signal);
   }
 
   async getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
@@ -122,7 +121,7 @@ class ProcessRuntime implements Runtime {
     const about = intentOf(this.#host, agent);
     if (about === null) return;
     // Before its first process is known nothing can be signalled, and it would still start.
-    await untilStarted(this.#host.clock, this.#folder(agent), this.#hasExited(agent));
+    await untilStarted(this.#started(agent));
     if (signal === 'TERM') terminate(this.#folder(agent), about);
     else await killWhole(this.#host.clock, this.#folder(agent), about);
   }
@@ -149,7 +148,8 @@ class ProcessRuntime implements Runtime {
   }
 
   logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncIterable<LogChunk[]> {
-    return followLog(this.#host.clock, join(this.#folder(agent), 'log'), from, this.#hasExited(agent), signal);
+    const { clock, path, hasEnded } = this.#started(agent);
+    return followLog(clock, join(path, 'log'), from, hasEnded, signal);
   }
 
   async hostAddress(network: string, port: number, signal: AbortSignal, agent?: AgentId): Promise<string> {
@@ -189,8 +189,12 @@ class ProcessRuntime implements Runtime {
     return about.owner === owner ? stateOf(at, about, boot) : null;
   }
 
-  #hasExited(agent: AgentId): () => boolean {
-    return () => (this.#look(agent)?.kind ?? 'exited') === 'exited';
+  #hasEnded(agent: AgentId): boolean {
+    return (this.#look(agent)?.kind ?? 'exited') === 'exited';
+  }
+
+  #started(agent: AgentId): StartedSandbox {
+    return { clock: this.#host.clock, agent, path: this.#folder(agent), hasEnded: () => this.#hasEnded(agent) };
   }
 
   async #whileBusy<T>(agent: AgentId, action: () => Promise<T>): Promise<T> {
@@ -212,14 +216,14 @@ class ProcessRuntime implements Runtime {
   /** Without mounts, what an ended job has left could take over the program of the same user that reads its files. */
   async #quiet(agent: AgentId): Promise<Intent> {
     const about = requireIntent(this.#host, agent);
-    if (about.mode === 'plain' && about.uid !== null && this.#hasExited(agent)()) await endLeftovers(this.#host, about);
+    if (about.mode === 'plain' && about.uid !== null && this.#hasEnded(agent)) await endLeftovers(this.#host, about);
     return about;
   }
 
   /** Opens a port of the host in the agent's own network, if it has one. */
   async #open(agent: AgentId, network: string, port: number, signal: AbortSignal): Promise<void> {
     if (!this.#host.network.own || network !== 'default') return;
-    await untilStarted(this.#host.clock, this.#folder(agent), this.#hasExited(agent), signal);
+    await untilStarted(this.#started(agent), signal);
     signal.throwIfAborted();
     await openDoor(this.#host, agent, port, signal);
   }

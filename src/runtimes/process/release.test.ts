@@ -15,7 +15,7 @@ it('a sandbox of which nothing shows what is mounted is not released', async () 
   writeFileSync(join(dir.path, 'job'), `7 (bwrap) S 1 ${numbers}\n`);
   writeFileSync(join(dir.path, 'status'), '{ "child-pid": 2147483646 }\n');
   let isOver = false;
-  const verified = verifyFolders(clock, dir.path, 'agent-1', () => false, new AbortController().signal);
+  const verified = verifyFolders({ clock, agent: 'agent-1', path: dir.path, hasEnded: () => false }, new AbortController().signal);
   const result = verified.finally(() => {
     isOver = true;
   });
@@ -41,7 +41,8 @@ it('a gate that was released is known as such while the first file of its log go
   });
   syncBuiltinESMExports();
   try {
-    await releaseGate(handClock(), dir.path, 'agent-1', new Uint8Array(), () => false, new AbortController().signal);
+    const sandbox = { clock: handClock(), agent: 'agent-1', path: dir.path, hasEnded: () => false };
+    await releaseGate(sandbox, new Uint8Array(), new AbortController().signal);
   } finally {
     spy.mockRestore();
     syncBuiltinESMExports();

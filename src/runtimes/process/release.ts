@@ -14,27 +14,30 @@ import { firstProcessOf } from './folder.ts';
 import { placedFile } from './prepare.ts';
 import { insideBubblewrap } from './remove.ts';
 
+/** A sandbox that starts, or waits at its gate. */
+export interface StartedSandbox {
+  readonly clock: Clock;
+  readonly agent: AgentId;
+  /** Its folder. */
+  readonly path: string;
+  readonly hasEnded: () => boolean;
+}
+
 /**
- * Writes `frame` to the gate in the folder `path`. Resolves when the kernel has all of it, or at once if it was released before.
+ * Writes `frame` to the gate. Resolves when the kernel has all of it, or at once if it was released before.
  * @throws OnejobError E_GATE_ENDED if the gate has ended or does not read; the abort reason if aborted
  */
-export async function releaseGate(
-  clock: Clock,
-  path: string,
-  agent: AgentId,
-  frame: Uint8Array,
-  over: () => boolean,
-  signal: AbortSignal,
-): Promise<void> {
+export async function releaseGate(sandbox: StartedSandbox, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+  const { clock, agent, path } = sandbox;
   const until = clock.now() + startTimeout;
   // The sandbox records its identity right after it has opened its input. Nobody reads the FIFO before.
-  const started = await untilStarted(clock, path, over, signal);
+  const started = await untilStarted(sandbox, signal);
   signal.throwIfAborted();
   if (!started) throw ended(agent, 'its gate did not start');
   using watch = watchFolders(clock, [path, join(path, 'log')], signal);
   const useless = (): boolean => {
     if (hasReleased(path, agent)) return true;
-    if (over()) throw ended(agent, 'its gate has ended');
+    if (sandbox.hasEnded()) throw ended(agent, 'its gate has ended');
     return false;
   };
   if (useless()) return;
@@ -61,26 +64,18 @@ export async function releaseGate(
   }
 }
 
-/** Whether the sandbox in `path` has the folders of this host that it should. @throws OnejobError E_MOUNT_CHANGED */
-export async function verifyFolders(
-  clock: Clock,
-  path: string,
-  agent: AgentId,
-  over: () => boolean,
-  signal: AbortSignal,
-): Promise<void> {
-  const text = readOr(join(path, placedFile), '');
+/** Whether the sandbox has the folders of this host that it should. @throws OnejobError E_MOUNT_CHANGED */
+export async function verifyFolders(sandbox: StartedSandbox, signal: AbortSignal): Promise<void> {
+  const text = readOr(join(sandbox.path, placedFile), '');
   if (text === '') return;
   const placed = z.array(z.object({ host: z.string(), container: z.string() })).parse(JSON.parse(text));
-  await untilStarted(clock, path, over, signal);
-  await verifyInside(clock, { path, agent, name: agent, status: 'status', placed }, over, signal);
+  await untilStarted(sandbox, signal);
+  await verifyInside(sandbox, { name: sandbox.agent, status: 'status', placed }, signal);
 }
 
-/** A sandbox in the folder of an agent, and what it must have. */
+/** What a sandbox must have inside. */
 export interface Inside {
-  readonly path: string;
-  readonly agent: AgentId;
-  /** For people. */
+  /** Of its agent, for people. */
   readonly name: string;
   /** The file in which bubblewrap reports. */
   readonly status: string;
@@ -89,9 +84,8 @@ export interface Inside {
 
 /** Waits until all is mounted, and compares it. Nothing may run before. @throws OnejobError E_MOUNT_CHANGED, E_GATE_ENDED */
 export async function verifyInside(
-  clock: Clock,
-  { path, agent, name, status, placed }: Inside,
-  over: () => boolean,
+  { clock, agent, path, hasEnded }: StartedSandbox,
+  { name, status, placed }: Inside,
   signal: AbortSignal,
 ): Promise<void> {
   const until = clock.now() + startTimeout;
@@ -100,7 +94,7 @@ export async function verifyInside(
     const pid = insideBubblewrap(path, status);
     // Its own files are in its folder.
     if (pid !== null) return verifyMounts(name, pid, placed, (mounts) => mounts.includes(`/${agent}/`));
-    if (over()) return;
+    if (hasEnded()) return;
     if (clock.now() >= until) throw ended(agent, 'nothing shows what is mounted in its sandbox');
     await sleep(clock, 20, signal);
   }
@@ -136,13 +130,13 @@ function ended(agent: AgentId, why: string): OnejobError {
 /** ms a sandbox may take to start its first process. */
 const startTimeout = 10_000;
 
-/** Resolves to true once its first process is known; to false if the sandbox has ended (`over`) or does not start in time. */
-export async function untilStarted(clock: Clock, path: string, over: () => boolean, ...outer: AbortSignal[]): Promise<boolean> {
+/** Resolves to true once its first process is known; to false if the sandbox has ended or does not start in time. */
+export async function untilStarted({ clock, path, hasEnded }: StartedSandbox, ...outer: AbortSignal[]): Promise<boolean> {
   using limit = deadline(clock, startTimeout, ...outer);
   const { signal } = limit;
   using watch = watchFolders(clock, [path], signal);
   while (firstProcessOf(path) === null) {
-    if (signal.aborted || over()) return false;
+    if (signal.aborted || hasEnded()) return false;
     await watch.next(500);
   }
   return true;
