@@ -11,7 +11,11 @@ const read = (more: object) => {
   const found = schema.safeParse({ ...least, ...more });
   return found.success
     ? azure.resolve('lab', found.data)
-    : found.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`);
+    : found.error.issues.map((issue) => {
+        // What a config says of an unknown key is made of its name and of those that are known.
+        const why = issue.code === 'unrecognized_keys' ? issue.keys.join() : issue.message;
+        return `${issue.path.join('.')}: ${why}`;
+      });
 };
 const client = '5b1e2a34-7c1f-4d0e-9a2b-0c6d8e1f2a3b';
 
