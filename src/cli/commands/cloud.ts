@@ -19,8 +19,17 @@ Examples:
 
 See docs/cloud.md.`);
   cloud.enablePositionalOptions();
-  const load = () => import('../cloud.ts');
+  addHostCommands(cloud);
+  addOwnerCommands(cloud);
+  addAcceptanceCommand(cloud);
+  addRecordCommands(cloud);
+  addMachineCommands(cloud);
+}
 
+const load = () => import('../cloud.ts');
+
+/** About one host of the config. */
+function addHostCommands(cloud: Cli): void {
   cloud
     .command('check')
     .local()
@@ -65,7 +74,10 @@ Without a daemon it finds them by the tags that they carry, also those of an ear
 no drain: their jobs are lost, so run it on the host that made them. With "join.through" they drain, for half of the time.
 Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
+}
 
+/** About everything of an owner. */
+function addOwnerCommands(cloud: Cli): void {
   cloud
     .command('list')
     .local()
@@ -92,7 +104,9 @@ It needs no daemon and no state: an owner and a credential are enough. With "hos
 machines have left at the CI services of their pools: registrations that are offline, and whose machine does not exist any more.
 Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, flags: SweepFlags) => (await load()).sweepClouds(session, flags));
+}
 
+function addAcceptanceCommand(cloud: Cli): void {
   cloud
     .command('acceptance')
     .local()
@@ -120,7 +134,10 @@ Exit codes: 0 all is well; 1 a step failed, or something may be left; 2 wrong us
     .does(wrongOrFailed, async (session, name: string, flags: AcceptanceFlags) =>
       (await import('../cloud-acceptance.ts')).acceptCloud(session, name, flags),
     );
+}
 
+/** What machines that are gone, and those that are there, have left to read. */
+function addRecordCommands(cloud: Cli): void {
   cloud
     .command('receipts')
     .local()
@@ -134,8 +151,6 @@ Exit codes: 0 all is well; 1 a step failed, or something may be left; 2 wrong us
     .description('print the end of the console of a machine')
     .argument('<host>', 'a key of "hosts" in the config, or the name of a machine (onejob-…)')
     .does(wrongOrFailed, async (session, host: string) => (await load()).showConsole(session, host));
-
-  addMachineCommands(cloud);
 }
 
 /** ms. Shorter ones are over before the console shows anything. */

@@ -96,11 +96,17 @@ class Attendant {
   }
 
   #call<T>(work: () => Promise<T>, ok: (value: T) => AttendEvent, failed: (error: unknown) => AttendEvent): void {
-    const call = (async () => work())()
-      .then(ok, failed)
-      .then((event) => this.#heard(event))
-      .finally(() => this.#calls.delete(call));
-    this.#calls.add(call);
+    this.#follow(
+      (async () => work())()
+        .then(ok, failed)
+        .then((event) => this.#heard(event)),
+    );
+  }
+
+  /** `run` returns only once it has ended. */
+  #follow(call: Promise<void>): void {
+    const followed = call.finally(() => this.#calls.delete(followed));
+    this.#calls.add(followed);
   }
 
   #carryOut(effect: AttendEffect): void {
@@ -158,7 +164,7 @@ class Attendant {
         this.#remember(effect.memory);
         break;
       case 'powerOff':
-        void this.#powerOff();
+        this.#follow(this.#powerOff());
         break;
       case 'log':
         log[effect.level](effect.event, effect.fields);
