@@ -1,3 +1,5 @@
+/** The daemon: one manager after the other, over the same ports, each with the config that was applied last. */
+
 import { constants } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
@@ -18,7 +20,7 @@ import { listensOf } from './config/listens.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import type { ConfigService } from './contract/manager.ts';
-import type { ApplyAnswer, ApplyRequest, DownRequest } from './contract/schema.ts';
+import type { ApplyAnswer, ApplyRequest } from './contract/schema.ts';
 import { isEmpty, type Slot } from './core/slot.ts';
 import { type Host, openHost } from './host.ts';
 import { openPorts, type Ports } from './http/ports.ts';
@@ -116,6 +118,7 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
   const { config } = loading;
   const { ports } = running;
   for (const warning of loading.warnings) log.warn('config', { problem: formatProblem(warning) });
+  const applying = new Applying(setting);
   await using parts = new AsyncDisposableStack();
   const { store, runtimes } = await openStore(setting, parts);
   const system = env.uid === 0 && !temporary;
@@ -125,7 +128,6 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
   const listens = temporary ? [] : listensOf(config);
   ports.want(listens);
   const unheld = env.serviceManager === null ? [] : portFindings(listens, ports, env.uid !== 0);
-  const applying = new Applying(setting);
   const host = await openHost({
     config,
     env,
@@ -146,7 +148,13 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
   parts.use(host);
   const api = await startApi({
     config: applying,
-    manager: { ...host.manager, down: (request) => applying.down(request) },
+    manager: {
+      ...host.manager,
+      down(request) {
+        applying.mustNotMakeWay();
+        host.manager.down(request);
+      },
+    },
     images: createImageDesk(host.loop.images, config.pools),
     secrets: createSecretPins({ store, clock }),
     metrics: host.metrics,
@@ -261,8 +269,9 @@ class Applying implements ConfigService {
     const { loading, options, running } = this.#setting;
     const { config } = loading;
     const open = this.#open;
-    if (options.instead !== undefined || options.temporary || open === null)
+    if (options.instead !== undefined || options.temporary)
       throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
+    if (open === null) throw new RangeError('the daemon is not open yet');
     const { host, api } = open;
     // It loads the schema of the config, which a daemon without a file does not need.
     const { differences } = await import('./config/difference.ts');
@@ -288,11 +297,10 @@ class Applying implements ConfigService {
     return { applied: changes.length > 0, changes, ...about };
   }
 
-  /** As the manager does it, unless it makes way for another config. @throws OnejobError E_DAEMON_STOPPING */
-  down(request: DownRequest): void {
+  /** @throws OnejobError E_DAEMON_STOPPING while this manager makes way for one with another config */
+  mustNotMakeWay(): void {
     const hint = 'Try again in a second.';
     if (this.#next !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is applying a config.', { hint, retry: true });
-    this.#open?.host.manager.down(request);
   }
 }
 

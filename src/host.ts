@@ -4,7 +4,7 @@
  */
 
 import type { Finding } from './base/finding.ts';
-import { createCiServices } from './ci/index.ts';
+import { type CiServices, createCiServices } from './ci/index.ts';
 import type { Job } from './ci/own-queue/job.ts';
 import type { OwnQueue } from './ci/own-queue/own-queue.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
@@ -22,7 +22,7 @@ import { createStateRoom, type StateRoom } from './manager/caches/state-room.ts'
 import { causesOf } from './manager/causes.ts';
 import { conditions, isOfHost, lineOf, stateOf } from './manager/conditions.ts';
 import { epollFindings } from './manager/epoll-watches.ts';
-import { keepHouse, type SecretTrouble } from './manager/housekeeping.ts';
+import { type House, keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
 import { keepChoosing } from './manager/loop/choose-again.ts';
 import { type Loop, openLoop } from './manager/loop/loop.ts';
@@ -58,25 +58,10 @@ export interface Outside extends Partial<Pick<CiParts, 'variables' | 'fetch' | '
   readonly runner?: ToolRunner;
 }
 
-/** Problems with the config's secrets, and what is deleted when its time is over. */
-interface House {
-  readonly problems: readonly string[];
-  readonly troubles: readonly SecretTrouble[];
-  problemsOf(service: string): string[];
-  findings(): Promise<Finding[]>;
-  close(): void;
-}
-
 /** What a host consists of, in the order in which it is opened. */
 interface Opened {
   readonly metrics: Metrics;
-  readonly services: {
-    readonly own: OwnQueue;
-    /** By the names that pools use; `own` is always there. */
-    readonly byName: ReadonlyMap<string, CiService>;
-    /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
-    endStrays(signal: AbortSignal): Promise<void>;
-  };
+  readonly services: CiServices;
   /** All services but the own queue. */
   readonly others: readonly CiService[];
   readonly changes: Changes;
@@ -359,7 +344,13 @@ function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostRep
 function readingsOf({ loop, others, services }: Partial<Opened>): ReadingParts {
   const { reconciler, deviceManager: devices } = open(loop);
   const { own } = open(services);
-  return { reconciler, devices, services: open(others), waitingSince: () => own.waitingSince(), stranded: () => own.stranded() };
+  return {
+    reconciler,
+    devices,
+    services: open(others),
+    waitingSince: () => own.waitingSince(),
+    stranded: () => own.stranded(),
+  };
 }
 
 function open<T>(part: T | undefined): T {
@@ -370,7 +361,7 @@ function open<T>(part: T | undefined): T {
 /** Tells how many jobs wait for machines of each host that has the pool; all hosts without one. */
 function countWaiting(
   { hosts }: Pick<Config, 'hosts'>,
-  { byName }: Pick<Opened['services'], 'byName'>,
+  { byName }: Pick<CiServices, 'byName'>,
   machines: Machines | null | undefined,
   pool?: string,
 ): void {

@@ -26,8 +26,17 @@ import type { KnownService } from './types.ts';
 /** ms between two looks at jobs of services that config no longer has. */
 const strayEvery = 5_000;
 
+/** The services of a config, in use or not. */
+export interface CiServices {
+  readonly own: OwnQueue;
+  /** By the name that pools use; `own` is always there. */
+  readonly byName: ReadonlyMap<string, CiService>;
+  /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
+  endStrays(signal: AbortSignal): Promise<void>;
+}
+
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
-export async function createCiServices(parts: CiParts) {
+export async function createCiServices(parts: CiParts): Promise<CiServices> {
   const { config, env, store, clock, log, slots, onejob } = parts;
   const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
@@ -52,10 +61,8 @@ export async function createCiServices(parts: CiParts) {
   const made = await Promise.all(others.map(async (one) => [one.name, await make(one, own, whole)] as const));
   return {
     own,
-    /** By the name that pools use; `own` is always there. */
     byName: new Map<string, CiService>([['own', own], ...made]),
-    /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
-    async endStrays(signal: AbortSignal): Promise<void> {
+    async endStrays(signal) {
       if (others.some(({ name }) => config.origins.has(name))) return;
       const known = new Set(['own', ...config.services.map(({ name }) => name)]);
       // Jobs of a service that left the config run to their end (S5).

@@ -8,29 +8,35 @@ import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readdirSync, rmS
 import { join } from 'node:path';
 import { attempt } from '../base/errors.ts';
 
-export interface BuiltImages {
-  has(id: string): boolean;
-  /** To be called before anything uses the image. A power cut that loses it costs one more build. */
-  add(id: string): void;
-  /** Forgets all but these, which are what is left on the Engine. */
-  keepOnly(ids: readonly string[]): void;
-}
+export class BuiltImages {
+  readonly #folder: string;
 
-export function openBuiltImages(folder: string): BuiltImages {
-  const fileOf = (id: string): string => join(folder, id.replaceAll(/[^\w]/g, '-'));
-  return {
-    has: (id) => existsSync(fileOf(id)),
-    add(id) {
-      mkdirSync(folder, { recursive: true, mode: 0o700 });
-      const fd = openSync(fileOf(id), 'w', 0o600);
-      fsyncSync(fd);
-      closeSync(fd);
-    },
-    keepOnly(ids) {
-      const kept = new Set(ids.map(fileOf));
-      for (const name of attempt(() => readdirSync(folder)) ?? []) {
-        if (!kept.has(join(folder, name))) rmSync(join(folder, name), { force: true });
-      }
-    },
-  };
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  has(id: string): boolean {
+    return existsSync(this.#fileOf(id));
+  }
+
+  /** To be called before anything uses the image. A power cut that loses it costs one more build. */
+  add(id: string): void {
+    mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
+    const fd = openSync(this.#fileOf(id), 'w', 0o600);
+    fsyncSync(fd);
+    closeSync(fd);
+  }
+
+  /** Forgets all but these, which are what is left on the Engine. */
+  keepOnly(ids: readonly string[]): void {
+    const kept = new Set(ids.map((id) => this.#fileOf(id)));
+    for (const name of attempt(() => readdirSync(this.#folder)) ?? []) {
+      const path = join(this.#folder, name);
+      if (!kept.has(path)) rmSync(path, { force: true });
+    }
+  }
+
+  #fileOf(id: string): string {
+    return join(this.#folder, id.replaceAll(/[^\w]/g, '-'));
+  }
 }

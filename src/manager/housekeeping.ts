@@ -35,7 +35,21 @@ export interface SecretTrouble {
 /** ms between checks of secrets, between deletions, and between checks of caches. */
 const [interval, pruneEvery, cachesEvery] = [60_000, 600_000, 3_600_000];
 
-export async function keepHouse({ clock, log, store, queue, config, caches, checked = () => {} }: HousekeepingParts) {
+/** Problems with the config's secrets, and what is deleted when its time is over. */
+export interface House {
+  /** Problems with secrets, one sentence each. */
+  readonly problems: readonly string[];
+  /** The same with what kind of problem it is. */
+  readonly troubles: readonly SecretTrouble[];
+  /** Those of a service's secrets. */
+  problemsOf(service: string): string[];
+  /** For `doctor`, checked again. */
+  findings(): Promise<Finding[]>;
+  close(): void;
+}
+
+export async function keepHouse(parts: HousekeepingParts): Promise<House> {
+  const { clock, log, store, queue, config, caches, checked = () => {} } = parts;
   const states = () => secretStates(config, clock.wall());
   let troubles: readonly SecretTrouble[] = [];
   const look = async (): Promise<void> => {
@@ -63,20 +77,15 @@ export async function keepHouse({ clock, log, store, queue, config, caches, chec
     failed,
   );
   return {
-    /** Problems with the config's secrets, one sentence each. */
-    get problems(): readonly string[] {
+    get problems() {
       return inWords(troubles);
     },
-    /** Those of a service's secrets. */
-    problemsOf: (service: string): string[] =>
-      inWords(troubles.filter(({ finding }) => finding.subject.startsWith(`services.${service}.`))),
-    /** The same with what kind of problem it is. */
-    get troubles(): readonly SecretTrouble[] {
+    problemsOf: (service) => inWords(troubles.filter(({ finding }) => finding.subject.startsWith(`services.${service}.`))),
+    get troubles() {
       return troubles;
     },
-    /** The same for `doctor`, checked again. */
-    findings: async (): Promise<Finding[]> => (await states()).map(({ finding }) => finding),
-    close: (): void => {
+    findings: async () => (await states()).map(({ finding }) => finding),
+    close() {
       stopCaches();
       stop();
     },

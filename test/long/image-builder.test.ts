@@ -9,7 +9,7 @@ import { gzipSync } from 'node:zlib';
 import { pack } from 'tar-stream';
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { createImageBuilder, type ImageWish } from '../../src/images/builder.ts';
-import { openBuiltImages } from '../../src/images/built.ts';
+import { BuiltImages } from '../../src/images/built.ts';
 import { imageLabels } from '../../src/images/plan.ts';
 import { settings } from '../kit/docker-runtime.ts';
 import { engineAt } from '../support/engine-http.ts';
@@ -55,7 +55,7 @@ describe.skipIf(lacks('docker', 'busybox'))('on the Engine', () => {
       environment: settings(),
       owner,
       packages: join(dir.path, owner),
-      built: openBuiltImages(join(dir.path, `${owner}-built`)),
+      built: new BuiltImages(join(dir.path, `${owner}-built`)),
     });
     onTestFinished(async () => {
       await builder.prune(() => false, never);

@@ -203,7 +203,7 @@ describe('the listener', () => {
       log: { info: say, warn: say, error: say },
       heard: ({ action }) => void events.push(action),
     });
-    endings.push(made.close);
+    endings.push(() => made.close());
     await made.open();
     const send = async (message: RequestInit) => {
       const answer = await fetch(`http://127.0.0.1:${port}/`, message);
@@ -292,7 +292,7 @@ describe('the listener', () => {
       secret: () => Promise.reject(new Error('the secret file is missing')),
       log: { info: () => {}, error: () => {}, warn: (_, fields) => void lines.push(String(fields?.reason)) },
     });
-    endings.push(made.close);
+    endings.push(() => made.close());
     await made.open();
     expect((await fetch(`http://127.0.0.1:${port}/`, good)).status).toBe(503);
     expect(lines).toEqual([expect.stringContaining('the secret file is missing')]);

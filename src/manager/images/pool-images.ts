@@ -245,12 +245,12 @@ export async function openPoolImages({ config, env, store, services, log }: Open
     auto,
     typeOf: (service) => serviceType(config.services.find((one) => one.name === service)?.type).type,
     builder: async () => {
-      const [{ createImageBuilder }, { openBuiltImages }] = await Promise.all([
+      const [{ createImageBuilder }, { BuiltImages }] = await Promise.all([
         import('../../images/builder.ts'),
         import('../../images/built.ts'),
       ]);
       const warn = (text: string, fields: Record<string, unknown>) => log.warn(text, fields);
-      const built = openBuiltImages(join(store.dir, 'built-images'));
+      const built = new BuiltImages(join(store.dir, 'built-images'));
       const packages = join(store.dir, 'packages');
       return createImageBuilder({ environment: env.docker, owner: store.owner, packages, built, warn });
     },
