@@ -15,7 +15,7 @@ import { OnejobError } from '../base/errors.ts';
 import { statusOf, stopping, toErrorView } from '../contract/http-errors.ts';
 import type { Clock } from '../core/clock.ts';
 import { bytesOf } from '../http/exchange.ts';
-import { systemClock } from '../system/system-clock.ts';
+import { afterInBackground, systemClock, turn } from '../system/system-clock.ts';
 import type { Caller } from './caller.ts';
 import { Doctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
@@ -159,13 +159,13 @@ export class ApiServer {
     const shells = this.#upgrades.close(stopping());
     this.#doctor.close();
     // Idle connections end at once; answers that are still being written get a moment.
-    const hurry = setTimeout(() => {
+    const callOff = systemClock.after(closePatience, () => {
       this.#server.closeAllConnections();
       this.#web?.at.connections.closeAll();
       this.#upgrades.destroy();
-    }, closePatience);
+    });
     await Promise.all([this.#end(), this.#web?.at.close(), shells]);
-    clearTimeout(hurry);
+    callOff();
   }
 
   #end(): Promise<void> {
@@ -185,7 +185,7 @@ export class ApiServer {
       this.#open.delete(gone);
       gone.abort();
       // Otherwise a connection that becomes idle now keeps the server open.
-      if (this.#isClosing) setImmediate(() => this.#closeIdle());
+      if (this.#isClosing) void turn().then(() => this.#closeIdle());
     });
     // Errors of the client lead to 'close'.
     response.on('error', () => {});
@@ -328,8 +328,10 @@ function drop(request: IncomingMessage): void {
     if (left < 0) request.socket.destroy();
   });
   if (request.complete) return;
-  const late = setTimeout(() => request.socket.destroy(), dropPatience).unref();
-  request.once('close', () => clearTimeout(late));
+  request.once(
+    'close',
+    afterInBackground(dropPatience, () => request.socket.destroy()),
+  );
 }
 
 const otherBody = 'the body is not the one that was signed';
@@ -342,11 +344,9 @@ const [strangerLimit, strangerPatience] = [4_096, 10_000];
 async function readBody(request: IncomingMessage, caller: Caller | null, signed: string | null): Promise<unknown> {
   const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
   const stream = request.iterator({ destroyOnReturn: false });
-  const late = caller !== null ? null : setTimeout(() => request.destroy(), strangerPatience);
+  const callOff = caller !== null ? null : systemClock.after(strangerPatience, () => request.destroy());
   const limit = caller === null ? strangerLimit : bodyLimit;
-  const bytes = await bytesOf(stream, limit, () => unreadableRequest('Request body is too large')).finally(() =>
-    clearTimeout(late ?? undefined),
-  );
+  const bytes = await bytesOf(stream, limit, () => unreadableRequest('Request body is too large')).finally(() => callOff?.());
   if (signed !== null && createHash('sha256').update(bytes).digest('base64url') !== signed) throw unreadableRequest(otherBody);
   if (type === undefined && bytes.length === 0) return undefined;
   if (type !== 'application/json') throw unreadableRequest('Unsupported Media Type');

@@ -6,6 +6,7 @@ import type { ServerResponse } from 'node:http';
 import { OnejobError } from '../base/errors.ts';
 import type { Clock } from '../core/clock.ts';
 import { createPace, type Pace } from '../http/pace.ts';
+import { afterInBackground } from '../system/system-clock.ts';
 import { type CallerAdmission, isLogin } from './access.ts';
 import type { ApiRequest, Route } from './route.ts';
 
@@ -68,8 +69,10 @@ export class Shares {
     for (const [key, limit] of limits)
       if ((this.#answers.get(key) ?? 0) >= limit) throw busy(`${limit} clients are already reading the same ("${summary}")`);
     for (const [key] of limits) count(this.#answers, key, 1, response);
-    const late = setTimeout(() => response.destroy(), readPatience).unref();
-    response.once('close', () => clearTimeout(late));
+    response.once(
+      'close',
+      afterInBackground(readPatience, () => response.destroy()),
+    );
   }
 
   /** Before so many bytes are written. @throws OnejobError E_API_BUSY */

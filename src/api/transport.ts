@@ -7,6 +7,7 @@ import type { Duplex } from 'node:stream';
 import type { z } from 'zod';
 import { codeOf, messageOf, OnejobError } from '../base/errors.ts';
 import { fromErrorView } from '../contract/http-errors.ts';
+import { systemClock } from '../system/system-clock.ts';
 import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
@@ -175,8 +176,8 @@ export class Transport {
   #silence(sending: Sending, request: http.ClientRequest): { readonly end: () => void } {
     const { socket, patience: usual = usualPatience } = this.#options;
     const { patience = usual } = sending;
-    const timer = patience === null ? undefined : setTimeout(() => request.destroy(silent(socket, sending, patience)), patience);
-    return { end: () => clearTimeout(timer) };
+    if (patience === null) return { end: () => {} };
+    return { end: systemClock.after(patience, () => request.destroy(silent(socket, sending, patience))) };
   }
 
   /** The JSON of an answer; undefined if it cannot be parsed. */

@@ -1,6 +1,5 @@
 /** `onejob cloud`: machines in clouds, by the daemon where one runs, else by this command itself. */
 
-import { setTimeout as after } from 'node:timers/promises';
 import { OnejobError, toFailure } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import { offerText } from '../clouds/offer.ts';
@@ -9,6 +8,7 @@ import { lookAtHost } from '../config/host-look.ts';
 import { loadConfig } from '../config/load.ts';
 import { fromErrorView } from '../contract/http-errors.ts';
 import type { CloudHostView, MachineView } from '../contract/schema.ts';
+import { sleep } from '../core/clock.ts';
 import { createOutbound } from '../http/outbound.ts';
 import type { OwnedCloud } from '../machines/cloud-memory.ts';
 import { type Machines, openAdapters, openMachines, unlisted } from '../machines/open.ts';
@@ -201,7 +201,7 @@ async function follow(
   isOver: (view: CloudHostView) => number | null,
   saysReason = true,
 ): Promise<FollowEnd> {
-  const began = performance.now();
+  const began = clock.now();
   const told = new Map<string, string>();
   let problems = new Set<string>();
   let reason: string | null = null;
@@ -225,11 +225,11 @@ async function follow(
       reason = view.reason;
       const code = isOver(view);
       if (code !== null) return code;
-      const waited = performance.now() - began;
+      const waited = clock.now() - began;
       if (signal.aborted) return 'interrupted';
       if (waited > patience) return 'gave up';
       output.progress(`${name}: ${view.machines.map(({ state }) => state).join(', ') || 'no machine'}, ${formatAge(waited)}`);
-      await after(poll, undefined, { signal }).catch(() => {});
+      await sleep(clock, poll, signal);
     }
   } finally {
     output.progress(null);
@@ -275,9 +275,9 @@ export function interrupts({ context }: Session) {
   let first = 0;
   const interrupt = (): void => {
     if (!stop.signal.aborted) {
-      first = performance.now();
+      first = clock.now();
       stop.abort();
-    } else if (performance.now() - first > sameSignal) hurry.abort();
+    } else if (clock.now() - first > sameSignal) hurry.abort();
   };
   const releases = [context.process.onSignal(interrupt), context.process.onHangup(interrupt)];
   const release = (): void => {
@@ -315,7 +315,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     if (!wait && control.machines !== null)
       throw wrongUsage('No daemon is running, so "up" must wait until the machine has joined: leave out --no-wait.');
     using asked = interrupts(session);
-    const began = performance.now();
+    const began = clock.now();
     output.progress(`checking whether a machine of ${name} can be made`);
     const first = await control.up(name, Math.min(timeout, longestWish), asked.stop).catch((error: unknown) => {
       if (!asked.stop.aborted) throw error;
@@ -343,7 +343,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     if (end === 'interrupted' && control.machines !== null) await takeBack(session, control, name, end, asked.hurry);
     else if (end === 'gave up' && control.machines !== null) await takeBack(session, control, name, gaveUp, asked.stop);
     else if (end === 'interrupted') {
-      const left = formatAge(Math.max(0, timeout - (performance.now() - began)));
+      const left = formatAge(Math.max(0, timeout - (clock.now() - began)));
       output.say(
         `interrupted; the daemon continues for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
       );
@@ -403,11 +403,11 @@ export async function downHost(
       output.say(`if a daemon there still has it, run "onejob cloud down ${name}" there, or it makes another one for waiting jobs`);
     let end: FollowEnd = exitCodes.ok;
     // Nobody else removes them: what does not drain in half of the time is ended, so that the rest is enough to see it gone.
-    const limit = performance.now() + timeout / 2;
+    const limit = clock.now() + timeout / 2;
     let isForced = !drains;
     const isDown = ({ machines }: CloudHostView): number | null => {
       if (machines.length === 0) return exitCodes.ok;
-      if (!isForced && performance.now() > limit) {
+      if (!isForced && clock.now() > limit) {
         isForced = true;
         output.say(`${name} has not drained within ${formatAge(timeout / 2)}: ending its jobs`);
         control.down(name, true).catch((error: unknown) => output.say(`failed to end its jobs: ${toFailure(error).message}`));
