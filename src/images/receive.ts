@@ -41,7 +41,8 @@ export async function receive<T>(
     const seen = async function* (): AsyncGenerator<Uint8Array> {
       for await (const chunk of body) {
         callOff();
-        callOff = watch();
+        // Not after its end: nobody would call it off.
+        if (!stalled.signal.aborted) callOff = watch();
         bytes += chunk.length;
         if (bytes > limit) throw new Error(`it has more than ${limit} bytes`);
         yield chunk;

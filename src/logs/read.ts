@@ -6,7 +6,7 @@
  */
 import { readFileSync, readSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
-import { codeOf } from '../base/errors.ts';
+import { attempt, codeOf } from '../base/errors.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus } from '../contract/gap.ts';
 import type { LogPiece } from '../contract/manager.ts';
 import { start } from '../ports/runtime.ts';
@@ -145,7 +145,7 @@ const headOfLog = 16 * 1024;
 
 /** When a log's first output was printed, by the clock of its runtime, ms since the epoch; null before the first output. */
 export function firstOutputAt(path: string): number | null {
-  return reading(path, (file) => {
+  const first = (file: number): number | null => {
     const bytes = Buffer.alloc(headOfLog);
     const read = bytes.subarray(0, readSync(file, bytes, 0, headOfLog, 0));
     for (let at = 0; ; ) {
@@ -154,5 +154,7 @@ export function firstOutputAt(path: string): number | null {
       if ((head.type === 'stdout' || head.type === 'stderr') && head.length > 0) return Number(head.time / 1_000_000n);
       at += headSize + head.length;
     }
-  });
+  };
+  // A log that cannot be read now is no reason to refuse its job to people.
+  return attempt(() => reading(path, first));
 }

@@ -57,7 +57,12 @@ class NotBegun extends Error {
 }
 
 /** Its machine is gone, or has forgotten it; the message says so as the end of a sentence. */
-class Gone extends Error {}
+class Gone extends Error {
+  /** A sentence of the own queue quotes it. */
+  override toString(): string {
+    return this.message;
+  }
+}
 
 type ChangeOf<One> = One extends JobChange ? Omit<One, 'job' | 'agent'> : never;
 

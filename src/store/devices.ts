@@ -35,11 +35,11 @@ const known = z.object({
     .nullable(),
   /** Reserved by a person. Wall clock, ms; `until` null: until it is returned. */
   reserved: z.object({ by: z.string().nullable(), since: z.number(), until: z.number().nullable() }).nullable(),
-  /** Its state just before the last release, for which agent: the proof compares with it. One of another version counts as none. */
-  baseline: z
-    .object({ agent: z.string(), containers: z.array(z.string()), saw: baseline })
-    .nullable()
-    .catch(null),
+  /**
+   * Its state just before the last release, for which agent: the proof compares with it. A state that another version wrote counts as
+   * none; whose processes are ours is known all the same.
+   */
+  baseline: z.object({ agent: z.string(), containers: z.array(z.string()), saw: baseline.nullable().catch(null) }).nullable(),
 });
 
 export type KnownDevice = Readonly<z.infer<typeof known>>;

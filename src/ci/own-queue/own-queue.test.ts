@@ -64,8 +64,14 @@ afterEach(async () => {
 
 function open(pools = [pool('default'), pool('gpu', 60_000)], temporary: string | null = null): void {
   store = openStore(join(dir.path, 'state'));
-  const reasonFor = (name: string) => `${name} is busy`;
+  // A host knows why jobs wait only once all of it is open.
+  let isOpen = false;
+  const reasonFor = (name: string): string => {
+    if (!isOpen) throw new RangeError('the host is not open yet');
+    return `${name} is busy`;
+  };
   queue = createOwnQueue({ store, pools, clock: { ...systemClock, wall: () => now }, reasonFor, artifactLimit: 4096, temporary });
+  isOpen = true;
 }
 
 function reopen(pools?: QueuePool[], temporary: string | null = null): void {

@@ -96,6 +96,8 @@ export class Teller {
   }
 
   #show(job: Job): void {
+    // Without a follower nobody may be there yet who knows why jobs wait.
+    if (this.#followers.size === 0) return;
     const seen = this.#parts.view(job);
     for (const follower of [...this.#followers]) follower(seen);
   }

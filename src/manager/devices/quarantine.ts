@@ -56,7 +56,8 @@ export class Quarantine {
     const known = this.#parts.registry.known.get(uuid);
     if (known === undefined) return;
     const failures = (known.quarantine?.failures ?? 0) + 1;
-    const baseline = known.baseline && { ...known.baseline, saw: { ...known.baseline.saw, mark } };
+    const saw = known.baseline?.saw ?? null;
+    const baseline = known.baseline && { ...known.baseline, saw: saw && { ...saw, mark } };
     this.#keep({ ...known, baseline }, { reason: message, remedy, hint, evidence, failures });
     this.#parts.log.error('device in quarantine', { device: uuid, reason: message, hint });
     if (failures === 1) this.#parts.repair(uuid, message);
