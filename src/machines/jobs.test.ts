@@ -1187,7 +1187,10 @@ describe('a machine', () => {
     machine.end(id, code(2));
     await all.until(() => machine.calls.includes('artifacts'));
     all.gone();
-    expect(await all.done(id)).toMatchObject({ result: code(2), reason: 'Failed to keep its artifacts: its machine is gone: The cloud has ended it.' });
+    expect(await all.done(id)).toMatchObject({
+      result: code(2),
+      reason: 'Failed to keep its artifacts: its machine is gone: The cloud has ended it.',
+    });
   });
 });
 
