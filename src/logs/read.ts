@@ -155,6 +155,6 @@ export function firstOutputAt(path: string): number | null {
       at += headSize + head.length;
     }
   };
-  // A log that cannot be read now is no reason to refuse its job to people.
+  // People see the job also while its log cannot be read.
   return attempt(() => reading(path, first));
 }
