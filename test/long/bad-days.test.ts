@@ -139,22 +139,27 @@ describe.each(members)('on $name', ({ missing, pool, name }) => {
     const logs = here.cli(['logs', job]);
     const { stderr } = await logs.ended;
     const out = logs.stdoutBytes;
-    const gap = /^onejob: output is not kept here: ([\d,]+) bytes of stdout after its first ([\d,]+) bytes$/gm;
-    const gaps = [...stderr.matchAll(gap)].map((found) => found.slice(1).map((each) => Number(each.replaceAll(',', ''))));
-    const [first = [], last = []] = [gaps[0], gaps.at(-1)];
-    const kept = first[1] ?? 0;
-    const begin = (last[0] ?? 0) + (last[1] ?? 0);
-    expect(out.length + gaps.reduce((sum, [missing = 0]) => sum + missing, 0)).toBe(size + 1);
+    const gap =
+      /^onejob: output is not kept here: (at least )?([\d,]+) bytes of stdout after (?:at least )?its first ([\d,]+) bytes$/gm;
+    const gaps = [...stderr.matchAll(gap)].map(([, least, missing = '', after = '']) => ({
+      isExact: least === undefined,
+      missing: Number(missing.replaceAll(',', '')),
+      after: Number(after.replaceAll(',', '')),
+    }));
+    const kept = gaps[0]?.after ?? 0;
+    const told = out.length + gaps.reduce((sum, { missing }) => sum + missing, 0);
+    // On a busy machine the Engine may delete a file of its log before anybody could count it.
+    if (name === 'docker' && !gaps.every(({ isExact }) => isExact)) expect(told).toBeLessThanOrEqual(size + 1);
+    else expect(told).toBe(size + 1);
     expect(kept).toBeGreaterThanOrEqual(limit / 2);
-    expect(size - begin).toBeGreaterThan(2 ** 20);
     expect(stderr).toMatch(/^first$/m);
     expect(stderr).toMatch(/^FINAL ERROR$/m);
     // What is kept is what was written, there.
     const whole = Buffer.from(`${line}\n`);
     expect(out.subarray(0, kept).equals(Buffer.alloc(kept, whole))).toBe(true);
-    const phase = begin % whole.length;
-    const end = Buffer.alloc(size - begin + phase, whole).subarray(phase);
-    expect(out.subarray(begin - size - 1, -1).equals(end)).toBe(true);
+    const end = 2 ** 20;
+    const phase = (size - end) % whole.length;
+    expect(out.subarray(-1 - end, -1).equals(Buffer.alloc(end + phase, whole).subarray(phase))).toBe(true);
     const files = readdirSync(join(here.stateDir, 'logs')).map((file) => statSync(join(here.stateDir, 'logs', file)).size);
     expect(files.reduce((sum, each) => sum + each, 0)).toBeLessThan(limit + 6 * 2 ** 20);
   });

@@ -58,8 +58,8 @@ describe.skipIf(lacks('docker', 'image'))('with the default image', () => {
 
 test('what docs/moving/compose.md shows of the fleet in this repository does what it says', async () => {
   await using home = await onejob({});
-  symlinkSync(join(root, 'test'), join(home.cwd, 'test'));
-  const lines = shown('docs/moving/compose.md').filter((words) => words.some((word) => word.startsWith('test/')));
+  symlinkSync(join(root, 'tools'), join(home.cwd, 'tools'));
+  const lines = shown('docs/moving/compose.md').filter((words) => words.some((word) => word.startsWith('tools/')));
   expect(lines.map(([command]) => command)).toEqual(['import', 'plan']);
   for (const words of lines) await ended(home, words);
 });

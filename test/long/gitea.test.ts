@@ -90,7 +90,10 @@ pools:
       (await here.home.api.jobs({ all: true, pool: null })).map(({ about, verdict }) => [about?.title, verdict?.kind]);
     const title = expect.stringMatching(/^(two|bad)\.yml #\d j$/);
     const passed = [title, 'passed'];
-    await expect.poll(listed, { timeout: 60_000 }).toEqual([passed, [title, 'code'], passed]);
+    const isListed = expect.poll(listed, { timeout: 60_000 }).toEqual([passed, [title, 'code'], passed]);
+    await isListed.catch(async (cause: unknown) => {
+      throw new Error(`The jobs are ${JSON.stringify(await here.home.api.jobs({ all: true, pool: null }), null, 1)}`, { cause });
+    });
     await daemon.stop();
     expect(await here.runners()).toEqual([]);
   });

@@ -62,7 +62,7 @@ describe('npm pack', () => {
     ];
     expect(packed).toEqual(expect.arrayContaining([...others, 'dist/web/index.html', 'dist/web/bundled.json']));
     expect(
-      packed.filter((path) => /\.test\.[jt]sx?$|^dist\/.*(testing|contract|fake-engine)|^(test|tools|bench|src)\//.test(path)),
+      packed.filter((path) => /\.test\.[jt]sx?$|^dist\/.*(testing|\.contract\.|fake-engine)|^(test|tools|bench|src)\//.test(path)),
     ).toEqual([]);
   });
 

@@ -27,9 +27,13 @@ export function packThisClone(): Package {
   cpSync(join(root, 'src'), join(app, 'ts'), { recursive: true, filter: (path) => !path.endsWith('.test.ts') });
   writeFileSync(join(app, 'dist', 'main.js'), "await import('../ts/main.ts');\n");
   writeFileSync(join(app, 'platform'), `linux-${process.arch}\n`);
-  const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8')) as { packages: Record<string, { dev?: boolean }> };
-  for (const [path, { dev }] of Object.entries(lock.packages))
-    if (path.startsWith('node_modules/') && dev !== true) cpSync(join(root, path), join(app, path), { recursive: true });
+  const lock = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8')) as {
+    packages: Record<string, { dev?: boolean; link?: boolean }>;
+  };
+  // Not the workspaces of this clone, which are links.
+  for (const [path, { dev, link }] of Object.entries(lock.packages))
+    if (path.startsWith('node_modules/') && dev !== true && link !== true)
+      cpSync(join(root, path), join(app, path), { recursive: true });
   mkdirSync(join(app, 'node_modules/node/bin'), { recursive: true });
   cpSync(process.execPath, join(app, 'node_modules/node/bin/node'));
   const path = join(work, 'onejob.tgz');
