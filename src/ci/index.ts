@@ -11,17 +11,11 @@ import { isEmpty } from '../core/slot.ts';
 import { noProxies } from '../http/proxies.ts';
 import type { CiService } from '../ports/ci-service.ts';
 import { isFound } from '../system/real-path.ts';
-import { azurePipelines } from './azure-pipelines/type.ts';
-import { buildkite } from './buildkite/type.ts';
 import { counted } from './calls.ts';
-import { gitea } from './gitea/type.ts';
-import { github } from './github/type.ts';
-import { gitlab } from './gitlab/type.ts';
+import type { OtherService } from './open.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
-import { proxyFindings } from './service-findings.ts';
-import type { KnownService } from './types.ts';
 
 /** ms between two looks at jobs of services that config no longer has. */
 const strayEvery = 5_000;
@@ -81,37 +75,28 @@ export async function createCiServices(parts: CiParts): Promise<CiServices> {
 async function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenParts, 'opened'>): Promise<CiService> {
   if (service.type === ownQueue.type) return own;
   const proxies = parts.env?.proxies ?? noProxies;
-  const outbound = (await import('../http/outbound.ts')).createOutbound(proxies);
+  const [{ createOutbound }, { openLoopback }, { proxyFindings }, { openService }] = await Promise.all([
+    import('../http/outbound.ts'),
+    import('./kit/loopback.ts'),
+    import('./service-findings.ts'),
+    import('./open.ts'),
+  ]);
+  const outbound = createOutbound(proxies);
   const pools = parts.config.pools.filter((pool) => pool.service === service.name);
   const { called } = parts;
   const send = parts.fetch ?? outbound.fetch;
   const whole = { ...parts, pools, fetch: called === undefined ? send : counted(send, (result) => called(service.name, result)) };
-  const [made, address] = await open(service as Exclude<KnownService, { type: 'own-queue' }>, whole);
+  const [made, address] = await openService(service as OtherService, whole);
   return {
     ...made,
+    async register(context, signal) {
+      await openLoopback(address, context, signal);
+      return made.register(context, signal);
+    },
     check: async (...given) => [...proxyFindings(service.name, address, proxies), ...(await made.check(...given))],
     async close(leaving) {
       await made.close?.(leaving);
       outbound.close();
     },
   };
-}
-
-/** The service, and its address. */
-async function open(service: Exclude<KnownService, { type: 'own-queue' }>, parts: OpenParts): Promise<[CiService, string]> {
-  switch (service.type) {
-    case azurePipelines.type:
-      return [(await import('./azure-pipelines/service.ts')).openAzurePipelines(service, parts), service.url];
-    case buildkite.type:
-      return [(await import('./buildkite/service.ts')).openBuildkite(service, parts), service.endpoint];
-    case gitea.type:
-      return [(await import('./gitea/service.ts')).openGitea(service, parts), service.url];
-    case github.type:
-      return [
-        (await import('./github/service.ts')).openGithub(service, parts),
-        (await import('./github/client.ts')).apiOf(service.url),
-      ];
-    case gitlab.type:
-      return [(await import('./gitlab/service.ts')).openGitlab(service, parts), service.url];
-  }
 }

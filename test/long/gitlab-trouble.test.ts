@@ -37,36 +37,42 @@ pools:
   const long = { script: ['echo begin', 'for i in $(seq 600); do sleep 1; done'] };
   const begins = (job: JobRow) => gitlab.until(() => log(job).includes(' begin\n'));
 
-  test.skipIf(lacks('bubblewrap', 'root'))('a job has its sources, from the server itself, also in a plain process', async () => {
-    const dir = mkdtempSync(join(tmpdir(), 'gitlab-sources-'));
-    const git = (...args: string[]) =>
-      execFileSync('git', ['-c', 'user.name=t', '-c', 'user.email=t@example.org', ...args], { cwd: dir, encoding: 'utf8' }).trim();
-    try {
-      git('init', '-q', '-b', 'main');
-      writeFileSync(join(dir, 'hello'), 'from the repository\n');
-      git('add', 'hello');
-      git('commit', '-q', '-m', 'one');
-      git('update-server-info');
-      const withSources = memoryGitlab({ sources: join(dir, '.git') });
-      await using _other = await withSources.serve(bridgeAddress());
-      await using home = await onejob({
-        config: `services:
+  test.skipIf(lacks('bubblewrap', 'root'))(
+    'a job has its sources, from the server itself, also in a process beside that server',
+    async () => {
+      const dir = mkdtempSync(join(tmpdir(), 'gitlab-sources-'));
+      const git = (...args: string[]) =>
+        execFileSync('git', ['-c', 'user.name=t', '-c', 'user.email=t@example.org', ...args], {
+          cwd: dir,
+          encoding: 'utf8',
+        }).trim();
+      try {
+        git('init', '-q', '-b', 'main');
+        writeFileSync(join(dir, 'hello'), 'from the repository\n');
+        git('add', 'hello');
+        git('commit', '-q', '-m', 'one');
+        git('update-server-info');
+        const withSources = memoryGitlab({ sources: join(dir, '.git') });
+        await using _other = await withSources.serve('127.0.0.1');
+        await using home = await onejob({
+          config: `services:
   lab: { type: gitlab, url: "${withSources.url}", token: { env: GITLAB_TOKEN }, agent: { from: ${gitlabRunner} } }
 pools:
   ci: { service: lab, agents: 1, runtime: process, trust: { forks: refuse, others: refuse } }
 `,
-        env: { GITLAB_TOKEN: runnerToken },
-      });
-      await home.up();
-      const job = withSources.queue({ script: ['cat hello', 'git log --format=%H'], sha: git('rev-parse', 'HEAD') });
-      await withSources.until(() => isOver(job));
-      expect(job.state, log(job)).toBe('success');
-      expect(log(job)).toContain('from the repository');
-      expect(log(job)).toContain(git('rev-parse', 'HEAD'));
-    } finally {
-      rmSync(dir, { recursive: true, force: true });
-    }
-  });
+          env: { GITLAB_TOKEN: runnerToken },
+        });
+        await home.up();
+        const job = withSources.queue({ script: ['cat hello', 'git log --format=%H'], sha: git('rev-parse', 'HEAD') });
+        await withSources.until(() => isOver(job));
+        expect(job.state, log(job)).toBe('success');
+        expect(log(job)).toContain('from the repository');
+        expect(log(job)).toContain(git('rev-parse', 'HEAD'));
+      } finally {
+        rmSync(dir, { recursive: true, force: true });
+      }
+    },
+  );
 
   test('a job that is cancelled ends its script gracefully, and its sandbox', async () => {
     await using home = await bench();
