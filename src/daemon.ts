@@ -3,15 +3,13 @@
 import { constants } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
-import { createClient } from './api/client.ts';
 import { type ApiServer, startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
 import { checkListen, portFindings } from './api/web-port.ts';
 import { OnejobError, toFailure } from './base/errors.ts';
 import { warning } from './base/finding.ts';
-import { fixedChanges } from './ci/types.ts';
+import { ownQueue } from './ci/own-queue/type.ts';
 import type { DaemonOptions, ProcessControl } from './cli/context.ts';
-import { types } from './cli/types.ts';
 import { configChange, howToApply, howToFix, type LoadedConfig, whenTemporary } from './config/changed.ts';
 import type { Config } from './config/config.ts';
 import type { Environment } from './config/environment.ts';
@@ -19,6 +17,7 @@ import { lookAtHost } from './config/host-look.ts';
 import { listensOf } from './config/listens.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
+import { fixedChanges, type LazyTypes, type Types } from './config/types.ts';
 import type { ConfigService } from './contract/manager.ts';
 import type { ApplyAnswer, ApplyRequest } from './contract/schema.ts';
 import { isEmpty, type Slot } from './core/slot.ts';
@@ -34,6 +33,11 @@ import { formatProblem } from './schema/problem.ts';
 import { openWhenFree } from './store/store.ts';
 import { notifyReady } from './system/notify.ts';
 import { systemClock as clock } from './system/system-clock.ts';
+
+const types: LazyTypes = {
+  few: { services: [ownQueue], clouds: [] },
+  all: async () => (await import('./cli/types.ts')).types,
+};
 
 /** Runs a manager until it has stopped, and another one whenever a changed config is applied. Returns the exit code. */
 export async function runDaemon(options: DaemonOptions, env: Environment, control: ProcessControl): Promise<number> {
@@ -186,7 +190,10 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
 async function openStore({ loading: { config }, options: { temporary, version }, env }: Setting, parts: AsyncDisposableStack) {
   const store = await openWhenFree(config.stateDir, {
     temporary,
-    tellToLeave: async (socket) => createClient({ socket, version, patience: 5_000 }).down({ how: 'leave' }),
+    async tellToLeave(socket) {
+      const { createClient } = await import('./api/client.ts');
+      return createClient({ socket, version, patience: 5_000 }).down({ how: 'leave' });
+    },
   });
   parts.defer(() => store.close());
   const runtimes = await chooseRuntimes({
@@ -273,16 +280,16 @@ class Applying implements ConfigService {
       throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
     if (open === null) throw new RangeError('the daemon is not open yet');
     const { host, api } = open;
-    // It loads the schema of the config, which a daemon without a file does not need.
-    const { differences } = await import('./config/difference.ts');
+    // They load the schema of the config, which a daemon without a file does not need.
+    const [{ differences }, known] = await Promise.all([import('./config/difference.ts'), types.all()]);
     const read = await running.load();
     const listen = read.config.api?.listen;
     // The daemon would go on without the dashboard, so this is told before anything changes.
     if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen) && !running.ports.has(listen))
       await checkListen(listen, api.port);
     if (host.shutdown.decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
-    refuseFixed(config, read.config, host.loop.reconciler.slots);
-    const changes = differences(config, read.config, types);
+    refuseFixed(known, config, read.config, host.loop.reconciler.slots);
+    const changes = differences(config, read.config, known);
     const about = { warnings: [...read.warnings], stranded: host.strandedWith(read.config) };
     if (dryRun) return { applied: false, changes, ...about };
     options.log.info('applying the config', { changes });
@@ -309,13 +316,13 @@ function readNow({ config, files }: Loaded): LoadedConfig {
 }
 
 /** Refuses changes that a running daemon cannot make. @throws OnejobError E_CONFIG */
-function refuseFixed(before: Config, after: Config, slots: readonly Slot[]): void {
+function refuseFixed(known: Types, before: Config, after: Config, slots: readonly Slot[]): void {
   const moved = (['stateDir', 'socket'] as const).filter((key) => after[key] !== before[key]);
   if (moved.length > 0) {
     const hint = 'Type "onejob down --leave", and start the daemon again.';
     throw new OnejobError('E_CONFIG', 'Cannot change "state_dir" or "socket" of a running daemon.', { hint });
   }
-  for (const { service, key } of fixedChanges(before.services, after.services)) {
+  for (const { service, key } of fixedChanges(known, before.services, after.services)) {
     const busy = slots.filter((slot) => slot.service === service && !isEmpty(slot));
     if (busy.length === 0) continue;
     const pools = [...new Set(busy.map((slot) => poolOf(slot.key)))];

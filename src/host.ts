@@ -19,7 +19,6 @@ import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
 import type { Machines } from './machines/open.ts';
 import { createStateRoom, type StateRoom } from './manager/caches/state-room.ts';
-import { causesOf } from './manager/causes.ts';
 import { conditions, isOfHost, lineOf, stateOf } from './manager/conditions.ts';
 import { epollFindings } from './manager/epoll-watches.ts';
 import { type House, keepHouse } from './manager/housekeeping.ts';
@@ -33,8 +32,7 @@ import { createMetrics, type Metrics } from './manager/metrics/metrics.ts';
 import type { ReadingParts } from './manager/metrics/readings.ts';
 import { followServices, slotFacts } from './manager/services/ci-events.ts';
 import { waitingReason } from './manager/status.ts';
-import { createNotices, type Notices } from './notices/notices.ts';
-import { send, targetOf } from './notices/send.ts';
+import type { Notices } from './notices/notices.ts';
 import type { CiService } from './ports/ci-service.ts';
 import { choiceNow } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
@@ -180,15 +178,21 @@ async function openUpkeep(given: HostParts, host: With<Base | 'loop'>, stack: As
   const { loop, services } = host;
   const queue = services.own;
   const notify = store.temporary ? null : config.notify;
-  const toTell = notify === null ? null : (await import('./http/outbound.ts')).createOutbound(env.proxies);
-  stack.defer(() => toTell?.close());
   let notices: Notices | null = null;
   const checked = () => notices?.look();
   const house = await keepHouse({ clock, log, store, queue, config, caches: loop.caches, checked });
   stack.defer(() => house.close());
-  if (notify !== null && toTell !== null) {
+  if (notify !== null) {
+    const [{ createOutbound }, { causesOf }, { createNotices }, { send, targetOf }] = await Promise.all([
+      import('./http/outbound.ts'),
+      import('./manager/causes.ts'),
+      import('./notices/notices.ts'),
+      import('./notices/send.ts'),
+    ]);
+    const outbound = createOutbound(env.proxies);
+    stack.defer(() => outbound.close());
     const { reconciler, observer, deviceManager } = loop;
-    const sending = { notify, env, clock, fetch: outside.fetch ?? toTell.fetch, variables: outside.variables };
+    const sending = { notify, env, clock, fetch: outside.fetch ?? outbound.fetch, variables: outside.variables };
     notices = createNotices({
       clock,
       log,

@@ -98,3 +98,12 @@ export function formatBytes(bytes: number): string {
 export function formatShare(share: number): string {
   return `${Number((share * 100).toFixed(4))}%`;
 }
+
+/** `14:02`; with the date if that is not the day of `wall`. In the host's time zone. */
+export function formatTime(at: number, wall: number): string {
+  const [then, now] = [new Date(at), new Date(wall)];
+  const two = (number: number) => String(number).padStart(2, '0');
+  const time = `${two(then.getHours())}:${two(then.getMinutes())}`;
+  if (then.toDateString() === now.toDateString()) return time;
+  return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${time}`;
+}

@@ -2,10 +2,11 @@
  * The table of `onejob gpus`: one line per GPU with its MIG instances below it if the terminal is wide enough, else several. From
  * 60 columns on no UUID is cut, so that it can be copied into a config or a command.
  */
+import { formatTime } from '../base/units.ts';
 import type { DeviceView } from '../contract/schema.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import { isInMigMode } from '../gpu/mig.ts';
-import { formatTime, type ProcessOwner } from '../gpu/processes.ts';
+import type { ProcessOwner } from '../gpu/processes.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
 

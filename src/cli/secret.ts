@@ -5,8 +5,8 @@
 import { existsSync, realpathSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../base/errors.ts';
+import { formatTime } from '../base/units.ts';
 import type { PinnedView } from '../contract/schema.ts';
-import { formatTime } from '../gpu/processes.ts';
 import { listPipelines } from '../schema/pipelines.ts';
 import { readSecret } from '../schema/secret-reference.ts';
 import { toText } from '../secrets/encoding.ts';

@@ -1,7 +1,7 @@
 /** Detects that the files of a config have changed since the daemon read them at its start. */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
-import { formatTime } from '../gpu/processes.ts';
+import { formatTime } from '../base/units.ts';
 import { checkCommand, type Given } from './paths.ts';
 
 export interface ReadFile {

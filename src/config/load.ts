@@ -17,13 +17,13 @@ import type { HostLook } from './host-look.ts';
 import { checkCommand, choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
 import { nothingWritten, resolveConfig } from './resolve.ts';
 import type { Combined } from './source.ts';
-import type { Types } from './types.ts';
+import type { LazyTypes, Types } from './types.ts';
 
 export interface LoadOptions {
   readonly flags?: Flags;
   readonly env: Environment;
   /** What services and clouds it may name. */
-  readonly types: Types;
+  readonly types: Types | LazyTypes;
   /** Base of relative paths in flags and environment; default: the working directory. */
   readonly cwd?: string;
   readonly host?: HostFacts;
@@ -70,9 +70,24 @@ export type Loaded = Pick<Checked, 'config' | 'files' | 'warnings'>;
 
 /** Finds all problems, and throws for none. */
 export async function checkConfig(options: LoadOptions): Promise<Checked> {
-  const { flags = {}, env, types, look, cwd = process.cwd(), host = readHost(), now = systemClock.wall(), instead } = options;
+  const { flags = {}, env, types, cwd = process.cwd(), instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
-  const read = found === null || instead !== undefined ? unread(instead) : await readWritten(found, types);
+  const combined = found === null || instead !== undefined ? null : await readFiles(found);
+  if (!('few' in types)) return check(options, found, combined, types);
+  if (namesTypes(combined?.value ?? instead?.written ?? {})) return check(options, found, combined, await types.all());
+  const checked = await check(options, found, combined, types.few);
+  // What is said of a mistake may name any service.
+  const isFine = checked.errors.length === 0 && checked.warnings.length === 0;
+  return isFine ? checked : check(options, found, combined, await types.all());
+}
+
+function namesTypes({ services, clouds, hosts }: Partial<Record<'services' | 'clouds' | 'hosts', unknown>>): boolean {
+  return [services, clouds, hosts].some((one) => one !== undefined && !(one instanceof Map && one.size === 0));
+}
+
+async function check(options: LoadOptions, found: Given | null, combined: Combined | null, types: Types): Promise<Checked> {
+  const { flags = {}, env, look, cwd = process.cwd(), host = readHost(), now = systemClock.wall(), instead } = options;
+  const read = found === null || combined === null ? unread(instead) : await interpretFiles(found, combined, types);
   const { written, problems, writing } = read;
   const given = (key: 'state_dir' | 'socket'): Given | null => {
     const path = written.top[key];
@@ -170,8 +185,7 @@ async function readFiles(found: Given): Promise<Combined> {
   return { ...combined, problems };
 }
 
-async function readWritten(found: Given, types: Types) {
-  const combined = await readFiles(found);
+async function interpretFiles(found: Given, combined: Combined, types: Types) {
   const { interpret } = await import('./interpret.ts');
   const { written, problems } = interpret(combined, types);
   if (combined.empty)

@@ -10,6 +10,13 @@ export interface Types {
   readonly clouds: readonly CloudType[];
 }
 
+/** Types that are loaded only for a config that names any, so that a daemon without services starts quickly. */
+export interface LazyTypes {
+  /** For a config that names neither services nor clouds. */
+  readonly few: Types;
+  all(): Promise<Types>;
+}
+
 /** The own queue's for an unknown type. */
 export function serviceType({ services }: Pick<Types, 'services'>, type: string | undefined): ServiceType {
   return services.find((one) => one.type === type) ?? services[0];
@@ -38,4 +45,15 @@ export function tellingOrigin(types: Pick<Types, 'services'>, services: readonly
     return poolKeys.includes('trust') && (tellsOrigin?.(service) ?? true);
   };
   return new Set(services.filter(tells).map(({ name }) => name));
+}
+
+/** Services of both configs with a key that differs and cannot change while they have agents. */
+export function fixedChanges(types: Pick<Types, 'services'>, before: readonly ServiceConfig[], after: readonly ServiceConfig[]) {
+  return before.flatMap((one) => {
+    const other = after.find(({ name, type }) => name === one.name && type === one.type);
+    const read = (of: object, key: string): unknown => new Map(Object.entries(of)).get(key);
+    const keys = serviceType(types, one.type).fixed ?? [];
+    const key = other === undefined ? undefined : keys.find((each) => read(one, each) !== read(other, each));
+    return key === undefined ? [] : [{ service: one.name, key }];
+  });
 }

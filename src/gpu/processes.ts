@@ -6,7 +6,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { attempt } from '../base/errors.ts';
-import { formatBytes } from '../base/units.ts';
+import { formatBytes, formatTime } from '../base/units.ts';
 import type { AgentId } from '../core/slot.ts';
 import { markVariable, parseStat } from '../system/process-identity.ts';
 import type { Device, GpuProcess } from './inventory.ts';
@@ -210,15 +210,6 @@ export function describeHolder({ pid, command, user, container, memoryMiB, since
   if (memoryMiB !== null) parts.push(formatBytes(memoryMiB * 2 ** 20));
   if (since !== null) parts.push(`since ${formatTime(since, wall)}`);
   return parts.join(', ');
-}
-
-/** `14:02`; with the date if that is not the day of `wall`. In the host's time zone. */
-export function formatTime(at: number, wall: number): string {
-  const [then, now] = [new Date(at), new Date(wall)];
-  const two = (number: number) => String(number).padStart(2, '0');
-  const time = `${two(then.getHours())}:${two(then.getMinutes())}`;
-  if (then.toDateString() === now.toDateString()) return time;
-  return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${time}`;
 }
 
 /** Anyone who runs a program chooses its name. */

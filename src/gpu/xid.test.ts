@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { gradeXid, type XidGrade } from './proof-checks.ts';
+import { gradeXid, type XidGrade } from './xid.ts';
 
 const expected: Record<Exclude<XidGrade, 'unknown'>, number[]> = {
   application: [13, 31, 32, 43, 45, 68, 69, 94],

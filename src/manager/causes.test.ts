@@ -147,7 +147,7 @@ test('cards: one that is broken at once, one that may be well again later, none 
   host.quarantine.put('GPU-0001', { ...dirty, remedy: 'look', message: 'GPU-0001 is still in use' } as never, mark);
   host.quarantine.putByHand(host.registry.find('GPU-0002'), 'the fan is loud');
   host.quarantine.putOff('GPU-0003');
-  const { seen } = world({ deviceManager: { registry, use: host.use, watch: devices.watch as never } });
+  const { seen } = world({ deviceManager: { registry, views: devices.views, watch: devices.watch as never } });
   expect(seen().causes.map(({ message, patience }) => [message, patience])).toEqual([
     [expect.stringMatching(/^Device GPU-0000 \(.+\) is in quarantine: 2 errors\.$/), 0],
     [expect.stringMatching(/^Device GPU-0001 \(.+\) is in quarantine: is still in use\.$/), 600_000],
@@ -164,7 +164,9 @@ test('a card that is gone, and a fault of all', () => {
   host.runs('lab/1', 'a1');
   host.sees([gpu(1)]);
   host.fault = 'The driver does not answer.';
-  const { lines } = world({ deviceManager: { registry: host.registry, use: host.use, watch: host.devices.watch as never } });
+  const { lines } = world({
+    deviceManager: { registry: host.registry, views: host.devices.views, watch: host.devices.watch as never },
+  });
   expect(lines()).toEqual([
     'gpus 0 10m: The driver does not answer.',
     expect.stringMatching(

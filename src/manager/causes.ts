@@ -2,7 +2,6 @@
 import type { Cause, CauseKind, Seen } from '../notices/decide.ts';
 import { type Condition, findingOf } from './conditions.ts';
 import type { DeviceManager } from './devices/device-manager.ts';
-import { deviceView, missingDevices } from './devices/device-views.ts';
 import { updateHint } from './findings.ts';
 import type { SecretTrouble } from './housekeeping.ts';
 import type { Observer } from './loop/observe.ts';
@@ -13,7 +12,7 @@ import { serviceHold } from './services/ci-events.ts';
 export interface CausesParts {
   readonly reconciler: Pick<Reconciler, 'pools' | 'pause' | 'slots'>;
   readonly observer: Pick<Observer, 'away'>;
-  readonly deviceManager: Pick<DeviceManager, 'registry' | 'watch' | 'use'> | null;
+  readonly deviceManager: Pick<DeviceManager, 'registry' | 'watch' | 'views'> | null;
   readonly secrets: readonly SecretTrouble[];
   readonly conditions: readonly Condition[];
   /** A sentence about the disk of the state directory; null while it has room. */
@@ -50,11 +49,11 @@ export function causesOf(parts: CausesParts): Seen {
 }
 
 /** Not those that a person put into quarantine, and not those that only wait for their first check. */
-function ofDevices({ deviceManager, reconciler }: CausesParts): Cause[] {
+function ofDevices({ deviceManager }: CausesParts): Cause[] {
   if (deviceManager === null) return [];
-  const { registry, watch } = deviceManager;
+  const { registry, views, watch } = deviceManager;
   const about = (uuid: string) => {
-    const view = deviceView(uuid, deviceManager, reconciler.slots);
+    const view = views.of(uuid);
     const what = [view?.model, view?.pciId].filter((one) => one != null && one !== '').join(', ');
     return { kind: 'device', subject: uuid, hint: view?.hint ?? null, name: what === '' ? uuid : `${uuid} (${what})` } as const;
   };
@@ -65,7 +64,7 @@ function ofDevices({ deviceManager, reconciler }: CausesParts): Cause[] {
     // onejob checks such a device again by itself.
     return [cause({ key: `quarantine ${uuid}`, ...rest, message, patience: quarantine.remedy === 'look' ? aWhile : soon })];
   });
-  const missing = missingDevices(registry).map(({ uuid, slot, why }): Cause => {
+  const missing = views.missing().map(({ uuid, slot, why }): Cause => {
     const { name, ...rest } = about(uuid);
     const message = `Device ${name} is missing, and slot ${slot} waits for it: ${sentence(without(uuid, why))}`;
     return cause({ key: `missing ${uuid}`, ...rest, message });

@@ -8,7 +8,7 @@ import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { type StrandedJobs, strandedHint } from '../ci/own-queue/stranded.ts';
 import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
-import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
+import type { DeviceAccess } from './devices/device-views.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 export interface Condition {
@@ -41,24 +41,22 @@ interface StateParts {
   readonly queue: Pick<OwnQueue, 'stranded'>;
   readonly reconciler: Pick<Reconciler, 'pools'>;
   /** null if no pool needs devices. */
-  readonly deviceManager: Pick<DeviceAccess, 'registry'> | null;
+  readonly deviceManager: Pick<DeviceAccess, 'registry' | 'views'> | null;
 }
 
 /** The state as it is now. */
 export function stateOf({ queue, reconciler, deviceManager }: StateParts): HostState {
   const pools = reconciler.pools.flatMap(({ config, leaving }): PoolState[] => {
     if (leaving) return [];
-    const hasDevices = deviceManager === null || config.devices.count === 0 ? null : hasDevicesFor(config, deviceManager.registry);
+    const hasDevices = deviceManager === null || config.devices.count === 0 ? null : hasDevicesFor(config, deviceManager);
     return [{ name: config.name, agents: config.agents, hasDevices }];
   });
   return { queue: queue.stranded(), pools };
 }
 
-function hasDevicesFor(config: PoolConfig, registry: DeviceAccess['registry']): boolean | null {
+function hasDevicesFor(config: PoolConfig, { registry, views }: Pick<DeviceAccess, 'registry' | 'views'>): boolean | null {
   if (registry.inventory?.complete !== true) return null;
-  return (
-    registry.inventory.devices.some((device) => fits(device, config.devices)) || (poolDevices(registry, config)?.wanted ?? 0) > 0
-  );
+  return registry.inventory.devices.some((device) => fits(device, config.devices)) || (views.ofPool(config)?.wanted ?? 0) > 0;
 }
 
 /** ms. Somebody who has just changed the config may still be about to move the jobs. */

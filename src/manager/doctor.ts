@@ -55,7 +55,7 @@ export async function examine(parts: DoctorParts, signal: AbortSignal): Promise<
   const wide = await host.hostFindings(signal);
   // A pool's lack of devices is reported once, with its reason.
   const explained = new Set(wide.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
-  const found = deviceManager === null ? [] : deviceFindings(deviceManager, reconciler.slots);
+  const found = deviceManager === null ? [] : deviceFindings(deviceManager);
   const lacking = found.filter(({ subject }) => !explained.has(subject));
   const stuck = host.conditions().filter((one) => isOfHost(one) || !explained.has(findingOf(one).subject));
   const pools = poolFindings(reconciler, deviceManager?.watch.fault ?? null);

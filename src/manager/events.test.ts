@@ -58,7 +58,7 @@ function scene() {
     nameOf: (key: string) => key,
     noteOf: () => null,
     about: () => null,
-    deviceManager: { registry: { partition: { waiting } } },
+    deviceManager: { registry: { partition: { waiting } }, views: { ofPool: () => null } },
     held: { count: () => 0 },
     conditions: () => [],
     notesOf: () => [],

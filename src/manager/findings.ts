@@ -5,9 +5,8 @@ import { fine, problem, warning } from '../base/finding.ts';
 import { quoted } from '../base/quoted.ts';
 import type { DeviceView, FindingView } from '../contract/schema.ts';
 import { deadline } from '../core/clock.ts';
-import type { Slot } from '../core/slot.ts';
 import type { CiService, DiagnosticSandboxes } from '../ports/ci-service.ts';
-import { type DeviceAccess, deviceViews } from './devices/device-views.ts';
+import type { DeviceAccess } from './devices/device-views.ts';
 import type { DeviceRegistry } from './devices/registry.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -71,14 +70,11 @@ function findingsOf(
 }
 
 /** What keeps devices from being used, and what to type about it; one line if nothing does. */
-export function deviceFindings(
-  { registry, watch, use }: Pick<DeviceAccess, 'registry' | 'watch' | 'use'>,
-  slots: readonly Slot[],
-): FindingView[] {
+export function deviceFindings({ registry, watch, views }: Pick<DeviceAccess, 'registry' | 'watch' | 'views'>): FindingView[] {
   // Problems that instances have because of their GPU are reported once, for the GPU.
-  const views = deviceViews({ registry, use }, slots).filter(({ uuid, state }) => state === registry.stateOf(uuid));
+  const own = views.all().filter(({ uuid, state }) => state === registry.stateOf(uuid));
   const fault: FindingView[] = watch.fault === null ? [] : [problem('GPUs', watch.fault)];
-  const found = [...fault, ...views.flatMap(findingOf), ...registry.partition.short.map(shortFinding)];
+  const found = [...fault, ...own.flatMap(findingOf), ...registry.partition.short.map(shortFinding)];
   if (found.length > 0 || registry.inventory === null) return found;
   const count = registry.inventory.devices.length;
   return [fine('GPUs', `${count} in use by onejob, none out of service.`)];

@@ -11,7 +11,7 @@ import type { Store } from '../store/store.ts';
 import { jobHistory } from '../verdict/history.ts';
 import { createDiagnosticSandboxes } from './actions/probe-sandbox.ts';
 import { runAttended } from './attended.ts';
-import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
+import type { DeviceRequests } from './devices/device-views.ts';
 import { examine, type HostFindings } from './doctor.ts';
 import { EventSource } from './events.ts';
 import { createPruneJobs } from './housekeeping.ts';
@@ -52,10 +52,24 @@ export interface HostReport extends HostFindings {
   readonly machines?: MachineService | undefined;
 }
 
+function refuseDevice(): never {
+  throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it manages none.', {
+    hint: 'Set "devices" in a pool of the config and restart the daemon. "onejob gpus" lists the devices of this host.',
+  });
+}
+
+/** Where no pool asks for devices: lists are empty, and requests about one device are refused. */
+export const noDevices: DeviceRequests = {
+  devices: () => [],
+  deviceUse: refuseDevice,
+  changeDevice: refuseDevice,
+  proofs: ({ device }) => (device === null ? [] : refuseDevice()),
+};
+
 export function createManager(parts: ManagerParts): Manager {
   const { clock, loop, shutdown, queue, services, store, facts, host } = parts;
   const { reconciler, deviceManager, holds, held } = loop;
-  const devices = createDeviceRequests(deviceManager, clock, () => reconciler.slots);
+  const devices = deviceManager?.requests ?? noDevices;
   const jobs = new JobViews(parts);
   const about = (job: string) => jobs.ofServices.about(job);
   const status = { ...loop, clock, about, conditions: host.conditions, notesOf: host.notesOf };
@@ -100,8 +114,8 @@ export function createManager(parts: ManagerParts): Manager {
         configChanged,
         stopping: reconciler.stopping,
         problems: host.problems(),
-        missing: deviceManager === null ? [] : missingDevices(deviceManager.registry),
-        quarantined: deviceManager === null ? [] : quarantinedDevices(deviceManager.registry),
+        missing: deviceManager?.views.missing() ?? [],
+        quarantined: deviceManager?.views.quarantined() ?? [],
         pools: poolViews(status),
         ...(host.machines !== undefined && { hosts: host.machines.hosts() }),
       };

@@ -274,7 +274,7 @@ describe('why a job waits', () => {
 });
 
 describe('doctor', () => {
-  const findings = () => deviceFindings(host.devices, host.slots);
+  const findings = () => deviceFindings(host.devices);
 
   test('all well', () => {
     expect(findings()).toEqual([]);

@@ -4,7 +4,7 @@ import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
 import { type Condition, clauseOf, isOfHost } from './conditions.ts';
-import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
+import type { DeviceAccess } from './devices/device-views.ts';
 import type { HeldJobs } from './held/held-jobs.ts';
 import { pausedText } from './loop/pause.ts';
 import type { Pool } from './loop/pool.ts';
@@ -58,7 +58,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
       leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),
       ...updateOf(pool, parts.clock.now()),
-      devices: parts.deviceManager === null ? null : poolDevices(parts.deviceManager.registry, pool.config),
+      devices: parts.deviceManager?.views.ofPool(pool.config) ?? null,
     };
     yield [head, mine];
   }

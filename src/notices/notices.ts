@@ -7,8 +7,8 @@
 import { hasCode, OnejobError, toFailure } from '../base/errors.ts';
 import { type Finding, fine, warning } from '../base/finding.ts';
 import type { Log } from '../base/log.ts';
+import { formatTime } from '../base/units.ts';
 import { type Clock, doubling } from '../core/clock.ts';
-import { formatTime } from '../gpu/processes.ts';
 import type { Store } from '../store/store.ts';
 import { decide, delivered, type Notice, type Seen } from './decide.ts';
 import { type Message, messageOf } from './message.ts';

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { type DeviceEvidence, type Ending, judgeEnding, type Verdict } from '../contract/verdict.ts';
 import type { Exit } from '../core/slot.ts';
-import { gradeXid } from '../gpu/proof-checks.ts';
+import { gradeXid } from '../gpu/xid.ts';
 import type { Proof } from '../store/devices.ts';
 
 /** Checks that fail for hardware and driver only. A job can cause the others, such as memory that is still in use. */

@@ -12,7 +12,7 @@ import type { Evidence, ProofVerdict } from '../../src/gpu/proof.ts';
 import type { WaitingForDevices } from '../../src/manager/devices/demands.ts';
 import { Reservations } from '../../src/manager/devices/device-reservations.ts';
 import { DeviceUses } from '../../src/manager/devices/device-use.ts';
-import type { DeviceAccess } from '../../src/manager/devices/device-views.ts';
+import { createDeviceViews, type DeviceAccess } from '../../src/manager/devices/device-views.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { Quarantine } from '../../src/manager/devices/quarantine.ts';
 import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
@@ -113,7 +113,8 @@ export class DeviceHost implements Disposable {
 
   get devices(): DeviceAccess {
     const { registry, quarantine, reservations, use, store, fault } = this;
-    return { registry, quarantine, reservations, use, proofs: store.proofs, watch: { fault } };
+    const views = createDeviceViews({ registry, use }, () => this.slots);
+    return { registry, quarantine, reservations, use, views, proofs: store.proofs, watch: { fault } };
   }
 
   /** A look at the host that lists these; `complete: false`: there may be more. */

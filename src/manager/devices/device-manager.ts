@@ -27,6 +27,7 @@ import type { Reconciler } from '../loop/reconciler.ts';
 import { isUnused, nextDemand, type WaitingForDevices } from './demands.ts';
 import { Reservations } from './device-reservations.ts';
 import { DeviceUses } from './device-use.ts';
+import { createDeviceRequests, createDeviceViews, type DeviceRequests, type DeviceViews } from './device-views.ts';
 import { DeviceWatch } from './device-watch.ts';
 import { gpuDoctor } from './doctor.ts';
 import { KnownDevices } from './known-devices.ts';
@@ -68,6 +69,9 @@ export class DeviceManager {
   readonly quarantine: Quarantine;
   readonly reservations: Reservations;
   readonly use: DeviceUses;
+  readonly views: DeviceViews;
+  /** People's requests. */
+  readonly requests: DeviceRequests;
   readonly proofs: Store['proofs'];
   readonly #parts: DeviceManagerParts;
   readonly #locks: DeviceLocks;
@@ -110,6 +114,7 @@ export class DeviceManager {
     const recheck = (uuid: DeviceId, signal: AbortSignal): Promise<DeviceCheck> => this.verifier.recheck(uuid, signal);
     const shared = { clock, log, store, registry, slots, bootId, owner, groupsOf, recheck };
     this.registry = registry;
+    this.views = createDeviceViews({ registry, use: this.use }, slots);
     this.watch = new DeviceWatch({
       ...shared,
       probe: this.#probe,
@@ -149,6 +154,7 @@ export class DeviceManager {
           .filter(({ agent }) => agent.kind !== 'free' && agent.kind !== 'proving')
           .some(({ devices }) => devices.some((held) => held === uuid || registry.device(held)?.parent === uuid)),
     });
+    this.requests = createDeviceRequests(this, clock);
   }
 
   #openRegistry(): DeviceRegistry {

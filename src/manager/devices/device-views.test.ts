@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DeviceHost, devicePool } from '../../../test/support/device-host.ts';
 import { gpu, instance } from '../../../test/support/devices.ts';
 import type { DeviceView } from '../../contract/schema.ts';
+import { noDevices } from '../manager.ts';
 import { createDeviceRequests, missingDevices, poolDevices } from './device-views.ts';
 
 let host: DeviceHost;
@@ -13,7 +14,7 @@ beforeEach(() => {
 afterEach(() => host[Symbol.dispose]());
 
 function open(): void {
-  ask = createDeviceRequests(host.devices, host.clock, () => host.slots);
+  ask = createDeviceRequests(host.devices, host.clock);
 }
 
 const hour = 3_600_000;
@@ -242,15 +243,17 @@ describe('what a person wants', () => {
 });
 
 test('where no pool has devices the lists are empty, and every request about one device says so', () => {
-  const none = createDeviceRequests(null, host.clock, () => []);
-  expect([none.devices(), none.proofs({ device: null, limit: 1 })]).toEqual([[], []]);
+  expect([noDevices.devices(), noDevices.proofs({ device: null, limit: 1 })]).toEqual([[], []]);
   for (const act of [
-    () => none.deviceUse('0', 0),
-    () => none.changeDevice('0', { act: 'return' }),
-    () => none.proofs({ device: '0', limit: 1 }),
+    () => noDevices.deviceUse('0', 0),
+    () => noDevices.changeDevice('0', { act: 'return' }),
+    () => noDevices.proofs({ device: '0', limit: 1 }),
   ]) {
     expect(act).toThrow(
-      expect.objectContaining({ code: 'E_DEVICE_UNKNOWN', message: 'No pool of this daemon has devices, so it manages none.' }),
+      expect.objectContaining({
+        code: 'E_DEVICE_UNKNOWN',
+        message: 'No pool of this daemon has devices, so it manages none.',
+      }),
     );
   }
 });

@@ -3,32 +3,49 @@
 import { OnejobError } from '../../base/errors.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import type {
-  DeviceAnswer,
-  DeviceChange,
-  DeviceState,
-  DeviceView,
-  MissingView,
-  PoolView,
-  ProofView,
-  QuarantinedView,
-  UseView,
-} from '../../contract/schema.ts';
+import type { Manager } from '../../contract/manager.ts';
+import type { DeviceChange, DeviceState, DeviceView, MissingView, PoolView, QuarantinedView } from '../../contract/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { Allocatable } from '../../core/lease.ts';
 import type { DeviceId, Slot } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { isInMigMode, profileOf } from '../../gpu/mig.ts';
 import type { KnownDevice } from '../../store/devices.ts';
+import type { Store } from '../../store/store.ts';
 import { poolOf } from '../loop/pool.ts';
-import type { DeviceManager } from './device-manager.ts';
+import type { Reservations } from './device-reservations.ts';
 import type { DeviceUses } from './device-use.ts';
+import type { Quarantine } from './quarantine.ts';
 import { type DeviceRegistry, unknownText } from './registry.ts';
 
 type Shown = Pick<DeviceAccess, 'registry'> & { readonly use: Pick<DeviceUses, 'of'> };
 
-/** Present devices, then missing ones and those that a person reserved or put in quarantine. */
-export function deviceViews(devices: Shown, slots: readonly Slot[]): DeviceView[] {
+/** What people see of devices. Part of the device manager, so that hosts without devices do not load it. */
+export interface DeviceViews {
+  /** Present devices, then missing ones and those that a person reserved or put in quarantine. */
+  all(): DeviceView[];
+  /** null for an unknown device. */
+  of(uuid: DeviceId): DeviceView | null;
+  /** Devices that were leased once and are certainly gone. */
+  missing(): MissingView[];
+  /** Devices in quarantine that a pool had or would get, even without a slot: people must see what is out of use. */
+  quarantined(): QuarantinedView[];
+  /** null for pools that lease for each job, and while the host's devices are unknown. */
+  ofPool(pool: PoolConfig): PoolView['devices'];
+}
+
+export function createDeviceViews(shown: Shown, slots: () => readonly Slot[]): DeviceViews {
+  const { registry } = shown;
+  return {
+    all: () => deviceViews(shown, slots()),
+    of: (uuid) => deviceView(uuid, shown, slots()),
+    missing: () => missingDevices(registry),
+    quarantined: () => quarantinedDevices(registry),
+    ofPool: (pool) => poolDevices(registry, pool),
+  };
+}
+
+function deviceViews(devices: Shown, slots: readonly Slot[]): DeviceView[] {
   const { registry } = devices;
   const here = (registry.inventory?.devices ?? []).map(({ uuid }) => uuid);
   const isMissed = ({ slot, quarantine, reserved }: KnownDevice) => slot !== null || quarantine !== null || reserved !== null;
@@ -36,8 +53,7 @@ export function deviceViews(devices: Shown, slots: readonly Slot[]): DeviceView[
   return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, devices, slots) ?? []);
 }
 
-/** null for an unknown device. */
-export function deviceView(uuid: DeviceId, { registry, use }: Shown, slots: readonly Slot[]): DeviceView | null {
+function deviceView(uuid: DeviceId, { registry, use }: Shown, slots: readonly Slot[]): DeviceView | null {
   const device = registry.device(uuid);
   const known = registry.known.get(uuid);
   if (device === null && known === undefined) return null;
@@ -102,7 +118,6 @@ function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: Device
   return parent === null ? forget : `Create the MIG instances again as they were. ${forget}`;
 }
 
-/** Devices that were leased once and are certainly gone. */
 export function missingDevices(registry: DeviceRegistry): MissingView[] {
   if (registry.inventory?.complete !== true) return [];
   return registry.known.all
@@ -110,7 +125,6 @@ export function missingDevices(registry: DeviceRegistry): MissingView[] {
     .flatMap(({ uuid, slot }) => (slot === null ? [] : [{ uuid, slot, why: registry.known.missingText(uuid) }]));
 }
 
-/** Devices in quarantine that a pool had or would get, even without a slot: people must see what is out of use. */
 export function quarantinedDevices(registry: DeviceRegistry): QuarantinedView[] {
   return registry.known.all.flatMap(({ uuid, slot }) => {
     const why = registry.known.quarantineText(uuid);
@@ -129,7 +143,6 @@ function poolFor(uuid: DeviceId, last: string | null, registry: DeviceRegistry):
   return registry.pools.find(({ name }) => last !== null && name === poolOf(last))?.name ?? null;
 }
 
-/** null for pools that lease for each job, and while the host's devices are unknown. */
 export function poolDevices(registry: DeviceRegistry, pool: PoolConfig): PoolView['devices'] {
   if (!pool.standby || registry.inventory?.complete !== true || !registry.pools.some(({ name }) => name === pool.name)) return null;
   const slots = registry.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
@@ -155,41 +168,36 @@ function isQuarantined({ uuid, parent }: Allocatable, registry: DeviceRegistry):
 }
 
 /** The parts of the device manager that people can reach. */
-export type DeviceAccess = Pick<DeviceManager, 'registry' | 'quarantine' | 'reservations' | 'proofs' | 'use'> & {
+export interface DeviceAccess {
+  readonly registry: DeviceRegistry;
+  readonly quarantine: Quarantine;
+  readonly reservations: Reservations;
+  readonly proofs: Store['proofs'];
+  readonly use: DeviceUses;
+  readonly views: DeviceViews;
   readonly watch: { readonly fault: string | null };
-};
+}
 
-/** `manager`: null where no pool asks for devices; then lists are empty, and requests about one device are refused. */
-export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
-  const known = (): DeviceAccess => {
-    if (manager !== null) return manager;
-    throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it manages none.', {
-      hint: 'Set "devices" in a pool of the config and restart the daemon. "onejob gpus" lists the devices of this host.',
-    });
-  };
+export type DeviceRequests = Pick<Manager, 'devices' | 'deviceUse' | 'changeDevice' | 'proofs'>;
+
+export function createDeviceRequests(manager: DeviceAccess, clock: Pick<Clock, 'wall'>): DeviceRequests {
+  const { proofs, registry, use, views } = manager;
   return {
-    devices(): DeviceView[] {
-      if (manager === null) return [];
-      manager.use.asked();
-      return deviceViews(manager, slots());
+    devices() {
+      use.asked();
+      return views.all();
     },
-    deviceUse(name: string, since: number): UseView[] {
-      const { registry, use } = known();
+    deviceUse(name, since) {
       use.asked();
       return use.recent(registry.find(name).uuid, since);
     },
-    changeDevice(name: string, change: DeviceChange): DeviceAnswer {
-      const { registry } = known();
+    changeDevice(name, change) {
       const before = registry.find(name);
       if (change.act === 'reserve') assertFor(before, change.by, registry, clock.wall());
-      const changed = apply(before, change, known());
-      return { uuid: before.uuid, changed, device: deviceView(before.uuid, known(), slots()) };
+      const changed = apply(before, change, manager);
+      return { uuid: before.uuid, changed, device: views.of(before.uuid) };
     },
-    proofs({ device, limit }: { readonly device: string | null; readonly limit: number }): ProofView[] {
-      if (manager === null && device === null) return [];
-      const { registry, proofs } = known();
-      return proofs.of(device === null ? null : registry.find(device).uuid, limit);
-    },
+    proofs: ({ device, limit }) => proofs.of(device === null ? null : registry.find(device).uuid, limit),
   };
 }
 

@@ -1,13 +1,13 @@
 /** Stored facts about devices, beyond a look and a restart: which slot leased them, quarantine, reservation, baseline. */
 
 import { OnejobError } from '../../base/errors.ts';
+import { formatTime } from '../../base/units.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { Lease } from '../../core/lease.ts';
 import type { DeviceId } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { profileOf } from '../../gpu/mig.ts';
 import { normalPci } from '../../gpu/pci.ts';
-import { formatTime } from '../../gpu/processes.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { Store } from '../../store/store.ts';
 import { leaseOf } from './partition.ts';

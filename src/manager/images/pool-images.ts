@@ -7,7 +7,7 @@ import { createShared, type Progress } from '../../base/abortable.ts';
 import { OnejobError, toFailure } from '../../base/errors.ts';
 import { type Finding, fine, warning } from '../../base/finding.ts';
 import type { Log } from '../../base/log.ts';
-import { serviceType } from '../../ci/types.ts';
+import { ownQueue } from '../../ci/own-queue/type.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
 import { toErrorView } from '../../contract/http-errors.ts';
@@ -58,8 +58,9 @@ export class PoolImages {
     const own = parts.pools.flatMap(({ name, service, recipe, imageRecipe, runtime }): ImagePool[] => {
       if (imageRecipe === null || runtime === 'process') return [];
       const { base, packages, dockerfile } = imageRecipe;
-      const isBuilt =
-        base === null || packages.length > 0 || dockerfile !== null || serviceType(parts.typeOf(service)).agent !== null;
+      // Only a job of the own queue is there without an agent.
+      const hasAgent = parts.typeOf(service) !== ownQueue.type;
+      const isBuilt = base === null || packages.length > 0 || dockerfile !== null || hasAgent;
       return [{ name, service, pull: recipe.pull, imageRecipe, isBuilt, built: null, problem: null }];
     });
     this.#pools = new Map(own.map((pool) => [pool.name, pool]));
@@ -243,7 +244,7 @@ export async function openPoolImages({ config, env, store, services, log }: Open
     pools,
     log,
     auto,
-    typeOf: (service) => serviceType(config.services.find((one) => one.name === service)?.type).type,
+    typeOf: (service) => config.services.find(({ name }) => name === service)?.type ?? ownQueue.type,
     builder: async () => {
       const [{ createImageBuilder }, { BuiltImages }] = await Promise.all([
         import('../../images/builder.ts'),

@@ -4,7 +4,7 @@ import type { StrandedJobs } from '../../ci/own-queue/stranded.ts';
 import type { DeviceView } from '../../contract/schema.ts';
 import { type Slot, stateName } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
-import { type DeviceAccess, deviceViews } from '../devices/device-views.ts';
+import type { DeviceAccess } from '../devices/device-views.ts';
 import { type Pool, poolOf } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import type { LabelsOf, NameOf } from './definitions.ts';
@@ -14,7 +14,7 @@ export type Reading = { [N in NameOf<'gauge'>]: readonly [name: N, labels: Label
 export interface ReadingParts {
   readonly reconciler: Pick<Reconciler, 'pools' | 'slots' | 'pause'>;
   /** null if no pool needs devices. */
-  readonly devices: Pick<DeviceAccess, 'registry' | 'use'> | null;
+  readonly devices: Pick<DeviceAccess, 'use' | 'views'> | null;
   /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'serviceJobs'>[];
   /** Since when the oldest job waits that each pool of the own queue could start, wall clock, ms. */
@@ -41,7 +41,7 @@ export function readings(parts: ReadingParts, wall: number): Reading[] {
       return pool === undefined ? ofLeaving(about) : ofPool(pool, about, reconciler.pause.holders.own);
     }),
     ...strandedJobs(parts, since, wall),
-    ...(devices === null ? [] : [...ofDevices(deviceViews(devices, slots)), ...ofJobs(slots, devices)]),
+    ...(devices === null ? [] : [...ofDevices(devices.views.all()), ...ofJobs(slots, devices)]),
   ];
 }
 
