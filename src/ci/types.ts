@@ -1,4 +1,4 @@
-/** Every type of CI service that config can name. A new type is a folder here, a line in this file, and one in `index.ts`. */
+/** Every type of CI service that config can name. A new type is a folder here, a line in this file, and one in `open.ts`. */
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';
 import { gitea } from './gitea/type.ts';
