@@ -138,7 +138,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const { azure, world } = standin;
   const wire = new AzureWire(time, random, () => standin);
   const pool = azure.addPool('gpu', { autoUpdate: true });
-  const person = azure.addPat({ scopes: ['agentpools_manage', 'build_execute'] });
+  const person = azure.addPat({ scopes: ['agentpools_manage'] });
 
   function giveToken(): void {
     current = azure.addPat({ scopes: ['agentpools_manage', 'build'] });
@@ -175,7 +175,6 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       session: null,
       everOnline: true,
       leaving: false,
-      pendingUpdate: null,
     });
     return id;
   }

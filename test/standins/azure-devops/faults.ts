@@ -20,14 +20,8 @@ export type Fault =
   | { readonly kind: 'denied' }
   /** 429 or 503, not done. `retryAfter` in s; null: no such header. */
   | { readonly kind: 'throttled'; readonly retryAfter: number | null; readonly status?: 429 | 503 }
-  /** Done, 200, with the headers that announce throttling. `retryAfter` and `reset` in s from now. */
-  | {
-      readonly kind: 'slowed';
-      readonly retryAfter?: number;
-      readonly remaining?: number;
-      readonly reset?: number;
-      readonly delay?: number;
-    }
+  /** Done, 200, with the header that announces throttling: s from now. */
+  | { readonly kind: 'slowed'; readonly retryAfter: number }
   /** Not done, 500 with a page. */
   | { readonly kind: 'broken' }
   /** Not done, 200 with JSON that is something else. */
@@ -58,7 +52,7 @@ export const NAMED_FAULTS: NamedFaults<Fault, FaultWhere> = {
   'rejected-bare': { fault: { kind: 'rejected', shape: '401-bare' } },
   denied: { fault: { kind: 'denied' } },
   throttled: { fault: { kind: 'throttled', retryAfter: 5 } },
-  slowed: { fault: { kind: 'slowed', retryAfter: 5, remaining: 0, reset: 5 } },
+  slowed: { fault: { kind: 'slowed', retryAfter: 5 } },
   ...NAMED_COMMON_FAULTS,
   broken: { fault: { kind: 'broken' } },
   garbage: { fault: { kind: 'garbage' } },

@@ -19,7 +19,6 @@ export function post(
 
 /** Asks an agent to update. */
 export function askToUpdate(world: World, agent: Agent, version: string): void {
-  agent.pendingUpdate = { target: version, requestedAt: world.now(), state: '' };
   if (agent.session !== null)
     post(world, agent.session, 'AgentRefresh', { agentId: agent.id, timeout: '00:05:00', targetVersion: version });
 }

@@ -1,36 +1,11 @@
 /** Agent pools. */
-import { type Exchange, list, nothing, objectBody, ok, type Reply, type Route, ServiceFailure, text } from './http.ts';
+import { type Exchange, list, type Reply, type Route, ServiceFailure } from './http.ts';
 import type { Pool, World } from './state.ts';
 
 const PATH = '_apis/distributedtask/pools';
 
 export const poolRoutes: readonly Route[] = [
   { method: 'GET', name: 'pools', path: PATH, allow: ['pat', 'principal'], right: 'read', answer: find },
-  { method: 'POST', name: 'pools', path: PATH, allow: ['pat', 'principal'], right: 'manage', answer: add },
-  {
-    method: 'GET',
-    name: 'pools/{poolId}',
-    path: `${PATH}/{poolId}`,
-    allow: ['pat', 'principal'],
-    right: 'read',
-    answer: (x) => ok(poolBody(poolOf(x))),
-  },
-  {
-    method: 'PATCH',
-    name: 'pools/{poolId}',
-    path: `${PATH}/{poolId}`,
-    allow: ['pat', 'principal'],
-    right: 'manage',
-    answer: change,
-  },
-  {
-    method: 'DELETE',
-    name: 'pools/{poolId}',
-    path: `${PATH}/{poolId}`,
-    allow: ['pat', 'principal'],
-    right: 'manage',
-    answer: remove,
-  },
 ];
 
 /** The pool that the path names. */
@@ -38,7 +13,7 @@ export function poolOf(x: Exchange): Pool {
   const pool = x.world.pools.get(Number(x.params.poolId));
   if (pool === undefined)
     throw new ServiceFailure(
-      x.world.codes.poolNotFound,
+      404,
       'TaskAgentPoolNotFoundException',
       `No agent pool found with identifier ${x.params.poolId}.`,
     );
@@ -80,30 +55,8 @@ function poolBody(pool: Pool): Record<string, unknown> {
 
 function find(x: Exchange): Reply {
   const name = x.query.get('poolname')?.toLowerCase();
-  const ids = x.query.get('poolids')?.split(',').map(Number);
   const type = x.query.get('pooltype')?.toLowerCase() ?? 'automation';
-  const fits = (pool: Pool) => (name === undefined || pool.name.toLowerCase() === name) && (ids?.includes(pool.id) ?? true);
+  const fits = (pool: Pool) => name === undefined || pool.name.toLowerCase() === name;
   // The node client writes enums as numbers.
   return list(type === 'automation' || type === '1' ? [...x.world.pools.values()].filter(fits).map(poolBody) : []);
-}
-
-function add(x: Exchange): Reply {
-  const body = objectBody(x);
-  const name = text(body.name);
-  if (name === '') throw new ServiceFailure(400, 'ArgumentNullException', 'Value cannot be null. Parameter name: pool.Name');
-  if ([...x.world.pools.values()].some((pool) => pool.name.toLowerCase() === name.toLowerCase()))
-    throw new ServiceFailure(409, 'TaskAgentPoolExistsException', `Agent pool ${name} already exists.`);
-  return ok(poolBody(newPool(x.world, name, { autoUpdate: body.autoUpdate !== false })));
-}
-
-function change(x: Exchange): Reply {
-  const pool = poolOf(x);
-  const body = objectBody(x);
-  if (typeof body.autoUpdate === 'boolean') pool.autoUpdate = body.autoUpdate;
-  return ok(poolBody(pool));
-}
-
-function remove(x: Exchange): Reply {
-  x.world.pools.delete(poolOf(x).id);
-  return nothing;
 }

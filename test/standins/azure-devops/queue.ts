@@ -15,21 +15,17 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
     definition: { id: 7, name: job.definition ?? 'demo pipeline' },
     repository: job.repository ?? 'acme/demo',
     branch: job.branch ?? 'refs/heads/main',
-    reason: job.reason ?? (job.fork === true ? 'pullRequest' : 'manual'),
-    fork: job.fork ?? false,
+    reason: job.reason ?? 'manual',
     queueTime: now,
   };
   const plan: Plan = {
     id: randomUUID(),
     scope: PROJECT.id,
-    version: world.planVersion,
     timeline: randomUUID(),
     changeId: 1,
     records: new Map(),
     feed: [],
     logs: [],
-    attachments: [],
-    events: [],
     token: `job.${randomBytes(32).toString('base64url')}`,
   };
   const request: Request = {
@@ -170,22 +166,7 @@ export function sweep(world: World): void {
 }
 
 export function viewOf(request: Request): RequestView {
-  const {
-    id,
-    pool,
-    build,
-    name,
-    demands,
-    result,
-    statusMessage,
-    failedAtQueue,
-    agent,
-    queueTime,
-    assignTime,
-    receiveTime,
-    finishTime,
-    lockedUntil,
-  } = request;
+  const { id, pool, build, name, demands, result, statusMessage, failedAtQueue, agent, receiveTime } = request;
   const state = result !== null ? 'done' : receiveTime !== null ? 'running' : agent !== null ? 'assigned' : 'waiting';
   return {
     requestId: id,
@@ -198,10 +179,6 @@ export function viewOf(request: Request): RequestView {
     statusMessage,
     failedAtQueue,
     agent: agent === null ? null : { id: agent.id, name: agent.name },
-    queueTime,
-    assignTime,
     receiveTime,
-    finishTime,
-    lockedUntil,
   };
 }

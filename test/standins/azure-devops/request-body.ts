@@ -17,12 +17,8 @@ export function agentReference(agent: Agent): Record<string, unknown> {
   };
 }
 
-/** `matched` adds the agents that meet the demands, which only some of the variants of the list do. */
-export function requestBody(
-  world: World,
-  request: Request,
-  o: { readonly matched?: boolean; readonly status?: boolean } = {},
-): Record<string, unknown> {
+/** `matched` adds the agents that meet the demands, as the list does. */
+export function requestBody(world: World, request: Request, matched = false): Record<string, unknown> {
   const time = (ms: number | null) => (ms === null ? undefined : new Date(ms).toISOString());
   const registered = request.agent === null ? undefined : request.pool.agents.get(request.agent.id);
   const project = `${urlOf(world)}/${PROJECT.name}`;
@@ -72,8 +68,8 @@ export function requestBody(
     priority: 0,
     matchesAllAgentsInPool: request.demands.length === 0,
   };
-  if (o.status === true || request.failedAtQueue) body.statusMessage = request.statusMessage ?? undefined;
-  if (o.matched === true && request.result === null && request.agent === null)
+  if (request.failedAtQueue) body.statusMessage = request.statusMessage ?? undefined;
+  if (matched && request.result === null && request.agent === null)
     body.matchedAgents = matching(request.pool.agents.values(), request.demands).map(agentReference);
   return body;
 }

@@ -28,7 +28,6 @@ export const sessionRoutes: readonly Route[] = [
   { method: 'DELETE', name: 'sessions/{sessionId}', path: `${PATH}/sessions/{sessionId}`, allow: ['agent'], answer: close },
   { method: 'GET', name: 'messages', path: `${PATH}/messages`, allow: ['agent'], answer: poll },
   { method: 'DELETE', name: 'messages/{messageId}', path: `${PATH}/messages/{messageId}`, allow: ['agent'], answer: acknowledge },
-  { method: 'POST', name: 'messages', path: `${PATH}/messages`, allow: ['pat', 'principal'], right: 'manage', answer: refresh },
 ];
 
 function open(x: Exchange): Reply {
@@ -39,7 +38,7 @@ function open(x: Exchange): Reply {
   ownAgent(x, agent.id);
   if (agent.session !== null)
     throw new ServiceFailure(
-      world.codes.sessionConflict,
+      409,
       'TaskAgentSessionConflictException',
       `The task agent ${agent.name} already has an active session for owner ${agent.session.owner}.`,
     );
@@ -87,7 +86,7 @@ function sessionOf(x: Exchange, id: string | undefined): Session {
   const session = x.world.sessions.get(id ?? '');
   if (session === undefined || session.agent.pool.id !== poolOf(x).id)
     throw new ServiceFailure(
-      x.world.codes.sessionExpired,
+      403,
       'TaskAgentSessionExpiredException',
       `The session ${id} has expired or was never opened.`,
     );
@@ -123,7 +122,7 @@ async function poll(x: Exchange): Promise<Reply> {
     });
     if (!x.signal.aborted && !session.agent.pool.agents.has(session.agent.id))
       throw new ServiceFailure(
-        world.codes.agentNotFound,
+        404,
         'TaskAgentNotFoundException',
         `The agent ${session.agent.name} is not registered any more.`,
       );
@@ -131,7 +130,6 @@ async function poll(x: Exchange): Promise<Reply> {
   }
   const message = first();
   if (message === undefined || x.signal.aborted) return { status: 202, text: '' };
-  world.emit({ kind: 'messageDelivered', agent: session.agent.id, type: message.type });
   return ok({ messageId: message.id, messageType: message.type, iv: message.iv ?? undefined, body: message.body });
 }
 
@@ -141,17 +139,7 @@ function acknowledge(x: Exchange): Reply {
   const message = session.messages[at];
   if (message === undefined) return nothing;
   session.messages.splice(at, 1);
-  x.world.emit({ kind: 'messageDeleted', agent: session.agent.id, type: message.type });
   const request = message.request === null ? undefined : x.world.requests.get(message.request);
   if (request !== undefined) received(x.world, request);
-  return nothing;
-}
-
-/** What a manager may post: ask one agent, or all of the pool, to update. */
-function refresh(x: Exchange): Reply {
-  const only = x.query.get('agentid');
-  const pool = poolOf(x);
-  for (const agent of pool.agents.values())
-    if (only === undefined || agent.id === Number(only)) askToUpdate(x.world, agent, pool.wanted ?? agent.version);
   return nothing;
 }
