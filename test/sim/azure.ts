@@ -8,7 +8,6 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import type { Fault, FaultWhere } from '../standins/azure-devops/faults.ts';
 import { openAzureDevOps } from '../standins/azure-devops/in-process.ts';
 import type { LoggedRequest, RequestView } from '../standins/azure-devops/types.ts';
 import { type Habits, isAgent, SimAgent, type Work } from './azure-agent.ts';
@@ -70,7 +69,6 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     azureCancelled: 0,
     azureAbandoned: 0,
     azureBegun: 0,
-    azureFaults: 0,
     azureOutages: 0,
     azureAgents: 0,
     azureRequests: 0,
@@ -184,7 +182,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   }
   const ours = () => azure.agents(pool).filter(({ id }) => !foreign.has(id));
   const isPlaceholder = (name: string): boolean => name.startsWith('onejob-placeholder-');
-  const hasPlaceholder = () => ours().some(({ name }) => isPlaceholder(name));
+  const agents = () => ours().filter(({ name }) => !isPlaceholder(name));
+  const placeholders = () => ours().filter(({ name }) => isPlaceholder(name));
 
   function heard({ method, path, from, leaked, identity }: LoggedRequest): void {
     counts.azureRequests += 1;
@@ -305,7 +304,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     if (how === 'leave' || !isCalm || time.now - wrongAt < recovery) return;
     counts.azureStops += 1;
     const busy = new Set([...world.open].map(({ agent }) => agent?.id));
-    const left = ours().filter(({ id, name }) => !isPlaceholder(name) && !busy.has(id) && !kept.has(id));
+    const left = agents().filter(({ id }) => !busy.has(id) && !kept.has(id));
     if (left.length > 0)
       breaks(`S10: after the stop (${how}) agents are left at the service: ${left.map(({ name }) => name).join(', ')}`);
   });
@@ -374,7 +373,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   }
 
   function queue(happening: Happening): void {
-    if ((!hasPlaceholder() && !isUnplaced) || isAway) {
+    if ((placeholders().length === 0 && !isUnplaced) || isAway) {
       early += 1;
       time.after(1_000, () => {
         early -= 1;
@@ -514,12 +513,6 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       },
       /** Shares of requests that go wrong, for `ms`; `who`: managers, agents, or both. */
       'azure.faults': (how) => wire.change(how),
-      /** One request of this `method` and `route` meets this `fault`; `after`: so many pass first. */
-      'azure.fault'({ fault, method, route, times = 1, after = 0 }) {
-        counts.azureFaults += 1;
-        const where = { method, route, times, after, identity: 'pat' } as FaultWhere;
-        azure.faults.add(fault as Fault, where);
-      },
       /** How agents begin, for `ms`: shares of those that never come online, end at once, are slow. */
       'azure.agents'({ ms, never, ends, slow }) {
         habits = { never: number(never, 0), ends: number(ends, 0), slow: number(slow, 0) };
@@ -533,20 +526,14 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       },
       /** Somebody deletes the entry of one of our agents; the service refuses that of one with a job. */
       'azure.delete'({ pick }) {
-        const one = picked(
-          ours().filter(({ name }) => !isPlaceholder(name)),
-          pick,
-        );
+        const one = picked(agents(), pick);
         if (one === undefined) return;
         tell(`azure: somebody deletes ${one.name}`);
         ask('DELETE', `agents/${one.id}`);
       },
       /** Somebody deletes a placeholder. */
       'azure.unplace'({ pick }) {
-        const one = picked(
-          ours().filter(({ name }) => isPlaceholder(name)),
-          pick,
-        );
+        const one = picked(placeholders(), pick);
         if (one === undefined) return;
         tell(`azure: somebody deletes ${one.name}`);
         isUnplaced = true;
@@ -554,10 +541,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       },
       /** Somebody disables one of our agents for `ms`. */
       'azure.disable'({ pick, ms }) {
-        const one = picked(
-          ours().filter(({ name }) => !isPlaceholder(name)),
-          pick,
-        );
+        const one = picked(agents(), pick);
         if (one === undefined) return;
         tell(`azure: somebody disables ${one.name}`);
         ask('PATCH', `agents/${one.id}`, { id: one.id, enabled: false });
@@ -624,18 +608,15 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       habits = good;
     },
     census() {
-      const found = ours()
-        .filter(({ name }) => !isPlaceholder(name))
-        .map(({ name }) => `S4: agent ${name} is left at the service`);
-      const placeholders = ours().filter(({ name }) => isPlaceholder(name));
-      if (placeholders.length === 0) found.push('S4: no placeholder is left at the service');
+      const found = agents().map(({ name }) => `S4: agent ${name} is left at the service`);
+      if (placeholders().length === 0) found.push('S4: no placeholder is left at the service');
       for (const [id, was] of foreign) if (describe(id) !== was) found.push(`S4: ${was} was changed: ${describe(id)}`);
       for (const path of filesIn(host.dir))
         if (path !== join(host.dir, azureToken) && tokens.some((token) => readFileSync(path, 'latin1').includes(token)))
           found.push(`S8: a token is in ${path.slice(host.dir.length)}`);
       return found;
     },
-    counts: () => ({ ...counts, azureFaults: counts.azureFaults + wire.faults }),
+    counts: () => ({ ...counts, azureFaults: wire.faults }),
   };
 
   function lengthen(ms: number): void {

@@ -18,17 +18,13 @@ function watched(ending: Promise<void> | undefined): { isOver: boolean } {
 }
 
 it('continues at once without a job, and gets no more', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online();
   await one.service.ending?.(idle(), patient);
   expect(world.azure.queue(world.pool).view().state).toBe('waiting');
 });
 
 it('waits until a job that is on its way has arrived', async () => {
-  const world = await open();
-  const one = world.manager();
-  const agent = await one.start('a1');
+  const { world, one, agent } = await open.online();
   const queued = world.azure.queue(world.pool);
   const end = watched(one.service.ending?.(idle(), patient));
   await world.pass(1_000);
@@ -41,9 +37,7 @@ it('waits until a job that is on its way has arrived', async () => {
 });
 
 it('waits also for one that was seen and has not arrived: an agent does not listen all the time', async () => {
-  const world = await open();
-  const one = world.manager();
-  const agent = await one.start('a1');
+  const { world, one, agent } = await open.online();
   const { requestId } = world.azure.queue(world.pool);
   const end = watched(one.service.ending?.({ ...idle(), job: `azure-${requestId}` }, patient));
   await world.pass(15_000);
@@ -55,9 +49,7 @@ it('waits also for one that was seen and has not arrived: an agent does not list
 });
 
 it('waits twenty seconds at most for a job that does not arrive, and three for a service that does not answer', async () => {
-  const world = await open({ notAwaited: '/agents/' });
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online({ notAwaited: '/agents/' });
   world.azure.queue(world.pool);
   const first = watched(one.service.ending?.(idle(), patient));
   await world.pass(19_900);
@@ -72,9 +64,7 @@ it('waits twenty seconds at most for a job that does not arrive, and three for a
 });
 
 it('continues when the service cannot say, and when nobody waits any more', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online();
   const fixed = world.azure.faults.add({ kind: 'denied' }, { method: 'PATCH' });
   await one.service.ending?.(idle(), patient);
   fixed();
@@ -88,9 +78,7 @@ it('continues when the service cannot say, and when nobody waits any more', asyn
 });
 
 it('asks nobody about one that is known to work on its job', async () => {
-  const world = await open();
-  const one = world.manager();
-  const agent = await one.start('a1');
+  const { world, one, agent } = await open.online();
   const { requestId } = world.azure.queue(world.pool);
   const job = await agent.take();
   // The first end finds out that it runs.
@@ -105,9 +93,7 @@ it.each([
   ['that was kept from jobs before', idle('renewal')],
   ['that nobody knows', { ...idle(), agent: 'stranger' }],
 ])('asks nobody about one %s', async (_, agent) => {
-  const world = await open();
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online();
   const before = world.azure.log.length;
   await one.service.ending?.(agent, patient);
   expect(world.asked(before)).toBe(0);

@@ -31,23 +31,17 @@ const bookOf = ({ store }: Manager, poolOf: (agent: string) => string | null) =>
   new JobRecords({ service: 'azure', store, registry: {}, poolOf, clock: { wall: Date.now }, log: keptLog() });
 
 /** A manager with a token of these scopes whose agent has a job. */
-async function busy(world: World, scopes: readonly Scope[]) {
-  const token = world.azure.addPat({ scopes });
-  world.secrets.push(token);
-  const read = () => token;
-  const one = world.manager({
-    config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
-  });
-  const agent = await one.start('a1');
+async function busy(scopes: readonly Scope[], before?: (world: World) => void) {
+  const { world, one, agent } = await open.online({ pat: { scopes } });
+  before?.(world);
   const queued = world.azure.queue(world.pool, spec);
   const job = await agent.take();
   await one.watch();
-  return { one, agent, job, id: `azure-${queued.requestId}` };
+  return { world, one, agent, job, id: `azure-${queued.requestId}` };
 }
 
 it('tells everything with the right to read builds, and asks once for each', async () => {
-  const world = await open();
-  const { one, id } = await busy(world, ['agentpools_manage', 'build']);
+  const { world, one, id } = await busy(['agentpools_manage', 'build']);
   await world.pass(60_000);
   const link = expect.stringMatching(/_build\/results\?buildId=\d+$/);
   const facts = { definition: 'app', repository: 'acme/app', branch: 'main', reason: 'individualCI', link };
@@ -58,8 +52,7 @@ it('tells everything with the right to read builds, and asks once for each', asy
 });
 
 it('tells the rest without that right, asks no more than once, and doctor says it', async () => {
-  const world = await open();
-  const { one, id } = await busy(world, ['agentpools_manage']);
+  const { world, one, id } = await busy(['agentpools_manage']);
   await world.pass(60_000);
   expect(one.store.serviceJobs.get(id)).toMatchObject({ definition: 'app', repository: null, branch: null, reason: null });
   expect(world.asked(0, 'builds/{buildId}')).toBe(1);
@@ -68,16 +61,15 @@ it('tells the rest without that right, asks no more than once, and doctor says i
 });
 
 it('gives a build up that cannot be read after a few tries', async () => {
-  const world = await open();
-  world.azure.faults.add({ kind: 'broken' }, { route: 'builds/{buildId}' });
-  await busy(world, ['agentpools_manage', 'build']);
+  const { world } = await busy(['agentpools_manage', 'build'], ({ azure }) => {
+    azure.faults.add({ kind: 'broken' }, { route: 'builds/{buildId}' });
+  });
   await world.pass(600_000);
   expect(world.asked(0, 'builds/{buildId}')).toBe(3);
 });
 
 it('writes down how a job ended whose agent went without a word, and does not go back behind it', async () => {
-  const world = await open();
-  const { one, agent, job, id } = await busy(world, ['agentpools_manage', 'build']);
+  const { one, agent, job, id } = await busy(['agentpools_manage', 'build']);
   await agent.complete(job, 'canceled');
   await one.end('a1');
   expect(one.store.serviceJobs.get(id)).toMatchObject({ state: 'done', result: 'canceled' });
@@ -85,8 +77,7 @@ it('writes down how a job ended whose agent went without a word, and does not go
 });
 
 it('does not take a job for running again that a late look shows', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { one } = await open.one();
   const jobs = bookOf(one, () => 'ci');
   const request = jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z', poolId: 2 });
   jobs.had(seen(request), 'a1', '2');
@@ -98,8 +89,7 @@ it('does not take a job for running again that a late look shows', async () => {
 });
 
 it('adds what its build says to what a job has become meanwhile', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   const { promise, resolve } = Promise.withResolvers<Build>();
   let asked = 0;
   const builds = new Builds({
@@ -139,8 +129,7 @@ it('keeps what one look has found of a build when another look at it fails later
 });
 
 it('takes a job for over that the service no longer lists when its agent is gone', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { one } = await open.one();
   const live = new Set(['a1']);
   const poolOf = (agent: string) => (live.has(agent) ? 'ci' : null);
   const jobs = bookOf(one, poolOf);
@@ -156,8 +145,7 @@ it('takes a job for over that the service no longer lists when its agent is gone
 });
 
 it('shows a job no longer as waiting that an agent of another host has taken', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { one } = await open.one();
   const jobs = bookOf(one, () => null);
   const request = jobRequest.parse({ requestId: 7 });
   jobs.saw(shown('2', [request], [request]));

@@ -16,9 +16,7 @@ async function released(one: Manager, agent: string, now: number): Promise<void>
 
 describe('an agent that does not come online', () => {
   it('is reported once its time is over', async () => {
-    const world = await open();
-    const one = world.manager();
-    await one.watch();
+    const { world, one } = await open.watching();
     await released(one, 'a1', world.clock.now());
     await world.pass(minutes(3));
     expect(one.of('silent')).toEqual([]);
@@ -28,18 +26,14 @@ describe('an agent that does not come online', () => {
   });
 
   it('is also reported when it was to register itself, because its "config.sh" can try forever', async () => {
-    const world = await open();
-    const one = world.manager({ config: { registration: 'in-agent' } });
-    await one.watch();
+    const { world, one } = await open.watching({ config: { registration: 'in-agent' } });
     await released(one, 'a1', world.clock.now());
     await world.pass(minutes(4));
     expect(one.of('silent')[0]).toMatchObject({ agent: 'a1' });
   });
 
   it('is not blamed for an outage, nor right after one', async () => {
-    const world = await open();
-    const one = world.manager();
-    await one.watch();
+    const { world, one } = await open.watching();
     await released(one, 'a1', world.clock.now());
     await world.azure.faults.down();
     await world.pass(minutes(60));
@@ -51,8 +45,7 @@ describe('an agent that does not come online', () => {
   });
 
   it('is not reported before the first look, nor at the first look of a new manager', async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     await released(one, 'a1', world.clock.now() - minutes(30));
     await one.watch();
     expect(one.of('silent')).toEqual([]);
@@ -121,9 +114,7 @@ describe('an agent that came online after the look that would have given it up',
 });
 
 it('looks on while the service takes its time with what a look is followed by', async () => {
-  const world = await open({ notAwaited: 'includeCapabilities' });
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online({ notAwaited: 'includeCapabilities' });
   world.azure.faults.add({ kind: 'hang' }, { method: 'GET', route: 'agents/{agentId}' });
   await one.watch();
   await one.start('a2');
@@ -133,13 +124,10 @@ it('looks on while the service takes its time with what a look is followed by', 
 
 describe('two services of one host on the same agent pool', () => {
   it('report only their own agents', async () => {
-    const world = await open();
-    const first = world.manager();
-    const agent = await first.start('a1');
+    const { world, one: first, agent } = await open.online();
     const { requestId } = world.azure.queue(world.pool);
     await agent.take();
-    first.stop();
-    const second = world.manager({ dir: first.dir, config: { name: 'other' }, opened: ['azure'] });
+    const second = first.next({ config: { name: 'other' }, opened: ['azure'] });
     second.slots.set('a1', { pool: 'ci', since: null });
     await second.watch();
     await world.pass(20_000);
@@ -149,8 +137,7 @@ describe('two services of one host on the same agent pool', () => {
   });
 
   it('do not count what waits for the other one', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a1');
     first.stop();
     world.azure.queue(world.pool, { demands: ['git'] });
@@ -162,10 +149,8 @@ describe('two services of one host on the same agent pool', () => {
 });
 
 it('looks once at an agent pool that two pools name, each in its own case', async () => {
-  const world = await open();
   const pools = ['gpu', 'GPU'].map((queue) => ({ name: `ci ${queue}`, queue, tags: [] }));
-  const one = world.manager({ pools });
-  await one.watch();
+  const { world, one } = await open.watching({ pools });
   const from = world.azure.log.length;
   await world.pass(60_000);
   expect(world.asked(from)).toBe(12);
@@ -174,8 +159,7 @@ it('looks once at an agent pool that two pools name, each in its own case', asyn
 });
 
 it('reports all agents at once, and looks again, although the service is slow to describe jobs', async () => {
-  const world = await open({ notAwaited: '/build/builds/' });
-  const one = world.manager();
+  const { world, one } = await open.one({ notAwaited: '/build/builds/' });
   for (const agent of ['a1', 'a2']) {
     const online = await one.start(agent);
     world.azure.queue(world.pool);
@@ -195,12 +179,11 @@ it('reports all agents at once, and looks again, although the service is slow to
 
 describe('waiting jobs', () => {
   it('are counted for the pools whose agents would do, online or not', async () => {
-    const world = await open();
     const pools = [
       { name: 'ci', queue: 'gpu', tags: ['small'] },
       { name: 'lab', queue: 'gpu', tags: ['large'] },
     ];
-    const one = world.manager({ pools });
+    const { world, one } = await open.one({ pools });
     expect(one.service.waiting('ci')).toBeNull();
     await one.register('a1');
     await one.register('b1', { pool: 'lab' });
@@ -220,8 +203,7 @@ describe('waiting jobs', () => {
   });
 
   it("of other hosts' agents in the same pool are not ours", async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     await registerByHand(world.azure, world.pool, 'somebody', { capabilities: { cobol: 'yes' } });
     await one.register('a1');
     world.azure.queue(world.pool, { demands: ['cobol'] });
@@ -230,12 +212,10 @@ describe('waiting jobs', () => {
   });
 
   it('are counted by the placeholder that a former manager left', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a1');
     await first.end('a1');
-    first.stop();
-    const second = world.manager({ dir: first.dir });
+    const second = first.next();
     world.azure.queue(world.pool, { demands: ['git'] });
     await second.watch();
     expect(second.service.waiting('ci')).toBe(1);

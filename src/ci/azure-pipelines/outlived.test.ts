@@ -8,9 +8,7 @@ const minutes = (count: number) => count * 60_000;
 const lostSoon = { lockMs: minutes(1), sessionMs: minutes(60) };
 
 it('ends an agent whose job was given up before it heard of it, once it can get no other', async () => {
-  const world = await open(lostSoon);
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching(lostSoon);
   await one.start('a1');
   const lost = world.azure.queue(world.pool);
   await world.pass(minutes(2));
@@ -23,9 +21,7 @@ it('ends an agent whose job was given up before it heard of it, once it can get 
 });
 
 it('leaves one alone that was given another job', async () => {
-  const world = await open(lostSoon);
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching(lostSoon);
   const agent = await one.start('a1');
   world.azure.queue(world.pool);
   await world.pass(minutes(4));
@@ -42,9 +38,7 @@ it('leaves one alone that was given another job', async () => {
 });
 
 it('leaves one alone that waits for its first job', async () => {
-  const world = await open(lostSoon);
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching(lostSoon);
   await one.start('a1');
   await world.pass(minutes(20));
   expect(one.of('jobDone')).toEqual([]);

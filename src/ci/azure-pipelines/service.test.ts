@@ -6,9 +6,7 @@ const open = worlds();
 const placeholder = expect.stringMatching(/^onejob-placeholder-/);
 
 it('makes a standby known, sees it come online, tells its job, and forgets it', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   const agent = await one.start('a1');
   expect(world.names()).toEqual([placeholder, `box-1-${one.store.owner.slice(0, 8)}-a1`]);
   await world.pass(10_000);
@@ -24,9 +22,7 @@ it('makes a standby known, sees it come online, tells its job, and forgets it', 
 });
 
 it('tells a job that came and went between two looks', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   const agent = await one.start('a1');
   const queued = world.azure.queue(world.pool);
   await agent.complete(await agent.take(), 'failed');
@@ -36,9 +32,7 @@ it('tells a job that came and went between two looks', async () => {
 });
 
 it('asks as often for fifty agents as for two', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   const hour = async (count: number): Promise<number> => {
     for (let at = one.slots.size; at < count; at += 1) await (at < 2 ? one.start(`a${at}`) : one.register(`a${at}`));
     // Learns once what its kind says.
@@ -55,9 +49,7 @@ describe.each([
   ['on premises', { collectionPath: 'tfs/Default Collection' }],
 ])('%s', (_, options) => {
   it('does a whole job', async () => {
-    const world = await open(options);
-    const one = world.manager();
-    await one.watch();
+    const { world, one } = await open.watching(options);
     const agent = await one.start('a1');
     const { finished } = world.azure.queue(world.pool, { name: 'build' });
     await agent.complete(await agent.take());
@@ -92,12 +84,9 @@ it('does a whole job with an Entra application instead of a token', async () => 
 });
 
 it('removes placeholders only when it is told to forget, and makes them again when it is needed again', async () => {
-  const world = await open();
-  const first = world.manager();
-  await first.start('a1');
+  const { world, one: first } = await open.online();
   await first.end('a1');
-  first.stop();
-  const second = world.manager({ dir: first.dir });
+  const second = first.next();
   expect(world.names()).toEqual([placeholder]);
   await second.service.forget(AbortSignal.timeout(5_000));
   expect(world.names()).toEqual([]);
