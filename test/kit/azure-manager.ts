@@ -16,6 +16,7 @@ import type { AzureDevOps } from '../standins/azure-devops/types.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { memory, patient } from './azure.ts';
 import type { World } from './azure-service.ts';
+import { agentContext } from './ci-contract.ts';
 
 /** One is enough for agents that never meet; making them takes most of a test's time. */
 const oneKey = makeAgentKey();
@@ -150,11 +151,7 @@ export function openManager(
     events,
     slots,
     held,
-    context(agent, { inside: text = inside(), ...more } = {}) {
-      const pool = more.pool ?? 'ci';
-      const common = { agent, pool, slot: `${pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null };
-      return { ...common, ask: async () => text, hostAddress: async () => '127.0.0.1', ...more };
-    },
+    context: (agent, { inside: text = inside(), ...more } = {}) => agentContext(agent, { ask: async () => text, ...more }),
     register(agent, o) {
       const context = manager.context(agent, o);
       slots.set(agent, { pool: context.pool, since: null });

@@ -42,6 +42,15 @@ export interface EarlyAgent {
   finish(): Promise<void>;
 }
 
+/** What a service is told of a standby of the first slot of a pool. */
+export function agentContext(
+  agent: AgentId,
+  { pool = 'ci', ...more }: Partial<AgentContext> & Pick<AgentContext, 'ask'>,
+): AgentContext {
+  const usual = { slot: `${pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null };
+  return { ...usual, agent, pool, hostAddress: async () => '127.0.0.1', ...more };
+}
+
 const never = new AbortController().signal;
 
 const nothing = () => Promise.reject(new Error('nothing to read'));
@@ -56,18 +65,8 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
     });
     afterEach(() => subject.close());
 
-    const context = (agent: string, job: string | null): AgentContext => ({
-      agent,
-      pool: subject.pool,
-      slot: `${subject.pool}/1`,
-      name: 'box-1',
-      workspace: '/workspace',
-      job,
-      devices: [],
-      cuda: null,
-      ask: () => Promise.reject(new Error('no sandbox to ask')),
-      hostAddress: async () => '127.0.0.1',
-    });
+    const context = (agent: string, job: string | null): AgentContext =>
+      agentContext(agent, { pool: subject.pool, job, ask: () => Promise.reject(new Error('no sandbox to ask')) });
     /** The pool's next job, for any slot; where an agent stands for each slot, for the one whose agent was given it. */
     const next = () => {
       const { service, pool } = subject;
@@ -171,18 +170,8 @@ export function earlyBoundContract(name: string, open: () => Promise<EarlySubjec
       await subject.close();
     });
 
-    const contextOf = (agent: AgentId): AgentContext => ({
-      agent,
-      pool: subject.pool,
-      slot: `${subject.pool}/1`,
-      name: 'box-1',
-      workspace: '/workspace',
-      job: null,
-      devices: [],
-      cuda: null,
-      ask: async () => subject.inside,
-      hostAddress: async () => '127.0.0.1',
-    });
+    const contextOf = (agent: AgentId): AgentContext =>
+      agentContext(agent, { pool: subject.pool, ask: async () => subject.inside });
     const register = async (agent: AgentId): Promise<string> => {
       subject.live.add(agent);
       return (await service.register(contextOf(agent), never)).script;

@@ -10,6 +10,13 @@ const minutes = (count: number) => count * 60_000;
 const rest = (world: World) => world.names().filter((name) => !name.startsWith('onejob-placeholder'));
 const markOf = (one: Manager) => one.store.owner.slice(0, 8);
 
+/** As of an agent pool that somebody has removed at the service. */
+function ghost(one: Manager): void {
+  const row = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
+  one.store.registrations.intend(row, 1);
+  one.store.registrations.made('a0', '1', 1);
+}
+
 it('gets rid of an entry once the lock of a job has run out whose agent vanished', async () => {
   const { world, one } = await open.watching();
   const agent = await one.start('a1');
@@ -29,10 +36,7 @@ it('gets rid of an entry once the lock of a job has run out whose agent vanished
 
 it('removes the others although one cannot be removed, and tries that one less and less', async () => {
   const { world, one } = await open.one();
-  // Its agent pool is not there any more.
-  const ghost = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
-  one.store.registrations.intend(ghost, 1);
-  one.store.registrations.made('a0', '1', 1);
+  ghost(one);
   await one.register('a1');
   // Gone with its slot.
   one.slots.clear();
@@ -108,13 +112,6 @@ it('leaves the agents of another installation on the same pool alone', async () 
   expect(world.names().every((name) => name.includes(`-${mark}-`))).toBe(true);
   expect(world.azure.agents(world.pool)).toMatchObject([{ online: false }, { online: true, enabled: true }]);
 });
-
-/** As of an agent pool that somebody has removed at the service. */
-function ghost(one: Manager): void {
-  const row = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
-  one.store.registrations.intend(row, 1);
-  one.store.registrations.made('a0', '1', 1);
-}
 
 it('removes unknown entries although a known one cannot be removed', async () => {
   const { world, one } = await open.one();

@@ -66,9 +66,6 @@ function agentBody(x: Exchange, agent: Agent): Record<string, unknown> {
   const { world } = x;
   const body: Record<string, unknown> = {
     ...agentReference(agent),
-    maxParallelism: agent.maxParallelism,
-    createdOn: new Date(agent.createdOn).toISOString(),
-    statusChangedOn: new Date(agent.statusChangedOn).toISOString(),
     authorization: authorization(world, agent),
   };
   if (flag(x, 'includeCapabilities')) Object.assign(body, { systemCapabilities: agent.system, userCapabilities: agent.user });
@@ -134,8 +131,6 @@ function change(x: Exchange): Reply {
   const body = objectBody(x);
   sameId(body, agent);
   if (typeof body.enabled === 'boolean') agent.enabled = body.enabled;
-  if (typeof body.name === 'string') agent.name = body.name;
-  if (typeof body.maxParallelism === 'number') agent.maxParallelism = body.maxParallelism;
   assignWaiting(x.world);
   return ok(agentBody(x, agent));
 }

@@ -70,13 +70,12 @@ function feed(x: Exchange): Reply {
 const logBody = (log: Plan['logs'][number]): Record<string, unknown> => ({
   id: log.id,
   path: log.path,
-  createdOn: new Date(log.createdOn).toISOString(),
   lineCount: log.text.split('\n').length - 1,
 });
 
 function createLog(x: Exchange): Reply {
   const plan = planOf(x);
-  const log = { id: plan.logs.length + 1, path: text(objectBody(x).path), text: '', createdOn: x.world.now() };
+  const log = { id: plan.logs.length + 1, path: text(objectBody(x).path), text: '' };
   plan.logs.push(log);
   return ok(logBody(log));
 }

@@ -25,7 +25,6 @@ export function newPool(world: World, name: string, o: { readonly autoUpdate?: b
     id: world.next(),
     name,
     hosted: o.hosted ?? false,
-    createdOn: world.now(),
     autoUpdate: o.autoUpdate ?? true,
     wanted: null,
     agents: new Map(),
@@ -38,18 +37,10 @@ function poolBody(pool: Pool): Record<string, unknown> {
   return {
     id: pool.id,
     name: pool.name,
-    scope: '00000000-0000-0000-0000-000000000000',
-    createdOn: new Date(pool.createdOn).toISOString(),
-    autoProvision: false,
     autoUpdate: pool.autoUpdate,
-    autoSize: true,
-    targetSize: null,
-    agentCloudId: pool.hosted ? 1 : null,
     isHosted: pool.hosted,
-    isLegacy: false,
     poolType: 'automation',
     size: pool.agents.size,
-    options: 'none',
   };
 }
 

@@ -16,7 +16,6 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
     repository: job.repository ?? 'acme/demo',
     branch: job.branch ?? 'refs/heads/main',
     reason: job.reason ?? 'manual',
-    queueTime: now,
   };
   const plan: Plan = {
     id: randomUUID(),

@@ -2,7 +2,7 @@
 import { type Exchange, list, nothing, ok, type Reply, type Route, ServiceFailure } from './http.ts';
 import { stepsOf } from './job-message.ts';
 import { compareVersions } from './matcher.ts';
-import { type Build, type Package, PROJECT, type Request, urlOf, type World } from './state.ts';
+import { type Build, type Package, PROJECT, urlOf, type World } from './state.ts';
 
 const BUILD = '{project}/_apis/build/builds/{buildId}';
 const MANAGERS = ['pat', 'principal'] as const;
@@ -54,11 +54,9 @@ function packageBody(world: World, each: Package): Record<string, unknown> {
   return {
     type: 'agent',
     platform: each.platform,
-    createdOn: '2026-08-12T00:00:00.000Z',
     version: { major, minor, patch },
     downloadUrl: `${world.origin}/agent/${each.version}/${each.filename}`,
     hashValue: each.sha256,
-    infoUrl: 'https://go.microsoft.com/fwlink/?LinkId=798199',
     filename: each.filename,
   };
 }
@@ -78,34 +76,21 @@ function buildOf(x: Exchange): Build {
   return build;
 }
 
-function requestOfBuild(world: World, build: Build): Request | undefined {
-  return [...world.requests.values()].find((request) => request.build === build);
-}
-
 function buildBody(world: World, build: Build): Record<string, unknown> {
-  const request = requestOfBuild(world, build);
-  const time = (ms: number | null | undefined) => (ms == null ? undefined : new Date(ms).toISOString());
-  const state = request?.result != null ? 'completed' : request?.assignTime != null ? 'inProgress' : 'notStarted';
   return {
     id: build.id,
     buildNumber: build.number,
-    status: request?.cancelled === true && state !== 'completed' ? 'cancelling' : state,
-    result: request?.result === 'abandoned' ? 'failed' : (request?.result ?? undefined),
-    queueTime: time(build.queueTime),
-    startTime: time(request?.assignTime),
-    finishTime: time(request?.finishTime),
     reason: build.reason,
     sourceBranch: build.branch,
-    sourceVersion: '0'.repeat(40),
     definition: { ...build.definition, path: '\\', type: 'build', revision: 1, project: PROJECT },
-    project: { ...PROJECT, state: 'wellFormed', visibility: 'private' },
     repository: { id: build.repository, name: build.repository, type: 'GitHub', url: `https://github.com/${build.repository}.git` },
     _links: { web: { href: `${urlOf(world)}/${PROJECT.name}/_build/results?buildId=${build.id}` } },
   };
 }
 
 function buildTimeline(x: Exchange): Reply {
-  const request = requestOfBuild(x.world, buildOf(x));
+  const build = buildOf(x);
+  const request = [...x.world.requests.values()].find((one) => one.build === build);
   if (request === undefined) return nothing;
   const { plan } = request;
   const tasks = new Map(stepsOf(request).map(({ id, reference }) => [id, reference] as const));

@@ -57,7 +57,6 @@ function open(x: Exchange): Reply {
   agent.version = text(said.version, agent.version);
   agent.osDescription = text(said.osDescription, agent.osDescription);
   agent.system = stringMap(body.systemCapabilities);
-  agent.statusChangedOn = world.now();
   world.sessions.set(session.id, session);
   world.emit({ kind: 'sessionOpened', pool: agent.pool.id, agent: agent.id, name: agent.name });
   const { wanted, autoUpdate } = agent.pool;

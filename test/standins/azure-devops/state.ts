@@ -7,7 +7,6 @@ export interface Pool {
   readonly id: number;
   readonly name: string;
   readonly hosted: boolean;
-  readonly createdOn: number;
   autoUpdate: boolean;
   /** Version that its agents are asked to update to. */
   wanted: string | null;
@@ -26,9 +25,6 @@ export interface Agent {
   version: string;
   osDescription: string;
   enabled: boolean;
-  maxParallelism: number;
-  readonly createdOn: number;
-  statusChangedOn: number;
   system: Record<string, string>;
   user: Record<string, string>;
   clientId: string;
@@ -90,7 +86,7 @@ export interface Plan {
   changeId: number;
   readonly records: Map<string, Record<string, unknown>>;
   readonly feed: string[];
-  readonly logs: { readonly id: number; readonly path: string; text: string; readonly createdOn: number }[];
+  readonly logs: { readonly id: number; readonly path: string; text: string }[];
   readonly token: string;
 }
 
@@ -101,7 +97,6 @@ export interface Build {
   readonly repository: string;
   readonly branch: string;
   readonly reason: string;
-  readonly queueTime: number;
 }
 
 export interface Pat {
@@ -167,15 +162,11 @@ export function newAgent(
   pool: Pool,
   about: Pick<Agent, 'name' | 'version' | 'osDescription' | 'publicKey' | 'system'>,
 ): Agent {
-  const now = world.now();
   return {
     ...about,
     id: world.next(),
     pool,
     enabled: true,
-    maxParallelism: 1,
-    createdOn: now,
-    statusChangedOn: now,
     user: {},
     clientId: randomUUID(),
     session: null,
