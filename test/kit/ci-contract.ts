@@ -218,6 +218,13 @@ export function earlyBoundContract(name: string, open: () => Promise<EarlySubjec
       expect(await service.retire('a2', never)).toBeNull();
     });
 
+    it('lets an agent end that has no job, and that gets none', async () => {
+      await start('a1');
+      await service.ending?.({ agent: 'a1', job: null, why: 'shutdown', released: true }, never);
+      await subject.enqueue();
+      expect(await service.retire('a1', never)).toBeNull();
+    });
+
     it('forgets an agent with what it ran, twice as once', async () => {
       const agent = await start('a1');
       const job = await agent.work();

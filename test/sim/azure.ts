@@ -237,7 +237,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         return;
       case 'requestAssigned':
         tell(`azure: job ${event.request.requestId} goes to ${event.request.agent?.name}`);
-        if (world.faults.secondJob !== 'no') excuse(event.request.requestId, 'it may have been a second job');
+        if (world.faults.givesSecondJob) excuse(event.request.requestId, 'it may have been a second job');
         if (wire.outage !== null) excuse(event.request.requestId, 'the network was away when it was given to an agent');
         if (host.heldSince !== null && time.now - Math.max(wrongAt, host.heldSince) > recovery)
           breaks(`S7: a pool takes job ${event.request.requestId}, and is held for ${time.now - host.heldSince} ms`);
@@ -288,7 +288,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     refusedSince !== null ||
     denied !== null ||
     habits !== good ||
-    world.faults.secondJob !== 'no' ||
+    world.faults.givesSecondJob ||
     isDiskFull();
 
   host.onUp.add(() => {
@@ -518,8 +518,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       },
       /** For `ms` the service gives busy agents a second job. */
       'azure.second'({ ms }) {
-        world.faults.secondJob = 'while-busy';
-        time.after(number(ms, 60_000), () => (world.faults.secondJob = 'no'));
+        world.faults.givesSecondJob = true;
+        time.after(number(ms, 60_000), () => (world.faults.givesSecondJob = false));
       },
       /** Somebody deletes the entry of one of our agents; the service refuses that of one with a job. */
       'azure.delete'({ pick }) {

@@ -1,9 +1,8 @@
 /** What a look is followed by: silence that is told in time and never too early, and what waits for whom. */
 import { describe, expect, it } from 'vitest';
-import { patient } from '../../../test/kit/azure.ts';
-import { filesOf, inside, type Manager } from '../../../test/kit/azure-manager.ts';
-import { type World, worlds } from '../../../test/kit/azure-service.ts';
-import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
+import { inside, type Manager } from '../../../test/kit/azure-manager.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
+import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;
@@ -52,65 +51,18 @@ describe('an agent that does not come online', () => {
   });
 });
 
-describe('an agent that came online after the look that would have given it up', () => {
-  /** The next look has its list before the agent is online, and its jobs after it. */
-  async function late(world: World, queue: boolean) {
-    const one = world.manager();
-    await one.watch();
-    const { script } = await one.register('a1');
-    one.slots.set('a1', { pool: 'ci', since: world.clock.now() });
-    const agent = handAgentFromFiles(filesOf(script));
-    await agent.signIn(world.clock.wall());
-    await world.pass(minutes(3));
-    const requests = one.client.requests.bind(one.client);
-    const online = Promise.withResolvers<void>();
-    const late: typeof requests = (...asked) => online.promise.then(() => requests(...asked));
-    Object.assign(one.client, { requests: late });
-    const listed = world.azure.next('answered', ({ request }) => request.method === 'GET' && request.route === 'agents');
-    const passing = world.pass(10_000);
-    await listed;
-    await agent.open({});
-    const queued = queue ? world.azure.queue(world.pool) : null;
-    online.resolve();
-    await passing;
-    await world.quiet();
-    return { one, queued };
-  }
-  const enabled = (world: World) => world.azure.agents(world.pool).find(({ name }) => name.endsWith('-a1'))?.enabled;
-
-  it('continues', async () => {
-    const world = await open();
-    const { one } = await late(world, false);
-    expect(one.of('silent')).toEqual([]);
-    expect(one.of('online')).toContainEqual({ kind: 'online', agent: 'a1' });
-    expect(enabled(world)).toBe(true);
-  });
-
-  it('does its job', async () => {
-    const world = await open();
-    const { one, queued } = await late(world, true);
-    expect(one.of('silent')).toEqual([]);
-    expect(one.of('jobSeen')).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: `azure-${queued?.requestId}` });
-  });
-
-  it('can be given a job again, also when that could not be said at once', async () => {
-    const world = await open();
-    world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
-    const { one } = await late(world, false);
-    expect(enabled(world)).toBe(false);
-    await world.pass(20_000);
-    expect(enabled(world)).toBe(true);
-    expect(one.of('silent')).toEqual([]);
-  });
-
-  it('stays without a job when it is to end', async () => {
-    const world = await open();
-    world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
-    const { one } = await late(world, false);
-    await one.service.retire('a1', patient);
-    await world.pass(20_000);
-    expect(enabled(world)).toBe(false);
-  });
+it('ends an agent whose job was given up before it heard of it, once it can get no other', async () => {
+  // A job is lost after a minute, and an agent that does not listen stays for an hour.
+  const { world, one } = await open.watching({ lockMs: minutes(1), sessionMs: minutes(60) });
+  await one.start('a1');
+  const lost = world.azure.queue(world.pool);
+  await world.pass(minutes(2));
+  expect([one.of('jobSeen').length > 0, lost.view().result]).toEqual([true, 'abandoned']);
+  await world.pass(minutes(3));
+  expect(one.of('jobDone')).toEqual([]);
+  await world.pass(minutes(2));
+  expect(one.of('jobDone')[0]).toEqual({ kind: 'jobDone', agent: 'a1' });
+  expect(world.azure.queue(world.pool).view().state).toBe('waiting');
 });
 
 it('looks on while the service takes its time with what a look is followed by', async () => {

@@ -96,23 +96,6 @@ it('leaves an online agent alone whose registration was lost', async () => {
   expect(rest(world)).toHaveLength(1);
 });
 
-it('leaves the agents of another installation on the same pool alone', async () => {
-  const world = await open();
-  const [left, right] = [world.manager(), world.manager()];
-  await left.watch();
-  await right.watch();
-  await left.start('a1');
-  await right.start('a1');
-  await world.pass(minutes(10));
-  expect([left.of('online'), right.of('online')].map((events) => events.length > 0)).toEqual([true, true]);
-  await left.service.retire('a1', patient);
-  await left.end('a1');
-  await left.service.forget(patient);
-  const mark = markOf(right);
-  expect(world.names().every((name) => name.includes(`-${mark}-`))).toBe(true);
-  expect(world.azure.agents(world.pool)).toMatchObject([{ online: false }, { online: true, enabled: true }]);
-});
-
 it('removes unknown entries although a known one cannot be removed', async () => {
   const { world, one } = await open.one();
   ghost(one);

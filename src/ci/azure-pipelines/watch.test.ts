@@ -53,14 +53,6 @@ describe.each(shapes)('a credential refused with %s', (shape) => {
   });
 });
 
-it('takes a token with a newline and spaces around it', async () => {
-  const world = await open();
-  writeFileSync(world.tokenFile, `  ${world.azure.pat}\r\n\n`);
-  const one = world.manager();
-  await one.watch();
-  expect(one.of('hold')).toEqual([{ kind: 'hold', pool: 'ci', reason: null }]);
-});
-
 it('says what may be wrong with an address of no organisation', async () => {
   const world = await open();
   const one = world.manager({ config: { url: `${new URL(world.azure.url).origin}/nobody` } });

@@ -37,10 +37,8 @@ export type FaultWhere = Where & { readonly identity?: Identity };
 const SWITCHES = {
   /** The service's clock minus the real one, ms: in the Date header, and where tokens are judged. */
   skew: 0,
-  /** Registrations that never had a session do not count when a job is queued. */
-  placeholderNotCounted: false,
-  /** A second request is given to an agent: while its first one runs, or when it has said that it is leaving. */
-  secondJob: 'no' as 'no' | 'while-busy' | 'at-end',
+  /** A second request is given to an agent while its first one runs. */
+  givesSecondJob: false,
 };
 
 export type Faults = FaultRules<Fault, FaultWhere> & typeof SWITCHES;

@@ -53,10 +53,7 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
   world.requests.set(request.id, request);
   world.open.add(request);
   world.emit({ kind: 'requestQueued', pool: pool.id, request: viewOf(request) });
-  const counted = matching(pool.agents.values(), request.demands).filter(
-    (agent) => agent.everOnline || !world.faults.placeholderNotCounted,
-  );
-  if (counted.length === 0) {
+  if (matching(pool.agents.values(), request.demands).length === 0) {
     request.failedAtQueue = true;
     request.statusMessage =
       pool.agents.size === 0
@@ -83,13 +80,12 @@ export function assignWaiting(world: World): void {
   }
 }
 
-/** The switch for a second job breaks the rule that an agent has one at a time, or none after it said that it leaves. */
+/** The switch for a second job breaks the rule that an agent has one at a time. */
 function mayGet(world: World, agent: Agent): boolean {
   const current = requestOf(world, agent);
-  const { secondJob } = world.faults;
-  if (current === null) return !agent.leaving || secondJob === 'at-end';
+  if (current === null) return !agent.leaving;
   const held = [...world.open].filter((request) => request.agent?.id === agent.id).length;
-  return secondJob === 'while-busy' && current.receiveTime !== null && held === 1;
+  return world.faults.givesSecondJob && current.receiveTime !== null && held === 1;
 }
 
 function assign(world: World, request: Request, agent: Agent): void {
