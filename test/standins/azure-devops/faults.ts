@@ -55,24 +55,6 @@ export const NAMED_FAULTS: NamedFaults<Fault, FaultWhere> = {
   broken: { fault: { kind: 'broken' } },
   garbage: { fault: { kind: 'garbage' } },
   redirect: { fault: { kind: 'redirect' } },
-  'name-taken': {
-    fault: {
-      kind: 'error',
-      status: 409,
-      typeKey: 'TaskAgentExistsException',
-      message: 'An agent of that name exists already.',
-    },
-    where: { method: 'POST', route: 'agents' },
-  },
-  'delete-refused': {
-    fault: {
-      kind: 'error',
-      status: 400,
-      typeKey: 'TaskAgentJobStillRunningException',
-      message: 'The agent cannot be deleted because it is running a job.',
-    },
-    where: { method: 'DELETE', route: 'agents/{agentId}' },
-  },
 };
 
 /** The rules; `listening` opens and closes the door. */

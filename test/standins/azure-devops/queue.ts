@@ -102,7 +102,6 @@ function assign(world: World, request: Request, agent: Agent): void {
 export function received(world: World, request: Request): void {
   if (request.receiveTime !== null || request.result !== null) return;
   request.receiveTime = world.now();
-  world.emit({ kind: 'requestReceived', pool: request.pool.id, request: viewOf(request) });
   assignWaiting(world);
 }
 

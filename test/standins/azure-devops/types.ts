@@ -115,7 +115,7 @@ export type StandInEvent =
       readonly why: 'left' | 'expired' | 'removed';
     }
   | {
-      readonly kind: 'requestQueued' | 'requestAssigned' | 'requestReceived' | 'requestFinished';
+      readonly kind: 'requestQueued' | 'requestAssigned' | 'requestFinished';
       readonly pool: number;
       readonly request: RequestView;
     }
