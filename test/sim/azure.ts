@@ -138,13 +138,14 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const pool = azure.addPool('gpu', { autoUpdate: true });
   const person = azure.addPat({ scopes: ['agentpools_manage'] });
 
-  function giveToken(): void {
-    current = azure.addPat({ scopes: ['agentpools_manage', 'build'] });
+  /** `poolAdmin`: whether its owner may manage the pool. */
+  function giveToken(poolAdmin = true): void {
+    current = azure.addPat({ scopes: ['agentpools_manage', 'build'], poolAdmin });
     tokens.push(current);
     writeFileSync(join(host.dir, azureToken), `${current}\n`, { mode: 0o600 });
     refusedSince = null;
     refusals = 0;
-    denied = null;
+    denied = poolAdmin ? null : { since: time.now, starts: host.starts, tries: 0 };
   }
   giveToken();
 
@@ -369,6 +370,11 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     counts.azurePeople += 1;
   }
 
+  function remove({ id, name }: { readonly id: number; readonly name: string }): void {
+    tell(`azure: somebody deletes ${name}`);
+    ask('DELETE', `agents/${id}`);
+  }
+
   function queue(happening: Happening): void {
     if ((placeholders().length === 0 && !isUnplaced) || isAway) {
       early += 1;
@@ -524,17 +530,14 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       /** Somebody deletes the entry of one of our agents; the service refuses that of one with a job. */
       'azure.delete'({ pick }) {
         const one = picked(agents(), pick);
-        if (one === undefined) return;
-        tell(`azure: somebody deletes ${one.name}`);
-        ask('DELETE', `agents/${one.id}`);
+        if (one !== undefined) remove(one);
       },
       /** Somebody deletes a placeholder. */
       'azure.unplace'({ pick }) {
         const one = picked(placeholders(), pick);
         if (one === undefined) return;
-        tell(`azure: somebody deletes ${one.name}`);
         isUnplaced = true;
-        ask('DELETE', `agents/${one.id}`);
+        remove(one);
       },
       /** Somebody disables one of our agents for `ms`. */
       'azure.disable'({ pick, ms }) {
@@ -564,14 +567,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         if (denied !== null) return;
         counts.azureRights += 1;
         tell('azure: the token has no right to manage the pool any more');
-        current = azure.addPat({ scopes: ['agentpools_manage', 'build'], poolAdmin: false });
-        tokens.push(current);
-        writeFileSync(join(host.dir, azureToken), `${current}\n`, { mode: 0o600 });
-        denied = { since: time.now, starts: host.starts, tries: 0 };
-        // It is one that the service knows.
-        refusedSince = null;
-        refusals = 0;
-        time.after(number(ms, 600_000), giveToken);
+        giveToken(false);
+        time.after(number(ms, 600_000), () => giveToken());
       },
       /** The token is refused from now on; after `ms` there is another one. */
       'azure.token'({ ms }) {
@@ -579,7 +576,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         tell('azure: the token has expired');
         azure.expirePat(current);
         refusedSince ??= time.now;
-        time.after(number(ms, 600_000), giveToken);
+        time.after(number(ms, 600_000), () => giveToken());
       },
     },
     broken() {
