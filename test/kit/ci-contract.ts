@@ -3,6 +3,7 @@
  * real client against its stand-in, or, for the own queue, the queue itself.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { JobFacts } from '../../src/ci/early/port.ts';
 import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
 import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../src/ports/ci-service.ts';
 
@@ -41,6 +42,23 @@ export interface EarlyAgent {
   /** Tells the service the result, and ends. */
   finish(): Promise<void>;
 }
+
+/** What an early service that knows nothing says of a job, but its title. */
+export const noFacts: Omit<JobFacts, 'title'> = {
+  definition: null,
+  build: null,
+  repository: null,
+  branch: null,
+  reason: null,
+  link: null,
+  demands: [],
+  result: null,
+  outcome: null,
+  failedIn: null,
+  queuedAt: null,
+  startedAt: null,
+  endedAt: null,
+};
 
 /** What a service is told of a standby of the first slot of a pool. */
 export function agentContext(

@@ -3,28 +3,17 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { settled } from '../../../test/kit/azure.ts';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
+import { noFacts } from '../../../test/kit/ci-contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { openStore } from '../../store/store.ts';
 import { JobRecords } from './job-records.ts';
 import type { RemoteJob, Shown } from './port.ts';
 
-const nothing = {
-  definition: null,
-  build: null,
-  repository: null,
-  branch: null,
-  reason: null,
-  link: null,
-  demands: [],
-  result: null,
-  outcome: null,
-  failedIn: null,
-};
 const job = (state: RemoteJob['state'], id = 'bell-7', more: Partial<ReturnType<RemoteJob['facts']>> = {}): RemoteJob => ({
   id,
   state,
-  facts: () => ({ ...nothing, title: 'ring', queuedAt: null, startedAt: null, endedAt: null, ...more }),
+  facts: () => ({ ...noFacts, title: 'ring', ...more }),
 });
 const ended = job('done', 'bell-7', { result: 'succeeded' });
 
