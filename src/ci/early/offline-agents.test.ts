@@ -108,12 +108,15 @@ describe('one that did not come online in time', () => {
     expect([one.removed, one.events]).toEqual([['1'], [expect.objectContaining({ kind: 'silent', agent: 'a1' })]]);
   });
 
-  it.each([true, false])('continues, when it has come online after the look (the service disables agents: %s)', async (disables) => {
-    const one = bench({ status: 'online' }, { disables });
-    one.clock.advance(minutes(4));
-    await one.silence();
-    expect([one.removed, one.events, one.service.isDisabled]).toEqual([[], [{ kind: 'online', agent: 'a1' }], false]);
-  });
+  it.each([true, false])(
+    'continues, when it has come online after the look (the service disables agents: %s)',
+    async (disables) => {
+      const one = bench({ status: 'online' }, { disables });
+      one.clock.advance(minutes(4));
+      await one.silence();
+      expect([one.removed, one.events, one.service.isDisabled]).toEqual([[], [{ kind: 'online', agent: 'a1' }], false]);
+    },
+  );
 
   it('does its job, when it has got one after the look', async () => {
     const one = bench({ status: 'online', job: job('assigned') }, { disables: true });

@@ -53,11 +53,7 @@ export const agentRoutes: readonly Route[] = [
 export function agentOf(x: Exchange): Agent {
   const agent = poolOf(x).agents.get(Number(x.params.agentId));
   if (agent === undefined)
-    throw new ServiceFailure(
-      404,
-      'TaskAgentNotFoundException',
-      `No agent found with identifier ${x.params.agentId}.`,
-    );
+    throw new ServiceFailure(404, 'TaskAgentNotFoundException', `No agent found with identifier ${x.params.agentId}.`);
   return agent;
 }
 
@@ -98,11 +94,7 @@ function add(x: Exchange): Reply {
   const pool = poolOf(x);
   const about = described(objectBody(x));
   if ([...pool.agents.values()].some((agent) => agent.name.toLowerCase() === about.name.toLowerCase()))
-    throw new ServiceFailure(
-      409,
-      'TaskAgentExistsException',
-      `Pool ${pool.id} already contains an agent with name ${about.name}.`,
-    );
+    throw new ServiceFailure(409, 'TaskAgentExistsException', `Pool ${pool.id} already contains an agent with name ${about.name}.`);
   const agent = newAgent(x.world, pool, about);
   pool.agents.set(agent.id, agent);
   x.world.emit({ kind: 'agentAdded', pool: pool.id, agent: agent.id, name: agent.name });

@@ -12,11 +12,7 @@ export const poolRoutes: readonly Route[] = [
 export function poolOf(x: Exchange): Pool {
   const pool = x.world.pools.get(Number(x.params.poolId));
   if (pool === undefined)
-    throw new ServiceFailure(
-      404,
-      'TaskAgentPoolNotFoundException',
-      `No agent pool found with identifier ${x.params.poolId}.`,
-    );
+    throw new ServiceFailure(404, 'TaskAgentPoolNotFoundException', `No agent pool found with identifier ${x.params.poolId}.`);
   return pool;
 }
 

@@ -35,20 +35,14 @@ function find(x: Exchange): Reply {
   const done = all.filter((request) => request.result !== null);
   const shown = new Set(done.slice(Math.max(0, done.length - count)));
   return list(
-    all
-      .filter((request) => request.result === null || shown.has(request))
-      .map((request) => requestBody(x.world, request, true)),
+    all.filter((request) => request.result === null || shown.has(request)).map((request) => requestBody(x.world, request, true)),
   );
 }
 
 function requestOfPath(x: Exchange): Request {
   const request = x.world.requests.get(Number(x.params.requestId));
   if (request === undefined || request.pool !== poolOf(x))
-    throw new ServiceFailure(
-      400,
-      'TaskAgentJobNotFoundException',
-      `The job ${x.params.requestId} does not exist.`,
-    );
+    throw new ServiceFailure(400, 'TaskAgentJobNotFoundException', `The job ${x.params.requestId} does not exist.`);
   return request;
 }
 
@@ -56,11 +50,7 @@ function requestOfPath(x: Exchange): Request {
 function update(x: Exchange): Reply {
   const request = requestOfPath(x);
   if (request.agent === null || request.result !== null || x.caller.agent?.id !== request.agent.id)
-    throw new ServiceFailure(
-      400,
-      'TaskAgentJobTokenExpiredException',
-      `The job ${request.id} is not this agent's, or has ended.`,
-    );
+    throw new ServiceFailure(400, 'TaskAgentJobTokenExpiredException', `The job ${request.id} is not this agent's, or has ended.`);
   const body = objectBody(x);
   const result = resultName(body.result);
   received(x.world, request);

@@ -84,11 +84,7 @@ function sealedFor(agent: Agent, key: Buffer): string {
 function sessionOf(x: Exchange, id: string | undefined): Session {
   const session = x.world.sessions.get(id ?? '');
   if (session === undefined || session.agent.pool.id !== poolOf(x).id)
-    throw new ServiceFailure(
-      403,
-      'TaskAgentSessionExpiredException',
-      `The session ${id} has expired or was never opened.`,
-    );
+    throw new ServiceFailure(403, 'TaskAgentSessionExpiredException', `The session ${id} has expired or was never opened.`);
   ownAgent(x, session.agent.id);
   session.lastSeen = x.world.now();
   return session;
@@ -120,11 +116,7 @@ async function poll(x: Exchange): Promise<Reply> {
       x.signal.addEventListener('abort', wake, { once: true });
     });
     if (!x.signal.aborted && !session.agent.pool.agents.has(session.agent.id))
-      throw new ServiceFailure(
-        404,
-        'TaskAgentNotFoundException',
-        `The agent ${session.agent.name} is not registered any more.`,
-      );
+      throw new ServiceFailure(404, 'TaskAgentNotFoundException', `The agent ${session.agent.name} is not registered any more.`);
     if (!x.signal.aborted) sessionOf(x, id);
   }
   const message = first();

@@ -65,7 +65,10 @@ test('makes itself known, takes one job, streams it, tells its end, leaves, and 
   expect(running.said()).toMatch(/Z: Running job: Build it$/m);
   expect(running.said()).toMatch(/Z: Job Build it completed with result: Succeeded$/m);
   expect(service.agents(pool)[0]).toMatchObject({ online: false, everOnline: true, request: null });
-  expect(readdirSync(path('logs')).sort()).toEqual([expect.stringMatching(/^Agent_.*-utc\.log$/), expect.stringMatching(/^Worker_/)]);
+  expect(readdirSync(path('logs')).sort()).toEqual([
+    expect.stringMatching(/^Agent_.*-utc\.log$/),
+    expect.stringMatching(/^Worker_/),
+  ]);
   expect(await at.start(['remove', ...at.asManager]).ended).toBe(0);
   expect([service.agents(pool), existsSync(path('.agent'))]).toEqual([[], false]);
 });
