@@ -122,7 +122,10 @@ describe('one that did not come online in time', () => {
     const one = bench({ status: 'online', job: job('assigned') }, { disables: true });
     one.clock.advance(minutes(4));
     await one.silence();
+    await one.inDoubt.silence(one.seen(), one.emit, patient);
     expect(one.events).toEqual([{ kind: 'jobSeen', agent: 'a1', job: 'bell-7' }]);
+    // It has its one job.
+    expect(one.service.isDisabled).toBe(true);
   });
 
   it('is not taken for silent while the service only says that it is busy', async () => {
@@ -140,7 +143,9 @@ describe('one that did not come online in time', () => {
     one.clock.advance(minutes(4));
     one.service.fails = (isDisabled) => (isDisabled ? null : refuses());
     await one.silence();
+    await one.inDoubt.silence(one.seen(), one.emit, patient);
     expect([one.events, one.service.isDisabled]).toEqual([[], true]);
+    expect(one.warned).toEqual(Array(2).fill('failed to find out whether an agent is silent'));
     one.service.fails = () => null;
     if (isToEnd) await one.inDoubt.retire('a1', patient);
     await one.inDoubt.silence(one.seen(), one.emit, patient);
@@ -193,7 +198,7 @@ describe('one that is told to end', () => {
     const one = bench({ status: 'online' }, { disables: true });
     const end = one.ends();
     await settled();
-    expect([end.isOver, one.service.isDisabled]).toEqual([true, true]);
+    expect([end.isOver, one.service.isDisabled, one.warned]).toEqual([true, true, []]);
   });
 
   it.each<[string, Options]>([
