@@ -28,7 +28,7 @@ const processes = [
   'scripts/{ci-count,install,launcher,link-bin,promtool}.test.ts',
   'src/api/{api,devices,events,raw-requests,secrets,shell,sockets,tunnel,web,web-limits}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,cloud-placeholders,contract,doctor,ended-jobs,exchange,job-records,look,look-inside}.test.ts',
-  'src/ci/azure-pipelines/{drain-agent,outlived,placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
+  'src/ci/azure-pipelines/{placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/api.test.ts',
   'src/ci/buildkite/{agent/script,doctor/doctor,doctor/doctor-inside,jobs/recipe-class,stacks/stacks}.test.ts',
   'src/ci/filter/{doors,filter,server}.test.ts',

@@ -12,19 +12,23 @@ import type { AgentId } from '../../src/core/slot.ts';
 import type { AgentContext, CiEvent, CiService, Registration } from '../../src/ports/ci-service.ts';
 import type { Store } from '../../src/store/store.ts';
 import { type HandAgent, handAgentFromFiles } from '../standins/azure-devops/hand-agent.ts';
+import type { AzureDevOps } from '../standins/azure-devops/types.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
-import { patient } from './azure.ts';
+import { memory, patient } from './azure.ts';
 import type { World } from './azure-service.ts';
+import { agentContext } from './ci-contract.ts';
 
 /** One is enough for agents that never meet; making them takes most of a test's time. */
 const oneKey = makeAgentKey();
 
 export interface ManagerOptions {
   readonly dir?: string;
-  readonly config?: Partial<AzureServiceConfig>;
-  readonly pools?: readonly AzurePool[];
+  readonly config?: Partial<AzureServiceConfig> | undefined;
+  readonly pools?: readonly AzurePool[] | undefined;
   /** Names of other services that the same manager has opened. */
-  readonly opened?: readonly string[];
+  readonly opened?: readonly string[] | undefined;
+  /** What its token may, instead of everything. */
+  readonly pat?: Parameters<AzureDevOps['addPat']>[0] | undefined;
 }
 
 export interface Manager {
@@ -50,6 +54,8 @@ export interface Manager {
   isLooking(): boolean;
   /** As by `kill -9`: nothing is done any more. */
   stop(): void;
+  /** Stops it; the next one on its state. */
+  next(o?: Omit<ManagerOptions, 'dir'>): Manager;
   of<K extends CiEvent['kind']>(kind: K): Extract<CiEvent, { kind: K }>[];
 }
 
@@ -60,15 +66,16 @@ export const inside = (facts = '', environment = ''): string =>
 export function openManager(
   world: World,
   send: typeof fetch,
-  { dir, config, pools, opened }: ManagerOptions & { dir: string },
+  { dir, config, pools, opened, pat }: ManagerOptions & { dir: string },
 ): Manager {
   const { azure, clock, said } = world;
   const store = openInstantStore(dir);
+  const inFile = { kind: 'file', path: world.tokenFile, expires: null } as const;
   const whole: AzureServiceConfig = {
     name: 'azure',
     type: 'azure-pipelines',
     url: azure.url,
-    credential: { kind: 'pat', token: { kind: 'file', path: world.tokenFile, expires: null } },
+    credential: { kind: 'pat', token: pat === undefined ? inFile : memory(tokenOf(world, pat)) },
     registration: 'manager',
     pollEvery: 10_000,
     bootTimeout: 180_000,
@@ -144,11 +151,7 @@ export function openManager(
     events,
     slots,
     held,
-    context(agent, { inside: text = inside(), ...more } = {}) {
-      const pool = more.pool ?? 'ci';
-      const common = { agent, pool, slot: `${pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null };
-      return { ...common, ask: async () => text, hostAddress: async () => '127.0.0.1', ...more };
-    },
+    context: (agent, { inside: text = inside(), ...more } = {}) => agentContext(agent, { ask: async () => text, ...more }),
     register(agent, o) {
       const context = manager.context(agent, o);
       slots.set(agent, { pool: context.pool, since: null });
@@ -181,10 +184,20 @@ export function openManager(
       alive.abort();
       store.close();
     },
+    next(o) {
+      manager.stop();
+      return world.manager({ ...o, dir });
+    },
     of: <K extends CiEvent['kind']>(kind: K) =>
       events.filter((event): event is Extract<CiEvent, { kind: K }> => event.kind === kind),
   };
   return manager;
+}
+
+function tokenOf({ azure, secrets }: World, pat: NonNullable<ManagerOptions['pat']>): string {
+  const token = azure.addPat(pat);
+  secrets.push(token);
+  return token;
 }
 
 type Files = Parameters<typeof handAgentFromFiles>[0];

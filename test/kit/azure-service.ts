@@ -8,6 +8,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterEach, expect } from 'vitest';
 import { OnejobError, toFailure } from '../../src/base/errors.ts';
+import type { HandAgent } from '../standins/azure-devops/hand-agent.ts';
 import { type AzureDevOps, type StandInOptions, startAzureDevOps } from '../standins/azure-devops/standin.ts';
 import { scratch } from '../support/scratch.ts';
 import { type Manager, type ManagerOptions, openManager } from './azure-manager.ts';
@@ -42,17 +43,45 @@ export interface WorldOptions extends StandInOptions {
   readonly notAwaited?: string;
 }
 
+/** Opens worlds: an empty one, or one with a manager in it. */
+export interface Worlds {
+  (o?: WorldOptions): Promise<World>;
+  one(o?: OneOptions): Promise<{ readonly world: World; readonly one: Manager }>;
+  /** It looks at the service. */
+  watching(o?: OneOptions): Promise<{ readonly world: World; readonly one: Manager }>;
+  /** Its agent `a1` is online, and nobody looks. */
+  online(o?: OneOptions): Promise<{ readonly world: World; readonly one: Manager; readonly agent: HandAgent }>;
+}
+
+type OneOptions = WorldOptions & Omit<ManagerOptions, 'dir'>;
+
 /** Registers what happens after each test; the answer opens a world for one. */
-export function worlds(): (o?: WorldOptions) => Promise<World> {
-  const open: { close(): Promise<void> }[] = [];
+export function worlds(): Worlds {
+  const closing: (() => Promise<void>)[] = [];
   afterEach(async () => {
-    for (const one of open.splice(0)) await one.close();
+    for (const close of closing.splice(0)) await close();
   });
-  return async (options = {}) => {
+  const open = async (options: WorldOptions = {}): Promise<World> => {
     const { world, close } = await openWorld(options);
-    open.push({ close });
+    closing.push(close);
     return world;
   };
+  const withOne = async ({ config, pools, opened, pat, ...options }: OneOptions = {}) => {
+    const world = await open(options);
+    return { world, one: world.manager({ config, pools, opened, pat }) };
+  };
+  return Object.assign(open, {
+    one: withOne,
+    async watching(o?: OneOptions) {
+      const made = await withOne(o);
+      await made.one.watch();
+      return made;
+    },
+    async online(o?: OneOptions) {
+      const made = await withOne(o);
+      return { ...made, agent: await made.one.start('a1') };
+    },
+  });
 }
 
 async function openWorld({ notAwaited, ...options }: WorldOptions) {

@@ -1,13 +1,10 @@
-/** For tests: small servers that behave as a bad day does, and a strict reader of keys. */
+/** For tests: small servers that behave as a bad day does. */
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { expect } from 'vitest';
-import { z } from 'zod';
 import { AzureClient } from '../../src/ci/azure-pipelines/client.ts';
 import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
-import type { AgentKey } from '../../src/ci/azure-pipelines/script.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import type { SecretReference } from '../../src/schema/secret-reference.ts';
 import type { Credential } from '../../src/secrets/credential.ts';
@@ -131,38 +128,4 @@ export async function serveClient(
   const client = new AzureClient({ url, credential, clock, timeout, version: '1.2.3' });
   const sent = () => server.seen.map(({ method, url: at }) => `${method} ${at}`);
   return { client, server, sent, credential, [Symbol.asyncDispose]: () => server[Symbol.asyncDispose]() };
-}
-
-const keyText = z.strictObject({
-  d: z.string(),
-  dp: z.string(),
-  dq: z.string(),
-  exponent: z.string(),
-  inverseQ: z.string(),
-  modulus: z.string(),
-  p: z.string(),
-  q: z.string(),
-});
-
-/** Reads a key as the agent does it: .NET wants every part, in standard base64 and in its exact length. */
-export function readStrictly({ publicKey, rsaParameters }: AgentKey) {
-  const found = keyText.parse(JSON.parse(rsaParameters));
-  const part = (base64: string, length: number): Buffer => {
-    const bytes = Buffer.from(base64, 'base64');
-    expect(bytes.toString('base64')).toBe(base64);
-    expect(bytes.length).toBe(length);
-    return bytes;
-  };
-  expect(publicKey).toEqual({ exponent: found.exponent, modulus: found.modulus });
-  expect(found.exponent).toBe('AQAB');
-  return {
-    exponent: part(found.exponent, 3),
-    modulus: part(found.modulus, 256),
-    d: part(found.d, 256),
-    p: part(found.p, 128),
-    q: part(found.q, 128),
-    dp: part(found.dp, 128),
-    dq: part(found.dq, 128),
-    inverseQ: part(found.inverseQ, 128),
-  };
 }

@@ -3,6 +3,7 @@
  * real client against its stand-in, or, for the own queue, the queue itself.
  */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { JobFacts } from '../../src/ci/early/port.ts';
 import type { AgentId, Change, JobId } from '../../src/core/slot.ts';
 import type { AgentContext, AgentFiles, CiEvent, CiService } from '../../src/ports/ci-service.ts';
 
@@ -42,6 +43,32 @@ export interface EarlyAgent {
   finish(): Promise<void>;
 }
 
+/** What an early service that knows nothing says of a job, but its title. */
+export const noFacts: Omit<JobFacts, 'title'> = {
+  definition: null,
+  build: null,
+  repository: null,
+  branch: null,
+  reason: null,
+  link: null,
+  demands: [],
+  result: null,
+  outcome: null,
+  failedIn: null,
+  queuedAt: null,
+  startedAt: null,
+  endedAt: null,
+};
+
+/** What a service is told of a standby of the first slot of a pool. */
+export function agentContext(
+  agent: AgentId,
+  { pool = 'ci', ...more }: Partial<AgentContext> & Pick<AgentContext, 'ask'>,
+): AgentContext {
+  const usual = { slot: `${pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null };
+  return { ...usual, agent, pool, hostAddress: async () => '127.0.0.1', ...more };
+}
+
 const never = new AbortController().signal;
 
 const nothing = () => Promise.reject(new Error('nothing to read'));
@@ -56,18 +83,8 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
     });
     afterEach(() => subject.close());
 
-    const context = (agent: string, job: string | null): AgentContext => ({
-      agent,
-      pool: subject.pool,
-      slot: `${subject.pool}/1`,
-      name: 'box-1',
-      workspace: '/workspace',
-      job,
-      devices: [],
-      cuda: null,
-      ask: () => Promise.reject(new Error('no sandbox to ask')),
-      hostAddress: async () => '127.0.0.1',
-    });
+    const context = (agent: string, job: string | null): AgentContext =>
+      agentContext(agent, { pool: subject.pool, job, ask: () => Promise.reject(new Error('no sandbox to ask')) });
     /** The pool's next job, for any slot; where an agent stands for each slot, for the one whose agent was given it. */
     const next = () => {
       const { service, pool } = subject;
@@ -171,18 +188,8 @@ export function earlyBoundContract(name: string, open: () => Promise<EarlySubjec
       await subject.close();
     });
 
-    const contextOf = (agent: AgentId): AgentContext => ({
-      agent,
-      pool: subject.pool,
-      slot: `${subject.pool}/1`,
-      name: 'box-1',
-      workspace: '/workspace',
-      job: null,
-      devices: [],
-      cuda: null,
-      ask: async () => subject.inside,
-      hostAddress: async () => '127.0.0.1',
-    });
+    const contextOf = (agent: AgentId): AgentContext =>
+      agentContext(agent, { pool: subject.pool, ask: async () => subject.inside });
     const register = async (agent: AgentId): Promise<string> => {
       subject.live.add(agent);
       return (await service.register(contextOf(agent), never)).script;
@@ -227,6 +234,13 @@ export function earlyBoundContract(name: string, open: () => Promise<EarlySubjec
       expect(await service.retire('a2', never)).toBeNull();
       await subject.enqueue();
       expect(await service.retire('a2', never)).toBeNull();
+    });
+
+    it('lets an agent end that has no job, and that gets none', async () => {
+      await start('a1');
+      await service.ending?.({ agent: 'a1', job: null, why: 'shutdown', released: true }, never);
+      await subject.enqueue();
+      expect(await service.retire('a1', never)).toBeNull();
     });
 
     it('forgets an agent with what it ran, twice as once', async () => {

@@ -1,19 +1,23 @@
 /** The drop-in from end to end: the real `onejob azure`, the real Engine, the stand-in for the service; typed as users of the Python manager type it. */
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { packAgent } from '../standins/azure-devops/agent/pack.ts';
-import { azureBench, expectClean, troubleOf, untilIdle, untilRunning } from '../support/azure.ts';
-import { azureImages } from '../support/azure-images.ts';
-import { engineTells, found, needlesOf, processes } from '../support/azure-secrets.ts';
+import { type AzureBench, azureBench, expectClean, troubleOf, untilIdle, untilRunning } from '../support/azure.ts';
+import { azureImages, ensureAzureImages } from '../support/azure-images.ts';
+import { engineTells, filesIn, found, needlesOf, processes } from '../support/azure-secrets.ts';
 import { agentsAt, endDropIn, expectGone, namesOf, startDropIn, thingsOf } from '../support/drop-in.ts';
-import { ensureImages, images } from '../support/images.ts';
+import { card } from '../support/gpu-cards.ts';
+import { gpuEngine } from '../support/gpu-hook/gpu-engine.ts';
+import { gpuHost } from '../support/gpu-host.ts';
+import { call, ensureImages, images } from '../support/images.ts';
 import { poolOf } from '../support/look.ts';
 import { onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
+import { wayOutOf } from '../support/veth.ts';
 
-const patience = 60_000;
+const patience = 90_000;
 
 describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
   test('takes the command line of the Python manager, and does what that did', async () => {
@@ -136,5 +140,65 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
     expect((await poolOf(here, 'azure')).backoff?.failures).toBe(backoff?.failures);
     await endDropIn(child);
     expect(azure.agents(pool)).toEqual([]);
+  });
+
+  test('with the token on the command line: a warning, and once it runs nobody can read it there or anywhere else', async () => {
+    await using bench = await azureBench();
+    const { azure, pool } = bench;
+    await using here = await onejob();
+    const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '-d', azureImages.agent]);
+    await untilIdle(bench, 1, patience);
+    expect((await azure.queue(pool).finished).result).toBe('succeeded');
+    expect(child.stderr).toContain('warning: the token was on the command line');
+    const told = ['cmdline', 'environ', 'comm'].map((file): [string, Buffer] => [file, readFileSync(`/proc/${child.pid}/${file}`)]);
+    expect(told[0]?.[1].toString().replaceAll('\0', ' ').trim()).toBe('onejob azure');
+    const needles = needlesOf('the PAT', azure.pat);
+    expect(found(needles, [...told, ...filesIn(here.dir), ['output', child.stdout + child.stderr]])).toEqual([]);
+    await endDropIn(child);
+    expect(found(needles, filesIn(here.dir))).toEqual([]);
+    expectClean(bench);
+  });
+});
+
+/** What each of `count` jobs at the same time sees of cards, sorted. */
+async function seenCards({ azure, pool }: AzureBench, count: number): Promise<string[][]> {
+  const script = 'echo "cards=$NVIDIA_VISIBLE_DEVICES nodes=$(ls /dev | grep -c "^nvidia[0-9]")."; sleep 5';
+  const jobs = Array.from({ length: count }, () => azure.queue(pool, { script }));
+  for (const job of jobs) await untilRunning(job, patience);
+  const ended = await Promise.all(jobs.map(({ finished }) => finished));
+  return ended.map(({ log }) => {
+    const [, uuids = '', nodes] = /cards=(\S*) nodes=(\d+)\./.exec(log) ?? [];
+    expect(Number(nodes)).toBe(uuids.split(',').length);
+    return uuids.split(',').sort();
+  });
+}
+
+describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'root'))('cards of onejob azure', () => {
+  test('-n 2 on four cards: two each, in an image that onejob builds when none is named', async () => {
+    const cards = Array.from({ length: 4 }, (_, n) => card(n));
+    // An Engine of its own that grants them, and the service where its containers reach it.
+    await using gpus = await gpuEngine({ cards });
+    const { engine } = gpus;
+    await using bench = await azureBench({ publicHost: wayOutOf(engine) });
+    using host = gpuHost(cards);
+    const { azure } = bench;
+    await azure.addPackage(await packAgent());
+    // What would be pulled for these cards and their driver.
+    await ensureAzureImages(engine.socket);
+    const as = new URLSearchParams({ repo: 'nvidia/cuda', tag: '13.0.3-devel-ubuntu24.04' });
+    expect((await call(engine.socket, 'POST', `/images/${azureImages.base}/tag?${as}`)).status).toBe(201);
+    await using here = await onejob({ env: { ...host.env, DOCKER_HOST: engine.url }, engine: engine.socket });
+    const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '2', '--name', 'box']);
+    expect(child.stderr).toContain(
+      '2 agents on 4 cards: each agent has 2 to itself. The Python manager showed every agent every card.',
+    );
+    await untilIdle(bench, 2, 180_000);
+    const { owner } = await here.api.status();
+    const seen = await seenCards(bench, 2);
+    expect(seen.map(({ length }) => length)).toEqual([2, 2]);
+    expect(seen.flat().sort()).toEqual(cards.map(({ uuid }) => uuid));
+    await endDropIn(child);
+    await expectGone(bench, owner, engine.socket);
+    expectClean(bench);
   });
 });

@@ -8,7 +8,6 @@ import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { syncBuiltinESMExports } from 'node:module';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import type { Fault, FaultWhere } from '../standins/azure-devops/faults.ts';
 import { openAzureDevOps } from '../standins/azure-devops/in-process.ts';
 import type { LoggedRequest, RequestView } from '../standins/azure-devops/types.ts';
 import { type Habits, isAgent, SimAgent, type Work } from './azure-agent.ts';
@@ -70,7 +69,6 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     azureCancelled: 0,
     azureAbandoned: 0,
     azureBegun: 0,
-    azureFaults: 0,
     azureOutages: 0,
     azureAgents: 0,
     azureRequests: 0,
@@ -138,15 +136,16 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   const { azure, world } = standin;
   const wire = new AzureWire(time, random, () => standin);
   const pool = azure.addPool('gpu', { autoUpdate: true });
-  const person = azure.addPat({ scopes: ['agentpools_manage', 'build_execute'] });
+  const person = azure.addPat({ scopes: ['agentpools_manage'] });
 
-  function giveToken(): void {
-    current = azure.addPat({ scopes: ['agentpools_manage', 'build'] });
+  /** `poolAdmin`: whether its owner may manage the pool. */
+  function giveToken(poolAdmin = true): void {
+    current = azure.addPat({ scopes: ['agentpools_manage', 'build'], poolAdmin });
     tokens.push(current);
     writeFileSync(join(host.dir, azureToken), `${current}\n`, { mode: 0o600 });
     refusedSince = null;
     refusals = 0;
-    denied = null;
+    denied = poolAdmin ? null : { since: time.now, starts: host.starts, tries: 0 };
   }
   giveToken();
 
@@ -166,16 +165,12 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       id,
       pool: world.pools.get(pool) as never,
       enabled: true,
-      maxParallelism: 1,
-      createdOn: 0,
-      statusChangedOn: 0,
       system: {},
       user: {},
       clientId: `stranger-${id}`,
       session: null,
       everOnline: true,
       leaving: false,
-      pendingUpdate: null,
     });
     return id;
   }
@@ -185,7 +180,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   }
   const ours = () => azure.agents(pool).filter(({ id }) => !foreign.has(id));
   const isPlaceholder = (name: string): boolean => name.startsWith('onejob-placeholder-');
-  const hasPlaceholder = () => ours().some(({ name }) => isPlaceholder(name));
+  const agents = () => ours().filter(({ name }) => !isPlaceholder(name));
+  const placeholders = () => ours().filter(({ name }) => isPlaceholder(name));
 
   function heard({ method, path, from, leaked, identity }: LoggedRequest): void {
     counts.azureRequests += 1;
@@ -242,7 +238,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         return;
       case 'requestAssigned':
         tell(`azure: job ${event.request.requestId} goes to ${event.request.agent?.name}`);
-        if (world.faults.secondJob !== 'no') excuse(event.request.requestId, 'it may have been a second job');
+        if (world.faults.givesSecondJob) excuse(event.request.requestId, 'it may have been a second job');
         if (wire.outage !== null) excuse(event.request.requestId, 'the network was away when it was given to an agent');
         if (host.heldSince !== null && time.now - Math.max(wrongAt, host.heldSince) > recovery)
           breaks(`S7: a pool takes job ${event.request.requestId}, and is held for ${time.now - host.heldSince} ms`);
@@ -293,7 +289,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     refusedSince !== null ||
     denied !== null ||
     habits !== good ||
-    world.faults.secondJob !== 'no' ||
+    world.faults.givesSecondJob ||
     isDiskFull();
 
   host.onUp.add(() => {
@@ -306,7 +302,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     if (how === 'leave' || !isCalm || time.now - wrongAt < recovery) return;
     counts.azureStops += 1;
     const busy = new Set([...world.open].map(({ agent }) => agent?.id));
-    const left = ours().filter(({ id, name }) => !isPlaceholder(name) && !busy.has(id) && !kept.has(id));
+    const left = agents().filter(({ id }) => !busy.has(id) && !kept.has(id));
     if (left.length > 0)
       breaks(`S10: after the stop (${how}) agents are left at the service: ${left.map(({ name }) => name).join(', ')}`);
   });
@@ -374,8 +370,13 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     counts.azurePeople += 1;
   }
 
+  function remove({ id, name }: { readonly id: number; readonly name: string }): void {
+    tell(`azure: somebody deletes ${name}`);
+    ask('DELETE', `agents/${id}`);
+  }
+
   function queue(happening: Happening): void {
-    if ((!hasPlaceholder() && !isUnplaced) || isAway) {
+    if ((placeholders().length === 0 && !isUnplaced) || isAway) {
       early += 1;
       time.after(1_000, () => {
         early -= 1;
@@ -515,12 +516,6 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       },
       /** Shares of requests that go wrong, for `ms`; `who`: managers, agents, or both. */
       'azure.faults': (how) => wire.change(how),
-      /** One request of this `method` and `route` meets this `fault`; `after`: so many pass first. */
-      'azure.fault'({ fault, method, route, times = 1, after = 0 }) {
-        counts.azureFaults += 1;
-        const where = { method, route, times, after, identity: 'pat' } as FaultWhere;
-        azure.faults.add(fault as Fault, where);
-      },
       /** How agents begin, for `ms`: shares of those that never come online, end at once, are slow. */
       'azure.agents'({ ms, never, ends, slow }) {
         habits = { never: number(never, 0), ends: number(ends, 0), slow: number(slow, 0) };
@@ -529,36 +524,24 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       },
       /** For `ms` the service gives busy agents a second job. */
       'azure.second'({ ms }) {
-        world.faults.secondJob = 'while-busy';
-        time.after(number(ms, 60_000), () => (world.faults.secondJob = 'no'));
+        world.faults.givesSecondJob = true;
+        time.after(number(ms, 60_000), () => (world.faults.givesSecondJob = false));
       },
       /** Somebody deletes the entry of one of our agents; the service refuses that of one with a job. */
       'azure.delete'({ pick }) {
-        const one = picked(
-          ours().filter(({ name }) => !isPlaceholder(name)),
-          pick,
-        );
-        if (one === undefined) return;
-        tell(`azure: somebody deletes ${one.name}`);
-        ask('DELETE', `agents/${one.id}`);
+        const one = picked(agents(), pick);
+        if (one !== undefined) remove(one);
       },
       /** Somebody deletes a placeholder. */
       'azure.unplace'({ pick }) {
-        const one = picked(
-          ours().filter(({ name }) => isPlaceholder(name)),
-          pick,
-        );
+        const one = picked(placeholders(), pick);
         if (one === undefined) return;
-        tell(`azure: somebody deletes ${one.name}`);
         isUnplaced = true;
-        ask('DELETE', `agents/${one.id}`);
+        remove(one);
       },
       /** Somebody disables one of our agents for `ms`. */
       'azure.disable'({ pick, ms }) {
-        const one = picked(
-          ours().filter(({ name }) => !isPlaceholder(name)),
-          pick,
-        );
+        const one = picked(agents(), pick);
         if (one === undefined) return;
         tell(`azure: somebody disables ${one.name}`);
         ask('PATCH', `agents/${one.id}`, { id: one.id, enabled: false });
@@ -584,14 +567,8 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         if (denied !== null) return;
         counts.azureRights += 1;
         tell('azure: the token has no right to manage the pool any more');
-        current = azure.addPat({ scopes: ['agentpools_manage', 'build'], poolAdmin: false });
-        tokens.push(current);
-        writeFileSync(join(host.dir, azureToken), `${current}\n`, { mode: 0o600 });
-        denied = { since: time.now, starts: host.starts, tries: 0 };
-        // It is one that the service knows.
-        refusedSince = null;
-        refusals = 0;
-        time.after(number(ms, 600_000), giveToken);
+        giveToken(false);
+        time.after(number(ms, 600_000), () => giveToken());
       },
       /** The token is refused from now on; after `ms` there is another one. */
       'azure.token'({ ms }) {
@@ -599,7 +576,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         tell('azure: the token has expired');
         azure.expirePat(current);
         refusedSince ??= time.now;
-        time.after(number(ms, 600_000), giveToken);
+        time.after(number(ms, 600_000), () => giveToken());
       },
     },
     broken() {
@@ -625,18 +602,15 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
       habits = good;
     },
     census() {
-      const found = ours()
-        .filter(({ name }) => !isPlaceholder(name))
-        .map(({ name }) => `S4: agent ${name} is left at the service`);
-      const placeholders = ours().filter(({ name }) => isPlaceholder(name));
-      if (placeholders.length === 0) found.push('S4: no placeholder is left at the service');
+      const found = agents().map(({ name }) => `S4: agent ${name} is left at the service`);
+      if (placeholders().length === 0) found.push('S4: no placeholder is left at the service');
       for (const [id, was] of foreign) if (describe(id) !== was) found.push(`S4: ${was} was changed: ${describe(id)}`);
       for (const path of filesIn(host.dir))
         if (path !== join(host.dir, azureToken) && tokens.some((token) => readFileSync(path, 'latin1').includes(token)))
           found.push(`S8: a token is in ${path.slice(host.dir.length)}`);
       return found;
     },
-    counts: () => ({ ...counts, azureFaults: counts.azureFaults + wire.faults }),
+    counts: () => ({ ...counts, azureFaults: wire.faults }),
   };
 
   function lengthen(ms: number): void {

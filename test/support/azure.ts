@@ -14,16 +14,11 @@ import { poolOf } from './look.ts';
 import type { Home } from './onejob.ts';
 
 export interface AzureConfig {
-  readonly agents?: number | string;
-  /** More keys of the pool, as YAML in braces; each stands before the usual one of its name. */
-  readonly pool?: string;
+  readonly agents?: number;
   /** More keys of the service. */
   readonly service?: string;
-  readonly image?: string;
   /** Instead of the PAT: `principal: { … }`. */
   readonly credential?: string;
-  /** More pools, as lines of YAML. */
-  readonly pools?: string;
 }
 
 export interface AzureBench extends AsyncDisposable {
@@ -32,7 +27,7 @@ export interface AzureBench extends AsyncDisposable {
   readonly pool: number;
   /** Holds the PAT, mode 600. */
   readonly tokenFile: string;
-  /** `services:` and one pool `ci` of `agents`, with more keys of the pool and of the service as lines of YAML in braces. */
+  /** `services:` and one pool `ci` of `agents`. */
   config(more?: AzureConfig): string;
   /** Queues a job that goes on until `go(name)`; prints `began NAME` and `ended NAME`. */
   hold(name: string): QueuedJob;
@@ -71,17 +66,13 @@ export async function azureBench(options: StandInOptions = {}): Promise<AzureBen
     azure,
     pool,
     tokenFile,
-    config({ agents = 1, pool: ofPool = '', service = '', pools = '', ...rest } = {}) {
-      const { image = images.agent, credential = `token: { file: ${tokenFile} }` } = rest;
-      // The grace is enough for an agent to report the job that it ends.
-      return `
+    // The grace is enough for an agent to report the job that it ends.
+    config: ({ agents = 1, service, credential = `token: { file: ${tokenFile} }` } = {}) => `
 services:
-  azure: { type: azure-pipelines, url: ${azure.url}, ${credential}, poll: 2s${more(service)} }
+  azure: { type: azure-pipelines, url: ${azure.url}, ${credential}, poll: 2s${service === undefined ? '' : `, ${service}`} }
 pools:
-  ci: { service: azure, queue: gpu, agents: ${agents}, runtime: docker, image: "${image}", stop_grace: 10s, volumes: ["${gate}:/go"]${more(ofPool)} }
-${pools}
-`;
-    },
+  ci: { service: azure, queue: gpu, agents: ${agents}, runtime: docker, image: "${images.agent}", stop_grace: 10s, volumes: ["${gate}:/go"] }
+`,
     hold: (name) =>
       azure.queue(pool, { name, script: `echo began ${name}; until [ -e /go/${name} ]; do sleep 0.1; done; echo ended ${name}` }),
     go: (name) => writeFileSync(join(gate, name), ''),
@@ -95,10 +86,6 @@ ${pools}
       rmSync(dir, { recursive: true, force: true });
     },
   };
-}
-
-function more(keys: string): string {
-  return keys === '' ? '' : `, ${keys}`;
 }
 
 export function isPlaceholder(name: string): boolean {

@@ -23,20 +23,6 @@ import { createCredential } from './credential.ts';
 const rejected = page(203, '<title>Sign In</title>');
 
 describe('a credential that is refused', () => {
-  it.each([
-    ['203', rejected],
-    ['302', page(302, '', { Location: 'https://x.vssps.visualstudio.com/_signin' })],
-    ['401 with words', json(refusalOf('UnauthorizedRequestException', 'TF400813'), 401)],
-    ['401', page(401, '')],
-  ])('%s: the service is not asked again', async (_, reply) => {
-    await using one = await serveClient(reply);
-    const error = await failureOf(one.client.pools(patient));
-    expect(error).toMatchObject({ code: 'E_CI_CREDENTIAL', hint: expect.stringContaining('Agent Pools (Read & manage)') });
-    expect(await failureOf(one.client.agents(3, {}, patient))).toBe(error);
-    expect(await failureOf(one.client.addAgent(3, sampleAgent, patient))).toBe(error);
-    expect(one.server.seen.length).toBe(1);
-  });
-
   it('for one thing only: then it is a right that is missing', async () => {
     const readOnly: Reply = (request, response, nth) => (request.method === 'GET' ? list() : rejected)(request, response, nth);
     await using one = await serveClient(readOnly);
@@ -65,12 +51,6 @@ describe('a credential that is refused', () => {
     expect(await one.client.agents(3, {}, patient)).toEqual([]);
     await using busy = await serveClient(inTurn(rejected, json({}, 429, { 'Retry-After': '99' })));
     expect(await failureOf(busy.client.addAgent(3, sampleAgent, patient))).toMatchObject({ code: 'E_CI_THROTTLED' });
-  });
-
-  it('in the middle of a day', async () => {
-    await using one = await serveClient(inTurn(list(), rejected));
-    await one.client.pools(patient);
-    expect(await failureOf(one.client.addAgent(3, sampleAgent, patient))).toMatchObject({ code: 'E_CI_CREDENTIAL' });
   });
 });
 

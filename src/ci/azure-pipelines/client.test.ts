@@ -14,7 +14,6 @@ import {
   serve,
   serveClient,
 } from '../../../test/kit/azure.ts';
-import { systemClock } from '../../system/system-clock.ts';
 
 const nothing: Reply = (_, response) => response.writeHead(204).end();
 
@@ -151,23 +150,6 @@ describe('what comes back', () => {
     await using denied = await serveClient(json(refusalOf('AccessDeniedException', 'needs Manage'), 403));
     expect(await failureOf(denied.client.deleteAgent(3, 7, patient))).toMatchObject({ code: 'E_CI_DENIED' });
   });
-
-  it('a name that is taken', async () => {
-    await using one = await serveClient(json(refusalOf('TaskAgentExistsException', 'Pool GPU has an agent gpu-0.'), 409));
-    expect(await failureOf(one.client.addAgent(3, sampleAgent, patient))).toMatchObject({ code: 'E_CI_NAME_TAKEN', retry: true });
-  });
-});
-
-it('a service that is away', async () => {
-  const one = await serveClient(list());
-  await one[Symbol.asyncDispose]();
-  expect(await failureOf(one.client.pools(patient))).toMatchObject({
-    code: 'E_CI_UNREACHABLE',
-    message: expect.stringMatching(/^The service cannot be reached at .* so onejob cannot list the pools now\.$/),
-  });
-  await using silent = await serveClient(() => {}, { clock: systemClock, timeout: 1_000 });
-  expect(await failureOf(silent.client.addAgent(3, sampleAgent, patient))).toMatchObject({ code: 'E_CI_UNREACHABLE' });
-  expect(silent.server.seen.length).toBe(1);
 });
 
 it('the credential reaches no other host', async () => {

@@ -11,9 +11,7 @@ const isOurs = (name: string) => name.startsWith('burst-3fa9c1-');
 const onMachine = { pool: 'gpu', name: 'burst-3fa9c1-gpu-1' };
 
 it('has jobs that wait for it counted, also before there was any machine, and keeps them waiting', async () => {
-  const world = await open();
-  const controller = world.manager({ pools: away });
-  await controller.watch();
+  const { world, one: controller } = await open.watching({ pools: away });
   // Making its key takes real time.
   await expect.poll(() => placeholders(world), { timeout: 10_000 }).toHaveLength(1);
   const job = world.azure.queue(world.pool, { demands: ['fast', 'Agent.Version -gtVersion 2.182.1'] });
@@ -25,9 +23,7 @@ it('has jobs that wait for it counted, also before there was any machine, and ke
 });
 
 it('keeps one placeholder over a restart, and makes it again when somebody has removed it', async () => {
-  const world = await open();
-  const first = world.manager({ pools: away });
-  await first.watch();
+  const { world, one: first } = await open.watching({ pools: away });
   await world.pass(20_000);
   const [made] = placeholders(world);
   first.stop();
@@ -42,8 +38,7 @@ it('keeps one placeholder over a restart, and makes it again when somebody has r
 });
 
 it('says what agents of machines say, and still does after these are gone and what they left was removed', async () => {
-  const world = await open();
-  const controller = world.manager({ pools: away });
+  const { world, one: controller } = await open.one({ pools: away });
   const machine = world.manager({ pools: there });
   await controller.watch();
   await machine.watch();
@@ -70,8 +65,7 @@ it('says what agents of machines say, and still does after these are gone and wh
 });
 
 it('has a placeholder removed whose machine died between two agents', async () => {
-  const world = await open();
-  const controller = world.manager({ pools: away });
+  const { world, one: controller } = await open.one({ pools: away });
   const machine = world.manager({ pools: there });
   await controller.watch();
   await machine.register('a1', onMachine);
@@ -86,8 +80,7 @@ it('has a placeholder removed whose machine died between two agents', async () =
 });
 
 it('has its agents left when their placeholder cannot be removed, since only they tell whose it is', async () => {
-  const world = await open();
-  const machine = world.manager({ pools: there });
+  const { world, one: machine } = await open.one({ pools: there });
   await machine.register('a1', onMachine);
   machine.stop();
   const controller = world.manager({ pools: away });
@@ -100,8 +93,7 @@ it('has its agents left when their placeholder cannot be removed, since only the
 });
 
 it('does not have removed what another installation with such a name still uses', async () => {
-  const world = await open();
-  const machine = world.manager({ pools: there });
+  const { world, one: machine } = await open.one({ pools: there });
   await machine.register('a1', onMachine);
   await machine.register('b1', { pool: 'gpu', name: 'other' });
   const controller = world.manager({ pools: away });

@@ -16,8 +16,7 @@ async function said(one: Manager, level?: 'ok' | 'warning' | 'error'): Promise<s
 }
 
 it('finds nothing to say against a good day, and changes nothing', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a1');
   await one.watch();
   const before = world.azure.agents(world.pool);
@@ -46,16 +45,14 @@ it('names the pools there are for one that is missing', async () => {
 });
 
 it('says that the pool may not be managed', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a1');
   world.azure.faults.add({ kind: 'denied' }, { method: 'PATCH' });
   expect(await said(one, 'error')).toContain('does not allow it');
 });
 
 it('says that there is no placeholder yet, or none any more', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   expect(await said(one, 'warning')).toContain('has no placeholder of this host yet');
   await one.register('a1');
   await one.client.deleteAgent(world.pool, world.azure.agents(world.pool)[0]?.id ?? 0, patient);
@@ -63,8 +60,7 @@ it('says that there is no placeholder yet, or none any more', async () => {
 });
 
 it('says when the service does not count the placeholder', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a1');
   await registerByHand(world.azure, world.pool, `box-1-${one.store.owner.slice(0, 8)}-b1`, { capabilities: { cobol: 'yes' } });
   one.slots.set('b1', { pool: 'ci', since: null });
@@ -82,8 +78,7 @@ it('warns of a pool that updates its agents automatically', async () => {
 });
 
 it('warns of an agent that is older than what the service hands out', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { one } = await open.one();
   await one.register('a1', { inside: inside().replace('5.278.0', '5.99.12') });
   expect(await said(one, 'warning')).toContain('The agent in the images is version 5.99.12; the service offers 5.278.0');
 });
@@ -93,8 +88,7 @@ it.each([
   [120, "clock is 120 s behind the service's"],
   [-600, "clock is 600 s ahead of the service's"],
 ])('sees a clock that is %i s off', async (seconds, text) => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a1');
   world.azure.faults.skew = seconds * 1000;
   const found = (await said(one, 'warning')) + (await said(one, 'error'));
@@ -108,8 +102,7 @@ describe('the way of registration', () => {
   });
 
   it('warns only when it is so, where onejob chooses it', async () => {
-    const world = await open();
-    const one = world.manager({ config: { registration: 'auto' } });
+    const { one } = await open.one({ config: { registration: 'auto' } });
     await one.register('a1');
     expect(await said(one, 'warning')).toBe('');
     await one.register('a2', { inside: 'start=/azp/start.sh\nuid=0\n' });
@@ -118,13 +111,11 @@ describe('the way of registration', () => {
 });
 
 it('names placeholders of kinds of which no agent was made for a week', async () => {
-  const world = await open();
   const pools = [{ name: 'ci', queue: 'gpu', tags: ['driver=1'] }];
-  const first = world.manager({ pools });
+  const { world, one: first } = await open.one({ pools });
   await first.register('a1');
   const old = world.names().find((name) => name.startsWith('onejob-placeholder'));
-  first.stop();
-  const second = world.manager({ dir: first.dir, pools: [{ name: 'ci', queue: 'gpu', tags: ['driver=2'] }] });
+  const second = first.next({ pools: [{ name: 'ci', queue: 'gpu', tags: ['driver=2'] }] });
   await second.register('a2');
   world.clock.advance(6 * 86_400_000);
   await second.register('a3');
@@ -136,19 +127,16 @@ it('names placeholders of kinds of which no agent was made for a week', async ()
 });
 
 it('says what is left at a service that no pool uses any more', async () => {
-  const world = await open();
-  const first = world.manager();
+  const { world, one: first } = await open.one();
   await first.register('a1');
-  first.stop();
-  const second = world.manager({ dir: first.dir, pools: [] });
+  const second = first.next({ pools: [] });
   const left = await said(second, 'warning');
   expect(left).toContain('No pool of the config uses service azure, which still has');
   for (const name of world.names()) expect(left).toContain(name);
 });
 
 it('leaves a placeholder disabled that somebody has disabled, and says so', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a1');
   await one.client.setEnabled(world.pool, world.azure.agents(world.pool)[0]?.id ?? 0, false, patient);
   expect(await said(one, 'warning')).toContain('is disabled at the service');

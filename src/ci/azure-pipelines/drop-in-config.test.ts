@@ -2,6 +2,7 @@ import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { emptyEnvironment, Folder, host } from '../../../test/kit/config.ts';
+import { gpu, instance } from '../../../test/support/devices.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from '../../cli/init/azure-drop-in.ts';
 import { shareCards } from '../../cli/share-cards.ts';
 import { types } from '../../cli/types.ts';
@@ -15,32 +16,9 @@ afterAll(() => folder[Symbol.dispose]());
 for (const name of ['data', 'ro']) mkdirSync(join(folder.path, name));
 symlinkSync('data', join(folder.path, 'link'));
 
-const gpu = (more: Partial<Device> = {}): Device => ({
-  kind: 'gpu',
-  vendor: 'nvidia',
-  uuid: 'GPU-1',
-  parent: null,
-  index: 0,
-  minor: 0,
-  pciId: null,
-  model: 'NVIDIA A100',
-  memoryMiB: null,
-  memoryUsedMiB: null,
-  computeCapability: null,
-  architecture: null,
-  mig: null,
-  health: { state: 'ok', reasons: [], uncorrectedErrors: null, recoveryAction: null },
-  persistence: null,
-  settings: null,
-  ecc: null,
-  computeMode: null,
-  display: null,
-  processes: null,
-  ...more,
-});
 const cards = (n: number, more: Partial<Device> = {}): Inventory => ({
   ...noGpus,
-  devices: Array.from({ length: n }, (_, at) => gpu({ uuid: `GPU-${at}`, ...more })),
+  devices: Array.from({ length: n }, (_, at) => gpu(at, more)),
 });
 
 describe('agents and cards', () => {
@@ -61,10 +39,8 @@ describe('agents and cards', () => {
 
   it("another owner's card does not count, and MIG instances count where no card is whole", () => {
     expect(shareCards(1, cards(1, { vendor: 'intel' })).devices).toBe(0);
-    const split = gpu({ mig: { mode: 'enabled', pending: null } });
-    const slice = (n: number) =>
-      gpu({ kind: 'mig', uuid: `MIG-${n}`, parent: 'GPU-1', mig: { profile: '1g.10gb', gpuInstance: n, computeInstance: 0 } });
-    const inventory = { ...noGpus, devices: [split, slice(1), slice(2), slice(3)] };
+    const split = gpu(1, { mig: { mode: 'enabled', pending: null } });
+    const inventory = { ...noGpus, devices: [split, instance(1, split), instance(2, split), instance(3, split)] };
     expect(shareCards(1, inventory).devices).toEqual({ count: 1, vendor: 'nvidia', mig: true });
     expect(shareCards(4, inventory).devices).toEqual({ count: 1, vendor: 'nvidia', share: 2, mig: true });
   });

@@ -1,7 +1,7 @@
 /** Whose fault the end of a failed job was, as the timeline of its build shows it. */
 import { describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
-import { type World, worlds } from '../../../test/kit/azure-service.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
 import { stepsOf } from '../../../test/standins/azure-devops/job-message.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
 import { endIn } from './job-end.ts';
@@ -24,42 +24,35 @@ const script = (result: string): Record => task('Command Line', result, { id: st
 const begun = task('Initialize job', 'succeeded', { refName: 'JobExtension_Init' });
 
 /** An agent with a job, and a manager whose token has these scopes. */
-async function busy(world: World, scopes: readonly Scope[] = ['agentpools_manage', 'build']) {
-  const token = world.azure.addPat({ scopes });
-  world.secrets.push(token);
-  const one = world.manager({
-    config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read: () => token } } },
-  });
-  const agent = await one.start('a1');
+async function busy(scopes: readonly Scope[] = ['agentpools_manage', 'build']) {
+  const { world, one, agent } = await open.online({ pat: { scopes } });
   const queued = world.azure.queue(world.pool, { name: 'test' });
   const job = await agent.take();
   await one.watch();
   const id = `azure-${queued.requestId}`;
   return {
+    world,
     one,
-    agent,
-    job,
-    id,
     row: () => one.store.serviceJobs.get(id),
     verdict: () => one.store.outcomes.get(id)?.verdict,
-    /** What its agent says of the job, and how it ends it. */
+    /** What its agent says of the job, and how it ends it; its sandbox is gone then. When that was. */
     async end(records: readonly Record[], result = 'failed', its: Record = {}) {
       const own = { id: job.jobId, type: 'Job', name: 'test', state: 'completed', result };
       await agent.report(job, [{ ...own, ...its }, ...records.map((record) => ({ parentId: job.jobId, ...record }))]);
       await agent.complete(job, result);
+      const ended = world.clock.wall();
+      await one.end('a1');
+      return ended;
     },
   };
 }
 
 it('a job whose script failed is its own code', async () => {
-  const world = await open();
-  const one = await busy(world);
-  await one.end([begun, script('failed')]);
-  const ended = world.clock.wall();
-  await one.one.end('a1');
+  const one = await busy();
+  const ended = await one.end([begun, script('failed')]);
   expect(one.row()).toMatchObject({ result: 'failed', outcome: 'failed', failedIn: 'script', note: null, endedAt: ended });
   expect(one.verdict()).toMatchObject({ kind: 'code' });
-  expect(world.asked(0, route)).toBe(1);
+  expect(one.world.asked(0, route)).toBe(1);
 });
 
 it.each([
@@ -73,44 +66,36 @@ it.each([
     /"Checkout acme\/app@main to s"/,
   ],
 ])('a job is not to blame when %s', async (_, record, note) => {
-  const world = await open();
-  const one = await busy(world);
+  const one = await busy();
   const issues = [{ type: 'error', message: 'it could not be done' }];
   await one.end([{ ...record, issues }, script('skipped')]);
-  await one.one.end('a1');
   expect(one.row()).toMatchObject({ outcome: 'failed', failedIn: 'runner', note: expect.stringMatching(note) });
   expect(one.row()?.note).toContain('it could not be done');
   expect(one.verdict()).toMatchObject({ kind: 'unknown', why: expect.stringContaining('outside of its script') });
 });
 
 it('a job without a failed step is not to blame, and what Azure Pipelines says of it is told', async () => {
-  const world = await open();
-  const one = await busy(world);
+  const one = await busy();
   await one.end([begun], 'failed', { issues: [{ type: 'error', message: 'The agent process ended' }] });
-  await one.one.end('a1');
   expect(one.row()?.note).toBe('No step of its pipeline failed, as Azure Pipelines shows it: The agent process ended.');
   expect(one.verdict()?.kind).toBe('unknown');
 });
 
 it('nothing is asked of a job that passed or was cancelled', async () => {
-  const world = await open();
-  const one = await busy(world);
+  const one = await busy();
   await one.end([begun, script('canceled')], 'canceled');
-  await one.one.end('a1');
-  await world.pass(120_000);
+  await one.world.pass(120_000);
   expect(one.row()).toMatchObject({ result: 'canceled', outcome: 'cancelled', failedIn: null, note: null });
-  expect(world.asked(0, route)).toBe(0);
+  expect(one.world.asked(0, route)).toBe(0);
 });
 
 it('without the right to read builds the verdict is unknown; it says which right is missing, and so does doctor', async () => {
-  const world = await open();
-  const one = await busy(world, ['agentpools_manage']);
+  const one = await busy(['agentpools_manage']);
   await one.end([begun, script('failed')]);
-  await one.one.end('a1');
-  await world.pass(120_000);
+  await one.world.pass(120_000);
   expect(one.row()).toMatchObject({ failedIn: null, note: expect.stringMatching(/shows no steps.*scope Build \(Read\)\.$/) });
   expect(one.verdict()).toMatchObject({ kind: 'unknown', why: expect.stringContaining('nobody says whether its script failed') });
-  expect(world.asked(0, route)).toBeLessThanOrEqual(1);
+  expect(one.world.asked(0, route)).toBeLessThanOrEqual(1);
   const said = (await one.one.service.check(patient)).map(({ message }) => message).join('\n');
   expect(said).toContain('does not know whether the script of a failed job failed');
 });
@@ -118,26 +103,22 @@ it('without the right to read builds the verdict is unknown; it says which right
 it.each(['broken', 'garbage', 'reset'] as const)(
   'an answer that is %s leaves the verdict unknown, and is asked for a few times',
   async (kind) => {
-    const world = await open();
-    world.azure.faults.add({ kind }, { route });
-    const one = await busy(world);
+    const one = await busy();
+    one.world.azure.faults.add({ kind }, { route });
     await one.end([begun, script('failed')]);
-    await one.one.end('a1');
-    await world.pass(120_000);
+    await one.world.pass(120_000);
     expect(one.row()).toMatchObject({ result: 'failed', failedIn: null, note: expect.stringContaining('shows no steps') });
     expect(one.verdict()?.kind).toBe('unknown');
-    expect(world.asked(0, route)).toBe(4);
+    expect(one.world.asked(0, route)).toBe(4);
   },
 );
 
 it('a service that knows the steps later than the end is asked again', async () => {
-  const world = await open();
-  world.azure.faults.add({ kind: 'broken' }, { route, times: 2 });
-  const one = await busy(world);
+  const one = await busy();
+  one.world.azure.faults.add({ kind: 'broken' }, { route, times: 2 });
   await one.end([begun, script('failed')]);
-  await one.one.end('a1');
   expect(one.verdict()?.kind).toBe('unknown');
-  await world.pass(60_000);
+  await one.world.pass(60_000);
   expect(one.row()).toMatchObject({ failedIn: 'script', note: null });
   expect(one.verdict()?.kind).toBe('code');
 });

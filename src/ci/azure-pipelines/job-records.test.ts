@@ -1,53 +1,28 @@
-/** What people are told of jobs. */
+/** What people are told of jobs, from what Azure DevOps says of them. */
 import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
-import type { Manager } from '../../../test/kit/azure-manager.ts';
 import { type World, worlds } from '../../../test/kit/azure-service.ts';
-import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
 import { OnejobError } from '../../base/errors.ts';
-import { JobRecords } from '../early/job-records.ts';
 import { JobEnds } from './job-end.ts';
-import { Builds, jobOf } from './registry.ts';
-import { type Build, build, type JobRequest, jobRequest, timeline } from './wire.ts';
+import { Builds } from './registry.ts';
+import { type Build, build, jobRequest, timeline } from './wire.ts';
 
 const open = worlds();
 const spec = { name: 'test', definition: 'app', repository: 'acme/app', branch: 'refs/heads/main', reason: 'individualCI' };
 
-const nothing = new Builds({ build: async () => null });
-const ends = new JobEnds({ timeline: async () => null }, 'azure');
-const seen = (request: JobRequest, builds: Builds = nothing) => jobOf(request, 'azure', { builds, ends });
-
-/** What a look shows of jobs, the waiting ones of pool `ci`. */
-const shown = (place: string, unfinished: readonly JobRequest[] = [], waiting: readonly JobRequest[] = []) => ({
-  place,
-  title: 'gpu',
-  entries: [],
-  unfinished: unfinished.map((one) => seen(one).id),
-  waiting: waiting.map((one) => ({ job: seen(one), pools: ['ci'] })),
-});
-
-const bookOf = ({ store }: Manager, poolOf: (agent: string) => string | null) =>
-  new JobRecords({ service: 'azure', store, registry: {}, poolOf, clock: { wall: Date.now }, log: keptLog() });
-
 /** A manager with a token of these scopes whose agent has a job. */
-async function busy(world: World, scopes: readonly Scope[]) {
-  const token = world.azure.addPat({ scopes });
-  world.secrets.push(token);
-  const read = () => token;
-  const one = world.manager({
-    config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
-  });
-  const agent = await one.start('a1');
+async function busy(scopes: readonly Scope[], before?: (world: World) => void) {
+  const { world, one, agent } = await open.online({ pat: { scopes } });
+  before?.(world);
   const queued = world.azure.queue(world.pool, spec);
   const job = await agent.take();
   await one.watch();
-  return { one, agent, job, id: `azure-${queued.requestId}` };
+  return { world, one, agent, job, id: `azure-${queued.requestId}` };
 }
 
 it('tells everything with the right to read builds, and asks once for each', async () => {
-  const world = await open();
-  const { one, id } = await busy(world, ['agentpools_manage', 'build']);
+  const { world, one, id } = await busy(['agentpools_manage', 'build']);
   await world.pass(60_000);
   const link = expect.stringMatching(/_build\/results\?buildId=\d+$/);
   const facts = { definition: 'app', repository: 'acme/app', branch: 'main', reason: 'individualCI', link };
@@ -58,8 +33,7 @@ it('tells everything with the right to read builds, and asks once for each', asy
 });
 
 it('tells the rest without that right, asks no more than once, and doctor says it', async () => {
-  const world = await open();
-  const { one, id } = await busy(world, ['agentpools_manage']);
+  const { world, one, id } = await busy(['agentpools_manage']);
   await world.pass(60_000);
   expect(one.store.serviceJobs.get(id)).toMatchObject({ definition: 'app', repository: null, branch: null, reason: null });
   expect(world.asked(0, 'builds/{buildId}')).toBe(1);
@@ -68,57 +42,19 @@ it('tells the rest without that right, asks no more than once, and doctor says i
 });
 
 it('gives a build up that cannot be read after a few tries', async () => {
-  const world = await open();
-  world.azure.faults.add({ kind: 'broken' }, { route: 'builds/{buildId}' });
-  await busy(world, ['agentpools_manage', 'build']);
+  const { world } = await busy(['agentpools_manage', 'build'], ({ azure }) => {
+    azure.faults.add({ kind: 'broken' }, { route: 'builds/{buildId}' });
+  });
   await world.pass(600_000);
   expect(world.asked(0, 'builds/{buildId}')).toBe(3);
 });
 
 it('writes down how a job ended whose agent went without a word, and does not go back behind it', async () => {
-  const world = await open();
-  const { one, agent, job, id } = await busy(world, ['agentpools_manage', 'build']);
+  const { one, agent, job, id } = await busy(['agentpools_manage', 'build']);
   await agent.complete(job, 'canceled');
   await one.end('a1');
   expect(one.store.serviceJobs.get(id)).toMatchObject({ state: 'done', result: 'canceled' });
   expect(one.service.serviceJobs()).toEqual([]);
-});
-
-it('does not take a job for running again that a late look shows', async () => {
-  const world = await open();
-  const one = world.manager();
-  const jobs = bookOf(one, () => 'ci');
-  const request = jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z', poolId: 2 });
-  jobs.had(seen(request), 'a1', '2');
-  jobs.had(seen({ ...request, result: 'succeeded', finishTime: 1 }), 'a1', '2');
-  jobs.had(seen(request), 'a1', '2');
-  jobs.saw(shown('2', [request], [{ ...request, receiveTime: null }]));
-  expect(one.store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded' });
-  expect(jobs.list()).toEqual([]);
-});
-
-it('adds what its build says to what a job has become meanwhile', async () => {
-  const world = await open();
-  const one = world.manager();
-  const { promise, resolve } = Promise.withResolvers<Build>();
-  let asked = 0;
-  const builds = new Builds({
-    build: () => {
-      asked += 1;
-      return promise;
-    },
-  });
-  const jobs = bookOf(one, () => 'ci');
-  const running = { requestId: 7, receiveTime: '2030-01-01T00:00:00Z', scopeId: 'p', owner: { id: 3, name: '1' } };
-  const done = jobRequest.parse({ ...running, result: 'succeeded', finishTime: '2030-01-01T00:01:00Z' });
-  for (const request of [jobRequest.parse(running), done]) {
-    jobs.had(seen(request, builds), 'a1', '2');
-    jobs.describe(seen(request, builds), 'a1', '2', patient);
-  }
-  resolve(build.parse({ id: 3, repository: { id: 'r', name: 'acme/app' } }));
-  await world.quiet();
-  expect(asked).toBe(1);
-  expect(one.store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded', repository: 'acme/app' });
 });
 
 it('keeps what one look has found of a build when another look at it fails later', async () => {
@@ -136,37 +72,6 @@ it('keeps what one look has found of a build when another look at it fails later
   expect(await builds.of(request, patient)).toBe(found);
   late.reject(new Error('cut off'));
   expect([await first, builds.known(request)]).toEqual([found, found]);
-});
-
-it('takes a job for over that the service no longer lists when its agent is gone', async () => {
-  const world = await open();
-  const one = world.manager();
-  const live = new Set(['a1']);
-  const poolOf = (agent: string) => (live.has(agent) ? 'ci' : null);
-  const jobs = bookOf(one, poolOf);
-  jobs.had(seen(jobRequest.parse({ requestId: 7, receiveTime: '2030-01-01T00:00:00Z' })), 'a1', '2');
-  jobs.saw(shown('2'));
-  expect(jobs.list()).toHaveLength(1);
-  live.clear();
-  jobs.saw(shown('3'));
-  expect(jobs.list()).toHaveLength(1);
-  jobs.saw(shown('2'));
-  expect(jobs.list()).toEqual([]);
-  expect(one.store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: null, pool: 'ci' });
-});
-
-it('shows a job no longer as waiting that an agent of another host has taken', async () => {
-  const world = await open();
-  const one = world.manager();
-  const jobs = bookOf(one, () => null);
-  const request = jobRequest.parse({ requestId: 7 });
-  jobs.saw(shown('2', [request], [request]));
-  expect(jobs.list()).toMatchObject([{ state: 'waiting' }]);
-  jobs.saw(shown('3'));
-  expect(jobs.list()).toHaveLength(1);
-  jobs.saw(shown('2', [{ ...request, receiveTime: 1 }]));
-  expect(jobs.list()).toEqual([]);
-  expect(one.store.serviceJobs.get('azure-7')).toBeNull();
 });
 
 it('a project where the credential may read nothing hides no other one', async () => {

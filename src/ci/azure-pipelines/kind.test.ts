@@ -1,26 +1,16 @@
 import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { inside } from '../../../test/kit/azure-manager.ts';
+import { agentContext } from '../../../test/kit/ci-contract.ts';
 import type { Device } from '../../gpu/inventory.ts';
-import type { AgentContext } from '../../ports/ci-service.ts';
 import { kindOf } from './capabilities.ts';
 
 const card = (uuid: string, model: string): Device =>
   ({ uuid, vendor: 'nvidia', model, memoryMiB: 40_960, computeCapability: '8.0', mig: null }) as Device;
 
 const kind = (agent: string, devices: readonly Device[], answer = inside(), tags: readonly string[] = ['fast']) => {
-  const context: AgentContext = {
-    agent,
-    pool: 'ci',
-    slot: `ci/${agent}`,
-    name: `box-${agent}`,
-    workspace: '/workspace',
-    job: null,
-    devices,
-    cuda: '12.4',
-    ask: async () => answer,
-    hostAddress: async () => '127.0.0.1',
-  };
+  const own = { slot: `ci/${agent}`, name: `box-${agent}`, devices, cuda: '12.4' };
+  const context = agentContext(agent, { ...own, ask: async () => answer });
   return kindOf(context, tags, patient);
 };
 

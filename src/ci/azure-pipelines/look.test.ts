@@ -1,9 +1,8 @@
 /** What a look is followed by: silence that is told in time and never too early, and what waits for whom. */
 import { describe, expect, it } from 'vitest';
-import { patient } from '../../../test/kit/azure.ts';
-import { filesOf, inside, type Manager } from '../../../test/kit/azure-manager.ts';
-import { type World, worlds } from '../../../test/kit/azure-service.ts';
-import { handAgentFromFiles, registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
+import { inside, type Manager } from '../../../test/kit/azure-manager.ts';
+import { worlds } from '../../../test/kit/azure-service.ts';
+import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 
 const open = worlds();
 const minutes = (count: number) => count * 60_000;
@@ -16,9 +15,7 @@ async function released(one: Manager, agent: string, now: number): Promise<void>
 
 describe('an agent that does not come online', () => {
   it('is reported once its time is over', async () => {
-    const world = await open();
-    const one = world.manager();
-    await one.watch();
+    const { world, one } = await open.watching();
     await released(one, 'a1', world.clock.now());
     await world.pass(minutes(3));
     expect(one.of('silent')).toEqual([]);
@@ -28,18 +25,14 @@ describe('an agent that does not come online', () => {
   });
 
   it('is also reported when it was to register itself, because its "config.sh" can try forever', async () => {
-    const world = await open();
-    const one = world.manager({ config: { registration: 'in-agent' } });
-    await one.watch();
+    const { world, one } = await open.watching({ config: { registration: 'in-agent' } });
     await released(one, 'a1', world.clock.now());
     await world.pass(minutes(4));
     expect(one.of('silent')[0]).toMatchObject({ agent: 'a1' });
   });
 
   it('is not blamed for an outage, nor right after one', async () => {
-    const world = await open();
-    const one = world.manager();
-    await one.watch();
+    const { world, one } = await open.watching();
     await released(one, 'a1', world.clock.now());
     await world.azure.faults.down();
     await world.pass(minutes(60));
@@ -51,79 +44,29 @@ describe('an agent that does not come online', () => {
   });
 
   it('is not reported before the first look, nor at the first look of a new manager', async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     await released(one, 'a1', world.clock.now() - minutes(30));
     await one.watch();
     expect(one.of('silent')).toEqual([]);
   });
 });
 
-describe('an agent that came online after the look that would have given it up', () => {
-  /** The next look has its list before the agent is online, and its jobs after it. */
-  async function late(world: World, queue: boolean) {
-    const one = world.manager();
-    await one.watch();
-    const { script } = await one.register('a1');
-    one.slots.set('a1', { pool: 'ci', since: world.clock.now() });
-    const agent = handAgentFromFiles(filesOf(script));
-    await agent.signIn(world.clock.wall());
-    await world.pass(minutes(3));
-    const requests = one.client.requests.bind(one.client);
-    const online = Promise.withResolvers<void>();
-    const late: typeof requests = (...asked) => online.promise.then(() => requests(...asked));
-    Object.assign(one.client, { requests: late });
-    const listed = world.azure.next('answered', ({ request }) => request.method === 'GET' && request.route === 'agents');
-    const passing = world.pass(10_000);
-    await listed;
-    await agent.open({});
-    const queued = queue ? world.azure.queue(world.pool) : null;
-    online.resolve();
-    await passing;
-    await world.quiet();
-    return { one, queued };
-  }
-  const enabled = (world: World) => world.azure.agents(world.pool).find(({ name }) => name.endsWith('-a1'))?.enabled;
-
-  it('continues', async () => {
-    const world = await open();
-    const { one } = await late(world, false);
-    expect(one.of('silent')).toEqual([]);
-    expect(one.of('online')).toContainEqual({ kind: 'online', agent: 'a1' });
-    expect(enabled(world)).toBe(true);
-  });
-
-  it('does its job', async () => {
-    const world = await open();
-    const { one, queued } = await late(world, true);
-    expect(one.of('silent')).toEqual([]);
-    expect(one.of('jobSeen')).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: `azure-${queued?.requestId}` });
-  });
-
-  it('can be given a job again, also when that could not be said at once', async () => {
-    const world = await open();
-    world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
-    const { one } = await late(world, false);
-    expect(enabled(world)).toBe(false);
-    await world.pass(20_000);
-    expect(enabled(world)).toBe(true);
-    expect(one.of('silent')).toEqual([]);
-  });
-
-  it('stays without a job when it is to end', async () => {
-    const world = await open();
-    world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH', after: 1, times: 1 });
-    const { one } = await late(world, false);
-    await one.service.retire('a1', patient);
-    await world.pass(20_000);
-    expect(enabled(world)).toBe(false);
-  });
+it('ends an agent whose job was given up before it heard of it, once it can get no other', async () => {
+  // A job is lost after a minute, and an agent that does not listen stays for an hour.
+  const { world, one } = await open.watching({ lockMs: minutes(1), sessionMs: minutes(60) });
+  await one.start('a1');
+  const lost = world.azure.queue(world.pool);
+  await world.pass(minutes(2));
+  expect([one.of('jobSeen').length > 0, lost.view().result]).toEqual([true, 'abandoned']);
+  await world.pass(minutes(3));
+  expect(one.of('jobDone')).toEqual([]);
+  await world.pass(minutes(2));
+  expect(one.of('jobDone')[0]).toEqual({ kind: 'jobDone', agent: 'a1' });
+  expect(world.azure.queue(world.pool).view().state).toBe('waiting');
 });
 
 it('looks on while the service takes its time with what a look is followed by', async () => {
-  const world = await open({ notAwaited: 'includeCapabilities' });
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online({ notAwaited: 'includeCapabilities' });
   world.azure.faults.add({ kind: 'hang' }, { method: 'GET', route: 'agents/{agentId}' });
   await one.watch();
   await one.start('a2');
@@ -133,13 +76,10 @@ it('looks on while the service takes its time with what a look is followed by', 
 
 describe('two services of one host on the same agent pool', () => {
   it('report only their own agents', async () => {
-    const world = await open();
-    const first = world.manager();
-    const agent = await first.start('a1');
+    const { world, one: first, agent } = await open.online();
     const { requestId } = world.azure.queue(world.pool);
     await agent.take();
-    first.stop();
-    const second = world.manager({ dir: first.dir, config: { name: 'other' }, opened: ['azure'] });
+    const second = first.next({ config: { name: 'other' }, opened: ['azure'] });
     second.slots.set('a1', { pool: 'ci', since: null });
     await second.watch();
     await world.pass(20_000);
@@ -149,8 +89,7 @@ describe('two services of one host on the same agent pool', () => {
   });
 
   it('do not count what waits for the other one', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a1');
     first.stop();
     world.azure.queue(world.pool, { demands: ['git'] });
@@ -162,10 +101,8 @@ describe('two services of one host on the same agent pool', () => {
 });
 
 it('looks once at an agent pool that two pools name, each in its own case', async () => {
-  const world = await open();
   const pools = ['gpu', 'GPU'].map((queue) => ({ name: `ci ${queue}`, queue, tags: [] }));
-  const one = world.manager({ pools });
-  await one.watch();
+  const { world, one } = await open.watching({ pools });
   const from = world.azure.log.length;
   await world.pass(60_000);
   expect(world.asked(from)).toBe(12);
@@ -174,8 +111,7 @@ it('looks once at an agent pool that two pools name, each in its own case', asyn
 });
 
 it('reports all agents at once, and looks again, although the service is slow to describe jobs', async () => {
-  const world = await open({ notAwaited: '/build/builds/' });
-  const one = world.manager();
+  const { world, one } = await open.one({ notAwaited: '/build/builds/' });
   for (const agent of ['a1', 'a2']) {
     const online = await one.start(agent);
     world.azure.queue(world.pool);
@@ -195,12 +131,11 @@ it('reports all agents at once, and looks again, although the service is slow to
 
 describe('waiting jobs', () => {
   it('are counted for the pools whose agents would do, online or not', async () => {
-    const world = await open();
     const pools = [
       { name: 'ci', queue: 'gpu', tags: ['small'] },
       { name: 'lab', queue: 'gpu', tags: ['large'] },
     ];
-    const one = world.manager({ pools });
+    const { world, one } = await open.one({ pools });
     expect(one.service.waiting('ci')).toBeNull();
     await one.register('a1');
     await one.register('b1', { pool: 'lab' });
@@ -220,8 +155,7 @@ describe('waiting jobs', () => {
   });
 
   it("of other hosts' agents in the same pool are not ours", async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     await registerByHand(world.azure, world.pool, 'somebody', { capabilities: { cobol: 'yes' } });
     await one.register('a1');
     world.azure.queue(world.pool, { demands: ['cobol'] });
@@ -230,12 +164,10 @@ describe('waiting jobs', () => {
   });
 
   it('are counted by the placeholder that a former manager left', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a1');
     await first.end('a1');
-    first.stop();
-    const second = world.manager({ dir: first.dir });
+    const second = first.next();
     world.azure.queue(world.pool, { demands: ['git'] });
     await second.watch();
     expect(second.service.waiting('ci')).toBe(1);

@@ -25,20 +25,18 @@ it('is there before the first agent', async () => {
 });
 
 it('is one for all agents of a kind, and another for each other kind or pool', async () => {
-  const world = await open();
   const pools = [
     { name: 'ci', queue: 'gpu', tags: ['x'] },
     { name: 'lab', queue: 'gpu', tags: ['x'] },
   ];
-  const one = world.manager({ pools });
+  const { world, one } = await open.one({ pools });
   await Promise.all(['a1', 'a2', 'a3'].map((agent) => one.register(agent)));
   await one.register('b1', { pool: 'lab' });
   expect(placeholders(world)).toHaveLength(2);
 });
 
 it('keeps jobs waiting while there is no agent, also over a restart', async () => {
-  const world = await open();
-  const first = world.manager();
+  const { world, one: first } = await open.one();
   await first.register('a1');
   await first.end('a1');
   first.stop();
@@ -53,18 +51,14 @@ it('keeps jobs waiting while there is no agent, also over a restart', async () =
 });
 
 it('never goes to work, and never ends with an agent', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   await pastAgent(world, one, 'a1', {});
   await world.pass(900_000);
   expect(placeholders(world)).toMatchObject([{ online: false, everOnline: false }]);
 });
 
 it('says what agents say once they are online: a job that only they can do waits', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   await pastAgent(world, one, 'a1', { cobol: '/usr/bin/cobc', 'Agent.Name': 'a1' });
   expect(placeholders(world)).toMatchObject([{ userCapabilities: { cobol: '/usr/bin/cobc' } }]);
   expect(placeholders(world)[0]?.userCapabilities).not.toHaveProperty('Agent.Name');
@@ -72,21 +66,16 @@ it('says what agents say once they are online: a job that only they can do waits
 });
 
 it('still says it when the next manager has made its first agent, which is not online yet', async () => {
-  const world = await open();
-  const first = world.manager();
-  await first.watch();
+  const { world, one: first } = await open.watching();
   await pastAgent(world, first, 'a1', { cobol: '/usr/bin/cobc' });
-  first.stop();
-  const second = world.manager({ dir: first.dir });
+  const second = first.next();
   await second.register('a2', { inside: inside('tool=mvn=/usr/bin/mvn\n') });
   await second.end('a2');
   expect(world.azure.queue(world.pool, { demands: ['cobol', 'mvn'] }).view().state).toBe('waiting');
 });
 
 it('says what a new image has as soon as an agent is made of it, and what it has not no longer than that one is online', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   await pastAgent(world, one, 'a1', { cobol: '/usr/bin/cobc' });
   const next = inside('tool=mvn=/usr/bin/mvn\n');
   await one.register('a2', { inside: next });
@@ -100,9 +89,7 @@ it('says what a new image has as soon as an agent is made of it, and what it has
 });
 
 it('learns again what could not be told the first time', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   world.azure.faults.add({ kind: 'broken' }, { route: 'usercapabilities', times: 1 });
   await one.start('a1', { says: { cobol: '/usr/bin/cobc' } });
   await world.pass(20_000);
@@ -110,9 +97,7 @@ it('learns again what could not be told the first time', async () => {
 });
 
 it('is made again with the next agent when somebody has removed it', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   await one.register('a1');
   const [first] = placeholders(world);
   await one.client.deleteAgent(world.pool, first?.id ?? 0, patient);
@@ -122,8 +107,7 @@ it('is made again with the next agent when somebody has removed it', async () =>
 });
 
 it('is made again with the next agent after the first attempt failed', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   world.azure.faults.add({ kind: 'broken' }, { method: 'POST', times: 1 });
   await world.failure(one.register('a1'));
   expect(world.names()).toEqual([]);
@@ -132,9 +116,8 @@ it('is made again with the next agent after the first attempt failed', async () 
 });
 
 it('goes with the others when all are to be forgotten and one of them cannot', async () => {
-  const world = await open();
   const pools = ['ci', 'lab'].map((name) => ({ name, queue: 'gpu', tags: [name] }));
-  const one = world.manager({ pools });
+  const { world, one } = await open.one({ pools });
   await one.register('a1');
   await one.register('b1', { pool: 'lab' });
   world.azure.faults.add({ kind: 'broken' }, { method: 'DELETE', times: 1 });
@@ -145,14 +128,12 @@ it('goes with the others when all are to be forgotten and one of them cannot', a
 });
 
 it('is taken over when the answer to its making was lost, so that it is there all the time', async () => {
-  const world = await open();
-  const first = world.manager();
+  const { world, one: first } = await open.one();
   world.azure.faults.add({ kind: 'lost' }, { method: 'POST', route: 'agents', times: 1 });
   await world.failure(first.register('a1'));
   const [made] = placeholders(world);
   expect(made).toBeDefined();
-  first.stop();
-  const second = world.manager({ dir: first.dir });
+  const second = first.next();
   await second.register('a1');
   expect(placeholders(world)).toEqual([made]);
   expect(world.asked(0, 'agents/{agentId}', 'DELETE')).toBe(0);

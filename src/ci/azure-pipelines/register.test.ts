@@ -1,22 +1,17 @@
 /** Registered, retired and taken off the list; what is refused, and what must not be waited for. */
 import { readFileSync } from 'node:fs';
+import { Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { inside } from '../../../test/kit/azure-manager.ts';
 import { worlds } from '../../../test/kit/azure-service.ts';
+import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
 
 const open = worlds();
 
 describe('register', () => {
   it('says which right is missing when it may look, but not change anything', async () => {
-    const world = await open();
-    const reader = world.azure.addPat({ scopes: ['agentpools'] });
-    world.secrets.push(reader);
-    const read = () => reader;
-    const one = world.manager({
-      config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
-    });
-    await one.watch();
+    const { world, one } = await open.watching({ pat: { scopes: ['agentpools'] } });
     expect([...one.held.keys()]).toEqual([]);
     const failure = await world.failure(one.register('a1'));
     expect(failure).toMatchObject({ code: 'E_CI_DENIED', retry: false });
@@ -25,21 +20,14 @@ describe('register', () => {
   });
 
   it('says the same to an owner of the token who is not Administrator of the pool', async () => {
-    const world = await open();
-    const user = world.azure.addPat({ scopes: ['agentpools_manage'], poolAdmin: false });
-    world.secrets.push(user);
-    const read = () => user;
-    const one = world.manager({
-      config: { credential: { kind: 'pat', token: { kind: 'memory', name: 'a test', expires: null, read } } },
-    });
+    const { world, one } = await open.one({ pat: { scopes: ['agentpools_manage'], poolAdmin: false } });
     const failure = await world.failure(one.register('a1'));
     expect(failure).toMatchObject({ code: 'E_CI_DENIED', message: /Manage permissions/ });
     expect(failure.hint).toMatch(/Agent Pools \(Read & manage\).*Administrator/);
   });
 
   it('makes no entry for an agent that nobody wants any more', async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     await one.register('a0');
     const abort = new AbortController();
     const ask = async () => {
@@ -51,8 +39,7 @@ describe('register', () => {
   });
 
   it('lets go of an agent at once that nobody wants any more, although the service does not answer', async () => {
-    const world = await open({ notAwaited: '/agents' });
-    const one = world.manager();
+    const { world, one } = await open.one({ notAwaited: '/agents' });
     world.azure.faults.add({ kind: 'hang' }, { method: 'POST', times: 1 });
     const asked = world.azure.log.length;
     const abort = new AbortController();
@@ -69,8 +56,7 @@ describe('register', () => {
   });
 
   it('tells the service what the agent will say, so that jobs can be matched before it is online', async () => {
-    const world = await open();
-    const one = world.manager({ pools: [{ name: 'ci', queue: 'gpu', tags: ['fast', 'site=Bonn'] }] });
+    const { world, one } = await open.one({ pools: [{ name: 'ci', queue: 'gpu', tags: ['fast', 'site=Bonn'] }] });
     await one.register('a1', { inside: inside('', "export JAVA_HOME='/opt/java'\nexport HOSTNAME='c0ffee'\n") });
     const [, agent] = world.azure.agents(world.pool);
     expect(agent?.systemCapabilities).toMatchObject({
@@ -87,8 +73,7 @@ describe('register', () => {
   });
 
   it('shows nobody what the image wants to be kept to itself', async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     world.secrets.push('not for everybody');
     await one.register('a1', { inside: inside('', "export VSO_AGENT_IGNORE='A,Licence'\nexport LICENCE='not for everybody'\n") });
     for (const { systemCapabilities: said, userCapabilities: told } of world.azure.agents(world.pool))
@@ -98,15 +83,13 @@ describe('register', () => {
 
 describe('ways', () => {
   it('gives the token to an agent that makes itself known, and knows it by its name once it is seen', async () => {
-    const world = await open();
-    const one = world.manager({ config: { registration: 'in-agent' } });
+    const { world, one } = await open.one({ config: { registration: 'in-agent' } });
     const { script, id } = await one.register('a1');
     expect(id).toBeNull();
     expect(script).toMatch(/VSTS_AGENT_INPUT_TOKEN='\w{84}' \.\/config\.sh .*--replace.* <\/dev\/null \|\| exit 1/);
     expect(script.split('\n').at(-1)).toBe('exec ./bin/Agent.Listener run --once');
     expect(world.names()).toHaveLength(1);
     expect(await one.service.retire('a1', patient)).toBeNull();
-    const { registerByHand } = await import('../../../test/standins/azure-devops/hand-agent.ts');
     const name = one.store.registrations.get('a1')?.name ?? '';
     const agent = await registerByHand(world.azure, world.pool, name);
     await agent.signIn(world.clock.wall());
@@ -121,8 +104,7 @@ describe('ways', () => {
   });
 
   it('uses the start script of a foreign image when it must, warns once, and uses an agent where there is one', async () => {
-    const world = await open();
-    const one = world.manager({ config: { registration: 'auto' } });
+    const { world, one } = await open.one({ config: { registration: 'auto' } });
     const foreign = 'start=/azp/start.sh\nuid=0\narch=x86_64\n';
     const { script } = await one.register('a1', { inside: foreign });
     expect(script).toContain(`AZP_TOKEN='${world.azure.pat}'`);
@@ -137,27 +119,15 @@ describe('ways', () => {
     ['manager', 'root=/azp\nversion=5.278.0\nuid=1000\n', /user \(1000\) cannot write to \/azp/],
     ['image', 'root=/azp\nversion=5.278.0\nuid=0\n', /nor a start script/],
   ] as const)('refuses for "%s" what cannot be one: %j', async (registration, text, message) => {
-    const world = await open();
-    const one = world.manager({ config: { registration } });
+    const { world, one } = await open.one({ config: { registration } });
     expect(await world.failure(one.register('a1', { inside: text }))).toMatchObject({ code: 'E_AGENT_ABSENT', message });
     expect(world.names()).toEqual([]);
   });
 });
 
 describe('retire', () => {
-  it('leaves an idle agent nothing to wait for', async () => {
-    const world = await open();
-    const one = world.manager();
-    await one.start('a1');
-    expect(await one.service.retire('a1', patient)).toBeNull();
-    const queued = world.azure.queue(world.pool);
-    expect(queued.view().state).toBe('waiting');
-  });
-
   it('tells a job that came at the last moment', async () => {
-    const world = await open();
-    const one = world.manager();
-    const agent = await one.start('a1');
+    const { world, one, agent } = await open.online();
     const queued = world.azure.queue(world.pool);
     expect(await one.service.retire('a1', patient)).toBe(`azure-${queued.requestId}`);
     await agent.complete(await agent.take());
@@ -165,16 +135,13 @@ describe('retire', () => {
   });
 
   it('takes nothing for granted while nobody can say', async () => {
-    const world = await open();
-    const one = world.manager();
-    await one.start('a1');
+    const { world, one } = await open.online();
     world.azure.faults.add({ kind: 'broken' }, { method: 'PATCH' });
     expect((await world.failure(one.service.retire('a1', patient))).retry).toBe(true);
   });
 
   it('has nothing to do for one whose agent pool has been gone for a day', async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     one.store.registrations.intend({ agent: 'a1', service: 'azure', place: '999', name: 'box-1', placeholder: false }, 1);
     one.store.registrations.made('a1', '1', 1);
     expect((await world.failure(one.service.retire('a1', patient))).code).toBe('E_CI_POOL');
@@ -185,8 +152,7 @@ describe('retire', () => {
   });
 
   it('has nothing to do for one whose entry is gone', async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     const { id } = await one.register('a1');
     await one.client.deleteAgent(world.pool, Number(id), patient);
     expect(await one.service.retire('a1', patient)).toBeNull();
@@ -195,22 +161,14 @@ describe('retire', () => {
 });
 
 describe('deregister', () => {
-  it('says the same when it is asked again, as the sandbox could not be removed', async () => {
-    const world = await open();
-    const one = world.manager();
-    const agent = await one.start('a1');
-    const { requestId } = world.azure.queue(world.pool);
-    await agent.complete(await agent.take());
-    await one.end('a1');
-    expect(await one.end('a1')).toEqual({ ran: `azure-${requestId}` });
-    await one.register('a2');
-    await one.end('a2');
-    expect(await one.end('a2')).toEqual({ ran: null });
+  it('says of one without a job the same when it is asked again, as the sandbox could not be removed', async () => {
+    const { one } = await open.one();
+    await one.register('a1');
+    for (let nth = 0; nth < 2; nth += 1) expect(await one.end('a1')).toEqual({ ran: null });
   });
 
   it('knows that one which was to make itself known, and never did, had no job', async () => {
-    const world = await open();
-    const one = world.manager({ config: { registration: 'in-agent' } });
+    const { world, one } = await open.one({ config: { registration: 'in-agent' } });
     await one.register('a1');
     expect(await one.end('a1')).toEqual({ ran: null });
     expect(one.store.registrations.get('a1')?.state).toBe('removed');
@@ -221,11 +179,8 @@ describe('deregister', () => {
   });
 
   it('says nothing about an agent that another service of this host registered, and leaves it alone', async () => {
-    const world = await open();
-    const first = world.manager();
-    await first.start('a1');
-    first.stop();
-    const second = world.manager({ dir: first.dir, config: { name: 'other' }, opened: ['azure'] });
+    const { world, one: first } = await open.online();
+    const second = first.next({ config: { name: 'other' }, opened: ['azure'] });
     const before = world.azure.agents(world.pool);
     expect(await world.failure(second.service.retire('a1', patient))).toMatchObject({
       retry: true,
@@ -236,9 +191,7 @@ describe('deregister', () => {
   });
 
   it('names an entry that the service does not give up', async () => {
-    const world = await open();
-    const one = world.manager();
-    const agent = await one.start('a1');
+    const { world, one, agent } = await open.online();
     world.azure.queue(world.pool);
     await agent.take();
     await one.end('a1');
@@ -246,20 +199,16 @@ describe('deregister', () => {
   });
 
   it('does not blame an agent whose end another manager has seen', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { one: first } = await open.one();
     await first.register('a1');
     await first.end('a1');
-    first.stop();
-    const second = world.manager({ dir: first.dir });
+    const second = first.next();
     expect(await second.end('a1')).toEqual({ ran: undefined });
     expect(await second.end('never was')).toEqual({ ran: null });
   });
 
   it('does not take a job for its own that it was given and never began', async () => {
-    const world = await open();
-    const one = world.manager();
-    const agent = await one.start('a1');
+    const { world, one, agent } = await open.online();
     const queued = world.azure.queue(world.pool);
     await agent.close();
     expect(queued.view().state).toBe('assigned');
@@ -267,9 +216,7 @@ describe('deregister', () => {
   });
 
   it('waits for no outage: the entry goes when the service is back', async () => {
-    const world = await open();
-    const one = world.manager();
-    await one.watch();
+    const { world, one } = await open.watching();
     await one.register('a1');
     await world.azure.faults.down();
     expect(await one.end('a1')).toEqual({ ran: undefined });
@@ -279,8 +226,7 @@ describe('deregister', () => {
   });
 
   it('asks once of a service that says nothing', async () => {
-    const world = await open();
-    const one = world.manager();
+    const { world, one } = await open.one();
     await one.register('a1');
     const from = world.azure.log.length;
     world.azure.faults.add({ kind: 'reset' });
@@ -290,9 +236,7 @@ describe('deregister', () => {
 });
 
 it("keeps the agent's own logs, and lets the agent go without them", async () => {
-  const world = await open();
-  const one = world.manager();
-  const { Readable } = await import('node:stream');
+  const { world, one } = await open.one();
   const folder = async () => Readable.from([Buffer.from('tar of logs')]);
   const all = () => Promise.reject(new Error('not asked for'));
   await one.service.settle(one.context('a1'), { all, folder }, patient);

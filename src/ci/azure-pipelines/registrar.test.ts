@@ -12,8 +12,7 @@ const ofAgents = { method: 'POST', route: 'agents' };
 const agents = (world: World) => world.azure.agents(world.pool).filter(({ name }) => !name.startsWith('onejob-placeholder'));
 
 it('finds by its name what it had made when the answer was lost', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a1');
   world.azure.faults.add({ kind: 'lost' }, { ...ofAgents, times: 1 });
   expect((await world.failure(one.register('a2'))).code).toBe('E_CI_UNREACHABLE');
@@ -23,8 +22,7 @@ it('finds by its name what it had made when the answer was lost', async () => {
 });
 
 it('replaces an entry with its own name that the store does not know', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   const lost = await one.register('a1');
   one.store.registrations.forget('a1');
   const again = await one.register('a1');
@@ -33,8 +31,7 @@ it('replaces an entry with its own name that the store does not know', async () 
 });
 
 it('leaves an entry alone that a stranger has made, and says what to do', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a0');
   world.azure.faults.add({ kind: 'error', status: 409, typeKey: 'TaskAgentExistsException' }, ofAgents);
   const failure = await world.failure(one.register('a1'));
@@ -47,36 +44,30 @@ describe('a manager that was killed', () => {
     ['between its intent and the request', { kind: 'reset' }],
     ['between the request and the record', { kind: 'lost' }],
   ])('%s: the next one has exactly one entry', async (_, fault) => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a0');
     world.azure.faults.add(fault, { ...ofAgents, times: 1 });
     await world.failure(first.register('a1'));
-    first.stop();
-    const second = world.manager({ dir: first.dir });
+    const second = first.next();
     const { id } = await second.register('a1');
     expect(agents(world).map((each) => String(each.id))).toEqual([expect.any(String), id]);
   });
 
   it('after the record: the next one registers the agent anew, with another identity', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     const before = filesOf((await first.register('a1')).script);
-    first.stop();
-    const second = world.manager({ dir: first.dir });
+    const second = first.next();
     const after = filesOf((await second.register('a1')).script);
     expect(agents(world)).toHaveLength(1);
     expect(after['.credentials']).not.toBe(before['.credentials']);
   });
 
   it('with an agent that is not there any more: the next one removes its entry', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a0');
     world.azure.faults.add({ kind: 'lost' }, { ...ofAgents, times: 1 });
     await world.failure(first.register('a1'));
-    first.stop();
-    const second = world.manager({ dir: first.dir });
+    const second = first.next();
     await second.watch();
     await world.pass(20_000);
     expect(agents(world)).toEqual([]);
@@ -85,11 +76,9 @@ describe('a manager that was killed', () => {
 });
 
 it('is not misled by a look at an entry that is being replaced', async () => {
-  const world = await open();
-  const first = world.manager();
+  const { world, one: first } = await open.one();
   const { id: old } = await first.register('a1');
-  first.stop();
-  const second = world.manager({ dir: first.dir });
+  const second = first.next();
   // A look takes its list before the entry is replaced, and is told of it while the new one is being made.
   world.azure.faults.add({ kind: 'delay', ms: 60 }, { ...ofAgents, times: 1 });
   const replacing = second.register('a1');
@@ -102,9 +91,7 @@ it('is not misled by a look at an entry that is being replaced', async () => {
 });
 
 it('keeps jobs from an agent that is gone while the service still takes it for one that works', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online();
   const first = world.azure.queue(world.pool);
   await one.end('a1');
   expect(agents(world)).toMatchObject([{ online: true, enabled: false, request: first.requestId }]);

@@ -1,14 +1,16 @@
 /** Days without trouble: hosted and on premises, with a token and with a principal, with few agents and with many. */
-import { describe, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
+import { memory } from '../../../test/kit/azure.ts';
 import { worlds } from '../../../test/kit/azure-service.ts';
 
 const open = worlds();
 const placeholder = expect.stringMatching(/^onejob-placeholder-/);
 
-it('makes a standby known, sees it come online, tells its job, and forgets it', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+it.each([
+  ['hosted', {}],
+  ['on premises', { collectionPath: 'tfs/Default Collection' }],
+])('makes a standby known, sees it come online, tells its job, and forgets it: %s', async (_, options) => {
+  const { world, one } = await open.watching(options);
   const agent = await one.start('a1');
   expect(world.names()).toEqual([placeholder, `box-1-${one.store.owner.slice(0, 8)}-a1`]);
   await world.pass(10_000);
@@ -19,14 +21,13 @@ it('makes a standby known, sees it come online, tells its job, and forgets it', 
   expect(one.of('jobSeen')).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: `azure-${queued.requestId}` });
   await agent.complete(job);
   await agent.close();
+  expect(await queued.finished).toMatchObject({ result: 'succeeded' });
   expect(await one.end('a1')).toEqual({ ran: `azure-${queued.requestId}` });
   expect(world.names()).toEqual([placeholder]);
 });
 
 it('tells a job that came and went between two looks', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   const agent = await one.start('a1');
   const queued = world.azure.queue(world.pool);
   await agent.complete(await agent.take(), 'failed');
@@ -36,9 +37,7 @@ it('tells a job that came and went between two looks', async () => {
 });
 
 it('asks as often for fifty agents as for two', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   const hour = async (count: number): Promise<number> => {
     for (let at = one.slots.size; at < count; at += 1) await (at < 2 ? one.start(`a${at}`) : one.register(`a${at}`));
     // Learns once what its kind says.
@@ -50,38 +49,10 @@ it('asks as often for fifty agents as for two', async () => {
   expect([await hour(2), await hour(50)]).toEqual([120, 120]);
 });
 
-describe.each([
-  ['hosted', {}],
-  ['on premises', { collectionPath: 'tfs/Default Collection' }],
-])('%s', (_, options) => {
-  it('does a whole job', async () => {
-    const world = await open(options);
-    const one = world.manager();
-    await one.watch();
-    const agent = await one.start('a1');
-    const { finished } = world.azure.queue(world.pool, { name: 'build' });
-    await agent.complete(await agent.take());
-    expect(await finished).toMatchObject({ result: 'succeeded' });
-    expect((await one.end('a1')).ran).not.toBeNull();
-    expect(world.names()).toEqual([placeholder]);
-  });
-});
-
 it('does a whole job with an Entra application instead of a token', async () => {
   const world = await open();
-  const { tenant, client, secret, authority } = world.azure.principal;
-  const read = () => secret;
-  const one = world.manager({
-    config: {
-      credential: {
-        kind: 'principal',
-        tenant,
-        client,
-        authority,
-        secret: { kind: 'memory', name: 'a test', expires: null, read },
-      },
-    },
-  });
+  const { secret, ...known } = world.azure.principal;
+  const one = world.manager({ config: { credential: { kind: 'principal', ...known, secret: memory(secret) } } });
   await one.watch();
   const agent = await one.start('a1');
   const { finished } = world.azure.queue(world.pool);
@@ -92,12 +63,9 @@ it('does a whole job with an Entra application instead of a token', async () => 
 });
 
 it('removes placeholders only when it is told to forget, and makes them again when it is needed again', async () => {
-  const world = await open();
-  const first = world.manager();
-  await first.start('a1');
+  const { world, one: first } = await open.online();
   await first.end('a1');
-  first.stop();
-  const second = world.manager({ dir: first.dir });
+  const second = first.next();
   expect(world.names()).toEqual([placeholder]);
   await second.service.forget(AbortSignal.timeout(5_000));
   expect(world.names()).toEqual([]);

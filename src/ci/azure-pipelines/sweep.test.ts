@@ -10,10 +10,15 @@ const minutes = (count: number) => count * 60_000;
 const rest = (world: World) => world.names().filter((name) => !name.startsWith('onejob-placeholder'));
 const markOf = (one: Manager) => one.store.owner.slice(0, 8);
 
+/** As of an agent pool that somebody has removed at the service. */
+function ghost(one: Manager): void {
+  const row = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
+  one.store.registrations.intend(row, 1);
+  one.store.registrations.made('a0', '1', 1);
+}
+
 it('gets rid of an entry once the lock of a job has run out whose agent vanished', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.watch();
+  const { world, one } = await open.watching();
   const agent = await one.start('a1');
   const { requestId } = world.azure.queue(world.pool);
   await agent.take();
@@ -30,12 +35,8 @@ it('gets rid of an entry once the lock of a job has run out whose agent vanished
 });
 
 it('removes the others although one cannot be removed, and tries that one less and less', async () => {
-  const world = await open();
-  const one = world.manager();
-  // Its agent pool is not there any more.
-  const ghost = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
-  one.store.registrations.intend(ghost, 1);
-  one.store.registrations.made('a0', '1', 1);
+  const { world, one } = await open.one();
+  ghost(one);
   await one.register('a1');
   // Gone with its slot.
   one.slots.clear();
@@ -49,12 +50,11 @@ it('removes the others although one cannot be removed, and tries that one less a
 });
 
 it('removes entries with its own mark that the store does not know, after it has seen them twice', async () => {
-  const world = await open();
   const pools = [
     { name: 'ci', queue: 'gpu', tags: [] },
     { name: 'lab', queue: 'Default', tags: [] },
   ];
-  const one = world.manager({ pools });
+  const { world, one } = await open.one({ pools });
   const agent = `box-1-${markOf(one)}-0123456789`;
   const placeholder = `onejob-placeholder-${markOf(one)}-01234567`;
   await registerByHand(world.azure, world.pool, agent);
@@ -66,8 +66,7 @@ it('removes entries with its own mark that the store does not know, after it has
 });
 
 it('never touches what it did not make', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   const mark = markOf(one);
   const foreign = ['somebody', 'box-1-ffffffff-a1', 'onejob-placeholder-ffffffff-01234567', `box-1-${mark}`, `x${mark}-a1`];
   for (const name of foreign) await registerByHand(world.azure, world.pool, name);
@@ -80,8 +79,7 @@ it('never touches what it did not make', async () => {
 });
 
 it('leaves an agent alone that a slot still has', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   await one.register('a1');
   one.store.registrations.forget('a1');
   await one.watch();
@@ -90,9 +88,7 @@ it('leaves an agent alone that a slot still has', async () => {
 });
 
 it('leaves an online agent alone whose registration was lost', async () => {
-  const world = await open();
-  const one = world.manager();
-  await one.start('a1');
+  const { world, one } = await open.online();
   one.slots.clear();
   one.store.registrations.forget('a1');
   await one.watch();
@@ -100,33 +96,8 @@ it('leaves an online agent alone whose registration was lost', async () => {
   expect(rest(world)).toHaveLength(1);
 });
 
-it('leaves the agents of another installation on the same pool alone', async () => {
-  const world = await open();
-  const [left, right] = [world.manager(), world.manager()];
-  await left.watch();
-  await right.watch();
-  await left.start('a1');
-  await right.start('a1');
-  await world.pass(minutes(10));
-  expect([left.of('online'), right.of('online')].map((events) => events.length > 0)).toEqual([true, true]);
-  await left.service.retire('a1', patient);
-  await left.end('a1');
-  await left.service.forget(patient);
-  const mark = markOf(right);
-  expect(world.names().every((name) => name.includes(`-${mark}-`))).toBe(true);
-  expect(world.azure.agents(world.pool)).toMatchObject([{ online: false }, { online: true, enabled: true }]);
-});
-
-/** As of an agent pool that somebody has removed at the service. */
-function ghost(one: Manager): void {
-  const row = { agent: 'a0', service: 'azure', place: '999', name: `box-1-${markOf(one)}-a0`, placeholder: false };
-  one.store.registrations.intend(row, 1);
-  one.store.registrations.made('a0', '1', 1);
-}
-
 it('removes unknown entries although a known one cannot be removed', async () => {
-  const world = await open();
-  const one = world.manager();
+  const { world, one } = await open.one();
   ghost(one);
   await registerByHand(world.azure, world.pool, `box-1-${markOf(one)}-0123456789`);
   await one.watch();
@@ -135,8 +106,7 @@ it('removes unknown entries although a known one cannot be removed', async () =>
 });
 
 it('takes entries for gone whose agent pool has not been shown for a day, and says so', async () => {
-  const world = await open();
-  const one = world.manager({ config: { pollEvery: minutes(20) } });
+  const { world, one } = await open.one({ config: { pollEvery: minutes(20) } });
   ghost(one);
   await one.watch();
   await world.pass(minutes(23 * 60));
@@ -147,8 +117,7 @@ it('takes entries for gone whose agent pool has not been shown for a day, and sa
 });
 
 it('takes nothing for gone while the credential is shown no pool at all', async () => {
-  const world = await open();
-  const one = world.manager({ config: { pollEvery: minutes(20) } });
+  const { world, one } = await open.one({ config: { pollEvery: minutes(20) } });
   ghost(one);
   await one.watch();
   const real = one.client.pools;
@@ -159,12 +128,10 @@ it('takes nothing for gone while the credential is shown no pool at all', async 
 });
 
 it('goes on for a service that no pool uses any more; its placeholder goes when it is to be forgotten', async () => {
-  const world = await open();
-  const first = world.manager();
+  const { world, one: first } = await open.one();
   await first.register('a1');
   await first.register('a2');
-  first.stop();
-  const second = world.manager({ dir: first.dir, pools: [] });
+  const second = first.next({ pools: [] });
   second.slots.set('a2', { pool: 'ci (leaving)', since: null });
   await second.watch();
   expect(rest(world)).toEqual([expect.stringContaining('-a2')]);
@@ -181,11 +148,9 @@ it('goes on for a service that no pool uses any more; its placeholder goes when 
 
 describe('after a service was given another name', () => {
   it('removes what it made under its old one, and closes the registrations of that', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a1');
-    first.stop();
-    const second = world.manager({ dir: first.dir, config: { name: 'new' } });
+    const second = first.next({ config: { name: 'new' } });
     await second.register('a2');
     await second.watch();
     await world.pass(20_000);
@@ -194,11 +159,9 @@ describe('after a service was given another name', () => {
   });
 
   it('leaves that to the old one while config still has it', async () => {
-    const world = await open();
-    const first = world.manager();
+    const { world, one: first } = await open.one();
     await first.register('a1');
-    first.stop();
-    const second = world.manager({ dir: first.dir, config: { name: 'new' }, opened: ['azure'] });
+    const second = first.next({ config: { name: 'new' }, opened: ['azure'] });
     await second.watch();
     await world.pass(20_000);
     expect(rest(world)).toHaveLength(1);

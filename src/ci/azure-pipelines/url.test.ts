@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { clearTextHost } from '../../http/address.ts';
-import { azureUrlToKeep, isHostedAzure, parseAzureUrl } from './url.ts';
+import { shown } from '../../http/exchange.ts';
+import { azureUrlToKeep, baseOf, isHostedAzure, parseAzureUrl } from './url.ts';
 
 describe('an address that says where agents belong', () => {
   it.each([
@@ -47,13 +48,32 @@ describe('one that was pasted from somewhere else is told which part to keep', (
   });
 });
 
+describe('an address that a client asks', () => {
+  it.each([
+    ['https://dev.azure.com/acme', 'https://dev.azure.com/acme'],
+    ['https://dev.azure.com/acme///', 'https://dev.azure.com/acme'],
+    [' https://ACME.visualstudio.com/ ', 'https://acme.visualstudio.com'],
+    ['https://devops.example.org/tfs/My Collection/', 'https://devops.example.org/tfs/My%20Collection'],
+    ['http://host:8080/tfs/Größe?x=1#y', 'http://host:8080/tfs/Gr%C3%B6%C3%9Fe'],
+  ])('%s', (written, base) => expect(baseOf(written)).toBe(base));
+
+  it.each(['https://user:hunter2@dev.azure.com/acme', 'hunter2', 'ftp://hunter2/'])('%s is refused without showing it', (url) => {
+    const shows = expect.not.stringContaining('hunter2');
+    expect(() => baseOf(url)).toThrow(expect.objectContaining({ code: 'E_CONFIG', message: shows }));
+  });
+
+  it('is shown without what may be secret', () => {
+    expect(shown('https://u:p@login.example/x?code=hunter2#t')).toBe('https://login.example/x');
+  });
+});
+
 it('the hosted service is told from a Server, and clear text from what stays on this host', () => {
   expect(['https://dev.azure.com/a', 'https://a.visualstudio.com', 'https://host/tfs'].map(isHostedAzure)).toEqual([
     true,
     true,
     false,
   ]);
-  expect(
-    ['http://tfs.lab/c', 'https://tfs.lab/c', 'http://localhost:1', 'http://127.0.0.2:1', 'http://[::1]:1'].map(clearTextHost),
-  ).toEqual(['tfs.lab', null, null, null, null]);
+  expect(['http://tfs:8080/c', 'http://localhost.evil.example/x'].map(clearTextHost)).toEqual(['tfs', 'localhost.evil.example']);
+  for (const url of ['https://tfs.lab/c', 'http://localhost:1', 'http://127.0.0.2:1', 'http://[::1]:1'])
+    expect(clearTextHost(url)).toBeNull();
 });

@@ -53,14 +53,6 @@ describe.each(shapes)('a credential refused with %s', (shape) => {
   });
 });
 
-it('takes a token with a newline and spaces around it', async () => {
-  const world = await open();
-  writeFileSync(world.tokenFile, `  ${world.azure.pat}\r\n\n`);
-  const one = world.manager();
-  await one.watch();
-  expect(one.of('hold')).toEqual([{ kind: 'hold', pool: 'ci', reason: null }]);
-});
-
 it('says what may be wrong with an address of no organisation', async () => {
   const world = await open();
   const one = world.manager({ config: { url: `${new URL(world.azure.url).origin}/nobody` } });
@@ -71,9 +63,7 @@ it('says what may be wrong with an address of no organisation', async () => {
 });
 
 it('names the pools there are when the one that config names is missing, and finds it once it is made', async () => {
-  const world = await open();
-  const one = world.manager({ pools: [{ name: 'ci', queue: 'gpu pool', tags: [] }] });
-  await one.watch();
+  const { world, one } = await open.watching({ pools: [{ name: 'ci', queue: 'gpu pool', tags: [] }] });
   expect(one.held.get('ci')).toContain('no agent pool with that name. It shows Default, gpu.');
   expect((await world.failure(one.register('a1'))).code).toBe('E_CI_POOL');
   world.azure.addPool('GPU pool');
@@ -82,13 +72,11 @@ it('names the pools there are when the one that config names is missing, and fin
 });
 
 it('does not hold another pool of the same service for one that is missing', async () => {
-  const world = await open();
   const pools = [
     { name: 'ci', queue: 'gpu', tags: [] },
     { name: 'lab', queue: 'absent', tags: [] },
   ];
-  const one = world.manager({ pools });
-  await one.watch();
+  const { world, one } = await open.watching({ pools });
   await world.pass(60_000);
   expect([...one.held.keys()]).toEqual(['lab']);
 });

@@ -1,7 +1,7 @@
 /** What a CI service costs that binds early: a made-up one, as small as can be, with all that one must have and nothing beside. */
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
-import { type EarlySubject, earlyBoundContract } from '../../../test/kit/ci-contract.ts';
+import { type EarlySubject, earlyBoundContract, noFacts } from '../../../test/kit/ci-contract.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { createLog } from '../../base/log.ts';
@@ -63,22 +63,7 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
   const jobOf = (number: number): RemoteJob => ({
     id: `hatch-${number}`,
     state: 'running',
-    facts: () => ({
-      title: `job ${number}`,
-      definition: null,
-      build: null,
-      repository: null,
-      branch: null,
-      reason: null,
-      link: null,
-      demands: [],
-      result: null,
-      outcome: null,
-      failedIn: null,
-      queuedAt: null,
-      startedAt: null,
-      endedAt: null,
-    }),
+    facts: () => ({ ...noFacts, title: `job ${number}` }),
   });
   const entryOf = ({ id, name, isOnline, job }: Row): Entry => {
     return { place, id, name, status: isOnline ? 'online' : 'offline', job: job === null ? null : jobOf(job) };

@@ -15,12 +15,11 @@ import {
   stringMap,
   text,
 } from './http.ts';
-import { meets } from './matcher.ts';
 import { endSession } from './messages.ts';
 import { poolOf } from './pools.ts';
 import { assignWaiting } from './queue.ts';
 import { agentReference, requestBody } from './request-body.ts';
-import { type Agent, capabilitiesOf, newAgent, type PublicKey, requestOf, urlOf, type World } from './state.ts';
+import { type Agent, newAgent, type PublicKey, requestOf, urlOf, type World } from './state.ts';
 
 const PATH = '_apis/distributedtask/pools/{poolId}/agents';
 const MANAGERS = ['pat', 'principal'] as const;
@@ -47,18 +46,14 @@ export const agentRoutes: readonly Route[] = [
     right: 'manage',
     answer: setUserCapabilities,
   },
-  { method: 'PUT', name: 'updates', path: `${PATH}/{agentId}/updates`, allow: ['agent'], answer: setUpdateState },
+  { method: 'PUT', name: 'updates', path: `${PATH}/{agentId}/updates`, allow: ['agent'], answer: heardOfUpdate },
 ];
 
 /** The registration that the path names. */
 export function agentOf(x: Exchange): Agent {
   const agent = poolOf(x).agents.get(Number(x.params.agentId));
   if (agent === undefined)
-    throw new ServiceFailure(
-      x.world.codes.agentNotFound,
-      'TaskAgentNotFoundException',
-      `No agent found with identifier ${x.params.agentId}.`,
-    );
+    throw new ServiceFailure(404, 'TaskAgentNotFoundException', `No agent found with identifier ${x.params.agentId}.`);
   return agent;
 }
 
@@ -67,28 +62,12 @@ function agentBody(x: Exchange, agent: Agent): Record<string, unknown> {
   const { world } = x;
   const body: Record<string, unknown> = {
     ...agentReference(agent),
-    maxParallelism: agent.maxParallelism,
-    createdOn: new Date(agent.createdOn).toISOString(),
-    statusChangedOn: new Date(agent.statusChangedOn).toISOString(),
     authorization: authorization(world, agent),
   };
-  if (agent.pendingUpdate !== null) {
-    const { target, requestedAt, state } = agent.pendingUpdate;
-    const [major, minor, patch] = target.split('.').map(Number);
-    body.pendingUpdate = {
-      targetVersion: { major, minor, patch },
-      requestTime: new Date(requestedAt).toISOString(),
-      currentState: state,
-    };
-  }
   if (flag(x, 'includeCapabilities')) Object.assign(body, { systemCapabilities: agent.system, userCapabilities: agent.user });
   if (flag(x, 'includeAssignedRequest')) {
     const busy = requestOf(world, agent);
     if (busy !== null) body.assignedRequest = requestBody(world, busy);
-  }
-  if (flag(x, 'includeLastCompletedRequest')) {
-    const done = [...world.requests.values()].filter((request) => request.agent?.id === agent.id && request.result !== null).at(-1);
-    if (done !== undefined) body.lastCompletedRequest = requestBody(world, done);
   }
   return body;
 }
@@ -107,34 +86,25 @@ export function authorizationUrl(world: World): string {
 
 function find(x: Exchange): Reply {
   const name = x.query.get('agentname')?.toLowerCase();
-  const demands =
-    x.query
-      .get('demands')
-      ?.split(',')
-      .filter((demand) => demand !== '') ?? [];
-  const fits = (agent: Agent) => (name === undefined || agent.name.toLowerCase() === name) && meets(capabilitiesOf(agent), demands);
-  return list([...poolOf(x).agents.values()].filter(fits).map((agent) => agentBody(x, agent)));
+  const named = [...poolOf(x).agents.values()].filter((agent) => name === undefined || agent.name.toLowerCase() === name);
+  return list(named.map((agent) => agentBody(x, agent)));
 }
 
 function add(x: Exchange): Reply {
   const pool = poolOf(x);
   const about = described(objectBody(x));
   if ([...pool.agents.values()].some((agent) => agent.name.toLowerCase() === about.name.toLowerCase()))
-    throw new ServiceFailure(
-      x.world.codes.nameTaken,
-      'TaskAgentExistsException',
-      `Pool ${pool.id} already contains an agent with name ${about.name}.`,
-    );
+    throw new ServiceFailure(409, 'TaskAgentExistsException', `Pool ${pool.id} already contains an agent with name ${about.name}.`);
   const agent = newAgent(x.world, pool, about);
   pool.agents.set(agent.id, agent);
   x.world.emit({ kind: 'agentAdded', pool: pool.id, agent: agent.id, name: agent.name });
-  return { status: x.world.codes.agentAdded, json: registered(x, agent) };
+  return ok(registered(x, agent));
 }
 
 /** As an answer to POST and PUT: with capabilities, and with where to go. */
 function registered(x: Exchange, agent: Agent): Record<string, unknown> {
-  const { serverUrl } = x.world;
-  const properties = serverUrl === null ? {} : { properties: { ServerUrl: { $type: 'System.String', $value: serverUrl } } };
+  const url = `${urlOf(x.world)}/`;
+  const properties = x.world.hosted ? { properties: { ServerUrl: { $type: 'System.String', $value: url } } } : {};
   return { ...agentBody(x, agent), systemCapabilities: agent.system, userCapabilities: agent.user, ...properties };
 }
 
@@ -145,7 +115,6 @@ function replace(x: Exchange): Reply {
   sameId(body, agent);
   const { name, version, osDescription, system, publicKey } = described(body);
   Object.assign(agent, { name, version, osDescription, system, publicKey, clientId: randomUUID() });
-  x.world.emit({ kind: 'agentReplaced', pool: agent.pool.id, agent: agent.id, name });
   return ok(registered(x, agent));
 }
 
@@ -154,8 +123,6 @@ function change(x: Exchange): Reply {
   const body = objectBody(x);
   sameId(body, agent);
   if (typeof body.enabled === 'boolean') agent.enabled = body.enabled;
-  if (typeof body.name === 'string') agent.name = body.name;
-  if (typeof body.maxParallelism === 'number') agent.maxParallelism = body.maxParallelism;
   assignWaiting(x.world);
   return ok(agentBody(x, agent));
 }
@@ -164,7 +131,7 @@ function remove(x: Exchange): Reply {
   const agent = agentOf(x);
   if (requestOf(x.world, agent) !== null)
     throw new ServiceFailure(
-      x.world.codes.deleteRefused,
+      400,
       'TaskAgentJobStillRunningException',
       `Agent ${agent.name} cannot be deleted because it is currently running a job for pool ${agent.pool.name}.`,
     );
@@ -181,10 +148,9 @@ function setUserCapabilities(x: Exchange): Reply {
   return ok({ ...agentBody(x, agent), userCapabilities: agent.user });
 }
 
-function setUpdateState(x: Exchange): Reply {
+function heardOfUpdate(x: Exchange): Reply {
   const agent = agentOf(x);
   ownAgent(x, agent.id);
-  if (agent.pendingUpdate !== null) agent.pendingUpdate.state = x.query.get('currentstate') ?? '';
   return ok(agentBody(x, agent));
 }
 

@@ -37,7 +37,7 @@ export function signIn(world: World, headers: IncomingHttpHeaders, method: strin
   if (token === undefined) return { caller: NOBODY, refused: 'bearer', presented: true };
   const late = token.until <= world.now() + world.faults.skew;
   if (token.of === 'principal') {
-    const gone = late || world.principal.expired || !world.hosted;
+    const gone = late || !world.hosted;
     return { caller: { ...NOBODY, identity: 'principal' }, refused: gone ? 'bearer' : null, presented: true };
   }
   const registered = token.of.pool.agents.has(token.of.id);
@@ -101,7 +101,7 @@ export function refusal(
     const gone = caller.agent !== null && !caller.agent.pool.agents.has(caller.agent.id);
     return gone
       ? {
-          status: world.codes.agentNotFound,
+          status: 404,
           json: wrapped('TaskAgentNotFoundException', 'The agent of this token is not registered any more.'),
         }
       : {
@@ -112,37 +112,35 @@ export function refusal(
   }
   if (refused !== null) return rejection(world, refused);
   if (!route.allow.includes(caller.identity))
-    return denied(world, `This credential (${caller.identity}) is not for ${route.method} ${route.name}.`);
-  if (caller.identity === 'pat' && caller.pat !== null) return lacking(world, route, caller.pat);
+    return denied(`This credential (${caller.identity}) is not for ${route.method} ${route.name}.`);
+  if (caller.identity === 'pat' && caller.pat !== null) return lacking(route, caller.pat);
   return null;
 }
 
 const SCOPES: Readonly<Record<NonNullable<Route['right']>, readonly Scope[]>> = {
   read: ['agentpools', 'agentpools_manage'],
   manage: ['agentpools_manage'],
-  build: ['build', 'build_execute'],
-  build_execute: ['build_execute'],
+  build: ['build'],
 };
 
-function lacking(world: World, route: Route, pat: Pat): Reply | null {
+function lacking(route: Route, pat: Pat): Reply | null {
   const { right } = route;
   if (right === undefined) return null;
   if (!SCOPES[right].some((scope) => pat.scopes.includes(scope)))
-    return denied(world, `Access denied: the personal access token needs one of the scopes vso.${SCOPES[right].join(', vso.')}.`);
+    return denied(`Access denied: the personal access token needs one of the scopes vso.${SCOPES[right].join(', vso.')}.`);
   if (right === 'manage' && !pat.poolAdmin)
     return denied(
-      world,
       'Access denied. The user needs Manage permissions for the pool to perform this action. For more information, contact the administrator.',
     );
   return null;
 }
 
-export function denied(world: World, message: string): Reply {
-  return { status: world.codes.denied, json: wrapped('AccessDeniedException', message) };
+function denied(message: string): Reply {
+  return { status: 403, json: wrapped('AccessDeniedException', message) };
 }
 
 /** Agents act for themselves only. */
-export function ownAgent(x: { readonly world: World; readonly caller: Caller }, id: number): void {
+export function ownAgent(x: { readonly caller: Caller }, id: number): void {
   if (x.caller.agent !== null && x.caller.agent.id !== id)
-    throw new ServiceFailure(x.world.codes.denied, 'AccessDeniedException', 'An agent may act for itself only.');
+    throw new ServiceFailure(403, 'AccessDeniedException', 'An agent may act for itself only.');
 }

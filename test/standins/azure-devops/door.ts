@@ -96,7 +96,7 @@ function insteadOf(world: World, fault: Fault, elsewhere: string, url: URL): Rep
       return rejection(world, fault.shape);
     case 'denied':
       return {
-        status: world.codes.denied,
+        status: 403,
         json: wrapped('AccessDeniedException', 'Access denied. The user needs Manage permissions for the pool.'),
       };
     case 'throttled': {
@@ -154,21 +154,12 @@ function written(world: World, reply: Reply, fault: Fault | null): Answered {
       ...(type !== null && { 'content-type': type }),
       date: new Date(now).toUTCString(),
       ...reply.headers,
-      ...(fault?.kind === 'slowed' && slowed(fault, now)),
+      ...(fault?.kind === 'slowed' && { 'retry-after': String(fault.retryAfter) }),
     },
     text: json ?? reply.text ?? '',
     file: reply.file ?? null,
     isHalf: fault?.kind === 'half',
   };
-}
-
-function slowed(fault: Extract<Fault, { kind: 'slowed' }>, now: number): Record<string, string> {
-  const headers: Record<string, string> = { 'x-ratelimit-resource': 'Concurrency', 'x-ratelimit-limit': '200' };
-  if (fault.retryAfter !== undefined) headers['retry-after'] = String(fault.retryAfter);
-  if (fault.remaining !== undefined) headers['x-ratelimit-remaining'] = String(fault.remaining);
-  if (fault.delay !== undefined) headers['x-ratelimit-delay'] = String(fault.delay);
-  if (fault.reset !== undefined) headers['x-ratelimit-reset'] = String(Math.round(now / 1000) + fault.reset);
-  return headers;
 }
 
 /** Whether a secret of the manager stands where it does not belong. */

@@ -20,14 +20,8 @@ export type Fault =
   | { readonly kind: 'denied' }
   /** 429 or 503, not done. `retryAfter` in s; null: no such header. */
   | { readonly kind: 'throttled'; readonly retryAfter: number | null; readonly status?: 429 | 503 }
-  /** Done, 200, with the headers that announce throttling. `retryAfter` and `reset` in s from now. */
-  | {
-      readonly kind: 'slowed';
-      readonly retryAfter?: number;
-      readonly remaining?: number;
-      readonly reset?: number;
-      readonly delay?: number;
-    }
+  /** Done, 200, with the header that announces throttling: s from now. */
+  | { readonly kind: 'slowed'; readonly retryAfter: number }
   /** Not done, 500 with a page. */
   | { readonly kind: 'broken' }
   /** Not done, 200 with JSON that is something else. */
@@ -43,10 +37,8 @@ export type FaultWhere = Where & { readonly identity?: Identity };
 const SWITCHES = {
   /** The service's clock minus the real one, ms: in the Date header, and where tokens are judged. */
   skew: 0,
-  /** Registrations that never had a session do not count when a job is queued. */
-  placeholderNotCounted: false,
-  /** A second request is given to an agent: while its first one runs, or when it has said that it is leaving. */
-  secondJob: 'no' as 'no' | 'while-busy' | 'at-end',
+  /** A second request is given to an agent while its first one runs. */
+  givesSecondJob: false,
 };
 
 export type Faults = FaultRules<Fault, FaultWhere> & typeof SWITCHES;
@@ -58,29 +50,11 @@ export const NAMED_FAULTS: NamedFaults<Fault, FaultWhere> = {
   'rejected-bare': { fault: { kind: 'rejected', shape: '401-bare' } },
   denied: { fault: { kind: 'denied' } },
   throttled: { fault: { kind: 'throttled', retryAfter: 5 } },
-  slowed: { fault: { kind: 'slowed', retryAfter: 5, remaining: 0, reset: 5 } },
+  slowed: { fault: { kind: 'slowed', retryAfter: 5 } },
   ...NAMED_COMMON_FAULTS,
   broken: { fault: { kind: 'broken' } },
   garbage: { fault: { kind: 'garbage' } },
   redirect: { fault: { kind: 'redirect' } },
-  'name-taken': {
-    fault: {
-      kind: 'error',
-      status: 409,
-      typeKey: 'TaskAgentExistsException',
-      message: 'An agent of that name exists already.',
-    },
-    where: { method: 'POST', route: 'agents' },
-  },
-  'delete-refused': {
-    fault: {
-      kind: 'error',
-      status: 400,
-      typeKey: 'TaskAgentJobStillRunningException',
-      message: 'The agent cannot be deleted because it is running a job.',
-    },
-    where: { method: 'DELETE', route: 'agents/{agentId}' },
-  },
 };
 
 /** The rules; `listening` opens and closes the door. */

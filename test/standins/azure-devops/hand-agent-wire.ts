@@ -16,11 +16,17 @@ export const CredentialsSchema = z.object({
   scheme: z.literal('OAuth'),
   data: z.object({ clientId: z.string(), authorizationUrl: z.string(), oauthEndpointUrl: z.string().optional() }),
 });
+/** Standard base64 of so many bytes. */
 const bytes = (count: number) =>
-  z.string().refine((value) => Buffer.from(value, 'base64').length === count, `must be ${count} bytes`);
-export const RsaSchema = z.object({
+  z
+    .string()
+    .transform((value) => ({ value, read: Buffer.from(value, 'base64') }))
+    .refine(({ value, read }) => read.length === count && read.toString('base64') === value, `must be ${count} bytes`)
+    .transform(({ read }) => read);
+/** .NET wants every part of a key, in its exact length. */
+export const RsaSchema = z.strictObject({
   modulus: bytes(256),
-  exponent: z.string(),
+  exponent: bytes(3),
   d: bytes(256),
   p: bytes(128),
   q: bytes(128),
@@ -38,7 +44,6 @@ export const JobSchema = z.object({
   jobId: z.string(),
   plan: z.object({ scopeIdentifier: z.string(), planId: z.string() }),
   timeline: z.object({ id: z.string() }),
-  steps: z.array(z.object({ inputs: z.object({ script: z.string() }) })),
   resources: z.object({
     endpoints: z.array(z.object({ authorization: z.object({ parameters: z.object({ AccessToken: z.string() }) }) })),
   }),

@@ -41,8 +41,6 @@ export interface AgentIdentity {
 export interface Job {
   readonly requestId: number;
   readonly jobId: string;
-  readonly messageId: number;
-  readonly script: string;
   readonly message: Record<string, unknown>;
 }
 
@@ -51,27 +49,22 @@ export interface HandAgent {
   /** A fresh token, from the signed assertion. `at`: the agent's idea of now, ms since the epoch. */
   signIn(at?: number): Promise<string>;
   /** Opens a session, with these system capabilities. */
-  open(capabilities?: Record<string, string>, version?: string): Promise<void>;
+  open(capabilities?: Record<string, string>): Promise<void>;
   /** One poll; null when there was nothing. Messages of any kind, decrypted. */
   poll(
     lastMessageId?: number,
   ): Promise<{ readonly messageId: number; readonly type: string; readonly body: Record<string, unknown> } | null>;
-  acknowledge(messageId: number): Promise<void>;
   /** Polls until there is a job, renews its lock and acknowledges it, as the real one does before it starts anything. */
   take(): Promise<Job>;
   renew(requestId: number): Promise<void>;
-  /** Lines for the console. */
-  feed(job: Job, lines: readonly string[]): Promise<void>;
   /** What became of the job and its steps, for the timeline. */
   report(job: Job, records: readonly Readonly<Record<string, unknown>>[]): Promise<void>;
-  /** The job's end. `leaving`: the agent says that it will take no other, as one in once mode does. */
-  complete(job: Job, result?: string, o?: { readonly leaving?: boolean }): Promise<void>;
+  /** The job's end, with which the agent says that it will take no other, as one in once mode does. */
+  complete(job: Job, result?: string): Promise<void>;
   close(): Promise<void>;
-  /** A call with the agent's own token; JSON in, answer out. */
-  call(method: string, path: string, body?: unknown): Promise<Response>;
 }
 
-/** RSA-2048. It takes a good part of a second, so agents of one test may share one. */
+/** RSA-2048. It takes a good part of a second. */
 export function newKey(): KeyObject {
   return generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey;
 }
@@ -81,9 +74,9 @@ export async function registerByHand(
   azure: AzureDevOps,
   pool: number,
   name: string,
-  o: { readonly capabilities?: Record<string, string>; readonly version?: string; readonly key?: KeyObject } = {},
+  { capabilities = {} }: { readonly capabilities?: Record<string, string> } = {},
 ): Promise<HandAgent> {
-  const privateKey = o.key ?? newKey();
+  const privateKey = newKey();
   const { n, e } = createPublicKey(privateKey).export({ format: 'jwk' });
   const standard = (value: string | undefined) => Buffer.from(value ?? '', 'base64url').toString('base64');
   const response = await fetch(`${azure.url}/_apis/distributedtask/pools/${pool}/agents`, {
@@ -91,11 +84,11 @@ export async function registerByHand(
     headers: { ...HEADERS, authorization: `Basic ${Buffer.from(`:${azure.pat}`).toString('base64')}` },
     body: JSON.stringify({
       name,
-      version: o.version ?? '5.278.0',
+      version: '5.278.0',
       osDescription: 'Linux by hand',
       maxParallelism: 1,
       provisioningState: 'Provisioned',
-      systemCapabilities: o.capabilities ?? {},
+      systemCapabilities: capabilities,
       authorization: { publicKey: { exponent: standard(e), modulus: standard(n) } },
     }),
   });
@@ -113,15 +106,11 @@ export async function registerByHand(
   });
 }
 
-/** The agent that three files make, by name of the file. */
-export function handAgentFromFiles(
-  files: Readonly<Record<'.agent' | '.credentials' | '.credentials_rsaparams', string>>,
-): HandAgent {
-  const settings = SettingsSchema.parse(JSON.parse(files['.agent']));
-  const { data } = CredentialsSchema.parse(JSON.parse(files['.credentials']));
-  const rsa = RsaSchema.parse(JSON.parse(files['.credentials_rsaparams']));
-  const url = (value: string) => Buffer.from(value, 'base64').toString('base64url');
-  const jwk = {
+/** Reads the file of a key as the agent does it. */
+export function privateKeyOf(text: string): KeyObject {
+  const rsa = RsaSchema.parse(JSON.parse(text));
+  const url = (bytes: Buffer) => bytes.toString('base64url');
+  const key = {
     n: url(rsa.modulus),
     e: url(rsa.exponent),
     d: url(rsa.d),
@@ -131,6 +120,15 @@ export function handAgentFromFiles(
     dq: url(rsa.dq),
     qi: url(rsa.inverseQ),
   };
+  return createPrivateKey({ format: 'jwk', key: { kty: 'RSA', ...key } });
+}
+
+/** The agent that three files make, by name of the file. */
+export function handAgentFromFiles(
+  files: Readonly<Record<'.agent' | '.credentials' | '.credentials_rsaparams', string>>,
+): HandAgent {
+  const settings = SettingsSchema.parse(JSON.parse(files['.agent']));
+  const { data } = CredentialsSchema.parse(JSON.parse(files['.credentials']));
   return handAgent({
     agentId: Number(settings.agentId),
     agentName: settings.agentName,
@@ -139,7 +137,7 @@ export function handAgentFromFiles(
     clientId: data.clientId,
     authorizationUrl: data.authorizationUrl,
     tokenUrl: data.oauthEndpointUrl ?? data.authorizationUrl,
-    key: createPrivateKey({ format: 'jwk', key: { kty: 'RSA', ...jwk } }),
+    key: privateKeyOf(files['.credentials_rsaparams']),
   });
 }
 
@@ -156,6 +154,8 @@ export function handAgent(identity: AgentIdentity): HandAgent {
       headers: { ...HEADERS, authorization: `Bearer ${bearer}` },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
+  /** With the agent's own token. */
+  const call = async (method: string, path: string, body?: unknown) => send(token ?? (await agent.signIn()), method, path, body);
   const open = () => {
     if (session === null) throw new Error(`${identity.agentName} has no session.`);
     return session;
@@ -179,12 +179,10 @@ export function handAgent(identity: AgentIdentity): HandAgent {
       token = z.object({ access_token: z.string() }).parse(await answerOf(response)).access_token;
       return token;
     },
-    async call(method, path, body) {
-      return send(token ?? (await agent.signIn()), method, path, body);
-    },
-    async open(systemCapabilities = {}, version = '5.278.0') {
-      const about = { id: identity.agentId, name: identity.agentName, version, osDescription: 'Linux by hand' };
-      const response = await agent.call('POST', `${pool}/sessions`, { ownerName: 'by hand', agent: about, systemCapabilities });
+    async open(systemCapabilities = {}) {
+      const { agentId: id, agentName: name } = identity;
+      const about = { id, name, version: '5.278.0', osDescription: 'Linux by hand' };
+      const response = await call('POST', `${pool}/sessions`, { ownerName: 'by hand', agent: about, systemCapabilities });
       const { sessionId, encryptionKey } = SessionSchema.parse(await answerOf(response));
       const sealed = Buffer.from(encryptionKey.value, 'base64');
       const padding = { padding: constants.RSA_PKCS1_OAEP_PADDING, oaepHash: 'sha1' };
@@ -196,15 +194,12 @@ export function handAgent(identity: AgentIdentity): HandAgent {
     async poll(lastMessageId) {
       const { id, key } = open();
       const after = lastMessageId === undefined ? '' : `&lastMessageId=${lastMessageId}`;
-      const response = await agent.call('GET', `${pool}/messages?sessionId=${id}${after}`);
+      const response = await call('GET', `${pool}/messages?sessionId=${id}${after}`);
       if (response.status === 202) return null;
       const { messageId, messageType, iv, body } = MessageSchema.parse(await answerOf(response));
       const decipher = createDecipheriv('aes-256-cbc', key, Buffer.from(iv, 'base64'));
       const plain = Buffer.concat([decipher.update(Buffer.from(body, 'base64')), decipher.final()]).toString('utf8');
       return { messageId, type: messageType, body: z.record(z.string(), z.unknown()).parse(JSON.parse(plain)) };
-    },
-    async acknowledge(messageId) {
-      await answerOf(await agent.call('DELETE', `${pool}/messages/${messageId}?sessionId=${open().id}`));
     },
     async take() {
       for (;;) {
@@ -212,41 +207,31 @@ export function handAgent(identity: AgentIdentity): HandAgent {
         if (message === null) continue;
         last = message.messageId;
         if (message.type !== 'PipelineAgentJobRequest') continue;
-        const { requestId, jobId, steps } = JobSchema.parse(message.body);
+        const { requestId, jobId } = JobSchema.parse(message.body);
         await agent.renew(requestId);
-        await agent.acknowledge(message.messageId);
-        return { requestId, jobId, messageId: message.messageId, script: steps[0]?.inputs.script ?? '', message: message.body };
+        await answerOf(await call('DELETE', `${pool}/messages/${message.messageId}?sessionId=${open().id}`));
+        return { requestId, jobId, message: message.body };
       }
     },
     async renew(requestId) {
       const renewed = await answerOf(
-        await agent.call('PATCH', `${pool}/jobrequests/${requestId}?lockToken=${NO_LOCK_TOKEN}`, { requestId }),
+        await call('PATCH', `${pool}/jobrequests/${requestId}?lockToken=${NO_LOCK_TOKEN}`, { requestId }),
       );
       z.object({ lockedUntil: z.iso.datetime() }).parse(renewed);
-    },
-    async feed(job, lines) {
-      const { bearer, path, timeline } = plan(job);
-      const body = { value: lines, count: lines.length, stepId: job.jobId };
-      await answerOf(await send(bearer, 'POST', `${path}/timelines/${timeline}/records/${job.jobId}/feed`, body));
     },
     async report(job, records) {
       const { bearer, path, timeline } = plan(job);
       const body = { value: records, count: records.length };
       await answerOf(await send(bearer, 'PATCH', `${path}/timelines/${timeline}/records`, body));
     },
-    async complete(job, result = 'succeeded', o = {}) {
+    async complete(job, result = 'succeeded') {
+      const { requestId, jobId } = job;
       const { bearer, path } = plan(job);
-      const body = {
-        name: 'JobCompleted',
-        requestId: job.requestId,
-        jobId: job.jobId,
-        result,
-        agentShuttingDown: o.leaving ?? true,
-      };
+      const body = { name: 'JobCompleted', requestId, jobId, result, agentShuttingDown: true };
       await answerOf(await send(bearer, 'POST', `${path}/events`, body));
     },
     async close() {
-      await answerOf(await agent.call('DELETE', `${pool}/sessions/${open().id}`));
+      await answerOf(await call('DELETE', `${pool}/sessions/${open().id}`));
       session = null;
     },
   };

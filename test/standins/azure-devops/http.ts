@@ -38,8 +38,8 @@ export interface Route {
   /** Path below the base (`/…` instead: below the origin) with `{names}`. */
   readonly path: string;
   readonly allow: readonly Allowed[];
-  /** What a PAT needs: read or manage agent pools, read or run builds. */
-  readonly right?: 'read' | 'manage' | 'build' | 'build_execute';
+  /** What a PAT needs: read or manage agent pools, read builds. */
+  readonly right?: 'read' | 'manage' | 'build';
   /** Works without an api-version. */
   readonly unversioned?: boolean;
   readonly answer: (x: Exchange) => Reply | Promise<Reply>;

@@ -25,7 +25,6 @@ const RESOURCES: readonly (readonly [area: string, name: string, id: string, tem
     '8ffcd551-079c-493a-9c02-54346299d144',
     '_apis/{area}/{resource}/{packageType}/{platform}/{version}',
   ],
-  ['distributedtask', 'plans', '5cecd946-d704-471e-a45f-3b4064fcfaba', PLAN],
   ['distributedtask', 'timelines', '83597576-cc2c-453c-bea6-2882ae6a1653', `${PLAN}/{resource}/{timelineId}`],
   ['distributedtask', 'records', '8893bc5b-35b2-4be7-83cb-99e683551db4', `${PLAN}/timelines/{timelineId}/{resource}`],
   [
@@ -35,15 +34,7 @@ const RESOURCES: readonly (readonly [area: string, name: string, id: string, tem
     `${PLAN}/timelines/{timelineId}/records/{recordId}/{resource}`,
   ],
   ['distributedtask', 'logs', '46f5667d-263a-4684-91b1-dff7fdcf64e2', `${PLAN}/{resource}/{logId}`],
-  [
-    'distributedtask',
-    'attachments',
-    '7898f959-9cdf-4096-b29e-7f293031629e',
-    `${PLAN}/timelines/{timelineId}/records/{recordId}/{resource}/{type}/{name}`,
-  ],
   ['distributedtask', 'events', '557624af-b29e-4c20-8ab0-0399d2204f3f', `${PLAN}/{resource}`],
-  ['customerintelligence', 'Events', 'b5cc35c2-ff2b-491d-a085-24b6e9f396fd', '_apis/{area}/{resource}'],
-  ['FeatureAvailability', 'FeatureFlags', '3e2b80f8-9e6f-441e-8393-005610692d9c', '_apis/{resource}/{name}'],
   ['build', 'builds', '0cd358e1-9217-4d94-8269-1c1ee6f93dcf', '{project}/_apis/{area}/{resource}/{buildId}'],
   ['build', 'Timeline', '8baac422-4c6e-4de5-8532-db96d92acffa', '{project}/_apis/{area}/builds/{buildId}/{resource}/{timelineId}'],
 ];

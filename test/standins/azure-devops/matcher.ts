@@ -1,6 +1,6 @@
 /** Demands of jobs against capabilities of agents (.NET client `Demand.cs`, `DemandMinimumVersion.cs`). */
 
-export type Demand =
+type Demand =
   | { readonly kind: 'exists'; readonly name: string }
   | { readonly kind: 'equals'; readonly name: string; readonly value: string }
   | { readonly kind: 'minimum'; readonly name: string; readonly value: string };
@@ -17,7 +17,7 @@ function demandOf(text: string): Demand | null {
 }
 
 /** Reads `name`, `name -equals value` or `name -gtVersion value`; null for anything else. Quotes belong to the value. */
-export function parseDemand(text: string): Demand | null {
+function parseDemand(text: string): Demand | null {
   const match = /^(?<name>\S+)(?:\s+-(?<op>\S+)\s+(?<value>.*))?$/.exec(text.trim());
   const { name, op, value } = match?.groups ?? {};
   if (name === undefined) return null;

@@ -19,7 +19,6 @@ export function post(
 
 /** Asks an agent to update. */
 export function askToUpdate(world: World, agent: Agent, version: string): void {
-  agent.pendingUpdate = { target: version, requestedAt: world.now(), state: '' };
   if (agent.session !== null)
     post(world, agent.session, 'AgentRefresh', { agentId: agent.id, timeout: '00:05:00', targetVersion: version });
 }
@@ -29,7 +28,6 @@ export function endSession(world: World, session: Session, why: 'left' | 'expire
   const { agent } = session;
   if (!world.sessions.delete(session.id)) return;
   if (agent.session === session) agent.session = null;
-  agent.statusChangedOn = world.now();
   agent.leaving = false;
   for (const wake of [...session.polls]) wake();
   world.emit({ kind: 'sessionClosed', pool: agent.pool.id, agent: agent.id, name: agent.name, why });

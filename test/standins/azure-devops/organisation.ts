@@ -35,7 +35,7 @@ export function createOrganisation(
 
   function addPat(about: Parameters<AzureDevOps['addPat']>[0]): string {
     const made = newPat();
-    world.pats.set(made, { scopes: about.scopes, poolAdmin: about.poolAdmin ?? true, expired: about.expired ?? false });
+    world.pats.set(made, { scopes: about.scopes, poolAdmin: about.poolAdmin ?? true, expired: false });
     return made;
   }
   function poolOf(id: number): Pool {
@@ -60,9 +60,6 @@ export function createOrganisation(
       if (found === undefined) throw new Error('The stand-in has no such PAT.');
       found.expired = true;
     },
-    expirePrincipal: () => {
-      world.principal.expired = true;
-    },
     addPool: (name, about) => newPool(world, name, about).id,
     queue(pool, job = {}) {
       const request = queueJob(world, poolOf(pool), job);
@@ -76,21 +73,15 @@ export function createOrganisation(
       pool.wanted = version;
       for (const agent of pool.agents.values()) if (agent.session !== null) askToUpdate(world, agent, version);
     },
-    async addPackage({ version, file, platform = 'linux-x64', sha256 }) {
+    async addPackage({ version, file }) {
+      const platform = 'linux-x64';
       const filename = `vsts-agent-${platform}-${version}.tar.gz`;
-      const hash = sha256 === undefined ? await digestOf(file) : sha256;
+      const sha256 = await digestOf(file);
       // What is listed from the start cannot be downloaded, so it makes room.
       const others = world.packages.filter(
         (each) => each.platform !== platform || (each.version !== version && each.file !== null),
       );
-      world.packages.splice(0, world.packages.length, ...others, {
-        type: 'agent',
-        platform,
-        version,
-        filename,
-        file,
-        sha256: hash,
-      });
+      world.packages.splice(0, world.packages.length, ...others, { platform, version, filename, file, sha256 });
     },
     sweep: () => sweep(world),
     log,
@@ -111,11 +102,9 @@ function agentView(world: World, agent: Agent): AgentView {
     online: agent.session !== null,
     enabled: agent.enabled,
     everOnline: agent.everOnline,
-    session: agent.session?.id ?? null,
     request: requestOf(world, agent)?.id ?? null,
     systemCapabilities: { ...agent.system },
     userCapabilities: { ...agent.user },
-    clientId: agent.clientId,
   };
 }
 

@@ -5,12 +5,9 @@ import { resultName } from './requests.ts';
 import type { Plan, Request } from './state.ts';
 
 const PATH = '{scopeIdentifier}/_apis/distributedtask/hubs/{hubName}/plans/{planId}';
-const RECORD = `${PATH}/timelines/{timelineId}/records/{recordId}`;
 const JOB = ['job'] as const;
 
 export const planRoutes: readonly Route[] = [
-  { method: 'GET', name: 'plan', path: PATH, allow: JOB, answer: (x) => ok(planBody(planOf(x))) },
-  { method: 'GET', name: 'timelines', path: `${PATH}/timelines`, allow: JOB, answer: (x) => list([timelineBody(planOf(x))]) },
   {
     method: 'GET',
     name: 'timelines/{timelineId}',
@@ -18,26 +15,10 @@ export const planRoutes: readonly Route[] = [
     allow: JOB,
     answer: (x) => ok(timelineBody(planOf(x))),
   },
-  {
-    method: 'GET',
-    name: 'records',
-    path: `${PATH}/timelines/{timelineId}/records`,
-    allow: JOB,
-    answer: (x) => list([...planOf(x).records.values()]),
-  },
   { method: 'PATCH', name: 'records', path: `${PATH}/timelines/{timelineId}/records`, allow: JOB, answer: records },
-  { method: 'POST', name: 'feed', path: `${RECORD}/feed`, allow: JOB, answer: feed },
-  { method: 'PUT', name: 'attachments', path: `${RECORD}/attachments/{type}/{name}`, allow: JOB, answer: attach },
+  { method: 'POST', name: 'feed', path: `${PATH}/timelines/{timelineId}/records/{recordId}/feed`, allow: JOB, answer: feed },
   { method: 'POST', name: 'logs', path: `${PATH}/logs`, allow: JOB, answer: createLog },
-  { method: 'GET', name: 'logs', path: `${PATH}/logs`, allow: JOB, answer: (x) => list(planOf(x).logs.map(logBody)) },
   { method: 'POST', name: 'logs/{logId}', path: `${PATH}/logs/{logId}`, allow: JOB, answer: appendLog },
-  {
-    method: 'GET',
-    name: 'logs/{logId}',
-    path: `${PATH}/logs/{logId}`,
-    allow: JOB,
-    answer: (x) => list(logOf(x).text.split('\n').slice(0, -1)),
-  },
   { method: 'POST', name: 'events', path: `${PATH}/events`, allow: JOB, answer: event },
 ];
 
@@ -46,20 +27,13 @@ function planOf(x: Exchange): Plan {
   if (plan === undefined)
     throw new ServiceFailure(404, 'TaskOrchestrationPlanNotFoundException', `No plan found for identifier ${x.params.planId}.`);
   if (plan !== x.caller.plan)
-    throw new ServiceFailure(x.world.codes.denied, 'TaskOrchestrationPlanSecurityException', 'This token is for another plan.');
+    throw new ServiceFailure(403, 'TaskOrchestrationPlanSecurityException', 'This token is for another plan.');
   const timeline = x.params.timelineId;
   if (timeline !== undefined && timeline !== plan.timeline)
     throw new ServiceFailure(404, 'TimelineNotFoundException', `No timeline found for identifier ${timeline}.`);
   return plan;
 }
 
-const planBody = (plan: Plan): Record<string, unknown> => ({
-  planId: plan.id,
-  scopeIdentifier: plan.scope,
-  planType: 'Build',
-  version: plan.version,
-  timeline: { id: plan.timeline },
-});
 const timelineBody = (plan: Plan): Record<string, unknown> => ({
   id: plan.timeline,
   changeId: plan.changeId,
@@ -93,44 +67,31 @@ function feed(x: Exchange): Reply {
   return nothing;
 }
 
-function attach(x: Exchange): Reply {
-  const [type, name] = [x.params.type ?? '', x.params.name ?? ''];
-  planOf(x).attachments.push({ type, name, size: x.body.length });
-  return ok({ type, name, timelineId: x.params.timelineId, recordId: x.params.recordId });
-}
-
 const logBody = (log: Plan['logs'][number]): Record<string, unknown> => ({
   id: log.id,
   path: log.path,
-  createdOn: new Date(log.createdOn).toISOString(),
   lineCount: log.text.split('\n').length - 1,
 });
 
 function createLog(x: Exchange): Reply {
   const plan = planOf(x);
-  const log = { id: plan.logs.length + 1, path: text(objectBody(x).path), text: '', createdOn: x.world.now() };
+  const log = { id: plan.logs.length + 1, path: text(objectBody(x).path), text: '' };
   plan.logs.push(log);
   return ok(logBody(log));
 }
 
-function logOf(x: Exchange): Plan['logs'][number] {
+function appendLog(x: Exchange): Reply {
   const log = planOf(x).logs.find((each) => each.id === Number(x.params.logId));
   if (log === undefined)
     throw new ServiceFailure(404, 'TaskLogNotFoundException', `No log found for identifier ${x.params.logId}.`);
-  return log;
-}
-
-function appendLog(x: Exchange): Reply {
-  const log = logOf(x);
   log.text += x.body.toString('utf8');
   return ok(logBody(log));
 }
 
-/** With plans of version 8 and up this is how a job ends, and how an agent says that it leaves with it. */
+/** This is how a job ends, and how an agent says that it leaves with it. */
 function event(x: Exchange): Reply {
   const plan = planOf(x);
   const body = objectBody(x);
-  plan.events.push(body);
   if (body.name !== 'JobCompleted') return nothing;
   const request = requestOfPlan(x, plan);
   const result = resultName(body.result);

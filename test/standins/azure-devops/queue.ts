@@ -15,21 +15,16 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
     definition: { id: 7, name: job.definition ?? 'demo pipeline' },
     repository: job.repository ?? 'acme/demo',
     branch: job.branch ?? 'refs/heads/main',
-    reason: job.reason ?? (job.fork === true ? 'pullRequest' : 'manual'),
-    fork: job.fork ?? false,
-    queueTime: now,
+    reason: job.reason ?? 'manual',
   };
   const plan: Plan = {
     id: randomUUID(),
     scope: PROJECT.id,
-    version: world.planVersion,
     timeline: randomUUID(),
     changeId: 1,
     records: new Map(),
     feed: [],
     logs: [],
-    attachments: [],
-    events: [],
     token: `job.${randomBytes(32).toString('base64url')}`,
   };
   const request: Request = {
@@ -58,10 +53,7 @@ export function queueJob(world: World, pool: Pool, job: JobSpec): Request {
   world.requests.set(request.id, request);
   world.open.add(request);
   world.emit({ kind: 'requestQueued', pool: pool.id, request: viewOf(request) });
-  const counted = matching(pool.agents.values(), request.demands).filter(
-    (agent) => agent.everOnline || !world.faults.placeholderNotCounted,
-  );
-  if (counted.length === 0) {
+  if (matching(pool.agents.values(), request.demands).length === 0) {
     request.failedAtQueue = true;
     request.statusMessage =
       pool.agents.size === 0
@@ -88,13 +80,12 @@ export function assignWaiting(world: World): void {
   }
 }
 
-/** The switch for a second job breaks the rule that an agent has one at a time, or none after it said that it leaves. */
+/** The switch for a second job breaks the rule that an agent has one at a time. */
 function mayGet(world: World, agent: Agent): boolean {
   const current = requestOf(world, agent);
-  const { secondJob } = world.faults;
-  if (current === null) return !agent.leaving || secondJob === 'at-end';
+  if (current === null) return !agent.leaving;
   const held = [...world.open].filter((request) => request.agent?.id === agent.id).length;
-  return secondJob === 'while-busy' && current.receiveTime !== null && held === 1;
+  return world.faults.givesSecondJob && current.receiveTime !== null && held === 1;
 }
 
 function assign(world: World, request: Request, agent: Agent): void {
@@ -111,7 +102,6 @@ function assign(world: World, request: Request, agent: Agent): void {
 export function received(world: World, request: Request): void {
   if (request.receiveTime !== null || request.result !== null) return;
   request.receiveTime = world.now();
-  world.emit({ kind: 'requestReceived', pool: request.pool.id, request: viewOf(request) });
   assignWaiting(world);
 }
 
@@ -170,22 +160,7 @@ export function sweep(world: World): void {
 }
 
 export function viewOf(request: Request): RequestView {
-  const {
-    id,
-    pool,
-    build,
-    name,
-    demands,
-    result,
-    statusMessage,
-    failedAtQueue,
-    agent,
-    queueTime,
-    assignTime,
-    receiveTime,
-    finishTime,
-    lockedUntil,
-  } = request;
+  const { id, pool, build, name, demands, result, statusMessage, failedAtQueue, agent, receiveTime } = request;
   const state = result !== null ? 'done' : receiveTime !== null ? 'running' : agent !== null ? 'assigned' : 'waiting';
   return {
     requestId: id,
@@ -198,10 +173,6 @@ export function viewOf(request: Request): RequestView {
     statusMessage,
     failedAtQueue,
     agent: agent === null ? null : { id: agent.id, name: agent.name },
-    queueTime,
-    assignTime,
     receiveTime,
-    finishTime,
-    lockedUntil,
   };
 }

@@ -17,12 +17,8 @@ export function agentReference(agent: Agent): Record<string, unknown> {
   };
 }
 
-/** `matched` adds the agents that meet the demands, which only some of the variants of the list do. */
-export function requestBody(
-  world: World,
-  request: Request,
-  o: { readonly matched?: boolean; readonly status?: boolean } = {},
-): Record<string, unknown> {
+/** `matched` adds the agents that meet the demands, as the list does. */
+export function requestBody(world: World, request: Request, matched = false): Record<string, unknown> {
   const time = (ms: number | null) => (ms === null ? undefined : new Date(ms).toISOString());
   const registered = request.agent === null ? undefined : request.pool.agents.get(request.agent.id);
   const project = `${urlOf(world)}/${PROJECT.name}`;
@@ -34,12 +30,9 @@ export function requestBody(
     finishTime: time(request.finishTime),
     lockedUntil: request.result === null ? time(request.lockedUntil) : undefined,
     result: request.result ?? undefined,
-    serviceOwner: '00025394-6065-48ca-87d9-7f5672854ef7',
-    hostId: '3b1c3a47-9d5c-4a52-8a7c-0f0f6a5b1d11',
     scopeId: PROJECT.id,
     planType: 'Build',
     planId: request.plan.id,
-    planGroup: `${PROJECT.id}:job`,
     jobId: request.jobId,
     jobName: request.name,
     demands: request.demands,
@@ -65,15 +58,11 @@ export function requestBody(
         self: { href: `${project}/_apis/build/Builds/${request.build.id}` },
       },
     },
-    data: { ParallelismTag: 'Private', IsScheduledKey: 'False' },
     poolId: request.pool.id,
-    queueId: request.pool.id + 1000,
-    orchestrationId: `${request.plan.id}.${request.name.replaceAll(/\W/g, '_')}.__default`,
-    priority: 0,
     matchesAllAgentsInPool: request.demands.length === 0,
   };
-  if (o.status === true || request.failedAtQueue) body.statusMessage = request.statusMessage ?? undefined;
-  if (o.matched === true && request.result === null && request.agent === null)
+  if (request.failedAtQueue) body.statusMessage = request.statusMessage ?? undefined;
+  if (matched && request.result === null && request.agent === null)
     body.matchedAgents = matching(request.pool.agents.values(), request.demands).map(agentReference);
   return body;
 }

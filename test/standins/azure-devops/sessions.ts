@@ -28,7 +28,6 @@ export const sessionRoutes: readonly Route[] = [
   { method: 'DELETE', name: 'sessions/{sessionId}', path: `${PATH}/sessions/{sessionId}`, allow: ['agent'], answer: close },
   { method: 'GET', name: 'messages', path: `${PATH}/messages`, allow: ['agent'], answer: poll },
   { method: 'DELETE', name: 'messages/{messageId}', path: `${PATH}/messages/{messageId}`, allow: ['agent'], answer: acknowledge },
-  { method: 'POST', name: 'messages', path: `${PATH}/messages`, allow: ['pat', 'principal'], right: 'manage', answer: refresh },
 ];
 
 function open(x: Exchange): Reply {
@@ -39,7 +38,7 @@ function open(x: Exchange): Reply {
   ownAgent(x, agent.id);
   if (agent.session !== null)
     throw new ServiceFailure(
-      world.codes.sessionConflict,
+      409,
       'TaskAgentSessionConflictException',
       `The task agent ${agent.name} already has an active session for owner ${agent.session.owner}.`,
     );
@@ -58,7 +57,6 @@ function open(x: Exchange): Reply {
   agent.version = text(said.version, agent.version);
   agent.osDescription = text(said.osDescription, agent.osDescription);
   agent.system = stringMap(body.systemCapabilities);
-  agent.statusChangedOn = world.now();
   world.sessions.set(session.id, session);
   world.emit({ kind: 'sessionOpened', pool: agent.pool.id, agent: agent.id, name: agent.name });
   const { wanted, autoUpdate } = agent.pool;
@@ -86,11 +84,7 @@ function sealedFor(agent: Agent, key: Buffer): string {
 function sessionOf(x: Exchange, id: string | undefined): Session {
   const session = x.world.sessions.get(id ?? '');
   if (session === undefined || session.agent.pool.id !== poolOf(x).id)
-    throw new ServiceFailure(
-      x.world.codes.sessionExpired,
-      'TaskAgentSessionExpiredException',
-      `The session ${id} has expired or was never opened.`,
-    );
+    throw new ServiceFailure(403, 'TaskAgentSessionExpiredException', `The session ${id} has expired or was never opened.`);
   ownAgent(x, session.agent.id);
   session.lastSeen = x.world.now();
   return session;
@@ -122,16 +116,11 @@ async function poll(x: Exchange): Promise<Reply> {
       x.signal.addEventListener('abort', wake, { once: true });
     });
     if (!x.signal.aborted && !session.agent.pool.agents.has(session.agent.id))
-      throw new ServiceFailure(
-        world.codes.agentNotFound,
-        'TaskAgentNotFoundException',
-        `The agent ${session.agent.name} is not registered any more.`,
-      );
+      throw new ServiceFailure(404, 'TaskAgentNotFoundException', `The agent ${session.agent.name} is not registered any more.`);
     if (!x.signal.aborted) sessionOf(x, id);
   }
   const message = first();
   if (message === undefined || x.signal.aborted) return { status: 202, text: '' };
-  world.emit({ kind: 'messageDelivered', agent: session.agent.id, type: message.type });
   return ok({ messageId: message.id, messageType: message.type, iv: message.iv ?? undefined, body: message.body });
 }
 
@@ -141,17 +130,7 @@ function acknowledge(x: Exchange): Reply {
   const message = session.messages[at];
   if (message === undefined) return nothing;
   session.messages.splice(at, 1);
-  x.world.emit({ kind: 'messageDeleted', agent: session.agent.id, type: message.type });
   const request = message.request === null ? undefined : x.world.requests.get(message.request);
   if (request !== undefined) received(x.world, request);
-  return nothing;
-}
-
-/** What a manager may post: ask one agent, or all of the pool, to update. */
-function refresh(x: Exchange): Reply {
-  const only = x.query.get('agentid');
-  const pool = poolOf(x);
-  for (const agent of pool.agents.values())
-    if (only === undefined || agent.id === Number(only)) askToUpdate(x.world, agent, pool.wanted ?? agent.version);
   return nothing;
 }

@@ -2,7 +2,7 @@
  * A stand-in for Azure DevOps: what a manager of agents, an agent, and the job in it talk to, on one local port.
  *
  * It is a small program at the network, not a mock: clients reach it by URL and cannot tell it from the service by what the
- * sources say of that. What no source says is a guess, and is in `StandInOptions.statusCodes` where it is a status code.
+ * sources say of that.
  */
 import { createServer } from 'node:http';
 import { enter } from '../kit/door.ts';

@@ -1,13 +1,12 @@
 /** What the stand-in knows. Plain values; who changes them says so in the file of the layer. */
 import { randomUUID } from 'node:crypto';
 import type { Faults } from './faults.ts';
-import type { Scope, StandInEvent, StatusCodes } from './types.ts';
+import type { Scope, StandInEvent } from './types.ts';
 
 export interface Pool {
   readonly id: number;
   readonly name: string;
   readonly hosted: boolean;
-  readonly createdOn: number;
   autoUpdate: boolean;
   /** Version that its agents are asked to update to. */
   wanted: string | null;
@@ -26,9 +25,6 @@ export interface Agent {
   version: string;
   osDescription: string;
   enabled: boolean;
-  maxParallelism: number;
-  readonly createdOn: number;
-  statusChangedOn: number;
   system: Record<string, string>;
   user: Record<string, string>;
   clientId: string;
@@ -37,7 +33,6 @@ export interface Agent {
   everOnline: boolean;
   /** It said with its last job that it is leaving. */
   leaving: boolean;
-  pendingUpdate: { readonly target: string; readonly requestedAt: number; state: string } | null;
 }
 
 export interface Message {
@@ -87,14 +82,11 @@ export interface Request {
 export interface Plan {
   readonly id: string;
   readonly scope: string;
-  readonly version: number;
   readonly timeline: string;
   changeId: number;
   readonly records: Map<string, Record<string, unknown>>;
   readonly feed: string[];
-  readonly logs: { readonly id: number; readonly path: string; text: string; readonly createdOn: number }[];
-  readonly attachments: { readonly type: string; readonly name: string; readonly size: number }[];
-  readonly events: Record<string, unknown>[];
+  readonly logs: { readonly id: number; readonly path: string; text: string }[];
   readonly token: string;
 }
 
@@ -105,8 +97,6 @@ export interface Build {
   readonly repository: string;
   readonly branch: string;
   readonly reason: string;
-  readonly fork: boolean;
-  readonly queueTime: number;
 }
 
 export interface Pat {
@@ -116,13 +106,12 @@ export interface Pat {
 }
 
 export interface Package {
-  readonly type: string;
   readonly platform: string;
   readonly version: string;
   readonly filename: string;
   /** Null: the version is listed, and nothing is to be had. */
   readonly file: string | null;
-  readonly sha256: string | null;
+  readonly sha256: string;
 }
 
 export const PROJECT = { id: '6ce954b1-ce1f-45d1-b94d-e6bf2464ba2c', name: 'demo' } as const;
@@ -134,14 +123,11 @@ export interface World {
   /** Path of organisation or collection, without slashes at the ends. */
   readonly base: string;
   readonly hosted: boolean;
-  readonly codes: StatusCodes;
   pollHoldMs: number;
   readonly lockMs: number;
   readonly sessionMs: number;
   readonly tokenMs: number;
-  readonly planVersion: number;
   readonly requeueUnreceived: boolean;
-  readonly serverUrl: string | null;
   readonly faults: Faults;
   now(): number;
   /** Calls `fn` once after `ms` of its time; what it returns calls that off. */
@@ -159,7 +145,7 @@ export interface World {
   readonly plans: Map<string, Plan>;
   readonly builds: Map<number, Build>;
   readonly pats: Map<string, Pat>;
-  readonly principal: { readonly tenant: string; readonly client: string; readonly secret: string; expired: boolean };
+  readonly principal: { readonly tenant: string; readonly client: string; readonly secret: string };
   /** Bearer tokens of agents and principals. */
   readonly tokens: Map<string, { readonly of: Agent | 'principal'; readonly until: number }>;
   readonly packages: Package[];
@@ -176,21 +162,16 @@ export function newAgent(
   pool: Pool,
   about: Pick<Agent, 'name' | 'version' | 'osDescription' | 'publicKey' | 'system'>,
 ): Agent {
-  const now = world.now();
   return {
     ...about,
     id: world.next(),
     pool,
     enabled: true,
-    maxParallelism: 1,
-    createdOn: now,
-    statusChangedOn: now,
     user: {},
     clientId: randomUUID(),
     session: null,
     everOnline: false,
     leaving: false,
-    pendingUpdate: null,
   };
 }
 

@@ -93,36 +93,18 @@ function grant(world: World, of: Agent | 'principal'): string {
   return token;
 }
 
-/** Client credentials as Entra takes them, with its codes for what is wrong. */
+/** Client credentials as Entra takes them. */
 function principalToken(x: Exchange): Reply {
-  const { principal } = x.world;
+  const { principal, tokenMs } = x.world;
   const form = new URLSearchParams(x.body.toString('utf8'));
-  const says = (status: number, error: string, code: number, words: string): Reply => ({
-    status,
-    json: {
-      error,
-      error_description: `AADSTS${code}: ${words} Trace ID: 0 Correlation ID: 0`,
-      error_codes: [code],
-      timestamp: new Date(x.world.now()).toISOString(),
-      trace_id: '0',
-      correlation_id: '0',
-    },
-  });
-  if (x.params.tenant !== principal.tenant) return says(400, 'invalid_request', 90002, `Tenant '${x.params.tenant}' not found.`);
-  if (form.get('grant_type') !== 'client_credentials')
-    return says(400, 'unsupported_grant_type', 70003, 'The app requested an unsupported grant type.');
-  if (form.get('scope') !== SCOPE)
-    return says(400, 'invalid_scope', 1002012, `The provided value for scope ${form.get('scope')} is not valid.`);
-  if (form.get('client_id') !== principal.client)
-    return says(
-      400,
-      'unauthorized_client',
-      700016,
-      `Application with identifier '${form.get('client_id')}' was not found in the directory.`,
-    );
+  const isKnown =
+    x.params.tenant === principal.tenant &&
+    form.get('grant_type') === 'client_credentials' &&
+    form.get('scope') === SCOPE &&
+    form.get('client_id') === principal.client;
+  if (!isKnown) return refused(400, 'invalid_request', 'AADSTS90002: No such tenant, application, scope or grant type.');
   if (form.get('client_secret') !== principal.secret)
-    return says(401, 'invalid_client', 7000215, 'Invalid client secret provided.');
-  if (principal.expired) return says(401, 'invalid_client', 7000222, 'The provided client secret keys for the app are expired.');
-  const expires = Math.round(x.world.tokenMs / 1000);
-  return ok({ token_type: 'Bearer', expires_in: expires, ext_expires_in: expires, access_token: grant(x.world, 'principal') });
+    return refused(401, 'invalid_client', 'AADSTS7000215: Invalid client secret provided.');
+  const expires_in = Math.round(tokenMs / 1000);
+  return ok({ token_type: 'Bearer', expires_in, access_token: grant(x.world, 'principal') });
 }

@@ -1,29 +1,9 @@
 /**
  * What a test sees of the stand-in for Azure DevOps. Times are ms since the epoch by the stand-in's own clock.
  *
- * Nothing here was seen at the real service: shapes follow the agent, the .NET and node clients and KEDA; status codes that
- * none of them confirm are in `StatusCodes` and can be changed.
+ * Nothing here was seen at the real service: shapes follow the agent, the .NET and node clients and KEDA.
  */
 import type { Faults } from './faults.ts';
-
-/** Status codes for which there is no source. */
-export interface StatusCodes {
-  /** A registration was made. */
-  readonly agentAdded: number;
-  /** The name of a new registration is taken. */
-  readonly nameTaken: number;
-  /** DELETE of a registration whose agent has an unfinished request. */
-  readonly deleteRefused: number;
-  /** The registration does not exist: for agents, and for managers. */
-  readonly agentNotFound: number;
-  readonly poolNotFound: number;
-  readonly sessionConflict: number;
-  readonly sessionExpired: number;
-  /** An agent's request is finished, or is not its own. */
-  readonly jobNotFound: number;
-  /** Signed in, but without scope or role. */
-  readonly denied: number;
-}
 
 export interface StandInOptions {
   /** Address to listen on; default 127.0.0.1. */
@@ -32,8 +12,6 @@ export interface StandInOptions {
   readonly port?: number;
   /** The host that URLs in answers name; default: `host`, or 127.0.0.1 where that means every address. */
   readonly publicHost?: string;
-  /** Default `acme`. */
-  readonly organisation?: string;
   /** On-premises instead of hosted, below this path, e.g. `tfs/DefaultCollection`. */
   readonly collectionPath?: string;
   /** How long a poll for messages is held, ms; the service holds 50 s. */
@@ -50,16 +28,11 @@ export interface StandInOptions {
   readonly after?: (ms: number, fn: () => void) => () => void;
   /** How many finished requests it remembers, with their builds and plans; default: all. */
   readonly remembered?: number;
-  /** From 8 on jobs end with a JobCompleted event, below with a PATCH of the request; default 8. */
-  readonly planVersion?: number;
   /** A request whose agent's session ends before the agent received it waits again, instead of being abandoned with its lock. Default false. */
   readonly requeueUnreceived?: boolean;
-  /** `properties.ServerUrl` of new registrations; default: the own URL when hosted, none on-premises. */
-  readonly serverUrl?: string | null;
-  readonly statusCodes?: Partial<StatusCodes>;
 }
 
-export type Scope = 'agentpools_manage' | 'agentpools' | 'build' | 'build_execute';
+export type Scope = 'agentpools_manage' | 'agentpools' | 'build';
 
 /** As whom a request came: any Basic header is a `pat`, also a wrong one; an unknown bearer is `none`. */
 export type Identity = 'pat' | 'principal' | 'agent' | 'job' | 'none';
@@ -89,8 +62,6 @@ export interface JobSpec {
   readonly branch?: string;
   /** A build reason as on the wire, e.g. `pullRequest`, `individualCI`; default `manual`. */
   readonly reason?: string;
-  /** A pull request of a fork. */
-  readonly fork?: boolean;
 }
 
 export interface QueuedJob {
@@ -108,12 +79,10 @@ export interface AgentView {
   readonly enabled: boolean;
   /** It has had a session at some time. */
   readonly everOnline: boolean;
-  readonly session: string | null;
   /** Its unfinished request. */
   readonly request: number | null;
   readonly systemCapabilities: Readonly<Record<string, string>>;
   readonly userCapabilities: Readonly<Record<string, string>>;
-  readonly clientId: string;
 }
 
 export interface RequestView {
@@ -128,21 +97,16 @@ export interface RequestView {
   /** It failed because no registered agent met its demands. */
   readonly failedAtQueue: boolean;
   readonly agent: { readonly id: number; readonly name: string } | null;
-  readonly queueTime: number;
-  readonly assignTime: number | null;
   readonly receiveTime: number | null;
-  readonly finishTime: number | null;
-  readonly lockedUntil: number | null;
 }
 
 export type StandInEvent =
   | {
-      readonly kind: 'agentAdded' | 'agentReplaced' | 'agentDeleted';
+      readonly kind: 'agentAdded' | 'agentDeleted' | 'sessionOpened';
       readonly pool: number;
       readonly agent: number;
       readonly name: string;
     }
-  | { readonly kind: 'sessionOpened'; readonly pool: number; readonly agent: number; readonly name: string }
   | {
       readonly kind: 'sessionClosed';
       readonly pool: number;
@@ -151,11 +115,10 @@ export type StandInEvent =
       readonly why: 'left' | 'expired' | 'removed';
     }
   | {
-      readonly kind: 'requestQueued' | 'requestAssigned' | 'requestReceived' | 'requestFinished';
+      readonly kind: 'requestQueued' | 'requestAssigned' | 'requestFinished';
       readonly pool: number;
       readonly request: RequestView;
     }
-  | { readonly kind: 'messageDelivered' | 'messageDeleted'; readonly agent: number; readonly type: string }
   | { readonly kind: 'line'; readonly requestId: number; readonly text: string }
   | { readonly kind: 'answered'; readonly request: LoggedRequest };
 
@@ -167,10 +130,8 @@ export interface AzureDevOps extends AsyncDisposable {
   readonly pat: string;
   /** An Entra application with the same rights; `authority` is a token endpoint of the stand-in. */
   readonly principal: { readonly tenant: string; readonly client: string; readonly secret: string; readonly authority: string };
-  addPat(o: { readonly scopes: readonly Scope[]; readonly expired?: boolean; readonly poolAdmin?: boolean }): string;
+  addPat(o: { readonly scopes: readonly Scope[]; readonly poolAdmin?: boolean }): string;
   expirePat(pat: string): void;
-  /** The principal's secret is refused from now on, and so are tokens made with it. */
-  expirePrincipal(): void;
   addPool(name: string, o?: { readonly autoUpdate?: boolean }): number;
   queue(pool: number, job?: JobSpec): QueuedJob;
   /** As a person's click on Cancel: waiting requests end, running ones get a message. */
@@ -180,12 +141,7 @@ export interface AzureDevOps extends AsyncDisposable {
   /** Asks every agent of the pool to update, and every older one that comes later if the pool updates by itself. */
   updateAgents(pool: number, version: string): void;
   /** A version that the packages route hands out; `file` is served from disk with its SHA-256. */
-  addPackage(o: {
-    readonly version: string;
-    readonly file: string;
-    readonly platform?: string;
-    readonly sha256?: string | null;
-  }): Promise<void>;
+  addPackage(o: { readonly version: string; readonly file: string }): Promise<void>;
   /** Lets locks and sessions expire that have; happens by itself on the real clock. */
   sweep(): void;
   readonly log: readonly LoggedRequest[];

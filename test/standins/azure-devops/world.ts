@@ -2,25 +2,12 @@
 import { createHash, randomBytes, randomInt, randomUUID } from 'node:crypto';
 import { afterRealTime } from '../kit/door.ts';
 import type { World } from './state.ts';
-import type { StandInOptions, StatusCodes } from './types.ts';
-
-/** Guesses, for want of a source. */
-const CODES: StatusCodes = {
-  agentAdded: 200,
-  nameTaken: 409,
-  deleteRefused: 400,
-  agentNotFound: 404,
-  poolNotFound: 404,
-  sessionConflict: 409,
-  sessionExpired: 403,
-  jobNotFound: 400,
-  denied: 403,
-};
+import type { StandInOptions } from './types.ts';
 
 /** What is there before the first pool. `origin`: `http://host:port`. */
 export function createWorld(o: StandInOptions, origin: string, faults: World['faults'], emit: World['emit']): World {
   const hosted = o.collectionPath === undefined;
-  const base = (o.collectionPath ?? o.organisation ?? 'acme')
+  const base = (o.collectionPath ?? 'acme')
     .replace(/^\/+|\/+$/g, '')
     .split('/')
     .map(encodeURIComponent)
@@ -30,14 +17,11 @@ export function createWorld(o: StandInOptions, origin: string, faults: World['fa
     origin,
     base,
     hosted,
-    codes: { ...CODES, ...o.statusCodes },
     pollHoldMs: o.pollHoldMs ?? 50_000,
     lockMs: o.lockMs ?? 10 * 60_000,
     sessionMs: o.sessionMs ?? 5 * 60_000,
     tokenMs: o.tokenMs ?? 60 * 60_000,
-    planVersion: o.planVersion ?? 8,
     requeueUnreceived: o.requeueUnreceived ?? false,
-    serverUrl: o.serverUrl === undefined ? (hosted ? `${origin}/${base}/` : null) : o.serverUrl,
     faults,
     now: o.now ?? Date.now,
     after: o.after ?? afterRealTime,
@@ -55,12 +39,10 @@ export function createWorld(o: StandInOptions, origin: string, faults: World['fa
       tenant: randomUUID(),
       client: randomUUID(),
       secret: `stand-in~${randomBytes(24).toString('base64url')}`,
-      expired: false,
     },
     tokens: new Map(),
     packages: ['linux-x64', 'linux-arm64'].flatMap((platform) =>
       ['5.278.0', '4.275.0'].map((version) => ({
-        type: 'agent',
         platform,
         version,
         filename: `vsts-agent-${platform}-${version}.tar.gz`,

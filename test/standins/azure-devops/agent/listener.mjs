@@ -1,7 +1,6 @@
 /**
  * A stand-in for Microsoft's `Agent.Listener`: `run [--once]`, `configure …`, `remove …`, `warmup`, `--version`. It speaks the same
  * protocol and ends with the same exit codes; what it does not do is tasks other than one script per step, and real updates.
- * How a job makes it misbehave: `habits.mjs`.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';

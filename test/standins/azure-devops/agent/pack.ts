@@ -51,8 +51,8 @@ export async function agentEntries(version: string = agentVersion): Promise<read
   ];
 }
 
-/** Makes `vsts-agent-<platform>-<version>.tar.gz`, or finds it made; what is in it is owned by 1001, as in the real one. */
-export async function packAgent(version: string = agentVersion, platform = 'linux-x64'): Promise<PackedAgent> {
+/** Makes `vsts-agent-linux-x64-<version>.tar.gz`, or finds it made; what is in it is owned by 1001, as in the real one. */
+export async function packAgent(version: string = agentVersion): Promise<PackedAgent> {
   const tar = pack();
   for (const { path, body, mode } of await agentEntries(version)) {
     const header = { mode, uid: 1001, gid: 1001, mtime: new Date(0) };
@@ -65,7 +65,7 @@ export async function packAgent(version: string = agentVersion, platform = 'linu
   const bytes = gzipSync(Buffer.concat(chunks));
   const sha256 = createHash('sha256').update(bytes).digest('hex');
   const folder = join(cache, sha256.slice(0, 12));
-  const file = join(folder, `vsts-agent-${platform}-${version}.tar.gz`);
+  const file = join(folder, `vsts-agent-linux-x64-${version}.tar.gz`);
   if (!existsSync(file)) {
     await mkdir(folder, { recursive: true });
     await writeFile(`${file}.${process.pid}`, bytes);

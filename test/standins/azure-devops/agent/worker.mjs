@@ -4,7 +4,7 @@ import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connect } from './connection.mjs';
 import { openConsole } from './console.mjs';
-import { badEndOf, wait } from './habits.mjs';
+import { wait } from './habits.mjs';
 import { runScript } from './step.mjs';
 
 /**
@@ -34,11 +34,7 @@ export async function work({ message, root, settings, once, trace, cancelled }) 
   screen.use(message.jobId);
   screen.line(`Starting: ${message.jobDisplayName}`);
 
-  const scripts = (message.steps ?? []).map((step) => step.inputs?.script ?? '').join('\n');
-  let result = await misbehave(scripts, trace).catch((error) => {
-    screen.line(`##[error]${error.message}`);
-    return 'failed';
-  });
+  let result = 'succeeded';
   const folders = makeFolders(root, settings);
   const env = { ...process.env, ...environment(variables, folders, settings, root) };
   let order = 1;
@@ -115,28 +111,4 @@ function retrying(trace) {
       }
     }
   };
-}
-
-async function misbehave(scripts, trace) {
-  const end = badEndOf(scripts);
-  if (end === 'crash') {
-    trace('Crashing.');
-    process.kill(process.pid, 'SIGKILL');
-    // The first process of a container cannot kill itself.
-    await sleep(200);
-    process.reallyExit(137);
-  }
-  if (end === 'vanish') process.reallyExit(0);
-  if (end === 'eat-memory') await eat(trace);
-  return 'succeeded';
-}
-
-async function eat(trace) {
-  const eaten = [];
-  while (eaten.length < 128) {
-    eaten.push(Buffer.alloc(16 * 1024 * 1024, 1));
-    await sleep(5);
-  }
-  trace('Ate 2 GiB, and nobody minded.');
-  throw new Error(`No memory limit ended this agent, which ate ${eaten.length * 16} MiB`);
 }
