@@ -19,25 +19,22 @@ import {
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { exchange } from '../../test/support/exchanger.ts';
 import { lacks } from '../../test/support/require.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { scratch } from '../../test/support/scratch.ts';
 import { clearFolder, removeOwned, removeTree, whyStuck } from './foreign-tree.ts';
 
-let place: Scratch;
+const place = eachScratch();
 let folder: string;
 let outside: string;
 beforeEach(() => {
-  place = scratch();
   folder = join(place.path, 'folder');
   outside = join(place.path, 'outside');
   for (const dir of [folder, outside]) mkdirSync(dir);
   writeFileSync(join(outside, 'precious'), 'do not touch');
 });
-afterEach(() => {
-  expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('do not touch');
-  place[Symbol.dispose]();
-});
+afterEach(() => expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('do not touch'));
 /** Its reasons for what is left; empty when all is gone. */
 const clear = async () => whyStuck(await clearFolder(folder));
 
