@@ -5,6 +5,8 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { allRecordings, nvidia, recordings } from '../../test/support/gpu-recordings.ts';
 import { shapes } from '../../test/support/gpu-shapes.ts';
 import { scratch } from '../../test/support/scratch.ts';
+import { looksLikeAmd } from './amd/smi.ts';
+import { looksLikeIntel } from './intel/xpu-smi.ts';
 import type { Inventory } from './inventory.ts';
 import { inventoryOf, readRecording } from './recording.ts';
 
@@ -26,6 +28,15 @@ describe('every recording there is', () => {
       expect(subject).not.toBe('');
     }
   });
+
+  test.each(allRecordings().filter((file) => !file.endsWith('README.md')))(
+    '%s is taken for its own vendor’s, if for any',
+    (file) => {
+      const text = readFileSync(join(recordings, file), 'utf8');
+      const [vendor] = file.split('/');
+      expect([looksLikeAmd(text), looksLikeIntel(text)]).toEqual([vendor === 'rocm-smi', vendor === 'xpu-smi']);
+    },
+  );
 
   test.each([
     ['nvidia-smi/kernel/dmesg-xid-79.log', /kernel log/],

@@ -226,16 +226,6 @@ describe('submitting', () => {
     expect(() => queue.verify({ ...wanted, artifacts: ['../x'] })).toThrow(OnejobError);
     expect(queue.unfinished).toBe(0);
   });
-
-  it('tells observers at once, until they leave', () => {
-    const seen: CiEvent[] = [];
-    const abort = new AbortController();
-    queue.observe((event) => seen.push(event), abort.signal);
-    submit();
-    abort.abort();
-    submit();
-    expect(seen).toEqual([{ kind: 'waiting', pool: 'default' }]);
-  });
 });
 
 describe('what a job brings itself', () => {
@@ -553,14 +543,6 @@ describe('artifacts', () => {
     expect(queue.artifacts(id)).toBeNull();
     expect(queue.job(id)?.reason).toBe('No file matched the artifacts none/**.');
     expect(readdirSync(join(store.dir, 'artifacts'))).toEqual([]);
-  });
-
-  it('are tried again when the runtime could not be reached, and given up when the sandbox is gone', async () => {
-    const id = ended(0);
-    const away = new OnejobError('E_SANDBOX_LOST', 'Engine away.', { retry: true });
-    await expect(settle(id, () => Promise.reject(away))).rejects.toThrow('Engine away.');
-    await settle(id, () => Promise.reject(new OnejobError('E_SANDBOX_LOST', 'No such sandbox.')));
-    expect(queue.job(id)?.reason).toBe('Failed to keep its artifacts: No such sandbox.');
   });
 
   it('of a stream that breaks off are given up after a few tries, leaving nothing', async () => {

@@ -14,6 +14,7 @@ import {
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { eachScratch } from '../../../test/support/each-scratch.ts';
+import { nest } from '../../../test/support/nested.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { measure } from './cache-tree.ts';
 
@@ -109,16 +110,3 @@ test.skipIf(lacks('root'))('is counted without what is mounted there, not even f
     execFileSync('umount', [join(cache, 'mounted')]);
   }
 });
-
-/** Folders in each other, longer than any path may be. */
-function nest(top: string, depth: number, name = 'd'): void {
-  let folder = openSync(top, 'r');
-  for (let n = 0; n < depth; n++) {
-    mkdirSync(`/proc/self/fd/${folder}/${name}`);
-    const next = openSync(`/proc/self/fd/${folder}/${name}`, 'r');
-    closeSync(folder);
-    folder = next;
-  }
-  writeFileSync(`/proc/self/fd/${folder}/end`, 'x');
-  closeSync(folder);
-}

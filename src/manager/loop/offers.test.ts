@@ -19,19 +19,6 @@ function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
   return { pool, heard };
 }
 
-test('a service learns whether each slot is open, closed or gone, and only when that changes', () => {
-  const { pool, heard } = poolThat();
-  const offers = new Offers();
-  offers.tell(atGate, pool, host);
-  offers.tell({ ...atGate }, pool, host);
-  offers.tell(atGate, pool, { ...host, paused: true });
-  offers.tell(empty, pool, host);
-  offers.tell({ ...atGate, key: 'p/2' }, pool, host);
-  offers.tell(atGate, pool, { ...host, stopping: true });
-  offers.tell(atGate, pool, host);
-  expect(heard).toEqual(['p/1 open', 'p/1 closed', 'p/2 open', 'p/1 gone', 'p/1 open']);
-});
-
 test('no service is told if no agent stands for a slot, or if the manager is temporary', () => {
   for (const kind of [{ standsForSlots: false }, { tellsOffers: false }]) {
     const { pool, heard } = poolThat(kind);
