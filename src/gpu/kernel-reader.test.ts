@@ -1,19 +1,17 @@
 import { execFileSync } from 'node:child_process';
-import { accessSync, appendFileSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { accessSync, appendFileSync, constants, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import type { GpuFinding } from './inventory.ts';
 import { isAfter } from './kernel-log.ts';
 import { createKernelLog } from './kernel-reader.ts';
 
-let folder = '';
+const dir = eachScratch();
 let path = '';
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'onejob-kmsg-'));
-  path = join(folder, 'kmsg');
+  path = join(dir.path, 'kmsg');
 });
-afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const record = (seq: number, xid: number, place = '0000:01:00') =>
   `4,${seq},${seq * 1_000_000},-;NVRM: Xid (PCI:${place}): ${xid}, pid=1\n`;

@@ -12,15 +12,11 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { describe, expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { createLocks, type LockOptions, lockDirectory, locksIn } from './lock.ts';
 
-let here: Scratch;
-beforeEach(() => {
-  here = scratch();
-});
-afterEach(() => here[Symbol.dispose]());
+const here = eachScratch();
 
 /** As a user that is not root, who shares the folder with all others. */
 const locks = (owner: string, bootId = 'boot-1', changes: Partial<LockOptions> = {}) =>

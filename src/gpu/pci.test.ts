@@ -1,18 +1,16 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { emptyHost, plugIn } from '../../test/support/fake-tools/fake-tools.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { comparePci, hasComputeCards, normalPci, readPci } from './pci.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let sys: string;
 
 beforeEach(() => {
-  dir = scratch();
   sys = emptyHost(dir.path).sys;
 });
-afterEach(() => dir[Symbol.dispose]());
 
 test.each([
   ['0000:01:00.0', '0000:01:00.0'],

@@ -1,8 +1,8 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { emptyHost, type FakeTools, fakeTools, hangs, plugIn } from '../../test/support/fake-tools/fake-tools.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { Inventory } from './inventory.ts';
 import { createProbe, type Probe, type ProbeOptions } from './probe.ts';
 import type { ToolReply, ToolRunner } from './run.ts';
@@ -10,19 +10,17 @@ import type { ToolReply, ToolRunner } from './run.ts';
 const fixtures = join(import.meta.dirname, '../../test/fixtures/gpu/nvidia-smi');
 const fixture = (name: string) => join(fixtures, name);
 
-let dir: Scratch;
+const dir = eachScratch();
 let tools: FakeTools;
 let host: { readonly sys: string; readonly proc: string };
 const probes: Probe[] = [];
 
 beforeEach(() => {
-  dir = scratch();
   tools = fakeTools(dir.path);
   host = emptyHost(dir.path);
 });
 afterEach(() => {
   for (const probe of probes.splice(0)) probe[Symbol.dispose]();
-  dir[Symbol.dispose]();
 });
 
 function probe(options: Partial<ProbeOptions> = {}): Probe {
@@ -116,13 +114,17 @@ describe('tools that do not answer as they should', () => {
     expect(codes(found)).toContain('error tool-missing');
   });
 
-  test('one card off the bus: the others are asked one by one', async () => {
+  const lost = 'echo "Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error"; exit 255';
+  /** The bus has the card of the recording, and others. */
+  function recordedWith(...others: string[]): void {
     const xml = readFileSync(fixture('xml/r595-l40s.xml'), 'utf8');
     const address = /<gpu id="([^"]+)"/.exec(xml)?.[1] ?? '';
     rmSync(join(host.sys, 'bus/pci/devices/0000:01:00.0'), { recursive: true });
-    plugIn(host.sys, address.slice(4).toLowerCase(), { vendor: '0x10de', driver: 'nvidia' });
-    plugIn(host.sys, '0000:0b:00.0', { vendor: '0x10de', driver: 'nvidia' });
-    const lost = 'echo "Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error"; exit 255';
+    for (const each of [address.slice(4).toLowerCase(), ...others]) plugIn(host.sys, each, { vendor: '0x10de', driver: 'nvidia' });
+  }
+
+  test('one card off the bus: the others are asked one by one', async () => {
+    recordedWith('0000:0b:00.0');
     tools.put('nvidia-smi', `case "$*" in *-i\\ 0000:0b:*|"-q -x") ${lost};; *) cat '${fixture('xml/r595-l40s.xml')}';; esac`);
     const found = await probe().look();
     expect(found.devices).toMatchObject([{ model: 'NVIDIA L40S', health: { state: 'ok' } }]);
@@ -135,13 +137,7 @@ describe('tools that do not answer as they should', () => {
     ['of which the tool says nothing', 'true'],
     ['at which the tool crashes', 'echo "Segmentation fault"; exit 139'],
   ])('a card %s is that card, and not the host', async (_, body) => {
-    const xml = readFileSync(fixture('xml/r595-l40s.xml'), 'utf8');
-    const address = /<gpu id="([^"]+)"/.exec(xml)?.[1] ?? '';
-    rmSync(join(host.sys, 'bus/pci/devices/0000:01:00.0'), { recursive: true });
-    plugIn(host.sys, address.slice(4).toLowerCase(), { vendor: '0x10de', driver: 'nvidia' });
-    plugIn(host.sys, '0000:0b:00.0', { vendor: '0x10de', driver: 'nvidia' });
-    plugIn(host.sys, '0000:0c:00.0', { vendor: '0x10de', driver: 'nvidia' });
-    const lost = 'echo "Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error"; exit 255';
+    recordedWith('0000:0b:00.0', '0000:0c:00.0');
     tools.put(
       'nvidia-smi',
       `case "$*" in *-i\\ 0000:0c:*) ${body};; *-i\\ 0000:0b:*|"-q -x") ${lost};; *) cat '${fixture('xml/r595-l40s.xml')}';; esac`,

@@ -1,23 +1,24 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir, userInfo } from 'node:os';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { userInfo } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { describeHolder, holder, type Ours, ownersOf, parseCgroup, parsePasswd, whose } from './processes.ts';
 
 const id = (digit: string) => digit.repeat(64);
 const hour = 3_600_000;
 
+const dir = eachScratch();
 let proc = '';
 let passwd = '';
 beforeEach(() => {
-  proc = mkdtempSync(join(tmpdir(), 'onejob-proc-'));
+  proc = dir.path;
   passwd = join(proc, 'passwd');
   writeFileSync(passwd, 'root:x:0:0::/root:/bin/sh\nalice:x:1001:1001:Alice:/home/alice:/bin/bash\nbad line\n');
   writeFileSync(join(proc, 'stat'), 'cpu 1 2 3\nbtime 1700000000\nprocesses 9\n');
 });
-afterEach(() => rmSync(proc, { recursive: true, force: true }));
 
 /** Puts a process into the stand-in for /proc. */
 function put(

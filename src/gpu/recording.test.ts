@@ -5,6 +5,8 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { allRecordings, nvidia, recordings } from '../../test/support/gpu-recordings.ts';
 import { shapes } from '../../test/support/gpu-shapes.ts';
 import { scratch } from '../../test/support/scratch.ts';
+import { looksLikeAmd } from './amd/smi.ts';
+import { looksLikeIntel } from './intel/xpu-smi.ts';
 import type { Inventory } from './inventory.ts';
 import { inventoryOf, readRecording } from './recording.ts';
 
@@ -26,6 +28,15 @@ describe('every recording there is', () => {
       expect(subject).not.toBe('');
     }
   });
+
+  test.each(allRecordings().filter((file) => !file.endsWith('README.md')))(
+    '%s is taken for its own vendor’s, if for any',
+    (file) => {
+      const text = readFileSync(join(recordings, file), 'utf8');
+      const [vendor] = file.split('/');
+      expect([looksLikeAmd(text), looksLikeIntel(text)]).toEqual([vendor === 'rocm-smi', vendor === 'xpu-smi']);
+    },
+  );
 
   test.each([
     ['nvidia-smi/kernel/dmesg-xid-79.log', /kernel log/],
@@ -57,16 +68,14 @@ describe('other vendors', () => {
 describe('an unknown error', () => {
   const words = 'ERROR: GPU widget handshake failed (0x42)';
 
-  test.each([['as a tool prints it', `${words}\nContact your widget vendor.\n`]])(
-    '%s is the tool’s fault, in its own words',
-    (_, text) => {
-      const { findings, complete, devices } = inventoryOf([{ name: 'gpus.txt', text }]);
-      expect([complete, devices]).toEqual([false, []]);
-      expect(findings).toMatchObject([{ level: 'error', code: 'tool-failed', subject: 'host' }]);
-      expect(findings[0]?.message).toMatch(/^The tool failed and printed no report/);
-      expect(findings[0]?.message).toContain(`${words} / Contact your widget vendor.`);
-    },
-  );
+  test('is the tool’s fault, in its own words', () => {
+    const text = `${words}\nContact your widget vendor.\n`;
+    const { findings, complete, devices } = inventoryOf([{ name: 'gpus.txt', text }]);
+    expect([complete, devices]).toEqual([false, []]);
+    expect(findings).toMatchObject([{ level: 'error', code: 'tool-failed', subject: 'host' }]);
+    expect(findings[0]?.message).toMatch(/^The tool failed and printed no report/);
+    expect(findings[0]?.message).toContain(`${words} / Contact your widget vendor.`);
+  });
 
   test('is reported together with what other files contain', () => {
     const good = readFileSync(join(recordings, 'nvidia-smi/list/a100-80gb-x4-one-mig.txt'), 'utf8');

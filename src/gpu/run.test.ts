@@ -1,19 +1,17 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 import { isAlive, untilGone } from '../../test/support/child.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { type FakeTools, fakeTools, hangs } from '../../test/support/fake-tools/fake-tools.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createRunner } from './run.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let tools: FakeTools;
 
 beforeEach(() => {
-  dir = scratch();
   tools = fakeTools(dir.path);
 });
-afterEach(() => dir[Symbol.dispose]());
 
 const soon = { limit: 1_000 };
 /** For what hangs once it has begun: it needs a turn before. */

@@ -2,17 +2,15 @@ import { truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { pack } from 'tar-stream';
-import { afterEach, beforeEach, expect, test } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { beforeEach, expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { readAgentLogs } from './agent-logs.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let path: string;
 beforeEach(() => {
-  dir = scratch();
   path = join(dir.path, 'a.tar');
 });
-afterEach(() => dir[Symbol.dispose]());
 
 async function write(files: readonly (readonly [name: string, second: number, text: string])[]): Promise<void> {
   const tar = pack();

@@ -1,7 +1,6 @@
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { OnejobError } from '../base/errors.ts';
 import type { LogChunk, LogPosition, Runtime } from '../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
@@ -10,11 +9,7 @@ import { LogFile } from './log-file.ts';
 import { readLog } from './read.ts';
 
 const agent = 'a1b2c3d4e5';
-let dir = '';
-beforeEach(() => {
-  dir = mkdtempSync(join(tmpdir(), 'keeper-'));
-});
-afterEach(() => rmSync(dir, { recursive: true, force: true }));
+const dir = eachScratch();
 
 let time = 0n;
 const chunk = (stream: 'stdout' | 'stderr', text: string): LogChunk => {
@@ -37,7 +32,7 @@ function runtimeOf(...attempts: (readonly (LogChunk[] | Error)[])[]): { runtime:
 }
 
 function keep(runtime: Runtime) {
-  const path = join(dir, `${agent}.log`);
+  const path = join(dir.path, `${agent}.log`);
   const states: string[] = [];
   const failures: unknown[] = [];
   const follower = new LogFollower(agent, new LogFile(path), runtime, {

@@ -1,6 +1,6 @@
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import type { LogChunk, Runtime } from '../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
 import { LogFollowers } from './followers.ts';
@@ -8,11 +8,7 @@ import { createLogFolder } from './log-file.ts';
 import { readLog } from './read.ts';
 
 const agent = 'a1b2c3d4e5';
-let dir: Scratch;
-beforeEach(() => {
-  dir = scratch();
-});
-afterEach(() => dir[Symbol.dispose]());
+const dir = eachScratch();
 
 /** A sandbox whose output comes when it is given. */
 function slowly(listener: (agent: string) => ((line: string) => void) | null = () => null) {

@@ -2,10 +2,10 @@ import { spawnSync } from 'node:child_process';
 import { appendFileSync, existsSync, mkdirSync, readdirSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { openAt } from '../../test/support/descriptors.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { lacks } from '../../test/support/require.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { LogPiece } from '../contract/manager.ts';
 import { type LogChunk, start } from '../ports/runtime.ts';
 import { createLogFolder, deleteLog, LogFile } from './log-file.ts';
@@ -13,13 +13,11 @@ import { type Part, partsOf, takeOver } from './parts.ts';
 import { Cursor, keptPieces, readLog } from './read.ts';
 import { encodeHead, encodePosition } from './record.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let path: string;
 beforeEach(() => {
-  dir = scratch();
   path = createLogFolder(dir.path).path('a1');
 });
-afterEach(() => dir[Symbol.dispose]());
 
 const chunk = (text: string | Uint8Array, time = 1n, stream: LogChunk['stream'] = 'stdout'): LogChunk => ({
   stream,

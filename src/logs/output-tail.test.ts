@@ -1,13 +1,9 @@
-import { afterEach, beforeEach, expect, it } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { expect, it } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { createLogFolder, type LogFile } from './log-file.ts';
 import { outputTail } from './select.ts';
 
-let dir: Scratch;
-beforeEach(() => {
-  dir = scratch();
-});
-afterEach(() => dir[Symbol.dispose]());
+const dir = eachScratch();
 
 const words = () => outputTail(createLogFolder(dir.path).read('a1'));
 

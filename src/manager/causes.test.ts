@@ -1,30 +1,20 @@
 /** What needs a person, from what a manager knows. */
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
+import { poolLike } from '../../test/kit/pool.ts';
 import { clean, DeviceHost, devicePool, dirty } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
 import type { Failure } from '../base/errors.ts';
 import { warning } from '../base/finding.ts';
-import type { PoolConfig } from '../config/config.ts';
 import { Timers } from '../core/clock.ts';
 import { emptySlot } from '../core/slot.ts';
-import type { Runtime } from '../ports/runtime.ts';
 import { type CausesParts, causesOf } from './causes.ts';
 import type { SecretTrouble } from './housekeeping.ts';
 import type { Origin } from './loop/image-rollout.ts';
 import { Pause } from './loop/pause.ts';
-import { Pool, withoutDevices } from './loop/pool.ts';
 
-function pool(name: string, service: string): Pool {
-  const config = { name, standby: true, recipe: { image: null } } as Partial<PoolConfig> as PoolConfig;
-  const runtime = { name: 'docker' } as unknown as Runtime;
-  return new Pool(config, {
-    service: { name: service, capabilities: { binds: 'late' } } as never,
-    runtime,
-    keepStandby: true,
-    devices: withoutDevices,
-  });
-}
+const pool = (name: string, service: string) =>
+  poolLike({ name, recipe: { image: null } }, { service: { name: service, capabilities: { binds: 'late' } } });
 
 const failure = (code: string, message: string): Failure => ({ code: code as Failure['code'], message, retry: true });
 

@@ -1,10 +1,9 @@
 /** Findings of `doctor` about pools. */
 import { expect, test } from 'vitest';
-import type { PoolConfig } from '../config/config.ts';
-import type { Recipe, Runtime } from '../ports/runtime.ts';
+import { poolLike } from '../../test/kit/pool.ts';
+import type { Recipe } from '../ports/runtime.ts';
 import { imageFindings, poolFindings } from './findings.ts';
 import { Pause } from './loop/pause.ts';
-import { Pool, withoutDevices } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 const never = new AbortController().signal;
@@ -17,11 +16,8 @@ function world(...images: readonly (string | null)[]) {
       asked.push(image);
       return image === 'there:1' ? null : 'docker.io does not have it.';
     },
-  } as unknown as Runtime;
-  const pools = images.map((image, at) => {
-    const config = { name: `p${at}`, standby: true, recipe: { image, pull: 'missing' } } as Partial<PoolConfig> as PoolConfig;
-    return new Pool(config, { service: {} as never, runtime, keepStandby: true, devices: withoutDevices });
-  });
+  };
+  const pools = images.map((image, at) => poolLike({ name: `p${at}`, recipe: { image, pull: 'missing' } }, { runtime }));
   const reconciler = { pools, pause: new Pause() } as unknown as Reconciler;
   return { pools, asked, reconciler };
 }

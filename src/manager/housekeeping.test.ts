@@ -1,6 +1,8 @@
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setImmediate as turn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { openStore } from '../store/store.ts';
 import { keepHouse } from './housekeeping.ts';
@@ -10,16 +12,7 @@ test('reports a secret that expires soon, or is gone, while the daemon runs', as
   const file = join(dir.path, 'pat');
   writeFileSync(file, 'secret', { mode: 0o600 });
   const store = openStore(join(dir.path, 'state'));
-  let wall = Date.UTC(2030, 0, 1);
-  let tick = (): void => {};
-  const clock = {
-    now: () => 0,
-    wall: () => wall,
-    after(_: number, fn: () => void) {
-      tick = fn;
-      return () => {};
-    },
-  };
+  const clock = handClock(Date.UTC(2030, 0, 1));
   const token = { kind: 'file', path: file, expires: Date.UTC(2030, 0, 31) } as const;
   const house = await keepHouse({
     clock,
@@ -29,8 +22,7 @@ test('reports a secret that expires soon, or is gone, while the daemon runs', as
     config: { keepJobs: 1_000, origins: new Set(), secrets: [['services.azure.token', token]] },
   });
   expect(house.problems).toEqual([]);
-  wall = Date.UTC(2030, 0, 21);
-  tick();
+  clock.advance(20 * 86_400_000);
   await expect.poll(() => house.problems.join()).toMatch(/services\.azure\.token: It expires on 2030-01-31, in 10 days\./);
   rmSync(file);
   expect((await house.findings()).map(({ message }) => message).join()).toContain('does not exist');
@@ -41,15 +33,7 @@ test('reports a secret that expires soon, or is gone, while the daemon runs', as
 test('tidies caches once an hour until it is closed, also after a failure', async () => {
   using dir = scratch();
   const store = openStore(join(dir.path, 'state'));
-  const timers = new Map<number, () => void>();
-  const clock = {
-    now: () => 0,
-    wall: () => 0,
-    after(ms: number, fn: () => void) {
-      timers.set(ms, fn);
-      return () => void timers.delete(ms);
-    },
-  };
+  const clock = handClock();
   const warned: unknown[] = [];
   let times = 0;
   const house = await keepHouse({
@@ -66,14 +50,12 @@ test('tidies caches once an hour until it is closed, also after a failure', asyn
     },
   });
   for (const expected of [1, 2]) {
-    const tick = timers.get(3_600_000);
-    timers.delete(3_600_000);
-    tick?.();
-    await expect.poll(() => timers.has(3_600_000)).toBe(true);
+    clock.advance(3_600_000);
+    await turn();
     expect(times).toBe(expected);
   }
   expect(warned).toEqual(['housekeeping failed']);
   house.close();
-  expect(timers.size).toBe(0);
+  expect(clock.next()).toBeNull();
   store.close();
 });

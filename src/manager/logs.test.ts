@@ -7,7 +7,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../test/kit/core.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
 import type { LogPiece, LogSource } from '../contract/manager.ts';
 import { createLogFolder, type LogFile } from '../logs/log-file.ts';
@@ -18,7 +18,7 @@ import { Logs } from './logs.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 import { createServiceJobs } from './services/service-jobs.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 let clock: HandClock;
 let live: ServiceJob[];
@@ -32,7 +32,6 @@ let jobOnStdout: boolean;
 let [afterLookUp, afterRead] = [() => {}, () => {}];
 
 beforeEach(() => {
-  dir = scratch();
   store = openStore(dir.path);
   clock = handClock();
   [live, placed, files, jobOnStdout] = [[], new Set(), new Map(), false];
@@ -82,10 +81,7 @@ beforeEach(() => {
     }),
   });
 });
-afterEach(() => {
-  store.close();
-  dir[Symbol.dispose]();
-});
+afterEach(() => store.close());
 
 /** An agent that is at work, and whose output goes on until it has ended. */
 function works(agent: string, job: string | null): LogFile {

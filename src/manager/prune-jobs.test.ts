@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import { emptySlot } from '../core/slot.ts';
 import { createLogFolder } from '../logs/log-file.ts';
@@ -10,17 +10,13 @@ import { filesOf } from '../logs/parts.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createPruneJobs } from './housekeeping.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 beforeEach(() => {
-  dir = scratch();
   store = openStore(join(dir.path, 'state'));
   for (const folder of ['logs', 'artifacts']) mkdirSync(join(store.dir, folder), { recursive: true });
 });
-afterEach(() => {
-  store.close();
-  dir[Symbol.dispose]();
-});
+afterEach(() => store.close());
 
 const hour = 3_600_000;
 

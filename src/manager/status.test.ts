@@ -1,18 +1,16 @@
 /** Views of pools whose agents need devices, over a real registry of devices; the loop is replaced by its slots. */
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { poolLike } from '../../test/kit/pool.ts';
 import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
 import type { PoolConfig } from '../config/config.ts';
 import type { PoolView } from '../contract/schema.ts';
 import type { Intent } from '../core/plan.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
-import type { CiService } from '../ports/ci-service.ts';
-import type { Runtime } from '../ports/runtime.ts';
 import type { Condition } from './conditions.ts';
 import { quarantinedDevices } from './devices/device-views.ts';
 import { deviceFindings, poolFindings } from './findings.ts';
 import { Pause } from './loop/pause.ts';
-import { Pool, withoutDevices } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 import { planLines, poolViews, type StatusParts, waitingReason } from './status.ts';
 
@@ -24,19 +22,21 @@ afterEach(() => {
   host[Symbol.dispose]();
 });
 
+const runtime = { name: 'sim', capabilities: { images: true } };
 let conditionsNow: Condition[] = [];
 const held = 'held by alice: python, 9.2 GiB, since 11:02';
 const absent = 'GPU-0000 absent since 12:00';
 
+function open(...pools: PoolConfig[]): void {
+  host[Symbol.dispose]();
+  host = new DeviceHost({ pools });
+}
+
 /** The loop as it would be with these slots. */
 function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = null) {
-  const pool = new Pool(config, {
-    service: {
-      jobs: { next: () => null },
-      capabilities: { binds: 'late' },
-    } as unknown as CiService,
-    runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
-    keepStandby: true,
+  const pool = poolLike(config, {
+    service: { jobs: { next: () => null }, capabilities: { binds: 'late' } },
+    runtime,
     devices: host.registry.slotDevices,
   });
   const keys = host.registry.slotsOf(config);
@@ -106,8 +106,7 @@ describe('slots and their devices', () => {
 
   test('a pool that leases for each job lacks nothing while no job waits', () => {
     const passing = devicePool('lab', { standby: false });
-    host[Symbol.dispose]();
-    host = new DeviceHost({ pools: [passing] });
+    open(passing);
     host.sees([gpu(0), gpu(1)]);
     const [view] = poolViews(parts(loop(passing).reconciler));
     expect(view?.devices).toBeNull();
@@ -139,10 +138,6 @@ describe('slots and their devices', () => {
 describe('a card in quarantine', () => {
   const cards = [gpu(0), gpu(1), gpu(2), gpu(3)];
   const why = 'GPU-0001 in quarantine since 12:00: fan';
-  const open = (...pools: PoolConfig[]) => {
-    host[Symbol.dispose]();
-    host = new DeviceHost({ pools });
-  };
   const seen = (config: PoolConfig) => ({
     devices: poolViews(parts(loop(config).reconciler))[0]?.devices,
     quarantined: quarantinedDevices(host.registry),
@@ -235,16 +230,14 @@ describe('why a job waits', () => {
 
   test('each reason once, with its slots; many are counted', () => {
     const config = devicePool('lab', { agents: 6 });
-    host[Symbol.dispose]();
-    host = new DeviceHost({ pools: [config] });
+    open(config);
     host.seesHeld([gpu(0)], { 'GPU-0000': held });
     expect(why(config)).toBe(`lab/1: ${held}; 5 slots: no device is free for it`);
   });
 
   test('of a pool with a slot for each device on a host without any', () => {
     const config = devicePool('lab', { agents: 'per-device' });
-    host[Symbol.dispose]();
-    host = new DeviceHost({ pools: [config] });
+    open(config);
     expect(why(config)).toBe('the GPUs of this host have not been checked yet');
     host.sees([]);
     expect(why(config)).toBe('this host has no devices');
@@ -346,12 +339,8 @@ describe('a pool whose agents must be online to be given a job', () => {
   const idle: Slot['agent'] = { kind: 'idle', agent: 'a1', fingerprint: 'f', online: false, since: 0 };
 
   function early(agent: Slot['agent'], intent: Intent | null = null, standby: Slot['standby'] = { kind: 'none' }) {
-    const pool = new Pool(devicePool('lab', { devices: cpus }), {
-      service: { jobs: null, capabilities: { binds: 'early' } } as unknown as CiService,
-      runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
-      keepStandby: true,
-      devices: withoutDevices,
-    });
+    const service = { jobs: null, capabilities: { binds: 'early' } };
+    const pool = poolLike(devicePool('lab', { devices: cpus }), { service, runtime });
     const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };
     const pause = new Pause();
     const reconciler = { pools: [pool], slots: [slot], poolOf: () => pool, pause, intentOf: () => intent, stopping: false };

@@ -48,13 +48,13 @@ describe('a cause', () => {
         [60, sees(pool)],
         [600, none],
       ]).messages,
-    ).toEqual([]); // prettier-ignore
+    ).toEqual([]);
     expect(
       told([
         [62, sees(pool)],
         [600, none],
       ]).messages,
-    ).toHaveLength(2); // prettier-ignore
+    ).toHaveLength(2);
   });
 
   test('that comes and goes stays one cause', () => {
@@ -79,7 +79,7 @@ describe('a cause', () => {
       [5, sees(card)],
       [20, none],
       [5, sees(card)],
-    ] as const; // prettier-ignore
+    ] as const;
     expect(told(looks).messages.map((line) => line.split(':')[0])).toEqual(['0 announcing', '15 ending', '25 announcing']);
   });
 
@@ -99,7 +99,7 @@ describe('a cause', () => {
       [5, sees(worse)],
       [5, sees(card)],
       [5, sees(worse)],
-    ]); // prettier-ignore
+    ]);
     expect(messages).toEqual(['0 announcing: GPU-1 is out.', '5 announcing: GPU-1 is gone.']);
   });
 

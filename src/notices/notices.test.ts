@@ -1,7 +1,7 @@
 /** What people get through refusals, silence and the death of the manager, with a real store and time that the test moves. */
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, expect, test } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { OnejobError } from '../base/errors.ts';
 import type { LogFields } from '../base/log.ts';
 import { openStore, type Store } from '../store/store.ts';
@@ -20,18 +20,14 @@ const card: Cause = {
 };
 const [minute, hour] = [60_000, 3_600_000];
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
-afterEach(() => {
-  store.close();
-  dir[Symbol.dispose]();
-});
+afterEach(() => store.close());
 
 type Answer = 'accepts' | 'refuses' | 'is silent' | 'accepts, but the manager dies';
 
 /** Managers one after the other on one store. */
 function host() {
-  dir = scratch();
   store = openStore(dir.path);
   const world = { now: 0, causes: [card] as Cause[], answer: 'accepts' as Answer, isFull: false };
   const got: string[] = [];

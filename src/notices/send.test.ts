@@ -5,8 +5,8 @@ import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { describe, expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import type { NotifyConfig } from '../config/config.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { messageOf, testMessage } from './message.ts';
@@ -16,11 +16,7 @@ const message = testMessage('box', 7);
 const secret = 'T000/B000/hunter2hunter2hunter2';
 const never = new AbortController().signal;
 
-let dir: Scratch;
-beforeEach(() => {
-  dir = scratch();
-});
-afterEach(() => dir[Symbol.dispose]());
+const dir = eachScratch();
 
 function deliver(notify: Partial<NotifyConfig>, signal = never, told = message): Promise<string> {
   const env = { path: '/usr/bin:/bin', home: '/nowhere' };

@@ -1,14 +1,10 @@
 import { chmodSync, mkdirSync, readdirSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { describe, expect, it } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { networkFileSystem, prepareDirectory } from './directory.ts';
 
-let dir: Scratch;
-beforeEach(() => {
-  dir = scratch();
-});
-afterEach(() => dir[Symbol.dispose]());
+const dir = eachScratch();
 const mode = (path: string) => statSync(path).mode & 0o777;
 
 describe('the state directory', () => {

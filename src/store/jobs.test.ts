@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { newJob } from '../ci/own-queue/job.ts';
 import { createOwnQueue, type OwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
@@ -14,17 +14,15 @@ import { openStore, type Store } from './store.ts';
 const secret = 'tr0ub4dor-and-3';
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 let queue: OwnQueue;
 beforeEach(() => {
-  dir = scratch();
   open();
 });
 afterEach(async () => {
   await queue.close();
   store.close();
-  dir[Symbol.dispose]();
 });
 
 function open(): void {

@@ -1,18 +1,14 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { asNobody } from '../../test/support/nobody.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { first } from './migrations.ts';
 import { registrationsLeft } from './open-to-read.ts';
 import { openStore } from './store.ts';
 
-let dir: Scratch;
-beforeEach(() => {
-  dir = scratch();
-});
-afterEach(() => dir[Symbol.dispose]());
+const dir = eachScratch();
 
 /** What the first version created in addition. */
 const droppedLater = [

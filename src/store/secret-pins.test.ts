@@ -1,19 +1,15 @@
 /** Pins outlive the daemon; the first pipeline stays the first. */
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { openStore, type Store } from './store.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 beforeEach(() => {
-  dir = scratch();
   store = openStore(join(dir.path, 'state'));
 });
-afterEach(() => {
-  store.close();
-  dir[Symbol.dispose]();
-});
+afterEach(() => store.close());
 
 const [one, two] = ['1'.repeat(32), '2'.repeat(32)];
 const first = (fingerprint: string, pipeline: string, at: number) =>

@@ -4,21 +4,19 @@ import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:f
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { lacks } from '../../test/support/require.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { migrations } from './migrations.ts';
 import { openStore, type Store } from './store.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let open: Store[];
 beforeEach(() => {
-  dir = scratch();
   open = [];
 });
 afterEach(() => {
   for (const store of open) store.close();
-  dir[Symbol.dispose]();
 });
 
 function store(path = join(dir.path, 'state')): Store {

@@ -3,12 +3,10 @@ import { execFileSync } from 'node:child_process';
 import {
   chmodSync,
   chownSync,
-  closeSync,
   existsSync,
   linkSync,
   lstatSync,
   mkdirSync,
-  openSync,
   readdirSync,
   readFileSync,
   renameSync,
@@ -19,25 +17,23 @@ import {
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { exchange } from '../../test/support/exchanger.ts';
+import { nest } from '../../test/support/nested.ts';
 import { lacks } from '../../test/support/require.ts';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { scratch } from '../../test/support/scratch.ts';
 import { clearFolder, removeOwned, removeTree, whyStuck } from './foreign-tree.ts';
 
-let place: Scratch;
+const place = eachScratch();
 let folder: string;
 let outside: string;
 beforeEach(() => {
-  place = scratch();
   folder = join(place.path, 'folder');
   outside = join(place.path, 'outside');
   for (const dir of [folder, outside]) mkdirSync(dir);
   writeFileSync(join(outside, 'precious'), 'do not touch');
 });
-afterEach(() => {
-  expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('do not touch');
-  place[Symbol.dispose]();
-});
+afterEach(() => expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('do not touch'));
 /** Its reasons for what is left; empty when all is gone. */
 const clear = async () => whyStuck(await clearFolder(folder));
 
@@ -169,19 +165,6 @@ test.skipIf(lacks('root'))('of a shared folder only the files of one user are re
   execFileSync('sh', ['-c', 'f=$(printf "\\377\\n"); touch "$f"; chown -h 4321 "$f"'], { cwd: folder });
   expect([whyStuck(await removeOwned(folder, 4_321)), readdirSync(folder).sort()]).toEqual(['', ['of another', 'of root']]);
 });
-
-/** Folders in each other, longer than any path may be. */
-function nest(top: string, depth: number, name = 'd'): void {
-  let folder = openSync(top, 'r');
-  for (let n = 0; n < depth; n++) {
-    mkdirSync(`/proc/self/fd/${folder}/${name}`);
-    const next = openSync(`/proc/self/fd/${folder}/${name}`, 'r');
-    closeSync(folder);
-    folder = next;
-  }
-  writeFileSync(`/proc/self/fd/${folder}/end`, 'x');
-  closeSync(folder);
-}
 
 function canChattr(): boolean {
   try {

@@ -1,18 +1,17 @@
 import { mkdirSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
-import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { beforeEach, expect, it } from 'vitest';
+import { eachScratch } from '../../test/support/each-scratch.ts';
 import { type AskServer, isReachable, lookAt } from './file-server.ts';
 import { follow, realOf } from './real-path.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 const at = (...parts: string[]) => join(dir.path, ...parts);
 /** As if these folders were mounted from file servers. */
 const mounted = (...folders: string[]) =>
   ['20 1 0:20 / / rw - ext4 /dev/sda rw', ...folders.map((path) => `21 20 0:21 / ${path} rw - nfs4 server:/ rw`)].join('\n');
 
 beforeEach(() => {
-  dir = scratch();
   for (const name of ['disk/one', 'nfs/one']) mkdirSync(at(name), { recursive: true });
   writeFileSync(at('disk/file'), '');
   symlinkSync(at('nfs/one'), at('disk/to-nfs'));
@@ -20,7 +19,6 @@ beforeEach(() => {
   symlinkSync('self', at('disk/self'));
   symlinkSync(at('disk/one'), at('nfs/to-disk'));
 });
-afterEach(() => dir[Symbol.dispose]());
 
 it.each(['disk/one', 'disk/file', 'disk/to-nfs', 'disk/through', 'nfs/to-disk', ''])(
   'follows links as the kernel does: %s',

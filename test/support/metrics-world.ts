@@ -2,12 +2,11 @@
 
 import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { Pause } from '../../src/manager/loop/pause.ts';
-import { Pool, withoutDevices } from '../../src/manager/loop/pool.ts';
+import type { Pool } from '../../src/manager/loop/pool.ts';
 import { createMetrics, type Metrics } from '../../src/manager/metrics/metrics.ts';
 import { type Reading, type ReadingParts, readings } from '../../src/manager/metrics/readings.ts';
-import type { CiService } from '../../src/ports/ci-service.ts';
-import type { Runtime } from '../../src/ports/runtime.ts';
 import type { ServiceJob } from '../../src/ports/service-job.ts';
+import { poolLike } from '../kit/pool.ts';
 import { DeviceHost, devicePool } from './device-host.ts';
 import { gpu } from './devices.ts';
 
@@ -141,11 +140,9 @@ export const standing: Slot['standby'] = { kind: 'standby', agent: 'next', reser
 
 function poolNamed(name: string, leaving = false): Pool {
   const capabilities = { binds: 'late' };
-  return new Pool(devicePool(name, { service: 'own' }), {
-    service: { name: 'own', capabilities, jobs: { next: () => null }, waiting: () => 3 } as unknown as CiService,
-    runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
-    keepStandby: true,
-    devices: withoutDevices,
+  return poolLike(devicePool(name, { service: 'own' }), {
+    service: { name: 'own', capabilities, jobs: { next: () => null }, waiting: () => 3 },
+    runtime: { name: 'sim', capabilities: { images: true } },
     leaving,
   });
 }

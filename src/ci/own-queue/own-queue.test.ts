@@ -4,8 +4,9 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { bareRecipe } from '../../../test/kit/recipe.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { type JobRequest, jobRequest } from '../../contract/job.ts';
 import type { Change } from '../../core/slot.ts';
@@ -17,25 +18,7 @@ import { newJob } from './job.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue.ts';
 import type { QueuePool } from './request.ts';
 
-const recipe: Recipe = {
-  image: 'debian:stable-slim',
-  pull: 'missing',
-  env: {},
-  mounts: [],
-  cpus: null,
-  memory: null,
-  pids: 4096,
-  shmSize: null,
-  ulimits: [],
-  network: 'default',
-  user: null,
-  readOnly: false,
-  tmpfs: {},
-  capAdd: [],
-  oomScoreAdj: 500,
-  grant: { way: 'auto', capabilities: [], numa: false },
-  unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
-};
+const recipe: Recipe = { ...bareRecipe, image: 'debian:stable-slim', pull: 'missing', pids: 4096, oomScoreAdj: 500 };
 const pool = (name: string, timeout: number | null = null): QueuePool => ({
   name,
   runtime: null,
@@ -46,23 +29,25 @@ const pool = (name: string, timeout: number | null = null): QueuePool => ({
 });
 
 const never = new AbortController().signal;
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 let queue: OwnQueue;
 let now: number;
 
 beforeEach(() => {
-  dir = scratch();
   now = 1_000_000;
   open();
 });
 afterEach(async () => {
   await queue.close();
   store.close();
-  dir[Symbol.dispose]();
 });
 
-function open(pools = [pool('default'), pool('gpu', 60_000)], temporary: string | null = null): void {
+function open(
+  pools = [pool('default'), pool('gpu', 60_000)],
+  temporary: string | null = null,
+  mountProblem?: (mount: Mount) => string | null,
+): void {
   store = openStore(join(dir.path, 'state'));
   // A host knows why jobs wait only once all of it is open.
   let isOpen = false;
@@ -70,13 +55,14 @@ function open(pools = [pool('default'), pool('gpu', 60_000)], temporary: string 
     if (!isOpen) throw new RangeError('the host is not open yet');
     return `${name} is busy`;
   };
-  queue = createOwnQueue({ store, pools, clock: { ...systemClock, wall: () => now }, reasonFor, artifactLimit: 4096, temporary });
+  const clock = { ...systemClock, wall: () => now };
+  queue = createOwnQueue({ store, pools, clock, reasonFor, artifactLimit: 4096, temporary, ...(mountProblem && { mountProblem }) });
   isOpen = true;
 }
 
-function reopen(pools?: QueuePool[], temporary: string | null = null): void {
+function reopen(...how: Parameters<typeof open>): void {
   store.close();
-  open(pools, temporary);
+  open(...how);
 }
 
 const submit = (more: Partial<JobRequest> = {}) => queue.submit(jobRequest.parse({ command: ['true'], pool: 'default', ...more }));
@@ -240,16 +226,6 @@ describe('submitting', () => {
     expect(() => queue.verify({ ...wanted, artifacts: ['../x'] })).toThrow(OnejobError);
     expect(queue.unfinished).toBe(0);
   });
-
-  it('tells observers at once, until they leave', () => {
-    const seen: CiEvent[] = [];
-    const abort = new AbortController();
-    queue.observe((event) => seen.push(event), abort.signal);
-    submit();
-    abort.abort();
-    submit();
-    expect(seen).toEqual([{ kind: 'waiting', pool: 'default' }]);
-  });
 });
 
 describe('what a job brings itself', () => {
@@ -306,9 +282,7 @@ describe('what a job brings itself', () => {
 
   it('is looked at again before its sandbox is made: a folder may have become a link while it waited', () => {
     let why: string | null = null;
-    store.close();
-    store = openStore(join(dir.path, 'state'));
-    queue = createOwnQueue({ store, pools: [pool('default')], mountProblem: () => why });
+    reopen([pool('default')], null, () => why);
     const job = submit({ volumes: [data] });
     expect(queue.jobs.recipeFor(job.id, recipe)?.mounts).toEqual([{ ...data, real: data.host }]);
     why = 'it shows secrets';
@@ -322,15 +296,9 @@ describe('what a job brings itself', () => {
     mkdirSync(real);
     mkdirSync(host);
     const asked: string[] = [];
-    store.close();
-    store = openStore(join(dir.path, 'state'));
-    queue = createOwnQueue({
-      store,
-      pools: [pool('default')],
-      mountProblem: (mount) => {
-        asked.push(mount.host);
-        return mount.host === real ? 'it shows secrets' : null;
-      },
+    reopen([pool('default')], null, (mount) => {
+      asked.push(mount.host);
+      return mount.host === real ? 'it shows secrets' : null;
     });
     const job = submit({ volumes: [{ ...data, host }] });
     rmdirSync(host);
@@ -535,6 +503,12 @@ describe('artifacts', () => {
       { './dist/app.js': 'app', './dist/.map': '', './src/big': 'x'.repeat(100_000), './dist/huge': 'y'.repeat(5_000) },
     );
   const settle = (job: string, from: () => Promise<Readable>) => queue.settle(context(job), filesOf(from), never);
+  /** Its files never come to an end. */
+  function settleStuck(job: string, signal = never, hurry?: AbortSignal) {
+    const stuck = new Readable({ read() {} });
+    const files = filesOf(async () => stuck);
+    return { stuck, settling: queue.settle(context(job), files, signal, hurry) };
+  }
   function ended(code: number): string {
     const { id } = submit({ artifacts: ['dist'] });
     run(id, 'a');
@@ -571,14 +545,6 @@ describe('artifacts', () => {
     expect(readdirSync(join(store.dir, 'artifacts'))).toEqual([]);
   });
 
-  it('are tried again when the runtime could not be reached, and given up when the sandbox is gone', async () => {
-    const id = ended(0);
-    const away = new OnejobError('E_SANDBOX_LOST', 'Engine away.', { retry: true });
-    await expect(settle(id, () => Promise.reject(away))).rejects.toThrow('Engine away.');
-    await settle(id, () => Promise.reject(new OnejobError('E_SANDBOX_LOST', 'No such sandbox.')));
-    expect(queue.job(id)?.reason).toBe('Failed to keep its artifacts: No such sandbox.');
-  });
-
   it('of a stream that breaks off are given up after a few tries, leaving nothing', async () => {
     const id = ended(0);
     const cut = async () => Readable.from([(await buffer(entries())).subarray(0, 2000)]);
@@ -592,12 +558,7 @@ describe('artifacts', () => {
   it('end at once when the manager stops', async () => {
     const id = ended(0);
     const abort = new AbortController();
-    const stuck = new Readable({ read() {} });
-    const settling = queue.settle(
-      context(id),
-      filesOf(async () => stuck),
-      abort.signal,
-    );
+    const { stuck, settling } = settleStuck(id, abort.signal);
     abort.abort();
     await expect(settling).rejects.toThrow();
     expect(stuck.destroyed).toBe(true);
@@ -606,12 +567,7 @@ describe('artifacts', () => {
 
   it('are given up when the job is cancelled meanwhile, and its result stays', async () => {
     const id = ended(0);
-    const stuck = new Readable({ read() {} });
-    const settling = queue.settle(
-      context(id),
-      filesOf(async () => stuck),
-      never,
-    );
+    const { stuck, settling } = settleStuck(id);
     queue.cancel(id);
     await settling;
     expect(stuck.destroyed).toBe(true);
@@ -626,13 +582,7 @@ describe('artifacts', () => {
   it('are given up when the manager no longer waits', async () => {
     const id = ended(0);
     const hurry = new AbortController();
-    const stuck = new Readable({ read() {} });
-    const settling = queue.settle(
-      context(id),
-      filesOf(async () => stuck),
-      never,
-      hurry.signal,
-    );
+    const { settling } = settleStuck(id, never, hurry.signal);
     hurry.abort('onejob was stopped while it was reading them');
     await settling;
     expect(queue.job(id)?.reason).toContain('onejob was stopped while it was reading them');
@@ -641,11 +591,7 @@ describe('artifacts', () => {
   it('are given up by the manager that finds them begun three times', async () => {
     const id = ended(0);
     for (let times = 0; times < 3; times += 1) {
-      void queue.settle(
-        context(id),
-        filesOf(() => new Promise<Readable>(() => {})),
-        never,
-      );
+      void settle(id, () => new Promise<Readable>(() => {}));
       await new Promise((resolve) => setImmediate(resolve));
       reopen();
     }

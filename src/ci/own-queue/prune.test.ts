@@ -1,12 +1,12 @@
 import { existsSync, mkdirSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import { serviceJob } from '../../../test/support/service-job.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 let queue: OwnQueue;
 /** Turns of the event loop in which a commit was made. */
@@ -15,7 +15,6 @@ let turn: number;
 let ticking: NodeJS.Immediate;
 
 beforeEach(() => {
-  dir = scratch();
   store = openStore(join(dir.path, 'state'));
   mkdirSync(join(store.dir, 'logs'), { recursive: true });
   [turns, turn] = [[], 0];
@@ -37,7 +36,6 @@ afterEach(async () => {
   clearImmediate(ticking);
   await queue.close();
   store.close();
-  dir[Symbol.dispose]();
 });
 
 const logOf = (agent: string) => join(store.dir, 'logs', `${agent}.log`);

@@ -1,8 +1,8 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import { emptyHost, type FakeTools, fakeTools, hangs, plugIn } from '../../../test/support/fake-tools/fake-tools.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { readPci } from '../pci.ts';
 import type { ProbeContext } from '../probe-context.ts';
 import { createRunner } from '../run.ts';
@@ -11,16 +11,14 @@ import { type AmdNames, queryAmd } from './query.ts';
 const recording = join(import.meta.dirname, '../../../test/fixtures/gpu/rocm-smi/mi100_rocm602.json');
 const addresses = ['0000:83:00.0', '0000:a3:00.0', '0000:c3:00.0', '0000:e3:00.0'];
 
-let dir: Scratch;
+const dir = eachScratch();
 let tools: FakeTools;
 let host: { readonly sys: string; readonly proc: string };
 
 beforeEach(() => {
-  dir = scratch();
   tools = fakeTools(dir.path);
   host = emptyHost(dir.path);
 });
-afterEach(() => dir[Symbol.dispose]());
 
 let names: AmdNames;
 beforeEach(() => {

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import { emptyHost, type FakeTools, fakeTools, hangs, plugIn } from '../../../test/support/fake-tools/fake-tools.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { xpuDevice, xpuHealth } from '../../../test/support/xpu-smi.ts';
 import type { Inventory } from '../inventory.ts';
 import { readPci } from '../pci.ts';
@@ -12,18 +12,16 @@ import { createIntelQuery } from './query.ts';
 const fixture = (name: string) => join(import.meta.dirname, '../../../test/fixtures/gpu/xpu-smi', name);
 const card = '0000:4d:00.0';
 
-let dir: Scratch;
+const dir = eachScratch();
 let tools: FakeTools;
 let host: { readonly sys: string; readonly proc: string };
 let intel: ReturnType<typeof createIntelQuery>;
 
 beforeEach(() => {
-  dir = scratch();
   tools = fakeTools(dir.path);
   host = emptyHost(dir.path);
   intel = createIntelQuery();
 });
-afterEach(() => dir[Symbol.dispose]());
 
 async function ask(limit = 20_000): Promise<Inventory> {
   const runner = createRunner(tools);

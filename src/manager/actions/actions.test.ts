@@ -2,9 +2,9 @@
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
+import { poolLike } from '../../../test/kit/pool.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { OnejobError } from '../../base/errors.ts';
-import type { PoolConfig } from '../../config/config.ts';
 import { decide } from '../../core/decide.ts';
 import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
@@ -12,7 +12,6 @@ import { createLogFolder, type LogFile, type LogFolder } from '../../logs/log-fi
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Made, Runtime, SandboxSpec } from '../../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../../runtimes/gate.ts';
-import { Pool, withoutDevices } from '../loop/pool.ts';
 import { type ActParts, SlotActions } from './actions.ts';
 
 /** Whose log cannot be read: the gate may have said anything. */
@@ -180,8 +179,21 @@ test('the sandbox of a job is removed only once its end is on disk', async () =>
   expect([await events, done]).toMatchObject([[{ kind: 'cleared' }], ['sync', 'removed']]);
 });
 
+/** What comes of preparing a sandbox for this job, over these. */
+async function preparing(job: string | null, { runtime, service }: { runtime: object; service: object }, fingerprints: object) {
+  const pool = poolLike({ recipe: plainRecipe, imageRecipe: null, caches: [] }, { service, runtime });
+  const slot = emptySlot({ key: 'p/1', runtime: pool.runtime.name, grace: 0 });
+  const parts = {
+    clock: handClock(),
+    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
+    deviceManager: null,
+    caches: { ensure: async () => {} },
+    fingerprints,
+  } as unknown as ActParts;
+  return new SlotActions(parts).prepare({ act: 'prepare', agent: 'a', job }, 'p/1', new AbortController().signal);
+}
+
 test('the image of a sandbox is learned even if the sandbox cannot be made', async () => {
-  const config = { name: 'p', recipe: plainRecipe, imageRecipe: null, caches: [] } as unknown as PoolConfig;
   const runtime = {
     name: 'docker',
     capabilities: { images: true },
@@ -189,20 +201,10 @@ test('the image of a sandbox is learned even if the sandbox cannot be made', asy
       chosen?.({ fingerprint: 'f', imageId: 'sha256:two' });
       throw new OnejobError('E_USER_UNKNOWN', 'The image has no such user.');
     },
-  } as unknown as Runtime;
-  const service = { name: 'own', capabilities: { binds: 'late' } } as unknown as CiService;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
-  const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
+  };
   const learned: (string | undefined)[] = [];
-  const parts = {
-    clock: handClock(),
-    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
-    deviceManager: null,
-    caches: { ensure: async () => {} },
-    fingerprints: { made: (_key: string, _about: unknown, { imageId }: Made) => void learned.push(imageId) },
-  } as unknown as ActParts;
-  const actions = new SlotActions(parts);
-  const events = await actions.prepare({ act: 'prepare', agent: 'a', job: null }, 'p/1', new AbortController().signal);
+  const made = (_key: string, _about: unknown, { imageId }: Made) => void learned.push(imageId);
+  const events = await preparing(null, { runtime, service: { name: 'own', capabilities: { binds: 'late' } } }, { made });
   expect([learned, events]).toMatchObject([['sha256:two'], [{ kind: 'prepareFailed', failure: { code: 'E_USER_UNKNOWN' } }]]);
 });
 
@@ -210,27 +212,16 @@ test.each([
   [true, 'E_JOB_REQUEST'],
   [false, 'E_GATE_ENDED'],
 ])('a job of the pool’s image is refused by a runtime without images if it names it (%s): %s', async (names, code) => {
-  const config = { name: 'p', recipe: plainRecipe, imageRecipe: null, caches: [] } as unknown as PoolConfig;
   const runtime = {
     name: 'process',
     capabilities: { images: false },
     async prepare() {
       throw new OnejobError('E_GATE_ENDED', 'It was asked for a sandbox.');
     },
-  } as unknown as Runtime;
+  };
   const jobs = { namesImage: () => names, recipeFor: () => null };
-  const service = { name: 'own', capabilities: { binds: 'late' }, jobs } as unknown as CiService;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
-  const slot = emptySlot({ key: 'p/1', runtime: 'process', grace: 0 });
-  const parts = {
-    clock: handClock(),
-    slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
-    deviceManager: null,
-    caches: { ensure: async () => {} },
-    fingerprints: { imageOf: async () => null },
-  } as unknown as ActParts;
-  const actions = new SlotActions(parts);
-  const events = await actions.prepare({ act: 'prepare', agent: 'a', job: 'j' }, 'p/1', new AbortController().signal);
+  const service = { name: 'own', capabilities: { binds: 'late' }, jobs };
+  const events = await preparing('j', { runtime, service }, { imageOf: async () => null });
   expect(events).toMatchObject([{ kind: 'prepareFailed', failure: { code } }]);
 });
 

@@ -1,27 +1,25 @@
 import { chmodSync, mkdirSync, renameSync, symlinkSync, unlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test } from 'vitest';
 import { Folder } from '../../../test/kit/config.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { lookAtHost } from '../../config/host-look.ts';
 import type { Mount } from '../../ports/runtime.ts';
 import { createMountPlaces } from './places.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 const at = (...parts: string[]) => join(dir.path, ...parts);
 const mount = (host: string, more: Partial<Mount> = {}): Mount => {
   return { host, container: '/in', readOnly: true, variable: null, cache: null, ...more };
 };
 
 beforeEach(() => {
-  dir = scratch();
   for (const name of ['state', 'open/one', 'open/agent-1', 'closed', 'v1', 'v2', 'secret'])
     mkdirSync(at(name), { recursive: true });
   chmodSync(at('open'), 0o777);
   symlinkSync(at('v1'), at('closed', 'current'));
 });
-afterEach(() => dir[Symbol.dispose]());
 
 /** As after the check of a config with a pool that has these volumes. */
 async function places(agents: PoolConfig['agents'], ...hosts: string[]) {

@@ -13,26 +13,23 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
+import { nest } from '../../../test/support/nested.ts';
 import { lacks } from '../../../test/support/require.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { measure } from './cache-tree.ts';
 
 const never = new AbortController().signal;
 const day = 86_400_000;
-let place: Scratch;
+const place = eachScratch();
 let cache: string;
 let outside: string;
 beforeEach(() => {
-  place = scratch();
   cache = join(place.path, 'cache');
   outside = join(place.path, 'outside');
   for (const dir of [cache, outside]) mkdirSync(dir);
   writeFileSync(join(outside, 'precious'), 'do not touch');
 });
-afterEach(() => {
-  expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('do not touch');
-  place[Symbol.dispose]();
-});
+afterEach(() => expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('do not touch'));
 
 const sizes = async () => {
   const found = await measure(cache, Date.now(), never);
@@ -113,16 +110,3 @@ test.skipIf(lacks('root'))('is counted without what is mounted there, not even f
     execFileSync('umount', [join(cache, 'mounted')]);
   }
 });
-
-/** Folders in each other, longer than any path may be. */
-function nest(top: string, depth: number, name = 'd'): void {
-  let folder = openSync(top, 'r');
-  for (let n = 0; n < depth; n++) {
-    mkdirSync(`/proc/self/fd/${folder}/${name}`);
-    const next = openSync(`/proc/self/fd/${folder}/${name}`, 'r');
-    closeSync(folder);
-    folder = next;
-  }
-  writeFileSync(`/proc/self/fd/${folder}/end`, 'x');
-  closeSync(folder);
-}

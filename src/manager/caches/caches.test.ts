@@ -3,7 +3,7 @@
 import { mkdirSync, readdirSync, readFileSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import type { Mount } from '../../ports/runtime.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import type { CachePlace, WantedCaches } from './cache-places.ts';
@@ -12,7 +12,7 @@ import { Caches, unusedAfter, unwantedAfter } from './caches.ts';
 const never = new AbortController().signal;
 const KiB = 1024;
 const day = 86_400_000;
-let place: Scratch;
+const place = eachScratch();
 let folder: string;
 let wanted: WantedCaches[];
 let later: number;
@@ -23,7 +23,6 @@ let caches: Caches;
 const logged: string[] = [];
 
 beforeEach(() => {
-  place = scratch();
   folder = join(place.path, 'caches');
   wanted = [{ pool: 'gpu', agents: ['gpu.1', 'gpu.2'], caches: ['depot', 'git'], limit: 100 * KiB, untrusted: true }];
   later = 0;
@@ -44,7 +43,6 @@ beforeEach(() => {
 });
 afterEach(async () => {
   await caches.close();
-  place[Symbol.dispose]();
 });
 
 const mount = (path: string): Mount => ({

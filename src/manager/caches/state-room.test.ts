@@ -1,18 +1,14 @@
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import { lacks } from '../../../test/support/require.ts';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { LogFile } from '../../logs/log-file.ts';
 import { readLog } from '../../logs/read.ts';
 import { createStateRoom } from './state-room.ts';
 
-let dir: Scratch;
-beforeEach(() => {
-  dir = scratch();
-});
-afterEach(() => dir[Symbol.dispose]());
+const dir = eachScratch();
 
 test('keeps a twentieth of the disk, half a GiB at most, and says what takes the most of it', async () => {
   const disk = { size: 100 * 2 ** 30, free: 600 * 2 ** 20 };

@@ -2,9 +2,9 @@
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { LogFields } from '../../base/log.ts';
-import type { Clock } from '../../core/clock.ts';
 import { type Broken, Repair } from './repair.ts';
 
 let dir: Scratch | undefined;
@@ -13,27 +13,6 @@ afterEach(() => {
   repair?.close();
   dir?.[Symbol.dispose]();
 });
-
-/** Time stands still until a test lets all timers of a length fire. */
-function handClock() {
-  const timers = new Set<{ ms: number; fn: () => void }>();
-  const clock: Clock = {
-    now: () => 0,
-    wall: () => 0,
-    after(ms, fn) {
-      const timer = { ms, fn };
-      timers.add(timer);
-      return () => timers.delete(timer);
-    },
-  };
-  const fire = (ms: number) => {
-    for (const timer of [...timers].filter((one) => one.ms === ms)) {
-      timers.delete(timer);
-      timer.fn();
-    }
-  };
-  return { clock, fire, timers };
-}
 
 function repairWith(script: string | null, args: readonly string[] = []) {
   dir = scratch();
@@ -46,7 +25,7 @@ function repairWith(script: string | null, args: readonly string[] = []) {
   const lines: ({ event: string } & LogFields)[] = [];
   const say = (event: string, fields: LogFields = {}) => void lines.push({ event, ...fields });
   const looked: string[] = [];
-  const { clock, fire, timers } = handClock();
+  const clock = handClock();
   repair = new Repair({
     clock,
     log: { info: say, warn: say, error: say },
@@ -56,7 +35,7 @@ function repairWith(script: string | null, args: readonly string[] = []) {
   });
   const line = (event: string, count = 1) =>
     expect.poll(() => lines.filter((one) => one.event === event).length, { timeout: 5_000 }).toBe(count);
-  return { repair, lines, looked, line, fire, timers, at, program };
+  return { repair, lines, looked, line, clock, at, program };
 }
 
 const broken = (uuid: string, more: Partial<Broken> = {}): Broken => ({ uuid, pciId: '0000:01:00.0', reason: 'Xid 79', ...more });
@@ -139,11 +118,11 @@ describe('one at a time', () => {
   test('one that does not end is killed with all it started, and the next has its turn', async () => {
     const script =
       'trap "" TERM INT HUP; [ "$ONEJOB_DEVICE" = GPU-2 ] && exit 0; sleep 1000 & echo $! >"${0%/*}/pid"; wait; sleep 1000';
-    const { repair, lines, line, fire, at } = repairWith(script);
+    const { repair, lines, line, clock, at } = repairWith(script);
     repair.put(broken('GPU-1'));
     repair.put(broken('GPU-2'));
     await expect.poll(() => existsSync(join(at, 'pid')) && readFileSync(join(at, 'pid'), 'utf8')).toMatch(/^\d+\n$/);
-    fire(60_000);
+    clock.advance(60_000);
     await line('repaired');
     expect(lines.find(({ event }) => event === 'repair failed')).toMatchObject({
       device: 'GPU-1',
@@ -153,10 +132,10 @@ describe('one at a time', () => {
   });
 
   test('what it left in the background does not block, and ends', async () => {
-    const { repair, lines, looked, line, fire, timers } = repairWith('sleep 30 & echo $!');
+    const { repair, lines, looked, line, clock } = repairWith('sleep 30 & echo $!');
     repair.put(broken('GPU-1'));
-    await expect.poll(() => [...timers].some(({ ms }) => ms === 250)).toBe(true);
-    fire(250);
+    await expect.poll(() => clock.next()).toBe(250);
+    clock.advance(250);
     await line('repaired');
     expect(looked).toEqual(['GPU-1']);
     await expect.poll(() => isThere(Number(lines[1]?.output))).toBe(false);
@@ -179,7 +158,7 @@ test('without a command nothing is run', () => {
   const lines: string[] = [];
   const say = (event: string) => void lines.push(event);
   const idle = new Repair({
-    clock: handClock().clock,
+    clock: handClock(),
     log: { info: say, warn: say, error: say },
     command: null,
     path: '',

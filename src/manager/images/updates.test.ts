@@ -1,18 +1,16 @@
 /** A new image reaches one slot first, and the others once it has proved itself: over the real loop and fingerprints. */
 import { describe, expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
 import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
+import { poolLike } from '../../../test/kit/pool.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
-import type { PoolConfig } from '../../config/config.ts';
-import type { Clock } from '../../core/clock.ts';
 import { provesAfter } from '../../core/rollout.ts';
 import { type Change, emptySlot, type Reserved, type Slot, type SlotEvent } from '../../core/slot.ts';
-import type { CiService } from '../../ports/ci-service.ts';
 import type { Recipe, Runtime } from '../../ports/runtime.ts';
 import type { ImageEvidence } from '../../verdict/evidence.ts';
 import { recipeOf } from '../actions/actions.ts';
 import { poolFindings } from '../findings.ts';
 import type { Origin } from '../loop/image-rollout.ts';
-import { Pool, withoutDevices } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';
 import { planLines, poolViews, waitingReason } from '../status.ts';
 import { Fingerprints } from './fingerprints.ts';
@@ -38,18 +36,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
   let agents = 0;
 
   function start(image = 'x:1') {
-    let timers: { readonly at: number; readonly fn: () => void }[] = [];
-    const clock: Clock = {
-      now: () => now,
-      wall: () => now,
-      after(ms, fn) {
-        const timer = { at: now + ms, fn };
-        timers.push(timer);
-        return () => {
-          timers = timers.filter((one) => one !== timer);
-        };
-      },
-    };
+    const clock = handClock(0, now);
     const config = {
       name: 'p',
       service: 'own',
@@ -62,7 +49,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       devices: { ...oneDevice, count: 0 },
       imageRecipe: null,
       recipe: { ...plainRecipe, image, pull },
-    } as unknown as PoolConfig;
+    };
     const idOf = ({ image, imageId }: Recipe): string | null =>
       imageId === undefined ? (tags.get(image ?? '') ?? null) : gone.has(imageId) ? null : imageId;
     const stampOf = (recipe: Recipe): string => `${recipe.image} ${idOf(recipe)} ${recipe.mounts.map((one) => one.host).join()}`;
@@ -96,7 +83,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         },
       },
       ...(equipment && { equip: (recipe: Recipe) => ({ ...recipe, mounts: [...recipe.mounts, mount(equipment())] }) }),
-    } as unknown as CiService;
+    };
     const reconciler = new Reconciler({
       clock,
       log: { info() {}, warn() {}, error() {} },
@@ -117,7 +104,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         return true;
       },
     });
-    const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
+    const pool = poolLike(config, { service, runtime });
     reconciler.add(pool, [...stored.values()]);
     const images = new PoolImages({
       log: { info() {}, warn() {}, error() {} },
@@ -236,15 +223,8 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         post(n, { kind: 'cleared', agent, outcome: null });
       },
       wait(ms: number): void {
-        const until = now + ms;
-        for (;;) {
-          const [next] = timers.toSorted((one, other) => one.at - other.at);
-          if (next === undefined || next.at > until) break;
-          now = Math.max(now, next.at);
-          timers = timers.filter((one) => one !== next);
-          next.fn();
-        }
-        now = until;
+        now += ms;
+        while (clock.now() < now) clock.advance(Math.min(clock.next() ?? ms, now - clock.now()));
       },
       /** The slot that tries a new image; 0: none does. */
       tries: (): number => Number(it.said().status?.slot.slice('p/'.length) ?? 0),
@@ -271,6 +251,16 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
   return { tags, gone, written, start, begun };
 }
 
+/** A tag has moved after its first image worked, and a look has seen that. `gone`: the first image is no longer there. */
+async function moved({ gone: isGone = false, ...options }: Options & { readonly gone?: boolean } = {}) {
+  const { tags, gone, written, begun } = host(options);
+  const it = await begun();
+  tags.set('x:1', 'sha256:two');
+  if (isGone) gone.add('sha256:one');
+  await it.look();
+  return { it, tags, gone, written };
+}
+
 function agentOf({ agent }: Slot): string {
   return 'agent' in agent ? agent.agent : '';
 }
@@ -281,10 +271,7 @@ function reservedOf({ standby }: Slot): Reserved | null {
 
 describe('a tag that moved', () => {
   test('reaches one slot; the others go on, and make sandboxes of the old image by its id', async () => {
-    const { tags, begun } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved();
     it.allReady();
     expect(it.images()).toEqual(['sha256:two', 'sha256:one', 'sha256:one']);
     it.begin('j1');
@@ -297,10 +284,7 @@ describe('a tag that moved', () => {
   });
 
   test('reaches all once a job of it has ended by itself', async () => {
-    const { tags, begun, written } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it, written } = await moved();
     it.allReady();
     // Longest free first: the slot whose standby was made anew comes last.
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
@@ -313,10 +297,7 @@ describe('a tag that moved', () => {
   });
 
   test('proves nothing with a job that somebody ended, but goes on', async () => {
-    const { tags, begun } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved();
     it.allReady();
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
     it.allReady();
@@ -327,10 +308,7 @@ describe('a tag that moved', () => {
   });
 
   test('proves nothing with a job that was lost, and waits before it takes another one, which has to work', async () => {
-    const { tags, begun } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved();
     it.allReady();
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
     it.allReady();
@@ -355,10 +333,7 @@ describe('a tag that moved', () => {
   });
 
   test('proves nothing with a lost job that starts again: the slot takes no other job at once, and waiting proves nothing', async () => {
-    const { tags, begun } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved();
     it.allReady();
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
     it.allReady();
@@ -382,10 +357,7 @@ describe('a tag that moved', () => {
   });
 
   test('reaches all after ten minutes in which nothing happened, once that could be written down', async () => {
-    const { tags, begun, written } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it, written } = await moved();
     it.allReady();
     written.fails = true;
     it.wait(provesAfter + 5_000);
@@ -397,10 +369,7 @@ describe('a tag that moved', () => {
   });
 
   test('that moves back is tried by nobody', async () => {
-    const { tags, begun } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it, tags } = await moved();
     it.allReady();
     tags.set('x:1', 'sha256:one');
     await it.look();
@@ -469,11 +438,7 @@ describe('a new image that fails', () => {
   });
 
   test('and whose predecessor is gone: the other slots wait, until a sandbox of it has come to its gate', async () => {
-    const { begun, tags, gone } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    gone.add('sha256:one');
-    await it.look();
+    const { it } = await moved({ gone: true });
     it.fail(1);
     const text =
       'the new image x:1 (two) failed on p/1: it does not start; the other slots wait, because image x:1 (one) is no longer there';
@@ -486,10 +451,7 @@ describe('a new image that fails', () => {
   });
 
   test('makes a pool with one slot back off as ever', async () => {
-    const { begun, tags } = host({ slots: 1 });
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved({ slots: 1 });
     it.fail(1);
     expect([it.waits(), it.said().status]).toEqual([1, undefined]);
   });
@@ -558,11 +520,7 @@ describe('a pool without standbys', () => {
 
 describe('a job with its own image', () => {
   test('is not stopped although the other slots cannot go back, also behind a job that has to wait', async () => {
-    const { begun, tags, gone } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    gone.add('sha256:one');
-    await it.look();
+    const { it } = await moved({ gone: true });
     it.fail(1);
     expect([it.comes('normal'), it.comes('own', { cold: true })]).toEqual([0, 2]);
     expect(it.runs('own')).toBe('null');
@@ -584,10 +542,7 @@ describe('a job with its own image', () => {
   });
 
   test('is not stopped while the slot that tries a new image waits for its next try', async () => {
-    const { begun, tags } = host({ slots: 2 });
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved({ slots: 2 });
     it.begin('j1');
     it.fail(1);
     expect([it.comes('normal'), it.comes('own', { cold: true })]).toEqual([0, 1]);
@@ -604,10 +559,7 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
     ['the release', (agent) => ({ kind: 'releaseFailed', agent, failure, countsAgainst: 'pool' })],
     ['the gate', (agent) => ({ kind: 'exited', agent, exit, released: false })],
   ])('the image of a job: %s fails', async (_, fails) => {
-    const { begun, tags } = host({ slots: 2 });
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved({ slots: 2 });
     it.begin('j1');
     it.fail(1);
     expect(it.comes('own', { cold: true })).toBe(1);
@@ -617,10 +569,7 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
   });
 
   test('jobs that a stop of onejob ends', async () => {
-    const { tags, begun } = host({ slots: 2 });
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved({ slots: 2 });
     it.allReady();
     expect([it.begin('j1'), it.begin('j2')]).toEqual([2, 1]);
     it.reconciler.beginStop();
@@ -641,10 +590,7 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
   });
 
   test('but for its own gate', async () => {
-    const { begun, tags } = host();
-    const it = await begun();
-    tags.set('x:1', 'sha256:two');
-    await it.look();
+    const { it } = await moved();
     it.ready(1);
     const { standby } = it.slot(1);
     it.post(1, { kind: 'exited', agent: 'agent' in standby ? standby.agent : '', exit, released: false });

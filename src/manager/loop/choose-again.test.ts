@@ -1,16 +1,13 @@
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
-import type { PoolConfig, RuntimeName } from '../../config/config.ts';
+import { poolLike } from '../../../test/kit/pool.ts';
+import type { RuntimeName } from '../../config/config.ts';
 import type { Runtime } from '../../ports/runtime.ts';
 import { chooseEvery, keepChoosing } from './choose-again.ts';
-import { Pool, withoutDevices } from './pool.ts';
 
 const [host, docker] = ['process', 'docker'].map((name) => ({ name }) as Runtime) as [Runtime, Runtime];
 
-function poolOf(runtime: RuntimeName | null, leaving = false): Pool {
-  const config = { name: 'p', runtime, standby: true, recipe: {} } as Partial<PoolConfig> as PoolConfig;
-  return new Pool(config, { service: {} as never, runtime: host, keepStandby: true, devices: withoutDevices, leaving });
-}
+const poolOf = (runtime: RuntimeName | null, leaving = false) => poolLike({ runtime }, { runtime: host, leaving });
 
 test('only pools without a configured runtime move once Docker can be used, and checks stop at the end', async () => {
   const pools = [poolOf(null), poolOf('process'), poolOf(null, true)];

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
 import { type Change, emptySlot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import { Committer } from './commit.ts';
@@ -11,8 +12,7 @@ function workbench() {
   const told: string[] = [];
   const syncs: { done: () => void; fail: (error: Error) => void }[] = [];
   let fresh: string[] = [];
-  let now = 0;
-  let timers: { at: number; fn: () => void }[] = [];
+  const clock = handClock();
   const jobs = {
     record: (change: Change) => void ('job' in change && fresh.push(change.job)),
     committed() {},
@@ -25,17 +25,7 @@ function workbench() {
   };
   const service = { jobs } as unknown as CiService;
   const committer = new Committer({
-    clock: {
-      now: () => now,
-      wall: () => now,
-      after: (ms, fn) => {
-        const timer = { at: now + ms, fn };
-        timers.push(timer);
-        return () => {
-          timers = timers.filter((one) => one !== timer);
-        };
-      },
-    },
+    clock,
     log: { info() {}, warn() {}, error() {} },
     store: {
       transaction: (write) => write(),
@@ -48,21 +38,15 @@ function workbench() {
     recovered() {},
   });
   const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
-  const advance = (ms: number) => {
-    now += ms;
-    const due = timers.filter((one) => one.at <= now);
-    timers = timers.filter((one) => one.at > now);
-    for (const timer of due) timer.fn();
-  };
   const end = (job: string) => committer.commit(slot, slot, [ended(job)], service);
-  return { committer, told, syncs, settled, advance, end, timers: () => timers.length };
+  return { committer, told, syncs, settled, clock, end };
 }
 
 test('simultaneous results reach the disk together, and are reported then', async () => {
-  const { told, syncs, settled, advance, end } = workbench();
+  const { told, syncs, settled, clock, end } = workbench();
   end('j1');
   end('j2');
-  advance(2);
+  clock.advance(2);
   expect([syncs.length, told]).toEqual([1, []]);
   syncs[0]?.done();
   await settled();
@@ -70,30 +54,30 @@ test('simultaneous results reach the disk together, and are reported then', asyn
 });
 
 test('a result that arrives during a sync waits for the next one', async () => {
-  const { told, syncs, settled, advance, end, timers } = workbench();
+  const { told, syncs, settled, clock, end } = workbench();
   end('j1');
-  advance(2);
+  clock.advance(2);
   end('j2');
-  expect(timers()).toBe(0);
+  expect(clock.next()).toBeNull();
   syncs[0]?.done();
   await settled();
   expect(told).toEqual(['j1']);
-  advance(2);
+  clock.advance(2);
   syncs[1]?.done();
   await settled();
   expect(told).toEqual(['j1', 'j2']);
-  expect(timers()).toBe(0);
+  expect(clock.next()).toBeNull();
 });
 
 test('a failed sync is tried again, and nothing is reported before it succeeds', async () => {
-  const { told, syncs, settled, advance, end } = workbench();
+  const { told, syncs, settled, clock, end } = workbench();
   end('j1');
-  advance(2);
+  clock.advance(2);
   end('j2');
   syncs[0]?.fail(new Error('no space left on device'));
   await settled();
   expect(told).toEqual([]);
-  advance(1_000);
+  clock.advance(1_000);
   expect(syncs).toHaveLength(2);
   syncs[1]?.done();
   await settled();
@@ -101,14 +85,14 @@ test('a failed sync is tried again, and nothing is reported before it succeeds',
 });
 
 test('at the end everything is reported at once, including a sync in progress', async () => {
-  const { committer, told, syncs, settled, advance, end, timers } = workbench();
+  const { committer, told, syncs, settled, clock, end } = workbench();
   end('j1');
-  advance(2);
+  clock.advance(2);
   end('j2');
   committer.close();
   expect(told).toEqual(['j1', 'j2']);
   syncs[0]?.done();
   await settled();
   expect(told).toEqual(['j1', 'j2']);
-  expect(timers()).toBe(0);
+  expect(clock.next()).toBeNull();
 });

@@ -1,21 +1,17 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import { OnejobError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { forgetServices, tellLeft } from './shutdown.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 beforeEach(() => {
-  dir = scratch();
   store = openStore(dir.path);
 });
-afterEach(() => {
-  store.close();
-  dir[Symbol.dispose]();
-});
+afterEach(() => store.close());
 
 const log = { info() {}, warn() {} } as unknown as Log;
 const write = (change: () => void): void => store.transaction({ durable: false }, change);

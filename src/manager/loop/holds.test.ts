@@ -1,29 +1,20 @@
 /** Holds by people, over a real store: a restart is a new set of pools over the same one. */
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { type Scratch, scratch } from '../../../test/support/scratch.ts';
-import type { PoolConfig } from '../../config/config.ts';
+import { poolLike } from '../../../test/kit/pool.ts';
+import { eachScratch } from '../../../test/support/each-scratch.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import { Holds } from './holds.ts';
 import { Pause } from './pause.ts';
-import { Pool, withoutDevices } from './pool.ts';
 
-let dir: Scratch;
+const dir = eachScratch();
 let store: Store;
 beforeEach(() => {
-  dir = scratch();
   store = openStore(dir.path);
 });
-afterEach(() => {
-  store.close();
-  dir[Symbol.dispose]();
-});
+afterEach(() => store.close());
 
 function start(...names: readonly string[]) {
-  const pools = names.map((name) => {
-    const config = { name, standby: true, recipe: {} } as Partial<PoolConfig> as PoolConfig;
-    const leaving = name.endsWith('(leaving)');
-    return new Pool(config, { service: {} as never, runtime: {} as never, keepStandby: true, devices: withoutDevices, leaving });
-  });
+  const pools = names.map((name) => poolLike({ name }, { leaving: name.endsWith('(leaving)') }));
   const pause = new Pause();
   const holds = new Holds({ clock: { wall: () => 1 }, store, reconciler: { pools, pause, replanAll() {} } });
   holds.restore();

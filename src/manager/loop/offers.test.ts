@@ -1,9 +1,6 @@
 import { expect, test } from 'vitest';
-import type { PoolConfig } from '../../config/config.ts';
+import { poolLike } from '../../../test/kit/pool.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
-import type { CiService } from '../../ports/ci-service.ts';
-import type { Runtime } from '../../ports/runtime.ts';
-import { Pool, withoutDevices } from './pool.ts';
 import { Offers } from './reconciler.ts';
 
 const host = { stopping: false, paused: false, now: 100 };
@@ -16,26 +13,11 @@ function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
     name: 'ci',
     capabilities: { binds: 'late', standsForSlots, terms: 1, poolTimeout: true, jobOnStdout: false },
     jobs: { next: () => null, offer: (key: string, offer: string) => heard.push(`${key} ${offer}`) },
-  } as unknown as CiService;
-  const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
-  const runtime = { name: 'docker' } as Runtime;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices, tellsOffers });
+  };
+  const pool = poolLike({ standbyMaxAge: 1_000, stopGrace: 5 }, { service, tellsOffers });
   pool.rollout.learn('p/1', 'f');
   return { pool, heard };
 }
-
-test('a service learns whether each slot is open, closed or gone, and only when that changes', () => {
-  const { pool, heard } = poolThat();
-  const offers = new Offers();
-  offers.tell(atGate, pool, host);
-  offers.tell({ ...atGate }, pool, host);
-  offers.tell(atGate, pool, { ...host, paused: true });
-  offers.tell(empty, pool, host);
-  offers.tell({ ...atGate, key: 'p/2' }, pool, host);
-  offers.tell(atGate, pool, { ...host, stopping: true });
-  offers.tell(atGate, pool, host);
-  expect(heard).toEqual(['p/1 open', 'p/1 closed', 'p/2 open', 'p/1 gone', 'p/1 open']);
-});
 
 test('no service is told if no agent stands for a slot, or if the manager is temporary', () => {
   for (const kind of [{ standsForSlots: false }, { tellsOffers: false }]) {

@@ -1,16 +1,11 @@
 import { expect, test } from 'vitest';
-import type { PoolConfig } from '../../config/config.ts';
-import type { CiService } from '../../ports/ci-service.ts';
-import type { Runtime } from '../../ports/runtime.ts';
-import { Pool, withoutDevices } from './pool.ts';
+import { poolLike } from '../../../test/kit/pool.ts';
+import { type Pool, withoutDevices } from './pool.ts';
 
 const host = { stopping: false, paused: false, now: 0 };
 
-function poolOf(env: Record<string, string>): Pool {
-  const config = { name: 'p', standby: true, standbyMaxAge: 1, recipe: { env } } as unknown as PoolConfig;
-  const service = { capabilities: { binds: 'late' }, jobs: { next: () => null } } as unknown as CiService;
-  return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices: withoutDevices });
-}
+const poolOf = (env: Record<string, string>): Pool =>
+  poolLike({ standbyMaxAge: 1, recipe: { env } }, { service: { capabilities: { binds: 'late' }, jobs: { next: () => null } } });
 
 test('slots with the same recipe share a fingerprint', () => {
   const pool = poolOf({ A: 'same' });
@@ -40,10 +35,9 @@ test('only an agent that had a job, not one that was only online, makes the back
 test('a pool whose agents borrow devices needs none once no job has waited for a while; each pool that leases hears of others', () => {
   let waiting: number | null = 1;
   const poolWith = (more: object, binds: 'early' | 'late' = 'early') => {
-    const config = { name: 'p', standby: false, devices: { count: 1 }, recipe: {}, ...more } as unknown as PoolConfig;
-    const service = { capabilities: { binds }, jobs: null, waiting: () => waiting } as unknown as CiService;
+    const service = { capabilities: { binds }, jobs: null, waiting: () => waiting };
     const devices = { ...withoutDevices, contested: () => true };
-    return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices });
+    return poolLike({ standby: false, devices: { count: 1 }, ...more }, { service, devices });
   };
   const early = poolWith({});
   const others = [poolWith({ standby: true }), poolWith({ devices: { count: 0 } }), poolWith({}, 'late')];
@@ -64,9 +58,7 @@ test.each([true, false])('a job that names an image gets no standby of a runtime
     next: () => ({ job: 'j', limit: null, cold: false }),
     namesImage: (job: string) => job === 'j',
   };
-  const service = { capabilities: { binds: 'late' }, jobs } as unknown as CiService;
-  const config = { name: 'p', standby: true, recipe: {} } as unknown as PoolConfig;
-  const runtime = { name: 'any', capabilities: { images } } as unknown as Runtime;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices });
+  const service = { capabilities: { binds: 'late' }, jobs };
+  const pool = poolLike({}, { service, runtime: { name: 'any', capabilities: { images } } });
   expect(pool.view('p/1', host).waiting).toEqual({ job: 'j', limit: null, cold: !images });
 });

@@ -144,13 +144,6 @@ test('an empty slot takes over its pool’s current runtime', () => {
   expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
 });
 
-test('slots that fail at the same time count as one failure', () => {
-  const it = new World({ slots: 3, binds: 'late', standby: true });
-  for (let i = 0; i < 3; i++) it.perform(0, 'fails');
-  for (let i = 0; i < 3; i++) it.deliver(0, 'once');
-  expect(it.pool.backoff).toMatchObject({ failures: 1 });
-});
-
 test('standbys that get ready and then end make the pool wait longer each time', () => {
   const it = world();
   const waits: number[] = [];

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest';
-import type { PoolConfig } from '../../config/config.ts';
+import { poolLike } from '../../../test/kit/pool.ts';
 import { emptySlot, type Reserved, type Slot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { Runtime } from '../../ports/runtime.ts';
-import { Pool, withoutDevices } from './pool.ts';
+import type { Pool } from './pool.ts';
 import { intentOf, slotView, step } from './reconciler.ts';
 
 const host = { stopping: false, paused: false, now: 100 };
@@ -21,10 +21,8 @@ function serviceOf(name: string, waiting: Reserved | null = null): CiService {
 }
 
 function poolOf(service: CiService, others: readonly CiService[] = []): Pool {
-  const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;
   const serviceNamed = (name: string) => others.find((one) => one.name === name) ?? service;
-  const runtime = { name: 'docker' } as Runtime;
-  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: withoutDevices, serviceNamed });
+  const pool = poolLike({ standbyMaxAge: 1_000, stopGrace: 5 }, { service, serviceNamed });
   pool.rollout.learn('p/1', 'f');
   return pool;
 }
