@@ -5,7 +5,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { LogFields } from '../../base/log.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type Broken, Repair } from './repair.ts';
+import { type Broken, createRepair, type Repair } from './repair.ts';
 
 let dir: Scratch | undefined;
 let repair: Repair | undefined;
@@ -47,7 +47,7 @@ function repairWith(script: string | null, args: readonly string[] = []) {
   const say = (event: string, fields: LogFields = {}) => void lines.push({ event, ...fields });
   const looked: string[] = [];
   const { clock, fire, timers } = handClock();
-  repair = new Repair({
+  repair = createRepair({
     clock,
     log: { info: say, warn: say, error: say },
     command: { command: [program, ...args], timeout: 60_000 },
@@ -178,7 +178,7 @@ describe('one at a time', () => {
 test('without a command nothing is run', () => {
   const lines: string[] = [];
   const say = (event: string) => void lines.push(event);
-  const idle = new Repair({
+  const idle = createRepair({
     clock: handClock().clock,
     log: { info: say, warn: say, error: say },
     command: null,
