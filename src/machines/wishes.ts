@@ -10,8 +10,7 @@ export function createWishes(clock: Clock, store: Pick<Store, 'machines' | 'tran
   const wishes: Map<string, Wish> = store.machines.wanted();
   /** When they are over, by `clock.now()`, which no step of the wall clock changes. */
   const ends = new Map<string, number>();
-  for (const [host, { until }] of wishes)
-    if (until !== null) ends.set(host, clock.now() + Math.min(until - clock.wall(), longest));
+  for (const [host, { until }] of wishes) if (until !== null) ends.set(host, clock.now() + Math.min(until - clock.wall(), longest));
 
   /** How many machines people wait for; -1: they want none, whatever waits. */
   const of = (host: string): number => wishes.get(host)?.machines ?? 0;
