@@ -2,12 +2,12 @@
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import type { FindingView } from '../contract/schema.ts';
-import { Doctor } from './doctor.ts';
+import { createDoctor } from './doctor.ts';
 
 function scene() {
   const clock = handClock();
   const looks: { readonly signal: AbortSignal; readonly done: PromiseWithResolvers<FindingView[]> }[] = [];
-  const doctor = new Doctor((signal) => {
+  const doctor = createDoctor((signal) => {
     const done = Promise.withResolvers<FindingView[]>();
     looks.push({ signal, done });
     return done.promise;

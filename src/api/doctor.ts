@@ -11,37 +11,28 @@ import type { AccessRole } from './caller.ts';
 /** ms that readers get the same result. */
 const kept = 60_000;
 
-export class Doctor {
-  readonly #look: Manager['doctor'];
-  readonly #clock: Clock;
-  readonly #stop = new AbortController();
-  #last: { readonly found: FindingView[]; readonly at: number } | null = null;
-  #looking: Promise<FindingView[]> | null = null;
-
-  constructor(look: Manager['doctor'], clock: Clock) {
-    this.#look = look;
-    this.#clock = clock;
-  }
-
-  /** A look goes on when those who asked have gone: the next ones get its result. @throws as `Manager.doctor` */
-  async ask(kind: AccessRole | 'socket', signal: AbortSignal): Promise<FindingView[]> {
-    if (kind === 'read' && this.#last !== null && this.#clock.now() < this.#last.at + kept) return this.#last.found;
-    this.#looking ??= this.#begin();
-    return abortable(this.#looking, signal);
-  }
-
-  /** Ends a look. */
-  close(): void {
-    this.#stop.abort();
-  }
-
-  async #begin(): Promise<FindingView[]> {
+export function createDoctor(look: Manager['doctor'], clock: Clock) {
+  const stop = new AbortController();
+  let last: { readonly found: FindingView[]; readonly at: number } | null = null;
+  let looking: Promise<FindingView[]> | null = null;
+  const begin = async (): Promise<FindingView[]> => {
     try {
-      const found = await this.#look(this.#stop.signal);
-      this.#last = { found, at: this.#clock.now() };
+      const found = await look(stop.signal);
+      last = { found, at: clock.now() };
       return found;
     } finally {
-      this.#looking = null;
+      looking = null;
     }
-  }
+  };
+  return {
+    /** A look goes on when those who asked have gone: the next ones get its result. @throws as `Manager.doctor` */
+    async ask(kind: AccessRole | 'socket', signal: AbortSignal): Promise<FindingView[]> {
+      if (kind === 'read' && last !== null && clock.now() < last.at + kept) return last.found;
+      looking ??= begin();
+      return abortable(looking, signal);
+    },
+    /** Ends a look. */
+    close: () => stop.abort(),
+  };
 }
+export type Doctor = ReturnType<typeof createDoctor>;

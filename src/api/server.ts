@@ -17,7 +17,7 @@ import type { Clock } from '../core/clock.ts';
 import { bytesOf } from '../http/exchange.ts';
 import { afterInBackground, systemClock, turn } from '../system/system-clock.ts';
 import type { Caller } from './caller.ts';
-import { Doctor } from './doctor.ts';
+import { createDoctor, type Doctor } from './doctor.ts';
 import { checkSocketHost, isBrowser } from './door.ts';
 import { EventStreams } from './event-stream.ts';
 import {
@@ -111,7 +111,7 @@ export class ApiServer {
     this.#server.on('upgrade', (request, connection, head) => this.#upgrades.serve(request, connection, head));
     const handle: RequestListener = (request, response) => void this.#serve(this.#web, request, response);
     this.#web = web === undefined ? null : new Web({ ...web, clock, patience, handle, isBuilt: this.#files.isBuilt });
-    this.#doctor = new Doctor((signal) => manager.doctor(signal), clock);
+    this.#doctor = createDoctor((signal) => manager.doctor(signal), clock);
     const streams = new EventStreams({ events: manager.changes, clock, failed: (error) => onBug?.(error, 'GET /v1/events') });
     this.#answering = { ...options, web: this.#web, streams, doctor: this.#doctor, reloads: () => this.#reloads };
   }

@@ -26,7 +26,7 @@ import {
   resolved,
   stepKey,
 } from './plan.ts';
-import { Wishes } from './wishes.ts';
+import { createWishes } from './wishes.ts';
 
 export interface ControllerParts {
   readonly clock: Clock;
@@ -119,7 +119,7 @@ class MachineController implements Controller {
   readonly #store: ControllerParts['store'];
   readonly #clouds: ReadonlyMap<string, CloudMemory>;
   readonly #machines: Map<string, Machine>;
-  readonly #wishes: Wishes;
+  readonly #wishes: ReturnType<typeof createWishes>;
   readonly #waiting = new Map<string, number>();
   readonly #reports = new Map<string, Report>();
   readonly #offers = new Offers();
@@ -137,7 +137,7 @@ class MachineController implements Controller {
     this.#log = log;
     this.#store = store;
     this.#timers = new Timers(clock);
-    this.#wishes = new Wishes(clock, store);
+    this.#wishes = createWishes(clock, store);
     this.#machines = new Map(store.machines.live().map((machine) => [machine.run, machine]));
     const late = Map.groupBy(store.machines.gone(Math.floor(clock.wall() / 1000) - lateFor), ({ cloud }) => cloud);
     const lateOf = (name: string): string[] => late.get(name)?.map(({ owner }) => owner) ?? [];

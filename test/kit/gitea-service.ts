@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { createLog } from '../../src/base/log.ts';
 import { GiteaClient } from '../../src/ci/gitea/client.ts';
-import { RunnerKeys } from '../../src/ci/gitea/keys.ts';
+import { createRunnerKeys } from '../../src/ci/gitea/keys.ts';
 import type { GiteaParts } from '../../src/ci/gitea/parts.ts';
 import { createGitea } from '../../src/ci/gitea/service.ts';
 import type { GiteaServiceConfig } from '../../src/ci/gitea/type.ts';
@@ -61,7 +61,7 @@ export function giteaService(options: Options = {}) {
     opened: new Set(['forge']),
     client: new GiteaClient({ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' }),
     program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' }, ...program },
-    keys: new RunnerKeys(keyDir),
+    keys: createRunnerKeys(keyDir),
     exitOf: (agent) => exits.get(agent) ?? null,
     log: createLog({ json: true, stream: new PassThrough() }),
     slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false, ...slots },

@@ -18,68 +18,59 @@ interface Away extends AzurePool {
 /** How many slots of machines are remembered that taught something. */
 const remembered = 1_000;
 
-/** `closing`: aborts when the service ends. */
-export class CloudPlaceholders {
-  readonly #parts: Pick<AzureParts, 'config' | 'client' | 'log' | 'pools'>;
-  readonly #placeholders: Placeholders;
-  readonly #closing: AbortSignal;
-  readonly #away: readonly Away[];
-  readonly #taught = new Set<string>();
-  #version: string | null;
-  #said: string | null = null;
+/** `closing`: aborts when the service ends. Returns what follows a look; what fails is tried again after the next one. */
+export function createCloudPlaceholders(
+  { config, client, log, pools }: Pick<AzureParts, 'config' | 'client' | 'log' | 'pools'>,
+  placeholders: Placeholders,
+  closing: AbortSignal,
+): (shown: Shown, signal: AbortSignal) => Promise<void> {
+  const away = pools.filter((pool): pool is Away => pool.elsewhere !== undefined);
+  const taught = new Set<string>();
+  let { version } = config.agentPackage;
+  let said: string | null = null;
 
-  constructor(parts: Pick<AzureParts, 'config' | 'client' | 'log' | 'pools'>, placeholders: Placeholders, closing: AbortSignal) {
-    this.#parts = parts;
-    this.#placeholders = placeholders;
-    this.#closing = closing;
-    this.#away = this.#parts.pools.filter((pool): pool is Away => pool.elsewhere !== undefined);
-    this.#version = this.#parts.config.agentPackage.version;
-  }
-
-  /** After a look. What fails is tried again after the next one. */
-  async follow(shown: Shown, signal: AbortSignal): Promise<void> {
-    const own = this.#away.filter(({ queue }) => queue.toLowerCase() === shown.title.toLowerCase());
-    if (own.length === 0) return;
-    try {
-      await this.#keep(own, shown, signal);
-      this.#said = null;
-    } catch (error) {
-      signal.throwIfAborted();
-      const reason = toFailure(error).message;
-      if (this.#said !== reason)
-        this.#parts.log.warn('no placeholder for machines in a cloud yet: their jobs may fail', { place: shown.title, reason });
-      this.#said = reason;
-    }
-  }
-
-  #kindOf({ name, tags, elsewhere }: Away): PlaceholderKind {
+  const kindOf = ({ name, tags, elsewhere }: Away): PlaceholderKind => {
     const shared = sharedCapabilities({
       ...tagCapabilities(tags),
       'onejob.pool': elsewhere.pool,
       'Agent.OS': 'Linux',
       'Agent.OSArchitecture': 'X64',
       // Most jobs demand a version.
-      ...(this.#version !== null && { 'Agent.Version': this.#version }),
+      ...(version !== null && { 'Agent.Version': version }),
     });
-    return { set: JSON.stringify([name, tagCapabilities(tags)]), shared, pool: name, inside: { version: this.#version } };
-  }
+    return { set: JSON.stringify([name, tagCapabilities(tags)]), shared, pool: name, inside: { version } };
+  };
 
-  async #keep(own: readonly Away[], { place, entries }: Shown, signal: AbortSignal): Promise<void> {
+  const keep = async (own: readonly Away[], { place, entries }: Shown, signal: AbortSignal): Promise<void> => {
     const id = Number(place);
-    this.#version ??= (await this.#parts.client.packages('linux-x64', signal))[0]?.version ?? null;
-    for (const pool of own) await this.#placeholders.ensure(id, this.#kindOf(pool), this.#closing);
+    version ??= (await client.packages('linux-x64', signal))[0]?.version ?? null;
+    for (const pool of own) await placeholders.ensure(id, kindOf(pool), closing);
     for (const entry of entries) {
       // One agent of each slot of a machine is enough.
       const slot = entry.name.replace(/-[^-]*-[^-]*$/, '');
       const of = own.filter(({ elsewhere }) => entry.name.startsWith(`${elsewhere.host}-`));
-      if (of.length === 0 || entry.status !== 'online' || this.#taught.has(slot) || markIn(entry.name)?.isPlaceholder !== false)
-        continue;
-      const whole = await this.#parts.client.agent(id, Number(entry.id), { capabilities: true }, signal);
+      if (of.length === 0 || entry.status !== 'online' || taught.has(slot) || markIn(entry.name)?.isPlaceholder !== false) continue;
+      const whole = await client.agent(id, Number(entry.id), { capabilities: true }, signal);
       const its = whole?.systemCapabilities?.['onejob.pool'];
       const pool = of.find(({ elsewhere }) => elsewhere.pool === its);
-      if (whole !== null && pool !== undefined) await this.#placeholders.learn(id, this.#kindOf(pool).set, whole, signal);
-      this.#taught.add(slot);
-      for (const old of [...this.#taught].slice(0, -remembered)) this.#taught.delete(old);
+      if (whole !== null && pool !== undefined) await placeholders.learn(id, kindOf(pool).set, whole, signal);
+      taught.add(slot);
+      for (const old of [...taught].slice(0, -remembered)) taught.delete(old);
     }
-  }
+  };
+
+  return async (shown, signal) => {
+    const own = away.filter(({ queue }) => queue.toLowerCase() === shown.title.toLowerCase());
+    if (own.length === 0) return;
+    try {
+      await keep(own, shown, signal);
+      said = null;
+    } catch (error) {
+      signal.throwIfAborted();
+      const reason = toFailure(error).message;
+      if (said !== reason)
+        log.warn('no placeholder for machines in a cloud yet: their jobs may fail', { place: shown.title, reason });
+      said = reason;
+    }
+  };
 }

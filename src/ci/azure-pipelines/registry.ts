@@ -11,11 +11,11 @@ import type { Registrations } from '../early/registrations.ts';
 import { askForEnd } from '../early/settling.ts';
 import { type AgentInside, type AgentKind, kindOf } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
-import { CloudPlaceholders } from './cloud-placeholders.ts';
+import { createCloudPlaceholders } from './cloud-placeholders.ts';
 import { JobEnds } from './job-end.ts';
 import type { AzureParts } from './parts.ts';
 import { Placeholders } from './placeholder.ts';
-import { AgentPools, type AzurePool, GonePools } from './pools.ts';
+import { type AgentPools, type AzurePool, createAgentPools, explainGonePools } from './pools.ts';
 import { agentFiles, configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
 import type { AzureServiceConfig } from './type.ts';
 import { type Agent, type Build, type JobRequest, requestState } from './wire.ts';
@@ -26,9 +26,9 @@ export class AzureRegistry implements Registry {
   readonly #registrations: Registrations;
   readonly #closing: AbortSignal;
   readonly placeholders: Placeholders;
-  readonly #gone: GonePools;
+  readonly #explainsGone: ReturnType<typeof explainGonePools>;
   readonly agentPools: AgentPools;
-  readonly #cloudPlaceholders: CloudPlaceholders;
+  readonly #followForClouds: ReturnType<typeof createCloudPlaceholders>;
   readonly builds: Builds;
   readonly ends: JobEnds;
   readonly #kinds = new Map<AgentId, AgentKind>();
@@ -44,9 +44,9 @@ export class AzureRegistry implements Registry {
     this.#registrations = registrations;
     this.#closing = closing;
     this.placeholders = new Placeholders(this.#parts, this.#registrations);
-    this.#gone = new GonePools(this.#parts.client, this.#parts.log, this.#parts.clock);
-    this.agentPools = new AgentPools(this.#parts.client, this.#parts.config.url);
-    this.#cloudPlaceholders = new CloudPlaceholders(this.#parts, this.placeholders, this.#closing);
+    this.#explainsGone = explainGonePools(this.#parts.client, this.#parts.log, this.#parts.clock);
+    this.agentPools = createAgentPools(this.#parts.client, this.#parts.config.url);
+    this.#followForClouds = createCloudPlaceholders(this.#parts, this.placeholders, this.#closing);
     this.builds = new Builds(this.#parts.client);
     this.ends = new JobEnds(this.#parts.client, this.#parts.config.name);
   }
@@ -148,7 +148,7 @@ export class AzureRegistry implements Registry {
   /** Updates each kind's placeholder once with what an online agent says. */
   async follow(shown: Shown, _: unknown, signal: AbortSignal): Promise<void> {
     const { place, title, entries } = shown;
-    await this.#cloudPlaceholders.follow(shown, signal);
+    await this.#followForClouds(shown, signal);
     const pool = Number(place);
     for (const { id, name, status } of entries) {
       const kind = this.#kinds.get(this.#registrations.agentNames.agentOf(name) ?? '');
@@ -201,7 +201,7 @@ export class AzureRegistry implements Registry {
     try {
       return await call(pool);
     } catch (error) {
-      if (await this.#gone.explains(error, pool, signal)) return absent;
+      if (await this.#explainsGone(error, pool, signal)) return absent;
       throw error;
     }
   }

@@ -17,7 +17,7 @@ import type { Proxies } from '../../http/proxies.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { OneTimeFiles } from './one-time-files.ts';
 import { type Identity, proveAt } from './proof.ts';
-import { Rate } from './rate.ts';
+import { createRate } from './rate.ts';
 import { type FilterRequest, type Rules, type RuleVerdict, readPath } from './rules.ts';
 import { looksSealed, type Seal, type Sealed } from './seal.ts';
 
@@ -53,7 +53,7 @@ export interface FilterServerParts {
 interface Usage {
   calls: number;
   reading: number;
-  readonly rate: Rate;
+  readonly rate: ReturnType<typeof createRate>;
   /** Own connections: if service and filter ever read bytes differently, only this job is affected. */
   readonly outbound: Outbound;
   readonly said: Set<string>;
@@ -152,7 +152,7 @@ export class FilterServer {
     const usage = this.#usages.get(job) ?? {
       calls: 0,
       reading: 0,
-      rate: new Rate(this.#limits.perSecond, this.#limits.burst),
+      rate: createRate(this.#limits.perSecond, this.#limits.burst),
       outbound: createOutbound(this.#parts.proxies),
       said: new Set<string>(),
       forget: () => {},
@@ -259,7 +259,7 @@ export class FilterServer {
     const usage = this.#enter(sealed.job);
     try {
       if (usage.calls > this.#limits.calls) return refuse(response, 503, 'Too many concurrent calls.');
-      const wait = usage.rate.take(this.#parts.clock.now());
+      const wait = usage.rate(this.#parts.clock.now());
       if (wait > 0) await sleep(this.#parts.clock, wait, signal);
       signal.throwIfAborted();
       const verdict = rules.judge(sealed, { ...asked, segments });

@@ -14,34 +14,22 @@ import type { RunnerKey } from './client.ts';
 const stored = z.object({ uuid: z.string(), token: z.string() });
 
 /** `dir`: of this service alone; made with the first key. */
-export class RunnerKeys {
-  readonly #dir: string;
-
-  constructor(dir: string) {
-    this.#dir = dir;
-  }
-
-  /** @throws Error of the file system */
-  keep(agent: AgentId, { uuid, token }: RunnerKey): void {
-    mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
-    writeFileSync(this.#fileOf(agent), JSON.stringify({ uuid, token }), { mode: 0o600 });
-  }
-
-  of(agent: AgentId): RunnerKey | null {
-    return stored.safeParse(jsonOf(attempt(() => readFileSync(this.#fileOf(agent), 'utf8')) ?? '')).data ?? null;
-  }
-
-  forget(agent: AgentId): void {
-    rmSync(this.#fileOf(agent), { force: true });
-  }
-
-  /** Removes the keys of all other agents. */
-  retain(agents: ReadonlySet<AgentId>): void {
-    for (const name of attempt(() => readdirSync(this.#dir)) ?? [])
-      if (!agents.has(name.replace(/\.json$/, ''))) rmSync(join(this.#dir, name), { force: true });
-  }
-
-  #fileOf(agent: AgentId) {
-    return join(this.#dir, `${agent}.json`);
-  }
+export function createRunnerKeys(dir: string) {
+  const fileOf = (agent: AgentId) => join(dir, `${agent}.json`);
+  return {
+    /** @throws Error of the file system */
+    keep(agent: AgentId, { uuid, token }: RunnerKey): void {
+      mkdirSync(dir, { recursive: true, mode: 0o700 });
+      writeFileSync(fileOf(agent), JSON.stringify({ uuid, token }), { mode: 0o600 });
+    },
+    of: (agent: AgentId): RunnerKey | null =>
+      stored.safeParse(jsonOf(attempt(() => readFileSync(fileOf(agent), 'utf8')) ?? '')).data ?? null,
+    forget: (agent: AgentId) => rmSync(fileOf(agent), { force: true }),
+    /** Removes the keys of all other agents. */
+    retain(agents: ReadonlySet<AgentId>): void {
+      for (const name of attempt(() => readdirSync(dir)) ?? [])
+        if (!agents.has(name.replace(/\.json$/, ''))) rmSync(join(dir, name), { force: true });
+    },
+  };
 }
+export type RunnerKeys = ReturnType<typeof createRunnerKeys>;

@@ -26,7 +26,7 @@ import type { GiteaClient } from './client.ts';
 import { giteaFindings } from './doctor.ts';
 import { giteaRules, giteaRulesOf } from './filter-rules.ts';
 import { endTask } from './last-words.ts';
-import { Places } from './registry.ts';
+import { createPlaces, type Places } from './registry.ts';
 import { equippedForGitea, giteaScript } from './script.ts';
 import { type GivenTask, handedIn, type TaskFacts, taskFacts, taskIn } from './task.ts';
 import { type GiteaServiceConfig, labelsOf } from './type.ts';
@@ -84,7 +84,7 @@ export function createLateGitea(parts: LateGiteaParts): CiService {
   const { config, client, program, owner } = parts;
   const { common } = new LateBound({ ...parts, service: config.name });
   const names = new AgentNames(owner);
-  const ours = { places: new Places(client, config.url), isOurs: (name: string) => names.agentOf(name) !== null, left: 0 };
+  const ours = { places: createPlaces(client, config.url), isOurs: (name: string) => names.agentOf(name) !== null, left: 0 };
   return {
     ...common,
     check: async (signal) => [...((await parts.filter?.check()) ?? []), ...(await giteaFindings(parts, ours, signal))],
@@ -157,7 +157,7 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
     this.endpoint = config.url;
     // A cancelled job's runner hears nothing, because the server removes it with the cancel; one whose job is over leaves at once.
     this.pace = { look: config.pollEvery, over: 60_000, cancelled: 0 };
-    this.#places = new Places(client, config.url);
+    this.#places = createPlaces(client, config.url);
   }
 
   keyOf(one: Given): TaskKey {

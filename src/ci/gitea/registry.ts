@@ -59,8 +59,8 @@ export class GiteaRegistry implements Registry {
   constructor(parts: GiteaParts, registrations: Registrations) {
     this.#parts = parts;
     this.#registrations = registrations;
-    this.places = new Places(this.#parts.client, this.#parts.config.url);
-    this.#runs = new Runs(this.#parts.client);
+    this.places = createPlaces(this.#parts.client, this.#parts.config.url);
+    this.#runs = createRuns(this.#parts.client);
   }
 
   async list({ name, pools: served }: Queue, signal: AbortSignal): Promise<Shown> {
@@ -406,78 +406,60 @@ function jobOf(job: GiteaJob, service: string, runs: Runs, how: How): RemoteJob 
 }
 
 /** Runs of jobs, each read once, for people only. */
-class Runs {
-  readonly #client: GiteaClient;
-  readonly #known = new Map<number, WorkflowRun | null>();
-
-  constructor(client: GiteaClient) {
-    this.#client = client;
-  }
-
-  known(run: number) {
-    return this.#known.get(run);
-  }
-
-  /** Whether it could be read. */
-  async read(job: GiteaJob, signal: AbortSignal): Promise<boolean> {
-    const repository = repositoryOf(job);
-    if (repository === null) return false;
-    this.#known.set(job.run_id, await this.#client.run(repository, job.run_id, signal));
-    for (const old of [...this.#known.keys()].slice(0, -remembered)) this.#known.delete(old);
-    return this.#known.get(job.run_id) !== null;
-  }
+function createRuns(client: GiteaClient) {
+  const runs = new Map<number, WorkflowRun | null>();
+  return {
+    known: (run: number) => runs.get(run),
+    /** Whether it could be read. */
+    async read(job: GiteaJob, signal: AbortSignal): Promise<boolean> {
+      const repository = repositoryOf(job);
+      if (repository === null) return false;
+      runs.set(job.run_id, await client.run(repository, job.run_id, signal));
+      for (const old of [...runs.keys()].slice(0, -remembered)) runs.delete(old);
+      return runs.get(job.run_id) !== null;
+    },
+  };
 }
+type Runs = ReturnType<typeof createRuns>;
 
 /** Whose runners and jobs a queue means: asked once. */
-export class Places {
-  readonly #client: Pick<GiteaClient, 'hasOrganisation' | 'hasRepository' | 'user'>;
-  readonly #url: string;
-  readonly #found = new Map<string, string>();
+export function createPlaces(client: PlaceClient, url: string) {
+  const known = new Map<string, string>();
+  return {
+    titleOf: (queue: string) => (queue === '*' ? 'the instance' : queue),
+    /** @throws OnejobError E_CI_POOL when it is neither an organisation nor the token's own user */
+    async find(queue: string, signal: AbortSignal): Promise<string> {
+      // Names have no case there.
+      const name = queue.toLowerCase();
+      const place = known.get(name) ?? (await placeOf(client, url, name, signal));
+      known.set(name, place);
+      return place;
+    },
+  };
+}
+export type Places = ReturnType<typeof createPlaces>;
 
-  constructor(client: Pick<GiteaClient, 'hasOrganisation' | 'hasRepository' | 'user'>, url: string) {
-    this.#client = client;
-    this.#url = url;
-  }
+type PlaceClient = Pick<GiteaClient, 'hasOrganisation' | 'hasRepository' | 'user'>;
 
-  titleOf(queue: string): string {
-    return queue === '*' ? 'the instance' : queue;
+async function placeOf(client: PlaceClient, url: string, queue: string, signal: AbortSignal): Promise<string> {
+  if (queue === '*') return 'admin';
+  if (queue.includes('/')) {
+    if (await client.hasRepository(queue, signal)) return `repos/${queue}`;
+    const hint = 'Fix "queue" in the config, or give the token the scope write:repository and its owner access.';
+    throw new OnejobError('E_CI_POOL', `Cannot run jobs of "${queue}": ${url} shows no such repository to this token.`, { hint });
   }
-
-  /** @throws OnejobError E_CI_POOL when it is neither an organisation nor the token's own user */
-  async find(queue: string, signal: AbortSignal): Promise<string> {
-    // Names have no case there.
-    const name = queue.toLowerCase();
-    const place = this.#found.get(name) ?? (await this.#placeOf(name, signal));
-    this.#found.set(name, place);
-    return place;
-  }
-
-  async #placeOf(queue: string, signal: AbortSignal): Promise<string> {
-    if (queue === '*') return 'admin';
-    if (queue.includes('/')) {
-      if (await this.#client.hasRepository(queue, signal)) return `repos/${queue}`;
-      const hint = 'Fix "queue" in the config, or give the token the scope write:repository and its owner access.';
-      throw new OnejobError('E_CI_POOL', `Cannot run jobs of "${queue}": ${this.#url} shows no such repository to this token.`, {
-        hint,
-      });
-    }
-    let denied: unknown = null;
-    const isOrganisation = await this.#client.hasOrganisation(queue, signal).catch((error: unknown) => {
-      // A token for its own user has no scope for organisations.
-      if (!hasCode(error, 'E_CI_DENIED')) throw error;
-      denied = error;
-      return false;
-    });
-    if (isOrganisation) return `orgs/${queue}`;
-    const user = await this.#client.user(signal);
-    if (user?.toLowerCase() === queue) return 'user';
-    if (denied !== null) throw denied;
-    throw new OnejobError(
-      'E_CI_POOL',
-      `Cannot run jobs of "${queue}": ${this.#url} shows no organisation with that name to this token.`,
-      {
-        hint: 'Write an organisation, a repository such as acme/app, or "*" for the whole instance as "queue"; the token needs the scopes write:organization and read:repository for an organisation.',
-      },
-    );
-  }
+  let denied: unknown = null;
+  const isOrganisation = await client.hasOrganisation(queue, signal).catch((error: unknown) => {
+    // A token for its own user has no scope for organisations.
+    if (!hasCode(error, 'E_CI_DENIED')) throw error;
+    denied = error;
+    return false;
+  });
+  if (isOrganisation) return `orgs/${queue}`;
+  const user = await client.user(signal);
+  if (user?.toLowerCase() === queue) return 'user';
+  if (denied !== null) throw denied;
+  throw new OnejobError('E_CI_POOL', `Cannot run jobs of "${queue}": ${url} shows no organisation with that name to this token.`, {
+    hint: 'Write an organisation, a repository such as acme/app, or "*" for the whole instance as "queue"; the token needs the scopes write:organization and read:repository for an organisation.',
+  });
 }

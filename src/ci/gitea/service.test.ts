@@ -5,7 +5,7 @@ import { handClock } from '../../../test/kit/core.ts';
 import { giteaService } from '../../../test/kit/gitea-service.ts';
 import { OnejobError } from '../../base/errors.ts';
 import type { AgentContext, CiEvent } from '../../ports/ci-service.ts';
-import { Places } from './registry.ts';
+import { createPlaces } from './registry.ts';
 
 type Bench = ReturnType<typeof giteaService>;
 let bench: Bench;
@@ -161,7 +161,7 @@ it('tells a token that may not look at organisations from a name that does not e
   bench = giteaService();
   const denied = new OnejobError('E_CI_DENIED', 'required=[read:organization]');
   const client = { hasRepository: async () => false, hasOrganisation: () => Promise.reject(denied), user: async () => 'ada' };
-  const places = new Places(client, 'http://forge');
+  const places = createPlaces(client, 'http://forge');
   expect(await places.find('Ada', patient)).toBe('user');
   await expect(places.find('acme', patient)).rejects.toBe(denied);
 });

@@ -17,7 +17,7 @@ import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts } from '../parts.ts';
 import { GiteaClient } from './client.ts';
 import { giteaFindings } from './doctor.ts';
-import { RunnerKeys } from './keys.ts';
+import { createRunnerKeys } from './keys.ts';
 import { openLateGitea } from './late.ts';
 import type { GiteaParts } from './parts.ts';
 import { GiteaRegistry } from './registry.ts';
@@ -31,7 +31,7 @@ export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiServi
   const client = new GiteaClient({ url: config.url, token, clock, fetch, version: onejob.version });
   const program = openAgentProgram(config.name, giteaRunner(), config.agentPackage, parts);
   if (config.binding === 'late') return openLateGitea({ config, client, program }, parts);
-  const keys = new RunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
+  const keys = createRunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
   const exitOf = (agent: AgentId) => store.history.get(agent)?.exit ?? null;
   return createGitea({ ...parts, config, client, program, keys, exitOf, random: Math.random });
 }

@@ -20,7 +20,7 @@ import type { SetJob, SetPool } from './scale-sets.ts';
 import { githubScript, jobMark, mountedAt, runnerIn } from './script.ts';
 import { sharedFolder } from './shared-files.ts';
 import { githubPlace, labelsOf } from './type.ts';
-import { placesOf, WaitingJobs } from './waiting-jobs.ts';
+import { createWaitingJobs, placesOf } from './waiting-jobs.ts';
 import { type GithubJob, hookNews, type JobEvent, type Runner } from './wire.ts';
 
 /** ms: how long a runner may live on after its job, and without a registration. */
@@ -45,7 +45,7 @@ export class GithubRegistry implements Registry {
   readonly #parts: GithubParts;
   readonly #registrations: Registrations;
   readonly #closing: AbortSignal;
-  readonly groups: Groups;
+  readonly groups: ReturnType<typeof createGroups>;
   readonly #agents = new Map<AgentId, Known>();
   /** Version of the runner in each pool's image. */
   readonly versions = new Map<string, string>();
@@ -56,14 +56,14 @@ export class GithubRegistry implements Registry {
   /** Repositories, and places, whose jobs the credential may not read, and until when that is not tried again: core clock, ms. */
   readonly #denied = new Map<string, number>();
   /** What webhooks tell of jobs without a runner. */
-  readonly #waitingJobs: WaitingJobs;
+  readonly #waitingJobs: ReturnType<typeof createWaitingJobs>;
 
   constructor(parts: GithubParts, registrations: Registrations, closing: AbortSignal) {
     this.#parts = parts;
     this.#registrations = registrations;
     this.#closing = closing;
-    this.groups = new Groups(this.#parts.client, this.#parts.config.group);
-    this.#waitingJobs = new WaitingJobs(this.#parts.clock);
+    this.groups = createGroups(this.#parts.client, this.#parts.config.group);
+    this.#waitingJobs = createWaitingJobs(this.#parts.clock);
   }
 
   isDenied(what: string): boolean {
@@ -437,34 +437,24 @@ function waitingJob(service: string, { job, repository }: WaitingJob): RemoteJob
 }
 
 /** Ids of the runner group, by place. */
-class Groups {
-  readonly #client: Pick<GithubClient, 'groups'>;
-  readonly #name: string;
-  readonly #found = new Map<string, number>();
-
-  constructor(client: Pick<GithubClient, 'groups'>, name: string) {
-    this.#client = client;
-    this.#name = name;
-  }
-
-  /** A repository has no groups, and calls want that of `Default`. @throws OnejobError E_CI_POOL */
-  async find(place: string, signal: AbortSignal): Promise<number> {
-    if (this.#name.toLowerCase() === 'default') return 1;
-    const known = this.#found.get(place);
-    if (known !== undefined) return known;
-    const all = await this.#client.groups(place, signal);
-    const group = all.find((one) => one.name.toLowerCase() === this.#name.toLowerCase());
-    if (group === undefined) {
-      const hint = `Create it (settings of the organisation, Actions, Runner groups), or fix "group". There are: ${all.map((one) => one.name).join(', ')}.`;
-      throw new OnejobError('E_CI_POOL', `Cannot register runners in group "${this.#name}": ${place} has no such runner group.`, {
-        hint,
-      });
-    }
-    this.#found.set(place, group.id);
-    return group.id;
-  }
-
-  forget(place: string): void {
-    this.#found.delete(place);
-  }
+function createGroups(client: Pick<GithubClient, 'groups'>, name: string) {
+  const known = new Map<string, number>();
+  return {
+    /** A repository has no groups, and calls want that of `Default`. @throws OnejobError E_CI_POOL */
+    async find(place: string, signal: AbortSignal): Promise<number> {
+      if (name.toLowerCase() === 'default') return 1;
+      const found = known.get(place);
+      if (found !== undefined) return found;
+      const all = await client.groups(place, signal);
+      const group = all.find((one) => one.name.toLowerCase() === name.toLowerCase());
+      if (group === undefined) {
+        const hint = `Create it (settings of the organisation, Actions, Runner groups), or fix "group". There are: ${all.map((one) => one.name).join(', ')}.`;
+        const message = `Cannot register runners in group "${name}": ${place} has no such runner group.`;
+        throw new OnejobError('E_CI_POOL', message, { hint });
+      }
+      known.set(place, group.id);
+      return group.id;
+    },
+    forget: (place: string) => void known.delete(place),
+  };
 }

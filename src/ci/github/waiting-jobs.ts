@@ -30,48 +30,42 @@ export function placesOf({ repository, enterprise }: JobEvent): string[] {
   return [`repos/${name}`, `orgs/${name.split('/')[0]}`, ...(slug === undefined ? [] : [`enterprises/${slug}`])];
 }
 
-export class WaitingJobs {
-  readonly #clock: Clock;
-  readonly #waiting = new Map<number, Waiting>();
+export function createWaitingJobs(clock: Clock) {
+  const waiting = new Map<number, Waiting>();
   /** Jobs that wait no more: an old event may come once again. */
-  readonly #over = new Set<number>();
+  const over = new Set<number>();
   /** When anything was told of a place last; core clock, ms. */
-  readonly #toldAt = new Map<string, number>();
-
-  constructor(clock: Clock) {
-    this.#clock = clock;
-  }
+  const toldAt = new Map<string, number>();
 
   /** null: nothing was told of the place for a day, or since the start, so nobody knows. */
-  at(place: string): readonly Waiting[] | null {
-    const last = this.#toldAt.get(place);
-    for (const [id, { until }] of this.#waiting) if (until <= this.#clock.wall()) this.#waiting.delete(id);
-    if (last === undefined || this.#clock.now() - last > longestWait) return null;
-    return [...this.#waiting.values()].filter(({ places }) => places.includes(place));
-  }
+  const at = (place: string): readonly Waiting[] | null => {
+    const last = toldAt.get(place);
+    for (const [id, { until }] of waiting) if (until <= clock.wall()) waiting.delete(id);
+    if (last === undefined || clock.now() - last > longestWait) return null;
+    return [...waiting.values()].filter(({ places }) => places.includes(place));
+  };
 
-  heard(event: JobEvent): void {
-    const { action, workflow_job: job, repository } = event;
-    const places = placesOf(event);
-    for (const place of places) this.#toldAt.set(place, this.#clock.now());
-    this.#waiting.delete(job.id);
-    if (action === 'in_progress' || action === 'completed') this.#over.add(job.id);
-    for (const old of [...this.#over].slice(0, -remembered)) this.#over.delete(old);
-    if (action !== 'queued' || this.#over.has(job.id)) return;
-    const until = (job.created_at ?? this.#clock.wall()) + longestWait;
-    this.#waiting.set(job.id, { job, repository: repository.full_name, places, until, askAt: this.#clock.now() + recheck });
-    for (const old of [...this.#waiting.keys()].slice(0, -remembered)) this.#waiting.delete(old);
-  }
-
-  /** GitHub says that it does not wait. It may wait again, such as after an approval. */
-  gone(job: number): void {
-    this.#waiting.delete(job);
-  }
-
-  /** Those of the place that GitHub should be asked about now. */
-  inDoubt(place: string): readonly Waiting[] {
-    const found = (this.at(place) ?? []).filter(({ askAt }) => askAt <= this.#clock.now()).slice(0, 10);
-    for (const one of found) one.askAt = this.#clock.now() + recheck;
-    return found;
-  }
+  return {
+    at,
+    heard(event: JobEvent): void {
+      const { action, workflow_job: job, repository } = event;
+      const places = placesOf(event);
+      for (const place of places) toldAt.set(place, clock.now());
+      waiting.delete(job.id);
+      if (action === 'in_progress' || action === 'completed') over.add(job.id);
+      for (const old of [...over].slice(0, -remembered)) over.delete(old);
+      if (action !== 'queued' || over.has(job.id)) return;
+      const until = (job.created_at ?? clock.wall()) + longestWait;
+      waiting.set(job.id, { job, repository: repository.full_name, places, until, askAt: clock.now() + recheck });
+      for (const old of [...waiting.keys()].slice(0, -remembered)) waiting.delete(old);
+    },
+    /** GitHub says that it does not wait. It may wait again, such as after an approval. */
+    gone: (job: number) => void waiting.delete(job),
+    /** Those of the place that GitHub should be asked about now. */
+    inDoubt(place: string): readonly Waiting[] {
+      const found = (at(place) ?? []).filter(({ askAt }) => askAt <= clock.now()).slice(0, 10);
+      for (const one of found) one.askAt = clock.now() + recheck;
+      return found;
+    },
+  };
 }

@@ -2,7 +2,7 @@
 
 import { OnejobError } from '../../base/errors.ts';
 import { GiteaClient } from '../../ci/gitea/client.ts';
-import { Places } from '../../ci/gitea/registry.ts';
+import { createPlaces } from '../../ci/gitea/registry.ts';
 import { queueForm } from '../../ci/gitea/type.ts';
 import type { Asked, Reply } from './ask.ts';
 import { readCredential, serverUrl } from './kit.ts';
@@ -35,7 +35,7 @@ export async function initGitea(flags: InitFlags, open: OpenFrame): Promise<numb
       }),
   });
   const client = clientWith(token);
-  const places = new Places(client, url);
+  const places = createPlaces(client, url);
   const queue = await frame.settle({
     ...whose,
     async read(typed) {

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Pool } from '../loop/pool.ts';
-import { Demands, nextDemand, type WaitingForDevices } from './demands.ts';
+import { createDemands, nextDemand, type WaitingForDevices } from './demands.ts';
 
 /** A pool of two devices each whose service has one job, or none. */
 function poolWith(job: string | null, asks: number | null): Pool {
@@ -19,7 +19,7 @@ test('a job needs the devices that it asks for, and else what its pool has for e
 test('the pool whose next job has waited longest comes first, and another job waits anew', () => {
   let now = 0;
   const next = new Map<string, WaitingForDevices>();
-  const demands = new Demands({ now: () => now }, (pool) => next.get(pool) ?? null);
+  const demands = createDemands({ now: () => now }, (pool) => next.get(pool) ?? null);
   const pools = ['one', 'two', 'standing'].map((name) => ({ name, standby: name === 'standing' }) as PoolConfig);
   next.set('standing', { turn: 's', devices: 1 }).set('two', { turn: 't', devices: 'all' });
   expect(demands.of(pools)).toEqual([{ pool: 'two', count: 'all' }]);
@@ -46,7 +46,7 @@ test('a service that asks for jobs is in line before it has one, and keeps its p
   const next = () => (job === null ? null : { job, limit: null, cold: false });
   const pool = { service: { jobs: { next }, turn: () => turn }, config: { name: 'lab', devices: { count: 1 } } } as unknown as Pool;
   let now = 0;
-  const demands = new Demands({ now: () => now }, (name) => (name === 'lab' ? nextDemand(pool, 0) : { turn: 'o', devices: 1 }));
+  const demands = createDemands({ now: () => now }, (name) => (name === 'lab' ? nextDemand(pool, 0) : { turn: 'o', devices: 1 }));
   const pools = ['lab', 'own'].map((name) => ({ name, standby: false }) as PoolConfig);
   const line = () => demands.of(pools).map((one) => one.pool);
   expect(line()).toEqual(['lab', 'own']);
@@ -64,7 +64,7 @@ test('a service that asks for jobs is in line before it has one, and keeps its p
 
 test('an agent that gets devices sends its pool to the end of the line, once', () => {
   let now = 0;
-  const demands = new Demands({ now: () => now }, () => ({ turn: '', devices: 1 }));
+  const demands = createDemands({ now: () => now }, () => ({ turn: '', devices: 1 }));
   const pools = ['one', 'two'].map((name) => ({ name, standby: false }) as PoolConfig);
   const line = () => demands.of(pools).map((one) => one.pool);
   line();

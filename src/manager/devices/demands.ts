@@ -26,45 +26,37 @@ export function isUnused({ standby, agent }: Slot): boolean {
   return agent.kind === 'releasing' && agent.job === null;
 }
 
-export class Demands {
-  readonly #clock: Pick<Clock, 'now'>;
-  readonly #waiting: (pool: string) => WaitingForDevices | null;
+/** `waiting`: null when a pool needs none. */
+export function createDemands(clock: Pick<Clock, 'now'>, waiting: (pool: string) => WaitingForDevices | null) {
   /** What each pool waits for, and since when: core clock, ms. */
-  readonly #since = new Map<string, { readonly turn: string; readonly since: number }>();
+  const since = new Map<string, { readonly turn: string; readonly since: number }>();
   /** The newest agent of each slot that has got its devices. */
-  readonly #newest = new Map<string, AgentId>();
-
-  /** `waiting`: null when a pool needs none. */
-  constructor(clock: Pick<Clock, 'now'>, waiting: (pool: string) => WaitingForDevices | null) {
-    this.#clock = clock;
-    this.#waiting = waiting;
-  }
-
-  /** Those that wait, the longest-waiting first. */
-  of(pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] {
-    const counts = new Map<string, number | 'all'>();
-    for (const { name } of pools.filter((pool) => !pool.standby)) {
-      const next = this.#waiting(name);
-      if (next === null) {
-        this.#since.delete(name);
-        continue;
+  const newest = new Map<string, AgentId>();
+  return {
+    /** Those that wait, the longest-waiting first. */
+    of(pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] {
+      const counts = new Map<string, number | 'all'>();
+      for (const { name } of pools.filter((pool) => !pool.standby)) {
+        const next = waiting(name);
+        if (next === null) {
+          since.delete(name);
+          continue;
+        }
+        counts.set(name, next.devices);
+        if (since.get(name)?.turn !== next.turn) since.set(name, { turn: next.turn, since: clock.now() });
       }
-      counts.set(name, next.devices);
-      if (this.#since.get(name)?.turn !== next.turn) this.#since.set(name, { turn: next.turn, since: this.#clock.now() });
-    }
-    const sinceOf = (pool: string): number => this.#since.get(pool)?.since ?? 0;
-    return [...counts].map(([pool, count]) => ({ pool, count })).sort((a, b) => sinceOf(a.pool) - sinceOf(b.pool));
-  }
-
-  /** An agent is made for what the slot's pool waited for. */
-  served(slot: string, agent: AgentId): void {
-    if (this.#newest.get(slot) !== agent) this.#since.delete(poolOf(slot));
-    this.#newest.set(slot, agent);
-  }
-
-  /** ms for which a pool has waited; null: it does not. */
-  waited(pool: string): number | null {
-    const entry = this.#since.get(pool);
-    return entry === undefined ? null : this.#clock.now() - entry.since;
-  }
+      const sinceOf = (pool: string): number => since.get(pool)?.since ?? 0;
+      return [...counts].map(([pool, count]) => ({ pool, count })).sort((a, b) => sinceOf(a.pool) - sinceOf(b.pool));
+    },
+    /** An agent is made for what the slot's pool waited for. */
+    served(slot: string, agent: AgentId): void {
+      if (newest.get(slot) !== agent) since.delete(poolOf(slot));
+      newest.set(slot, agent);
+    },
+    /** ms for which a pool has waited; null: it does not. */
+    waited(pool: string): number | null {
+      const entry = since.get(pool);
+      return entry === undefined ? null : clock.now() - entry.since;
+    },
+  };
 }

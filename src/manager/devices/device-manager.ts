@@ -33,7 +33,7 @@ import { gpuDoctor } from './doctor.ts';
 import { KnownDevices } from './known-devices.ts';
 import { type DeviceCheck, Quarantine } from './quarantine.ts';
 import { createDeviceRegistry, type DeviceRegistry } from './registry.ts';
-import { Repair } from './repair.ts';
+import { createRepair, type Repair } from './repair.ts';
 import { Verifier } from './verification.ts';
 
 interface DeviceManagerParts {
@@ -137,7 +137,7 @@ export class DeviceManager {
         this.#repair.put({ uuid, pciId, reason });
       },
     });
-    this.#repair = new Repair({ clock, log, path, command: parts.repair, recheck: (uuid) => this.quarantine.look(uuid) });
+    this.#repair = createRepair({ clock, log, path, command: parts.repair, recheck: (uuid) => this.quarantine.look(uuid) });
     this.verifier = new Verifier({
       ...shared,
       watch: this.watch,

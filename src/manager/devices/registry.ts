@@ -17,7 +17,7 @@ import type { DeviceLocks } from '../../gpu/lock.ts';
 import type { Near } from '../../gpu/topology.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { SlotDevices } from '../loop/pool.ts';
-import { Demands, type WaitingForDevices } from './demands.ts';
+import { createDemands, type WaitingForDevices } from './demands.ts';
 import type { KnownDevices } from './known-devices.ts';
 import { leaseOf, type Partition, partition } from './partition.ts';
 
@@ -88,7 +88,7 @@ export function createDeviceRegistry(parts: DeviceRegistryParts): DeviceRegistry
 
 class Registry implements DeviceRegistry {
   readonly #parts: DeviceRegistryParts;
-  readonly #demands: Demands;
+  readonly #demands: ReturnType<typeof createDemands>;
   readonly known: KnownDevices;
   inventory: Inventory | null = null;
   #near: Near = () => 0;
@@ -111,7 +111,7 @@ class Registry implements DeviceRegistry {
 
   constructor(parts: DeviceRegistryParts) {
     this.#parts = parts;
-    this.#demands = new Demands(parts.clock, parts.waiting);
+    this.#demands = createDemands(parts.clock, parts.waiting);
     this.known = parts.known;
   }
 

@@ -5,7 +5,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { LogFields } from '../../base/log.ts';
-import { type Broken, Repair } from './repair.ts';
+import { type Broken, createRepair, type Repair } from './repair.ts';
 
 let dir: Scratch | undefined;
 let repair: Repair | undefined;
@@ -26,7 +26,7 @@ function repairWith(script: string | null, args: readonly string[] = []) {
   const say = (event: string, fields: LogFields = {}) => void lines.push({ event, ...fields });
   const looked: string[] = [];
   const clock = handClock();
-  repair = new Repair({
+  repair = createRepair({
     clock,
     log: { info: say, warn: say, error: say },
     command: { command: [program, ...args], timeout: 60_000 },
@@ -157,7 +157,7 @@ describe('one at a time', () => {
 test('without a command nothing is run', () => {
   const lines: string[] = [];
   const say = (event: string) => void lines.push(event);
-  const idle = new Repair({
+  const idle = createRepair({
     clock: handClock(),
     log: { info: say, warn: say, error: say },
     command: null,

@@ -27,49 +27,43 @@ export interface Broken {
   readonly reason: string;
 }
 
-export class Repair {
-  readonly #parts: RepairParts;
-  readonly #waiting = new Map<DeviceId, Broken>();
-  readonly #abort = new AbortController();
-  #isRunning = false;
+export function createRepair({ clock, log, command: own, path, recheck }: RepairParts) {
+  const waiting = new Map<DeviceId, Broken>();
+  const abort = new AbortController();
+  let isRunning = false;
 
-  constructor(parts: RepairParts) {
-    this.#parts = parts;
-  }
-
-  put(device: Broken): void {
-    const { command } = this.#parts;
-    if (command === null || this.#abort.signal.aborted) return;
-    this.#waiting.set(device.uuid, device);
-    if (!this.#isRunning) void this.#runAll(command);
-  }
-
-  close(): void {
-    this.#waiting.clear();
-    this.#abort.abort();
-  }
-
-  async #runAll(command: RepairCommand): Promise<void> {
-    this.#isRunning = true;
-    for (const [uuid, device] of this.#waiting) {
-      this.#waiting.delete(uuid);
-      await this.#run(command, device);
-    }
-    this.#isRunning = false;
-  }
-
-  async #run({ command, timeout }: RepairCommand, { uuid, pciId, reason }: Broken): Promise<void> {
-    const { clock, log, path, recheck } = this.#parts;
-    const { signal } = this.#abort;
+  const run = async ({ command, timeout }: RepairCommand, { uuid, pciId, reason }: Broken): Promise<void> => {
     log.info('repair', { device: uuid, command: command[0] });
     const began = clock.now();
     const env = { ONEJOB_DEVICE: uuid, ONEJOB_PCI: pciId ?? '', ONEJOB_REASON: reason.replaceAll('\0', ' ') };
-    const end = await runOwners({ command, timeout, env: { PATH: path, LC_ALL: 'C', ...env }, clock, signal });
-    if (signal.aborted) return;
+    const end = await runOwners({ command, timeout, env: { PATH: path, LC_ALL: 'C', ...env }, clock, signal: abort.signal });
+    if (abort.signal.aborted) return;
     const about = { device: uuid, seconds: Math.round((clock.now() - began) / 1000), output: end.output.trim() || null };
     if (end.why === null) {
       log.info('repaired', about);
       recheck(uuid);
     } else log.warn('repair failed', { ...about, reason: end.why });
-  }
+  };
+
+  const runAll = async (command: RepairCommand): Promise<void> => {
+    isRunning = true;
+    for (const [uuid, device] of waiting) {
+      waiting.delete(uuid);
+      await run(command, device);
+    }
+    isRunning = false;
+  };
+
+  return {
+    put(device: Broken): void {
+      if (own === null || abort.signal.aborted) return;
+      waiting.set(device.uuid, device);
+      if (!isRunning) void runAll(own);
+    },
+    close(): void {
+      waiting.clear();
+      abort.abort();
+    },
+  };
 }
+export type Repair = ReturnType<typeof createRepair>;
