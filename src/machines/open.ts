@@ -181,6 +181,7 @@ class OpenMachines implements Machines {
     if (join === null || this.#archive === null) throw new OnejobError('E_CONFIG', 'The config has no "join".');
     if (typeof this.#archive === 'string') throw new OnejobError('E_CONFIG', this.#archive);
     const { url, sha256 } = this.#archive;
+    const pools = hosts.find((one) => one.host === host.host)?.pools ?? [];
     return cloudInit({
       ...birth,
       url: join.url,
@@ -190,7 +191,8 @@ class OpenMachines implements Machines {
       package: { url: url ?? `${join.url}/cloud/onejob.tgz?run=${birth.run}`, sha256 },
       ca: join.ca === null ? null : readFileSync(join.ca, 'utf8'),
       has: (host.image ?? cloud.usualImage).has,
-      gpu: hosts.find((one) => one.host === host.host)?.pools.some(({ devices }) => devices.count !== 0) === true,
+      gpu: pools.some(({ devices }) => devices.count !== 0),
+      sandbox: pools.some(({ runtime }) => runtime === 'process'),
       guestEnds: cloud.capabilities.guestEnds,
       lifetime: Math.floor(host.lifetime / 1000) - endsBefore,
       setup: host.setup.join('\n'),

@@ -83,6 +83,7 @@ async function controller(authority: Authority | null = null) {
     ca: authority?.certificate ?? null,
     has: 'nothing',
     gpu: true,
+    sandbox: true,
     lifetime: 3600,
     opengl: 'none',
     package: { url: `${url}/cloud/onejob.tgz?run=${run}`, sha256: archive.sha256 },

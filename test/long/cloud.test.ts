@@ -94,7 +94,7 @@ hosts:
     setup: ["curl -sSf -o /usr/local/bin/buildkite-agent ${agents.url}", "chmod 755 /usr/local/bin/buildkite-agent"]
     pools:
       ci: { service: bk, queue: default, agents: 1, runtime: process, isolation: none }
-      own: { agents: 1, runtime: process, isolation: none }
+      own: { agents: 1, runtime: process }
 join: { listen: "127.0.0.1:${port}", url: "${cloud.scheme}://127.0.0.1:${port}", package: "${archive.path}", ${cloud.join(here.dir)} }
 pools: { local: { agents: 1, runtime: process } }
 `);

@@ -4,7 +4,7 @@
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, cpSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type Guest, guest } from './guest.ts';
@@ -47,6 +47,8 @@ export function packThisClone(): Package {
 const standIns: Readonly<Record<string, string>> = {
   'apt-get': `case "$*" in
 *pciutils*) printf '#!/bin/sh\\necho "00:1e.0 0302: 10de:27b8"\\n' >/usr/local/sbin/lspci; chmod 755 /usr/local/sbin/lspci ;;
+*bubblewrap*) mv /usr/local/stand-ins/bwrap /usr/bin/ ;;
+*passt*) mv /usr/local/stand-ins/pasta /usr/bin/ ;;
 *docker.io*) mv /usr/local/stand-ins/docker /usr/local/sbin/ ;;
 *nvidia-container-toolkit*) mv /usr/local/stand-ins/nvidia-ctk /usr/local/sbin/ ;;
 *ubuntu-drivers-common*) mv /usr/local/stand-ins/ubuntu-drivers /usr/local/sbin/ ;;
@@ -111,6 +113,8 @@ export async function cloudMachine(text: string): Promise<CloudMachine> {
         const folder = atOnce.includes(name) ? 'usr/local/sbin' : 'usr/local/stand-ins';
         write(`${folder}/${name}`, `#!/bin/sh\necho "\${0##*/} $*" >>/var/log/stand-ins\n${script}\n`, 0o755);
       }
+      // The real programs, which only a package brings.
+      for (const name of ['bwrap', 'pasta']) renameSync(join(files, 'usr/bin', name), join(files, 'usr/local/stand-ins', name));
       write(
         'etc/systemd/system/docker.service',
         '[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n',

@@ -13,10 +13,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Child, startChild } from './child.ts';
 
 /** The number is of what is in it: another one makes it anew. */
-const kept = join(tmpdir(), 'onejob-ci-cache', 'systemd-1.tar');
+const kept = join(tmpdir(), 'onejob-ci-cache', 'systemd-2.tar');
 /** The same with cloud-init. */
-const keptCloud = join(tmpdir(), 'onejob-ci-cache', 'cloud-init-1.tar');
-const packages = 'systemd,systemd-sysv,dbus,dbus-user-session,libpam-systemd,bubblewrap,man-db';
+const keptCloud = join(tmpdir(), 'onejob-ci-cache', 'cloud-init-2.tar');
+const packages = 'systemd,systemd-sysv,dbus,dbus-user-session,libpam-systemd,bubblewrap,passt,man-db';
 
 export interface GuestOptions {
   /**

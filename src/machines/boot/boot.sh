@@ -7,7 +7,7 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH HOME=/root DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
 here=/etc/onejob-cloud state=/var/lib/onejob-cloud log=/var/log/onejob-boot.log
 mine=/run/onejob-cloud
-run='' url='' cloud='' gpu='' has='' driver='' opengl='' probe='' package='' sum='' ca='' ends=''
+run='' url='' cloud='' gpu='' has='' sandbox='' driver='' opengl='' probe='' package='' sum='' ca='' ends=''
 # shellcheck disable=SC1091
 . "$here/settings"
 [ -z "$ca" ] || export NODE_EXTRA_CA_CERTS="$ca"
@@ -188,6 +188,13 @@ if [ "$gpu" = yes ]; then
   [ "$seen" = "$gpus" ] || fail "a container sees $seen GPUs, the machine has $gpus"
 fi
 docker version --format '{{.Server.Version}}' | tell docker-ok || :
+
+if [ "$sandbox" = yes ]; then
+  step='install what isolates jobs on the process runtime'
+  need bwrap bubblewrap
+  # Older releases of Ubuntu do not have it. A pool that needs it then says so.
+  need pasta passt || say 'without pasta, jobs on the process runtime share the network of this machine'
+fi
 
 # A job that reads the metadata service reads this machine's cloud-init text, and acts as its role if it has one.
 step='keep jobs from the metadata service'

@@ -53,6 +53,7 @@ it.skipIf(lacks('cloudInit')).each(['aws', 'gcp', 'azure'] as const)('cloud-init
     ca: 'a certificate\n',
     has: 'nothing',
     gpu: true,
+    sandbox: true,
     lifetime: 3600,
     opengl: 'glx',
     setup: 'true',

@@ -18,6 +18,7 @@ const parts = (more: Partial<BootParts> = {}): BootParts => ({
   ca: null,
   has: 'nothing',
   gpu: true,
+  sandbox: true,
   lifetime: 21_600,
   opengl: 'none',
   package: { url: `https://ci.example.org:7718/cloud/onejob.tgz?run=${run}`, sha256: 'a'.repeat(64) },

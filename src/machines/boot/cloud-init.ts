@@ -18,6 +18,8 @@ export interface BootParts extends Omit<MachineFile, 'guestEnds'> {
   readonly has: ImageContents;
   /** Whether it has NVIDIA GPUs. Without, no driver and toolkit are installed or expected. */
   readonly gpu: boolean;
+  /** Whether pools of it are on the process runtime, which needs bubblewrap and pasta. */
+  readonly sandbox: boolean;
   /** Whether a shutdown inside the machine ends it for good, see `CloudCapabilities`. Only then does it end itself. */
   readonly guestEnds: boolean;
   /** s from boot until it ends itself; before the time at which the cloud ends it. */
@@ -67,6 +69,7 @@ export function cloudInit(parts: BootParts): string {
     cloud,
     gpu: parts.gpu ? 'yes' : 'no',
     has: parts.has,
+    sandbox: parts.sandbox ? 'yes' : 'no',
     opengl: parts.opengl,
     driver: parts.driver ?? usualDriver,
     probe: parts.probe ?? usualProbe,
