@@ -9,6 +9,7 @@ import { anOwner, recipe, settings } from '../kit/docker-runtime.ts';
 import { follow, specOf, watch } from '../kit/runtime-contract/contract.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { ensureImages } from '../support/images.ts';
+import { engineIptables } from '../support/iptables.ts';
 import { lacks } from '../support/require.ts';
 
 const never = () => new AbortController().signal;
@@ -74,7 +75,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('a door to the host', { time
     await Promise.all([runtime.hostAddress('internet', port, never()), runtime.hostAddress('internet', port, never())]);
     const wanted = [`${address} ${port}`, `${address} ${other}`];
     expect(await reads('internet', wanted)).toEqual([here, '-']);
-    execFileSync('sh', ['-c', `iptables -w -F onejob-${owner}-in`]);
+    execFileSync('sh', ['-c', `${engineIptables()} -w -F onejob-${owner}-in`]);
     expect(await reads('internet', wanted)).toEqual([here, '-']);
     // Another manager knows of no door; somebody still listens at one of them, and nobody at the first.
     const later = await make();
@@ -134,5 +135,8 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('a door to the host', { time
 });
 
 function firewall(): string {
-  return ['iptables-save', 'ip6tables-save'].map((tool) => execFileSync(tool, ['-t', 'filter'], { stdio: 'pipe' })).join('\n');
+  const flavour = engineIptables();
+  return [`${flavour}-save`, `${flavour.replace('iptables', 'ip6tables')}-save`]
+    .map((tool) => execFileSync(tool, ['-t', 'filter'], { stdio: 'pipe' }))
+    .join('\n');
 }

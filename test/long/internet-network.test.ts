@@ -10,6 +10,7 @@ import { anOwner, recipe } from '../kit/docker-runtime.ts';
 import { follow, specOf, watch } from '../kit/runtime-contract/contract.ts';
 import { privateEngine } from '../support/dockerd.ts';
 import { ensureImages } from '../support/images.ts';
+import { engineIptables } from '../support/iptables.ts';
 import { lacks } from '../support/require.ts';
 
 const ip = (...args: string[]) => execFileSync('ip', args);
@@ -61,7 +62,8 @@ async function anotherMachine() {
 }
 
 const saved = (command: string): string => execFileSync(command, ['-t', 'filter'], { stdio: 'pipe' }).toString();
-const firewall = (): string => saved('iptables-save') + saved('ip6tables-save');
+const firewall = (): string =>
+  saved(`${engineIptables()}-save`) + saved(`${engineIptables().replace('iptables', 'ip6tables')}-save`);
 
 describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeout: 60_000 }, () => {
   const { owner, make, leftovers } = anOwner();
@@ -144,7 +146,8 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
     const before = firewall()
       .split('\n')
       .filter((line) => line.includes(owner));
-    execFileSync('sh', ['-c', `iptables -w -D INPUT -i ${names.bridge} -j ${names.input}; iptables -w -F ${names.forward}`]);
+    const iptables = engineIptables();
+    execFileSync('sh', ['-c', `${iptables} -w -D INPUT -i ${names.bridge} -j ${names.input}; ${iptables} -w -F ${names.forward}`]);
     const closed = await standby('internet');
     expect(await closed(trying())).toEqual(['far', 'name server']);
     expect(
@@ -153,7 +156,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
         .filter((line) => line.includes(owner)),
     ).toEqual(before);
     // A firewall that was emptied while jobs run is restored by the next look at all of them.
-    execFileSync('sh', ['-c', `iptables -w -D DOCKER-USER -i ${names.bridge} -j ${names.forward}`]);
+    execFileSync('sh', ['-c', `${iptables} -w -D DOCKER-USER -i ${names.bridge} -j ${names.forward}`]);
     await runtime.list(never());
     expect(firewall()).toContain(`-A DOCKER-USER -i ${names.bridge} -j ${names.forward}`);
   });

@@ -1,6 +1,6 @@
 /** What onejob makes on the host outside of its state directory: control groups, user ids, open folders, firewall rules. */
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readlinkSync, rmdirSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, readlinkSync, rmdirSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 
 export interface HostThing {
@@ -43,15 +43,25 @@ function openFolders(owner: string | null): HostThing[] {
     .map((name) => ({ kind: 'file', id: join('/var/lib', name), detail: "jobs' folders", owner: name.slice(prefix.length) }));
 }
 
-/** Chains of the firewall: one owner's are named by it. Who is not root cannot have made any. */
+/**
+ * Chains of the firewall: one owner's are named by it. Who is not root cannot have made any. An Engine may use another iptables than the
+ * host does by default; the legacy one is asked only where it is in use, because that makes the kernel load it.
+ */
 function rules(owner: string | null): HostThing[] {
   if (process.getuid?.() !== 0) return [];
-  return ['iptables-save', 'ip6tables-save'].flatMap((command) => {
-    const saved = spawnSync(command, ['-t', 'filter'], { encoding: 'utf8' }).stdout ?? '';
-    return [...saved.matchAll(/^:(onejob-([A-Za-z0-9-]+)-(?:fwd|in)) /gm)]
-      .filter(([, , of]) => owner === null || of === owner)
-      .map(([, id = '', of = '']): HostThing => ({ kind: 'rules', id, detail: `a chain in ${command}`, owner: of }));
+  const names = '/proc/self/net/ip_tables_names';
+  const isLegacyUsed = existsSync(names) && readFileSync(names, 'utf8').includes('filter');
+  const found = ['iptables', 'ip6tables'].flatMap((program) => {
+    const saved = [program, ...(isLegacyUsed ? [`${program}-legacy`] : [])]
+      .map((flavour) => spawnSync(`${flavour}-save`, ['-t', 'filter'], { encoding: 'utf8' }).stdout ?? '')
+      .join('\n');
+    return [...saved.matchAll(/^:(onejob-([A-Za-z0-9-]+)-(?:fwd|in)) /gm)].map(
+      ([, id = '', of = '']): HostThing => ({ kind: 'rules', id, detail: `a chain of ${program}`, owner: of }),
+    );
   });
+  // Both flavours show the same where the default is the legacy one.
+  const once = new Map(found.map((one) => [`${one.detail} ${one.id}`, one]));
+  return [...once.values()].filter((one) => owner === null || one.owner === owner);
 }
 
 /** Removes a group and those in it; what a dying process still holds stays, and the next census says so. */
