@@ -28,6 +28,7 @@ const pool: PoolView = {
   ownImageOnly: false,
   unneeded: false,
   contested: false,
+  pilots: null,
 };
 
 /** A job's end at a busy slot with a standby: the event that matters most, since a job waits behind it. */

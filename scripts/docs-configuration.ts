@@ -58,7 +58,7 @@ Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIF
 
 /** The page as it should stand in `docs/configuration.md`. */
 export function configurationPage(): string {
-  const { services, clouds } = schemasOf(types);
+  const { services, runtimes, clouds } = schemasOf(types);
   const parts = [head, section('Top level', '', topFile)];
   for (const name of ['api', 'disk', 'join', 'notify', 'secrets']) parts.push(nested(name, ''));
   for (const [type, { keys, maps, needs: needed }] of Object.entries(services)) {
@@ -71,7 +71,9 @@ export function configurationPage(): string {
   }
   const merging = 'Maps in `defaults` and in a pool merge key by key; other values are replaced.';
   parts.push(section('A pool, and `defaults`', merging, poolFile));
-  for (const name of ['devices', 'image', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
+  for (const name of ['devices', 'image', 'slurm', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
+  for (const [type, { keys }] of Object.entries(runtimes))
+    parts.push(section(`A runtime of type \`${type}\``, `See [its page](runtimes/${type}.md).`, keys));
   for (const [type, { keys, maps, needs }] of Object.entries(clouds)) {
     const intro = `In addition to \`type\`, it needs ${needs.map(code).join(', ')}. See [its page](cloud/${type}.md).`;
     parts.push(section(`A cloud of type \`${type}\``, intro, keys));

@@ -35,7 +35,7 @@ import { notifyReady } from './system/notify.ts';
 import { systemClock as clock } from './system/system-clock.ts';
 
 const types: LazyTypes = {
-  few: { services: [ownQueue], clouds: [] },
+  few: { services: [ownQueue], clouds: [], runtimes: [] },
   all: async () => (await import('./cli/types.ts')).types,
 };
 

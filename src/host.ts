@@ -140,7 +140,7 @@ async function openServices(given: HostParts, host: Partial<Opened>, stack: Asyn
     ...outside,
     slots: {
       ...slotFacts(() => open(host.loop).reconciler, clock),
-      reasonFor: (pool) => host.machines?.waitsFor(pool) ?? waitingReason(open(host.loop).reconciler, pool),
+      reasonFor: (pool) => host.machines?.waitsFor(pool) ?? waitingReason(open(host.loop).reconciler, pool, open(host.loop).noteOf),
     },
     called: metrics.called,
   });
@@ -413,6 +413,7 @@ function follow({ clock, config, log }: HostParts, parts: Opened, signal: AbortS
   const { reconciler, deviceManager, followers } = loop;
   const demanded = (pool: string): void => {
     deviceManager?.registry.demandChanged(pool);
+    reconciler.withdraw(pool);
     // A job that a machine takes now waits no more.
     machines?.jobs?.look();
     countWaiting(config, services, machines, pool);

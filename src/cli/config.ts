@@ -3,6 +3,7 @@
 import { OnejobError } from '../base/errors.ts';
 import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
+import { hasImages } from '../config/has-images.ts';
 import { type HostLook, lookAtHost } from '../config/host-look.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
 import { checkCommand } from '../config/paths.ts';
@@ -36,8 +37,11 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
 /** Pools whose untrusted jobs this host could not keep away from itself. */
 async function unguardedPools({ context }: Session, { config, paths }: Checked): Promise<Problem[]> {
   const wanting = config.pools.filter(
-    ({ service, runtime, trust }) =>
-      config.origins.has(service) && runtime !== 'process' && trust.network === 'internet' && acceptedOutsiders(trust).length > 0,
+    ({ service, runtime, recipe, trust }) =>
+      config.origins.has(service) &&
+      hasImages({ runtime, recipe }) &&
+      trust.network === 'internet' &&
+      acceptedOutsiders(trust).length > 0,
   );
   const why = wanting.length === 0 ? null : await context.host.internetObstacle();
   if (why === null) return [];

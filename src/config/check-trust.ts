@@ -3,6 +3,7 @@ import type { Runtime } from '../ports/runtime.ts';
 import { follow } from '../system/real-path.ts';
 import type { Checking } from './checking.ts';
 import type { PoolConfig, TrustConfig } from './config.ts';
+import { hasImages } from './has-images.ts';
 import { engineSocketIn } from './host-places.ts';
 
 export function checkTrust(pool: PoolConfig, checking: Checking): void {
@@ -16,8 +17,8 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
         : 'an untrusted job could reach everything that listens on this host';
     inPool(pool, ['trust', 'network'], `is "${trust.network}", but ${why}; use "internet"`);
   }
-  if (trust.image !== null && pool.runtime === 'process') {
-    inPool(pool, ['trust', 'image'], 'is not used: "runtime" is process, which has no images', 'warning');
+  if (trust.image !== null && !hasImages(pool)) {
+    inPool(pool, ['trust', 'image'], `is not used: "runtime" is ${pool.runtime}, which has no images`, 'warning');
   }
   const open = acceptedOutsiders(trust);
   if (open.length === 0) return;

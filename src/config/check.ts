@@ -14,8 +14,9 @@ import { checkNetworks } from './check-network.ts';
 import type { Checking, HostFacts, Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
+import { hasImages } from './has-images.ts';
 import type { ServiceType } from './service-type.ts';
-import { serviceType, type Types, titlesWith } from './types.ts';
+import { runtimeType, serviceType, type Types, titlesWith } from './types.ts';
 
 export function checkAcross(
   config: Config,
@@ -51,6 +52,7 @@ export function checkAcross(
   for (const where of [checking, ...guests]) {
     for (const pool of where.config.pools) {
       checkPoolService(pool, where, types);
+      checkPoolRuntime(pool, where, types);
       checkDevices(pool, where);
       checkRecipe(pool, where);
       // A Dockerfile of a machine is there, not here.
@@ -107,8 +109,8 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
       if (image[key] !== undefined) inPool(pool, ['image', key], 'is not used: "base" is not auto', 'warning');
     }
   }
-  if (pool.runtime === 'process' && own(pool, 'image')) {
-    inPool(pool, ['image'], 'is not used: "runtime" is process, which has no images', 'warning');
+  if (!hasImages(pool) && own(pool, 'image')) {
+    inPool(pool, ['image'], `is not used: "runtime" is ${pool.runtime}, which has no images`, 'warning');
   }
   if (sound(pool, 'shm_size', 'memory') && recipe.shmSize !== null && recipe.memory !== null && recipe.shmSize > recipe.memory) {
     const [shm, memory] = [formatSize(recipe.shmSize), formatSize(recipe.memory)];
@@ -236,6 +238,36 @@ function checkNames({ config, sound, inPool }: Checking): void {
       taken.set(name, pool);
     }
   }
+}
+
+/** The runtime of a pool, and the keys that only its type has. */
+function checkPoolRuntime(pool: PoolConfig, checking: Checking, types: Types): void {
+  const { config, written, root, sound, own, inPool } = checking;
+  if (!sound(pool, 'runtime')) return;
+  const entries = Object.keys(written.top.runtimes ?? {});
+  const known = ['docker', 'process', ...entries];
+  if (pool.runtime !== null && !known.includes(pool.runtime))
+    inPool(pool, ['runtime'], `"runtimes" has no ${JSON.stringify(pool.runtime)}; ${suggest(pool.runtime, ['best', ...known])}`);
+  else if (pool.runtime !== null && entries.includes(pool.runtime) && root[0] === 'hosts')
+    inPool(pool, ['runtime'], `is ${pool.runtime}, a key of "runtimes", but machines of clouds only have docker and process`);
+  const type = runtimeType(types, written.runtimes, pool.runtime);
+  for (const other of types.runtimes)
+    if (own(pool, other.type) && other !== type)
+      inPool(pool, [other.type], `is not used: "runtime" is not of type ${other.type}`, 'warning');
+  if (type === undefined) return;
+  const { devices } = written.pools?.get(pool.name) ?? written.defaults;
+  const unused = typeof devices === 'object' ? Object.keys(devices).filter((key) => key !== 'count' && key !== 'model') : [];
+  for (const key of unused)
+    inPool(
+      pool,
+      ['devices', key],
+      `is not used: ${type.title} grants the devices, and is only told "count" and "model"`,
+      'warning',
+    );
+  const asked = typeof devices === 'object' ? devices.count : devices;
+  if (asked === 'all') inPool(pool, ['devices'], `is all, but ${type.title} grants the devices: write a number`);
+  const entry = config.runtimes.find(({ name }) => name === pool.runtime);
+  if (entry !== undefined) type.checkPool(pool, entry, checking);
 }
 
 function checkPoolService(pool: PoolConfig, checking: Checking, types: Types): void {

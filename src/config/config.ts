@@ -9,7 +9,15 @@ import type { Keys } from '../schema/service-keys.ts';
 import type { Look } from '../system/file-server.ts';
 import type { deviceKeys, imageKeys, notifyKeys, TopFile, topKeys, trustKeys, WrittenPool } from './keys.ts';
 
-export type RuntimeName = 'docker' | 'process';
+/** `docker`, `process`, or a key of `runtimes`. */
+export type RuntimeName = string;
+
+/** An entry of `runtimes`, with the keys of its type. */
+export interface RuntimeConfig {
+  readonly type: string;
+  /** Key in `runtimes`. */
+  readonly name: string;
+}
 
 /** An entry of `services`, with the keys of its type. */
 export interface ServiceConfig {
@@ -48,7 +56,7 @@ export interface PoolConfig {
   readonly agentName: string;
   /** Number of slots; `per-device`: one for each device that fits. */
   readonly agents: number | 'per-device';
-  /** Devices that each agent needs, with conditions on them. */
+  /** Devices of this host that each agent needs, with conditions on them. None if an engine grants them: see `recipe.wants`. */
   readonly devices: DeviceRequest;
   readonly tags: readonly string[];
   readonly standby: boolean;
@@ -154,6 +162,7 @@ export interface Config {
   /** Services that say where their jobs come from, so that trust rules work. */
   readonly origins: ReadonlySet<string>;
   readonly pools: readonly PoolConfig[];
+  readonly runtimes: readonly RuntimeConfig[];
   /** Where host paths of its pools led when they were checked; empty if they are not of this host. */
   readonly places: ReadonlyMap<string, Look>;
   readonly clouds: readonly (CloudConfig & { readonly owner: string | null })[];
@@ -161,14 +170,8 @@ export interface Config {
   readonly join: JoinConfig | null;
 }
 
-/** What is written of a service, parsed but without defaults. */
-export interface WrittenService {
-  readonly type: string;
-  readonly keys: Keys;
-}
-
-/** An entry of `clouds`, parsed but without defaults. */
-export interface WrittenCloud {
+/** An entry of `services`, `runtimes` or `clouds`, parsed but without defaults. */
+export interface WrittenEntry {
   readonly type: string;
   readonly keys: Keys;
 }
@@ -185,11 +188,12 @@ export interface WrittenHost {
 /** What a config file says, parsed but without defaults. */
 export interface Written {
   readonly top: TopFile;
-  readonly services: ReadonlyMap<string, WrittenService>;
+  readonly services: ReadonlyMap<string, WrittenEntry>;
   readonly defaults: WrittenPool;
   /** Each merged over the defaults; null when the file has no `pools`. */
   readonly pools: ReadonlyMap<string, WrittenPool> | null;
-  readonly clouds: ReadonlyMap<string, WrittenCloud>;
+  readonly runtimes: ReadonlyMap<string, WrittenEntry>;
+  readonly clouds: ReadonlyMap<string, WrittenEntry>;
   readonly hosts: ReadonlyMap<string, WrittenHost>;
   /** Keys with a problem (`pools.lab.agents`, `defaults.cpus`), whose values are not known. */
   readonly broken: ReadonlySet<string>;

@@ -4,9 +4,10 @@ import { budgetKeys, cloudImageKeys, cloudKeys, hostKeys, joinKeys } from '../sc
 import type { Keys } from '../schema/key.ts';
 import { describeKind, isMap, word } from '../schema/kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from '../schema/problem.ts';
+import { slurmPoolKeys } from '../schema/slurm-keys.ts';
 import { strict } from '../schema/strict.ts';
 import type { CloudType } from './cloud-type.ts';
-import type { Written, WrittenHost, WrittenService } from './config.ts';
+import type { Written, WrittenEntry, WrittenHost } from './config.ts';
 import {
   apiKeys,
   deviceKeys,
@@ -22,6 +23,7 @@ import {
   upgradeKeys,
   type WrittenPool,
 } from './keys.ts';
+import type { RuntimeType } from './runtime-type.ts';
 import type { ServiceType } from './service-type.ts';
 import { type Combined, mergeMaps } from './source.ts';
 import type { Types } from './types.ts';
@@ -38,6 +40,7 @@ export const nestedKeys = strictMaps({
   devices: deviceKeys,
   image: imageKeys,
   trust: trustKeys,
+  slurm: slurmPoolKeys,
   unsafe: unsafeKeys,
   secrets: secretsKeys,
   disk: diskKeys,
@@ -53,7 +56,7 @@ export const hostMaps = strictMaps({ budget: budgetKeys, image: cloudImageKeys }
 
 type TypeSchema<T> = Omit<T, 'keys' | 'maps'> & { readonly keys: z.ZodObject; readonly maps: typeof nestedKeys };
 
-/** What entries of `services` and `clouds` have in common. */
+/** What entries of `services`, `runtimes` and `clouds` have in common. */
 interface EntrySchema extends Pick<ServiceType, 'needs' | 'mapNeeds' | 'removed'> {
   readonly keys: z.ZodObject;
 }
@@ -62,10 +65,12 @@ interface EntrySchema extends Pick<ServiceType, 'needs' | 'mapNeeds' | 'removed'
 export interface Schemas {
   readonly services: Readonly<Record<string, TypeSchema<ServiceType>>>;
   readonly clouds: Readonly<Record<string, TypeSchema<CloudType>>>;
+  readonly runtimes: Readonly<Record<string, Omit<RuntimeType, 'keys'> & EntrySchema>>;
 }
 
-export function schemasOf({ services, clouds }: Types): Schemas {
+export function schemasOf({ services, clouds, runtimes }: Types): Schemas {
   return {
+    runtimes: Object.fromEntries(runtimes.map((one) => [one.type, { ...one, keys: strict(one.keys) }])),
     services: Object.fromEntries(services.map((one) => [one.type, { ...one, keys: strict(one.keys), maps: strictMaps(one.maps) }])),
     clouds: Object.fromEntries(
       clouds.map((one) => [one.type, { ...one, keys: strict({ ...cloudKeys, ...one.keys } as Keys), maps: strictMaps(one.maps) }]),
@@ -87,6 +92,7 @@ export function interpret(combined: Pick<Combined, 'value' | 'locate'>, types: T
   const services = entriesOf(top.services, (name, found) => readEntry('services', name, found, reading));
   const defaults = top.defaults === undefined ? {} : (readKeys(poolFile, top.defaults, ['defaults'], reading) as WrittenPool);
   const pools = top.pools === undefined ? null : readPools(top.pools, ['pools'], defaults, reading);
+  const runtimes = entriesOf(top.runtimes, (name, found) => readEntry('runtimes', name, found, reading));
   const clouds = entriesOf(top.clouds, (name, found) => readEntry('clouds', name, found, reading));
   const { services: given, defaults: shared, secrets } = combined.value;
   const guest = {
@@ -103,7 +109,7 @@ export function interpret(combined: Pick<Combined, 'value' | 'locate'>, types: T
     const inside = isMap(found) && isMap(found.pools) ? found.pools : {};
     return { keys, pools: readPools(keys.pools ?? {}, [...path, 'pools'], defaults, reading), guest: { ...guest, pools: inside } };
   });
-  return { written: { top, services, defaults, pools, clouds, hosts, broken }, problems };
+  return { written: { top, services, defaults, pools, runtimes, clouds, hosts, broken }, problems };
 }
 
 /** The entries that could be read, by name. */
@@ -187,11 +193,25 @@ function nameProblem(name: string): string | null {
   return 'a name is 1 to 32 letters, digits, "-" or "_", and begins with a letter or a digit';
 }
 
-/** An entry of `services` or `clouds`; null without a known type. */
-function readEntry(root: keyof Schemas, name: string, found: unknown, reading: Reading): WrittenService | null {
+/** How problems name what an entry is. */
+const nouns: Readonly<Record<keyof Schemas, { readonly one: string; readonly unknown: string }>> = {
+  services: { one: 'a service', unknown: 'unknown service type' },
+  runtimes: { one: 'a runtime', unknown: 'unknown type of runtime' },
+  clouds: { one: 'a cloud', unknown: 'unknown type of cloud' },
+};
+
+/** Names that entries cannot have, because they mean something without one. */
+const reserved: Readonly<Partial<Record<string, string>>> = {
+  'services.own': '"own" is the name of the own queue; choose another',
+  'runtimes.best': '"best" is a choice of onejob; choose another name',
+  'runtimes.docker': '"docker" is a runtime without an entry; choose another name',
+  'runtimes.process': '"process" is a runtime without an entry; choose another name',
+};
+
+/** An entry of `services`, `runtimes` or `clouds`; null without a known type. */
+function readEntry(root: keyof Schemas, name: string, found: unknown, reading: Reading): WrittenEntry | null {
   const path = [root, name];
-  const isReserved = root === 'services' && name === 'own';
-  const why = isReserved ? '"own" is the name of the own queue; choose another' : nameProblem(name);
+  const why = reserved[`${root}.${name}`] ?? nameProblem(name);
   if (why !== null) reading.report(path, why, 'key');
   if (!isMap(found)) {
     reading.report(path, `expected a map with a type, found ${describeKind(found)}`);
@@ -203,9 +223,9 @@ function readEntry(root: keyof Schemas, name: string, found: unknown, reading: R
   const type = types.find((one) => one === written);
   const schema = type === undefined ? undefined : schemas[type];
   if (type === undefined || schema === undefined) {
-    const unknown = root === 'services' ? 'unknown service type' : 'unknown type of cloud';
+    const { unknown } = nouns[root];
     if (written === undefined) reading.report(path, `has no "type"; expected one of: ${types.join(', ')}`, 'key');
-    else if (root === 'clouds' || typeof written === 'string')
+    else if (root !== 'services' || typeof written === 'string')
       reading.report([...path, 'type'], `${unknown}; ${suggest(String(written), types)}`);
     else reading.report([...path, 'type'], `expected one of ${types.join(', ')}`);
     return null;
@@ -214,7 +234,7 @@ function readEntry(root: keyof Schemas, name: string, found: unknown, reading: R
   for (const key of Object.keys(rest)) if (Object.hasOwn(removed, key)) reading.report([...path, key], removed[key] ?? '', 'key');
   const left = Object.fromEntries(Object.entries(rest).filter(([key]) => !Object.hasOwn(removed, key)));
   const keys = readKeys(schema.keys, left, path, reading);
-  reportMissing(found, `${root === 'services' ? 'a service' : 'a cloud'} of type ${type}`, schema, path, reading);
+  reportMissing(found, `${nouns[root].one} of type ${type}`, schema, path, reading);
   for (const [map, needs] of Object.values(schemas).flatMap(({ mapNeeds = {} }) => Object.entries(mapNeeds))) {
     const inner = found[map];
     if (!isMap(inner)) continue;

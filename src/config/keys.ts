@@ -1,6 +1,7 @@
 /** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
 import { joinKeys } from '../schema/host-keys.ts';
 import { defaultsOf, key, type WrittenKeys } from '../schema/key.ts';
+import { slurmPoolKeys } from '../schema/slurm-keys.ts';
 
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/kit/trust.ts`. */
 export const trustKeys = {
@@ -184,12 +185,17 @@ export const poolKeys = {
       "What the agents report that they can do: a list (`[gpu, big]`), a map (a list in it gives a tag several values), or the service's own text.",
     example: '{ gpu: a100, cap: [sm_80, recent] }',
   }),
-  runtime: key((v) => v.oneOf(['best', 'docker', 'process']), 'best', {
-    description:
-      'What runs the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker if an Engine answers and the default image is available, otherwise processes of this host; `onejob status` says which and why. A daemon that `up` started checks again every 30 s, and such a pool moves to Docker once Docker is usable; it never moves back.',
-    example: 'docker',
-    defaultInImages: 'docker',
-  }),
+  runtime: key(
+    (v) => v.text('"best", "docker", "process" or a key of "runtimes"', v.word),
+    'best',
+    '`best`, `docker`, `process` or a key of `runtimes`',
+    {
+      description:
+        'What runs the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker if an Engine answers and the default image is available, otherwise processes of this host; `onejob status` says which and why. A daemon that `up` started checks again every 30 s, and such a pool moves to Docker once Docker is usable; it never moves back.',
+      example: 'docker',
+      defaultInImages: 'docker',
+    },
+  ),
   devices: key(
     (v) =>
       v.either(
@@ -204,6 +210,11 @@ export const poolKeys = {
       example: '{ count: 1, memory: ">=40GiB" }',
     },
   ),
+  slurm: key((v) => v.strict(slurmPoolKeys), undefined, {
+    description:
+      'What the agents of the pool ask Slurm for, where `runtime` is of type `slurm`. See [slurm.md](runtimes/slurm.md).',
+    example: '{ partition: gpu, account: lab, qos: normal }',
+  }),
   grant: key((v) => v.oneOf(['auto', 'request', 'cdi', 'runtime']), 'auto', {
     description:
       'How to ask the Engine for NVIDIA devices: by a device request, by CDI, or by the runtime `nvidia`. `auto`: depends on what the Engine reports; `onejob doctor` says which and why.',
@@ -440,6 +451,11 @@ export const topKeys = {
       'Pools of equal slots, by name. Without this key there is one pool, `default`, with two agents; on a host with GPUs also `gpu`, with an agent for each (not if there are `defaults`).',
     example: '{ lab: { agents: 4 } }',
     shown: '`default`, two agents; `gpu`, one per GPU',
+  }),
+  runtimes: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
+    description:
+      'Engines by name that place agents and grant them devices on hosts of their own. See [slurm.md](runtimes/slurm.md). Docker and processes of this host need no entry.',
+    example: '{ cluster: { type: slurm, folder: /shared/onejob } }',
   }),
   clouds: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
     description: 'Accounts in clouds by name, in which onejob makes machines. See [cloud.md](cloud.md).',

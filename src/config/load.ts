@@ -22,7 +22,7 @@ import type { LazyTypes, Types } from './types.ts';
 export interface LoadOptions {
   readonly flags?: Flags;
   readonly env: Environment;
-  /** What services and clouds it may name. */
+  /** What services, runtimes and clouds it may name. */
   readonly types: Types | LazyTypes;
   /** Base of relative paths in flags and environment; default: the working directory. */
   readonly cwd?: string;
@@ -81,8 +81,13 @@ export async function checkConfig(options: LoadOptions): Promise<Checked> {
   return isFine ? checked : check(options, found, combined, await types.all());
 }
 
-function namesTypes({ services, clouds, hosts }: Partial<Record<'services' | 'clouds' | 'hosts', unknown>>): boolean {
-  return [services, clouds, hosts].some((one) => one !== undefined && !(one instanceof Map && one.size === 0));
+function namesTypes({
+  services,
+  runtimes,
+  clouds,
+  hosts,
+}: Partial<Record<'services' | 'runtimes' | 'clouds' | 'hosts', unknown>>): boolean {
+  return [services, runtimes, clouds, hosts].some((one) => one !== undefined && !(one instanceof Map && one.size === 0));
 }
 
 async function check(options: LoadOptions, found: Given | null, combined: Combined | null, types: Types): Promise<Checked> {

@@ -3,10 +3,12 @@ import { parseListen } from '../http/address.ts';
 import type { Mount, Recipe } from '../ports/runtime.ts';
 import { complete } from '../schema/key.ts';
 import type { SecretReference } from '../schema/secret-reference.ts';
+import type { Keys } from '../schema/service-keys.ts';
 import { cachePath, isNamed } from '../schema/volumes.ts';
 import type { HostFacts } from './checking.ts';
 import { resolveClouds } from './clouds.ts';
 import type { ApiConfig, Config, NotifyConfig, PoolConfig, RuntimeName, Written } from './config.ts';
+import { hasImages } from './has-images.ts';
 import {
   apiKeys,
   deviceKeys,
@@ -21,13 +23,15 @@ import {
   type WrittenPool,
 } from './keys.ts';
 import type { Paths } from './paths.ts';
-import { cloudType, serviceType, type Types, tellingOrigin } from './types.ts';
+import type { RuntimeType } from './runtime-type.ts';
+import { cloudType, runtimeType, serviceType, type Types, tellingOrigin } from './types.ts';
 
 export const nothingWritten: Written = {
   top: {},
   services: new Map(),
   defaults: {},
   pools: null,
+  runtimes: new Map(),
   clouds: new Map(),
   hosts: new Map(),
   broken: new Set(),
@@ -67,14 +71,19 @@ export function resolveConfig(
   const typeOf = (service = '') => serviceType(types, written.services.get(service)?.type);
   const writtenPools = written.pools ?? usualPools(usual, written.defaults);
   const stateDir = paths.stateDir.path;
-  const pools: readonly PoolConfig[] = [...writtenPools].map(([name, pool]) => {
-    return resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir });
+  const surroundings = (pool: WrittenPool): Surroundings => ({
+    ownNames,
+    isInImages: typeOf(pool.service).agent !== null,
+    stateDir,
+    engine: runtimeType(types, written.runtimes, pool.runtime) ?? null,
   });
+  const pools: readonly PoolConfig[] = [...writtenPools].map(([name, pool]) => resolvePool(name, pool, surroundings(pool)));
+  const runtimes = [...written.runtimes].flatMap(
+    ([name, { keys }]) => runtimeType(types, written.runtimes, name)?.resolve(name, keys) ?? [],
+  );
   const secretsKey = top.secrets?.key ?? null;
   const notify = top.notify === undefined ? null : resolveNotify(top.notify);
-  const machines = resolveClouds(written, types, (name, pool) =>
-    resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir }),
-  );
+  const machines = resolveClouds(written, types, (name, pool) => resolvePool(name, pool, surroundings(pool)));
   return Object.freeze({
     path: paths.config?.path ?? null,
     host: host.name,
@@ -93,6 +102,7 @@ export function resolveConfig(
     services,
     origins: tellingOrigin(types, services),
     pools,
+    runtimes,
     places: new Map(),
     ...machines,
   });
@@ -135,19 +145,34 @@ interface Surroundings {
   /** Whether its agents are programs in images. */
   readonly isInImages: boolean;
   readonly stateDir: string;
+  /** The type of its runtime, if an engine places its sandboxes. */
+  readonly engine: RuntimeType | null;
 }
 
-function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, stateDir }: Surroundings): PoolConfig {
-  const pool = complete(poolKeys, given, isInImages);
-  const service = ownNames.has(pool.service) ? 'own' : pool.service;
-  const asked = typeof pool.devices === 'object' ? pool.devices : { count: pool.devices };
+/** What a pool asks of this host, or of the engine that grants it devices instead. */
+function resolveDevices({ devices: written }: WrittenPool) {
+  const asked = typeof written === 'object' ? written : { count: written ?? 0 };
   const { uuid = [], capabilities, numa, ...conditions } = complete(deviceKeys, asked);
+  return { devices: Object.freeze({ ...conditions, uuids: [uuid].flat() }), capabilities, numa };
+}
+
+function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, stateDir, engine }: Surroundings): PoolConfig {
+  // What waits there keeps others from devices.
+  const usual = engine === null ? {} : { standby: false };
+  const pool = complete(poolKeys, { ...usual, ...given }, isInImages);
+  const service = ownNames.has(pool.service) ? 'own' : pool.service;
+  const { devices, capabilities, numa } = resolveDevices(given);
   const { privileged, pid_host: pidHost, seccomp_unconfined: seccompUnconfined } = complete(unsafeKeys, given.unsafe);
   const best: RuntimeName | null = isInImages || given.image !== undefined ? 'docker' : null;
+  const { timeout, standby, standby_max_age: standbyMaxAge } = pool;
+  const written = engine === null ? {} : ((given as Readonly<Record<string, Keys | undefined>>)[engine.type] ?? {});
+  const wants = engine?.wants({ devices, timeout, standby, standbyMaxAge, written });
+  const isImage = hasImages({ runtime: pool.runtime, recipe: { ...(wants !== undefined && { wants }) } });
   const image = pool.image === 'auto' ? { base: pool.image } : pool.image;
   // `{name}` in variables and mounts is expanded for each slot by `expandRecipe`.
   const recipe: Recipe = {
-    image: typeof image === 'string' && pool.runtime !== 'process' ? image : null,
+    image: typeof image === 'string' && isImage ? image : null,
+    ...(wants !== undefined && { wants }),
     pull: pool.pull,
     env: { ...given.env, ...cpuVariable(pool) },
     mounts: [...(given.volumes ?? []), ...(given.caches ?? []).map((cache) => placeCache(cache, name, stateDir))],
@@ -173,12 +198,12 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     priority: pool.priority,
     agentName: pool.name,
     agents: pool.agents,
-    devices: Object.freeze({ ...conditions, uuids: [uuid].flat() }),
+    devices: engine === null ? devices : resolveDevices({}).devices,
     tags: resolveTags(given.tags),
-    standby: pool.standby,
-    standbyMaxAge: pool.standby_max_age,
+    standby,
+    standbyMaxAge,
     stopGrace: pool.stop_grace,
-    timeout: pool.timeout,
+    timeout,
     disk: pool.disk,
     holdFailed: pool.hold_failed,
     trust: Object.freeze(complete(trustKeys, given.trust)),

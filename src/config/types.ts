@@ -1,18 +1,21 @@
-/** The types of CI services and clouds that a config can name. Who loads a config passes them, so that config depends on none. */
+/** The types of CI services, runtimes and clouds that a config can name. Who loads a config passes them, so that config depends on none. */
 import { listed } from '../schema/problem.ts';
 import type { CloudType } from './cloud-type.ts';
 import type { ServiceConfig } from './config.ts';
+import type { RuntimeType } from './runtime-type.ts';
 import type { ServicePoolKey, ServiceType } from './service-type.ts';
 
 export interface Types {
   /** The own queue's first. */
   readonly services: readonly [ServiceType, ...ServiceType[]];
   readonly clouds: readonly CloudType[];
+  /** Those under `runtimes`: docker and process need no entry. */
+  readonly runtimes: readonly RuntimeType[];
 }
 
 /** Types that are loaded only for a config that names any, so that a daemon without services starts quickly. */
 export interface LazyTypes {
-  /** For a config that names neither services nor clouds. */
+  /** For a config that names none of them. */
   readonly few: Types;
   all(): Promise<Types>;
 }
@@ -27,6 +30,16 @@ export function cloudType({ clouds }: Pick<Types, 'clouds'>, type: string): Clou
   const found = clouds.find((one) => one.type === type);
   if (found === undefined) throw new RangeError(`unknown type of cloud: ${type}`);
   return found;
+}
+
+/** The type of a runtime under `runtimes`; undefined: it has no entry. */
+export function runtimeType(
+  { runtimes: known }: Pick<Types, 'runtimes'>,
+  runtimes: ReadonlyMap<string, { readonly type: string }>,
+  name: string | null | undefined,
+): RuntimeType | undefined {
+  const type = runtimes.get(name ?? '')?.type;
+  return known.find((one) => one.type === type);
 }
 
 /** Services for people, such as `Azure Pipelines and Buildkite`. */

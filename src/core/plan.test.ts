@@ -24,6 +24,7 @@ const pool: PoolView = {
   ownImageOnly: false,
   unneeded: false,
   contested: false,
+  pilots: null,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
 

@@ -37,6 +37,11 @@ export interface PoolView {
   readonly unneeded: boolean;
   /** It leases devices for each job, and another pool waits for some. */
   readonly contested: boolean;
+  /**
+   * Its runtime places sandboxes, so one is asked for while more jobs wait than sandboxes are under way, and any of them takes any
+   * job: `more`: another one is wanted; `surplus`: there are more than jobs. null: no such runtime, or the pool keeps standbys.
+   */
+  readonly pilots: 'more' | 'enough' | 'surplus' | null;
 }
 
 /** ms after which an idle agent that gets no job gives its leased devices to another pool that waits. */
@@ -59,10 +64,10 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
   const waiting = pool.ownImageOnly && pool.waiting?.cold !== true ? null : pool.waiting;
   switch (lane.kind) {
     case 'preparing':
-      return pool.wanted && hasDevices && !pool.unneeded ? null : { kind: 'discard' };
+      return pool.wanted && hasDevices && !pool.unneeded && !isSurplus(lane, pool) ? null : { kind: 'discard' };
     case 'standby': {
       // The slot may no longer use the devices that it was granted.
-      if (!pool.wanted || !hasDevices || pool.unneeded) return { kind: 'discard' };
+      if (!pool.wanted || !hasDevices || pool.unneeded || isSurplus(lane, pool)) return { kind: 'discard' };
       // While paused nothing would replace it, and its fingerprint may not have been checked yet.
       if (!pool.paused && !pool.ownImageOnly && isStale(lane, pool, now)) return { kind: 'discard' };
       // It cannot say when it will use its devices.
@@ -76,9 +81,10 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
     }
     case 'none': {
       if (!pool.wanted || !mayStart || !hasDevices) return null;
-      if (waiting !== null && pool.binds === 'late' && slot.agent.kind === 'free' && (waiting.cold || !pool.standby)) {
-        return { kind: 'fill', reserved: waiting };
-      }
+      const isOwn = waiting !== null && (waiting.cold || (!pool.standby && pool.pilots === null));
+      if (isOwn && pool.binds === 'late' && slot.agent.kind === 'free') return { kind: 'fill', reserved: waiting };
+      if (pool.pilots !== null)
+        return pool.pilots === 'more' && slot.agent.kind === 'free' ? { kind: 'fill', reserved: null } : null;
       // An agent that must be online to get a job is made before there is one, even without standby.
       const isNeeded = pool.standby || (pool.binds === 'early' && slot.agent.kind === 'free' && !pool.unneeded);
       return isNeeded && !pool.ownImageOnly ? { kind: 'fill', reserved: null } : null;
@@ -107,6 +113,11 @@ function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, poo
   const isCurrent = now - agent.since <= pool.standbyMaxAge && (pool.fingerprint ?? agent.fingerprint) === agent.fingerprint;
   if (isCurrent) return false;
   return !pool.standby || (slot.standby.kind === 'standby' && !isStale(slot.standby, pool, now));
+}
+
+/** A sandbox for any job, while fewer jobs wait than there are such sandboxes. */
+function isSurplus(lane: Exclude<Slot['standby'], { kind: 'none' }>, pool: PoolView): boolean {
+  return pool.pilots === 'surplus' && lane.reserved === null;
 }
 
 function isStale(lane: Extract<Slot['standby'], { kind: 'standby' }>, pool: PoolView, now: number): boolean {

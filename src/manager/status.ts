@@ -96,7 +96,11 @@ export function planLines(parts: StatusParts): PlanLine[] {
 }
 
 /** Why jobs of a pool wait, as a sentence; null if its agents are just busy. */
-export function waitingReason(reconciler: Reconciler, poolName: string): string | null {
+export function waitingReason(
+  reconciler: Reconciler,
+  poolName: string,
+  noteOf: (key: string) => string | null = () => null,
+): string | null {
   const pool = reconciler.pools.find((one) => one.config.name === poolName);
   if (pool === undefined) return null;
   const [held] = [...reconciler.pause.details, ...pool.pause.details];
@@ -107,14 +111,18 @@ export function waitingReason(reconciler: Reconciler, poolName: string): string 
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
   if (pool.rollout.update !== null && !pool.rollout.canGoBack) return pool.rollout.update.text;
-  return devicesReason(reconciler, pool) ?? preparing(reconciler, pool);
+  return devicesReason(reconciler, pool) ?? preparing(reconciler, pool, noteOf);
 }
 
 /** Null if no slot without an agent has a sandbox under way. */
-function preparing(reconciler: Reconciler, pool: Pool): string | null {
+function preparing(reconciler: Reconciler, pool: Pool, noteOf: (key: string) => string | null): string | null {
   const isNext = ({ key, agent, standby }: Slot) =>
     agent.kind === 'free' && standby.kind === 'preparing' && reconciler.poolOf(key) === pool;
-  return reconciler.slots.some(isNext) ? 'the next agent is being prepared' : null;
+  const next = reconciler.slots.find(isNext);
+  if (next === undefined) return null;
+  // An engine says why it waits.
+  const said = pool.runtime.capabilities.grants === 'engine' ? noteOf(next.key) : null;
+  return said ?? 'the next agent is being prepared';
 }
 
 const leaves = 'the config no longer asks for it';
@@ -166,9 +174,10 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
     case 'fill':
       if (pool.rollout.isCanary(slot.key)) return pool.rollout.update?.text ?? '';
       if (pool.borrows) return 'a job waits, and the slot has devices for it';
+      if (pool.hasPilots) return 'a job waits';
       return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
     case 'discard': {
-      if (isUnneeded(pool)) return 'no job waits for it';
+      if (isUnneeded(pool) || pool.hasPilots) return 'no job waits for it';
       const devices = pool.devices.of(slot.key);
       if (devices !== null && sameDevices(devices, slot.devices)) return 'it no longer matches the config, or is too old';
       return pool.devices.heldBack(slot.key) ?? 'its devices no longer belong to it';
@@ -259,9 +268,17 @@ export function slotView(slot: Slot, parts: StatusParts): SlotView {
       since: sinceOf(slot.agent, now),
     },
     leaving: slot.leaving.map((one) => one.agent),
-    note: parts.noteOf(slot.key),
+    note: parts.noteOf(slot.key) ?? placeText(slot, pool),
     held: devicesHeld(slot, pool, parts),
   };
+}
+
+/** Where the engine of its runtime has put what a slot has. */
+function placeText({ agent, standby }: Slot, { runtime }: Pool): string | null {
+  const id = agentOf(agent) ?? agentOf(standby);
+  const granted = id === null ? null : (runtime.placeOf?.(id) ?? null);
+  if (granted === null) return null;
+  return `on node ${granted.place}${granted.devices === '' ? '' : `, GPU ${granted.devices}`}`;
 }
 
 function agentOf(lane: StandbyLane | AgentLane): string | null {

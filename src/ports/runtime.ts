@@ -29,10 +29,26 @@ export type GrantWay = 'auto' | 'request' | 'cdi' | 'runtime';
 /** Uses of NVIDIA's driver in addition to computing and nvidia-smi. */
 export type DriverCapability = 'graphics' | 'video' | 'display';
 
+/** What a sandbox needs where an engine chooses the place. */
+export interface EngineWants {
+  /** GPUs of one node. */
+  readonly gpus: number;
+  /** The name that the engine has for the kind of GPU; null: any. */
+  readonly model: string | null;
+  /** Whether it is made from an image. */
+  readonly images: boolean;
+  /** ms that it may exist, so that it ends even if nobody removes it; null: as long as the engine allows. */
+  readonly lifetime: number | null;
+  /** The keys that the pool has for this type of runtime. */
+  readonly keys: Readonly<Record<string, unknown>>;
+}
+
 /** What sandboxes of a pool are made from. Pure data: the same recipe gives the same kind of sandbox. */
 export interface Recipe {
   /** Image reference; null for runtimes without images. */
   readonly image: string | null;
+  /** What its engine is asked for; absent: this host places the sandbox and chooses its devices. */
+  readonly wants?: EngineWants;
   /** Id of the image to use, whatever its name means now. It is not pulled. Default: what the name means. */
   readonly imageId?: string;
   readonly pull: 'missing' | 'always' | 'never';
@@ -67,6 +83,14 @@ export interface Recipe {
 
 /** The fields of a leased device that a grant needs. */
 export type LeasedDevice = Pick<Device, 'uuid' | 'kind' | 'vendor' | 'index' | 'minor' | 'pciId' | 'parent' | 'mig'>;
+
+/** Where an engine has put a sandbox. */
+export interface Granted {
+  /** Name of the node. */
+  readonly place: string;
+  /** The engine's names of its devices there, such as `0,3`; empty: none, or not known. */
+  readonly devices: string;
+}
 
 export interface SandboxSpec {
   readonly agent: AgentId;
@@ -156,6 +180,11 @@ export interface RuntimeCapabilities {
   readonly images: boolean;
   /** Why sandboxes of the network `default` are in the network of the host, as a sentence; null: they are not. */
   readonly hostNetwork: string | null;
+  /**
+   * Who places sandboxes and chooses their devices. `engine`: `prepare` may wait for hours until there is room, a restarted manager goes
+   * on with it, and `Recipe.wants` says what to ask for.
+   */
+  readonly grants: 'host' | 'engine';
   /** Whether secrets of a CI service may enter, because S8 holds. */
   readonly holdsSecrets: boolean;
   /** Its sandboxes are on another host, and outlive a restart of this one. */
@@ -271,6 +300,9 @@ export interface Runtime {
 
   /** Ends when `signal` aborts. Reconnects by itself, with `lost` and `connected`. Exits are reported at least once. */
   events(signal: AbortSignal): AsyncIterable<RuntimeEvent>;
+
+  /** Where an engine has put the sandbox; null: nowhere yet. Omitted: it is on this host. */
+  placeOf?(agent: AgentId): Granted | null;
 
   /** Output after `from`, live until the sandbox has ended and everything was read. Reconnects by itself. */
   logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncIterable<LogChunk[]>;

@@ -12,6 +12,7 @@ import type { Environment } from '../config/environment.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { isEmpty, type Slot } from '../core/slot.ts';
 import type { Runtime } from '../ports/runtime.ts';
+import { listed } from '../schema/problem.ts';
 import type { DockerRuntime } from './docker/docker.ts';
 
 export interface Runtimes {
@@ -99,7 +100,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     findings: () => (choice === null ? [] : [choiceFinding(choice, open)]),
     get(name) {
       const runtime = made.get(name);
-      if (runtime === undefined) throw unknown(name);
+      if (runtime === undefined) throw unknown(name, config);
       return runtime;
     },
     async chooseAgain() {
@@ -142,15 +143,21 @@ async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise
 }
 
 async function create(name: string, options: ChooseOptions): Promise<Runtime> {
+  const { config, env, owner, stateDir, clock } = options;
   if (name === 'docker') return makeDocker(options);
-  if (name !== 'process') throw unknown(name);
+  const entry = config.runtimes.find((one) => one.name === name);
+  if (entry !== undefined) {
+    const { runtimeTypes } = await import('./types.ts');
+    const type = runtimeTypes.find((one) => one.type === entry.type);
+    if (type !== undefined) return type.open(entry, { owner, stateDir, clock });
+  }
+  if (name !== 'process') throw unknown(name, config);
   const { createProcessRuntime } = await import('./process/process.ts');
-  const { env, owner, stateDir, clock } = options;
   const root = env.hostRoot === null ? {} : { deviceDir: join(env.hostRoot, 'dev') };
   return createProcessRuntime({ owner, clock, dir: join(stateDir, 'agents'), ...root });
 }
 
-function unknown(name: string): OnejobError {
-  const hint = 'The runtimes are docker and process.';
+function unknown(name: string, { runtimes }: Pick<Config, 'runtimes'>): OnejobError {
+  const hint = `The runtimes are ${listed(['docker', 'process', ...runtimes.map((one) => one.name)])}.`;
   return new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, { hint });
 }

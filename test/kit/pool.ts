@@ -11,7 +11,10 @@ interface Like extends Partial<Omit<Parts, 'service' | 'runtime'>> {
   readonly runtime?: object;
 }
 
-export function poolLike(config: object, { service = {}, runtime = { name: 'docker' }, ...more }: Like = {}): Pool {
+export function poolLike(
+  config: object,
+  { service = {}, runtime = { name: 'docker', capabilities: { grants: 'host' } }, ...more }: Like = {},
+): Pool {
   return new Pool({ name: 'p', standby: true, recipe: {}, ...config } as unknown as PoolConfig, {
     service: service as CiService,
     runtime: runtime as Runtime,

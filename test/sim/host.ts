@@ -46,6 +46,8 @@ export interface SimHostOptions {
   readonly runtime?: string;
   /** Whether it makes sandboxes from images. */
   readonly images?: boolean;
+  /** How many sandboxes have room at a time where the Engine starts them, in turn; none: each starts when it is asked to. */
+  readonly grants?: number;
   readonly parts?: MoreParts;
   /** Whether it may lose power. */
   readonly losesPower?: boolean;
@@ -115,6 +117,7 @@ export class SimHost {
     this.random = seeded(seed);
     this.time = new SimTime(seeded(seed ^ 0x5eed));
     this.engine = new SimEngine(this.time, this.random);
+    if (options.grants !== undefined) this.engine.capacity = options.grants;
     drawFrom(seeded(seed ^ 0xc0de));
     this.dir = mkdtempSync(join(folder, 'onejob-sim-'));
     this.#config = join(this.dir, 'config.yml');
@@ -210,7 +213,8 @@ export class SimHost {
       this.#end(running);
       return;
     }
-    const runtime = simRuntime(this.engine, process, { name: this.#options.runtime, images: this.#options.images === true });
+    const { runtime: name, images = false, grants } = this.#options;
+    const runtime = simRuntime(this.engine, process, { name, images, grants: grants !== undefined });
     const tell = (level: string) => (message: string, about?: object) => {
       if (!process.isDead) this.tell(`${level} ${message} ${JSON.stringify(about ?? {})}`);
     };

@@ -47,6 +47,25 @@ export function enginePromises(host: SimHost): Outside {
       if (age > standbyMaxAge + lateness) broken.push(`S11: agent ${agent} was released at the age of ${age / 3_600_000} h`);
     },
   });
+  /** Sandboxes that an engine has granted, and since when no job has waited for them. */
+  const idle = new Map<string, number>();
+  function lookForIdle(): void {
+    const { up } = host;
+    if (up === null || !engine.startsItself || !engine.isUp || engine.faults !== noFaults || host.isHeld) {
+      idle.clear();
+      return;
+    }
+    for (const agent of idle.keys()) if (!engine.sandboxes.has(agent)) idle.delete(agent);
+    const isWaiting = (pool: string): boolean => (up.services.own.waiting?.(pool) ?? 1) > 0;
+    for (const [agent, { spec, isStarted, released, exit }] of engine.sandboxes) {
+      const isIdle = isStarted && !released && exit === null && !isWaiting(spec.pool) && !host.isProbe(agent);
+      if (!isIdle) idle.delete(agent);
+      else if (!idle.has(agent)) idle.set(agent, time.now);
+      const since = idle.get(agent) ?? time.now;
+      if (time.now - since > strayFor)
+        broken.push(`S9: sandbox ${agent} keeps a grant for ${time.now - since} ms, and no job waits for it`);
+    }
+  }
   /** Sandboxes that are ours, and since when no slot knows them. */
   const strays = new Map<string, number>();
   let lookedAt = 0;
@@ -58,6 +77,7 @@ export function enginePromises(host: SimHost): Outside {
     }
     if (time.now - lookedAt < lookEvery) return;
     lookedAt = time.now;
+    lookForIdle();
     const { reconciler } = up.loop;
     for (const agent of strays.keys()) if (!engine.sandboxes.has(agent)) strays.delete(agent);
     for (const agent of engine.sandboxes.keys()) {

@@ -4,3 +4,4 @@ import { simSubject } from './testing.ts';
 
 runtimeContract('simulated', simSubject());
 runtimeContract('simulated, containers', simSubject({ images: true }));
+runtimeContract('simulated, engine', simSubject({ grants: true }));

@@ -34,6 +34,8 @@ export interface SimRuntimeOptions {
   readonly owner?: string;
   /** Whether sandboxes are made from images; default not. */
   readonly images?: boolean;
+  /** Whether the Engine starts sandboxes, in turn, as it has room; default not. */
+  readonly grants?: boolean;
 }
 
 /** ms that an Engine may take over a call. */
@@ -45,7 +47,7 @@ const reading = 20;
 export function simRuntime(
   engine: SimEngine,
   clock: ProcessClock,
-  { name = 'process', owner = ours, images = false }: SimRuntimeOptions = {},
+  { name = 'process', owner = ours, images = false, grants = false }: SimRuntimeOptions = {},
 ): Runtime {
   const connection = createConnection(engine, clock);
   const { call, wait } = connection;
@@ -90,6 +92,19 @@ export function simRuntime(
   };
   const remove = (agent: AgentId): Promise<void> => call(50, null, () => engine.remove(agent, owner));
 
+  /** Resolves once it was started, or is gone; looks at it as long as the Engine answers. */
+  const started = async (sandbox: Sandbox, progress: (line: string) => void, signal: AbortSignal): Promise<void> => {
+    const { agent } = sandbox.spec;
+    while (!sandbox.isStarted && find(agent) === sandbox) {
+      progress('waits for room');
+      await wait(clock, 1_000, signal);
+      // An answer that does not come is none, and asking again costs no place in the queue.
+      await call(5, signal, () => {}).catch(() => {});
+      signal.throwIfAborted();
+    }
+    if (find(agent) !== sandbox) throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no sandbox.`, { retry: true });
+  };
+
   const prepare = async (
     spec: SandboxSpec,
     progress: (line: string) => void,
@@ -118,9 +133,14 @@ export function simRuntime(
     }
     const sandbox = await call(150, null, () => {
       const made = known(agent);
-      engine.start(made);
+      if (grants) engine.enqueue(made);
+      else engine.start(made);
       return made;
     });
+    if (grants) {
+      await started(sandbox, progress, signal);
+      return { fingerprint: sandbox.fingerprint };
+    }
     const { granted } = sandbox;
     if (granted.length !== spec.devices.length || spec.devices.some(({ uuid }) => !granted.includes(uuid))) {
       await remove(agent);
@@ -146,7 +166,14 @@ export function simRuntime(
 
   return {
     name,
-    capabilities: { weaker: null, images, hostNetwork: null, holdsSecrets: true, workspace: () => workspacePath },
+    capabilities: {
+      weaker: null,
+      images,
+      hostNetwork: null,
+      grants: grants ? 'engine' : 'host',
+      holdsSecrets: true,
+      workspace: () => workspacePath,
+    },
     groupsOf: () => [],
     check: (signal) => call(5, signal, () => []),
     fingerprint: (recipe, signal) =>

@@ -40,6 +40,8 @@ export interface Scenario {
   readonly runtime?: string;
   /** Whether that runtime makes sandboxes from images. */
   readonly images?: boolean;
+  /** How many sandboxes have room at a time where the Engine starts them, in turn. */
+  readonly grants?: number;
   /** Virtual time in which things happen; afterwards all comes to its end. */
   readonly hours: number;
   readonly happens: readonly Wish[];
@@ -123,7 +125,8 @@ function drawn(value: unknown, random: () => number): unknown {
 }
 
 /** What happens to the host itself, in every scenario. */
-function takenByHost(host: SimHost): Outside['takes'] {
+/** `room`: for how many sandboxes its engine has room, if it starts them itself. */
+function takenByHost(host: SimHost, room: number | null): Outside['takes'] {
   const { engine, time } = host;
   const number = (value: unknown, otherwise: number): number => (typeof value === 'number' ? value : otherwise);
   return {
@@ -187,6 +190,16 @@ function takenByHost(host: SimHost): Outside['takes'] {
       if (who === 'kernel') engine.oom(agent);
       else engine.takeAway(agent);
     },
+    /** Others take all the room but `left` for `ms`; what runs goes on. */
+    'engine.quota'({ left, ms }) {
+      engine.capacity = number(left, 0);
+      time.after(number(ms, 10_000), () => (engine.capacity = room));
+    },
+    'engine.node'({ pick }) {
+      const running = [...engine.sandboxes.values()].filter(({ isStarted, exit }) => isStarted && exit === null);
+      const sandbox = running[Math.floor((number(pick, 0) / 1_000) * running.length)];
+      if (sandbox !== undefined) engine.loseNode(sandbox.spec.agent);
+    },
     /** Shares of calls and events that go wrong, for `ms`. */
     faults({ ms, at: _, what: __, ...shares }) {
       engine.faults = { ...noFaults, ...shares };
@@ -228,6 +241,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     ...(scenario.syncs !== undefined && { syncs: scenario.syncs }),
     ...(scenario.runtime !== undefined && { runtime: scenario.runtime }),
     ...(scenario.images !== undefined && { images: scenario.images }),
+    ...(scenario.grants !== undefined && { grants: scenario.grants }),
     parts: (process) => Object.assign({}, ...outsides.map((one) => one.parts?.(process) ?? {})) as ReturnType<MoreParts>,
   });
   const { time, engine } = host;
@@ -238,7 +252,11 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     if (make === undefined) throw new Error(`scenario ${scenario.name} names "${name}", and there is no such outside system`);
     outsides.push(make(host, random));
   }
-  const takes: Outside['takes'] = Object.assign({}, takenByHost(host), ...outsides.map((one) => one.takes));
+  const takes: Outside['takes'] = Object.assign(
+    {},
+    takenByHost(host, scenario.grants ?? null),
+    ...outsides.map((one) => one.takes),
+  );
   const { eachEffect } = scenario;
   const happenings = options.happenings ?? draw(scenario, eachEffect === undefined ? seed : 0);
   const due: Happening[] = [];

@@ -21,6 +21,7 @@ export function simSubject(options: SimRuntimeOptions = {}, mutate: Mutate = (_,
   return async (): Promise<ContractSubject> => {
     const time = new SimTime(seeded(1));
     const engine = new SimEngine(time, seeded(2));
+    if (options.grants === true) engine.capacity = 1_000;
     const manager = (owner?: string): Runtime => {
       const runtime = simRuntime(engine, time.process(), { ...options, ...(owner !== undefined && { owner }) });
       return mutate(engine, runtime, owner);

@@ -131,7 +131,7 @@ export class World {
     } as unknown as PoolConfig;
     this.pool = new Pool(config, {
       service: this.#service(),
-      runtime: { name: 'sim' } as Runtime,
+      runtime: { name: 'sim', capabilities: { grants: 'host' } } as Runtime,
       keepStandby: this.#options.standby,
       devices: {
         of: (key) => (this.registry === null ? devicesOf(key) : this.registry.slotDevices.of(key)),

@@ -4,6 +4,7 @@
  */
 import { hash } from 'node:crypto';
 import type { Config, PoolConfig, TrustConfig } from '../../config/config.ts';
+import { hasImages } from '../../config/has-images.ts';
 import { whyNoStranger } from '../../config/host-places.ts';
 import type { Mount, Recipe } from '../../ports/runtime.ts';
 import { isNamed, untrustedCachePath } from '../../schema/volumes.ts';
@@ -82,12 +83,13 @@ export function untrustedRecipe(
       ? []
       : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
   };
+  const isImage = hasImages({ runtime: pool.runtime, recipe });
   return {
     ...recipe,
-    image: pool.runtime === 'process' ? recipe.image : (trust.image ?? recipe.image),
+    image: !isImage ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
     // A process has its host's network, which config allows untrusted jobs only without isolation.
-    network: pool.runtime === 'process' ? recipe.network : trust.network,
+    network: !isImage ? recipe.network : trust.network,
     capAdd: [],
     unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
   };

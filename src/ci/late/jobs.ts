@@ -6,6 +6,7 @@ import { z } from 'zod';
 import { type Failure, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { hasImages } from '../../config/has-images.ts';
 import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
 import { type AdmissionParts, admitJob } from '../kit/admission.ts';
@@ -211,8 +212,7 @@ export class LateJobs<G, K> {
     if (wanted === '' || wanted === own || this.#parts.pool === undefined) return { image: null, note: null };
     const problem = jobImageProblem(wanted);
     if (problem !== null) return { image: null, note: `onejob: image ${wanted} is not used: ${problem}.` };
-    if (forced === null && this.#parts.pool.runtime !== 'process' && matches(this.#parts.images, wanted))
-      return { image: wanted, note: null };
+    if (forced === null && hasImages(this.#parts.pool) && matches(this.#parts.images, wanted)) return { image: wanted, note: null };
     return { image: null, note: `onejob: image ${wanted} is not used: this pool runs its jobs in ${own ?? 'this host itself'}.` };
   }
 

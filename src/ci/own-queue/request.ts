@@ -4,6 +4,7 @@ import { OnejobError } from '../../base/errors.ts';
 import { inQuotes } from '../../base/quoted.ts';
 import { formatSize } from '../../base/units.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import { hasImages } from '../../config/has-images.ts';
 import { contains } from '../../config/host-places.ts';
 import type { JobRequest } from '../../contract/job.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
@@ -49,9 +50,10 @@ export function checkRequest(
 
 /** @throws OnejobError E_JOB_REQUEST */
 function checkImage(image: string | null, { name, runtime, recipe }: QueuePool): void {
-  if (image !== null && runtime === 'process') {
+  if (image !== null && !hasImages({ runtime, recipe })) {
     const message = `Cannot run the job in image "${image}": pool "${name}" runs its jobs as processes, which have no images.`;
-    const hint = 'Omit --image to run it with the programs of this host, or choose a pool of containers with --pool.';
+    const where = recipe.wants === undefined ? 'this host' : 'the node';
+    const hint = `Omit --image to run it with the programs of ${where}, or choose a pool of containers with --pool.`;
     throw new OnejobError('E_JOB_REQUEST', message, { hint });
   }
   const why = image === null || image === recipe.image ? null : jobImageProblem(image);

@@ -1,7 +1,7 @@
 /** Which pools that lease devices for each job wait for some, and since when: the longest-waiting gets them first. */
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
-import type { AgentId, Slot } from '../../core/slot.ts';
+import type { AgentId } from '../../core/slot.ts';
 import { type Pool, poolOf } from '../loop/pool.ts';
 
 export interface WaitingForDevices {
@@ -18,12 +18,6 @@ export function nextDemand({ service, config }: Pool, unused: number): WaitingFo
   const job = jobs.next(name, null)?.job ?? null;
   const turn = service.turn === undefined ? job : service.turn(name);
   return turn === null ? null : { turn, devices: (job === null ? null : jobs.devicesFor?.(job)) ?? devices.count };
-}
-
-/** Whether a slot has, or gets, an agent that no job has been seen of. */
-export function isUnused({ standby, agent }: Slot): boolean {
-  if (standby.kind !== 'none' || agent.kind === 'registering' || agent.kind === 'idle') return true;
-  return agent.kind === 'releasing' && agent.job === null;
 }
 
 /** `waiting`: null when a pool needs none. */

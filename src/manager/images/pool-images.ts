@@ -10,6 +10,7 @@ import type { Log } from '../../base/log.ts';
 import { ownQueue } from '../../ci/own-queue/type.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
+import { hasImages } from '../../config/has-images.ts';
 import { toErrorView } from '../../contract/http-errors.ts';
 import type { ImageService } from '../../contract/manager.ts';
 import type { ImageOutcome } from '../../contract/schema.ts';
@@ -56,7 +57,7 @@ export class PoolImages {
   constructor(parts: PoolImagesParts) {
     this.#parts = parts;
     const own = parts.pools.flatMap(({ name, service, recipe, imageRecipe, runtime }): ImagePool[] => {
-      if (imageRecipe === null || runtime === 'process') return [];
+      if (imageRecipe === null || !hasImages({ runtime, recipe })) return [];
       const { base, packages, dockerfile } = imageRecipe;
       // Only a job of the own queue is there without an agent.
       const hasAgent = parts.typeOf(service) !== ownQueue.type;

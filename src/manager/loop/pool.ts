@@ -66,6 +66,8 @@ export class Pool {
   /** Keys of slots that could take a waiting job, longest free first. */
   readonly able = new Set<string>();
   readonly #serviceNamed: (name: string) => CiService;
+  /** Keys of slots with a sandbox or an agent that no job is known of. */
+  readonly #unused = new Set<string>();
   /** Slots whose agent is being replaced or is not online yet; for the latter, what it was made from. */
   readonly #renewing = new Map<string, string | null>();
   /** Since when no job has waited for it: core clock, ms; null: some do, or nobody knows. */
@@ -186,7 +188,23 @@ export class Pool {
       ownImageOnly,
       unneeded: this.#isUnneeded(host.now),
       contested: this.leases && this.devices.contested(this.config.name),
+      pilots: this.pilots,
     };
+  }
+
+  /**
+   * Whether its runtime places sandboxes, so that one is made for each job that waits, and any of them takes any job. A service that
+   * stands for slots gives each job to one of them.
+   */
+  get hasPilots(): boolean {
+    return !this.#keepStandby && this.#runtime.capabilities.grants === 'engine' && !this.service.capabilities.standsForSlots;
+  }
+
+  /** Unknown is not none: without the number of waiting jobs, nothing is asked for, and nothing is taken back. */
+  get pilots(): PoolView['pilots'] {
+    if (!this.hasPilots) return null;
+    const more = (this.service.waiting?.(this.config.name) ?? this.#unused.size) - this.#unused.size;
+    return more > 0 ? 'more' : more < 0 ? 'surplus' : 'enough';
   }
 
   /** The next job for this slot. One that names an image fits no standby without any, even if the pool would use the same. */
@@ -212,6 +230,9 @@ export class Pool {
     // A slot that is in it already keeps its turn.
     if (able) this.able.add(slot.key);
     else this.able.delete(slot.key);
+    const isReserved = slot.standby.kind !== 'none' && slot.standby.reserved !== null;
+    if (isUnused(slot) && !isReserved) this.#unused.add(slot.key);
+    else this.#unused.delete(slot.key);
   }
 
   /** Simultaneous failures of several slots count once. */
@@ -248,6 +269,12 @@ export function poolRecipe({ config, service }: Pick<Pool, 'config' | 'service'>
 /** The same for a slot that still uses what was there before. */
 export function oldRecipe({ config }: Pick<Pool, 'config'>, name: string, origin: Origin): Recipe {
   return withOrigin(expandRecipe(config, name), origin);
+}
+
+/** Whether a slot has, or gets, an agent that no job has been seen of. */
+export function isUnused({ standby, agent }: Slot): boolean {
+  if (standby.kind !== 'none' || agent.kind === 'registering' || agent.kind === 'idle') return true;
+  return agent.kind === 'releasing' && agent.job === null;
 }
 
 function isRenewing({ agent }: Slot): boolean {

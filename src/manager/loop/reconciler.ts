@@ -96,11 +96,12 @@ export class Reconciler {
 
   /** Starts, or restarts after a crash: every state is pursued again, then every slot is planned. */
   start(): void {
-    for (const slot of this.slots) if (isUnknown(slot)) this.post(slot.key, { kind: 'discard' });
+    for (const slot of this.slots) if (isUnknown(slot, this.poolOf(slot.key))) this.post(slot.key, { kind: 'discard' });
     for (const slot of this.#slots.values()) {
       this.#armDeadline(slot);
-      // A preparation has only just begun, or waits for the commit of its removal.
-      for (const action of pursueAll(slot)) if (action.act !== 'prepare') this.#options.act(slot.key, action);
+      const isQueued = waitsAtEngine(slot, this.poolOf(slot.key));
+      // Any other preparation has only just begun, or waits for the commit of its removal.
+      for (const action of pursueAll(slot)) if (action.act !== 'prepare' || isQueued) this.#options.act(slot.key, action);
     }
     this.replanAll();
   }
@@ -162,6 +163,12 @@ export class Reconciler {
       if (pool.service.jobs?.next(poolName, null) == null) return;
       this.replan(key);
     }
+  }
+
+  /** Fewer jobs wait: sandboxes that an engine was asked for are taken back. */
+  withdraw(poolName: string): void {
+    const pool = this.#pools.get(poolName);
+    if (pool?.pilots === 'surplus') this.replanAll(pool);
   }
 
   replan(key: string): void {
@@ -322,8 +329,15 @@ export class Reconciler {
  * Whether it is unknown what the standby of a loaded slot is made from: config and rules may have changed since. Continuing would
  * give an outdated sandbox a new fingerprint, or under another name a second sandbox that nobody removes.
  */
-function isUnknown({ standby }: Slot): boolean {
-  return standby.kind === 'preparing' || (standby.kind === 'standby' && standby.reserved !== null);
+function isUnknown(slot: Slot, pool: Pool): boolean {
+  const { standby } = slot;
+  if (standby.kind === 'preparing') return !waitsAtEngine(slot, pool);
+  return standby.kind === 'standby' && standby.reserved !== null;
+}
+
+/** A place in the queue of an engine is worth keeping. The runtime knows what it has asked for there. */
+function waitsAtEngine({ standby, runtime }: Slot, pool: Pool): boolean {
+  return standby.kind === 'preparing' && runtime === pool.runtime.name && pool.runtime.capabilities.grants === 'engine';
 }
 
 /**

@@ -131,6 +131,7 @@ export class DockerRuntime implements Runtime {
       weaker: null,
       images: true,
       hostNetwork: null,
+      grants: 'host',
       holdsSecrets: true,
       elsewhere: !this.#isLocal,
       workspace: () => workspacePath,

@@ -58,6 +58,7 @@ class ProcessRuntime implements Runtime {
       weaker: weaker(host),
       images: false,
       hostNetwork: host.network.own ? null : host.network.why,
+      grants: 'host',
       holdsSecrets: host.mode === 'bubblewrap' && host.root && host.filter !== null,
       workspace: (agent) => {
         if (host.mode === 'bubblewrap') return '/workspace';

@@ -36,7 +36,7 @@ const lostLine = 'onejob: output is missing here: onejob failed to write it';
 /** Maximum bytes of one read of the job's output. */
 const readSize = 64 * 1024;
 /** Maximum number of files per stream. */
-const filesKept = 4;
+export const filesKept = 4;
 
 /**
  * The supervisor's program. It runs in the agent's folder, as the manager's user.

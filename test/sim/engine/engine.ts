@@ -82,6 +82,8 @@ export interface EngineOptions {
 /** Owner of everything, unless told otherwise. */
 export const ours = 'ours';
 const takenAway: Exit = { kind: 'lost', reason: 'somebody removed its container' };
+/** ms within which it starts what there is room for. */
+const grantsWithin = 3_000;
 /** ms for which what happened is told again to anyone who connects anew. */
 const overlap = 10_000;
 
@@ -117,6 +119,11 @@ export class SimEngine {
   refused = 0;
   /** The devices that a sandbox really gets. */
   grants: (spec: SandboxSpec) => readonly string[] = ({ devices }) => devices.map(({ uuid }) => uuid);
+  /** Sandboxes that run at a time where the Engine itself starts them, in turn; null: each starts when it is asked to. */
+  #capacity: number | null = null;
+  readonly #queue = new Set<Sandbox>();
+  /** Of those that it starts in a moment. */
+  readonly #granted = new Set<Sandbox>();
   /** Networks by owner. */
   readonly networks = new Map<string, Set<string>>();
   /** Ports of this host that sandboxes on the network `internet` may reach, by owner. */
@@ -147,6 +154,7 @@ export class SimEngine {
       ended: (sandbox, exit) => {
         if (exit.kind === 'lost' && sandbox.job !== null) this.lost.add(sandbox.job);
         for (const watcher of this.watchers) watcher.ended?.(sandbox);
+        this.#grant();
         this.#tell(sandbox.owner, { kind: 'exited', agent: sandbox.spec.agent, exit });
       },
     };
@@ -199,6 +207,60 @@ export class SimEngine {
     sandbox.start(this.gate(sandbox.spec));
   }
 
+  /** Whether it starts sandboxes itself, as it has room. */
+  get startsItself(): boolean {
+    return this.#capacity !== null;
+  }
+
+  /** It has room for so many from now on; what runs goes on. */
+  set capacity(most: number | null) {
+    this.#capacity = most;
+    this.#grant();
+  }
+
+  /** It starts once there is room for it, and those before it have started. */
+  enqueue(sandbox: Sandbox): void {
+    if (sandbox.isStarted || this.#granted.has(sandbox)) return;
+    this.#queue.add(sandbox);
+    this.#grant();
+  }
+
+  /** Names of those that wait for room. */
+  get queued(): readonly AgentId[] {
+    return Array.from(this.#queue, ({ spec }) => spec.agent);
+  }
+
+  /** A node ends with one of those that run on it, and nobody knows more. */
+  loseNode(agent: AgentId): void {
+    const sandbox = this.sandboxes.get(agent);
+    if (sandbox === undefined || !sandbox.isStarted || sandbox.exit !== null) return;
+    this.seized += 1;
+    sandbox.end({ kind: 'lost', reason: 'the node failed' });
+  }
+
+  #grant(): void {
+    if (this.#capacity === null || !this.isUp) return;
+    const isRunning = ({ isStarted, exit }: Sandbox): boolean => isStarted && exit === null;
+    const running = [...this.#owners.values()].flatMap((owned) => [...owned.values()]).filter(isRunning).length;
+    let room = this.#capacity - running - this.#granted.size;
+    for (const sandbox of this.#queue) {
+      if (room <= 0) return;
+      room -= 1;
+      this.#queue.delete(sandbox);
+      this.#granted.add(sandbox);
+      this.time.after(this.random() * grantsWithin, () => {
+        if (!this.#granted.delete(sandbox)) return;
+        this.start(sandbox);
+      });
+    }
+  }
+
+  #ungrant(sandbox: Sandbox): void {
+    this.#queue.delete(sandbox);
+    this.#granted.delete(sandbox);
+    this.#grant();
+  }
+
   /** A frame for a sandbox that is not there any more: nobody can tell whether its job began before. */
   missed(frame: Uint8Array): void {
     const job = jobIn(Buffer.from(frame).toString('latin1'));
@@ -220,6 +282,7 @@ export class SimEngine {
     for (const watcher of this.watchers) watcher.removed?.(sandbox);
     if (sandbox.isStarted) sandbox.end(takenAway);
     owned.delete(agent);
+    this.#ungrant(sandbox);
     sandbox.gone();
     this.#tell(owner, { kind: 'removed', agent });
   }
@@ -270,6 +333,7 @@ export class SimEngine {
       const returning = [...this.#returning];
       this.#returning.clear();
       for (const fn of returning) fn();
+      this.#grant();
     });
   }
 

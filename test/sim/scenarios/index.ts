@@ -11,6 +11,7 @@ import { azure } from './azure.ts';
 import { buildkite } from './buildkite.ts';
 import { engine } from './engine.ts';
 import { gpus as gpuScenarios } from './gpus.ts';
+import { grants } from './grants.ts';
 import { ownQueue } from './own-queue.ts';
 import { quiet } from './quiet.ts';
 import { updates as updateScenarios } from './updates.ts';
@@ -18,6 +19,7 @@ import { updates as updateScenarios } from './updates.ts';
 export const scenarios: readonly Scenario[] = [
   ...ownQueue,
   ...engine,
+  ...grants,
   ...quiet,
   ...updateScenarios,
   ...azure,

@@ -1,0 +1,5 @@
+/** Every type of runtime under `runtimes` of the config. A new type is a folder here, and a line in this file. */
+import type { RuntimeType } from '../config/runtime-type.ts';
+import { slurm } from './slurm/type.ts';
+
+export const runtimeTypes: readonly RuntimeType[] = [slurm as unknown as RuntimeType];
