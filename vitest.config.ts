@@ -54,6 +54,7 @@ export default defineConfig({
       { test: { ...long, ...lanes.real, name: 'real', fileParallelism: false } },
       { test: { ...long, ...lanes.long, name: 'long' } },
       { test: { ...long, ...lanes['long-alone'], name: 'long-alone', fileParallelism: false } },
+      { test: { ...long, ...lanes.engines, name: 'engines', fileParallelism: false } },
       { test: { ...long, ...lanes.hosts, name: 'hosts', fileParallelism: false } },
     ],
   },

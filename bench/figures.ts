@@ -16,6 +16,7 @@ import { historyFigures } from './history.ts';
 import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
 import { statusWall, submitMany } from './people.ts';
+import { slurmFigures } from './slurm.ts';
 import { inTurn, ratioText, type Stats, stats } from './stats.ts';
 import { releasePairs } from './syncs.ts';
 
@@ -240,6 +241,18 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         line('GitLab, real runner: end of a job to the first line of the next, one slot', data.ours.p50, 250, 'ms p50'),
         info('the same with the docker executor of the same runner', `${data.docker.p50} ms p50`),
         info('the floor: its shell executor on the host, which goes on with the same process', `${data.floor.p50} ms p50`),
+      ],
+    };
+  },
+
+  slurm: async ({ quick }) => {
+    const data = await slurmFigures(quick ? 3 : 20);
+    return {
+      data,
+      lines: [
+        line('Slurm: submit to first byte, more than sbatch itself in the same pair', data.more.p50, 150, 'ms p50'),
+        info('sbatch to first byte; the same by onejob', `${data.floor.p50} ms; ${data.ours.p50} ms p50`),
+        line('Slurm, an agent waits: submit to first byte', data.waiting.p50, 100, 'ms p50'),
       ],
     };
   },

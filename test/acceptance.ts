@@ -40,7 +40,7 @@ interface Part {
 }
 
 const short: Part = { name: 'short', lanes: ['unit', 'sim', 'process', 'e2e'] };
-const long: readonly LaneName[] = ['real', 'long', 'long-alone', 'hosts'];
+const long: readonly LaneName[] = ['real', 'long', 'long-alone', 'engines', 'hosts'];
 // A lane with fewer files than there are shards cannot be run by itself.
 const parts: readonly Part[] =
   values.shard === undefined

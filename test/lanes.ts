@@ -54,6 +54,7 @@ const processes = [
   'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
   'src/runtimes/docker/{facts,inputs,logs,networks,prepare,witness,workspace}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
+  'src/runtimes/slurm/script.test.ts',
   'src/secrets/seed-format.test.ts',
   'src/store/store.test.ts',
   'src/system/{file-server,foreign-tree}.test.ts',
@@ -95,6 +96,7 @@ export const lanes = {
   real: { include: real, exclude: [] },
   long: { include: ['test/long/**/*.test.ts', agents, ...slow], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },
+  engines: { include: ['test/engines/**/*.test.ts'], exclude: [] },
   hosts: { include: ['test/hosts/**/*.test.ts'], exclude: [] },
 } satisfies Record<string, Files>;
 

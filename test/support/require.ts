@@ -17,6 +17,7 @@ import { lacksGitea } from './gitea-programs.ts';
 import { lacksGitHub } from './github-programs.ts';
 import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
+import { lacksSlurm } from './slurm.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
 export const defaultImage = 'debian:stable-slim';
@@ -77,6 +78,8 @@ export interface Machine {
   readonly systemdAnalyze: string | null;
   /** Reads what clouds hand to a machine. CI may lack it: it belongs to machines of clouds. */
   readonly cloudInit: string | null;
+  /** Slurm's daemons and commands, for a cluster of a test's own. CI may lack it: only acceptance starts one. */
+  readonly slurm: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -130,6 +133,7 @@ export async function lookAtMachine(): Promise<Machine> {
     shellcheck: found('shellcheck'),
     systemdAnalyze: found('systemd-analyze'),
     cloudInit: found('cloud-init'),
+    slurm: lacksSlurm(),
     host: lacksHost(),
   };
 }
@@ -143,7 +147,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return (
-    ['loop', 'host', 'cloudInit'].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'slurm'].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }

@@ -4,6 +4,7 @@ import { serviceTypes } from '../../ci/types.ts';
 import type { ServiceType } from '../../config/service-type.ts';
 import { exitCodes } from '../exit.ts';
 import { type InitSteps, initSteps } from '../init/services.ts';
+import type { SlurmFlags } from '../init/slurm.ts';
 import type { InitFlags, OpenFrame } from '../init/steps.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 import { type Cli, failed, wrongOrFailed } from './options.ts';
@@ -25,6 +26,21 @@ export function addInitCommands(program: Cli): void {
     .does(wrongOrFailed, async (session, { force = false }: { force?: boolean }) =>
       (await import('../init/steps.ts')).initOwnQueue(session, { force }),
     );
+
+  init
+    .command('slurm')
+    .local()
+    .description('look at hosts over ssh, and write the files that make them a Slurm cluster')
+    .option('--hosts <names>', 'hosts as ssh knows them, such as a,b,c; the first becomes the controller')
+    .option('--dir <dir>', 'where the files are written (default: slurm)')
+    .option('--folder <path>', 'the folder that all hosts share, for agents (default: /shared/onejob)')
+    .option('--force', 'write into a folder that exists')
+    .after(`
+Example:
+  onejob init slurm --hosts lab@a,lab@b,lab@c
+
+It installs and changes nothing. STEPS.md in the folder says what to do with the files.`)
+    .does(wrongOrFailed, async (session, flags: SlurmFlags) => (await import('../init/slurm.ts')).initSlurm(session, flags));
 
   for (const service of serviceTypes) if (service.type !== 'own-queue') addSteps(init, service, initSteps[service.type]);
 }
@@ -66,7 +82,11 @@ async function listServices({ output }: Session): Promise<number> {
     type,
     `asks for ${asks}, checks them, and writes config and token file`,
   ]);
-  const known = [...steps, ['own-queue', 'reads the cards of this host, and writes a config for jobs of "onejob run"']];
+  const known = [
+    ...steps,
+    ['slurm', 'looks at hosts over ssh, and writes the files that make them a Slurm cluster'],
+    ['own-queue', 'reads the cards of this host, and writes a config for jobs of "onejob run"'],
+  ];
   const rows = known.map(([name, does]) => `  onejob init ${name}    ${does}`);
   if (output.json) await output.value(known.map(([name]) => name));
   else await output.print('onejob can write a config for:', ...rows, '', '"onejob run -- COMMAND" also works without a config.');

@@ -1,0 +1,28 @@
+/** Nodes on which something was wrong with what Slurm granted: they are not asked for, for a time. Known until onejob ends. */
+import type { Clock } from '../../core/clock.ts';
+import type { Unfit } from './states.ts';
+
+/** ms */
+const avoidedFor = 15 * 60_000;
+
+export class AvoidedNodes {
+  readonly #clock: Pick<Clock, 'now'>;
+  readonly #nodes = new Map<string, Unfit & { readonly until: number }>();
+
+  constructor(clock: Pick<Clock, 'now'>) {
+    this.#clock = clock;
+  }
+
+  /** Counts from the first time that this was seen. */
+  add(unfit: Unfit): void {
+    const known = this.#nodes.get(unfit.node);
+    if (known !== undefined && known.until > this.#clock.now()) return;
+    this.#nodes.set(unfit.node, { ...unfit, until: this.#clock.now() + avoidedFor });
+  }
+
+  /** Those that are avoided now, with ms until they are not. */
+  get now(): readonly (Unfit & { readonly left: number })[] {
+    const now = this.#clock.now();
+    return [...this.#nodes.values()].flatMap(({ until, ...unfit }) => (until > now ? [{ ...unfit, left: until - now }] : []));
+  }
+}

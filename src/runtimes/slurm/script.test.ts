@@ -1,0 +1,144 @@
+/** The programs of an agent, run as a node of Slurm runs them: a batch script with SLURM_JOB_ID, and nothing else of Slurm. */
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { open } from 'node:fs/promises';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { plainRecipe } from '../../../test/kit/process-runtime.ts';
+import { type Child, startChild } from '../../../test/support/child.ts';
+import { lacks } from '../../../test/support/require.ts';
+import { scratch } from '../../../test/support/scratch.ts';
+import { frame } from '../gate.ts';
+import { accounts } from '../process/bubblewrap.ts';
+import { AgentFolders } from './folder.ts';
+import { exitAgain, exitUnfit, scriptsOf } from './script.ts';
+
+const agent = 'a1';
+
+interface NodeOptions {
+  readonly modules?: readonly string[];
+  /** That the pool asks for. */
+  readonly gpus?: number;
+  /** What `nvidia-smi` is there, as a script; null: none. */
+  readonly tool?: string | null;
+}
+
+async function node(sandbox: 'bubblewrap' | 'none', { modules = [], gpus = 0, tool = null }: NodeOptions = {}) {
+  const shared = scratch();
+  const folders = new AgentFolders(shared.path, 'me');
+  const folder = folders.of(agent);
+  const { passwd, group } = accounts(null);
+  const wants = { gpus, model: null, images: false, lifetime: null, keys: {} };
+  const recipe = { ...plainRecipe, wants };
+  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox };
+  await folders.make({ agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox }, { ...scriptsOf(parts), passwd, group });
+  const programs = join(shared.path, 'programs');
+  mkdirSync(programs);
+  if (tool !== null) writeFileSync(join(programs, 'nvidia-smi'), `#!/bin/sh\n${tool}\n`, { mode: 0o755 });
+  const env = { PATH: `${programs}:${process.env.PATH}`, SLURM_JOB_ID: '7', SLURMD_NODENAME: 'n1', SLURM_JOB_GPUS: '0,3' };
+  const start = (): Child => startChild('/bin/sh', [join(folder, 'run.sh')], { cwd: '/', env });
+  const read = (name: string): string => (existsSync(join(folder, name)) ? readFileSync(join(folder, name), 'utf8') : '');
+  return {
+    folders,
+    start,
+    read,
+    async release(script: string) {
+      await using fifo = await open(join(folder, 'stdin'), 'w');
+      await fifo.write(frame(agent, script));
+    },
+    until: (what: RegExp) => expect.poll(() => read('log/stdout')).toMatch(what),
+    async [Symbol.asyncDispose]() {
+      shared[Symbol.dispose]();
+    },
+  };
+}
+
+describe.each(['bubblewrap', 'none'] as const)('the batch script with sandbox %s', (sandbox) => {
+  const isMissing = sandbox === 'bubblewrap' && lacks('bubblewrap');
+
+  it.skipIf(isMissing)('says where it is, waits at its gate, and leaves the exit code of the job', async () => {
+    await using one = await node(sandbox);
+    const batch = one.start();
+    await one.until(/onejob ready a1\n/);
+    expect(one.folders.whereIs(agent)).toEqual({ job: '7', place: 'n1', devices: '0,3' });
+    await one.release('echo "gpus $SLURM_JOB_GPUS in $(pwd)"; echo err >&2; exit 9');
+    expect((await batch.ended).code).toBe(0);
+    expect(one.folders.exitCode(agent)).toBe(9);
+    expect(one.read('log/stdout')).toMatch(/gpus 0,3 in \S*(workspace|work)\n$/);
+    expect(one.read('log/stderr')).toBe('err\n');
+  });
+
+  it.skipIf(isMissing)('passes TERM on to the job, which may end with a code of its own', async () => {
+    await using one = await node(sandbox);
+    const batch = one.start();
+    await one.until(/ready/);
+    await one.release('trap "echo bye; exit 5" TERM; echo begun; while :; do sleep 0.05; done');
+    await one.until(/begun/);
+    batch.signal('SIGTERM');
+    expect((await batch.ended).code).toBe(0);
+    expect(one.folders.exitCode(agent)).toBe(5);
+    expect(one.read('log/stdout')).toMatch(/bye\n$/);
+  });
+
+  it.skipIf(isMissing)('does nothing when it is started a second time', async () => {
+    await using one = await node(sandbox);
+    const first = one.start();
+    await one.until(/ready/);
+    expect((await one.start().ended).code).toBe(exitAgain);
+    expect(one.folders.wasStartedAgain(agent)).toBe(true);
+    await one.release('exit 0');
+    await first.ended;
+    expect(one.read('log/stdout').match(/ready/g)).toHaveLength(1);
+  });
+});
+
+describe.skipIf(lacks('bubblewrap'))('in bubblewrap', () => {
+  it('a job sees neither munge nor the processes and files of others', async () => {
+    await using one = await node('bubblewrap');
+    const batch = one.start();
+    await one.until(/ready/);
+    await one.release('ls /run /home; ls /root /var/lib 2>&1 | head -n 3; ps -e 2>/dev/null | wc -l; hostname; id -u');
+    await batch.ended;
+    const lines = one.read('log/stdout').split('\n').slice(2);
+    expect(lines.join('\n')).not.toMatch(/munge|slurm/);
+    expect(lines).toContain('box-1');
+  });
+});
+
+it('modules that are missing end it before the gate', async () => {
+  await using one = await node('none', { modules: ['cuda/12.4'] });
+  const ended = await one.start().ended;
+  expect(ended.code).not.toBe(0);
+  expect(ended.stderr).toContain('module');
+  expect(one.folders.whereIs(agent)).toBeNull();
+  expect(one.read('log/stdout')).toBe('');
+});
+
+describe('what Slurm granted', () => {
+  const two = 'case "$1" in -L) echo "GPU 0: A"; echo "GPU 1: B" ;; *) echo "$APPS" ;; esac';
+
+  it.each([
+    ['is what was asked for, on a node without a tool of NVIDIA', 2, null, null],
+    ['is what was asked for, and nothing runs on it', 2, two, null],
+    [
+      'is more than is hidden, so that the tool shows those of others',
+      2,
+      two.replace('echo "GPU 1: B"', 'echo "GPU 1: B"; echo "GPU 2: C"').replace('"$APPS"', '77'),
+      null,
+    ],
+    ['is fewer than were asked for', 3, null, 'it was asked for 3 GPUs, and Slurm granted 2'],
+    ['does not answer', 2, 'echo "No devices were found"; exit 6', 'nvidia-smi fails: No devices were found'],
+    ['is in use', 2, two.replace('"$APPS"', '77'), 'a GPU is in use by process 77 '],
+  ])('%s', async (_, gpus, tool, why) => {
+    await using one = await node('none', { gpus, tool });
+    const batch = one.start();
+    if (why === null) {
+      await one.until(/ready/);
+      await one.release('exit 0');
+      expect((await batch.ended).code).toBe(0);
+      return;
+    }
+    expect((await batch.ended).code).toBe(exitUnfit);
+    expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
+    expect(one.read('log/stdout')).toBe('');
+  });
+});

@@ -1,0 +1,432 @@
+/**
+ * The Slurm runtime: one batch job for each agent, which waits in Slurm's queue and then at the gate on the node that Slurm chose.
+ *
+ * Guarantees: Slurm places agents and grants their devices; onejob keeps no second book of them. An agent is found by its name,
+ * never by its job id. What its folder says counts more than what Slurm remembers. One `squeue` serves all agents.
+ */
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import type { Finding } from '../../base/finding.ts';
+import { type Clock, deadline, sleep } from '../../core/clock.ts';
+import type { AgentId } from '../../core/slot.ts';
+import type {
+  EngineWants,
+  Granted,
+  LogChunk,
+  LogPosition,
+  Made,
+  Recipe,
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeEvent,
+  SandboxSeen,
+  SandboxSpec,
+} from '../../ports/runtime.ts';
+import { accounts } from '../process/bubblewrap.ts';
+import { followLog } from '../process/logs.ts';
+import { hasReleased } from '../process/release.ts';
+import { watchFolders } from '../watch.ts';
+import { AvoidedNodes } from './avoided.ts';
+import { check } from './check.ts';
+import { type SlurmCommands, type SlurmJob, slurmCommands } from './commands.ts';
+import type { SlurmConfig, SlurmPool } from './config.ts';
+import { AgentFolders } from './folder.ts';
+import { NodePlace } from './node-place.ts';
+import { type Place, SharedPlace } from './places.ts';
+import { SlurmQueue } from './queue.ts';
+import { killScript, releaseScript, scriptsOf } from './script.ts';
+import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
+
+export interface SlurmOptions {
+  readonly config: SlurmConfig;
+  readonly owner: string;
+  readonly clock: Clock;
+  /** Where the state is, which may not be on a file system that nodes share. */
+  readonly stateDir: string;
+  readonly commands?: SlurmCommands;
+}
+
+/** ms that a step beside the job may take to hand over a script. */
+const releaseLimit = 15_000;
+/** ms that one may take to kill it. */
+const killLimit = 5_000;
+/** ms in which a batch job leaves after its script has ended. */
+const leavesWithin = 5_000;
+/** ms between two looks at a job that is to leave. */
+const lookAgain = 250;
+
+export function createSlurmRuntime(options: SlurmOptions): Runtime {
+  return new SlurmRuntime(options);
+}
+
+class SlurmRuntime implements Runtime {
+  readonly name: string;
+  readonly capabilities: RuntimeCapabilities;
+  readonly #options: SlurmOptions;
+  readonly #commands: SlurmCommands;
+  readonly #folders: AgentFolders;
+  readonly #place: Place;
+  readonly #queue: SlurmQueue;
+  readonly #avoided: AvoidedNodes;
+  /** Agents that are being made: their folder may be there before Slurm knows them. */
+  readonly #making = new Set<AgentId>();
+
+  constructor(options: SlurmOptions) {
+    const { config, clock, owner } = options;
+    this.#options = options;
+    this.name = config.name;
+    this.#commands = options.commands ?? slurmCommands({ clock, ...config });
+    const { folder, nodeFolder } = config;
+    this.#folders = new AgentFolders(folder ?? join(options.stateDir, 'slurm', config.name), owner);
+    const heard = (): void => this.#queue.wake();
+    const parts = { clock, commands: this.#commands, folders: this.#folders, base: nodeFolder, owner, heard };
+    this.#place = folder === null ? new NodePlace(parts) : new SharedPlace(this.#folders);
+    this.#avoided = new AvoidedNodes(clock);
+    this.#queue = new SlurmQueue({ clock, commands: this.#commands, every: config.poll });
+    this.capabilities = {
+      weaker:
+        'Jobs of Slurm share the network of their node, and are all of the user that onejob runs as. A GPU is not proved clean by onejob: Slurm grants it.',
+      images: false,
+      hostNetwork: null,
+      grants: 'engine',
+      holdsSecrets: false,
+      elsewhere: true,
+      workspace: (agent) =>
+        this.#folders.intentOf(agent)?.sandbox === 'none' ? join(this.#place.onNode(agent), 'work') : '/workspace',
+    };
+  }
+
+  groupsOf(): readonly string[] {
+    return [];
+  }
+
+  check(signal: AbortSignal): Promise<Finding[]> {
+    return check({ ...this.#options, commands: this.#commands, avoided: this.#avoided.now }, signal);
+  }
+
+  async fingerprint(recipe: Recipe): Promise<string> {
+    return fingerprintOf(recipe);
+  }
+
+  async prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<Made> {
+    const { agent } = spec;
+    const known = this.#folders.intentOf(agent);
+    const fingerprint = known?.fingerprint ?? fingerprintOf(spec.recipe);
+    this.#making.add(agent);
+    try {
+      if (known === null) {
+        await this.#make(spec, fingerprint);
+        await this.#submit(spec, signal);
+      }
+      for (;;) {
+        const { state, job } = await this.#lookNow(agent, progress, signal);
+        signal.throwIfAborted();
+        if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
+        if (state?.kind === 'created' && job === null) await this.#submit(spec, signal);
+        else if (job !== null) progress(`${this.name}: ${phaseOf(job) === 'waiting' ? waitText(job) : `starts on ${job.node}`}`);
+        await this.#queue.next(signal);
+      }
+    } finally {
+      this.#making.delete(agent);
+    }
+  }
+
+  async putFiles(agent: AgentId, files: Readable, signal: AbortSignal): Promise<void> {
+    this.#folders.require(agent);
+    await this.#place.put(agent, files, signal);
+  }
+
+  async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+    this.#folders.require(agent);
+    const where = this.#folders.whereIs(agent);
+    if (where === null || this.#folders.exitCode(agent) !== null) throw gateEnded(agent);
+    if (this.#hasReleased(agent)) return;
+    using limit = deadline(this.#options.clock, releaseLimit, signal);
+    const job = { id: where.job, node: where.place };
+    try {
+      await this.#commands.beside(job, releaseScript(this.#place.onNode(agent), agent), frame, limit.signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      // A gate that has taken a script reads no other one, so the step would wait for ever.
+      if (this.#hasReleased(agent)) return;
+      if (await this.#hasEnded(agent, signal)) throw gateEnded(agent);
+      throw error instanceof OnejobError
+        ? error
+        : new OnejobError('E_ENGINE_FAILED', notHanded(agent), { retry: true, cause: error });
+    }
+  }
+
+  async getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
+    this.#folders.require(agent);
+    return this.#place.get(agent, '.', signal, only);
+  }
+
+  async getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null> {
+    this.#folders.require(agent);
+    return (await this.#place.has(agent, folder, signal)) ? this.#place.get(agent, folder, signal) : null;
+  }
+
+  async signal(agent: AgentId, signal: 'TERM' | 'KILL'): Promise<void> {
+    if (this.#folders.intentOf(agent) === null || this.#folders.exitCode(agent) !== null) return;
+    for (const job of await this.#openJobs(agent)) {
+      if (phaseOf(job) === 'waiting') await this.#commands.cancel(job.id, null);
+      else if (signal === 'TERM') await this.#commands.cancel(job.id, 'TERM');
+      else await this.#kill(agent, job);
+    }
+    this.#queue.hurry();
+  }
+
+  /** Its first process with all that it has started; the supervisor then leaves the exit code. Slurm's own way takes its KillWait. */
+  async #kill(agent: AgentId, job: SlurmJob): Promise<void> {
+    using limit = deadline(this.#options.clock, killLimit);
+    try {
+      await this.#commands.beside(job, killScript(this.#place.onNode(agent)), new Uint8Array(0), limit.signal);
+    } catch {
+      if (this.#folders.exitCode(agent) === null) await this.#commands.cancel(job.id, null);
+    }
+  }
+
+  async remove(agent: AgentId): Promise<void> {
+    const { clock } = this.#options;
+    const from = clock.now();
+    const asked = new Set<string>();
+    for (let open = await this.#openJobs(agent); open.length > 0; open = await this.#openJobs(agent)) {
+      for (const job of open) {
+        if (phaseOf(job) === 'running' && !asked.has(job.id)) {
+          asked.add(job.id);
+          await this.#place.leave(agent, job);
+          if (this.#folders.exitCode(agent) === null) await this.#kill(agent, job);
+        } else if (phaseOf(job) === 'waiting' || (phaseOf(job) === 'running' && clock.now() - from > leavesWithin))
+          // A batch script that leaves by itself tidies up its node.
+          await this.#commands.cancel(job.id, null);
+      }
+      await sleep(clock, lookAgain);
+    }
+    await this.#folders.remove(agent);
+    this.#queue.forget(agent);
+  }
+
+  async list(signal: AbortSignal): Promise<SandboxSeen[]> {
+    const jobs = await this.#queue.look(signal);
+    const agents = await this.#folders.agents();
+    const seen = agents.flatMap((agent): SandboxSeen[] => {
+      const about = this.#folders.intentOf(agent);
+      if (about === null) return [];
+      const state = this.#stateOf(agent, jobs) ?? { kind: 'running' };
+      return [{ agent, pool: about.pool, slot: about.slot, state }];
+    });
+    // A folder that somebody removed does not end the job.
+    const strays = jobs.flatMap((job): SandboxSeen[] => {
+      const agent = job.comment === this.#comment && phaseOf(job) !== 'ended' ? agentOf(job) : null;
+      return agent === null || agents.includes(agent) ? [] : [{ agent, pool: '', slot: '', state: { kind: 'running' } }];
+    });
+    return [...seen, ...strays];
+  }
+
+  async *events(signal: AbortSignal): AsyncGenerator<RuntimeEvent> {
+    /** Agents with a folder, and whether their exit was reported. */
+    const known = new Map<AgentId, boolean>();
+    let isLost = false;
+    await this.#folders.open().catch(() => {});
+    using watch = watchFolders(this.#options.clock, [this.#folders.marks], signal);
+    void this.#wakeBy(watch, signal);
+    yield { kind: 'connected' };
+    while (!signal.aborted) {
+      const events: RuntimeEvent[] = [];
+      try {
+        const jobs = await this.#queue.look(signal);
+        const agents = await this.#folders.agents();
+        for (const agent of known.keys()) if (!agents.includes(agent)) events.push({ kind: 'removed', agent });
+        for (const { agent } of events.filter((event) => event.kind === 'removed')) known.delete(agent);
+        for (const agent of agents) {
+          this.#follow(agent, jobs);
+          const state = this.#folders.intentOf(agent) === null ? null : this.#stateOf(agent, jobs);
+          if (state?.kind === 'exited' && known.get(agent) !== true) events.push({ kind: 'exited', agent, exit: state.exit });
+          known.set(agent, known.get(agent) === true || state?.kind === 'exited');
+        }
+        if (isLost) events.push({ kind: 'connected' });
+        isLost = false;
+      } catch (error) {
+        if (signal.aborted) return;
+        if (!isLost) events.push({ kind: 'lost', failure: toFailure(error).message });
+        isLost = true;
+      }
+      yield* events;
+      const isBusy = [...known].some(
+        ([agent, told]) => !told && (this.#making.has(agent) || this.#folders.whereIs(agent) !== null),
+      );
+      await this.#queue.next(signal, isBusy || isLost ? undefined : 'slow');
+    }
+  }
+
+  /** Files of nodes are seen at once where this host's kernel reports them, otherwise when the queue is looked at. */
+  async #wakeBy(watch: ReturnType<typeof watchFolders>, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      await watch.next(60_000);
+      this.#queue.wake();
+    }
+  }
+
+  placeOf(agent: AgentId): Granted | null {
+    return this.#folders.whereIs(agent);
+  }
+
+  logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncIterable<LogChunk[]> {
+    const hasEnded = (): boolean => {
+      const { last } = this.#queue;
+      return this.#folders.intentOf(agent) === null || (last !== null && this.#stateOf(agent, last)?.kind === 'exited');
+    };
+    return followLog(this.#options.clock, join(this.#folders.of(agent), 'log'), from, hasEnded, signal);
+  }
+
+  hostAddress(): Promise<string> {
+    const why = 'agents of Slurm run on other hosts, and nothing leads from there to this one';
+    const hint = 'Use a runtime of this host, or a service whose agents need no way to onejob.';
+    return Promise.reject(
+      new OnejobError('E_NO_DOOR', `Sandboxes of runtime ${this.name} cannot reach this host: ${why}.`, { hint }),
+    );
+  }
+
+  async sweep(): Promise<void> {}
+
+  async disk(): Promise<null> {
+    return null;
+  }
+
+  close(): void {
+    this.#place.close();
+  }
+
+  get #comment(): string {
+    return `onejob:${this.#options.owner}`;
+  }
+
+  async #make({ agent, pool, slot, recipe, ...spec }: SandboxSpec, fingerprint: string): Promise<void> {
+    const { sandbox } = wantsOf(recipe).keys as SlurmPool;
+    const files = this.#options.config.folder === null ? {} : this.#scripts({ agent, pool, slot, recipe, ...spec });
+    await this.#folders.make({ agent, pool, slot, fingerprint, sandbox }, files);
+  }
+
+  #scripts({ agent, name, recipe }: SandboxSpec): Readonly<Record<string, string>> {
+    const { sandbox, modules } = wantsOf(recipe).keys as SlurmPool;
+    const { passwd, group } = accounts(null);
+    const [folder, marks] = [this.#place.onNode(agent), this.#place.marksOnNode(agent)];
+    return { ...scriptsOf({ agent, name, folder, marks, recipe, modules, sandbox }), passwd, group };
+  }
+
+  /** Another submission of a name that Slurm has waits for the first to end, and finds that it has begun. */
+  async #submit(spec: SandboxSpec, signal: AbortSignal): Promise<void> {
+    const { agent, recipe } = spec;
+    const { folder } = this.#options.config;
+    const avoided = this.#avoided.now.map(({ node }) => node);
+    const shared = folder === null ? null : this.#folders.of(agent);
+    const options = submitOptions(agent, { comment: this.#comment, folder: shared, recipe, avoided });
+    await this.#commands.submit(options, this.#place.batch(agent, this.#scripts(spec)), signal);
+    this.#queue.hurry();
+  }
+
+  async #lookNow(agent: AgentId, progress: (line: string) => void, signal: AbortSignal) {
+    for (;;) {
+      try {
+        const jobs = await this.#queue.look(signal);
+        this.#follow(agent, jobs);
+        return { state: this.#stateOf(agent, jobs), job: jobOf(agent, jobs) };
+      } catch (error) {
+        signal.throwIfAborted();
+        progress(toFailure(error).message);
+        await this.#queue.next(signal);
+      }
+    }
+  }
+
+  #stateOf(agent: AgentId, jobs: readonly SlurmJob[]): SandboxSeen['state'] | null {
+    const job = jobOf(agent, jobs);
+    const folders = this.#folders;
+    const look = {
+      exitCode: folders.exitCode(agent),
+      where: folders.whereIs(agent),
+      started: folders.hasStarted(agent),
+      again: folders.wasStartedAgain(agent),
+      said: job !== null && phaseOf(job) === 'ended' ? folders.lastWords(agent) : '',
+      unfit: folders.unfit(agent),
+    };
+    if (look.unfit !== null) this.#avoided.add(look.unfit);
+    const about = this.#queue.about(agent, job === null ? null : phaseOf(job), look.started);
+    return stateOf(look, { job, ...about });
+  }
+
+  #follow(agent: AgentId, jobs: readonly SlurmJob[]): void {
+    const job = jobOf(agent, jobs);
+    if (job !== null && phaseOf(job) === 'running' && this.#folders.intentOf(agent) !== null) this.#place.follow(agent, job);
+  }
+
+  async #openJobs(agent: AgentId): Promise<SlurmJob[]> {
+    const jobs = await this.#queue.look(undefined, true);
+    return jobs.filter((job) => job.name === jobName(agent) && phaseOf(job) !== 'ended');
+  }
+
+  async #hasEnded(agent: AgentId, signal: AbortSignal): Promise<boolean> {
+    const jobs = await this.#queue.look(signal, true).catch(() => null);
+    return this.#folders.exitCode(agent) !== null || (jobs !== null && this.#stateOf(agent, jobs)?.kind === 'exited');
+  }
+
+  /** Whether the log shows that a script was taken. */
+  #hasReleased(agent: AgentId): boolean {
+    return hasReleased(this.#folders.of(agent), agent);
+  }
+}
+
+function wantsOf({ wants }: Recipe): EngineWants {
+  if (wants === undefined) throw new OnejobError('E_BUG', 'A sandbox for Slurm does not say what it wants of it.');
+  return wants;
+}
+
+/** What its sandboxes are made from: all that the recipe says. */
+function fingerprintOf(recipe: Recipe): string {
+  return createHash('sha256').update(JSON.stringify(recipe)).digest('hex').slice(0, 16);
+}
+
+interface Submission {
+  readonly comment: string;
+  /** Its folder, if nodes share it. */
+  readonly folder: string | null;
+  readonly recipe: Recipe;
+  /** Names of nodes. */
+  readonly avoided: readonly string[];
+}
+
+/** Options of sbatch: https://slurm.schedmd.com/sbatch.html */
+export function submitOptions(agent: AgentId, { comment, folder, recipe, avoided }: Submission): string[] {
+  const { gpus, model, lifetime, keys } = wantsOf(recipe);
+  const { modules: _, sandbox: __, time: ___, exclude, ...named } = keys as SlurmPool;
+  const excluded = [...(exclude === undefined ? [] : [exclude]), ...avoided];
+  const minutes = lifetime === null ? null : Math.ceil(lifetime / 60_000);
+  return [
+    `--job-name=${jobName(agent)}`,
+    `--comment=${comment}`,
+    // A job that ran may not run again, whatever becomes of its node.
+    '--no-requeue',
+    // A manager that died after its submission submits again.
+    '--dependency=singleton',
+    '--nodes=1',
+    '--ntasks=1',
+    ...(folder === null ? ['--chdir=/', '--output=/dev/null'] : [`--chdir=${folder}`, `--output=${folder}/batch.log`]),
+    '--open-mode=append',
+    ...(minutes === null ? [] : [`--time=${minutes}`]),
+    ...(recipe.cpus === null ? [] : [`--cpus-per-task=${Math.ceil(recipe.cpus)}`]),
+    ...(recipe.memory === null ? [] : [`--mem=${Math.ceil(recipe.memory / 2 ** 20)}M`]),
+    ...(gpus === 0 ? [] : [`--gres=gpu:${model === null ? '' : `${model}:`}${gpus}`]),
+    ...(excluded.length === 0 ? [] : [`--exclude=${excluded.join(',')}`]),
+    ...Object.entries(named).flatMap(([option, value]) => (typeof value === 'string' ? [`--${option}=${value}`] : [])),
+  ];
+}
+
+function gateEnded(agent: AgentId): OnejobError {
+  return new OnejobError('E_GATE_ENDED', `Cannot release agent ${agent}: its gate has ended.`, { retry: true });
+}
+
+function notHanded(agent: AgentId): string {
+  return `Cannot release agent ${agent}: Slurm did not start a step beside it within ${releaseLimit / 1000} s.`;
+}

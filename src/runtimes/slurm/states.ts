@@ -1,0 +1,141 @@
+/** What a sandbox is, from its folder and what Slurm says of its job. Pure. */
+import type { AgentId, Exit } from '../../core/slot.ts';
+import type { Granted, SandboxSeen } from '../../ports/runtime.ts';
+import type { SlurmJob } from './commands.ts';
+
+/** Where it runs. */
+export interface Where extends Granted {
+  /** The id of its job. */
+  readonly job: string;
+  /** Of this start of its batch script; absent: a mark in its folder keeps it from a second one. */
+  readonly start?: string;
+}
+
+/** What the folder of an agent says. */
+export interface FolderLook {
+  readonly exitCode: number | null;
+  readonly where: Where | null;
+  readonly started: boolean;
+  readonly again: boolean;
+  /** The last words of the batch script itself; empty: none. */
+  readonly said: string;
+  /** Why it did not begin on its node; null: nothing was wrong there. */
+  readonly unfit: Unfit | null;
+}
+
+/** What was granted on a node is not fit for a job. */
+export interface Unfit {
+  readonly node: string;
+  readonly why: string;
+}
+
+const prefix = 'oj-';
+
+/** A job id is not an identity: a controller that lost its last seconds gives it to another job. */
+export function jobName(agent: AgentId): string {
+  return prefix + agent;
+}
+
+export function agentOf({ name }: Pick<SlurmJob, 'name'>): AgentId | null {
+  return name.startsWith(prefix) ? name.slice(prefix.length) : null;
+}
+
+const waiting = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED', 'SPECIAL_EXIT'];
+const running = ['RUNNING', 'SUSPENDED', 'STOPPED', 'RESIZING', 'SIGNALING', 'STAGE_OUT'];
+
+export type Phase = 'waiting' | 'running' | 'completing' | 'ended';
+
+export function phaseOf({ state }: Pick<SlurmJob, 'state'>): Phase {
+  if (waiting.includes(state)) return 'waiting';
+  if (running.includes(state)) return 'running';
+  return state === 'COMPLETING' ? 'completing' : 'ended';
+}
+
+/** The job of an agent: one that is not over, else the last. A manager that died may have submitted two. */
+export function jobOf(agent: AgentId, jobs: readonly SlurmJob[]): SlurmJob | null {
+  const own = jobs
+    .filter(({ name }) => name === jobName(agent))
+    .sort((a, b) => Number.parseInt(b.id, 10) - Number.parseInt(a.id, 10));
+  return own.find((job) => phaseOf(job) !== 'ended') ?? own[0] ?? null;
+}
+
+/** How Slurm itself ended a job, in words; undefined: it did not. */
+const ends: Readonly<Record<string, string>> = {
+  TIMEOUT: 'its time limit was over',
+  DEADLINE: 'its deadline was over',
+  NODE_FAIL: 'the node failed',
+  PREEMPTED: 'another job took its place',
+  BOOT_FAIL: 'the node did not boot',
+  CANCELLED: 'somebody cancelled it with scancel',
+  REVOKED: 'another cluster has it',
+};
+
+/** ms for which Slurm may not know a job that it has just taken, and a shared file system may not show a file that was just written. */
+export const patience = 10_000;
+/** The same after an end that leaves no exit code, mostly. */
+const short = 3_000;
+
+/** A successful look at the queue. */
+export interface QueueLook {
+  /** null: Slurm knows none of this name. */
+  readonly job: SlurmJob | null;
+  /** ms for which looks have shown it in this phase. */
+  readonly since: number;
+  /** Whether Slurm was asked after the folder showed that it had begun. */
+  readonly afterStart: boolean;
+}
+
+/** null: nothing can be said yet. */
+export function stateOf(look: FolderLook, { job, since, afterStart }: QueueLook): SandboxSeen['state'] | null {
+  if (look.exitCode !== null) return { kind: 'exited', exit: { kind: 'code', code: look.exitCode } };
+  if (look.unfit !== null) return { kind: 'exited', exit: exitOf(look, job) };
+  const phase = job === null ? null : phaseOf(job);
+  if (phase === 'waiting' && look.started && afterStart) return secondStart(look, job);
+  if (phase === 'waiting' || phase === 'running' || phase === 'completing')
+    return { kind: look.where === null ? 'created' : 'running' };
+  if (since < (job === null || job.state === 'COMPLETED' ? patience : short)) return null;
+  // It was never begun: if it is still wanted, it is asked for again.
+  if (job === null && !look.started) return { kind: 'created' };
+  return { kind: 'exited', exit: exitOf(look, job) };
+}
+
+/** What Slurm puts back into its queue after its controller died has run already, and will not run again. */
+function secondStart(look: FolderLook, job: SlurmJob | null): SandboxSeen['state'] {
+  return { kind: 'exited', exit: lost(`Slurm put it back into its queue after it had begun${at(look, job)}`) };
+}
+
+/** The end of a job whose first process left no exit code. */
+function exitOf(look: FolderLook, job: SlurmJob | null): Exit {
+  const where = at(look, job);
+  if (look.again) return lost(`Slurm started it a second time${where}, which onejob refused`);
+  if (look.unfit !== null) return lost(`node ${look.unfit.node} is not fit for it: ${look.unfit.why}`);
+  if (job === null) return lost(`Slurm no longer knows it${where}, and it left no exit code`);
+  if (job.state === 'OUT_OF_MEMORY') return { kind: 'oom' };
+  const why = ends[job.state];
+  if (why !== undefined) return lost(`Slurm ended it${where}: ${why}`);
+  // Its batch script was killed, which is how onejob ends it.
+  if (job.state === 'FAILED' && look.where !== null) return { kind: 'code', code: 137 };
+  const reason = job.reason === 'None' ? '' : ` (${job.reason})`;
+  const words = look.said === '' ? '' : `: ${look.said}`;
+  return lost(`it ended${where} without an exit code, and Slurm says ${job.state}${reason}${words}`);
+}
+
+function at({ where }: FolderLook, job: SlurmJob | null): string {
+  const node = where?.place ?? job?.node ?? '';
+  return node === '' ? '' : ` on node ${node}`;
+}
+
+function lost(reason: string): Exit {
+  return { kind: 'lost', reason };
+}
+
+/** Why a job waits, for people. The words are Slurm's: https://slurm.schedmd.com/job_reason_codes.html */
+export function waitText({ reason, state }: SlurmJob): string {
+  const words: Readonly<Record<string, string>> = {
+    Resources: 'waits for resources',
+    Priority: 'waits behind jobs with a higher priority',
+    None: 'waits for the scheduler',
+    Dependency: 'waits for an earlier job of the same name',
+  };
+  return `${words[reason] ?? `waits (${reason === '' ? state : reason})`}`;
+}

@@ -1,0 +1,50 @@
+/** Slurm as a type of runtime: what config holds of one. */
+import type { RuntimeType } from '../../config/runtime-type.ts';
+import { complete } from '../../schema/key.ts';
+import { slurmPoolKeys } from '../../schema/slurm-keys.ts';
+import { poolOf, type SlurmConfig, slurmKeys } from './config.ts';
+
+/** ms that an agent may need beside its job. */
+const slack = 10 * 60_000;
+
+export const slurm: RuntimeType<SlurmConfig> = {
+  type: 'slurm',
+  title: 'Slurm',
+  keys: slurmKeys,
+  needs: [],
+  poolKeys: slurmPoolKeys,
+  resolve(name, written) {
+    const { node_folder: nodeFolder, ...rest } = complete(slurmKeys, written);
+    return { type: 'slurm', name, nodeFolder, ...rest };
+  },
+  wants({ devices, timeout, standby, standbyMaxAge, written }) {
+    const keys = poolOf(written);
+    const longest = timeout === null ? null : timeout + slack + (standby ? standbyMaxAge : 0);
+    return {
+      gpus: typeof devices.count === 'number' ? devices.count : 0,
+      model: devices.model,
+      images: false,
+      lifetime: keys.time ?? longest,
+      keys,
+    };
+  },
+  checkPool(pool, { name }, { sound, own, inPool }) {
+    const of = `"runtime" is ${name}, of type slurm`;
+    if (sound(pool, 'service') && pool.service !== 'own')
+      inPool(pool, ['service'], `is ${pool.service}, but ${of}, which runs only jobs of the own queue so far`);
+    if (sound(pool, 'agents') && pool.agents === 'per-device')
+      inPool(pool, ['agents'], `is per-device, but ${of}, where "agents" is how many may exist at a time; write a number`);
+    if (sound(pool, 'user') && pool.recipe.user !== null)
+      inPool(pool, ['user'], `is set, but ${of}: jobs are of the user that onejob runs as; remove the key`);
+    if (sound(pool, 'network') && pool.recipe.network !== 'default')
+      inPool(pool, ['network'], `is "${pool.recipe.network}", but ${of}: jobs have the network of their node; remove the key`);
+    for (const [at, { host, cache }] of pool.recipe.mounts.entries())
+      if (cache !== null) {
+        const what = cache.name === null ? host : cache.name;
+        inPool(pool, ['caches', String(at)], `has ${what}, but ${of}: it has no caches; use a volume that the nodes share`);
+      }
+    if (own(pool, 'hold_failed') && pool.holdFailed !== null)
+      inPool(pool, ['hold_failed'], `is not used: ${of}, which keeps no files of failed jobs`, 'warning');
+  },
+  open: async (config, parts) => (await import('./slurm.ts')).createSlurmRuntime({ config, ...parts }),
+};
