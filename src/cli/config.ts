@@ -3,10 +3,10 @@
 import { OnejobError } from '../base/errors.ts';
 import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
-import { hasImages } from '../config/has-images.ts';
 import { type HostLook, lookAtHost } from '../config/host-look.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
 import { checkCommand } from '../config/paths.ts';
+import { hasImages } from '../config/types.ts';
 import { formatProblem, type Problem } from '../schema/problem.ts';
 import { connect, reconnect } from './connect.ts';
 import { exitCodes } from './exit.ts';

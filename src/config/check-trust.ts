@@ -3,8 +3,8 @@ import type { Runtime } from '../ports/runtime.ts';
 import { follow } from '../system/real-path.ts';
 import type { Checking } from './checking.ts';
 import type { PoolConfig, TrustConfig } from './config.ts';
-import { hasImages } from './has-images.ts';
 import { engineSocketIn } from './host-places.ts';
+import { hasImages } from './types.ts';
 
 export function checkTrust(pool: PoolConfig, checking: Checking): void {
   const { config, sound, inPool } = checking;

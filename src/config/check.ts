@@ -14,9 +14,8 @@ import { checkNetworks } from './check-network.ts';
 import type { Checking, HostFacts, Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
-import { hasImages } from './has-images.ts';
 import type { ServiceType } from './service-type.ts';
-import { runtimeType, serviceType, type Types, titlesWith } from './types.ts';
+import { hasImages, runtimeType, serviceType, type Types, titlesWith } from './types.ts';
 
 export function checkAcross(
   config: Config,

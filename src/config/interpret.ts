@@ -4,7 +4,6 @@ import { budgetKeys, cloudImageKeys, cloudKeys, hostKeys, joinKeys } from '../sc
 import type { Keys } from '../schema/key.ts';
 import { describeKind, isMap, word } from '../schema/kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from '../schema/problem.ts';
-import { slurmPoolKeys } from '../schema/slurm-keys.ts';
 import { strict } from '../schema/strict.ts';
 import type { CloudType } from './cloud-type.ts';
 import type { Written, WrittenEntry, WrittenHost } from './config.ts';
@@ -16,6 +15,7 @@ import {
   notifyKeys,
   poolKeys,
   secretsKeys,
+  slurmPoolKeys,
   type TopFile,
   topKeys,
   trustKeys,

@@ -1,7 +1,6 @@
 /** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
 import { joinKeys } from '../schema/host-keys.ts';
 import { defaultsOf, key, type WrittenKeys } from '../schema/key.ts';
-import { slurmPoolKeys } from '../schema/slurm-keys.ts';
 
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/kit/trust.ts`. */
 export const trustKeys = {
@@ -116,6 +115,62 @@ export const deviceKeys = {
   numa: key((v) => v.yesNo, false, {
     description: 'Agents run only on CPUs of the NUMA nodes that their devices belong to, if the host reports these.',
     example: 'true',
+  }),
+};
+
+/** A name, or a list of names with commas, as Slurm writes them. */
+const slurmNames = /^[\w.,:+@/[\]-]+$/;
+
+/** Of a pool whose runtime is Slurm. Each becomes an option of sbatch: https://slurm.schedmd.com/sbatch.html */
+export const slurmPoolKeys = {
+  partition: key((v) => v.text('the name of a partition', slurmNames), undefined, {
+    description: 'Partitions, the first that has room (`--partition`).',
+    example: 'gpu',
+    shown: "Slurm's own",
+  }),
+  account: key((v) => v.text('the name of an account', slurmNames), undefined, {
+    description: 'Who is charged (`--account`).',
+    example: 'lab',
+    shown: "Slurm's own",
+  }),
+  qos: key((v) => v.text('the name of a quality of service', slurmNames), undefined, {
+    description: 'Quality of service (`--qos`).',
+    example: 'normal',
+    shown: "Slurm's own",
+  }),
+  reservation: key((v) => v.text('the name of a reservation', slurmNames), undefined, {
+    description: 'Reservation (`--reservation`).',
+    example: 'ci',
+    shown: 'none',
+  }),
+  constraint: key((v) => v.text('features such as "a100&nvlink"', /^[\w.,:&|*()[\]!-]+$/), undefined, {
+    description: 'Features that the node must have (`--constraint`).',
+    example: '"a100&nvlink"',
+    shown: 'none',
+  }),
+  nodelist: key((v) => v.text('names of nodes such as "n[1-4]"', slurmNames), undefined, {
+    description: 'Nodes of which it gets one (`--nodelist`, with one node per agent).',
+    example: '"n1"',
+    shown: 'any',
+  }),
+  exclude: key((v) => v.text('names of nodes such as "n[1-4]"', slurmNames), undefined, {
+    description: 'Nodes that it never gets (`--exclude`).',
+    example: '"n[1-4]"',
+    shown: 'none',
+  }),
+  time: key((v) => v.duration(60_000, '1m'), undefined, {
+    description: 'After this time Slurm ends the agent, with its job (`--time`).',
+    example: '6h',
+    shown: '`timeout` of the pool and 10 minutes more, or what the partition allows',
+  }),
+  modules: key((v) => v.z.array(v.text('the name of a module', /^[\w.+/-]+$/)), [] as never[], {
+    description: 'Environment modules that are loaded before the job (`module load`).',
+    example: '[cuda/12.4]',
+  }),
+  sandbox: key((v) => v.oneOf(['bubblewrap', 'none']), 'bubblewrap', {
+    description:
+      'What keeps jobs apart on a node: bubblewrap, or nothing but the user. All jobs are of one user, so without it each can read and end the others.',
+    example: 'none',
   }),
 };
 

@@ -8,7 +8,6 @@ import { cachePath, isNamed } from '../schema/volumes.ts';
 import type { HostFacts } from './checking.ts';
 import { resolveClouds } from './clouds.ts';
 import type { ApiConfig, Config, NotifyConfig, PoolConfig, RuntimeName, Written } from './config.ts';
-import { hasImages } from './has-images.ts';
 import {
   apiKeys,
   deviceKeys,
@@ -24,7 +23,7 @@ import {
 } from './keys.ts';
 import type { Paths } from './paths.ts';
 import type { RuntimeType } from './runtime-type.ts';
-import { cloudType, runtimeType, serviceType, type Types, tellingOrigin } from './types.ts';
+import { cloudType, hasImages, runtimeType, serviceType, type Types, tellingOrigin } from './types.ts';
 
 export const nothingWritten: Written = {
   top: {},

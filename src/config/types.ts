@@ -1,7 +1,9 @@
 /** The types of CI services, runtimes and clouds that a config can name. Who loads a config passes them, so that config depends on none. */
+
+import type { Recipe } from '../ports/runtime.ts';
 import { listed } from '../schema/problem.ts';
 import type { CloudType } from './cloud-type.ts';
-import type { ServiceConfig } from './config.ts';
+import type { PoolConfig, ServiceConfig } from './config.ts';
 import type { RuntimeType } from './runtime-type.ts';
 import type { ServicePoolKey, ServiceType } from './service-type.ts';
 
@@ -69,4 +71,9 @@ export function fixedChanges(types: Pick<Types, 'services'>, before: readonly Se
     const key = other === undefined ? undefined : keys.find((each) => read(one, each) !== read(other, each));
     return key === undefined ? [] : [{ service: one.name, key }];
   });
+}
+
+/** Whether sandboxes of a pool are made from images; for one that leaves the runtime open, whether they may be. */
+export function hasImages({ runtime, recipe }: Pick<PoolConfig, 'runtime'> & { readonly recipe: Pick<Recipe, 'wants'> }): boolean {
+  return recipe.wants?.images ?? runtime !== 'process';
 }

@@ -4,8 +4,8 @@
  */
 import { hash } from 'node:crypto';
 import type { Config, PoolConfig, TrustConfig } from '../../config/config.ts';
-import { hasImages } from '../../config/has-images.ts';
 import { whyNoStranger } from '../../config/host-places.ts';
+import { hasImages } from '../../config/types.ts';
 import type { Mount, Recipe } from '../../ports/runtime.ts';
 import { isNamed, untrustedCachePath } from '../../schema/volumes.ts';
 import { type JobSecrets, openJobSecrets, type PinStore } from '../../secrets/job-secrets.ts';

@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { type Failure, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { hasImages } from '../../config/has-images.ts';
+import { hasImages } from '../../config/types.ts';
 import type { AgentId, JobId, JobResult } from '../../core/slot.ts';
 import type { CiEvent } from '../../ports/ci-service.ts';
 import { type AdmissionParts, admitJob } from '../kit/admission.ts';

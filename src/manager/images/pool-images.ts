@@ -10,7 +10,7 @@ import type { Log } from '../../base/log.ts';
 import { ownQueue } from '../../ci/own-queue/type.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
-import { hasImages } from '../../config/has-images.ts';
+import { hasImages } from '../../config/types.ts';
 import { toErrorView } from '../../contract/http-errors.ts';
 import type { ImageService } from '../../contract/manager.ts';
 import type { ImageOutcome } from '../../contract/schema.ts';

@@ -1,7 +1,7 @@
 /** What config holds of a runtime of type slurm, and of its pools. */
 import type { RuntimeConfig } from '../../config/config.ts';
+import { slurmPoolKeys } from '../../config/keys.ts';
 import { complete, key, type WrittenKeys } from '../../schema/key.ts';
-import { slurmPoolKeys } from '../../schema/slurm-keys.ts';
 
 export const slurmKeys = {
   folder: key((v) => v.absolute, null, {

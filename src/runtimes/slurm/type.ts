@@ -1,7 +1,8 @@
 /** Slurm as a type of runtime: what config holds of one. */
+
+import { slurmPoolKeys } from '../../config/keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
-import { slurmPoolKeys } from '../../schema/slurm-keys.ts';
 import { poolOf, type SlurmConfig, slurmKeys } from './config.ts';
 
 /** ms that an agent may need beside its job. */
