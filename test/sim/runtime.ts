@@ -98,7 +98,7 @@ export function simRuntime(
     while (!sandbox.isStarted && find(agent) === sandbox) {
       progress('waits for room');
       await wait(clock, 1_000, signal);
-      // An answer that does not come is none, and asking again costs no place in the queue.
+      // A lost answer changes nothing: the sandbox keeps its place in the queue, and is looked at again.
       await call(5, signal, () => {}).catch(() => {});
       signal.throwIfAborted();
     }

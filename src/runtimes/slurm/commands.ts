@@ -6,7 +6,6 @@ import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import { OnejobError } from '../../base/errors.ts';
-import type { Clock } from '../../core/clock.ts';
 import { type Ended, run } from '../../system/run.ts';
 import { searchPath } from '../process/programs.ts';
 
@@ -48,7 +47,6 @@ export interface SlurmCommands {
 }
 
 export interface CommandOptions {
-  readonly clock: Clock;
   /** Name of the runtime in the config, for people. */
   readonly name: string;
   /** Folder of the commands; null: on the PATH. */

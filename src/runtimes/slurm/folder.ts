@@ -80,7 +80,7 @@ export class AgentFolders {
     await rename(draft, this.of(about.agent));
   }
 
-  /** null: there is none. @throws OnejobError E_SANDBOX_UNREAD if that is unknown now */
+  /** null: the agent has no folder. @throws OnejobError E_SANDBOX_UNREAD if the folder cannot be read now */
   intentOf(agent: AgentId): Intent | null {
     const text = readOr(join(this.of(agent), 'spec.json'), null);
     return text === null ? null : (intent.safeParse(jsonOf(text)).data ?? null);

@@ -45,7 +45,6 @@ export interface SlurmOptions {
   readonly clock: Clock;
   /** Where the state is, which may not be on a file system that nodes share. */
   readonly stateDir: string;
-  readonly commands?: SlurmCommands;
 }
 
 /** ms that a step beside the job may take to hand over a script. */
@@ -77,7 +76,7 @@ class SlurmRuntime implements Runtime {
     const { config, clock, owner } = options;
     this.#options = options;
     this.name = config.name;
-    this.#commands = options.commands ?? slurmCommands({ clock, ...config });
+    this.#commands = slurmCommands(config);
     const { folder, nodeFolder } = config;
     this.#folders = new AgentFolders(folder ?? join(options.stateDir, 'slurm', config.name), owner);
     const heard = (): void => this.#queue.wake();
