@@ -10,7 +10,6 @@ import { hasImages } from '../config/types.ts';
 import { formatProblem, type Problem } from '../schema/problem.ts';
 import { connect, reconnect } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { printable } from './text.ts';
 import { types } from './types.ts';
@@ -75,9 +74,8 @@ const applyPatience = 120_000;
 /** 1 when the daemon does not run with the config. */
 export async function applyConfig(session: Session, { dryRun = false }: { readonly dryRun?: boolean }): Promise<number> {
   const { output } = session;
-  const connection = await connect(session, { start: false });
+  const connection = await connect(session, { start: false, named: true });
   try {
-    await checkNamedConfig(session, connection.client);
     const { applied, changes, warnings, stranded } = await connection.client.call('POST /v1/config/apply', {
       body: { dryRun },
     });

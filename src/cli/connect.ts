@@ -16,6 +16,7 @@ import { sleep } from '../core/clock.ts';
 import { leaderOf } from '../store/lead.ts';
 import { jsonOf } from '../system/json.ts';
 import { systemClock } from '../system/system-clock.ts';
+import { checkNamedConfig } from './named-config.ts';
 import type { Remote } from './remote.ts';
 import type { DaemonPlace, Session } from './session.ts';
 import { formatAge } from './text.ts';
@@ -33,16 +34,20 @@ const closePatience = 10_000;
 
 /**
  * Connects to the daemon that leads here; with `start`, to a temporary one if there is none. Without `start` it waits up to
- * `patience` ms for a stopping daemon to end, which is then absent. On another host it starts none.
+ * `patience` ms for a stopping daemon to end, which is then absent. On another host it starts none. With `named`, the daemon has the
+ * config that the command names: a temporary one with another config that is about to end is waited for.
  * @throws OnejobError E_HOST, E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon
- * said; the reason of `signal`.
+ * said; with `named` as `checkNamedConfig`; the reason of `signal`.
  */
 export async function connect(
   session: Session,
-  options: { readonly start: boolean; readonly signal?: AbortSignal; readonly patience?: number },
+  options: { readonly start: boolean; readonly named?: boolean; readonly signal?: AbortSignal; readonly patience?: number },
 ): Promise<Connection> {
-  const { start, signal = new AbortController().signal, patience = closePatience } = options;
-  if (session.remote !== null) return connectRemote(session, session.remote, signal);
+  const { start, named = false, signal = new AbortController().signal, patience = closePatience } = options;
+  if (session.remote !== null) {
+    const connection = await connectRemote(session, session.remote, signal);
+    return named ? withNamedConfig(session, connection, false) : connection;
+  }
   const place = await session.place();
   const there = await locate(place);
   const mayStart = start && there.socket !== place.systemSocket;
@@ -61,14 +66,38 @@ export async function connect(
   for (let isFirst = true; ; isFirst = false) {
     const { socket } = isFirst && starting === null ? there : await locate(place);
     try {
-      return await hold(createClient({ socket, version: session.version, trusting: true }), signal);
+      const connection = await hold(createClient({ socket, version: session.version, trusting: true }), signal);
+      return named ? await withNamedConfig(session, connection, isFirst) : connection;
     } catch (error) {
       // A daemon that hangs up at once is stopping; its place will be free.
       if (!isGone(error)) throw error;
       if (!mayStart && !isFirst) throw isStopping(error) ? error : await nobodyHere(place, error);
-      if (isStopping(error)) await untilClosed(socket, signal, mayStart ? Infinity : patience);
+      // One that was about to end may get a job meanwhile, and is then refused for its config.
+      if (isStopping(error)) await untilClosed(socket, signal, mayStart && !named ? Infinity : patience);
     }
     if (mayStart) await begin();
+  }
+}
+
+/**
+ * The connection, if the daemon has the config that the command names; else it is closed, because it keeps a temporary daemon alive.
+ * @throws OnejobError as `checkNamedConfig`; with `mayWait` E_DAEMON_STOPPING for a temporary daemon without a job, which ends once
+ * no command needs it
+ */
+async function withNamedConfig(session: Session, connection: Connection, mayWait: boolean): Promise<Connection> {
+  const { client } = connection;
+  try {
+    await checkNamedConfig(session, client);
+    return connection;
+  } catch (error) {
+    using _ = connection;
+    if (!mayWait || !hasCode(error, 'E_DAEMON_CONFIG')) throw error;
+    const [{ temporary }, jobs] = await Promise.all([client.status(), client.jobs({ all: false, pool: null })]);
+    if (!temporary || jobs.length > 0) throw error;
+    throw new OnejobError('E_DAEMON_STOPPING', 'A temporary daemon with another config is about to end.', {
+      retry: true,
+      cause: error,
+    });
   }
 }
 
@@ -105,9 +134,10 @@ export async function withDaemon<T>(
   session: Session,
   work: (client: Client) => Promise<T>,
   alone?: (absent: OnejobError) => Promise<T>,
+  { named = false }: { readonly named?: boolean } = {},
 ): Promise<T> {
   try {
-    using connection = await connect(session, { start: false });
+    using connection = await connect(session, { start: false, named });
     return await work(connection.client);
   } catch (error) {
     if (alone === undefined || session.remote !== null || !hasCode(error, 'E_DAEMON_ABSENT')) throw error;

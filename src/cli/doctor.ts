@@ -15,7 +15,6 @@ import { removeTree } from '../system/foreign-tree.ts';
 import { systemClock, timeLimit } from '../system/system-clock.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { hang, plural, printable } from './text.ts';
 import { types } from './types.ts';
@@ -25,11 +24,9 @@ export async function showDoctor(session: Session): Promise<number> {
   const { output } = session;
   const findings = await withDaemon(
     session,
-    async (client) => {
-      await checkNamedConfig(session, client);
-      return client.call('GET /v1/doctor');
-    },
+    (client) => client.call('GET /v1/doctor'),
     (absent) => doctorAlone(session, absent),
+    { named: true },
   );
   const code = findings.some((each) => each.level === 'error') ? exitCodes.failed : exitCodes.ok;
   const { colors } = output;

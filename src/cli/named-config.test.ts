@@ -64,8 +64,23 @@ test('a daemon without a config is another one, too', async () => {
 test('a file that changed meanwhile is refused by a temporary daemon, and noted with one that can apply it', async () => {
   const changed = 'a.yml was changed after the daemon loaded it.';
   manager.statusOverride = { config: join(dir.path, 'a.yml'), configChanged: changed, temporary: true };
+  const running = onejob(['run', '--no-workspace', '--', 'sleep', '60']);
+  await expect.poll(async () => (await manager.jobs({ all: false, pool: null })).jobs.length).toBe(1);
   expect(await onejob(run('--config', 'a.yml'))).toMatchObject({ code: 125, stderr: expect.stringContaining('Cannot use config') });
   expect(await onejob(run())).toMatchObject({ code: 0, stderr: expect.stringContaining(changed) });
+  await manager.end();
+  await running;
   manager.statusOverride = { config: join(dir.path, 'a.yml'), configChanged: changed };
   expect(await onejob(run('--config', 'a.yml'))).toMatchObject({ code: 0, stderr: expect.stringContaining(changed) });
+});
+
+test.each([
+  ['doctor', 0],
+  ['plan', 1],
+])('%s waits for the end of a temporary daemon with another config that has no job', async (command, code) => {
+  manager.statusOverride = { config: join(dir.path, 'a.yml'), temporary: true };
+  manager.events.once('idle', () => void server.close());
+  const { stderr, stdout, ...ended } = await onejob([command, '--config', 'b.yml', '--json']);
+  expect(ended).toEqual({ code });
+  expect(stdout + stderr).toContain('No daemon is running');
 });

@@ -11,19 +11,17 @@ import type { Device } from '../gpu/inventory.ts';
 import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../manager/devices/partition.ts';
 import { slotNames } from '../schema/template.ts';
-import { withDaemon } from './connect.ts';
+import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import { checkNamedConfig } from './named-config.ts';
 import { configSource, type Session } from './session.ts';
 import { hang, printable, titledTable } from './text.ts';
 import { types } from './types.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
-  const [lines, { configChanged }] = await withDaemon(session, async (client) => {
-    await checkNamedConfig(session, client);
-    return Promise.all([client.call('GET /v1/plan'), client.status()]);
-  });
+  using connection = await connect(session, { start: false, named: true });
+  const { client } = connection;
+  const [lines, { configChanged }] = await Promise.all([client.call('GET /v1/plan'), client.status()]);
   await output.result(lines, () => {
     const changed = configChanged === null ? [] : hang('! ', printable(configChanged), output.width).map(output.colors.yellow);
     const rows = lines.map(({ slot, intent, because }) => ({ SLOT: slot, NEXT: intent, BECAUSE: printable(because) }));

@@ -40,7 +40,7 @@ export async function runJob(session: Session, options: JobRunOptions): Promise<
   let lasting: Lasting | null = null;
   let submitted: string | null = null;
   try {
-    const connection = await connect(session, { start: true, signal });
+    const connection = await connect(session, { start: true, named: true, signal });
     // The status says it too, unless the daemon is gone before.
     const temporary = session.remote === null && leaderOf((await session.place()).stateDir)?.temporary === true;
     lasting = new Lasting(session, connection, { temporary, mayStart: true, signal, patience: options.patience });
