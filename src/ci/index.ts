@@ -78,7 +78,7 @@ async function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick
   const [{ createOutbound }, { openLoopback }, { proxyFindings }, { openService }] = await Promise.all([
     import('../http/outbound.ts'),
     import('./kit/loopback.ts'),
-    import('./service-findings.ts'),
+    import('./kit/doctor.ts'),
     import('./open.ts'),
   ]);
   const outbound = createOutbound(proxies);

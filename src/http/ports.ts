@@ -9,7 +9,6 @@ import type https from 'node:https';
 import { type AddressInfo, createServer, type Server } from 'node:net';
 import type { Log } from '../base/log.ts';
 import { isLoopback, type Listen } from './address.ts';
-import { ended } from './listen.ts';
 
 export interface Port {
   readonly address: AddressInfo;
@@ -101,31 +100,6 @@ export async function openPorts(inherited: readonly number[], log: Pick<Log, 'in
     },
     close() {
       for (const one of [...kept]) close(one);
-    },
-  };
-}
-
-/** Where a server answers; `leave` ends that, without waiting for answers that are under way. */
-export interface Answering {
-  readonly port: number;
-  leave(): Promise<void>;
-}
-
-/** Lets a server answer at a kept port; without `ports`, at one that closes with it. Others' port: the system's error. */
-export async function answerAt(
-  listen: Listen,
-  server: http.Server | https.Server,
-  given: { readonly ports: Ports | undefined; readonly log: Pick<Log, 'info'> },
-): Promise<Answering> {
-  const ports = given.ports ?? (await openPorts([], given.log));
-  const taken = await ports.take(listen);
-  taken.serve(server);
-  return {
-    port: taken.address.port,
-    leave() {
-      taken.release();
-      if (given.ports === undefined) ports.close();
-      return ended(server);
     },
   };
 }

@@ -2,7 +2,7 @@
 import type { Finding } from '../../base/finding.ts';
 import { compareVersions, leadingVersion } from '../../base/version.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { clockFindings, ServiceReport } from '../service-findings.ts';
+import { clockFindings, ServiceReport, some } from '../kit/doctor.ts';
 import type { AzureParts } from './parts.ts';
 import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
@@ -129,9 +129,4 @@ async function ofVersion({ client, registry, report, signal }: Asking): Promise<
     `The agent in the images is version ${insideVersion}; the service offers ${newest.version}, and gives no jobs to agents that are too old.`,
     'Run "onejob image refresh".',
   );
-}
-
-function some(names: readonly string[]): string {
-  const more = names.length > 5 ? ` and ${names.length - 5} more` : '';
-  return names.slice(0, 5).join(', ') + more;
 }

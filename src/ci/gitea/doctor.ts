@@ -3,7 +3,7 @@
 import type { Finding } from '../../base/finding.ts';
 import { compareVersions, leadingVersion } from '../../base/version.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { ServiceReport } from '../service-findings.ts';
+import { ServiceReport } from '../kit/doctor.ts';
 import type { GiteaParts } from './parts.ts';
 import type { Places } from './registry.ts';
 import { labelsOf } from './type.ts';
@@ -81,13 +81,11 @@ async function ofQueue(queue: string, own: readonly PoolConfig[], asking: Asking
   // Machines in a cloud are others by nature.
   const labels = new Set(own.flatMap((pool) => (pool.elsewhere === undefined ? labelsOf(pool) : [])));
   const others = runners.filter((one) => !ours.includes(one) && one.labels.some((label) => labels.has(label)));
-  if (others.length > 0) {
-    const names = others.slice(0, 5).map(({ name }) => name);
-    report.warn(
-      `Other runners of ${title} have the same labels as pools of this host: ${names.join(', ')}${others.length > 5 ? ' and more' : ''}. They take jobs that were meant for it.`,
-      'Give the pool labels of its own with "tags", unless these runners are other hosts with the same pool.',
-    );
-  }
+  report.rivals(
+    title,
+    'the same labels as pools of this host',
+    others.map(({ name }) => name),
+  );
   const long = own.filter(({ timeout }) => timeout === null || timeout > endless).map(({ name }) => name);
   if (long.length > 0)
     report.ok(`The server ends jobs after ENDLESS_TASK_TIMEOUT (3 hours by default), whatever pool ${long.join(', ')} allows.`);

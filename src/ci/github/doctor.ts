@@ -4,7 +4,7 @@ import type { Finding } from '../../base/finding.ts';
 import { compareVersions } from '../../base/version.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { clockFindings, ServiceReport } from '../service-findings.ts';
+import { clockFindings, ServiceReport } from '../kit/doctor.ts';
 import type { GithubParts } from './parts.ts';
 import type { GithubRegistry } from './registry.ts';
 import { githubPlace, labelsOf } from './type.ts';
@@ -76,11 +76,11 @@ async function ofPlace(place: string, own: readonly PoolConfig[], asking: Asking
     if (pool.elsewhere !== undefined) continue;
     const labels = new Set((registry.labels.get(pool.name) ?? labelsOf(pool)).map((label) => label.toLowerCase()));
     const others = runners.filter((one) => !ours.includes(one) && [...labels].every((label) => one.labels.includes(label)));
-    if (others.length > 0)
-      report.warn(
-        `${others.length} other ${others.length === 1 ? 'runner' : 'runners'} of ${title} have all labels of pool ${pool.name} (${[...labels].join(', ')}), such as ${others[0]?.name}, and take its jobs.`,
-        'Give the pool labels of its own with "tags", unless these runners are other hosts with the same pool.',
-      );
+    report.rivals(
+      title,
+      `all labels of pool ${pool.name} (${[...labels].join(', ')})`,
+      others.map(({ name }) => name),
+    );
   }
 }
 

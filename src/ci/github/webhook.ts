@@ -3,17 +3,17 @@
  * relay of the user, so anybody may reach this port. GitHub sends each event once, and does not send it again by itself.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import http, { type IncomingMessage, type ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { toFailure } from '../../base/errors.ts';
 import { type Finding, fine, problem, warning } from '../../base/finding.ts';
 import type { Log } from '../../base/log.ts';
 import { formatDuration } from '../../base/units.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { Listen } from '../../http/address.ts';
-import { createConnections, oneAtATime } from '../../http/connections.ts';
 import { bytesOf } from '../../http/exchange.ts';
-import { addressText, listenAgain, whyNoPort } from '../../http/listen.ts';
-import { type Answering, answerAt, type Ports } from '../../http/ports.ts';
+import { Inbound } from '../../http/inbound.ts';
+import { addressText } from '../../http/listen.ts';
+import type { Ports } from '../../http/ports.ts';
 import { jsonOf } from '../../system/json.ts';
 import * as wire from './wire.ts';
 
@@ -38,66 +38,48 @@ const webhookLimits = {
   request: 10_000,
 };
 type WebhookLimits = Readonly<typeof webhookLimits>;
-/** ms: how often the log tells of refused requests, and how long it is normal that nothing has come in. */
-const [quiet, young] = [60_000, 600_000];
+/** ms for which it is normal that nothing has come in. */
+const young = 600_000;
 
 export class Webhook {
   readonly #parts: WebhookParts;
   readonly #limits: WebhookLimits;
-  readonly #connections = createConnections();
-  #answering: Answering | null = null;
-  #unusable: { readonly why: string; readonly hint: string } | null = null;
+  readonly #inbound: Inbound;
   #since = 0;
   #last: number | null = null;
-  #quietUntil = 0;
-  #isClosed = false;
-  #callOff: () => void = () => {};
 
   constructor(parts: WebhookParts) {
     this.#parts = parts;
-    this.#limits = { ...webhookLimits, ...this.#parts.limits };
+    this.#limits = { ...webhookLimits, ...parts.limits };
+    const { service, listen, clock, log, ports } = parts;
+    this.#inbound = new Inbound({
+      listen,
+      key: `services.${service}.webhook.listen`,
+      tls: null,
+      clock,
+      log,
+      ports,
+      request: this.#limits.request,
+      says: { opened: 'takes webhooks', failed: 'cannot take webhooks', fields: { service } },
+      handle: (request, response) => this.#handle(request, response),
+      opened: () => {
+        this.#since = clock.now();
+      },
+    });
   }
 
   /** Never fails: agents work without it. */
-  async open(): Promise<void> {
-    const made = http.createServer(
-      {
-        requestTimeout: this.#limits.request,
-        headersTimeout: this.#limits.request,
-        connectionsCheckingInterval: 1_000,
-        keepAliveTimeout: 72_000,
-        maxHeaderSize: 16 * 1024,
-      },
-      oneAtATime((request, response) => this.#handle(request, response)),
-    );
-    this.#connections.watch(made);
-    try {
-      this.#answering = await answerAt(this.#parts.listen, made, { ports: this.#parts.ports, log: this.#parts.log });
-      this.#since = this.#parts.clock.now();
-      this.#unusable = null;
-      this.#parts.log.info('takes webhooks', { service: this.#parts.service, address: addressText(this.#parts.listen) });
-      if (this.#isClosed) await this.#answering.leave();
-    } catch (error) {
-      const found = whyNoPort(this.#parts.listen, `services.${this.#parts.service}.webhook.listen`, error);
-      if (this.#unusable?.why !== found.why)
-        this.#parts.log.error('cannot take webhooks', {
-          service: this.#parts.service,
-          address: addressText(this.#parts.listen),
-          reason: found.why,
-        });
-      this.#unusable = found;
-      if (!this.#isClosed) this.#callOff = this.#parts.clock.after(listenAgain, () => void this.open());
-    }
+  open(): Promise<void> {
+    return this.#inbound.open();
   }
 
   findings(subject: string): Finding[] {
     const where = addressText(this.#parts.listen);
     const polling = 'Until then, onejob learns of jobs by polling.';
-    if (this.#unusable !== null)
-      return [
-        problem(subject, `Cannot listen on ${where} for webhooks: ${this.#unusable.why}.`, `${this.#unusable.hint} ${polling}`),
-      ];
-    if (this.#answering === null) return [];
+    const { problem: unusable, port } = this.#inbound;
+    if (unusable !== null)
+      return [problem(subject, `Cannot listen on ${where} for webhooks: ${unusable.why}.`, `${unusable.hint} ${polling}`)];
+    if (port === null) return [];
     const ago = (from: number) => formatDuration(Math.max(1_000, Math.floor((this.#parts.clock.now() - from) / 1_000) * 1_000));
     if (this.#last !== null) return [fine(subject, `The last webhook came in ${ago(this.#last)} ago.`)];
     const none = `No webhook has come in since onejob listens on ${where}, for ${ago(this.#since)}.`;
@@ -106,19 +88,15 @@ export class Webhook {
     return [warning(subject, none, hint)];
   }
 
-  async close(): Promise<void> {
-    this.#isClosed = true;
-    this.#callOff();
-    const left = this.#answering?.leave();
-    // Also those whose handshake is not over, which the server does not count yet.
-    this.#connections.closeAll();
-    await left;
+  close(): Promise<void> {
+    return this.#inbound.close();
   }
 
   #handle(request: IncomingMessage, response: ServerResponse): void {
     this.#take(request, response)
       .catch((error: unknown) => {
-        if (!request.destroyed || request.complete) this.#complain('a webhook was not taken', toFailure(error).message);
+        if (!request.destroyed || request.complete)
+          this.#inbound.complain('a webhook was not taken', { reason: toFailure(error).message });
         return 503;
       })
       .then((status) => {
@@ -126,13 +104,6 @@ export class Webhook {
         const how = status === 204 || status === 401 ? {} : { connection: 'close' };
         response.writeHead(status, { ...how, ...(status === 405 && { allow: 'POST' }) }).end();
       });
-  }
-
-  /** Anybody can cause these lines. */
-  #complain(text: string, reason: string): void {
-    if (this.#parts.clock.now() < this.#quietUntil) return;
-    this.#quietUntil = this.#parts.clock.now() + quiet;
-    this.#parts.log.warn(text, { service: this.#parts.service, reason });
   }
 
   async #isSigned(body: Buffer, header: unknown): Promise<boolean> {
@@ -150,10 +121,10 @@ export class Webhook {
     if (Number(headers['content-length'] ?? 0) > this.#limits.body) return 413;
     const body = await bytesOf(request, this.#limits.body, () => new Error('the body is too large'));
     if (!(await this.#isSigned(body, headers['x-hub-signature-256']))) {
-      this.#complain('a webhook was refused', 'its signature does not fit the secret of the service');
+      this.#inbound.complain('a webhook was refused', { reason: 'its signature does not fit the secret of the service' });
       return 401;
     }
-    this.#connections.known(request.socket, 'GitHub', response);
+    this.#inbound.known(request, 'GitHub', response);
     if (headers['x-github-event'] !== 'workflow_job') {
       this.#last = this.#parts.clock.now();
       return 204;
@@ -162,10 +133,9 @@ export class Webhook {
     const event = wire.jobEvent.safeParse(jsonOf(isForm ? (new URLSearchParams(String(body)).get('payload') ?? '') : String(body)));
     if (!event.success) {
       const how = isForm ? 'a form' : 'JSON';
-      this.#complain(
-        'a webhook was not understood',
-        `it is signed, but read as ${how} it does not tell of a job: check its content type`,
-      );
+      this.#inbound.complain('a webhook was not understood', {
+        reason: `it is signed, but read as ${how} it does not tell of a job: check its content type`,
+      });
       return 400;
     }
     this.#last = this.#parts.clock.now();

@@ -7,7 +7,10 @@ const look = async (one: ReturnType<typeof gitlabService>) =>
 
 it('says whose runner it is', async () => {
   await using one = gitlabService({ pool: { trust: { ...testPool().trust, pipelines: ['acme/demo'] } } });
-  expect(await look(one)).toEqual(['ok: http://lab accepts the token, which is that of runner #12. ']);
+  expect(await look(one)).toEqual([
+    'warning: onejob is downloading and checking the runner. Try again in a moment.',
+    'ok: http://lab accepts the token, which is that of runner #12. ',
+  ]);
 });
 
 it('says that a pool without the name of a project trusts those of the whole instance, if its runner is one of that', async () => {

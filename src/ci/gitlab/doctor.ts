@@ -1,7 +1,7 @@
 /** What `onejob doctor` says of GitLab: each a sentence with what to do. */
 import type { Finding } from '../../base/finding.ts';
+import { clockFindings, ServiceReport } from '../kit/doctor.ts';
 import { namesProjects } from '../kit/trust.ts';
-import { clockFindings, ServiceReport } from '../service-findings.ts';
 import type { GitlabParts } from './parts.ts';
 
 /** `trouble`: why there are no jobs now; null: no problem is known. */

@@ -3,37 +3,22 @@
  * and everything has bounds. No secret is in a log or an error.
  */
 import { timingSafeEqual } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { open as openFile } from 'node:fs/promises';
-import http, { type IncomingMessage, type ServerResponse } from 'node:http';
-import type https from 'node:https';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
-import { codeOf, messageOf, toFailure } from '../../base/errors.ts';
-import type { Log } from '../../base/log.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
-import type { Listen } from '../../http/address.ts';
-import { createConnections, oneAtATime } from '../../http/connections.ts';
+import { messageOf, toFailure } from '../../base/errors.ts';
+import { deadline } from '../../core/clock.ts';
 import { bytesOf } from '../../http/exchange.ts';
-import { addressText, listenAgain, whyNoPort } from '../../http/listen.ts';
-import { type Answering, answerAt, type Ports } from '../../http/ports.ts';
+import { Inbound, type InboundParts, type NoPort } from '../../http/inbound.ts';
 import { isReachable } from '../../system/file-server.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { MachineHandler } from './handler.ts';
 import { beatCall, early, hashOf, joinCall, plain, runName, stageCall, tunnelProtocol } from './protocol.ts';
 
-export interface JoinServerParts {
-  readonly listen: Listen;
-  /** Paths of certificate and key in PEM; null: a proxy in front of it has them, or it listens on loopback only. */
-  readonly tls: { readonly cert: string; readonly key: string } | null;
-  /** The key of the config that has `listen`, for messages. */
-  readonly key: string;
+export interface JoinServerParts extends Pick<InboundParts, 'listen' | 'tls' | 'key' | 'clock' | 'log' | 'ports'> {
   readonly handler: MachineHandler;
-  readonly clock: Clock;
-  readonly log: Pick<Log, 'info' | 'warn' | 'error'>;
-  /** Those of the daemon, which stay open when this ends. */
-  readonly ports?: Ports | undefined;
 }
 
 const limits = {
@@ -44,15 +29,6 @@ const limits = {
   /** ms for a whole package: 60 MB at 1 Mbit/s. */
   package: 600_000,
 };
-/** ms: how often the log tells of refused calls, which anybody can cause. */
-const quiet = 60_000;
-
-/** Why it does not listen, as the end of a sentence, and what a person can do. */
-interface NoPort {
-  readonly why: string;
-  readonly hint: string;
-}
-
 /** `body`: an object to send as JSON; a string is the path of a file. */
 type Answer = { readonly status: number; readonly body?: object | string };
 
@@ -66,100 +42,53 @@ interface Route {
 
 export class JoinServer {
   readonly #parts: JoinServerParts;
-  readonly #connections = createConnections();
+  readonly #inbound: Inbound;
   readonly #routes: Readonly<Record<string, Route>> = {
     '/cloud/stage': { method: 'POST', act: (request, response) => this.#stage(request, response) },
     '/cloud/join': { method: 'POST', act: (request, response) => this.#join(request, response) },
     '/cloud/beat': { method: 'POST', act: (request, response) => this.#beat(request, response) },
     '/cloud/onejob.tgz': { method: 'GET', act: (request, response, query) => this.#package(request, response, query) },
   };
-  #server: http.Server | https.Server | null = null;
-  #answering: Answering | null = null;
-  #problem: NoPort | null = null;
-  #quietUntil = 0;
-  #isClosed = false;
-  #callOff = (): void => {};
 
   constructor(parts: JoinServerParts) {
     this.#parts = parts;
+    this.#inbound = new Inbound({
+      ...parts,
+      request: limits.request,
+      says: { opened: 'machines can join', failed: 'machines cannot join', fields: {} },
+      handle: (request, response) => this.#handle(request, response),
+      upgrade: (request, pipe, head) => void this.#tunnel(request, pipe, head),
+    });
   }
 
   /** Why machines cannot join; null if they can. */
   get problem(): NoPort | null {
-    return this.#problem;
+    return this.#inbound.problem;
   }
 
   /** null while it does not listen. */
   get port(): number | null {
-    return this.#answering?.port ?? null;
+    return this.#inbound.port;
   }
 
   /** Resolves once it listens, or it is known that it cannot; it then tries again by itself. */
-  async open(): Promise<void> {
-    const { listen, tls, key, clock, log, ports } = this.#parts;
-    try {
-      const made = await this.#make();
-      this.#connections.watch(made);
-      made.on('upgrade', (request: IncomingMessage, pipe: Duplex, head: Buffer) => void this.#tunnel(request, pipe, head));
-      this.#answering = await answerAt(listen, made, { ports, log });
-      this.#server = made;
-      this.#problem = null;
-      log.info('machines can join', { address: addressText(listen) });
-      if (this.#isClosed) await this.#answering.leave();
-    } catch (error) {
-      const found = tls !== null && codeOf(error) === 'E_TLS' ? noTls(error, key) : whyNoPort(listen, key, error);
-      if (this.#problem?.why !== found.why) log.error('machines cannot join', { address: addressText(listen), reason: found.why });
-      this.#problem = found;
-      if (!this.#isClosed) this.#callOff = clock.after(listenAgain, () => void this.open());
-    }
-  }
-
-  async #make(): Promise<http.Server | https.Server> {
-    const { tls } = this.#parts;
-    const options: http.ServerOptions = {
-      requestTimeout: limits.request,
-      headersTimeout: limits.request,
-      connectionsCheckingInterval: 1_000,
-      keepAliveTimeout: 72_000,
-      maxHeaderSize: 16 * 1024,
-    };
-    const handle = oneAtATime((request, response) => this.#handle(request, response));
-    if (tls === null) return http.createServer(options, handle);
-    const { createServer } = await import('node:https');
-    return createServer({ ...options, handshakeTimeout: 10_000, ...readTls(tls) }, handle);
+  open(): Promise<void> {
+    return this.#inbound.open();
   }
 
   /** Reads the certificate again, after it was renewed. */
   refresh(): void {
-    const { tls, log } = this.#parts;
-    if (this.#server === null || tls === null || !('setSecureContext' in this.#server)) return;
-    try {
-      this.#server.setSecureContext(readTls(tls));
-    } catch (error) {
-      log.error('the certificate for machines was not taken', { reason: messageOf(error) });
-    }
+    this.#inbound.refresh();
   }
 
-  async close(): Promise<void> {
-    this.#isClosed = true;
-    this.#callOff();
-    const left = this.#answering?.leave();
-    // Also those whose handshake is not over, which the server does not count yet.
-    this.#connections.closeAll();
-    await left;
-  }
-
-  #complain(text: string, fields: Readonly<Record<string, string>>): void {
-    const { clock, log } = this.#parts;
-    if (clock.now() < this.#quietUntil) return;
-    this.#quietUntil = clock.now() + quiet;
-    log.warn(text, fields);
+  close(): Promise<void> {
+    return this.#inbound.close();
   }
 
   #handle(request: IncomingMessage, response: ServerResponse): void {
     response.setHeader('cache-control', 'no-store');
     this.#answer(request, response).catch((error: unknown) => {
-      this.#complain('a call of a machine was not answered', { reason: messageOf(error) });
+      this.#inbound.complain('a call of a machine was not answered', { reason: messageOf(error) });
       if (response.headersSent) response.destroy();
       else response.writeHead(503, { connection: 'close' }).end();
     });
@@ -177,7 +106,7 @@ export class JoinServer {
     const found = await route.act(request, response, url.searchParams).catch((error: unknown): Answer => {
       if (error instanceof TooLarge) return { status: 413 };
       if (!request.destroyed || request.complete)
-        this.#complain('a call of a machine failed', { reason: toFailure(error).message });
+        this.#inbound.complain('a call of a machine failed', { reason: toFailure(error).message });
       return { status: 503 };
     });
     return typeof found.body === 'string' ? this.#sendFile(request, response, found.body) : send(request, response, found);
@@ -207,8 +136,9 @@ export class JoinServer {
   async #admit(request: IncomingMessage, answer: ServerResponse | Duplex, run: string): Promise<'token' | 'credential' | null> {
     const [, secret = ''] = /^Bearer ([A-Za-z0-9_-]{43})$/.exec(request.headers.authorization ?? '') ?? [];
     const found = await this.#whose(run, secret);
-    if (found === null) this.#complain('a call of a machine was refused', { run, reason: 'the run or its secret is not known' });
-    else this.#connections.known(request.socket, run, answer);
+    if (found === null)
+      this.#inbound.complain('a call of a machine was refused', { run, reason: 'the run or its secret is not known' });
+    else this.#inbound.known(request, run, answer);
     return found;
   }
 
@@ -230,10 +160,10 @@ export class JoinServer {
     const { run, token, credential } = said;
     const found = await handler.secretsOf(run);
     if (!isOf(token, found?.token ?? null) || found === null) {
-      this.#complain('a join was refused', { run, reason: 'the run or its token is not known' });
+      this.#inbound.complain('a join was refused', { run, reason: 'the run or its token is not known' });
       return refused;
     }
-    this.#connections.known(request.socket, run, response);
+    this.#inbound.known(request, run, response);
     const hash = hashOf(credential);
     const isFirst = found.credential === null && (await handler.bind(run, hash));
     const isBound = isFirst || isOf(credential, (await handler.secretsOf(run))?.credential ?? null);
@@ -276,7 +206,7 @@ export class JoinServer {
         if (this.#parts.handler.tunnel(run.data, pipe)) return;
       }
     } catch (error) {
-      this.#complain('a tunnel of a machine was not opened', { reason: messageOf(error) });
+      this.#inbound.complain('a tunnel of a machine was not opened', { reason: messageOf(error) });
     }
     pipe.destroy();
   }
@@ -308,17 +238,3 @@ function send(request: IncomingMessage, response: ServerResponse, { status, body
 }
 
 /** @throws Error with the code E_TLS */
-function readTls({ cert, key }: NonNullable<JoinServerParts['tls']>) {
-  try {
-    const pair = { cert: readFileSync(cert), key: readFileSync(key), minVersion: 'TLSv1.2' as const };
-    process.getBuiltinModule('node:tls').createSecureContext(pair);
-    return pair;
-  } catch (error) {
-    throw Object.assign(new Error(`the certificate ${cert} cannot be used: ${messageOf(error)}`), { code: 'E_TLS' });
-  }
-}
-
-function noTls(error: unknown, key: string): NoPort {
-  const hint = `Correct "tls_cert" and "tls_key" next to "${key}", or these files. onejob tries again every 10 s.`;
-  return { why: messageOf(error), hint };
-}

@@ -8,7 +8,7 @@ import type { PoolConfig } from '../../../config/config.ts';
 import { contains, whyNoStranger } from '../../../config/host-places.ts';
 import { isReachable } from '../../../system/file-server.ts';
 import { realOf } from '../../../system/real-path.ts';
-import { saidOf } from '../../service-findings.ts';
+import { saidOf } from '../../kit/doctor.ts';
 import type { DoctorParts } from './parts.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir' | 'places'>;

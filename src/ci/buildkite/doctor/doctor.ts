@@ -1,15 +1,14 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 
 import { hasCode } from '../../../base/errors.ts';
-import { type Finding, fine, problem, warning } from '../../../base/finding.ts';
+import { type Finding, warning } from '../../../base/finding.ts';
 import { compareVersions, leadingVersion } from '../../../base/version.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { deadline } from '../../../core/clock.ts';
 import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../../ports/ci-service.ts';
 import { howToReplace } from '../../../schema/secret-reference.ts';
 import { untrustedRecipe } from '../../kit/admission.ts';
-import type { AgentProgramState } from '../../kit/agent-program.ts';
-import { clockFindings, saidOf } from '../../service-findings.ts';
+import { clockFindings, ServiceReport, saidOf } from '../../kit/doctor.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
 import type { QueueCounts, TokenIdentity } from '../api.ts';
 import { type ApiWay, lackFindings, lookScript, readLook, wayFinding } from './doctor-inside.ts';
@@ -26,12 +25,16 @@ export async function buildkiteFindings(
   signal: AbortSignal,
 ): Promise<Finding[]> {
   const { config, pools } = parts;
+  const report = new ServiceReport(config.name, signal);
+  const { state } = parts.program;
+  report.runner(state, 'agent', howToHave(config.agentPackage.from));
+  if (state.kind === 'ready') report.add(ageFindings(report.subject, state.version));
   const [token, ofPools, within] = await Promise.all([
     tokenFindings(parts, signal),
     poolFindings(parts),
     lookWithin(parts, classesOf(pools, sandboxes, parts), signal),
   ]);
-  return [...token, ...programFindings(config.name, parts.program.state, config.agentPackage.from), ...within, ...ofPools];
+  return [...token, ...report.found, ...within, ...ofPools];
 }
 
 /** The sandboxes of a pool's agents, or those of its untrusted jobs, whose agents use the filter. */
@@ -144,26 +147,6 @@ async function wayTo({ config, filter }: DoctorParts, isUntrusted: boolean, sand
 /** First version that exits as its job did (`reflect-exit-status`; agent changelog). */
 const oldest = '3.103.0';
 
-/** `from`: as config names it; null for the project's release. */
-function programFindings(service: string, state: AgentProgramState, from: string | null): Finding[] {
-  const subject = `service ${service}`;
-  switch (state.kind) {
-    case 'image':
-      return [];
-    case 'unknown':
-    case 'preparing':
-      return [warning(subject, 'onejob is downloading and checking the agent.', 'Try again in a moment.')];
-    case 'failed': {
-      const { code, message } = state.failure;
-      return [problem(subject, `${message} (${code})`, howToHave(from))];
-    }
-    case 'ready': {
-      const message = `The agent is version ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
-      return [fine(subject, message), ...ageFindings(subject, state.version)];
-    }
-  }
-}
-
 /** How to get an agent, or name one of this host. */
 function howToHave(from: string | null): string {
   return from === null
@@ -191,36 +174,35 @@ const soon = 14 * 86_400_000;
 
 export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Promise<Finding[]> {
   const { config, api, tokens } = parts;
-  const subject = `service ${config.name}`;
-  const found: Finding[] = [];
+  const { metricsToken } = config;
+  const report = new ServiceReport(config.name, signal);
   let skew: number | null = null;
-
-  try {
-    const told = await api.identity((await tokens.service()).trim(), signal);
-    if (told === null) {
-      found.push(warning(subject, `${config.endpoint} does not identify the token.`, 'Check whether "endpoint" is the Agent API.'));
-    } else {
-      skew = told.skew;
-      found.push(...ofIdentity(told.value, parts, subject));
-    }
-  } catch (error) {
-    // Without the service there is no more to check.
-    return [failing(subject, 'error', error, signal, `${howToReplace(config.token)}.`)];
-  }
-
-  try {
-    const told = await api.counts((await tokens.metrics()).trim(), signal);
-    skew ??= told.skew;
-    found.push(...ofQueues(told.value, parts, subject));
-  } catch (error) {
-    const { metricsToken } = config;
-    const hint =
-      metricsToken === null
-        ? 'Set "metrics_token" to a token that may read metrics; everything but the counts works without it.'
-        : `${howToReplace(metricsToken)}, or remove "metrics_token"; everything but the counts works without it.`;
-    found.push(failing(subject, 'warning', error, signal, hint));
-  }
-  return [...found, ...ofClock(subject, skew)];
+  const isIn = await report.ask(
+    async () => {
+      const told = await api.identity((await tokens.service()).trim(), signal);
+      skew = told?.skew ?? null;
+      if (told !== null) ofIdentity(told.value, parts, report);
+      else report.warn(`${config.endpoint} does not identify the token.`, 'Check whether "endpoint" is the Agent API.');
+    },
+    { refused: `${howToReplace(config.token)}.` },
+  );
+  // Without the service there is no more to check.
+  if (!isIn) return report.found;
+  const without = 'everything but the counts works without it.';
+  const refused =
+    metricsToken === null
+      ? `Set "metrics_token" to a token that may read metrics; ${without}`
+      : `${howToReplace(metricsToken)}, or remove "metrics_token"; ${without}`;
+  await report.ask(
+    async () => {
+      const told = await api.counts((await tokens.metrics()).trim(), signal);
+      skew ??= told.skew;
+      ofQueues(told.value, parts, report);
+    },
+    { level: 'warning', refused },
+  );
+  report.add(ofClock(report.subject, skew));
+  return report.found;
 }
 
 /** Who a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
@@ -230,56 +212,49 @@ export function whatIs({ organisation, cluster, queue }: TokenIdentity): string 
   return `${of}${where}${queue === null ? '' : `, for queue ${JSON.stringify(queue)} only`}`;
 }
 
-function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, subject: string): Finding[] {
+function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, report: ServiceReport): void {
   const { cluster, queue, type, expires } = identity;
-  const found = [fine(subject, `${config.endpoint} accepts the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
+  report.ok(`${config.endpoint} accepts the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`);
   for (const pool of pools) {
     if (queue === null || pool.queue === queue) continue;
-    const message = `The token is only for queue ${JSON.stringify(queue)}, but pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
-    found.push(problem(subject, message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
+    report.problem(
+      `The token is only for queue ${JSON.stringify(queue)}, but pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`,
+      `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`,
+    );
   }
-  if (config.registration === 'in-agent') {
-    const whose = pools.map(({ name }) => name).join(', ');
-    const message = `The agent token enters every sandbox ("registration: in-agent"): every job of ${pools.length === 1 ? 'pool' : 'pools'} ${whose} can read it and take any job with it.`;
-    const other = 'Remove "registration": the token belongs to a cluster, so onejob can reserve jobs with it.';
-    const hint =
-      cluster === null ? 'Let only trusted people create jobs for these queues; with clusters this is not necessary.' : other;
-    found.push(warning(subject, message, hint));
-  } else if (cluster === null) {
-    const message = 'The token belongs to no cluster, and onejob can only reserve jobs of a cluster.';
-    const how =
-      'Use a token of a cluster: on the website, Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
-    found.push(problem(subject, message, how));
-  }
-  if (expires !== null && expires - clock.wall() < soon) {
-    const day = new Date(expires).toISOString().slice(0, 10);
-    const isOver = expires <= clock.wall();
-    const message = isOver ? `The token expired on ${day}.` : `The token expires on ${day}.`;
-    found.push((isOver ? problem : warning)(subject, message, `Create a new one. ${howToReplace(config.token)}.`));
-  }
-  return found;
+  if (config.registration === 'in-agent')
+    report.warn(
+      `The agent token enters every sandbox ("registration: in-agent"): every job of ${pools.length === 1 ? 'pool' : 'pools'} ${pools.map(({ name }) => name).join(', ')} can read it and take any job with it.`,
+      cluster === null
+        ? 'Let only trusted people create jobs for these queues; with clusters this is not necessary.'
+        : 'Remove "registration": the token belongs to a cluster, so onejob can reserve jobs with it.',
+    );
+  else if (cluster === null)
+    report.problem(
+      'The token belongs to no cluster, and onejob can only reserve jobs of a cluster.',
+      'Use a token of a cluster: on the website, Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".',
+    );
+  if (expires === null || expires - clock.wall() >= soon) return;
+  const day = new Date(expires).toISOString().slice(0, 10);
+  const how = `Create a new one. ${howToReplace(config.token)}.`;
+  if (expires <= clock.wall()) report.problem(`The token expired on ${day}.`, how);
+  else report.warn(`The token expires on ${day}.`, how);
 }
 
-function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, subject: string): Finding[] {
-  const queues = [...new Set(pools.map(({ queue }) => queue))];
-  return queues.map((queue) => {
+function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, report: ServiceReport): void {
+  const others = [...known].toSorted().slice(0, 5);
+  const those = others.length === 0 ? '' : ` It lists ${others.join(', ')}.`;
+  for (const queue of new Set(pools.map((pool) => pool.queue))) {
     const name = JSON.stringify(queue);
-    if (known.has(queue)) return fine(subject, `Queue ${name} exists; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
-    const message = `The service does not list queue ${name}: the queue has no agent and no job, or does not exist.`;
-    const others = [...known].toSorted().slice(0, 5);
-    const those = others.length === 0 ? '' : ` It lists ${others.join(', ')}.`;
-    return warning(subject, message, `Create it on the website (Agents, the cluster, Queues), or fix "queue" of the pool.${those}`);
-  });
+    if (known.has(queue)) report.ok(`Queue ${name} exists; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
+    else
+      report.warn(
+        `The service does not list queue ${name}: the queue has no agent and no job, or does not exist.`,
+        `Create it on the website (Agents, the cluster, Queues), or fix "queue" of the pool.${those}`,
+      );
+  }
 }
 
 export function howManyWait(jobs: number): string {
   return jobs === 1 ? 'one job waits' : `${jobs} jobs wait`;
-}
-
-/** `refused`: what to do about a refused token. */
-function failing(subject: string, level: 'warning' | 'error', error: unknown, signal: AbortSignal, refused: string): Finding {
-  signal.throwIfAborted();
-  const { code, message, hint } = saidOf(error);
-  const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
-  return { level, subject, message, hint: isRefused ? refused : (hint ?? 'Try again later.') };
 }

@@ -1,9 +1,9 @@
 /** What `doctor` says of any service: the proxy on the way to it, its clock, and what went wrong. */
 
-import { OnejobError, toFailure } from '../base/errors.ts';
-import { type Finding, fine, problem, warning } from '../base/finding.ts';
-import { type Proxies, proxyFor } from '../http/proxies.ts';
-import type { AgentProgramState } from './kit/agent-program.ts';
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import { type Proxies, proxyFor } from '../../http/proxies.ts';
+import type { AgentProgramState } from './agent-program.ts';
 
 /** No line shows the proxy's password. `service`: its name in the config. */
 export function proxyFindings(service: string, address: string, proxies: Proxies): Finding[] {
@@ -58,23 +58,41 @@ export class ServiceReport {
     this.found.push(...findings);
   }
 
-  /** Whether the question could be asked; what went wrong is a finding, too. @throws the reason of the signal */
-  async ask(question: () => Promise<void>): Promise<boolean> {
+  /**
+   * Whether the question could be asked; what went wrong is a finding, too. `level`: how bad that is. `refused`: what to do about a
+   * credential that was not accepted. @throws the reason of the signal
+   */
+  async ask(
+    question: () => Promise<void>,
+    { level = 'error', refused = null }: { readonly level?: Finding['level']; readonly refused?: string | null } = {},
+  ): Promise<boolean> {
     try {
       await question();
       return true;
     } catch (error) {
       this.#signal.throwIfAborted();
-      const { message, hint } = saidOf(error);
-      this.problem(message, hint ?? 'Try again later.');
+      const { code, message, hint } = saidOf(error);
+      const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
+      const how = (isRefused ? refused : null) ?? hint ?? 'Try again later.';
+      this.found.push({ level, subject: this.subject, message, hint: how });
       return false;
     }
   }
 
-  /** The program of this host that agents of the service are. */
-  runner(state: AgentProgramState): void {
-    if (state.kind === 'ready') this.ok(`The runner is version ${state.version}, at ${state.path}.`);
-    if (state.kind === 'failed') this.problem(state.failure.message, 'Fix "agent" of the service; onejob tries again every 30 s.');
+  /** The program of this host that agents of the service are. `how`: what to do where there is none. */
+  runner(state: AgentProgramState, called = 'runner', how = 'Fix "agent" of the service; onejob tries again every 30 s.'): void {
+    if (state.kind === 'ready') this.ok(`The ${called} is version ${state.version}, at ${state.path}.`);
+    else if (state.kind === 'failed') this.problem(`${state.failure.message} (${state.failure.code})`, how);
+    else if (state.kind !== 'image') this.warn(`onejob is downloading and checking the ${called}.`, 'Try again in a moment.');
+  }
+
+  /** Other runners that take jobs of our pools. `title`: where they are; `ours`: which labels they have. */
+  rivals(title: string, ours: string, names: readonly string[]): void {
+    if (names.length > 0)
+      this.warn(
+        `Other runners of ${title} have ${ours}: ${some(names)}. They take jobs that were meant for this host.`,
+        'Give the pool labels of its own with "tags", unless these runners are other hosts with the same pool.',
+      );
   }
 
   /** No pool uses the service. `left`: how many runners that onejob registered it still has. */
@@ -82,6 +100,12 @@ export class ServiceReport {
     const message = `No pool of the config uses service ${this.#service}, which still has runners that onejob registered.`;
     if (left > 0) this.warn(message, 'onejob removes them when their agents are gone.');
   }
+}
+
+/** The first names of a list. */
+export function some(names: readonly string[]): string {
+  const more = names.length > 5 ? ` and ${names.length - 5} more` : '';
+  return names.slice(0, 5).join(', ') + more;
 }
 
 /** What went wrong, and what to do about it. */
