@@ -4,6 +4,7 @@
  */
 
 import { createLog } from '../base/log.ts';
+import type { Certificate } from '../ci/filter/certificates.ts';
 import { keepListening, predecessor } from '../ci/filter/listeners.ts';
 import { OneTimeFiles } from '../ci/filter/one-time-files.ts';
 import { installationKey, Seal } from '../ci/filter/seal.ts';
@@ -39,7 +40,14 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
     clock: systemClock,
     log,
   });
-  const listenerParts = { version, stateDir: flags.stateDir, dir, server: () => filter.server(), clock: systemClock, log };
+  const listenerParts = {
+    version,
+    stateDir: flags.stateDir,
+    dir,
+    server: (tls: Certificate | null) => filter.server(tls),
+    clock: systemClock,
+    log,
+  };
   // What a job is given once would be lost with its call.
   if (await keepListening(listenerParts, asked.signal, predecessor())) await filter.drain(callPatience);
   filter.close();

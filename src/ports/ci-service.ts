@@ -25,12 +25,14 @@ export interface AgentContext {
   readonly cuda: string | null;
   /** What a script prints in a sandbox like the agent's, asked once per fingerprint. @throws OnejobError if that fails */
   ask(script: string, signal: AbortSignal): Promise<string>;
+  /** Whether its sandbox is on another host, so that what it says to this one crosses a network. */
+  readonly isRemote: boolean;
   /** The address at which its sandbox reaches `port` of this host. @throws OnejobError E_NO_DOOR */
   hostAddress(port: number, signal: AbortSignal): Promise<string>;
 }
 
 /** The part of a context that outlives the agent's sandbox. */
-export type EndedContext = Omit<AgentContext, 'ask' | 'hostAddress' | 'devices' | 'cuda'>;
+export type EndedContext = Omit<AgentContext, 'ask' | 'hostAddress' | 'isRemote' | 'devices' | 'cuda'>;
 
 /** An agent as the service knows it, and the script that makes a sandbox that agent. */
 export interface Registration {
@@ -134,6 +136,8 @@ export interface DiagnosticSandbox {
   readonly kind: string;
   /** Each time in a new sandbox; pulls no image. @throws OnejobError E_IMAGE_NOT_FOUND, E_GATE_ENDED, of the runtime */
   ask(script: string, signal: AbortSignal): Promise<string>;
+  /** Whether it is on another host. */
+  readonly isRemote: boolean;
   /** The address at which it reaches `port` of this host. @throws OnejobError E_NO_DOOR */
   hostAddress(port: number, signal: AbortSignal): Promise<string>;
 }

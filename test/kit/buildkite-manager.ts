@@ -241,6 +241,7 @@ export function openManager({
       devices: [],
       cuda: null,
       ask: () => Promise.reject(new Error('nobody asks')),
+      isRemote: false,
       hostAddress: async () => '172.18.0.1',
       ...more,
     }),
@@ -270,7 +271,7 @@ export function keptLog(): Log & {
 export const fakeFilter: Filter = {
   start() {},
   check: async () => [],
-  listenFor: async () => ({ authority: '172.18.0.1:7070', seal: new Seal(new Uint8Array(32)) }),
+  listenFor: async () => ({ origin: 'http://172.18.0.1:7070', ca: null, seal: new Seal(new Uint8Array(32)) }),
   close: async () => {},
 };
 

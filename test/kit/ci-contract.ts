@@ -66,7 +66,7 @@ export function agentContext(
   { pool = 'ci', ...more }: Partial<AgentContext> & Pick<AgentContext, 'ask'>,
 ): AgentContext {
   const usual = { slot: `${pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null };
-  return { ...usual, agent, pool, hostAddress: async () => '127.0.0.1', ...more };
+  return { ...usual, agent, pool, isRemote: false, hostAddress: async () => '127.0.0.1', ...more };
 }
 
 const never = new AbortController().signal;

@@ -140,6 +140,7 @@ export const contextOf = (agent: string, more: Partial<AgentContext> = {}): Agen
   devices: [],
   cuda: null,
   ask: async () => inside,
+  isRemote: false,
   hostAddress: async () => '127.0.0.1',
   ...more,
 });

@@ -100,6 +100,7 @@ export function lateBench(host: LateHost, service: CiService) {
       devices: [],
       cuda: null,
       ask: () => Promise.reject(new Error('nobody asks')),
+      isRemote: false,
       hostAddress: async () => '172.18.0.1',
     }),
     /** The slot takes the job, as the loop would; its script. */

@@ -32,7 +32,7 @@ export class SimFilter {
       listenFor: async (_context, signal) => {
         await pass(this.#time, 1, signal);
         if (manager.isDead) await new Promise<never>(() => {});
-        return { authority: filterAuthority, seal: this.#seal };
+        return { origin: `http://${filterAuthority}`, ca: null, seal: this.#seal };
       },
       close: async () => {},
     };

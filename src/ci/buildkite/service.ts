@@ -248,8 +248,13 @@ class BuildkiteService {
     this.#runs.add({ job, agent, slot });
     const token =
       filtered === null ? once : filtered.seal.close(this.#sealed({ token: once, job, build: facts.buildId }, pool.timeout));
-    const endpoint = filtered === null ? config.endpoint : `http://${filtered.authority}/${buildkiteRules.root}`;
-    const script = scriptFor(context, pool, { token, endpoint, isFiltered: filtered !== null, job }, { note: why, secrets });
+    const endpoint = filtered === null ? config.endpoint : `${filtered.origin}/${buildkiteRules.root}`;
+    const script = scriptFor(
+      context,
+      pool,
+      { token, endpoint, isFiltered: filtered !== null, ca: filtered?.ca ?? null, job },
+      { note: why, secrets },
+    );
     return { id: null, script, files: null };
   }
 

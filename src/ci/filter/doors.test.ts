@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
 import { choosePort, endFilter, readListenConfig, writeListenConfig } from './doors.ts';
 
-const example = { version: '1', program: ['onejob'], port: 7070, addresses: ['127.0.0.1'] };
+const example = { version: '1', program: ['onejob'], port: 7070, addresses: ['127.0.0.1'], secure: [] };
 
 it('the file is read as it was written; one that is missing or unreadable says nothing', () => {
   using dir = scratch();
@@ -34,7 +34,7 @@ it('the port is kept when nobody needs the filter any more', () => {
   expect(readListenConfig(join(dir.path, 'filter'))).toBe(null);
   writeListenConfig(join(dir.path, 'filter'), example);
   endFilter(dir.path);
-  expect(readListenConfig(join(dir.path, 'filter'))).toEqual({ ...example, addresses: [] });
+  expect(readListenConfig(join(dir.path, 'filter'))).toEqual({ ...example, addresses: [], secure: [] });
 });
 
 describe('a port for a filter that nobody uses yet', () => {

@@ -16,6 +16,8 @@ const listenConfig = z.object({
   program: z.array(z.string()).default([]),
   port: z.int().min(1).max(65_535),
   addresses: z.array(z.string()),
+  /** Those of them at which sandboxes on other hosts call: with TLS. */
+  secure: z.array(z.string()).default([]),
 });
 export type ListenConfig = Readonly<z.output<typeof listenConfig>>;
 
@@ -35,7 +37,7 @@ export function writeListenConfig(dir: string, value: ListenConfig): void {
 export function endFilter(stateDir: string): void {
   const dir = join(stateDir, 'filter');
   const now = readListenConfig(dir);
-  if (now !== null && now.addresses.length > 0) writeListenConfig(dir, { ...now, addresses: [] });
+  if (now !== null && now.addresses.length > 0) writeListenConfig(dir, { ...now, addresses: [], secure: [] });
 }
 
 /** What decides about ports. The defaults are this host's; tests give others. */

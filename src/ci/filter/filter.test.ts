@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
+import https from 'node:https';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -55,8 +56,13 @@ function managerAt(stateDir: string, self: readonly string[], given = {}, its = 
   return { stateDir, filter, stop, troubles };
 }
 
-const at = (address: string) => ({ hostAddress: async () => address });
+const at = (address: string, isRemote = false) => ({ hostAddress: async () => address, isRemote });
 const local = at('127.0.0.1');
+
+async function listen(filter: Filter, context: ReturnType<typeof at>) {
+  const way = await filter.listenFor(context, never);
+  return { ...way, authority: new URL(way.origin).host };
+}
 
 /** What it answers to an invalid token, on a connection of its own: one that is kept would be that of a filter before. */
 async function knock(authority: string): Promise<number | undefined> {
@@ -68,12 +74,12 @@ async function knock(authority: string): Promise<number | undefined> {
 it('listens once a sandbox needs it, is started again when it was killed, and ends when nobody needs it', async () => {
   const { stateDir, filter, stop } = bench();
   expect(filterPid({ stateDir })).toBe(null);
-  const { authority, seal } = await filter.listenFor(local, never);
+  const { authority, seal } = await listen(filter, local);
   expect(await knock(authority)).toBe(401);
   expect(seal.open('ojf_x')).toBe(null);
-  expect((await filter.listenFor(local, never)).authority).toBe(authority);
+  expect((await listen(filter, local)).authority).toBe(authority);
   await killFilter({ stateDir });
-  expect((await filter.listenFor(local, never)).authority).toBe(authority);
+  expect((await listen(filter, local)).authority).toBe(authority);
   expect(await knock(authority)).toBe(401);
   stop.abort();
   await filter.close(true);
@@ -110,11 +116,11 @@ it('is given the way to services and nothing else of our surroundings, and no ar
 describe('another program at one of its addresses', () => {
   it('that forwards everything to it gets no job, and is reported until it is gone', async () => {
     const { stateDir, filter, troubles } = bench();
-    const { authority } = await filter.listenFor(local, never);
+    const { authority } = await listen(filter, local);
     const port = Number(authority.split(':')[1]);
     {
       await using relay = await relayAt('127.0.0.2', port, '127.0.0.1');
-      await expect(filter.listenFor(at('127.0.0.2'), never)).rejects.toMatchObject({
+      await expect(listen(filter, at('127.0.0.2'))).rejects.toMatchObject({
         code: 'E_FILTER_TAKEN',
         retry: true,
         message: `Another program answers at 127.0.0.2:${port}, where the filter of this onejob must listen, so no job is started there.`,
@@ -129,19 +135,19 @@ describe('another program at one of its addresses', () => {
       expect(relay.seen.map((path) => path.replace(/=.*/, '='))).toContain('GET /who?nonce=');
       const log = () => readFileSync(join(stateDir, 'filter/filter.log'), 'utf8');
       await expect.poll(log, { timeout: 10_000 }).toMatch(/"level":"error".*EADDRINUSE/);
-      expect((await filter.listenFor(local, never)).authority).toBe(authority);
+      expect((await listen(filter, local)).authority).toBe(authority);
     }
     await expect.poll(() => troubles.at(-1), { timeout: 10_000 }).toBe(null);
-    expect((await filter.listenFor(at('127.0.0.2'), never)).authority).toBe(`127.0.0.2:${port}`);
+    expect((await listen(filter, at('127.0.0.2'))).authority).toBe(`127.0.0.2:${port}`);
   });
 
   it('that takes the port when the filter has died is noticed without a job', async () => {
     const { stateDir, filter, troubles } = bench();
-    const { authority } = await filter.listenFor(local, never);
+    const { authority } = await listen(filter, local);
     await killFilter({ stateDir });
     await using _ = await relayAt('127.0.0.1', Number(authority.split(':')[1]), '127.0.0.2');
     await expect.poll(() => troubles.at(-1), { timeout: 10_000 }).toContain(`Another program answers at ${authority}`);
-    await expect(filter.listenFor(local, never)).rejects.toMatchObject({ code: 'E_FILTER_TAKEN' });
+    await expect(listen(filter, local)).rejects.toMatchObject({ code: 'E_FILTER_TAKEN' });
   });
 });
 
@@ -151,14 +157,14 @@ describe('a new version of onejob', () => {
   it('has its filter take the listeners over, and nobody gets the port in between', async () => {
     const { stateDir, filter, stop } = bench();
     const addresses = ['127.0.0.1', '127.0.0.2'];
-    const [first, second] = await Promise.all(addresses.map((address) => filter.listenFor(at(address), never)));
+    const [first, second] = await Promise.all(addresses.map((address) => listen(filter, at(address))));
     const before = filterPid({ stateDir });
     const port = Number(first?.authority.split(':')[1]);
     const stopTrying = new AbortController();
     const tries = Promise.all(addresses.map((address) => tryToTake(address, port, stopTrying.signal)));
     stop.abort();
     const next = managerAt(stateDir, ofVersion('9.9.9'), {}, '9.9.9');
-    for (const address of addresses) expect((await next.filter.listenFor(at(address), never)).authority).toBe(`${address}:${port}`);
+    for (const address of addresses) expect((await listen(next.filter, at(address))).authority).toBe(`${address}:${port}`);
     await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).not.toBe(before);
     expect(await knock(second?.authority ?? '')).toBe(401);
     stopTrying.abort();
@@ -168,7 +174,7 @@ describe('a new version of onejob', () => {
 
   it('whose filter does not start leaves the one before at work, and starts no job with it', async () => {
     const { stateDir, filter, stop } = bench();
-    const { authority } = await filter.listenFor(local, never);
+    const { authority } = await listen(filter, local);
     const before = filterPid({ stateDir });
     stop.abort();
     const next = managerAt(stateDir, [process.execPath, '--eval', 'process.exit(3)'], {}, '9.9.9');
@@ -178,6 +184,72 @@ describe('a new version of onejob', () => {
     expect(await next.filter.check()).toMatchObject([{ level: 'error', message: `${what} (E_FILTER)` }]);
     expect(filterPid({ stateDir })).toBe(before);
     expect(await knock(authority)).toBe(401);
+  });
+});
+
+describe('for sandboxes on other hosts', () => {
+  /** What an agent there gets to an invalid token, or why it does not ask. */
+  const ask = async (origin: string, ca: string | null): Promise<unknown> => {
+    const asked = https.get(`${origin}/v3/ping`, { agent: false, ...(ca !== null && { ca }) });
+    const [response] = (await once(asked, 'response').catch((error: NodeJS.ErrnoException) => [error])) as [http.IncomingMessage];
+    return response instanceof Error ? (response as NodeJS.ErrnoException).code : response.resume().statusCode;
+  };
+
+  it('it speaks TLS, with a certificate that they know from the manager and accept only for that address', async () => {
+    const { stateDir, filter } = bench();
+    const { origin, ca } = await listen(filter, at('127.0.0.3', true));
+    expect(origin).toMatch(/^https:\/\/127\.0\.0\.3:\d+$/);
+    expect(await ask(origin, ca)).toBe(401);
+    expect(await ask(origin, null)).toMatch(/CERT|SIGNATURE/);
+    const other = bench();
+    const { ca: others } = await listen(other.filter, at('127.0.0.4', true));
+    expect(await ask(origin, others)).toMatch(/CERT|SIGNATURE/);
+    const near = await listen(filter, local);
+    expect([near.origin, near.ca]).toEqual([`http://${near.authority}`, null]);
+    expect(await knock(near.authority)).toBe(401);
+    for (const name of ['ca.key', 'tls-127.0.0.3.key']) expect(statSync(join(stateDir, 'filter', name)).mode & 0o777).toBe(0o600);
+    expect(await filter.check()).toMatchObject([{ level: 'ok' }, { level: 'ok' }]);
+  });
+
+  it('its authority outlives filter, manager and addresses: jobs that run know no other', async () => {
+    const { stateDir, filter, stop } = bench();
+    const first = await listen(filter, at('127.0.0.3', true));
+    await killFilter({ stateDir });
+    stop.abort();
+    const next = managerAt(stateDir, ofVersion('9.9.9'), {}, '9.9.9');
+    const second = await listen(next.filter, at('127.0.0.4', true));
+    expect(second.ca).toBe(first.ca);
+    expect(await ask(second.origin, first.ca)).toBe(401);
+    await expect.poll(() => ask(first.origin, first.ca), { timeout: 10_000 }).toBe(401);
+  });
+
+  it('its listeners go to a new version with their certificates', async () => {
+    const { stateDir, filter, stop } = bench();
+    const { origin, ca } = await listen(filter, at('127.0.0.3', true));
+    const before = filterPid({ stateDir });
+    stop.abort();
+    const next = managerAt(stateDir, ofVersion('9.9.9'), {}, '9.9.9');
+    expect(await listen(next.filter, at('127.0.0.3', true))).toMatchObject({ origin, ca });
+    await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).not.toBe(before);
+    expect(await ask(origin, ca)).toBe(401);
+  });
+
+  it('another program at its address is not taken for it, with TLS or without', async () => {
+    const { stateDir, filter } = bench();
+    const { origin, authority } = await listen(filter, at('127.0.0.3', true));
+    await killFilter({ stateDir });
+    await using _ = await relayAt('127.0.0.3', Number(authority.split(':')[1]), '127.0.0.2');
+    await expect(listen(filter, at('127.0.0.3', true))).rejects.toMatchObject({ code: 'E_FILTER_TAKEN' });
+    expect(origin).toContain(authority);
+  });
+
+  it('an address is for sandboxes of this host or for others, never for both', async () => {
+    const { filter } = bench();
+    await listen(filter, local);
+    await expect(listen(filter, at('127.0.0.1', true))).rejects.toMatchObject({
+      code: 'E_FILTER',
+      hint: expect.stringContaining('another "address"'),
+    });
   });
 });
 
@@ -198,7 +270,7 @@ async function tryToTake(host: string, port: number, signal: AbortSignal): Promi
 
 it.runIf(process.getuid?.() === 0)('under root its port is one that no other user may take, and stays the same', async () => {
   const { stateDir, filter } = bench();
-  const { authority } = await filter.listenFor(local, never);
+  const { authority } = await listen(filter, local);
   const port = Number(authority.split(':')[1]);
   expect(port).toBeLessThan(1024);
   const code = `require('node:net').createServer().listen(${port}, '127.0.0.2').on('error', (e) => console.log(e.code))`;
@@ -207,12 +279,12 @@ it.runIf(process.getuid?.() === 0)('under root its port is one that no other use
   await filter.close(false);
   await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).toBe(null);
   const next = managerAt(stateDir, [process.execPath, main]);
-  expect((await next.filter.listenFor(local, never)).authority).toBe(authority);
+  expect((await listen(next.filter, local)).authority).toBe(authority);
 });
 
 it('no secret is in arguments, environment or log of the filter', async () => {
   const { stateDir, filter } = bench();
-  await filter.listenFor(local, never);
+  await listen(filter, local);
   const pid = filterPid({ stateDir });
   const shown = ['environ', 'cmdline'].map((name) => readFileSync(`/proc/${pid}/${name}`, 'utf8')).join('\n');
   const log = readFileSync(join(stateDir, 'filter/filter.log'), 'utf8');

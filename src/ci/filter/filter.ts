@@ -12,6 +12,7 @@ import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
 import { subdirectory } from '../../store/directory.ts';
+import { authorityIn, certify } from './certificates.ts';
 import { choosePort, endFilter, type ListenConfig, readListenConfig, writeListenConfig } from './doors.ts';
 import { type Who, whoAnswers } from './proof.ts';
 import { installationKey, Seal } from './seal.ts';
@@ -32,17 +33,25 @@ const [lookEvery, patience] = [2_000, 10_000];
 /** Bytes. A larger log is emptied. */
 const logLimit = 1 << 20;
 
+/** Whose sandbox is to call the filter. */
+type Caller = Pick<AgentContext, 'hostAddress' | 'isRemote'>;
+
+/** How a sandbox reaches the filter. */
+export interface WayToFilter {
+  /** As the sandbox sees it, such as `http://172.18.0.1:7070`, without a slash at its end. */
+  readonly origin: string;
+  /** The certificate in PEM with which the filter proves itself there; null: a connection that does not leave this host. */
+  readonly ca: string | null;
+}
+
 export interface Filter {
   /**
    * Keeps the filter of an earlier manager running, until `signal` aborts. `say`: why agents cannot use it now, each time that somebody
    * has looked; null: they can.
    */
   start(signal: AbortSignal, say?: (trouble: OnejobError | null) => void): void;
-  /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER, E_FILTER_TAKEN (retry), E_NO_DOOR */
-  listenFor(
-    context: Pick<AgentContext, 'hostAddress'>,
-    signal: AbortSignal,
-  ): Promise<{ readonly authority: string; readonly seal: Seal }>;
+  /** @throws OnejobError E_FILTER, E_FILTER_TAKEN (retry), E_NO_DOOR */
+  listenFor(context: Caller, signal: AbortSignal): Promise<WayToFilter & { readonly seal: Seal }>;
   /** For `doctor`: at which addresses it proves itself. */
   check(): Promise<Finding[]>;
   /** `leaving`: agents keep running, and so must the filter. */
@@ -81,23 +90,27 @@ export class FilterProcess implements Filter {
     void this.#keep(this.#closing.signal);
   }
 
-  async listenFor(context: Pick<AgentContext, 'hostAddress'>, signal: AbortSignal) {
+  async listenFor(context: Caller, signal: AbortSignal) {
     const port = await this.#portInFile();
     const address = await context.hostAddress(port, signal);
+    const ca = context.isRemote ? await certify(this.#dir, address, signal) : null;
     signal.throwIfAborted();
     const known = readListenConfig(this.#dir);
-    const addresses = known?.addresses ?? [];
+    const { addresses = [], secure = [] } = known ?? {};
+    if (addresses.includes(address) && secure.includes(address) !== context.isRemote) throw mixed(address);
     if (known?.version !== this.#parts.version || !addresses.includes(address))
       writeListenConfig(this.#dir, {
         version: this.#parts.version,
         program: [...this.#parts.self],
         port,
         addresses: [...new Set([...addresses, address])],
+        secure: [...new Set([...secure, ...(context.isRemote ? [address] : [])])],
       });
     const until = this.#parts.clock.now() + patience;
     for (;;) {
-      const why = this.#whyNot(await whoAnswers(this.#proofKey, address, port, this.#parts.clock), address, port);
-      if (why === null) return { authority: authorityOf(address, port), seal: this.#seal };
+      const why = this.#whyNot(await whoAnswers(this.#proofKey, address, port, this.#parts.clock, ca), address, port);
+      const origin = `${ca === null ? 'http' : 'https'}://${authorityOf(address, port)}`;
+      if (why === null) return { origin, ca, seal: this.#seal };
       signal.throwIfAborted();
       if (why.code === 'E_FILTER_TAKEN') this.#tell(why);
       if (why.code === 'E_FILTER_TAKEN' || this.#parts.clock.now() > until) throw why;
@@ -169,9 +182,13 @@ export class FilterProcess implements Filter {
   }
 
   /** Of all addresses that this host has now. */
-  async #ask({ addresses, port }: ListenConfig): Promise<Answering[]> {
+  async #ask({ addresses, secure, port }: ListenConfig): Promise<Answering[]> {
+    const ca = secure.length === 0 ? null : authorityIn(this.#dir);
     const all = await Promise.all(
-      addresses.map(async (address) => ({ address, who: await whoAnswers(this.#proofKey, address, port, this.#parts.clock) })),
+      addresses.map(async (address) => {
+        const pinned = secure.includes(address) ? ca : null;
+        return { address, who: await whoAnswers(this.#proofKey, address, port, this.#parts.clock, pinned) };
+      }),
     );
     return all.filter(({ who }) => who.kind !== 'absent');
   }
@@ -217,10 +234,24 @@ export class FilterProcess implements Filter {
       const port = await choosePort(known?.port ?? null);
       const now = readListenConfig(this.#dir);
       if (now?.port !== known?.port || (now !== null && now.addresses.length > 0)) continue;
-      writeListenConfig(this.#dir, { version: this.#parts.version, program: [...this.#parts.self], port, addresses: [] });
+      writeListenConfig(this.#dir, {
+        version: this.#parts.version,
+        program: [...this.#parts.self],
+        port,
+        addresses: [],
+        secure: [],
+      });
       return port;
     }
   }
+}
+
+function mixed(address: string): OnejobError {
+  const message = `The filter cannot serve sandboxes of this host and of other hosts at ${address}: it is already used for one of them.`;
+  return new OnejobError('E_FILTER', message, {
+    hint: 'Write another "address" of this host into the runtime, and type "onejob down" before the next start.',
+    retry: true,
+  });
 }
 
 function authorityOf(address: string, port: number): string {

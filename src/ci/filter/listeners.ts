@@ -4,10 +4,12 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type http from 'node:http';
+import type https from 'node:https';
 import net from 'node:net';
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
+import { type Certificate, certificateIn } from './certificates.ts';
 import { type ListenConfig, readListenConfig } from './doors.ts';
 
 export interface ListenerParts {
@@ -16,11 +18,13 @@ export interface ListenerParts {
   readonly stateDir: string;
   /** The filter's folder in it. */
   readonly dir: string;
-  /** A server for one more address. */
-  readonly server: () => http.Server;
+  /** A server for one more address. `tls`: the certificate that it needs there. */
+  readonly server: (tls: Certificate | null) => http.Server | https.Server;
   readonly clock: Clock;
   readonly log: Log;
 }
+
+type Open = ReadonlyMap<string, http.Server | https.Server>;
 
 /** ms between two looks at the file, and two tries to listen. */
 const lookAgain = 500;
@@ -33,13 +37,17 @@ const [successorPatience, successorAgain] = [20_000, 10_000];
  */
 export async function keepListening(parts: ListenerParts, signal: AbortSignal, before: Predecessor = none): Promise<boolean> {
   const { dir, version, clock, log } = parts;
-  const open = new Map<string, http.Server>();
+  const open = new Map<string, http.Server | https.Server>();
   const said = new Set<string>();
   const taken = new Set<string>();
   let nextTry = Number.NEGATIVE_INFINITY;
 
   function listen(address: string, at: net.Server | { readonly host: string; readonly port: number }): void {
-    const listener = parts.server();
+    const isSecure = readListenConfig(dir)?.secure.includes(address) === true;
+    const tls = isSecure ? certificateIn(dir, address) : null;
+    // The manager makes it before it writes the address down.
+    if (isSecure && tls === null) return;
+    const listener = parts.server(tls);
     open.set(address, listener);
     listener.on('error', (error: NodeJS.ErrnoException) => {
       open.delete(address);
@@ -77,7 +85,7 @@ export async function keepListening(parts: ListenerParts, signal: AbortSignal, b
 async function isSucceeded(
   { stateDir, dir, clock, log }: ListenerParts,
   [program = '', ...args]: readonly string[],
-  open: ReadonlyMap<string, http.Server>,
+  open: Open,
 ): Promise<boolean> {
   const child = spawn(program, [...args, 'filter', '--state-dir', stateDir], {
     cwd: dir,
@@ -97,7 +105,7 @@ async function isSucceeded(
 }
 
 /** @throws Error: it has ended, or does not listen */
-async function handOver(child: ChildProcess, open: ReadonlyMap<string, http.Server>, clock: Clock): Promise<void> {
+async function handOver(child: ChildProcess, open: Open, clock: Clock): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const callOff = clock.after(successorPatience, () => reject(new Error('it does not listen')));
   child.on('error', reject);

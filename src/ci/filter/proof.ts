@@ -6,6 +6,7 @@
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { once } from 'node:events';
 import http, { type IncomingMessage } from 'node:http';
+import https from 'node:https';
 import { z } from 'zod';
 import { codeOf, messageOf } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
@@ -53,14 +54,24 @@ export type Who =
   | { readonly kind: 'silent'; readonly why: string }
   | { readonly kind: 'absent' };
 
-/** Asks who answers at an address of this host, on a connection of its own. Never throws. */
-export async function whoAnswers(key: Uint8Array, host: string, port: number, clock: Clock): Promise<Who> {
+/**
+ * Asks who answers at an address of this host, on a connection of its own. Never throws. `ca`: of the only certificate that it may have
+ * there, in PEM; null: it answers without TLS.
+ */
+export async function whoAnswers(
+  key: Uint8Array,
+  host: string,
+  port: number,
+  clock: Clock,
+  ca: string | null = null,
+): Promise<Who> {
   const nonce = randomBytes(nonceBytes).toString('base64url');
   using limit = deadline(clock, patience);
   const { signal } = limit;
   try {
     // From the same address: so no host behind a route can answer for an address that this host has lost.
-    const asked = http.get({ host, port, path: `/who?nonce=${nonce}`, agent: false, localAddress: host, signal });
+    const how = { host, port, path: `/who?nonce=${nonce}`, agent: false, localAddress: host, signal } as const;
+    const asked = ca === null ? http.get(how) : https.get({ ...how, ca });
     const [answer] = (await once(asked, 'response')) as [IncomingMessage];
     const { remoteAddress: address = '' } = answer.socket;
     const found = said.safeParse(jsonOf((await bytesOf(answer, most, () => new TooLong())).toString()));
@@ -70,7 +81,8 @@ export async function whoAnswers(key: Uint8Array, host: string, port: number, cl
     const code = codeOf(error);
     if (code === 'EADDRNOTAVAIL') return { kind: 'absent' };
     // Something answers, in another protocol or at length.
-    if (error instanceof TooLong || code.startsWith('HPE_')) return { kind: 'other' };
+    const isOther = code.startsWith('HPE_') || code === 'EPROTO' || /CERT|SSL|SIGNATURE/.test(code);
+    if (error instanceof TooLong || isOther) return { kind: 'other' };
     return { kind: 'silent', why: signal.aborted ? `no answer within ${patience / 1000} s` : messageOf(error) };
   }
 }

@@ -5,6 +5,7 @@
  * and every address that their agents can reach.
  */
 import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
+import https from 'node:https';
 import { pipeline } from 'node:stream';
 import type { Dispatcher } from 'undici';
 import { messageOf } from '../../base/errors.ts';
@@ -15,6 +16,7 @@ import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Proxies } from '../../http/proxies.ts';
 import { jsonOf } from '../../system/json.ts';
+import type { Certificate } from './certificates.ts';
 import type { OneTimeFiles } from './one-time-files.ts';
 import { type Identity, proveAt } from './proof.ts';
 import { createRate } from './rate.ts';
@@ -80,29 +82,31 @@ export class FilterServer {
   readonly #closing = new AbortController();
   readonly #connections = createConnections();
   readonly #usages = new Map<string, Usage>();
-  readonly #servers = new Set<http.Server>();
+  readonly #servers = new Set<http.Server | https.Server>();
 
   constructor(parts: FilterServerParts) {
     this.#parts = parts;
     this.#limits = { ...filterLimits, ...this.#parts.limits };
   }
 
-  /** A server for one more address. */
-  server(): http.Server {
-    const made = http.createServer(
-      {
-        // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
-        requestTimeout: 0,
-        headersTimeout: 30_000,
-        keepAliveTimeout: 120_000,
-        maxHeaderSize: 16 * 1024,
-        insecureHTTPParser: false,
-        requireHostHeader: true,
-        noDelay: true,
-      },
-      // No agent pipelines (Go's net/http does not).
-      oneAtATime((request, response) => this.#handle(request, response)),
-    );
+  /** A server for one more address. `tls`: the certificate that it needs there. */
+  server(tls: Certificate | null = null): http.Server | https.Server {
+    const options: http.ServerOptions = {
+      // An upload may take hours, so only its head has a deadline. Go's client keeps idle connections for 90 s.
+      requestTimeout: 0,
+      headersTimeout: 30_000,
+      keepAliveTimeout: 120_000,
+      maxHeaderSize: 16 * 1024,
+      insecureHTTPParser: false,
+      requireHostHeader: true,
+      noDelay: true,
+    };
+    // No agent pipelines (Go's net/http does not).
+    const answer = oneAtATime((request, response) => this.#handle(request, response));
+    const made =
+      tls === null
+        ? http.createServer(options, answer)
+        : https.createServer({ ...options, ...tls, minVersion: 'TLSv1.2', handshakeTimeout: 10_000 }, answer);
     this.#connections.watch(made);
     this.#servers.add(made);
     return made;

@@ -17,7 +17,7 @@ import { AgentNames } from '../early/registrations.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import { createJobFiles, type JobFiles } from '../kit/job-files.ts';
 import type { JobAbout, JobEnd } from '../kit/job-rows.ts';
-import { noProxyFor } from '../kit/mounted.ts';
+import { acceptsToo, noProxyFor } from '../kit/mounted.ts';
 import { LateBound, type LateParts, openLate } from '../late/engine.ts';
 import { openJobFiles } from '../late/jobs.ts';
 import type { JobHandover, JobState, LatePort, LateVerdict } from '../late/port.ts';
@@ -227,7 +227,7 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
   async script(
     { name, workspace }: AgentContext,
     one: Given,
-    { authority, notes, leave, ...how }: JobHandover,
+    { way: { origin, ca }, notes, leave, ...how }: JobHandover,
     signal: AbortSignal,
   ): Promise<string> {
     const { runner, answer } = one;
@@ -238,12 +238,12 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
       const rows = [{ time: new Date(this.#parts.clock.wall()).toISOString(), content: `onejob: ${note}` }];
       await this.#parts.client.log(key, this.#taskOf(one).id, { from: 0, rows, isLast: false }, signal);
     }
-    const url = `http://${authority}/${giteaRules.root}`;
+    const url = `${origin}/${giteaRules.root}`;
     const signs = { 'x-runner-uuid': key.uuid, 'x-runner-token': key.token };
     const token = leave(handedIn(bytesOf(answer), { ...how, url: this.#parts.config.url }), signs);
     const { timeout = null } = this.#parts.pool ?? {};
     const labels = this.#parts.pool === undefined ? [] : labelsOf(this.#parts.pool);
-    const before = noProxyFor(url);
+    const before = [...noProxyFor(url), ...(ca === null ? [] : acceptsToo(ca, `${workspace}/.onejob-ca.pem`))];
     return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, before });
   }
 

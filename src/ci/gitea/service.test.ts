@@ -31,6 +31,7 @@ const contextOf = (agent: string): AgentContext => ({
   devices: [],
   cuda: null,
   ask: async () => '',
+  isRemote: false,
   hostAddress: async () => '127.0.0.1',
 });
 

@@ -22,6 +22,8 @@ export interface GitlabScript {
   readonly name: string;
   /** Of the filter, with the sealed token. */
   readonly url: string;
+  /** The only certificate in PEM that the filter may have; null: it has none. */
+  readonly ca: string | null;
   readonly workspace: string;
   /** Shell lines before the runner. */
   readonly before: readonly string[];
@@ -29,11 +31,12 @@ export interface GitlabScript {
   readonly notes: readonly string[];
 }
 
-export function gitlabScript({ name, url, workspace, before, notes }: GitlabScript): string {
+export function gitlabScript({ name, url, ca, workspace, before, notes }: GitlabScript): string {
   const keys = {
     name,
     url,
     token: 'onejob',
+    ...(ca !== null && { 'tls-ca-file': 'ca.pem' }),
     executor: 'shell',
     builds_dir: `${workspace}/builds`,
     cache_dir: `${workspace}/cache`,
@@ -46,6 +49,7 @@ export function gitlabScript({ name, url, workspace, before, notes }: GitlabScri
     'umask 077',
     // A sandbox of plain processes has no memory of its own.
     `if [ -w ${memory} ]; then cd ${memory}; else mkdir -p ${own} && cd ${own}; fi || exit 1`,
+    ...(ca === null ? [] : [`printf '%s' ${inQuotes(ca)} >ca.pem || exit 1`]),
     'unset BASH_ENV ENV CONFIG_FILE',
     'shell=sh; command -v bash >/dev/null 2>&1 && shell=bash',
     // A quarter of the time in which a runner starts is garbage collection (19.4). Its job finds both variables empty, as unset.

@@ -113,9 +113,9 @@ export function gitlabPort({
     },
     // gitlab-runner 19.4 (`common/build.go`).
     failsOutside: (line) => line.includes('Job failed (system failure): '),
-    script({ name, workspace }, given, { authority, notes, secrets, leave }) {
-      const url = `http://${authority}/${gitlabRules.root}/${leave(payloadFor(given, authority, secrets))}`;
-      return gitlabScript({ name, url, workspace, notes, before: noProxyFor(url) });
+    script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leave }) {
+      const url = `${origin}/${gitlabRules.root}/${leave(payloadFor(given, new URL(origin).hostname, secrets))}`;
+      return gitlabScript({ name, url, ca, workspace, notes, before: noProxyFor(url) });
     },
   };
 }
@@ -123,11 +123,11 @@ export function gitlabPort({
 /** What the runner in the sandbox gets: the job as it came, with the secrets of this host, and a way past proxies to the filter. */
 function payloadFor(
   given: GivenJob,
-  authority: string,
+  filter: string,
   secrets: readonly { readonly name: string; readonly value: string }[],
 ): string {
   const own = secrets.map(({ name: key, value }) => ({ key, value, masked: true, public: false, raw: true }));
-  const host = authority.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1');
+  const host = filter.replace(/^\[(.*)\]$/, '$1');
   const open = given.variables
     .filter(({ key, value }) => /^no_proxy$/i.test(key) && value !== '')
     .map(({ key, value }) => ({ key, value: `${value},${host}`, public: true }));

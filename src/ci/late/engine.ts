@@ -422,7 +422,7 @@ export class LateBound<G, K> {
     if (one === null || one.verdict !== null || one.given === null || this.#pool === undefined) throw jobGone(job);
     const { admission, notes, given } = one;
     if (admission === null || this.#parts.filter === null) throw jobUndecided(one.job);
-    const { authority, seal } = await this.#parts.filter.listenFor(context, inner);
+    const { seal, ...way } = await this.#parts.filter.listenFor(context, inner);
     one.agent = agent;
     const file = this.#fileOf(agent);
     const { rules, endpoint } = this.#parts.port;
@@ -431,7 +431,7 @@ export class LateBound<G, K> {
     const leave = (payload: string | Uint8Array, signs?: Sealed['signs']): string =>
       seal.close({ ...about, token: this.#parts.left.leave(file, payload), ...(signs !== undefined && { signs }) });
     const { secrets, trusted } = admission;
-    const script = await this.#parts.port.script(context, given, { authority, notes, secrets, trusted, leave }, inner);
+    const script = await this.#parts.port.script(context, given, { way, notes, secrets, trusted, leave }, inner);
     return { id: null, script, files: null };
   }
 

@@ -4,6 +4,7 @@
  */
 import type { z } from 'zod';
 import type { AgentContext } from '../../ports/ci-service.ts';
+import type { WayToFilter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
 import type { Admission } from '../kit/admission.ts';
 import type { JobAbout, JobEnd } from '../kit/job-rows.ts';
@@ -25,8 +26,8 @@ export type Admitted = Extract<Admission, { kind: 'run' }>;
 
 /** With what an agent gets its job. */
 export interface JobHandover extends Pick<Admitted, 'secrets' | 'trusted'> {
-  /** Of the filter, as the sandbox sees it. */
-  readonly authority: string;
+  /** To the filter. */
+  readonly way: WayToFilter;
   /** Lines for the log of the job. */
   readonly notes: readonly string[];
   /**

@@ -100,6 +100,7 @@ const context = (job: string, agent = 'a'): AgentContext => ({
   devices: [],
   cuda: null,
   ask: () => Promise.reject(new Error('no sandbox to ask')),
+  isRemote: false,
   hostAddress: async () => '127.0.0.1',
 });
 

@@ -285,6 +285,7 @@ export class SlotActions implements Executors {
         const spec = await this.#specOf(key, agent, job, signal);
         return this.#parts.probe.ask({ runtime, spec, fingerprint, script }, signal);
       },
+      isRemote: runtime.capabilities.elsewhere === true,
       hostAddress: (port, signal) =>
         runtime.hostAddress(recipeOf(pool, { key, name: ended.name }, job).network, port, signal, agent),
     };

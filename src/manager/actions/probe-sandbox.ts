@@ -152,6 +152,7 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, pr
           const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [], doors: [...doors] };
           return probe.look({ runtime, spec, script }, signal);
         },
+        isRemote: runtime.capabilities.elsewhere === true,
         hostAddress: (port, signal) => {
           doors.add(port);
           return runtime.hostAddress(recipe.network, port, signal);

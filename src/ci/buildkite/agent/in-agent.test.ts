@@ -49,6 +49,7 @@ function bench() {
     devices: [],
     cuda: null,
     ask: () => Promise.reject(new Error('nobody asks')),
+    isRemote: false,
     hostAddress: async () => '172.18.0.1',
   });
   const heard = new Map<AgentId, (line: string) => void>();

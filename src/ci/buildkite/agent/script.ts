@@ -8,7 +8,7 @@ import { inQuotes } from '../../../base/quoted.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import type { AgentContext } from '../../../ports/ci-service.ts';
 import type { Recipe } from '../../../ports/runtime.ts';
-import { mounted, noProxyFor, ownFolder, readOnlyMount } from '../../kit/mounted.ts';
+import { acceptsToo, mounted, noProxyFor, ownFolder, readOnlyMount } from '../../kit/mounted.ts';
 
 export interface AgentAccess {
   readonly token: string;
@@ -16,6 +16,8 @@ export interface AgentAccess {
   readonly endpoint: string;
   /** `endpoint` is the filter's, on this host: no proxy leads there. */
   readonly isFiltered: boolean;
+  /** The certificate of the filter in PEM; null: what the system accepts. */
+  readonly ca?: string | null;
   /** The job to run; null: the agent waits for one, with a token that may take any. */
   readonly job: string | null;
 }
@@ -70,7 +72,7 @@ const masked = [
 
 export function agentScript(parts: ScriptParts): string {
   const { access, name, workspace, tags, secrets, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
-  const { token, endpoint, isFiltered, job } = access;
+  const { token, endpoint, isFiltered, ca = null, job } = access;
   const own = `${workspace}/.buildkite`;
   // git runs programs that its settings name, and a home may outlive the job that wrote them.
   const settings = `${own}/gitconfig`;
@@ -118,6 +120,7 @@ export function agentScript(parts: ScriptParts): string {
     ...(verifiesCommit ? ['export BUILDKITE_GIT_COMMIT_VERIFICATION="${BUILDKITE_GIT_COMMIT_VERIFICATION:-strict}"'] : []),
     ...(note === null ? [] : saysIn(hooks === null ? `${own}/hooks/environment` : null, note)),
     ...(isFiltered ? noProxyFor(endpoint) : []),
+    ...(ca === null ? [] : acceptsToo(ca, `${own}/ca.pem`)),
     findsProgram,
     'exec buildkite-agent start',
   ].join('\n');

@@ -89,7 +89,7 @@ async function check(given: Given): Promise<Finding[]> {
     keys: given.keys ?? (async () => null),
     filter: {
       async listenFor(context, signal) {
-        return { authority: `${await context.hostAddress(7070, signal)}:7070`, seal: fakeSeal };
+        return { origin: `http://${await context.hostAddress(7070, signal)}:7070`, ca: null, seal: fakeSeal };
       },
     },
     program: { state: given.program ?? ready },
@@ -115,6 +115,7 @@ function trialOf(pools: readonly PoolConfig[], hostAddress: () => Promise<string
         recipe,
         hasImage: true,
         kind: JSON.stringify(recipe),
+        isRemote: false,
         hostAddress,
         async ask(script) {
           asked.push({ recipe, script });

@@ -140,8 +140,9 @@ async function wayTo({ config, filter }: DoctorParts, isUntrusted: boolean, sand
   const { network } = sandbox.recipe;
   if (!isUntrusted) return { endpoint: config.endpoint, isFilter: false, network };
   if (filter === null) return null;
-  const { authority } = await filter.listenFor({ hostAddress: (port, inner) => sandbox.hostAddress(port, inner) }, signal);
-  return { endpoint: `http://${authority}/${buildkiteRules.root}`, isFilter: true, network };
+  const { isRemote } = sandbox;
+  const { origin } = await filter.listenFor({ isRemote, hostAddress: (port, inner) => sandbox.hostAddress(port, inner) }, signal);
+  return { endpoint: `${origin}/${buildkiteRules.root}`, isFilter: true, network };
 }
 
 /** First version that exits as its job did (`reflect-exit-status`; agent changelog). */

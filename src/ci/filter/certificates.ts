@@ -1,0 +1,103 @@
+/**
+ * The filter's certificates, for sandboxes on other hosts. An authority of the installation's own signs one for each address. Sandboxes
+ * get the authority's certificate with their job and accept no other one, so whoever takes the port later learns nothing.
+ *
+ * ```
+ * STATE/filter/ca.pem ca.key             the authority, for ten years
+ *              tls-ADDRESS.pem .key      of an address; `:` is written as `_`
+ * ```
+ */
+import fs from 'node:fs';
+import { isIPv4 } from 'node:net';
+import { join } from 'node:path';
+import { attempt, OnejobError } from '../../base/errors.ts';
+import { run } from '../../system/run.ts';
+
+export interface Certificate {
+  readonly cert: Buffer;
+  readonly key: Buffer;
+}
+
+/** The authority's certificate in PEM; null: there is none yet. */
+export function authorityIn(dir: string): string | null {
+  return attempt(() => fs.readFileSync(join(dir, 'ca.pem'), 'utf8'));
+}
+
+/** null: there is none. */
+export function certificateIn(dir: string, address: string): Certificate | null {
+  const path = pathOf(dir, address);
+  return attempt(() => ({ cert: fs.readFileSync(`${path}.pem`), key: fs.readFileSync(`${path}.key`) }));
+}
+
+/** Makes what is missing for an IP address. The authority's certificate in PEM. @throws OnejobError E_FILTER */
+export async function certify(dir: string, address: string, signal: AbortSignal): Promise<string> {
+  if (authorityIn(dir) === null) await makeAuthority(dir, signal);
+  if (certificateIn(dir, address) === null) await makeCertificate(dir, address, signal);
+  const authority = authorityIn(dir);
+  if (authority === null) throw failure(`${dir}/ca.pem is gone`);
+  return authority;
+}
+
+function pathOf(dir: string, address: string): string {
+  return join(dir, `tls-${address.replaceAll(':', '_')}`);
+}
+
+/** Days for which certificates are valid: longer than an installation lasts. */
+const lasting = ['-days', '3650'];
+const newKey = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes'];
+
+async function makeAuthority(dir: string, signal: AbortSignal): Promise<void> {
+  const path = join(dir, 'ca');
+  const uses = ['basicConstraints=critical,CA:TRUE,pathlen:0', 'keyUsage=critical,keyCertSign'];
+  const settings = `[req]\ndistinguished_name=dn\n[dn]\n[ca]\n${uses.join('\n')}\nsubjectKeyIdentifier=hash\n`;
+  await whole(path, async (key, pem, file) => {
+    fs.writeFileSync(file, settings);
+    const how = ['-config', file, '-extensions', 'ca', '-subj', '/CN=onejob filter'];
+    await openssl(['req', '-x509', ...newKey, ...lasting, ...how, '-keyout', key, '-out', pem], signal);
+  });
+}
+
+async function makeCertificate(dir: string, address: string, signal: AbortSignal): Promise<void> {
+  const subject = `IP:${isIPv4(address) ? address : address.replace(/%.*/, '')}`;
+  await whole(pathOf(dir, address), async (key, pem, file) => {
+    fs.writeFileSync(file, `[req]\ndistinguished_name=dn\n[dn]\n`);
+    const asked = `${file}.csr`;
+    await openssl(['req', '-new', ...newKey, '-config', file, '-subj', '/CN=onejob filter', '-keyout', key, '-out', asked], signal);
+    const uses = ['basicConstraints=critical,CA:FALSE', 'extendedKeyUsage=serverAuth', `subjectAltName=${subject}`];
+    fs.writeFileSync(file, `${uses.join('\n')}\n`);
+    const serial = `0x${process.getBuiltinModule('node:crypto').randomBytes(8).toString('hex')}`;
+    const by = ['-CA', join(dir, 'ca.pem'), '-CAkey', join(dir, 'ca.key'), '-set_serial', serial];
+    await openssl(['x509', '-req', '-in', asked, ...by, ...lasting, '-sha256', '-extfile', file, '-out', pem], signal);
+    fs.rmSync(asked);
+  });
+}
+
+/** The key is there before its certificate, whose name says that both are complete. */
+async function whole(path: string, make: (key: string, pem: string, scratch: string) => Promise<void>): Promise<void> {
+  const [key, pem, scratch] = ['key', 'pem', 'cnf'].map((end) => `${path}.${process.pid}.${end}`) as [string, string, string];
+  try {
+    // It gets its mode before its contents.
+    fs.writeFileSync(key, '', { mode: 0o600 });
+    await make(key, pem, scratch);
+    fs.renameSync(key, `${path}.key`);
+    fs.renameSync(pem, `${path}.pem`);
+  } finally {
+    for (const left of [key, pem, scratch]) fs.rmSync(left, { force: true });
+  }
+}
+
+/** ms */
+const patience = 20_000;
+
+async function openssl(args: readonly string[], signal: AbortSignal): Promise<void> {
+  const env = { PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', LC_ALL: 'C' };
+  const ended = await run('openssl', args, { env, timeout: patience, signal });
+  signal.throwIfAborted();
+  if (ended.code === 'ENOENT') throw failure('the program "openssl" is not installed', 'Install openssl on this host.');
+  if (ended.error !== null) throw failure(`openssl says "${ended.stderr.trim().split('\n').at(-1) ?? ''}"`);
+}
+
+function failure(why: string, hint: string | null = null): OnejobError {
+  const message = `Cannot make the certificate of the filter: ${why}.`;
+  return new OnejobError('E_FILTER', message, { ...(hint !== null && { hint }), retry: true });
+}
