@@ -120,7 +120,7 @@ describe('keys of a service that do not go together, or are not what they should
 
 describe('pools that its agents could not work in', () => {
   it.each([
-    ['runtime: process', 'pools.lab.runtime: is process, but "service" is s, whose agent is part of an image'],
+    ['runtime: process', 'pools.lab.runtime: is process, but "service" is s, whose Azure Pipelines agent is part of an image'],
     ['read_only: true', 'pools.lab.read_only: is true, but "service" is s, whose agent writes into its own folder'],
     ['network: none', 'pools.lab.network: is "none", but "service" is s, which an agent must reach'],
     [

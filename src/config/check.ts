@@ -13,9 +13,10 @@ import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
 import type { Checking, HostFacts, Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
-import type { Config, PoolConfig, Written } from './config.ts';
+import type { Config, PoolConfig, ServiceConfig, Written } from './config.ts';
+import type { RuntimeType } from './runtime-type.ts';
 import type { ServiceType } from './service-type.ts';
-import { hasImages, runtimeType, serviceType, type Types, titlesWith } from './types.ts';
+import { hasImages, runtimeType, serviceType, type Types, tellingOrigin, titlesWith } from './types.ts';
 
 export function checkAcross(
   config: Config,
@@ -253,6 +254,8 @@ function checkPoolRuntime(pool: PoolConfig, checking: Checking, types: Types): v
   for (const other of types.runtimes)
     if (own(pool, other.type) && other !== type)
       inPool(pool, [other.type], `is not used: "runtime" is not of type ${other.type}`, 'warning');
+  const service = config.services.find(({ name }) => name === pool.service);
+  if (service !== undefined) checkAgentThere(pool, service, type, checking, types);
   if (type === undefined) return;
   const { devices } = written.pools?.get(pool.name) ?? written.defaults;
   const unused = typeof devices === 'object' ? Object.keys(devices).filter((key) => key !== 'count' && key !== 'model') : [];
@@ -267,6 +270,25 @@ function checkPoolRuntime(pool: PoolConfig, checking: Checking, types: Types): v
   if (asked === 'all') inPool(pool, ['devices'], `is all, but ${type.title} grants the devices: write a number`);
   const entry = config.runtimes.find(({ name }) => name === pool.runtime);
   if (entry !== undefined) type.checkPool(pool, entry, checking);
+}
+
+/** Whether the runtime has a way to the service's agent, and the agent one to a job. `type`: of an engine that places sandboxes. */
+function checkAgentThere(
+  pool: PoolConfig,
+  service: ServiceConfig,
+  type: RuntimeType | undefined,
+  { sound, inPool }: Checking,
+  types: Types,
+): void {
+  const { agent, title } = serviceType(types, service.type);
+  const of = `"service" is ${service.name}`;
+  if (agent === 'in-image' && !hasImages(pool)) {
+    const how = `whose ${title} agent is part of an image: there would be no agent; write docker`;
+    inPool(pool, ['runtime'], `is ${pool.runtime}, but ${of}, ${how}`);
+  } else if (type !== undefined && sound(pool, 'standby') && !pool.standby && !tellingOrigin(types, [service]).has(service.name)) {
+    const how = `which gives jobs only to agents that wait already: ${type.title} would never be asked for one`;
+    inPool(pool, ['standby'], `is false, but ${of}, ${how}; write "standby: true"`);
+  }
 }
 
 function checkPoolService(pool: PoolConfig, checking: Checking, types: Types): void {

@@ -14,7 +14,16 @@ describe('a pool whose runtime is an engine', () => {
       `${cluster}pools: { gpu: { runtime: cluster, devices: { count: 2, model: a100 }, timeout: 1h, slurm: { partition: gpu } } }\n`,
     );
     expect(runtimes).toEqual([
-      { type: 'slurm', name: 'cluster', folder: '/shared/onejob', nodeFolder: '/tmp', path: null, conf: null, poll: 2_000 },
+      {
+        type: 'slurm',
+        name: 'cluster',
+        folder: '/shared/onejob',
+        nodeFolder: '/tmp',
+        path: null,
+        conf: null,
+        address: null,
+        poll: 2_000,
+      },
     ]);
     expect(pools[0]).toMatchObject({
       runtime: 'cluster',
@@ -79,9 +88,39 @@ describe('a problem', () => {
     expect((await folder.check(text)).join('\n')).toContain(said);
   });
 
-  it('is told of a service that Slurm does not serve yet', async () => {
-    const token = folder.write('token', 'x');
-    const text = `${cluster}services: { bk: { type: buildkite, token: { file: ${token} } } }\npools: { a: { service: bk, runtime: cluster } }\n`;
-    expect((await folder.check(text)).join('\n')).toContain('runs only jobs of the own queue so far');
+  const services = () => {
+    const token = `token: { file: ${folder.write('token', 'x')} }`;
+    const gitea = `type: gitea, url: https://git.example, ${token}`;
+    return `services: { bk: { type: buildkite, ${token} }, early: { ${gitea} }, late: { ${gitea}, binding: late }, gh: { type: github, token: { file: ${folder.write('pat', 'x')} } } }\n`;
+  };
+
+  it.each([
+    ['{ a: { service: bk, runtime: cluster } }', 'pools.a.trust.network: is "internet", but "runtime" is cluster, of type slurm'],
+    ['{ a: { service: bk, runtime: cluster, trust: { network: default }, slurm: { sandbox: none } } }', 'need bubblewrap'],
+    [
+      '{ a: { service: bk, runtime: cluster, trust: { network: default } }, b: { runtime: cluster, slurm: { sandbox: none } } }',
+      'pools.a.isolation: is full, but jobs of cluster are all of the same user, and pool b has "sandbox: none"',
+    ],
+    [
+      '{ a: { service: early, queue: acme, runtime: cluster } }',
+      'pools.a.standby: is false, but "service" is early, which gives jobs only',
+    ],
+    [
+      '{ a: { service: gh, queue: acme, runtime: cluster } }',
+      'is cluster, but "service" is gh, whose GitHub Actions agent is part of an image',
+    ],
+  ])('of a pool of a service is told: %s', async (pools, said) => {
+    expect((await folder.check(`${cluster}${services()}pools: ${pools}\n`)).join('\n')).toContain(said);
+  });
+
+  it.each([
+    '{ a: { service: bk, runtime: cluster, trust: { network: default } } }',
+    '{ a: { service: bk, runtime: cluster, trust: { forks: refuse, others: refuse } }, b: { runtime: cluster } }',
+    '{ a: { service: late, queue: acme, runtime: cluster, trust: { others: refuse, forks: refuse } } }',
+    '{ a: { service: early, queue: acme, runtime: cluster, standby: true } }',
+  ])('a pool of a service on it is sound: %s', async (pools) => {
+    expect((await folder.check(`${cluster}${services()}pools: ${pools}\n`)).filter((line) => /^\S*pools\.a/.test(line))).toEqual(
+      [],
+    );
   });
 });

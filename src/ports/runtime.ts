@@ -21,6 +21,8 @@ export interface Mount {
   readonly cache: { readonly name: string | null } | null;
   /** For a volume of a job: `host` without links, as it was checked. */
   readonly real?: string;
+  /** A program of onejob on this host, which a runtime brings to where its sandboxes are. */
+  readonly program?: true;
 }
 
 /** How to ask for NVIDIA's devices: `auto` depends on what the Engine reports. */

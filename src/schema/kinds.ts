@@ -1,4 +1,5 @@
 /** All kinds of values that keys of the config can have, each with a message that says what to write instead. */
+import { isIP } from 'node:net';
 import { z } from 'zod';
 import { globProblem } from '../base/glob.ts';
 import { imageReference } from '../base/image-reference.ts';
@@ -153,6 +154,11 @@ function describeValue(found: unknown): string {
 function quote(written: string): string {
   return JSON.stringify(written.length > 60 ? `${written.slice(0, 57)}…` : written);
 }
+
+export const ipAddress = value(
+  (found) => (typeof found === 'string' && isIP(found) !== 0 ? yes(found) : no('expected an IP address such as "10.0.0.1"')),
+  'address',
+);
 
 export const absolute = value((found) => {
   if (typeof found !== 'string') return no(`expected an absolute path, found ${describeKind(found)}`);

@@ -32,6 +32,7 @@ for (const [sandbox, isShared] of [
       nodeFolder: onNodes,
       path: null,
       conf: cluster.env.SLURM_CONF ?? null,
+      address: '127.0.0.1',
       poll: 200,
     };
     const make = async (owner = 'me') => createSlurmRuntime({ config, owner, clock: systemClock, stateDir: state });

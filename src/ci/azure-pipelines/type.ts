@@ -70,8 +70,6 @@ function resolveCredential({ token, principal }: WrittenKeys<typeof azureKeys>):
 function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { written, sound, inPool }: Checking): void {
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${name}`;
-  if (sound(pool, 'runtime') && pool.runtime === 'process')
-    inPool(pool, ['runtime'], `is process, but ${of}, whose agent is part of an image: there would be no agent; write docker`);
   if (sound(pool, 'read_only') && pool.recipe.readOnly)
     inPool(pool, ['read_only'], `is true, but ${of}, whose agent writes into its own folder and would not start; remove the key`);
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {

@@ -24,7 +24,7 @@ describe('a config that cannot work says why', () => {
     [app, 'queue: enterprises/big', /GitHub lets Apps manage no runners there; write "token"/],
     [`${app}, group: gpu`, 'queue: acme/app', /runner groups belong to organisations/],
     [`${app}, mode: scale-set`, 'queue: acme, tags: "a,b"', /jobs name one scale set; write one tag/],
-    [app, 'queue: acme, runtime: process', /runner is part of an image/],
+    [app, 'queue: acme, runtime: process', /agent is part of an image/],
     [app, 'queue: acme, network: none', /no agent would ever come online/],
     [app, 'queue: acme, timeout: 1h', /is not used: .* timeout-minutes/],
     [`${app}, token: { env: T }`, 'queue: acme', /signs in with only one of them/],

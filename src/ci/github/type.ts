@@ -141,8 +141,6 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
       `are those of pool ${twin.name}, for the same "queue": GitHub gives the jobs of one to the other; give each pool labels of its own`,
       service.mode === 'scale-set' ? undefined : 'warning',
     );
-  if (sound(pool, 'runtime') && pool.runtime === 'process')
-    inPool(pool, ['runtime'], `is process, but ${of}, whose runner is part of an image: there would be no runner; write docker`);
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which a runner must reach: no agent would ever come online; write internet`);
   const whyUser = service.docker === null ? null : whyNotAs(pool, service, userFor(service.docker.socket, host !== null));

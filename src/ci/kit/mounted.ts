@@ -16,7 +16,8 @@ export const readOnlyMount = (host: string, container: string): Mount => ({
 /** Adds the program `name` of a folder of this host; null: the image brings its own. */
 export function mounted(recipe: Recipe, folder: string | null, name: string): Recipe {
   if (folder === null) return recipe;
-  return { ...recipe, mounts: [...recipe.mounts, readOnlyMount(`${folder}/${name}`, `${ownFolder}/${name}`)] };
+  const program: Mount = { ...readOnlyMount(`${folder}/${name}`, `${ownFolder}/${name}`), program: true };
+  return { ...recipe, mounts: [...recipe.mounts, program] };
 }
 
 /**

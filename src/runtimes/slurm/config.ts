@@ -24,6 +24,12 @@ export const slurmKeys = {
     example: '/etc/slurm/slurm.conf',
     shown: "the commands' own",
   }),
+  address: key((v) => v.ipAddress, null, {
+    description:
+      'Address of this host at which the nodes reach it. Agents of CI services call onejob there, encrypted, at the port that `doctor` names. Without it: the only IPv4 address of this host.',
+    example: '10.0.0.1',
+    shown: 'the only one',
+  }),
   poll: key((v) => v.duration(1000, '1s'), 2_000, {
     description:
       'How often `squeue` is asked, once for all agents, while any of them waits or ends. Otherwise it is asked every 15 s.',
@@ -38,6 +44,8 @@ export interface SlurmConfig extends RuntimeConfig {
   readonly nodeFolder: string;
   readonly path: string | null;
   readonly conf: string | null;
+  /** IP address of this host, as the nodes reach it; null: the only one. */
+  readonly address: string | null;
   /** ms */
   readonly poll: number;
 }

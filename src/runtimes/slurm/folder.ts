@@ -13,6 +13,7 @@
  *                              work home tmp what the job may write
  * FOLDER/OWNER/marks/AGENT.where   job id, node and devices, once it runs
  *                    AGENT.exit    exit code of the first process: one folder for all, so that one watch sees both
+ * FOLDER/OWNER/programs/       see `programs.ts`
  * ```
  */
 import { existsSync } from 'node:fs';
@@ -32,6 +33,8 @@ const intent = z.object({
   slot: z.string(),
   fingerprint: z.string(),
   sandbox: z.enum(['bubblewrap', 'none']),
+  /** What its node needs of this host. */
+  programs: z.array(z.object({ file: z.string(), container: z.string(), path: z.string() })).default([]),
 });
 /** What was decided about a sandbox before Slurm was asked. */
 export type Intent = z.infer<typeof intent>;
@@ -41,10 +44,13 @@ export class AgentFolders {
   readonly #agents: string;
   /** Where agents begin and end. */
   readonly marks: string;
+  /** Programs that agents need. */
+  readonly programs: string;
 
   constructor(folder: string, owner: string) {
     this.#agents = join(folder, owner, 'agents');
     this.marks = join(folder, owner, 'marks');
+    this.programs = join(folder, owner, 'programs');
   }
 
   of(agent: AgentId): string {

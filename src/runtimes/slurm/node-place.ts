@@ -5,6 +5,7 @@
  * What is kept here says how far it is, so a restarted manager goes on from there. An agent that has ended stays on its node, with its
  * grant, until all of it was fetched.
  */
+import { createReadStream } from 'node:fs';
 import { type FileHandle, open, readdir, rename, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { PassThrough, type Readable } from 'node:stream';
@@ -17,6 +18,7 @@ import { filesKept } from '../process/supervisor.ts';
 import type { SlurmCommands, SlurmJob } from './commands.ts';
 import type { AgentFolders } from './folder.ts';
 import type { Place } from './places.ts';
+import { type Program, takeProgram } from './programs.ts';
 
 interface NodePlaceParts {
   readonly clock: Clock;
@@ -52,6 +54,16 @@ export class NodePlace implements Place {
 
   marksOnNode(agent: AgentId): string {
     return this.onNode(agent);
+  }
+
+  program({ path }: Pick<Program, 'path'>): string {
+    return join(this.#programs, path);
+  }
+
+  async bring(): Promise<void> {}
+
+  get #programs(): string {
+    return join(this.#parts.base, `onejob-${this.#parts.owner}-programs`);
   }
 
   batch(agent: AgentId, scripts: Readonly<Record<string, string>>): string {
@@ -159,6 +171,7 @@ export class NodePlace implements Place {
   /** Runs for as long as the agent does, and keeps here what it hears. */
   async #relay(agent: AgentId, job: SlurmJob, signal: AbortSignal): Promise<void> {
     const here = this.folders.of(agent);
+    if (this.folders.whereIs(agent) === null) await this.#bringTo(job, this.folders.intentOf(agent)?.programs ?? [], signal);
     const sizes = await sizesIn(join(here, 'log'));
     const step = this.#parts.commands.step(job, relayScript(this.onNode(agent), agent, sizes), signal);
     step.stdin.end();
@@ -176,6 +189,16 @@ export class NodePlace implements Place {
       this.#parts.heard();
     }
     await step.ended;
+  }
+
+  /** The batch script waits for them. */
+  async #bringTo(job: SlurmJob, programs: readonly Program[], signal: AbortSignal): Promise<void> {
+    for (const program of programs) {
+      const step = this.#parts.commands.step(job, takeProgram(this.#programs, program), signal);
+      // One that is there already is not read.
+      await pipeline(createReadStream(program.file), step.stdin).catch(() => {});
+      await step.ended;
+    }
   }
 
   /** A start with another id than the one before is a second one, of which nothing is believed. */

@@ -1,11 +1,13 @@
 /** Where agents have their files, and how what happens there gets known here. */
-import { lstat } from 'node:fs/promises';
+import { lstat, mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { archive, extract, type Files } from '../process/files.ts';
 import type { SlurmJob } from './commands.ts';
 import type { AgentFolders } from './folder.ts';
+import { bringPrograms, type Program } from './programs.ts';
 import { batchScript } from './script.ts';
 
 export interface Place {
@@ -15,6 +17,10 @@ export interface Place {
   onNode(agent: AgentId): string;
   /** Where an agent tells on its node that it begins and ends. */
   marksOnNode(agent: AgentId): string;
+  /** The path of a program on the node. */
+  program(program: Pick<Program, 'path'>): string;
+  /** Brings programs to where nodes see them, before Slurm is asked; what cannot go there yet is brought by `follow`. */
+  bring(programs: readonly Program[]): Promise<void>;
   /** The text that Slurm gets. It contains no secret. `scripts`: by name. */
   batch(agent: AgentId, scripts: Readonly<Record<string, string>>): string;
   /** Its batch script runs: from now on what happens there is known here. May be called again and again. */
@@ -33,8 +39,11 @@ export interface Place {
 export class SharedPlace implements Place {
   readonly folders: AgentFolders;
 
-  constructor(folders: AgentFolders) {
+  readonly #clock: Clock;
+
+  constructor(folders: AgentFolders, clock: Clock) {
     this.folders = folders;
+    this.#clock = clock;
   }
 
   onNode(agent: AgentId): string {
@@ -43,6 +52,16 @@ export class SharedPlace implements Place {
 
   marksOnNode(): string {
     return this.folders.marks;
+  }
+
+  program({ path }: Pick<Program, 'path'>): string {
+    return join(this.folders.programs, path);
+  }
+
+  async bring(programs: readonly Program[]): Promise<void> {
+    if (programs.length === 0) return;
+    await mkdir(this.folders.programs, { recursive: true, mode: 0o700 });
+    await bringPrograms(this.folders.programs, programs, this.#clock.wall());
   }
 
   batch(agent: AgentId): string {

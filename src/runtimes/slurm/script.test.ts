@@ -29,8 +29,11 @@ async function node(sandbox: 'bubblewrap' | 'none', { modules = [], gpus = 0, to
   const { passwd, group } = accounts(null);
   const wants = { gpus, model: null, images: false, lifetime: null, keys: {} };
   const recipe = { ...plainRecipe, wants };
-  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox };
-  await folders.make({ agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox }, { ...scriptsOf(parts), passwd, group });
+  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, programs: new Map() };
+  await folders.make(
+    { agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox, programs: [] },
+    { ...scriptsOf(parts), passwd, group },
+  );
   const programs = join(shared.path, 'programs');
   mkdirSync(programs);
   if (tool !== null) writeFileSync(join(programs, 'nvidia-smi'), `#!/bin/sh\n${tool}\n`, { mode: 0o755 });

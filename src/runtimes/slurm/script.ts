@@ -31,6 +31,8 @@ export interface ScriptParts {
   readonly recipe: Recipe;
   readonly modules: readonly string[];
   readonly sandbox: 'bubblewrap' | 'none';
+  /** Programs that the node has or gets, by the path of the sandbox: their path on the node. */
+  readonly programs: ReadonlyMap<string, string>;
 }
 
 /** The files of an agent's folder, by name. */
@@ -77,7 +79,7 @@ export function killScript(folder: string): string {
   return `IFS= read -r p <${quoted(`${folder}/job`)} && p=${'$'}{p%% *} && kill -KILL "$p" "-$p" 2>/dev/null; :`;
 }
 
-function runScript({ agent, folder, marks, modules, recipe }: ScriptParts): string {
+function runScript({ agent, folder, marks, modules, recipe, programs }: ScriptParts): string {
   const gpus = recipe.wants?.gpus ?? 0;
   const where = quoted(`${marks}/${agent}.where`);
   return [
@@ -89,6 +91,7 @@ function runScript({ agent, folder, marks, modules, recipe }: ScriptParts): stri
     ...(modules.length === 0
       ? []
       : ['[ ! -r /etc/profile ] || . /etc/profile', ...modules.map((one) => `module load ${quoted(one)} || exit`)]),
+    ...[...programs.values()].map(arrived),
     `printf '%s\\n%s\\n%s\\n' "$SLURM_JOB_ID" "\${SLURMD_NODENAME:-$(hostname)}" "\${SLURM_JOB_GPUS:-}" >${where}.new && mv ${where}.new ${where} || exit ${exitFolder}`,
     'exec </dev/null',
     // Only this script gets the signal. Bubblewrap passes none on, so the first process inside gets it.
@@ -106,6 +109,16 @@ function runScript({ agent, folder, marks, modules, recipe }: ScriptParts): stri
     'exit 0',
     '',
   ].join('\n');
+}
+
+/** Exit code of a batch script that did not begin, because its program did not come. */
+const exitProgram = 92;
+/** s for a program to come. */
+const comesWithin = 600;
+
+/** Waits for a program. */
+function arrived(path: string): string {
+  return `n=0; until [ -x ${quoted(path)} ]; do n=$((n + 1)); [ "$n" -lt ${comesWithin * 10} ] || { echo ${quoted(`${path} did not come within ${comesWithin} s`)}; exit ${exitProgram}; }; sleep 0.1; done`;
 }
 
 /**
@@ -179,7 +192,9 @@ function bubblewrapScript(parts: ScriptParts): string {
     add('--bind', q(`${folder}/tmp`), '/tmp', '--dir', '/var', '--symlink', '../tmp', '/var/tmp', '--dir', '/run'),
     add('--bind', q(`${folder}/home`), '/home/job', '--bind', q(`${folder}/work`), '/workspace'),
     ...Object.entries(recipe.tmpfs).map(([container]) => add('--perms', '1777', '--tmpfs', q(container))),
-    ...recipe.mounts.map(({ host, container, readOnly }) => add(readOnly ? '--ro-bind' : '--bind', q(host), q(container))),
+    ...recipe.mounts.map(({ host, container, readOnly }) =>
+      add(readOnly ? '--ro-bind' : '--bind', q(parts.programs.get(container) ?? host), q(container)),
+    ),
     ...[['HOME', '/home/job'] as const, ['TMPDIR', '/tmp'] as const, ['USER', 'job'] as const, ...variables(parts, true)].map(
       ([variable, value]) => add('--setenv', variable, q(value)),
     ),

@@ -5,6 +5,7 @@
  * never by its job id. What its folder says counts more than what Slurm remembers. One `squeue` serves all agents.
  */
 import { createHash } from 'node:crypto';
+import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../base/errors.ts';
@@ -35,6 +36,7 @@ import type { SlurmConfig, SlurmPool } from './config.ts';
 import { AgentFolders } from './folder.ts';
 import { NodePlace } from './node-place.ts';
 import { type Place, SharedPlace } from './places.ts';
+import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue } from './queue.ts';
 import { killScript, releaseScript, scriptsOf } from './script.ts';
 import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
@@ -81,7 +83,7 @@ class SlurmRuntime implements Runtime {
     this.#folders = new AgentFolders(folder ?? join(options.stateDir, 'slurm', config.name), owner);
     const heard = (): void => this.#queue.wake();
     const parts = { clock, commands: this.#commands, folders: this.#folders, base: nodeFolder, owner, heard };
-    this.#place = folder === null ? new NodePlace(parts) : new SharedPlace(this.#folders);
+    this.#place = folder === null ? new NodePlace(parts) : new SharedPlace(this.#folders, clock);
     this.#avoided = new AvoidedNodes(clock);
     this.#queue = new SlurmQueue({ clock, commands: this.#commands, every: config.poll });
     this.capabilities = {
@@ -90,7 +92,7 @@ class SlurmRuntime implements Runtime {
       images: false,
       hostNetwork: null,
       grants: 'engine',
-      holdsSecrets: false,
+      holdsSecrets: true,
       elsewhere: true,
       workspace: (agent) =>
         this.#folders.intentOf(agent)?.sandbox === 'none' ? join(this.#place.onNode(agent), 'work') : '/workspace',
@@ -280,12 +282,14 @@ class SlurmRuntime implements Runtime {
     return followLog(this.#options.clock, join(this.#folders.of(agent), 'log'), from, hasEnded, signal);
   }
 
-  hostAddress(): Promise<string> {
-    const why = 'agents of Slurm run on other hosts, and nothing leads from there to this one';
-    const hint = 'Use a runtime of this host, or a service whose agents need no way to onejob.';
-    return Promise.reject(
-      new OnejobError('E_NO_DOOR', `Sandboxes of runtime ${this.name} cannot reach this host: ${why}.`, { hint }),
-    );
+  async hostAddress(): Promise<string> {
+    const { address } = this.#options.config;
+    const found = address === null ? ownAddresses() : [address];
+    const [only] = found;
+    if (only !== undefined && found.length === 1) return only;
+    const why = only === undefined ? 'it has no address in a network' : `it has several: ${found.join(', ')}`;
+    const message = `Cannot tell at which address nodes of runtime ${this.name} reach this host: ${why}.`;
+    throw new OnejobError('E_NO_DOOR', message, { hint: `Write "address" into runtime ${this.name}.` });
   }
 
   async sweep(): Promise<void> {}
@@ -304,15 +308,18 @@ class SlurmRuntime implements Runtime {
 
   async #make({ agent, pool, slot, recipe, ...spec }: SandboxSpec, fingerprint: string): Promise<void> {
     const { sandbox } = wantsOf(recipe).keys as SlurmPool;
-    const files = this.#options.config.folder === null ? {} : this.#scripts({ agent, pool, slot, recipe, ...spec });
-    await this.#folders.make({ agent, pool, slot, fingerprint, sandbox }, files);
+    const programs = await programsOf(recipe);
+    await this.#place.bring(programs);
+    const files = this.#options.config.folder === null ? {} : this.#scripts({ agent, pool, slot, recipe, ...spec }, programs);
+    await this.#folders.make({ agent, pool, slot, fingerprint, sandbox, programs }, files);
   }
 
-  #scripts({ agent, name, recipe }: SandboxSpec): Readonly<Record<string, string>> {
+  #scripts({ agent, name, recipe }: SandboxSpec, needed: readonly Program[]): Readonly<Record<string, string>> {
     const { sandbox, modules } = wantsOf(recipe).keys as SlurmPool;
     const { passwd, group } = accounts(null);
     const [folder, marks] = [this.#place.onNode(agent), this.#place.marksOnNode(agent)];
-    return { ...scriptsOf({ agent, name, folder, marks, recipe, modules, sandbox }), passwd, group };
+    const programs = new Map(needed.map((one) => [one.container, this.#place.program(one)]));
+    return { ...scriptsOf({ agent, name, folder, marks, recipe, modules, sandbox, programs }), passwd, group };
   }
 
   /** Another submission of a name that Slurm has waits for the first to end, and finds that it has begun. */
@@ -322,7 +329,11 @@ class SlurmRuntime implements Runtime {
     const avoided = this.#avoided.now.map(({ node }) => node);
     const shared = folder === null ? null : this.#folders.of(agent);
     const options = submitOptions(agent, { comment: this.#comment, folder: shared, recipe, avoided });
-    await this.#commands.submit(options, this.#place.batch(agent, this.#scripts(spec)), signal);
+    await this.#commands.submit(
+      options,
+      this.#place.batch(agent, this.#scripts(spec, this.#folders.require(agent).programs)),
+      signal,
+    );
     this.#queue.hurry();
   }
 
@@ -420,6 +431,12 @@ export function submitOptions(agent: AgentId, { comment, folder, recipe, avoided
     ...(excluded.length === 0 ? [] : [`--exclude=${excluded.join(',')}`]),
     ...Object.entries(named).flatMap(([option, value]) => (typeof value === 'string' ? [`--${option}=${value}`] : [])),
   ];
+}
+
+/** IPv4 addresses of this host in networks. */
+function ownAddresses(): string[] {
+  const all = Object.values(networkInterfaces()).flatMap((some) => some ?? []);
+  return all.filter(({ internal, family }) => !internal && family === 'IPv4').map(({ address }) => address);
 }
 
 function gateEnded(agent: AgentId): OnejobError {

@@ -1,5 +1,8 @@
 /** Slurm as a type of runtime: what config holds of one. */
 
+import { acceptedOutsiders } from '../../config/check-trust.ts';
+import type { Checking } from '../../config/checking.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { slurmPoolKeys } from '../../config/keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
@@ -29,10 +32,10 @@ export const slurm: RuntimeType<SlurmConfig> = {
       keys,
     };
   },
-  checkPool(pool, { name }, { sound, own, inPool }) {
+  checkPool(pool, { name }, checking) {
+    const { sound, own, inPool } = checking;
     const of = `"runtime" is ${name}, of type slurm`;
-    if (sound(pool, 'service') && pool.service !== 'own')
-      inPool(pool, ['service'], `is ${pool.service}, but ${of}, which runs only jobs of the own queue so far`);
+    if (sound(pool, 'service') && pool.service !== 'own') checkOfService(pool, name, checking);
     if (sound(pool, 'agents') && pool.agents === 'per-device')
       inPool(pool, ['agents'], `is per-device, but ${of}, where "agents" is how many may exist at a time; write a number`);
     if (sound(pool, 'user') && pool.recipe.user !== null)
@@ -49,3 +52,29 @@ export const slurm: RuntimeType<SlurmConfig> = {
   },
   open: async (config, parts) => (await import('./slurm.ts')).createSlurmRuntime({ config, ...parts }),
 };
+
+/** What keeps credentials of a CI service in the sandboxes of its own jobs. */
+function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool }: Checking): void {
+  const of = `"service" is ${pool.service}`;
+  if (sandboxOf(pool) === 'none') {
+    inPool(pool, ['slurm', 'sandbox'], `is none, but ${of}, whose agents and credentials need bubblewrap; remove the key`);
+    return;
+  }
+  const open = config.pools.find((other) => other.runtime === name && other !== pool && sandboxOf(other) === 'none');
+  if (open !== undefined && sound(pool, 'isolation') && pool.isolation === 'full') {
+    const why = `of the same user, and pool ${open.name} has "sandbox: none": its jobs could read the credentials of service ${pool.service}`;
+    inPool(pool, ['isolation'], `is full, but jobs of ${name} are all ${why}; give up this protection with "isolation: none"`);
+  }
+  if (sound(pool, 'trust') && acceptedOutsiders(pool.trust).length > 0 && pool.trust.network !== 'default') {
+    const why = `is "${pool.trust.network}", but "runtime" is ${name}, of type slurm: untrusted jobs too have the network of their node`;
+    inPool(
+      pool,
+      ['trust', 'network'],
+      `${why}; write "default" to accept that, or keep them out with forks: refuse, others: refuse`,
+    );
+  }
+}
+
+function sandboxOf({ recipe }: Pick<PoolConfig, 'recipe'>): unknown {
+  return recipe.wants?.keys.sandbox;
+}
