@@ -29,8 +29,21 @@ export function certificateIn(dir: string, address: string): Certificate | null 
   return attempt(() => ({ cert: fs.readFileSync(`${path}.pem`), key: fs.readFileSync(`${path}.key`) }));
 }
 
+/** What is being made, by folder: several agents ask at the same time, and there is one authority. */
+const making = new Map<string, Promise<unknown>>();
+
 /** Makes what is missing for an IP address. The authority's certificate in PEM. @throws OnejobError E_FILTER */
 export async function certify(dir: string, address: string, signal: AbortSignal): Promise<string> {
+  const before = making.get(dir) ?? Promise.resolve();
+  const own = before.then(() => makeMissing(dir, address, signal));
+  making.set(
+    dir,
+    own.catch(() => {}),
+  );
+  return own;
+}
+
+async function makeMissing(dir: string, address: string, signal: AbortSignal): Promise<string> {
   if (authorityIn(dir) === null) await makeAuthority(dir, signal);
   if (certificateIn(dir, address) === null) await makeCertificate(dir, address, signal);
   const authority = authorityIn(dir);

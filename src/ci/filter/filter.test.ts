@@ -187,6 +187,20 @@ describe('a new version of onejob', () => {
   });
 });
 
+it('agents that are the first at the same time get one port, whatever their address', async () => {
+  const { filter } = bench();
+  const all = ['127.0.0.3', '127.0.0.4', '127.0.0.5', '127.0.0.3'].map(async (address, at) => {
+    const slow = {
+      hostAddress: async () => new Promise<string>((resolve) => setTimeout(() => resolve(address), 50 * at)),
+      isRemote: false,
+    };
+    return listen(filter, slow);
+  });
+  const ways = await Promise.all(all);
+  expect(new Set(ways.map(({ authority }) => authority.split(':')[1])).size).toBe(1);
+  for (const { authority } of ways) expect(await knock(authority)).toBe(401);
+});
+
 describe('for sandboxes on other hosts', () => {
   /** What an agent there gets to an invalid token, or why it does not ask. */
   const ask = async (origin: string, ca: string | null): Promise<unknown> => {
@@ -209,6 +223,14 @@ describe('for sandboxes on other hosts', () => {
     expect(await knock(near.authority)).toBe(401);
     for (const name of ['ca.key', 'tls-127.0.0.3.key']) expect(statSync(join(stateDir, 'filter', name)).mode & 0o777).toBe(0o600);
     expect(await filter.check()).toMatchObject([{ level: 'ok' }, { level: 'ok' }]);
+  });
+
+  it('several agents that are the first at the same time get the same authority', async () => {
+    const { filter } = bench();
+    const all = ['127.0.0.3', '127.0.0.3', '127.0.0.4', '127.0.0.3'].map((address) => listen(filter, at(address, true)));
+    const ways = await Promise.all(all);
+    expect(new Set(ways.map(({ ca }) => ca)).size).toBe(1);
+    for (const { origin, ca } of ways) expect(await ask(origin, ca)).toBe(401);
   });
 
   it('its authority outlives filter, manager and addresses: jobs that run know no other', async () => {

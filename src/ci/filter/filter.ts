@@ -91,7 +91,8 @@ export class FilterProcess implements Filter {
   }
 
   async listenFor(context: Caller, signal: AbortSignal) {
-    const port = await this.#portInFile();
+    using claim = new PortClaim(this.#dir, () => this.#portInFile());
+    const port = await claim.port;
     const address = await context.hostAddress(port, signal);
     const ca = context.isRemote ? await certify(this.#dir, address, signal) : null;
     signal.throwIfAborted();
@@ -243,6 +244,31 @@ export class FilterProcess implements Filter {
       });
       return port;
     }
+  }
+}
+
+/**
+ * The port of a filter while it has no address in the file yet: all that ask for it meanwhile must get the same, of whichever service
+ * they are.
+ */
+class PortClaim implements Disposable {
+  static readonly #claimed = new Map<string, { readonly port: Promise<number>; claims: number }>();
+  readonly #dir: string;
+  readonly port: Promise<number>;
+
+  constructor(dir: string, choose: () => Promise<number>) {
+    const shared = PortClaim.#claimed.get(dir) ?? { port: choose(), claims: 0 };
+    PortClaim.#claimed.set(dir, shared);
+    shared.claims += 1;
+    this.#dir = dir;
+    this.port = shared.port;
+  }
+
+  [Symbol.dispose](): void {
+    const shared = PortClaim.#claimed.get(this.#dir);
+    if (shared === undefined) return;
+    shared.claims -= 1;
+    if (shared.claims === 0) PortClaim.#claimed.delete(this.#dir);
   }
 }
 

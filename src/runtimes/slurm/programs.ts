@@ -80,7 +80,7 @@ export function takeProgram(folder: string, { path }: Pick<Program, 'path'>): st
   const [at, draft] = [quoted(dirname(target)), quoted(join(folder, `.new-${basename(dirname(target))}`))];
   return [
     ...openPrograms(folder),
-    `if touch ${at} 2>/dev/null && [ -x ${quoted(target)} ]; then exit 0; fi`,
+    `if [ -x ${quoted(target)} ]; then touch ${at}; exit 0; fi`,
     `d=$(mktemp -d ${draft}.XXXXXX) && cat >"$d"/${quoted(basename(target))} && chmod 555 "$d"/${quoted(basename(target))} || exit 1`,
     // It may be another agent's by now.
     `mv -T "$d" ${at} 2>/dev/null || rm -rf "$d"; [ -x ${quoted(target)} ]`,
