@@ -167,10 +167,15 @@ export const slurmPoolKeys = {
     description: 'Environment modules that are loaded before the job (`module load`).',
     example: '[cuda/12.4]',
   }),
-  sandbox: key((v) => v.oneOf(['bubblewrap', 'none']), 'bubblewrap', {
+  sandbox: key((v) => v.oneOf(['bubblewrap', 'apptainer', 'pyxis', 'none']), 'bubblewrap', {
     description:
-      'What keeps jobs apart on a node: bubblewrap, or nothing but the user. All jobs are of one user, so without it each can read and end the others.',
-    example: 'none',
+      'What keeps jobs apart on a node: bubblewrap, a container of Apptainer or of pyxis with `image`, or nothing but the user. All jobs are of one user, so with `none` and `pyxis` each can see and end the others.',
+    example: 'apptainer',
+  }),
+  image: key((v) => v.text('an image as Apptainer or pyxis names it', /^[^\s,]+$/), undefined, {
+    description: 'With `sandbox: apptainer` or `pyxis`: the image, as that program names it.',
+    example: '/shared/images/pytorch.sif',
+    shown: 'none',
   }),
 };
 

@@ -88,6 +88,18 @@ describe('a problem', () => {
     expect((await folder.check(text)).join('\n')).toContain(said);
   });
 
+  it.each([
+    ['{ sandbox: apptainer }', 'pools.a.slurm.sandbox: is apptainer, which makes a container from an image; add "image"'],
+    ['{ image: /shared/a.sif }', 'pools.a.slurm.image: is not used: "sandbox" is bubblewrap'],
+    ['{ sandbox: pyxis, image: "docker://debian" }', null],
+  ])('with slurm %s is told: %s', async (keys, said) => {
+    const found = (await folder.check(`${cluster}pools: { a: { runtime: cluster, slurm: ${keys} } }\n`)).join('\n');
+    if (said === null) expect(found).not.toContain('slurm');
+    else expect(found).toContain(said);
+    const alone = `runtimes: { cluster: { type: slurm } }\npools: { a: { runtime: cluster, slurm: ${keys} } }\n`;
+    if (said === null) expect((await folder.check(alone)).join('\n')).toContain('needs a "folder" of the runtime');
+  });
+
   const services = () => {
     const token = `token: { file: ${folder.write('token', 'x')} }`;
     const gitea = `type: gitea, url: https://git.example, ${token}`;
@@ -96,7 +108,10 @@ describe('a problem', () => {
 
   it.each([
     ['{ a: { service: bk, runtime: cluster } }', 'pools.a.trust.network: is "internet", but "runtime" is cluster, of type slurm'],
-    ['{ a: { service: bk, runtime: cluster, trust: { network: default }, slurm: { sandbox: none } } }', 'need bubblewrap'],
+    [
+      '{ a: { service: bk, runtime: cluster, trust: { network: default }, slurm: { sandbox: none } } }',
+      'is none, but "service" is bk, whose agent needs a sandbox',
+    ],
     [
       '{ a: { service: bk, runtime: cluster, trust: { network: default } }, b: { runtime: cluster, slurm: { sandbox: none } } }',
       'pools.a.isolation: is full, but jobs of cluster are all of the same user, and pool b has "sandbox: none"',

@@ -124,7 +124,7 @@ export interface EndingAgent {
  * not know where they run.
  */
 export interface DiagnosticSandboxes {
-  /** Like that of the pool's first slot. `change`: the recipe of a job's own. null: no such pool, or no image yet. */
+  /** Like that of the pool's first slot. `change`: the recipe of a job's own. null: no such pool, no image yet, or an engine places it. */
   like(pool: string, change?: (recipe: Recipe) => Recipe): DiagnosticSandbox | null;
 }
 

@@ -53,7 +53,8 @@ pools: { ci: { runtime: cluster, agents: 2, devices: 1, ${pool} } }
     expect(job.exit).toBe(3);
     const stranger = await bench.job('echo stranger; env | grep -c SSL_CERT_FILE', fork);
     expect([stranger.exit, stranger.log]).toEqual([0, expect.stringContaining('stranger')]);
-    expect((await here.cli(['doctor']).ended).stdout).toMatch(/filter at 127\.0\.0\.1:\d+/i);
+    const doctor = await here.cli(['doctor']).ended;
+    expect([doctor.code, doctor.stdout]).toEqual([0, expect.not.stringContaining('pool ci')]);
     await expect.poll(queued).toBe('');
   });
 

@@ -132,7 +132,8 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, pr
   return {
     like(name, change = (recipe) => recipe) {
       const pool = reconciler.pools.find(({ config }) => config.name === name);
-      if (pool === undefined) return null;
+      // An engine would give it a place in its queue, and devices, to be looked at.
+      if (pool === undefined || pool.runtime.capabilities.grants === 'engine') return null;
       const { runtime } = pool;
       const slot = `${name}/1`;
       const agentName = nameOf(slot);

@@ -129,9 +129,38 @@ async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8
   return { end: 'fails', why: `Bubblewrap is installed but a probe sandbox failed: ${lastLine.replace(/\.$/, '')}.` };
 }
 
-const etc =
-  /^(alternatives|bash_completion.d|ca-certificates|ca-certificates\.conf|crypto-policies|debian_version|fonts|gai\.conf|host\.conf|hosts|java.*|ld\.so\..*|localtime|locale\.alias|locale\.conf|magic|magic\.mime|mime\.types|networks|nsswitch\.conf|os-release|perl|pki|protocols|python.*|resolv\.conf|services|terminfo|timezone)$/;
-
+export const etcNames = [
+  'alternatives',
+  'bash_completion.d',
+  'ca-certificates',
+  'ca-certificates.conf',
+  'crypto-policies',
+  'debian_version',
+  'fonts',
+  'gai.conf',
+  'host.conf',
+  'hosts',
+  'java*',
+  'ld.so.*',
+  'localtime',
+  'locale.alias',
+  'locale.conf',
+  'magic',
+  'magic.mime',
+  'mime.types',
+  'networks',
+  'nsswitch.conf',
+  'os-release',
+  'perl',
+  'pki',
+  'protocols',
+  'python*',
+  'resolv.conf',
+  'services',
+  'terminfo',
+  'timezone',
+];
+const etc = new RegExp(`^(${etcNames.map((name) => name.replaceAll('.', '\\.').replaceAll('*', '.*')).join('|')})$`);
 const ssl = ['/etc/ssl/certs', '/etc/ssl/openssl.cnf', '/etc/ssl/cert.pem'];
 
 /**

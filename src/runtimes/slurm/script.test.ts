@@ -10,6 +10,7 @@ import { scratch } from '../../../test/support/scratch.ts';
 import { frame } from '../gate.ts';
 import { accounts } from '../process/bubblewrap.ts';
 import { AgentFolders } from './folder.ts';
+import type { SandboxKind } from './sandboxes.ts';
 import { exitAgain, exitUnfit, scriptsOf } from './script.ts';
 
 const agent = 'a1';
@@ -18,25 +19,32 @@ interface NodeOptions {
   readonly modules?: readonly string[];
   /** That the pool asks for. */
   readonly gpus?: number;
+  readonly image?: string;
+  /** More programs of the node, by name. */
+  readonly programs?: Readonly<Record<string, string>>;
   /** What `nvidia-smi` is there, as a script; null: none. */
   readonly tool?: string | null;
 }
 
-async function node(sandbox: 'bubblewrap' | 'none', { modules = [], gpus = 0, tool = null }: NodeOptions = {}) {
+async function node(
+  sandbox: SandboxKind,
+  { modules = [], gpus = 0, tool = null, image = '', programs: more = {} }: NodeOptions = {},
+) {
   const shared = scratch();
   const folders = new AgentFolders(shared.path, 'me');
   const folder = folders.of(agent);
   const { passwd, group } = accounts(null);
   const wants = { gpus, model: null, images: false, lifetime: null, keys: {} };
   const recipe = { ...plainRecipe, wants };
-  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, programs: new Map() };
+  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, image, programs: new Map() };
   await folders.make(
     { agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox, programs: [] },
     { ...scriptsOf(parts), passwd, group },
   );
   const programs = join(shared.path, 'programs');
   mkdirSync(programs);
-  if (tool !== null) writeFileSync(join(programs, 'nvidia-smi'), `#!/bin/sh\n${tool}\n`, { mode: 0o755 });
+  const all = { ...more, ...(tool !== null && { 'nvidia-smi': `#!/bin/sh\n${tool}\n` }) };
+  for (const [name, text] of Object.entries(all)) writeFileSync(join(programs, name), text, { mode: 0o755 });
   const env = { PATH: `${programs}:${process.env.PATH}`, SLURM_JOB_ID: '7', SLURMD_NODENAME: 'n1', SLURM_JOB_GPUS: '0,3' };
   const start = (): Child => startChild('/bin/sh', [join(folder, 'run.sh')], { cwd: '/', env });
   const read = (name: string): string => (existsSync(join(folder, name)) ? readFileSync(join(folder, name), 'utf8') : '');
@@ -104,6 +112,44 @@ describe.skipIf(lacks('bubblewrap'))('in bubblewrap', () => {
     const lines = one.read('log/stdout').split('\n').slice(2);
     expect(lines.join('\n')).not.toMatch(/munge|slurm/);
     expect(lines).toContain('box-1');
+  });
+});
+
+/** Stands for Apptainer: it writes down what it was told, and runs the command where the workspace is bound from. */
+const fakeApptainer = `#!/bin/sh
+printf '%s\\n' "$@" >"\${0%/*}/../told"
+while [ "$1" != /bin/sh ]; do
+  case $1 in *:/workspace) cd "\${1%:/workspace}" ;; esac
+  shift
+done
+exec "$@"
+`;
+
+describe('in a container of Apptainer', () => {
+  it('a job has what is named, and nothing else of the node', async () => {
+    await using one = await node('apptainer', { image: '/shared/pytorch.sif', programs: { apptainer: fakeApptainer } });
+    const batch = one.start();
+    await one.until(/ready/);
+    await one.release('echo "home $HOME, user $USER"; pwd; exit 4');
+    await batch.ended;
+    expect(one.folders.exitCode(agent)).toBe(4);
+    expect(one.read('log/stdout')).toMatch(/home \/home\/job, user job\n.*\/a1\/work\n$/);
+    const told = readFileSync(join(one.folders.of(agent), '../../../told'), 'utf8').split('\n');
+    expect(told.slice(0, 2)).toEqual(['exec', '--containall']);
+    expect(told).toEqual(expect.arrayContaining(['--pwd', '/workspace', '/shared/pytorch.sif', '--hostname', 'box-1']));
+    expect(told.filter((word) => word.startsWith('/') && word.includes(':')).map((word) => word.replace(/^.*:/, ''))).toEqual([
+      '/home/job',
+      '/workspace',
+      '/tmp',
+    ]);
+    expect(told).not.toContain('--nv');
+  });
+
+  it('a node without it ends the agent, and its words say so', async () => {
+    await using one = await node('apptainer', { image: '/shared/pytorch.sif' });
+    await one.start().ended;
+    expect(one.folders.exitCode(agent)).toBe(127);
+    expect(one.read('log/stderr')).toMatch(/singularity: not found/);
   });
 });
 

@@ -6,9 +6,8 @@
  * in the agent's folder, so neither Slurm's memory nor the manager is needed for them.
  */
 import { quoted } from '../../base/quoted.ts';
-import type { Recipe } from '../../ports/runtime.ts';
-import { gateScript } from '../gate.ts';
 import { supervisorScript } from '../process/supervisor.ts';
+import { insideScript, keepsApart, type SandboxParts } from './sandboxes.ts';
 
 /** Exit code of a batch script that did not begin, because another start of it had. */
 export const exitAgain = 95;
@@ -20,19 +19,10 @@ const exitFolder = 94;
 /** Bytes kept of each stream until they are read. */
 const outputLimit = 64 * 2 ** 20;
 
-export interface ScriptParts {
-  readonly agent: string;
-  /** The agent's name, and so its host name. */
-  readonly name: string;
-  /** Its folder, as this host and the nodes see it. */
-  readonly folder: string;
+export interface ScriptParts extends SandboxParts {
   /** Where it tells that it begins and ends. */
   readonly marks: string;
-  readonly recipe: Recipe;
   readonly modules: readonly string[];
-  readonly sandbox: 'bubblewrap' | 'none';
-  /** Programs that the node has or gets, by the path of the sandbox: their path on the node. */
-  readonly programs: ReadonlyMap<string, string>;
 }
 
 /** The files of an agent's folder, by name. */
@@ -42,7 +32,7 @@ export function scriptsOf(parts: ScriptParts): Readonly<Record<string, string>> 
   const supervise = supervisorScript({
     command: ['/bin/sh', `${folder}/inside.sh`],
     network: null,
-    cwd: sandbox === 'bubblewrap' ? null : `${folder}/work`,
+    cwd: keepsApart(sandbox) ? null : `${folder}/work`,
     cores: isGiven('core'),
     open: sandbox === 'bubblewrap' ? ['5>status'] : [],
     uid: null,
@@ -56,7 +46,7 @@ export function scriptsOf(parts: ScriptParts): Readonly<Record<string, string>> 
   return {
     'run.sh': runScript(parts),
     'supervise.sh': supervise,
-    'inside.sh': sandbox === 'bubblewrap' ? bubblewrapScript(parts) : plainScript(parts),
+    'inside.sh': insideScript(parts),
   };
 }
 
@@ -139,69 +129,4 @@ function gpuCheck(gpus: number): string[] {
     '  fi',
     'fi',
   ];
-}
-
-/** Variables of every job of the pool. */
-function variables({ recipe }: ScriptParts, mounted: boolean): [string, string][] {
-  const places = recipe.mounts.flatMap(({ variable, container, host }): [string, string][] =>
-    variable === null ? [] : [[variable, mounted ? container : host]],
-  );
-  return [...places, ...Object.entries(recipe.env)];
-}
-
-function plainScript(parts: ScriptParts): string {
-  const { agent, folder } = parts;
-  const own: [string, string][] = [['HOME', `${folder}/home`], ['TMPDIR', `${folder}/tmp`], ...variables(parts, false)];
-  return [
-    ...own.map(([name, value]) => `export ${name}=${quoted(value)}`),
-    // A group of its own, so that the supervisor can end what it leaves.
-    `exec setsid /bin/sh -c ${quoted(gateScript(agent))}`,
-    '',
-  ].join('\n');
-}
-
-/** Names of /etc that programs need to find libraries, names and certificates, as in `process/bubblewrap.ts`. */
-const etc =
-  'alternatives|bash_completion.d|ca-certificates|ca-certificates.conf|crypto-policies|debian_version|fonts|gai.conf|host.conf|hosts|java*|ld.so.*|localtime|locale.alias|locale.conf|magic|magic.mime|mime.types|networks|nsswitch.conf|os-release|perl|pki|protocols|python*|redhat-release|resolv.conf|services|terminfo|timezone';
-
-/**
- * Bubblewrap with what the node has: it may differ from this host. Without /run there is no way to munge, so no job can call Slurm in
- * the name of others.
- */
-function bubblewrapScript(parts: ScriptParts): string {
-  const { agent, name, folder, recipe } = parts;
-  const add = (...words: string[]): string => `set -- "$@" ${words.join(' ')}`;
-  const q = quoted;
-  const limits = recipe.ulimits.map((one) => `--${one.name}=${one.soft}:${one.hard}`);
-  return [
-    'set --',
-    'for p in /bin /sbin /lib*; do',
-    `  if [ -L "$p" ]; then ${add('--symlink', '"$(readlink "$p")"', '"$p"')}`,
-    `  elif [ -d "$p" ]; then ${add('--ro-bind', '"$p"', '"$p"')}; fi`,
-    'done',
-    `for p in /usr /opt /nix /gnu; do ${add('--ro-bind-try', '"$p"', '"$p"')}; done`,
-    add('--dir', '/etc', '--dir', '/etc/ssl'),
-    `for p in /etc/*; do case \${p#/etc/} in ${etc}) ${add('--ro-bind-try', '"$p"', '"$p"')} ;; esac; done`,
-    `for p in /etc/ssl/certs /etc/ssl/openssl.cnf /etc/ssl/cert.pem; do ${add('--ro-bind-try', '"$p"', '"$p"')}; done`,
-    add('--proc', '/proc', '--dev', '/dev', '--perms', '1777', '--tmpfs', '/dev/shm'),
-    // Slurm's control group denies those that it did not grant.
-    'g=',
-    `for p in /dev/nvidia* /dev/kfd /dev/dri; do [ ! -e "$p" ] || { g=1; ${add('--dev-bind', '"$p"', '"$p"')}; }; done`,
-    `[ -z "$g" ] || for p in bus class dev devices; do ${add('--ro-bind-try', '"/sys/$p"', '"/sys/$p"')}; done`,
-    add('--ro-bind', q(`${folder}/passwd`), '/etc/passwd', '--ro-bind', q(`${folder}/group`), '/etc/group'),
-    add('--bind', q(`${folder}/tmp`), '/tmp', '--dir', '/var', '--symlink', '../tmp', '/var/tmp', '--dir', '/run'),
-    add('--bind', q(`${folder}/home`), '/home/job', '--bind', q(`${folder}/work`), '/workspace'),
-    ...Object.entries(recipe.tmpfs).map(([container]) => add('--perms', '1777', '--tmpfs', q(container))),
-    ...recipe.mounts.map(({ host, container, readOnly }) =>
-      add(readOnly ? '--ro-bind' : '--bind', q(parts.programs.get(container) ?? host), q(container)),
-    ),
-    ...[['HOME', '/home/job'] as const, ['TMPDIR', '/tmp'] as const, ['USER', 'job'] as const, ...variables(parts, true)].map(
-      ([variable, value]) => add('--setenv', variable, q(value)),
-    ),
-    'for v in SLURM_CONF MUNGE_SOCKET; do set -- "$@" --unsetenv "$v"; done',
-    `exec ${limits.length === 0 ? '' : `prlimit ${limits.join(' ')} -- `}bwrap --unshare-user --uid 1000 --gid 1000 \\`,
-    '  --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup-try --die-with-parent --new-session \\',
-    `  --hostname ${q(name.slice(0, 64))} "$@" --chdir /workspace --json-status-fd 5 -- /bin/sh -c ${q(gateScript(agent))}`,
-    '',
-  ].join('\n');
 }

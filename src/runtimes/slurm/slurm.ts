@@ -13,7 +13,6 @@ import type { Finding } from '../../base/finding.ts';
 import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type {
-  EngineWants,
   Granted,
   LogChunk,
   LogPosition,
@@ -38,8 +37,10 @@ import { NodePlace } from './node-place.ts';
 import { type Place, SharedPlace } from './places.ts';
 import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue } from './queue.ts';
+import { workspaceIn } from './sandboxes.ts';
 import { killScript, releaseScript, scriptsOf } from './script.ts';
 import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
+import { submitOptions, wantsOf } from './submission.ts';
 
 export interface SlurmOptions {
   readonly config: SlurmConfig;
@@ -94,8 +95,7 @@ class SlurmRuntime implements Runtime {
       grants: 'engine',
       holdsSecrets: true,
       elsewhere: true,
-      workspace: (agent) =>
-        this.#folders.intentOf(agent)?.sandbox === 'none' ? join(this.#place.onNode(agent), 'work') : '/workspace',
+      workspace: (agent) => workspaceIn(this.#folders.intentOf(agent)?.sandbox ?? 'bubblewrap', this.#place.onNode(agent)),
     };
   }
 
@@ -315,11 +315,16 @@ class SlurmRuntime implements Runtime {
   }
 
   #scripts({ agent, name, recipe }: SandboxSpec, needed: readonly Program[]): Readonly<Record<string, string>> {
-    const { sandbox, modules } = wantsOf(recipe).keys as SlurmPool;
+    const { sandbox, modules, image = '' } = wantsOf(recipe).keys as SlurmPool;
     const { passwd, group } = accounts(null);
     const [folder, marks] = [this.#place.onNode(agent), this.#place.marksOnNode(agent)];
-    const programs = new Map(needed.map((one) => [one.container, this.#place.program(one)]));
-    return { ...scriptsOf({ agent, name, folder, marks, recipe, modules, sandbox, programs }), passwd, group };
+    const programs = this.#pathsOf(needed);
+    return { ...scriptsOf({ agent, name, folder, marks, recipe, modules, sandbox, image, programs }), passwd, group };
+  }
+
+  /** By the path of the sandbox. */
+  #pathsOf(programs: readonly Program[]): ReadonlyMap<string, string> {
+    return new Map(programs.map((one) => [one.container, this.#place.program(one)]));
   }
 
   /** Another submission of a name that Slurm has waits for the first to end, and finds that it has begun. */
@@ -328,12 +333,10 @@ class SlurmRuntime implements Runtime {
     const { folder } = this.#options.config;
     const avoided = this.#avoided.now.map(({ node }) => node);
     const shared = folder === null ? null : this.#folders.of(agent);
-    const options = submitOptions(agent, { comment: this.#comment, folder: shared, recipe, avoided });
-    await this.#commands.submit(
-      options,
-      this.#place.batch(agent, this.#scripts(spec, this.#folders.require(agent).programs)),
-      signal,
-    );
+    const needed = this.#folders.require(agent).programs;
+    const [programs, { marks }] = [this.#pathsOf(needed), this.#folders];
+    const options = submitOptions(agent, { comment: this.#comment, folder: shared, marks, programs, recipe, avoided });
+    await this.#commands.submit(options, this.#place.batch(agent, this.#scripts(spec, needed)), signal);
     this.#queue.hurry();
   }
 
@@ -388,49 +391,9 @@ class SlurmRuntime implements Runtime {
   }
 }
 
-function wantsOf({ wants }: Recipe): EngineWants {
-  if (wants === undefined) throw new OnejobError('E_BUG', 'A sandbox for Slurm does not say what it wants of it.');
-  return wants;
-}
-
 /** What its sandboxes are made from: all that the recipe says. */
 function fingerprintOf(recipe: Recipe): string {
   return createHash('sha256').update(JSON.stringify(recipe)).digest('hex').slice(0, 16);
-}
-
-interface Submission {
-  readonly comment: string;
-  /** Its folder, if nodes share it. */
-  readonly folder: string | null;
-  readonly recipe: Recipe;
-  /** Names of nodes. */
-  readonly avoided: readonly string[];
-}
-
-/** Options of sbatch: https://slurm.schedmd.com/sbatch.html */
-export function submitOptions(agent: AgentId, { comment, folder, recipe, avoided }: Submission): string[] {
-  const { gpus, model, lifetime, keys } = wantsOf(recipe);
-  const { modules: _, sandbox: __, time: ___, exclude, ...named } = keys as SlurmPool;
-  const excluded = [...(exclude === undefined ? [] : [exclude]), ...avoided];
-  const minutes = lifetime === null ? null : Math.ceil(lifetime / 60_000);
-  return [
-    `--job-name=${jobName(agent)}`,
-    `--comment=${comment}`,
-    // A job that ran may not run again, whatever becomes of its node.
-    '--no-requeue',
-    // A manager that died after its submission submits again.
-    '--dependency=singleton',
-    '--nodes=1',
-    '--ntasks=1',
-    ...(folder === null ? ['--chdir=/', '--output=/dev/null'] : [`--chdir=${folder}`, `--output=${folder}/batch.log`]),
-    '--open-mode=append',
-    ...(minutes === null ? [] : [`--time=${minutes}`]),
-    ...(recipe.cpus === null ? [] : [`--cpus-per-task=${Math.ceil(recipe.cpus)}`]),
-    ...(recipe.memory === null ? [] : [`--mem=${Math.ceil(recipe.memory / 2 ** 20)}M`]),
-    ...(gpus === 0 ? [] : [`--gres=gpu:${model === null ? '' : `${model}:`}${gpus}`]),
-    ...(excluded.length === 0 ? [] : [`--exclude=${excluded.join(',')}`]),
-    ...Object.entries(named).flatMap(([option, value]) => (typeof value === 'string' ? [`--${option}=${value}`] : [])),
-  ];
 }
 
 /** IPv4 addresses of this host in networks. */

@@ -6,7 +6,8 @@ import type { PoolConfig } from '../../config/config.ts';
 import { slurmPoolKeys } from '../../config/keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
-import { poolOf, type SlurmConfig, slurmKeys } from './config.ts';
+import { poolOf, type SlurmConfig, type SlurmPool, slurmKeys } from './config.ts';
+import { isFromImage, keepsApart, type SandboxKind } from './sandboxes.ts';
 
 /** ms that an agent may need beside its job. */
 const slack = 10 * 60_000;
@@ -32,8 +33,10 @@ export const slurm: RuntimeType<SlurmConfig> = {
       keys,
     };
   },
-  checkPool(pool, { name }, checking) {
+  checkPool(pool, runtime, checking) {
+    const { name } = runtime;
     const { sound, own, inPool } = checking;
+    checkImage(pool, runtime, checking);
     const of = `"runtime" is ${name}, of type slurm`;
     if (sound(pool, 'service') && pool.service !== 'own') checkOfService(pool, name, checking);
     if (sound(pool, 'agents') && pool.agents === 'per-device')
@@ -56,13 +59,13 @@ export const slurm: RuntimeType<SlurmConfig> = {
 /** What keeps credentials of a CI service in the sandboxes of its own jobs. */
 function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool }: Checking): void {
   const of = `"service" is ${pool.service}`;
+  const open = config.pools.find((other) => other.runtime === name && !keepsApart(sandboxOf(other)));
   if (sandboxOf(pool) === 'none') {
-    inPool(pool, ['slurm', 'sandbox'], `is none, but ${of}, whose agents and credentials need bubblewrap; remove the key`);
+    inPool(pool, ['slurm', 'sandbox'], `is none, but ${of}, whose agent needs a sandbox; remove the key`);
     return;
   }
-  const open = config.pools.find((other) => other.runtime === name && other !== pool && sandboxOf(other) === 'none');
   if (open !== undefined && sound(pool, 'isolation') && pool.isolation === 'full') {
-    const why = `of the same user, and pool ${open.name} has "sandbox: none": its jobs could read the credentials of service ${pool.service}`;
+    const why = `of the same user, and pool ${open.name} has "sandbox: ${sandboxOf(open)}": its jobs could read the credentials of service ${pool.service}`;
     inPool(pool, ['isolation'], `is full, but jobs of ${name} are all ${why}; give up this protection with "isolation: none"`);
   }
   if (sound(pool, 'trust') && acceptedOutsiders(pool.trust).length > 0 && pool.trust.network !== 'default') {
@@ -75,6 +78,22 @@ function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool 
   }
 }
 
-function sandboxOf({ recipe }: Pick<PoolConfig, 'recipe'>): unknown {
-  return recipe.wants?.keys.sandbox;
+/** The keys of "slurm" that belong together. */
+function checkImage(pool: PoolConfig, { folder }: SlurmConfig, { inPool }: Checking): void {
+  const sandbox = sandboxOf(pool);
+  const { image } = keysOf(pool);
+  if (isFromImage(sandbox) && image === undefined)
+    inPool(pool, ['slurm', 'sandbox'], `is ${sandbox}, which makes a container from an image; add "image"`);
+  if (!isFromImage(sandbox) && image !== undefined)
+    inPool(pool, ['slurm', 'image'], `is not used: "sandbox" is ${sandbox}; write apptainer or pyxis`, 'warning');
+  if (sandbox === 'pyxis' && folder === null)
+    inPool(pool, ['slurm', 'sandbox'], 'is pyxis, which needs a "folder" of the runtime that all nodes share');
+}
+
+function keysOf({ recipe }: Pick<PoolConfig, 'recipe'>): Partial<SlurmPool> {
+  return recipe.wants?.keys ?? {};
+}
+
+function sandboxOf(pool: Pick<PoolConfig, 'recipe'>): SandboxKind {
+  return keysOf(pool).sandbox ?? 'bubblewrap';
 }

@@ -54,7 +54,9 @@ function classesOf(
   sandboxes: DiagnosticSandboxes,
   about: Pick<DoctorParts, 'stateDir' | 'places'>,
 ): SandboxClass[] {
-  return pools.flatMap((pool) => {
+  // Where an engine places sandboxes, one to look into would wait in its queue.
+  const here = pools.filter(({ recipe }) => recipe.wants === undefined);
+  return here.flatMap((pool) => {
     const sandbox = sandboxes.like(pool.name);
     const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
     const other = isOpenToUntrusted(pool)
