@@ -14,8 +14,10 @@ interface QueueParts {
 
 /** ms between two looks while nothing changes. Sites ask for few. */
 const slowly = 15_000;
-/** ms until a look after something was asked of Slurm, or has begun or ended. */
-const soon = 300;
+/** ms until looks after something was asked of Slurm: an idle node begins a job in a tenth of a second. */
+const soon = [100, 300, 1_000] as const;
+/** A look at a long queue costs the controller more, so looks take no more than this share of its time, as long as they are not rarer than this (ms). */
+const [share, rarest] = [0.02, 10_000];
 
 /** What an agent's job was, and when that was first seen: core clock, ms. */
 interface Known {
@@ -33,6 +35,8 @@ export class SlurmQueue {
   #last: { readonly jobs: readonly SlurmJob[]; readonly askedAt: number } | null = null;
   /** Something was asked of Slurm since the last look. */
   #isStale = false;
+  /** ms that the last look took. */
+  #took = 0;
   readonly #known = new Map<AgentId, Known>();
 
   constructor(parts: QueueParts) {
@@ -46,7 +50,8 @@ export class SlurmQueue {
 
   /** The jobs now, or at most half an interval ago. `fresh`: asked after this call. @throws OnejobError E_ENGINE_* */
   async look(signal?: AbortSignal, fresh = false): Promise<readonly SlurmJob[]> {
-    const { clock, every } = this.#parts;
+    const { clock } = this.#parts;
+    const every = this.#every;
     if (fresh) await this.#looking?.catch(() => {});
     const isNew = this.#last !== null && !this.#isStale && clock.now() - this.#last.askedAt < every / 2;
     if (isNew && !fresh && this.#last !== null) return this.#last.jobs;
@@ -74,7 +79,8 @@ export class SlurmQueue {
 
   /** Waits until the next look is due, or something has begun or ended. */
   async next(signal: AbortSignal, pace: 'usual' | 'slow' = 'usual'): Promise<void> {
-    const { clock, every } = this.#parts;
+    const { clock } = this.#parts;
+    const every = this.#every;
     const waiting = this.#waiters.next();
     const over = new AbortController();
     await Promise.race([
@@ -92,12 +98,24 @@ export class SlurmQueue {
   /** Something was asked of Slurm, which shows in a moment. */
   hurry(): void {
     this.#isStale = true;
-    this.#parts.clock.after(Math.min(soon, this.#parts.every), () => this.wake());
+    for (const ms of soon) if (ms <= this.#every) this.#parts.clock.after(ms, () => this.#again());
+  }
+
+  /** Another look than the last. */
+  #again(): void {
+    this.#isStale = true;
+    this.wake();
+  }
+
+  /** ms between two looks while something changes. */
+  get #every(): number {
+    return Math.max(this.#parts.every, Math.min(rarest, this.#took / share));
   }
 
   async #ask(): Promise<readonly SlurmJob[]> {
     const askedAt = this.#parts.clock.now();
     const jobs = await this.#parts.commands.jobs();
+    this.#took = this.#parts.clock.now() - askedAt;
     this.#last = { jobs, askedAt };
     this.#isStale = false;
     return jobs;

@@ -120,8 +120,11 @@ class SlurmRuntime implements Runtime {
       if (known === null) {
         await this.#make(spec, fingerprint);
         await this.#submit(spec, signal);
+        await this.#queue.next(signal);
       }
       for (;;) {
+        // Its folder says it before the queue does.
+        if (known === null && this.#folders.whereIs(agent) !== null) return { fingerprint };
         const { state, job } = await this.#lookNow(agent, progress, signal);
         signal.throwIfAborted();
         if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
@@ -377,7 +380,10 @@ class SlurmRuntime implements Runtime {
 
   async #openJobs(agent: AgentId): Promise<SlurmJob[]> {
     const jobs = await this.#queue.look(undefined, true);
-    return jobs.filter((job) => job.name === jobName(agent) && phaseOf(job) !== 'ended');
+    // A folder is enough: a site may write comments of its own.
+    const isOurs = this.#folders.intentOf(agent) !== null;
+    const own = jobs.filter(({ name, comment }) => name === jobName(agent) && (isOurs || comment === this.#comment));
+    return own.filter((job) => phaseOf(job) !== 'ended');
   }
 
   async #hasEnded(agent: AgentId, signal: AbortSignal): Promise<boolean> {
