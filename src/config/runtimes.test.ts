@@ -110,7 +110,7 @@ describe('a problem', () => {
     ['{ a: { service: bk, runtime: cluster } }', 'pools.a.trust.network: is "internet", but "runtime" is cluster, of type slurm'],
     [
       '{ a: { service: bk, runtime: cluster, trust: { network: default }, slurm: { sandbox: none } } }',
-      'is none, but "service" is bk, whose agent needs a sandbox',
+      'is "none", but "service" is bk, whose agent needs a sandbox',
     ],
     [
       '{ a: { service: bk, runtime: cluster, trust: { network: default } }, b: { runtime: cluster, slurm: { sandbox: none } } }',

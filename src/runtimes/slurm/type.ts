@@ -61,7 +61,7 @@ function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool 
   const of = `"service" is ${pool.service}`;
   const open = config.pools.find((other) => other.runtime === name && !keepsApart(sandboxOf(other)));
   if (sandboxOf(pool) === 'none') {
-    inPool(pool, ['slurm', 'sandbox'], `is none, but ${of}, whose agent needs a sandbox; remove the key`);
+    inPool(pool, ['slurm', 'sandbox'], `is "none", but ${of}, whose agent needs a sandbox; remove the key`);
     return;
   }
   if (open !== undefined && sound(pool, 'isolation') && pool.isolation === 'full') {
