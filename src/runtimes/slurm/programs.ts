@@ -8,7 +8,7 @@
  * ```
  */
 import { constants } from 'node:fs';
-import { copyFile, mkdir, readdir, realpath, rename, stat, utimes } from 'node:fs/promises';
+import { copyFile, mkdtemp, readdir, realpath, rename, stat, utimes } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { OnejobError } from '../../base/errors.ts';
 import { quoted } from '../../base/quoted.ts';
@@ -50,10 +50,10 @@ export async function bringPrograms(folder: string, programs: readonly Program[]
       () => false,
     );
     if (isThere) continue;
-    const draft = join(folder, `.new-${process.pid}-${basename(dirname(target))}`);
-    await mkdir(draft, { recursive: true, mode: 0o700 });
+    const draft = await mkdtemp(join(folder, `.new-${basename(dirname(target))}-`));
     await copyFile(file, join(draft, basename(target)), constants.COPYFILE_FICLONE);
-    // Two managers may bring the same.
+    // Several agents may bring the same.
+    await utimes(draft, now, now);
     await rename(draft, dirname(target)).catch(() => removeTree(draft));
     for (const name of await readdir(folder)) {
       const about = await stat(join(folder, name)).catch(() => null);
