@@ -1,6 +1,6 @@
 /**
  * The filter's certificates, for sandboxes on other hosts. An authority of the installation's own signs one for each address. Sandboxes
- * get the authority's certificate with their job and accept no other one, so whoever takes the port later learns nothing.
+ * get the authority's certificate with their job and accept no other one, so a program that takes the port later learns nothing.
  *
  * ```
  * STATE/filter/ca.pem ca.key             the authority, for ten years

@@ -57,7 +57,7 @@ export const slurm: RuntimeType<SlurmConfig> = {
 function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool }: Checking): void {
   const of = `"service" is ${pool.service}`;
   if (sandboxOf(pool) === 'none') {
-    inPool(pool, ['slurm', 'sandbox'], `is none, but ${of}, whose agents and credentials need bubblewrap; remove the key`);
+    inPool(pool, ['slurm', 'sandbox'], `is "none", but ${of}, whose agents and credentials need bubblewrap; remove the key`);
     return;
   }
   const open = config.pools.find((other) => other.runtime === name && other !== pool && sandboxOf(other) === 'none');
