@@ -20,15 +20,21 @@ interface NodeOptions {
   readonly gpus?: number;
   /** What `nvidia-smi` is there, as a script; null: none. */
   readonly tool?: string | null;
+  /** Host paths of its volumes. */
+  readonly volumes?: readonly string[];
+  /** false: the node has no programs but those of a shell. */
+  readonly programs?: boolean;
 }
 
-async function node(sandbox: 'bubblewrap' | 'none', { modules = [], gpus = 0, tool = null }: NodeOptions = {}) {
+async function node(sandbox: 'bubblewrap' | 'none', options: NodeOptions = {}) {
+  const { modules = [], gpus = 0, tool = null, volumes = [], programs: hasPrograms = true } = options;
   const shared = scratch();
   const folders = new AgentFolders(shared.path, 'me');
   const folder = folders.of(agent);
   const { passwd, group } = accounts(null);
   const wants = { gpus, model: null, images: false, lifetime: null, keys: {} };
-  const recipe = { ...plainRecipe, wants };
+  const mounts = volumes.map((host) => ({ host, container: '/data', readOnly: true, variable: null, cache: null }));
+  const recipe = { ...plainRecipe, wants, mounts };
   const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, programs: new Map() };
   await folders.make(
     { agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox, programs: [] },
@@ -37,7 +43,12 @@ async function node(sandbox: 'bubblewrap' | 'none', { modules = [], gpus = 0, to
   const programs = join(shared.path, 'programs');
   mkdirSync(programs);
   if (tool !== null) writeFileSync(join(programs, 'nvidia-smi'), `#!/bin/sh\n${tool}\n`, { mode: 0o755 });
-  const env = { PATH: `${programs}:${process.env.PATH}`, SLURM_JOB_ID: '7', SLURMD_NODENAME: 'n1', SLURM_JOB_GPUS: '0,3' };
+  const env = {
+    PATH: hasPrograms ? `${programs}:${process.env.PATH}` : programs,
+    SLURM_JOB_ID: '7',
+    SLURMD_NODENAME: 'n1',
+    SLURM_JOB_GPUS: '0,3',
+  };
   const start = (): Child => startChild('/bin/sh', [join(folder, 'run.sh')], { cwd: '/', env });
   const read = (name: string): string => (existsSync(join(folder, name)) ? readFileSync(join(folder, name), 'utf8') : '');
   return {
@@ -114,6 +125,20 @@ it('modules that are missing end it before the gate', async () => {
   expect(ended.stderr).toContain('module');
   expect(one.folders.whereIs(agent)).toBeNull();
   expect(one.read('log/stdout')).toBe('');
+});
+
+it('a node without bubblewrap is not fit, and says so', async () => {
+  await using one = await node('bubblewrap', { programs: false });
+  expect((await one.start().ended).code).toBe(exitUnfit);
+  const why = 'bubblewrap is not installed, which "sandbox: bubblewrap" needs';
+  expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
+});
+
+it.skipIf(lacks('bubblewrap'))('a volume that the node has not ends it before the gate, and the node stays fit', async () => {
+  await using one = await node('bubblewrap', { volumes: ["/no/su'ch"] });
+  const ended = await one.start().ended;
+  expect([ended.code, ended.stdout]).toEqual([91, "/no/su'ch does not exist there\n"]);
+  expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
 });
 
 describe('what Slurm granted', () => {
