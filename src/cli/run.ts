@@ -157,7 +157,10 @@ async function attendArray(session: Session, lasting: Lasting, jobs: readonly Jo
   const { output } = session;
   const array = jobs[0]?.array?.id ?? '';
   if (output.json) await output.value({ event: 'submitted', jobs });
-  else output.say(`array ${array} of ${plural(jobs.length, 'job')}; "onejob logs JOB" shows the output of one`);
+  else {
+    const files = jobs[0]?.artifacts.length ? ', "onejob artifacts JOB" brings back its files' : '';
+    output.say(`array ${array} of ${plural(jobs.length, 'job')}; "onejob logs JOB" shows the output of one${files}`);
+  }
   interrupts.on(
     () => {
       output.say(`cancelling array ${array}; press Ctrl-C again to leave it to the daemon`);

@@ -129,8 +129,8 @@ function warnMissing(pool: PoolConfig, path: Path, host: string, { config, inPoo
     });
     if (place !== undefined) inPool(pool, path, `is ${place}, ${what}`, 'warning');
   };
-  // Nobody knows the number of slots yet.
-  if (host.includes('{name}') && pool.agents === 'per-device') return;
+  // Nobody knows the number of slots yet, or what hosts of an engine have.
+  if ((host.includes('{name}') && pool.agents === 'per-device') || pool.recipe.wants !== undefined) return;
   warn(({ exists }) => exists === false, 'which does not exist on this host; no agent can start until it exists');
   warn(({ real }) => real === null, 'on a file server that does not answer; no agent can start until it does');
 }

@@ -151,6 +151,8 @@ function checkSums({ config, host, at }: Checking): void {
   let cpus = 0;
   let memory = 0;
   for (const { agents, recipe } of config.pools) {
+    // An engine has hosts of its own, and keeps the books of them.
+    if (recipe.wants !== undefined) continue;
     const slots = agents === 'per-device' ? 1 : agents;
     cpus += slots * (recipe.cpus ?? 0);
     memory += slots * (recipe.memory ?? 0);

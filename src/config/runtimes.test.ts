@@ -1,6 +1,7 @@
 /** `runtimes` of the config, and pools that use one. */
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
+import { lookAtHost } from './host-look.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -62,6 +63,11 @@ describe('a pool whose runtime is an engine', () => {
     );
     expect(pools.map(({ recipe }) => recipe.wants?.keys)).toMatchObject([{ account: 'lab', qos: 'high' }, { account: 'lab' }]);
   });
+});
+
+it('says nothing of what only this host has not: nodes have their own cores, memory and folders', async () => {
+  const wants = 'agents: 500, cpus: 8, memory: 1TiB, volumes: ["/no/such:/x"]';
+  expect(await folder.check(`${cluster}pools: { a: { runtime: cluster, ${wants} } }\n`, { look: lookAtHost })).toEqual([]);
 });
 
 describe('a problem', () => {

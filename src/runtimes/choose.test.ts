@@ -74,6 +74,16 @@ test('only agents of an earlier start in a pool that names no runtime are a reas
   expect([own.runtimes.best.name, own.runtimes.reason]).toEqual(['docker', 'docker, because existing agents run in containers']);
 });
 
+test('a runtime that only agents of an earlier config have does not stand for this config', async () => {
+  await engine.start();
+  const earlier: Slot = {
+    ...emptySlot({ key: 'a/1', runtime: 'process', grace: 1 }),
+    leaving: [{ agent: 'a', job: null, exit: null }],
+  };
+  await using here = await choose('{ a: { image: "missing:1" } }', [earlier]);
+  expect([here.runtimes.best.name, here.runtimes.all.map(({ name }) => name)]).toEqual(['docker', ['docker', 'process']]);
+});
+
 test('Docker is checked again, and stays chosen', async () => {
   await using here = await choose('{ plain: {} }');
   const { runtimes } = here;

@@ -83,7 +83,8 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     }
     return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, noDocker: null };
   };
-  for (const name of new Set([...inUse, ...held, ...config.pools].map(({ runtime }) => runtime)))
+  // The config's own come first: agents of an earlier config say nothing of what is to come.
+  for (const name of new Set([...config.pools, ...inUse, ...held].map(({ runtime }) => runtime)))
     if (name !== null) await make(name);
   let choice = open.length === 0 ? null : await chooseBest(inOpen);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));

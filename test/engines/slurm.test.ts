@@ -91,6 +91,20 @@ describe.skipIf(lacks('slurm'))('a pool of Slurm', () => {
     expect(await waiting.ended).toMatchObject({ code: 0, stdout: 'later\n' });
   });
 
+  test('says why agents do not begin on their node, and does not ask Slurm for one after the other', async () => {
+    const pool = 'runtime: cluster, agents: 1, volumes: ["/no/such:/data"]';
+    await using home = await onejob({ config: `${runtimes()}pools: { gpu: { ${pool} } }\n` });
+    await home.up();
+    const job = run(home, 'true');
+    const why = /^The batch job did not reach its gate: it ended on node n[12] .* \/no\/such does not exist there\.$/;
+    await expect
+      .poll(async () => (await home.api.status()).pools[0]?.backoff)
+      .toMatchObject({ failures: 2, reason: expect.stringMatching(why) });
+    job.signal('SIGINT');
+    expect((await job.ended).code).toBe(130);
+    await expect.poll(() => jobsOf()).toEqual([]);
+  });
+
   test('says what an administrator did to a job', async () => {
     await using home = await gpus();
     await home.up();

@@ -29,13 +29,15 @@ export async function initSlurm(session: Session, flags: SlurmFlags): Promise<nu
     throw new OnejobError('E_INIT_FILE', `Cannot write to ${dir}: it exists.`, {
       hint: 'Name another folder with --dir, or write --force.',
     });
-  const looks = await Promise.all(
-    addresses.map(async (address) => {
-      const look = await lookAt(address);
-      output.say(wordsOf(look));
-      return look;
-    }),
-  );
+  const looking = addresses.map(lookAt);
+  // A failure is for its turn in the order that was asked for, in which the first one becomes the controller.
+  for (const one of looking) one.catch(() => {});
+  const looks: HostLook[] = [];
+  for (const one of looking) {
+    const look = await one;
+    output.say(wordsOf(look));
+    looks.push(look);
+  }
   const [first, ...rest] = looks;
   if (first === undefined) throw wrongUsage('--hosts names no host.', 'For example: onejob init slurm --hosts a,b,c');
   const twice = looks.find(({ name }, at) => looks.findIndex((other) => other.name === name) !== at);

@@ -21,7 +21,9 @@ export async function check({ config, commands, stateDir, avoided }: CheckParts,
     findings.push(fine(`runtime ${name}`, `Slurm ${await commands.version(signal)} answers.`));
   } catch (error) {
     signal.throwIfAborted();
-    findings.push(problem(`runtime ${name}`, toFailure(error).message, 'Type "scontrol ping" on this host.'));
+    const hint =
+      'Type "scontrol ping" on this host. If it answers there, your shell knows more than the daemon: write its SLURM_CONF as "conf" into the runtime.';
+    findings.push(problem(`runtime ${name}`, toFailure(error).message, hint));
   }
   if (folder !== null) findings.push(await checkFolder(name, folder));
   if (folder !== null && `${stateDir}/`.startsWith(`${folder}/`))

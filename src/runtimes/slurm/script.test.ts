@@ -24,18 +24,21 @@ interface NodeOptions {
   readonly programs?: Readonly<Record<string, string>>;
   /** What `nvidia-smi` is there, as a script; null: none. */
   readonly tool?: string | null;
+  /** Host paths of its volumes. */
+  readonly volumes?: readonly string[];
+  /** The node has no programs but those of a shell. */
+  readonly isBare?: boolean;
 }
 
-async function node(
-  sandbox: SandboxKind,
-  { modules = [], gpus = 0, tool = null, image = '', programs: more = {} }: NodeOptions = {},
-) {
+async function node(sandbox: SandboxKind, options: NodeOptions = {}) {
+  const { modules = [], gpus = 0, tool = null, image = '', volumes = [], programs: more = {}, isBare = false } = options;
   const shared = scratch();
   const folders = new AgentFolders(shared.path, 'me');
   const folder = folders.of(agent);
   const { passwd, group } = accounts(null);
   const wants = { gpus, model: null, images: false, lifetime: null, keys: {} };
-  const recipe = { ...plainRecipe, wants };
+  const mounts = volumes.map((host) => ({ host, container: '/data', readOnly: true, variable: null, cache: null }));
+  const recipe = { ...plainRecipe, wants, mounts };
   const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, image, programs: new Map() };
   await folders.make(
     { agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox, programs: [] },
@@ -45,7 +48,12 @@ async function node(
   mkdirSync(programs);
   const all = { ...more, ...(tool !== null && { 'nvidia-smi': `#!/bin/sh\n${tool}\n` }) };
   for (const [name, text] of Object.entries(all)) writeFileSync(join(programs, name), text, { mode: 0o755 });
-  const env = { PATH: `${programs}:${process.env.PATH}`, SLURM_JOB_ID: '7', SLURMD_NODENAME: 'n1', SLURM_JOB_GPUS: '0,3' };
+  const env = {
+    PATH: isBare ? programs : `${programs}:${process.env.PATH}`,
+    SLURM_JOB_ID: '7',
+    SLURMD_NODENAME: 'n1',
+    SLURM_JOB_GPUS: '0,3',
+  };
   const start = (): Child => startChild('/bin/sh', [join(folder, 'run.sh')], { cwd: '/', env });
   const read = (name: string): string => (existsSync(join(folder, name)) ? readFileSync(join(folder, name), 'utf8') : '');
   return {
@@ -160,6 +168,20 @@ it('modules that are missing end it before the gate', async () => {
   expect(ended.stderr).toContain('module');
   expect(one.folders.whereIs(agent)).toBeNull();
   expect(one.read('log/stdout')).toBe('');
+});
+
+it('a node without bubblewrap is not fit, and says so', async () => {
+  await using one = await node('bubblewrap', { isBare: true });
+  expect((await one.start().ended).code).toBe(exitUnfit);
+  const why = 'bubblewrap is not installed, which "sandbox: bubblewrap" needs';
+  expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
+});
+
+it.skipIf(lacks('bubblewrap'))('a volume that the node has not ends it before the gate, and the node stays fit', async () => {
+  await using one = await node('bubblewrap', { volumes: ["/no/su'ch"] });
+  const ended = await one.start().ended;
+  expect([ended.code, ended.stdout]).toEqual([91, "/no/su'ch does not exist there\n"]);
+  expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
 });
 
 describe('what Slurm granted', () => {

@@ -69,7 +69,8 @@ export function killScript(folder: string): string {
   return `IFS= read -r p <${quoted(`${folder}/job`)} && p=${'$'}{p%% *} && kill -KILL "$p" "-$p" 2>/dev/null; :`;
 }
 
-function runScript({ agent, folder, marks, modules, recipe, programs }: ScriptParts): string {
+function runScript(parts: ScriptParts): string {
+  const { agent, folder, marks, modules, recipe, programs, sandbox } = parts;
   const gpus = recipe.wants?.gpus ?? 0;
   const where = quoted(`${marks}/${agent}.where`);
   return [
@@ -81,6 +82,7 @@ function runScript({ agent, folder, marks, modules, recipe, programs }: ScriptPa
     ...(modules.length === 0
       ? []
       : ['[ ! -r /etc/profile ] || . /etc/profile', ...modules.map((one) => `module load ${quoted(one)} || exit`)]),
+    ...(sandbox === 'bubblewrap' ? sandboxCheck(parts) : []),
     ...[...programs.values()].map(arrived),
     `printf '%s\\n%s\\n%s\\n' "$SLURM_JOB_ID" "\${SLURMD_NODENAME:-$(hostname)}" "\${SLURM_JOB_GPUS:-}" >${where}.new && mv ${where}.new ${where} || exit ${exitFolder}`,
     'exec </dev/null',
@@ -101,6 +103,8 @@ function runScript({ agent, folder, marks, modules, recipe, programs }: ScriptPa
   ].join('\n');
 }
 
+/** Exit code of a batch script that did not begin, because its node lacks what the pool mounts. */
+const exitVolume = 91;
 /** Exit code of a batch script that did not begin, because its program did not come. */
 const exitProgram = 92;
 /** s for a program to come. */
@@ -111,13 +115,28 @@ function arrived(path: string): string {
   return `n=0; until [ -x ${quoted(path)} ]; do n=$((n + 1)); [ "$n" -lt ${comesWithin * 10} ] || { echo ${quoted(`${path} did not come within ${comesWithin} s`)}; exit ${exitProgram}; }; sleep 0.1; done`;
 }
 
+/** Ends the batch script; its node is avoided for a while. `words`: as in double quotes of a shell. */
+function unfit(words: string): string {
+  return `{ printf '%s\\n%s\\n' "\${SLURMD_NODENAME:-$(hostname)}" "${words}" >unfit; exit ${exitUnfit}; }`;
+}
+
+/** Bubblewrap's own words for what is missing would stay in the log of an agent that nobody reads. */
+function sandboxCheck({ recipe, programs }: ScriptParts): string[] {
+  const volumes = recipe.mounts.filter(({ container }) => !programs.has(container));
+  return [
+    `command -v bwrap >/dev/null || ${unfit('bubblewrap is not installed, which \\"sandbox: bubblewrap\\" needs')}`,
+    // A mistake in the config of one pool is no reason to avoid the node.
+    ...volumes.map(
+      ({ host }) => `[ -e ${quoted(host)} ] || { echo ${quoted(`${host} does not exist there`)}; exit ${exitVolume}; }`,
+    ),
+  ];
+}
+
 /**
  * What was granted is there, answers, and nothing runs on it. Where the control group of a job does not hide other GPUs, NVIDIA's tool
  * shows more than were granted, and says nothing of these.
  */
 function gpuCheck(gpus: number): string[] {
-  const unfit = (words: string): string =>
-    `{ printf '%s\\n%s\\n' "\${SLURMD_NODENAME:-$(hostname)}" "${words}" >unfit; exit ${exitUnfit}; }`;
   return [
     'IFS=,; set -- ${SLURM_JOB_GPUS:-}; n=$#; unset IFS',
     `[ "$n" = ${gpus} ] || ${unfit(`it was asked for ${gpus} GPUs, and Slurm granted $n`)}`,

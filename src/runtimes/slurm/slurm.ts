@@ -127,6 +127,9 @@ class SlurmRuntime implements Runtime {
         if (known === null && this.#folders.whereIs(agent) !== null) return { fingerprint };
         const { state, job } = await this.#lookNow(agent, progress, signal);
         signal.throwIfAborted();
+        const early = this.#earlyEnd(agent, state, job);
+        if (early !== null)
+          throw new OnejobError('E_GATE_ENDED', `The batch job did not reach its gate: ${early}.`, { retry: true });
         if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
         if (state?.kind === 'created' && job === null) await this.#submit(spec, signal);
         else if (job !== null) progress(`${this.name}: ${phaseOf(job) === 'waiting' ? waitText(job) : `starts on ${job.node}`}`);
@@ -218,7 +221,13 @@ class SlurmRuntime implements Runtime {
     const seen = agents.flatMap((agent): SandboxSeen[] => {
       const about = this.#folders.intentOf(agent);
       if (about === null) return [];
-      const state = this.#stateOf(agent, jobs) ?? { kind: 'running' };
+      const now = this.#stateOf(agent, jobs);
+      const state =
+        now === null
+          ? { kind: 'running' as const }
+          : this.#isReportedByPrepare(agent, now, jobs)
+            ? { kind: 'created' as const }
+            : now;
       return [{ agent, pool: about.pool, slot: about.slot, state }];
     });
     // A folder that somebody removed does not end the job.
@@ -247,6 +256,7 @@ class SlurmRuntime implements Runtime {
         for (const agent of agents) {
           this.#follow(agent, jobs);
           const state = this.#folders.intentOf(agent) === null ? null : this.#stateOf(agent, jobs);
+          if (this.#isReportedByPrepare(agent, state, jobs)) continue;
           if (state?.kind === 'exited' && known.get(agent) !== true) events.push({ kind: 'exited', agent, exit: state.exit });
           known.set(agent, known.get(agent) === true || state?.kind === 'exited');
         }
@@ -371,6 +381,20 @@ class SlurmRuntime implements Runtime {
     if (look.unfit !== null) this.#avoided.add(look.unfit);
     const about = this.#queue.about(agent, job === null ? null : phaseOf(job), look.started);
     return stateOf(look, { job, ...about });
+  }
+
+  /**
+   * Why its batch script ended before its gate, by itself; null: it did not. To the core a lost agent is nobody's fault and is made again
+   * at once, which on a cluster would ask for one batch job after the other, and say nothing.
+   */
+  #earlyEnd(agent: AgentId, state: SandboxSeen['state'] | null, job: SlurmJob | null): string | null {
+    if (state?.kind !== 'exited' || state.exit.kind !== 'lost' || this.#folders.whereIs(agent) !== null) return null;
+    return this.#folders.unfit(agent) !== null || job?.state === 'FAILED' ? state.exit.reason : null;
+  }
+
+  /** An early end is a failure to prepare the agent, not the exit of one that was ready. */
+  #isReportedByPrepare(agent: AgentId, state: SandboxSeen['state'] | null, jobs: readonly SlurmJob[]): boolean {
+    return this.#making.has(agent) && this.#earlyEnd(agent, state, jobOf(agent, jobs)) !== null;
   }
 
   #follow(agent: AgentId, jobs: readonly SlurmJob[]): void {

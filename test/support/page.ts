@@ -1,0 +1,42 @@
+/** A page of the docs as a reader follows it: files to write and commands to type, in their order, with what they print. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+export type Step =
+  | { readonly kind: 'config'; readonly text: string }
+  /** `prints`: as the page shows it; a line `…` stands for any lines. */
+  | { readonly kind: 'command'; readonly command: string; readonly prints: string };
+
+/** Of its fenced blocks. @throws Error for a block of another kind, in which a command could hide */
+export function stepsOf(page: string): Step[] {
+  const text = readFileSync(join(import.meta.dirname, '../..', page), 'utf8');
+  return [...text.matchAll(/^```(\S*)\n(.*?)^```$/gms)].flatMap(([, language, block = '']): Step[] => {
+    if (language === 'yaml') return [{ kind: 'config', text: block }];
+    if (language !== 'console' || !block.startsWith('$ '))
+      throw new Error(`${page} has a block that is not for readers to type:\n${block}`);
+    return block
+      .slice('$ '.length)
+      .split(/^\$ /m)
+      .map((one) => {
+        const end = one.indexOf('\n');
+        return { kind: 'command', command: one.slice(0, end), prints: one.slice(end + 1) };
+      });
+  });
+}
+
+/** The pieces of `prints` that are not in `output` as the page shows them; both already without what varies. */
+export function notPrinted(output: string, prints: string, isOrdered: boolean): string[] {
+  const line = (text: string): string => ` ${text.replace(/\s+/g, ' ').trim()} `;
+  const all = line(output);
+  const pieces = prints.split(/^…$/m).map(line);
+  if (pieces.length === 1) return pieces[0] === all ? [] : pieces;
+  let from = 0;
+  return pieces.filter((piece, at) => {
+    if (piece.trim() === '') return false;
+    const found = all.indexOf(piece, isOrdered ? from : 0);
+    if (found < 0 || (at === 0 && found > 0) || (at === pieces.length - 1 && !all.endsWith(piece))) return true;
+    // Pieces share the blank between them.
+    from = found + piece.length - 1;
+    return false;
+  });
+}
