@@ -56,3 +56,15 @@ export type SlurmPool = ReturnType<typeof poolOf>;
 export function poolOf(written: WrittenKeys<typeof slurmPoolKeys>) {
   return complete(slurmPoolKeys, written);
 }
+
+export type SandboxKind = SlurmPool['sandbox'];
+
+/** Whether jobs of one user cannot see each other: with pyxis they share the processes of the node. */
+export function keepsApart(sandbox: SandboxKind): boolean {
+  return sandbox !== 'none' && sandbox !== 'pyxis';
+}
+
+/** Whether a sandbox is made from an image. */
+export function isFromImage(sandbox: SandboxKind): boolean {
+  return sandbox === 'apptainer' || sandbox === 'pyxis';
+}

@@ -6,9 +6,7 @@ import { quoted } from '../../base/quoted.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { gateScript } from '../gate.ts';
 import { etcNames } from '../process/bubblewrap.ts';
-import type { SlurmPool } from './config.ts';
-
-export type SandboxKind = SlurmPool['sandbox'];
+import { keepsApart, type SandboxKind } from './config.ts';
 
 export interface SandboxParts {
   readonly agent: string;
@@ -22,16 +20,6 @@ export interface SandboxParts {
   readonly image: string;
   /** Programs that the node has or gets, by the path of the sandbox: their path on the node. */
   readonly programs: ReadonlyMap<string, string>;
-}
-
-/** Whether jobs of one user cannot see each other: with pyxis they share the processes of the node. */
-export function keepsApart(sandbox: SandboxKind): boolean {
-  return sandbox !== 'none' && sandbox !== 'pyxis';
-}
-
-/** Whether a sandbox is made from an image. */
-export function isFromImage(sandbox: SandboxKind): boolean {
-  return sandbox === 'apptainer' || sandbox === 'pyxis';
 }
 
 /** Where a job finds its workspace. */

@@ -9,8 +9,8 @@ import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { frame } from '../gate.ts';
 import { accounts } from '../process/bubblewrap.ts';
+import type { SandboxKind } from './config.ts';
 import { AgentFolders } from './folder.ts';
-import type { SandboxKind } from './sandboxes.ts';
 import { exitAgain, exitUnfit, scriptsOf } from './script.ts';
 
 const agent = 'a1';

@@ -7,7 +7,8 @@
  */
 import { quoted } from '../../base/quoted.ts';
 import { supervisorScript } from '../process/supervisor.ts';
-import { insideScript, keepsApart, type SandboxParts } from './sandboxes.ts';
+import { keepsApart } from './config.ts';
+import { insideScript, type SandboxParts } from './sandboxes.ts';
 
 /** Exit code of a batch script that did not begin, because another start of it had. */
 export const exitAgain = 95;
@@ -125,7 +126,7 @@ function sandboxCheck({ recipe, programs }: ScriptParts): string[] {
   const volumes = recipe.mounts.filter(({ container }) => !programs.has(container));
   return [
     `command -v bwrap >/dev/null || ${unfit('bubblewrap is not installed, which \\"sandbox: bubblewrap\\" needs')}`,
-    // A mistake in the config of one pool is no reason to avoid the node.
+    // A mistake in the config of one pool does not speak against the node.
     ...volumes.map(
       ({ host }) => `[ -e ${quoted(host)} ] || { echo ${quoted(`${host} does not exist there`)}; exit ${exitVolume}; }`,
     ),

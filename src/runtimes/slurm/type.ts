@@ -6,8 +6,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { slurmPoolKeys } from '../../config/keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
-import { poolOf, type SlurmConfig, type SlurmPool, slurmKeys } from './config.ts';
-import { isFromImage, keepsApart, type SandboxKind } from './sandboxes.ts';
+import { isFromImage, keepsApart, poolOf, type SandboxKind, type SlurmConfig, type SlurmPool, slurmKeys } from './config.ts';
 
 /** ms that an agent may need beside its job. */
 const slack = 10 * 60_000;
