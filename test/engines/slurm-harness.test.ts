@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { isAlive, startChild } from '../support/child.ts';
 import { lacksSlurm, type Slurm, slurmVersions, startSlurm } from '../support/slurm.ts';
+import { newerSlurm } from '../support/slurm-newer.ts';
 
 async function submit(slurm: Slurm, script: string, ...options: string[]): Promise<string> {
   return (await slurm.run('sbatch', '--parsable', '--output=%j.out', ...options, '--wrap', script)).trim();
@@ -27,7 +28,10 @@ function traces(conf: string): string[] {
     }
   });
   const groups = globSync([`/sys/fs/cgroup/**/*${basename(home)}`, '/sys/fs/cgroup/*/slurm_*']);
-  return [...processes, ...groups, ...(existsSync(home) ? [home] : [])];
+  // Also while the cluster runs, nothing may be mounted where a cleanup of this machine could meet it.
+  const mounts = readFileSync('/proc/self/mounts', 'utf8').split('\n');
+  const own = mounts.filter((line) => line.includes(home) || line.includes(newerSlurm));
+  return [...processes, ...groups, ...own, ...(existsSync(home) ? [home] : [])];
 }
 
 describe.each(slurmVersions)('a Slurm cluster, $version', ({ version }) => {

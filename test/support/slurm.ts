@@ -255,9 +255,8 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
 }
 
 /**
- * Makes the folder `$1` the root of this mount namespace, with `$2` and what is the kernel's of this machine in it, and holds it until
- * it is killed. No process can leave a chroot's limits behind, and a job's sandbox needs a user namespace, which there is not in a
- * chroot; therefore it becomes the root itself.
+ * Makes the folder `$1` the root of this mount namespace, with this machine's kernel files and its folder `$2` in it, and keeps the
+ * namespace until it is killed. A chroot would not do: in one no process may make a user namespace, which a job's sandbox needs.
  */
 const newRoot = `
   set -e
