@@ -28,7 +28,7 @@ function traces(conf: string): string[] {
     }
   });
   const groups = globSync([`/sys/fs/cgroup/**/*${basename(home)}`, '/sys/fs/cgroup/*/slurm_*']);
-  // Also while the cluster runs, nothing may be mounted where a cleanup of this machine could meet it.
+  // What is mounted where a cleanup of this machine could meet it.
   const mounts = readFileSync('/proc/self/mounts', 'utf8').split('\n');
   const own = mounts.filter((line) => line.includes(home) || line.includes(newerSlurm));
   return [...processes, ...groups, ...own, ...(existsSync(home) ? [home] : [])];
