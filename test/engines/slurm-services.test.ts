@@ -31,7 +31,7 @@ describe.each([
     const place = isShared ? `folder: "${cluster.folder}/onejob"` : `node_folder: "${nodes}"`;
     return onejob({
       config: `
-runtimes: { cluster: { type: slurm, ${place}, conf: "${cluster.env.SLURM_CONF}", address: 127.0.0.1, poll: 1s } }
+runtimes: { cluster: { type: slurm, ${place}, ${cluster.keys}, address: 127.0.0.1, poll: 1s } }
 services: { ${service} }
 pools: { ci: { runtime: cluster, agents: 2, devices: 1, ${pool} } }
 `,

@@ -80,6 +80,8 @@ export interface Machine {
   readonly cloudInit: string | null;
   /** Slurm's daemons and commands, for a cluster of a test's own. CI may lack it: only acceptance starts one. */
   readonly slurm: string | null;
+  /** The same of a newer version, made before the tests of acceptance. CI may lack it. */
+  readonly newerSlurm: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -134,6 +136,7 @@ export async function lookAtMachine(): Promise<Machine> {
     systemdAnalyze: found('systemd-analyze'),
     cloudInit: found('cloud-init'),
     slurm: lacksSlurm(),
+    newerSlurm: lacksSlurm({ version: 'newer' }),
     host: lacksHost(),
   };
 }
@@ -147,7 +150,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return (
-    ['loop', 'host', 'cloudInit', 'slurm'].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm'].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }

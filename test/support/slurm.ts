@@ -2,18 +2,34 @@
  * A Slurm cluster of a test's own: munged, slurmctld and some slurmd, all of them processes of this machine, in one folder and on ports
  * of 127.0.0.1. Its GPUs are device nodes behind which is nothing. All that it starts, jobs included, is in one cgroup; closing it ends
  * that and leaves nothing. Should the test die first, a process that waits for that does the same.
+ *
+ * A newer Slurm than the one that is installed has a root file system of its own (`slurm-newer.ts`), nodes and jobs included. It is
+ * mounted where only that cluster's processes are, so nothing of it has to be unmounted.
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { basename, delimiter, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Child, startChild } from './child.ts';
 import { freePort } from './free-port.ts';
 import { scratch } from './scratch.ts';
+import { lacksNewerSlurm, newerSlurm } from './slurm-newer.ts';
+
+/** `installed`: this machine's, 22.05 on Debian 12. `newer`: 24.11, on nodes that have Debian 13. */
+export type SlurmVersion = 'installed' | 'newer';
+
+/** For `describe.each`, with what `lacks` calls them. */
+export const slurmVersions = [
+  { version: 'installed', need: 'slurm' },
+  { version: 'newer', need: 'newerSlurm' },
+] as const satisfies readonly { readonly version: SlurmVersion; readonly need: string }[];
 
 export interface SlurmOptions {
+  /** Default `installed`. */
+  readonly version?: SlurmVersion;
   /** How many, named n1, n2, …; default 2. Each pretends to have 8 CPUs and 8 GB. */
   readonly nodes?: number;
   /** Of each node; default 2. */
@@ -45,6 +61,10 @@ export interface SlurmDaemon {
 export interface Slurm extends AsyncDisposable {
   /** What a process needs beside its own variables so that its Slurm commands are about this cluster. */
   readonly env: Readonly<Record<string, string>>;
+  /** Folder of the commands, for processes of root; null: on the PATH. */
+  readonly path: string | null;
+  /** Keys of a runtime in a config of onejob that say which cluster it is. */
+  readonly keys: string;
   /** One that all nodes share, of `user`. */
   readonly folder: string;
   readonly controller: SlurmDaemon;
@@ -62,9 +82,12 @@ export interface Slurm extends AsyncDisposable {
 const patience = 20_000;
 
 /** Why no such cluster can be had here, as a sentence's end; null when it can. */
-export function lacksSlurm(proctrack: SlurmOptions['proctrack'] = 'linuxproc'): string | null {
+export function lacksSlurm({ proctrack, version }: Pick<SlurmOptions, 'proctrack' | 'version'> = {}): string | null {
   if (process.getuid?.() !== 0) return 'not run as root';
-  const needed = ['munged', 'slurmctld', 'slurmd', 'sbatch', 'squeue', 'srun', 'mknod', 'setpriv'];
+  const isNewer = version === 'newer';
+  if (isNewer && lacksNewerSlurm() !== null) return lacksNewerSlurm();
+  const own = isNewer ? ['unshare', 'nsenter', 'pivot_root'] : ['munged', 'slurmctld', 'slurmd', 'sbatch', 'squeue', 'srun'];
+  const needed = [...own, 'mknod', 'setpriv'];
   const folders = (process.env.PATH ?? '').split(delimiter);
   const missing = needed.filter((name) => !folders.some((folder) => existsSync(join(folder, name))));
   if (missing.length > 0) return `not installed: ${missing.join(', ')}`;
@@ -88,7 +111,8 @@ export function lacksSlurm(proctrack: SlurmOptions['proctrack'] = 'linuxproc'): 
  * within a second; in the first 3 s of the controller within 3, and after it was started again within 5.
  */
 export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
-  const { nodes = 2, gpus = 2, proctrack = 'linuxproc', user = 'root', conf = [] } = options;
+  const { version = 'installed', nodes = 2, gpus = 2, proctrack = 'linuxproc', user = 'root', conf = [] } = options;
+  const isNewer = version === 'newer';
   const names = Array.from({ length: nodes }, (_, at) => `n${at + 1}`);
   const [uid = 0, gid = 0] = ['-u', '-g'].map((which) => Number(execFileSync('id', [which, user], { encoding: 'utf8' })));
   const ofNodes = proctrack === 'cgroup' ? hierarchies().flatMap((path) => names.map((name) => join(path, `slurm_${name}`))) : [];
@@ -103,11 +127,14 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
   const folder = join(home, 'shared');
   const env = { SLURM_CONF: join(home, 'slurm.conf') };
 
-  const begin = (words: readonly string[]): Child =>
+  const beginHere = (words: readonly string[]): Child =>
     startChild('sh', ['-c', 'echo $$ >"$0" && exec "$@"', join(group, 'cgroup.procs'), ...words], {
       cwd: folder,
       env: { PATH: process.env.PATH, ...env },
     });
+  /** What begins a command on the newer Slurm's file system, once that is there. */
+  let inside: readonly string[] = [];
+  const begin = (words: readonly string[]): Child => beginHere([...inside, ...words]);
 
   const asUser = uid === 0 ? [] : ['setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--init-groups', 'env', `HOME=${folder}`];
 
@@ -173,7 +200,7 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
 
   try {
     chmodSync(home, 0o755);
-    for (const name of ['state', 'dev', 'munge', 'spool', 'shared', ...names.map((name) => `spool/${name}`)])
+    for (const name of ['bin', 'state', 'dev', 'munge', 'spool', 'shared', ...names.map((name) => `spool/${name}`)])
       mkdirSync(join(home, name));
     chownSync(folder, uid, gid);
     writeFileSync(join(home, 'munge', 'key'), randomBytes(128), { mode: 0o600 });
@@ -190,6 +217,13 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
       const lines = ['CgroupMountpoint=/sys/fs/cgroup', 'CgroupAutomount=no', 'ConstrainDevices=yes', 'ConstrainRAMSpace=yes'];
       writeFileSync(join(home, 'cgroup.conf'), `${lines.join('\n')}\n`);
     }
+    if (isNewer) {
+      const space = beginHere(['unshare', '--mount', '--propagation', 'private', 'sh', '-c', newRoot, 'sh', newerSlurm, tmpdir()]);
+      await space.says(/mounted/);
+      inside = ['nsenter', `--target=${space.pid}`, '--mount', 'sh', '-c', 'cd "$0" 2>/dev/null; exec "$@"', folder];
+      for (const name of ['sbatch', 'scancel', 'scontrol', 'sinfo', 'squeue', 'srun'])
+        writeFileSync(join(home, 'bin', name), commandIn(space.pid, name), { mode: 0o755 });
+    }
     const munged = begin([
       ...['munged', '--foreground', `--socket=${join(home, 'munge', 'socket')}`, `--key-file=${join(home, 'munge', 'key')}`],
       ...['pid', 'log', 'seed'].map((name) => `--${name}-file=${join(home, 'munge', name)}`),
@@ -201,8 +235,11 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     await will.execute();
     throw error;
   }
+  const path = isNewer ? join(home, 'bin') : null;
   return {
     env,
+    path,
+    keys: [`conf: "${env.SLURM_CONF}"`, ...(path === null ? [] : [`path: "${path}"`])].join(', '),
     folder,
     controller,
     node(name) {
@@ -215,6 +252,34 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     administer,
     [Symbol.asyncDispose]: will.execute,
   };
+}
+
+/**
+ * Makes the folder `$1` the root of this mount namespace, with this machine's kernel files and its folder `$2` in it, and keeps the
+ * namespace until it is killed. A chroot would not do: in one no process may make a user namespace, which a job's sandbox needs.
+ */
+const newRoot = `
+  set -e
+  mount --bind "$1" "$1"
+  mkdir -p "$1$2"
+  for part in /dev /sys; do mount --rbind "$part" "$1$part"; done
+  mount -t proc proc "$1/proc"
+  mount -t tmpfs tmpfs "$1/run"
+  mount --bind "$2" "$1$2"
+  mount --bind /etc/hosts "$1/etc/hosts"
+  # What a test does there must not be there for the next one.
+  mount -o remount,bind,ro "$1"
+  cd "$1"
+  pivot_root . .
+  umount -l .
+  echo mounted
+  exec sleep infinity`;
+
+/** A command of the newer Slurm, with the streams, variables and, where there is such a folder, the folder of who calls it. */
+function commandIn(space: number, name: string): string {
+  return `#!/bin/sh
+exec nsenter --target=${space} --mount sh -c 'cd "$0" 2>/dev/null; exec "$@"' "$PWD" /usr/bin/${name} "$@"
+`;
 }
 
 interface Cluster {

@@ -228,8 +228,8 @@ async function sizesIn(folder: string): Promise<ReadonlyMap<string, number>> {
 
 /**
  * What a step prints on the node: `start ID GPUS`, `log NAME FROM BYTES` with that many bytes and an end of line, `unfit WHY`, and at
- * last `exit CODE`. Slurm keeps back a line that has not ended (seen with 22.05); its --unbuffered gives the step a terminal instead. A
- * file is opened before it is measured, so that it has what was promised even if the supervisor removes it.
+ * last `exit CODE`. Slurm keeps back a line that has not ended (seen with 22.05 and 24.11); its --unbuffered gives the step a terminal
+ * instead. A file is opened before it is measured, so that it has what was promised even if the supervisor removes it.
  */
 export function relayScript(folder: string, agent: AgentId, sizes: ReadonlyMap<string, number>): string {
   const known = [...sizes].map(([name, size]) => `p_${name.replace('.', '_')}=${size}`).join(' ');

@@ -77,7 +77,7 @@ function runScript(parts: ScriptParts): string {
   return [
     'umask 077',
     `cd ${quoted(folder)} || exit ${exitFolder}`,
-    // A controller that was killed starts a job anew although it was told not to requeue it (seen with 22.05).
+    // A controller that was killed starts a job anew although it was told not to requeue it (seen with 22.05 and 24.11).
     `( set -C; : >started ) 2>/dev/null || { : >again; exit ${exitAgain}; }`,
     ...(gpus === 0 ? [] : gpuCheck(gpus)),
     ...(modules.length === 0

@@ -404,10 +404,9 @@ class SlurmRuntime implements Runtime {
 
   async #openJobs(agent: AgentId): Promise<SlurmJob[]> {
     const jobs = await this.#queue.look(undefined, true);
-    // A folder is enough: a site may write comments of its own.
-    const isOurs = this.#folders.intentOf(agent) !== null;
-    const own = jobs.filter(({ name, comment }) => name === jobName(agent) && (isOurs || comment === this.#comment));
-    return own.filter((job) => phaseOf(job) !== 'ended');
+    // Another onejob of the same user has jobs there, too. A comment may be a site's, but no other onejob has the agent's folder.
+    const isOwn = (job: SlurmJob): boolean => job.comment === this.#comment || this.#folders.intentOf(agent) !== null;
+    return jobs.filter((job) => job.name === jobName(agent) && phaseOf(job) !== 'ended' && isOwn(job));
   }
 
   async #hasEnded(agent: AgentId, signal: AbortSignal): Promise<boolean> {

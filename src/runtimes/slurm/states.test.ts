@@ -93,6 +93,12 @@ describe('the jobs of an agent', () => {
     expect(jobOf('a', jobs.slice(0, 1))?.id).toBe('9');
   });
 
+  it('wait in every state in which Slurm may still start them', () => {
+    // The last one: a reservation that is over held it (seen with 22.05 and 24.11).
+    for (const state of ['PENDING', 'CONFIGURING', 'REQUEUED', 'RESV_DEL_HOLD']) expect(phaseOf({ state }), state).toBe('waiting');
+    expect(waitText(job('RESV_DEL_HOLD', 'Reservation r was deleted'))).toBe('waits (Reservation r was deleted)');
+  });
+
   it('are over in every state that Slurm may add', () => {
     expect(['PENDING', 'RUNNING', 'COMPLETING', 'COMPLETED', 'LAUNCH_FAILED'].map((state) => phaseOf({ state }))).toEqual([
       'waiting',

@@ -40,7 +40,7 @@ export function agentOf({ name }: Pick<SlurmJob, 'name'>): AgentId | null {
   return name.startsWith(prefix) ? name.slice(prefix.length) : null;
 }
 
-const waiting = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED', 'SPECIAL_EXIT'];
+const waiting = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED', 'SPECIAL_EXIT', 'RESV_DEL_HOLD'];
 const running = ['RUNNING', 'SUSPENDED', 'STOPPED', 'RESIZING', 'SIGNALING', 'STAGE_OUT'];
 
 export type Phase = 'waiting' | 'running' | 'completing' | 'ended';
