@@ -70,6 +70,16 @@ describe('the state of a sandbox', () => {
     expect(stateOf(look, { job: seen, since: patience, afterStart: true })).toEqual(expected);
   });
 
+  it('may still come to its end where Slurm has put it back into its queue, or has started it twice', () => {
+    const soon = { since: patience - 1, afterStart: true };
+    expect(stateOf(begun, { job: job('PENDING'), ...soon })).toEqual({ kind: 'running' });
+    expect(stateOf({ ...begun, again: true }, { job: job('FAILED'), ...soon })).toBeNull();
+    expect(stateOf({ ...begun, exitCode: 0 }, { job: job('PENDING'), ...soon })).toMatchObject({
+      kind: 'exited',
+      exit: { code: 0 },
+    });
+  });
+
   it('is unknown for as long as a shared file system or the controller may lag', () => {
     const seenAs = (job: SlurmJob | null, since: number) => stateOf(begun, { job, since, afterStart: true });
     expect(seenAs(null, patience - 1)).toBeNull();

@@ -90,10 +90,12 @@ export function stateOf(look: FolderLook, { job, since, afterStart }: QueueLook)
   if (look.exitCode !== null) return { kind: 'exited', exit: { kind: 'code', code: look.exitCode } };
   if (look.unfit !== null) return { kind: 'exited', exit: exitOf(look, job) };
   const phase = job === null ? null : phaseOf(job);
-  if (phase === 'waiting' && look.started && afterStart) return secondStart(look, job);
+  // What ran before may still come to its end on its node.
+  if (phase === 'waiting' && look.started && afterStart && since >= patience) return secondStart(look, job);
   if (phase === 'waiting' || phase === 'running' || phase === 'completing')
     return { kind: look.where === null ? 'created' : 'running' };
-  if (since < (job === null || job.state === 'COMPLETED' ? patience : short)) return null;
+  const mayFollow = job === null || job.state === 'COMPLETED' || look.again;
+  if (since < (mayFollow ? patience : short)) return null;
   // It was never begun: if it is still wanted, it is asked for again.
   if (job === null && !look.started) return { kind: 'created' };
   return { kind: 'exited', exit: exitOf(look, job) };
