@@ -74,11 +74,13 @@ describe.each(['bubblewrap', 'none'] as const)('the batch script with sandbox %s
     await using one = await node(sandbox);
     const batch = one.start();
     await one.until(/ready/);
-    await one.release('trap "echo bye; exit 5" TERM; echo begun; while :; do sleep 0.05; done');
+    await one.release('trap "sleep 0.5; echo bye; exit 5" TERM; echo begun; while :; do sleep 0.05; done');
     await one.until(/begun/);
     batch.signal('SIGTERM');
-    expect((await batch.ended).code).toBe(0);
+    await expect.poll(() => batch.running).toBe(false);
+    // Slurm kills what a batch script leaves.
     expect(one.folders.exitCode(agent)).toBe(5);
+    expect((await batch.ended).code).toBe(0);
     expect(one.read('log/stdout')).toMatch(/bye\n$/);
   });
 

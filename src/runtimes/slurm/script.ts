@@ -98,7 +98,7 @@ function runScript({ agent, folder, marks, modules, recipe, programs }: ScriptPa
     'term() {',
     '  IFS= read -r p <job || return; p=${p%% *} r=',
     `  [ ! -s status ] || r=$(sed -n 's/.*"child-pid": \\([0-9]*\\).*/\\1/p' status)`,
-    '  [ -z "$r" ] || read -r p s <"/proc/$r/task/$r/children"',
+    '  [ -z "$r" ] || read -r p _ <"/proc/$r/task/$r/children"',
     '  kill -TERM "$p"',
     '}',
     'trap term TERM',
