@@ -86,7 +86,7 @@ export class NodePlace implements Place {
       `exec 9>${folder}/lock && flock 9 || exit 94`,
       `cd ${folder} && mkdir -m 755 log work home tmp && chmod 1777 tmp || exit 94`,
       ': >log/stdout; : >log/stderr',
-      `printf '%s\\n' '-----' >${quoted(`${agent}.exit`)}`,
+      `printf '%s\\n' '-------' >${quoted(`${agent}.exit`)}`,
       ...files,
       'cat /proc/sys/kernel/random/uuid >id',
       // Only this script gets the signal.
@@ -184,7 +184,7 @@ export class NodePlace implements Place {
       else if (kind === 'unfit') await writeWhole(join(here, 'unfit'), `${job.node}\n${rest.join(' ')}\n`);
       else if (kind === 'exit') {
         for (const stream of ['stdout', 'stderr']) await writeFile(join(here, 'log', `${stream}.end`), '');
-        await writeWhole(join(this.folders.marks, `${agent}.exit`), `${rest[0]}\n`);
+        await writeWhole(join(this.folders.marks, `${agent}.exit`), `${rest.join(' ')}\n`);
       }
       this.#parts.heard();
     }
@@ -228,7 +228,7 @@ async function sizesIn(folder: string): Promise<ReadonlyMap<string, number>> {
 
 /**
  * What a step prints on the node: `start ID GPUS`, `log NAME FROM BYTES` with that many bytes and an end of line, `unfit WHY`, and at
- * last `exit CODE`. Slurm keeps back a line that has not ended (seen with 22.05); its --unbuffered gives the step a terminal instead. A
+ * last `exit CODE`, or `exit CODE oom`. Slurm keeps back a line that has not ended (seen with 22.05); its --unbuffered gives the step a terminal instead. A
  * file is opened before it is measured, so that it has what was promised even if the supervisor removes it.
  */
 export function relayScript(folder: string, agent: AgentId, sizes: ReadonlyMap<string, number>): string {

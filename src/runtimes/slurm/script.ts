@@ -51,6 +51,7 @@ export function scriptsOf(parts: ScriptParts): Readonly<Record<string, string>> 
     ownGroup: null,
     cgroups: [],
     killFile: null,
+    beforeCode: oomCheck,
     oomScoreAdj: recipe.oomScoreAdj,
   });
   return {
@@ -140,6 +141,24 @@ function gpuCheck(gpus: number): string[] {
     'fi',
   ];
 }
+
+/**
+ * Adds `oom` to the exit code of a job that KILL ended after its control group ran out of memory. Slurm says so only once the batch job is
+ * over, which is later.
+ */
+const oomCheck = [
+  '  if [ "$c" = 137 ]; then',
+  '    while IFS=: read -r n k p; do',
+  '      case $n:$k: in',
+  // Where the nearest group with a limit may be above that of the job.
+  '        0::) f=memory.events; until [ -z "$p" ] || [ -e "/sys/fs/cgroup$p/$f" ]; do p=${p%/*}; done; f=/sys/fs/cgroup$p/$f ;;',
+  '        *:memory:) f=/sys/fs/cgroup/memory$p/memory.oom_control ;;',
+  '        *) continue ;;',
+  '      esac',
+  `      grep -q '^oom_kill [1-9]' "$f" 2>/dev/null && c='137 oom'`,
+  '    done </proc/self/cgroup',
+  '  fi',
+];
 
 /** Variables of every job of the pool. */
 function variables({ recipe }: ScriptParts, mounted: boolean): [string, string][] {

@@ -356,6 +356,7 @@ class SlurmRuntime implements Runtime {
     const folders = this.#folders;
     const look = {
       exitCode: folders.exitCode(agent),
+      oom: folders.ranOutOfMemory(agent),
       where: folders.whereIs(agent),
       started: folders.hasStarted(agent),
       again: folders.wasStartedAgain(agent),
