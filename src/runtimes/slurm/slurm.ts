@@ -29,7 +29,7 @@ import { accounts } from '../process/bubblewrap.ts';
 import { followLog } from '../process/logs.ts';
 import { hasReleased } from '../process/release.ts';
 import { watchFolders } from '../watch.ts';
-import { AvoidedNodes } from './avoided.ts';
+import { AvoidedNodes, avoidedText } from './avoided.ts';
 import { check } from './check.ts';
 import { type SlurmCommands, type SlurmJob, slurmCommands } from './commands.ts';
 import type { SlurmConfig, SlurmPool } from './config.ts';
@@ -126,7 +126,8 @@ class SlurmRuntime implements Runtime {
         signal.throwIfAborted();
         if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
         if (state?.kind === 'created' && job === null) await this.#submit(spec, signal);
-        else if (job !== null) progress(`${this.name}: ${phaseOf(job) === 'waiting' ? waitText(job) : `starts on ${job.node}`}`);
+        else if (job !== null)
+          progress(`${this.name}: ${phaseOf(job) === 'waiting' ? this.#waitText(job) : `starts on ${job.node}`}`);
         await this.#queue.next(signal);
       }
     } finally {
@@ -329,12 +330,22 @@ class SlurmRuntime implements Runtime {
     const avoided = this.#avoided.now.map(({ node }) => node);
     const shared = folder === null ? null : this.#folders.of(agent);
     const options = submitOptions(agent, { comment: this.#comment, folder: shared, recipe, avoided });
-    await this.#commands.submit(
-      options,
-      this.#place.batch(agent, this.#scripts(spec, this.#folders.require(agent).programs)),
-      signal,
-    );
+    const batch = this.#place.batch(agent, this.#scripts(spec, this.#folders.require(agent).programs));
+    await this.#commands.submit(options, batch, signal).catch((error: unknown) => {
+      throw error instanceof OnejobError && error.code === 'E_RECIPE' && avoided.length > 0 ? this.#refused(error) : error;
+    });
     this.#queue.hurry();
+  }
+
+  /** Slurm may have no node without those that are avoided. */
+  #refused({ message, hint }: OnejobError): OnejobError {
+    const why = `${message.replace(/\.$/, '')}; onejob ${avoidedText(this.#avoided.now)}.`;
+    return new OnejobError('E_RECIPE', why, { hint, retry: true });
+  }
+
+  #waitText(job: SlurmJob): string {
+    const avoided = this.#avoided.now;
+    return avoided.length === 0 ? waitText(job) : `${waitText(job)}; ${avoidedText(avoided)}`;
   }
 
   async #lookNow(agent: AgentId, progress: (line: string) => void, signal: AbortSignal) {
