@@ -6,6 +6,7 @@
  * FOLDER/OWNER/agents/AGENT/   spec.json     the intent, written before Slurm is asked
  *                              run.sh        the batch script; supervise.sh, inside.sh: what it starts
  *                              started       made by the first start: Slurm may start a job a second time
+ *                              ending        Slurm has begun to end the job
  *                              again         a second start was refused
  *                              unfit         what was granted on the node is not fit for a job
  *                              stdin         the gate's standard input, a FIFO that only its node can use

@@ -35,6 +35,9 @@ export interface ScriptParts {
   readonly programs: ReadonlyMap<string, string>;
 }
 
+/** The signal by which onejob tells a batch script that its job is to end. From Slurm, which ends the whole job then, comes TERM. */
+export const askedBy = 'USR1';
+
 /** The files of an agent's folder, by name. */
 export function scriptsOf(parts: ScriptParts): Readonly<Record<string, string>> {
   const { agent, folder, marks, recipe, sandbox } = parts;
@@ -51,7 +54,7 @@ export function scriptsOf(parts: ScriptParts): Readonly<Record<string, string>> 
     ownGroup: null,
     cgroups: [],
     killFile: null,
-    beforeCode: oomCheck,
+    beforeCode: [...endedCheck, ...oomCheck],
     oomScoreAdj: recipe.oomScoreAdj,
   });
   return {
@@ -102,7 +105,8 @@ function runScript({ agent, folder, marks, modules, recipe, programs }: ScriptPa
     '  [ -z "$r" ] || read -r p _ <"/proc/$r/task/$r/children"',
     '  kill -TERM "$p"',
     '}',
-    'trap term TERM',
+    `trap term ${askedBy}`,
+    "trap ': >ending; term' TERM",
     '/bin/sh ./supervise.sh &',
     's=$!',
     // A signal ends the wait, not the supervisor.
@@ -141,6 +145,12 @@ function gpuCheck(gpus: number): string[] {
     'fi',
   ];
 }
+
+/**
+ * A job that TERM of Slurm ended leaves no exit code: Slurm says why it did that. Slurm may send it to all processes of the job, one by one,
+ * and then also ends this script.
+ */
+const endedCheck = ['  [ "$c" != 143 ] || { sleep 1; [ ! -e ending ] || exit; }'];
 
 /**
  * Adds `oom` to the exit code of a job that KILL ended after its control group ran out of memory. Slurm says so only once the batch job is

@@ -38,7 +38,7 @@ import { NodePlace } from './node-place.ts';
 import { type Place, SharedPlace } from './places.ts';
 import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue } from './queue.ts';
-import { killScript, releaseScript, scriptsOf } from './script.ts';
+import { askedBy, killScript, releaseScript, scriptsOf } from './script.ts';
 import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
 
 export interface SlurmOptions {
@@ -174,7 +174,7 @@ class SlurmRuntime implements Runtime {
     if (this.#folders.intentOf(agent) === null || this.#folders.exitCode(agent) !== null) return;
     for (const job of await this.#openJobs(agent)) {
       if (phaseOf(job) === 'waiting') await this.#commands.cancel(job.id, null);
-      else if (signal === 'TERM') await this.#commands.cancel(job.id, 'TERM');
+      else if (signal === 'TERM') await this.#commands.cancel(job.id, askedBy);
       else await this.#kill(agent, job);
     }
     this.#queue.hurry();
