@@ -4,12 +4,15 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Daemon, type Home, onejob } from './onejob.ts';
 
-/** `pool`: keys of the pool, as YAML. `top`: other keys of the config, known once everything that `beforeAll` starts is there. */
-export function mainJob(name: string, missing: boolean, pool: string, top: () => string = () => ''): void {
+/**
+ * `pool`: keys of the pool, as YAML. `top`: other keys of the config, known once everything that `beforeAll` starts is there. `make`: where
+ * onejob is not to run as the user of the tests.
+ */
+export function mainJob(name: string, missing: boolean, pool: string, top: () => string = () => '', make = onejob): void {
   describe(`on ${name}`, () => {
     // As long as a slow machine may take to come to a job's last words.
     const home = (agents: number, grace = '30s'): Promise<Home> =>
-      onejob({ config: `${top()}pools: { default: { agents: ${agents}, ${pool}, stop_grace: ${grace} } }` });
+      make({ config: `${top()}pools: { default: { agents: ${agents}, ${pool}, stop_grace: ${grace} } }` });
     const it = test.skipIf(missing);
 
     // Of the tests that only need a daemon: starting one and its agents takes longer than what most of them ask of it.

@@ -7,7 +7,8 @@
  *     const daemon = await home.up();
  *     const job = await home.run('--', 'true').ended;
  */
-import { mkdirSync, mkdtempSync, rmSync, watch, writeFileSync } from 'node:fs';
+import { chownSync, mkdirSync, mkdtempSync, rmSync, watch, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { type Client, createClient } from '../../src/api/client.ts';
@@ -30,6 +31,8 @@ export interface HomeOptions {
   readonly program?: string;
   /** Command and arguments that start what is written behind them, such as `nsenter …`; it must become that process. */
   readonly through?: readonly string[];
+  /** Who runs it, and whose the home is; default the user of the tests, who must be root otherwise. */
+  readonly user?: { readonly uid: number; readonly gid: number };
 }
 
 export interface Daemon {
@@ -67,13 +70,21 @@ export interface Home extends AsyncDisposable {
 }
 
 export async function onejob(options: HomeOptions = {}): Promise<Home> {
+  const { user } = options;
   // Short: sockets live below it.
   const dir = mkdtempSync(join(tmpdir(), 'oj-'));
   const paths = { stateDir: join(dir, 'state'), socket: join(dir, 's.sock'), home: join(dir, 'home'), cwd: join(dir, 'cwd') };
   mkdirSync(paths.home);
   mkdirSync(paths.cwd);
+  const giveAway = (path: string): void => {
+    if (user !== undefined) chownSync(path, user.uid, user.gid);
+  };
+  for (const path of [dir, paths.home, paths.cwd]) giveAway(path);
   const configFile = join(dir, 'config.yml');
-  const configure = (text: string): void => writeFileSync(configFile, text, { mode: 0o600 });
+  const configure = (text: string): void => {
+    writeFileSync(configFile, text, { mode: 0o600 });
+    giveAway(configFile);
+  };
   if (options.config !== undefined) configure(options.config);
   const env: NodeJS.ProcessEnv = {
     PATH: process.env.PATH,
@@ -85,7 +96,9 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
     ...(options.config === undefined ? {} : { ONEJOB_CONFIG: configFile }),
     ...options.env,
   };
-  const api = createClient({ socket: paths.socket, version: 'test' });
+  // It trusts no socket of another user.
+  const dial = { dial: () => connect(paths.socket) };
+  const api = createClient({ socket: paths.socket, version: 'test', ...(user !== undefined && dial) });
   const children = new Set<Child>();
   const daemons = new Set<Child>();
   let closing: Promise<void> | null = null;
@@ -93,7 +106,8 @@ export async function onejob(options: HomeOptions = {}): Promise<Home> {
   const cli: Home['cli'] = (args, more = {}) => {
     if (closing !== null) throw new Error('this home is closed');
     const { program = ownProgram, through = [] } = options;
-    const [command = program, ...words] = [...through, program, ...args];
+    const as = user === undefined ? [] : ['setpriv', `--reuid=${user.uid}`, `--regid=${user.gid}`, '--init-groups'];
+    const [command = program, ...words] = [...through, ...as, program, ...args];
     const child = startChild(command, words, { cwd: more.cwd ?? paths.cwd, env: { ...env, ...more.env } });
     children.add(child);
     return child;

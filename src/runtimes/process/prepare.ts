@@ -108,6 +108,7 @@ export async function makeSandbox(host: ProcessHost, spec: SandboxSpec, progress
     ownGroup: supervisorGroup(host.cgroups),
     cgroups: groups.paths,
     killFile: killFile(groups.paths),
+    beforeCode: [],
     oomScoreAdj: recipe.oomScoreAdj,
   });
   if (bubblewrap && recipe.mounts.length > 0)

@@ -31,6 +31,7 @@ const options = (command: readonly string[]): SupervisorOptions => ({
   network: null,
   cgroups: [],
   killFile: null,
+  beforeCode: [],
   oomScoreAdj: 100,
 });
 const log = (name: string): string => readFileSync(join(folder, 'log', name), 'latin1');

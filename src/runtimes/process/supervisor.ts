@@ -21,6 +21,8 @@ export interface SupervisorOptions {
   readonly uid: number | null;
   /** File in which the exit code is overwritten in place. */
   readonly exitFile: string;
+  /** Lines that run before the exit code is recorded, and may add words to it: it is in `$c`. */
+  readonly beforeCode: readonly string[];
   /** Bytes kept of standard output and of standard error until they are read: the newest, in files of a quarter each. */
   readonly outputLimit: number;
   /** Group of the supervisor itself; null to stay in the manager's. */
@@ -49,7 +51,11 @@ export function supervisorScript(options: SupervisorOptions): string {
   const share = Math.max(1, Math.ceil(options.outputLimit / filesKept));
   const reads = Math.min(256, Math.max(1, Math.floor(share / readSize)));
   const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL "-$p"' : `echo 1 >${quoted(options.killFile)}`;
-  const record = [`  { ${leftovers}; } 2>/dev/null`, `  printf '%-5s\\n' "$c" 1<>${quoted(options.exitFile)}`];
+  const record = [
+    `  { ${leftovers}; } 2>/dev/null`,
+    ...options.beforeCode,
+    `  printf '%-5s\\n' "$c" 1<>${quoted(options.exitFile)}`,
+  ];
   const job = (enter: string): readonly string[] => [
     '  (',
     `    IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >job`,

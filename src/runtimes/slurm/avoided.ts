@@ -26,3 +26,8 @@ export class AvoidedNodes {
     return [...this.#nodes.values()].flatMap(({ until, ...unfit }) => (until > now ? [{ ...unfit, left: until - now }] : []));
   }
 }
+
+/** Which nodes are avoided, and why, for people. */
+export function avoidedText(nodes: readonly Unfit[]): string {
+  return `avoids ${nodes.map(({ node, why }) => `node ${node} (${why})`).join(' and ')}`;
+}

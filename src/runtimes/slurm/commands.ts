@@ -40,8 +40,8 @@ export interface SlurmCommands {
   beside(job: Pick<SlurmJob, 'id' | 'node'>, script: string, input: Uint8Array, signal: AbortSignal): Promise<void>;
   /** Starts such a script with its streams. It ends with `signal`. */
   step(job: Pick<SlurmJob, 'id' | 'node'>, script: string, signal: AbortSignal): Step;
-  /** Sends TERM to the batch script of a running job, or ends a job (null). One that has ended is not an error. @throws OnejobError E_ENGINE_* */
-  cancel(id: string, signal: 'TERM' | null): Promise<void>;
+  /** Sends a signal to the batch script of a running job only, or ends a job (null). One that has ended is not an error. @throws OnejobError E_ENGINE_* */
+  cancel(id: string, signal: 'USR1' | null): Promise<void>;
   /** Slurm's version, such as `22.05.8`, and whether the controller answers. @throws OnejobError E_ENGINE_* */
   version(signal: AbortSignal): Promise<string>;
 }

@@ -6,13 +6,14 @@
  * FOLDER/OWNER/agents/AGENT/   spec.json     the intent, written before Slurm is asked
  *                              run.sh        the batch script; supervise.sh, inside.sh: what it starts
  *                              started       made by the first start: Slurm may start a job a second time
+ *                              ending        Slurm has begun to end the job
  *                              again         a second start was refused
  *                              unfit         what was granted on the node is not fit for a job
  *                              stdin         the gate's standard input, a FIFO that only its node can use
  *                              log/          stdout and stderr, as in `process/supervisor.ts`
  *                              work home tmp what the job may write
  * FOLDER/OWNER/marks/AGENT.where   job id, node and devices, once it runs
- *                    AGENT.exit    exit code of the first process: one folder for all, so that one watch sees both
+ *                    AGENT.exit    exit code of the first process, and `oom`: one folder for all, so that one watch sees both
  * FOLDER/OWNER/programs/       see `programs.ts`
  * ```
  */
@@ -82,7 +83,7 @@ export class AgentFolders {
     const all = { ...files, 'spec.json': JSON.stringify(about), 'log/stdout': '', 'log/stderr': '' };
     for (const [name, text] of Object.entries(all)) await writeFile(join(draft, name), text, { mode: 0o600 });
     // Long enough for any exit code, so that it can be overwritten in place on a full disk.
-    await writeFile(join(this.marks, `${about.agent}.exit`), '-----\n', { mode: 0o600 });
+    await writeFile(join(this.marks, `${about.agent}.exit`), '-------\n', { mode: 0o600 });
     await rename(draft, this.of(about.agent));
   }
 
@@ -160,7 +161,16 @@ export class AgentFolders {
 
   /** The exit code of its first process; null: none is written. */
   exitCode(agent: AgentId): number | null {
-    const written = /^(\d+) *\n/.exec(readOr(join(this.marks, `${agent}.exit`), ''));
-    return written === null ? null : Number(written[1]);
+    return this.#exit(agent)?.code ?? null;
+  }
+
+  /** Whether its first process was killed after its memory was used up. */
+  ranOutOfMemory(agent: AgentId): boolean {
+    return this.#exit(agent)?.oom === true;
+  }
+
+  #exit(agent: AgentId): { readonly code: number; readonly oom: boolean } | null {
+    const written = /^(\d+)( oom)? *\n/.exec(readOr(join(this.marks, `${agent}.exit`), ''));
+    return written === null ? null : { code: Number(written[1]), oom: written[2] !== undefined };
   }
 }

@@ -19,6 +19,7 @@ import type { SlurmCommands, SlurmJob } from './commands.ts';
 import type { AgentFolders } from './folder.ts';
 import type { Place } from './places.ts';
 import { type Program, takeProgram } from './programs.ts';
+import { askedBy } from './script.ts';
 
 interface NodePlaceParts {
   readonly clock: Clock;
@@ -86,16 +87,18 @@ export class NodePlace implements Place {
       `exec 9>${folder}/lock && flock 9 || exit 94`,
       `cd ${folder} && mkdir -m 755 log work home tmp && chmod 1777 tmp || exit 94`,
       ': >log/stdout; : >log/stderr',
-      `printf '%s\\n' '-----' >${quoted(`${agent}.exit`)}`,
+      `printf '%s\\n' '-------' >${quoted(`${agent}.exit`)}`,
       ...files,
       'cat /proc/sys/kernel/random/uuid >id',
       // Only this script gets the signal.
-      `trap 'kill -TERM "$r"' TERM`,
+      `trap 'kill -${askedBy} "$r"' ${askedBy}`,
+      `trap 'ending=1; kill -TERM "$r"' TERM`,
       '/bin/sh ./run.sh & r=$!',
       'while kill -0 "$r" 2>/dev/null; do wait "$r"; c=$?; done',
-      // The grant is kept until its files were fetched.
+      // The grant is kept until its files were fetched. Where Slurm takes it, there is only time to tell the exit code, if there is one.
       `[ -s ${agent}.where ] || [ -s unfit ] || : >left`,
-      `n=0; until [ -e left ] || [ "$n" -ge ${lingers * 5} ]; do sleep 0.2; n=$((n + 1)); done`,
+      `until='[ -e left ]'; [ -z "$ending" ] || until='[ -e told ] || ! grep -q "^[0-9]" ${agent}.exit'`,
+      `n=0; until eval "$until" || [ "$n" -ge ${lingers * 5} ]; do sleep 0.2; n=$((n + 1)); done`,
       `cd / && rm -rf ${folder}`,
       'exit "$c"',
       '',
@@ -184,7 +187,7 @@ export class NodePlace implements Place {
       else if (kind === 'unfit') await writeWhole(join(here, 'unfit'), `${job.node}\n${rest.join(' ')}\n`);
       else if (kind === 'exit') {
         for (const stream of ['stdout', 'stderr']) await writeFile(join(here, 'log', `${stream}.end`), '');
-        await writeWhole(join(this.folders.marks, `${agent}.exit`), `${rest[0]}\n`);
+        await writeWhole(join(this.folders.marks, `${agent}.exit`), `${rest.join(' ')}\n`);
       }
       this.#parts.heard();
     }
@@ -228,12 +231,14 @@ async function sizesIn(folder: string): Promise<ReadonlyMap<string, number>> {
 
 /**
  * What a step prints on the node: `start ID GPUS`, `log NAME FROM BYTES` with that many bytes and an end of line, `unfit WHY`, and at
- * last `exit CODE`. Slurm keeps back a line that has not ended (seen with 22.05 and 24.11); its --unbuffered gives the step a terminal
- * instead. A file is opened before it is measured, so that it has what was promised even if the supervisor removes it.
+ * last `exit CODE`, or `exit CODE oom`. Slurm keeps back a line that has not ended (seen with 22.05 and 24.11); its --unbuffered gives
+ * the step a terminal instead. A file is opened before it is measured, so that it has what was promised even if the supervisor removes it.
  */
 export function relayScript(folder: string, agent: AgentId, sizes: ReadonlyMap<string, number>): string {
   const known = [...sizes].map(([name, size]) => `p_${name.replace('.', '_')}=${size}`).join(' ');
+  // Slurm may end it together with the job.
   return `cd ${quoted(folder)} || exit 1
+trap '' TERM
 ${known}
 t=0
 while :; do
@@ -253,7 +258,7 @@ while :; do
   done
   if [ -n "$e" ] && [ -z "$more" ]; then
     w=$((\${w:-0} + 1))
-    if { [ -e log/stdout.end ] && [ -e log/stderr.end ]; } || [ "$w" -gt 10 ]; then echo "exit $e"; exit 0; fi
+    if { [ -e log/stdout.end ] && [ -e log/stderr.end ]; } || [ "$w" -gt 10 ]; then echo "exit $e"; : >told; exit 0; fi
   fi
   [ -n "$more" ] || sleep 0.2
 done`;

@@ -90,12 +90,28 @@ describe.each(['bubblewrap', 'none'] as const)('the batch script with sandbox %s
     await using one = await node(sandbox);
     const batch = one.start();
     await one.until(/ready/);
-    await one.release('trap "echo bye; exit 5" TERM; echo begun; while :; do sleep 0.05; done');
+    await one.release('trap "sleep 0.5; echo bye; exit 5" TERM; echo begun; while :; do sleep 0.05; done');
     await one.until(/begun/);
     batch.signal('SIGTERM');
-    expect((await batch.ended).code).toBe(0);
+    await expect.poll(() => batch.running).toBe(false);
+    // Slurm kills what a batch script leaves.
     expect(one.folders.exitCode(agent)).toBe(5);
+    expect((await batch.ended).code).toBe(0);
     expect(one.read('log/stdout')).toMatch(/bye\n$/);
+  });
+
+  it.skipIf(isMissing).each([
+    ['onejob', 'SIGUSR1', 143],
+    ['Slurm, which says why', 'SIGTERM', null],
+  ] as const)('leaves an exit code of a job that TERM ended unless that came from Slurm: %s', async (_, signal, code) => {
+    await using one = await node(sandbox);
+    const batch = one.start();
+    await one.until(/ready/);
+    await one.release('echo begun; sleep 600');
+    await one.until(/begun/);
+    batch.signal(signal);
+    await expect.poll(() => batch.running).toBe(false);
+    expect(one.folders.exitCode(agent)).toBe(code);
   });
 
   it.skipIf(isMissing)('does nothing when it is started a second time', async () => {

@@ -26,6 +26,9 @@ export interface ScriptParts extends SandboxParts {
   readonly modules: readonly string[];
 }
 
+/** The signal by which onejob tells a batch script that its job is to end. From Slurm, which ends the whole job then, comes TERM. */
+export const askedBy = 'USR1';
+
 /** The files of an agent's folder, by name. */
 export function scriptsOf(parts: ScriptParts): Readonly<Record<string, string>> {
   const { agent, folder, marks, recipe, sandbox } = parts;
@@ -42,6 +45,7 @@ export function scriptsOf(parts: ScriptParts): Readonly<Record<string, string>> 
     ownGroup: null,
     cgroups: [],
     killFile: null,
+    beforeCode: [...endedCheck, ...oomCheck],
     oomScoreAdj: recipe.oomScoreAdj,
   });
   return {
@@ -91,10 +95,11 @@ function runScript(parts: ScriptParts): string {
     'term() {',
     '  IFS= read -r p <job || return; p=${p%% *} r=',
     `  [ ! -s status ] || r=$(sed -n 's/.*"child-pid": \\([0-9]*\\).*/\\1/p' status)`,
-    '  [ -z "$r" ] || read -r p s <"/proc/$r/task/$r/children"',
+    '  [ -z "$r" ] || read -r p _ <"/proc/$r/task/$r/children"',
     '  kill -TERM "$p"',
     '}',
-    'trap term TERM',
+    `trap term ${askedBy}`,
+    "trap ': >ending; term' TERM",
     '/bin/sh ./supervise.sh &',
     's=$!',
     // A signal ends the wait, not the supervisor.
@@ -150,3 +155,27 @@ function gpuCheck(gpus: number): string[] {
     'fi',
   ];
 }
+
+/**
+ * A job that TERM of Slurm ended leaves no exit code: Slurm says why it did that. Slurm may send it to all processes of the job, one by one,
+ * and then also ends this script.
+ */
+const endedCheck = ['  [ "$c" != 143 ] || { sleep 1; [ ! -e ending ] || exit; }'];
+
+/**
+ * Adds `oom` to the exit code of a job that KILL ended after its control group ran out of memory. Slurm says so only once the batch job is
+ * over, which is later.
+ */
+const oomCheck = [
+  '  if [ "$c" = 137 ]; then',
+  '    while IFS=: read -r n k p; do',
+  '      case $n:$k: in',
+  // Where the nearest group with a limit may be above that of the job.
+  '        0::) f=memory.events; until [ -z "$p" ] || [ -e "/sys/fs/cgroup$p/$f" ]; do p=${p%/*}; done; f=/sys/fs/cgroup$p/$f ;;',
+  '        *:memory:) f=/sys/fs/cgroup/memory$p/memory.oom_control ;;',
+  '        *) continue ;;',
+  '      esac',
+  `      grep -q '^oom_kill [1-9]' "$f" 2>/dev/null && c='137 oom'`,
+  '    done </proc/self/cgroup',
+  '  fi',
+];

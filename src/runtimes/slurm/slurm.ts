@@ -28,7 +28,7 @@ import { accounts } from '../process/bubblewrap.ts';
 import { followLog } from '../process/logs.ts';
 import { hasReleased } from '../process/release.ts';
 import { watchFolders } from '../watch.ts';
-import { AvoidedNodes } from './avoided.ts';
+import { AvoidedNodes, avoidedText } from './avoided.ts';
 import { check } from './check.ts';
 import { type SlurmCommands, type SlurmJob, slurmCommands } from './commands.ts';
 import type { SlurmConfig, SlurmPool } from './config.ts';
@@ -38,7 +38,7 @@ import { type Place, SharedPlace } from './places.ts';
 import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue } from './queue.ts';
 import { workspaceIn } from './sandboxes.ts';
-import { killScript, releaseScript, scriptsOf } from './script.ts';
+import { askedBy, killScript, releaseScript, scriptsOf } from './script.ts';
 import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
 import { submitOptions, wantsOf } from './submission.ts';
 
@@ -132,7 +132,8 @@ class SlurmRuntime implements Runtime {
           throw new OnejobError('E_GATE_ENDED', `The batch job did not reach its gate: ${early}.`, { retry: true });
         if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
         if (state?.kind === 'created' && job === null) await this.#submit(spec, signal);
-        else if (job !== null) progress(`${this.name}: ${phaseOf(job) === 'waiting' ? waitText(job) : `starts on ${job.node}`}`);
+        else if (job !== null)
+          progress(`${this.name}: ${phaseOf(job) === 'waiting' ? this.#waitText(job) : `starts on ${job.node}`}`);
         await this.#queue.next(signal);
       }
     } finally {
@@ -179,7 +180,7 @@ class SlurmRuntime implements Runtime {
     if (this.#folders.intentOf(agent) === null || this.#folders.exitCode(agent) !== null) return;
     for (const job of await this.#openJobs(agent)) {
       if (phaseOf(job) === 'waiting') await this.#commands.cancel(job.id, null);
-      else if (signal === 'TERM') await this.#commands.cancel(job.id, 'TERM');
+      else if (signal === 'TERM') await this.#commands.cancel(job.id, askedBy);
       else await this.#kill(agent, job);
     }
     this.#queue.hurry();
@@ -349,8 +350,22 @@ class SlurmRuntime implements Runtime {
     const needed = this.#folders.require(agent).programs;
     const [programs, { marks }] = [this.#pathsOf(needed), this.#folders];
     const options = submitOptions(agent, { comment: this.#comment, folder: shared, marks, programs, recipe, avoided });
-    await this.#commands.submit(options, this.#place.batch(agent, this.#scripts(spec, needed)), signal);
+    const batch = this.#place.batch(agent, this.#scripts(spec, needed));
+    await this.#commands.submit(options, batch, signal).catch((error: unknown) => {
+      throw error instanceof OnejobError && error.code === 'E_RECIPE' && avoided.length > 0 ? this.#refused(error) : error;
+    });
     this.#queue.hurry();
+  }
+
+  /** Slurm may have no node without those that are avoided. */
+  #refused({ message, hint }: OnejobError): OnejobError {
+    const why = `${message.replace(/\.$/, '')}; onejob ${avoidedText(this.#avoided.now)}.`;
+    return new OnejobError('E_RECIPE', why, { hint, retry: true });
+  }
+
+  #waitText(job: SlurmJob): string {
+    const avoided = this.#avoided.now;
+    return avoided.length === 0 ? waitText(job) : `${waitText(job)}; ${avoidedText(avoided)}`;
   }
 
   async #lookNow(agent: AgentId, progress: (line: string) => void, signal: AbortSignal) {
@@ -372,6 +387,7 @@ class SlurmRuntime implements Runtime {
     const folders = this.#folders;
     const look = {
       exitCode: folders.exitCode(agent),
+      oom: folders.ranOutOfMemory(agent),
       where: folders.whereIs(agent),
       started: folders.hasStarted(agent),
       again: folders.wasStartedAgain(agent),

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { parseJobs, type SlurmJob } from './commands.ts';
 import { type FolderLook, jobOf, patience, phaseOf, stateOf, waitText } from './states.ts';
 
-const nothing: FolderLook = { exitCode: null, where: null, started: false, again: false, said: '', unfit: null };
+const nothing: FolderLook = { exitCode: null, oom: false, where: null, started: false, again: false, said: '', unfit: null };
 const where = { job: '7', place: 'n1', devices: '0' };
 const begun: FolderLook = { ...nothing, where, started: true };
 const job = (state: string, reason = 'None'): SlurmJob => ({
@@ -29,6 +29,12 @@ describe('the state of a sandbox', () => {
     ],
     ['has ended, and Slurm has forgotten it', { ...begun, exitCode: 0 }, null, { kind: 'exited', exit: { kind: 'code', code: 0 } }],
     ['went over its memory', begun, job('OUT_OF_MEMORY'), { kind: 'exited', exit: { kind: 'oom' } }],
+    [
+      'went over its memory, and Slurm does not know yet',
+      { ...begun, exitCode: 137, oom: true },
+      job('RUNNING'),
+      { kind: 'exited', exit: { kind: 'oom' } },
+    ],
     ['was killed', begun, job('FAILED', 'JobLaunchFailure'), { kind: 'exited', exit: { kind: 'code', code: 137 } }],
     ['went over its time', begun, job('TIMEOUT'), lost('Slurm ended it on node n1: its time limit was over')],
     ['made room for another', begun, job('PREEMPTED'), lost('Slurm ended it on node n1: another job took its place')],

@@ -14,6 +14,8 @@ export interface Where extends Granted {
 /** What the folder of an agent says. */
 export interface FolderLook {
   readonly exitCode: number | null;
+  /** It was killed because its memory was used up. */
+  readonly oom: boolean;
   readonly where: Where | null;
   readonly started: boolean;
   readonly again: boolean;
@@ -87,6 +89,7 @@ export interface QueueLook {
 
 /** null: nothing can be said yet. */
 export function stateOf(look: FolderLook, { job, since, afterStart }: QueueLook): SandboxSeen['state'] | null {
+  if (look.oom) return { kind: 'exited', exit: { kind: 'oom' } };
   if (look.exitCode !== null) return { kind: 'exited', exit: { kind: 'code', code: look.exitCode } };
   if (look.unfit !== null) return { kind: 'exited', exit: exitOf(look, job) };
   const phase = job === null ? null : phaseOf(job);
