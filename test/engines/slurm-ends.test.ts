@@ -133,11 +133,14 @@ describe.skipIf(lacks('slurm')).each(places)('with %s, onejob says', (place) => 
     const { stdout } = await home.cli(['doctor']).ended;
     expect(stdout.replaceAll(/\s+/g, ' ')).toContain(`Node n1 is avoided for 15 more minutes: nvidia-smi fails: ${noCard}. `);
   });
+});
 
+// Nothing here depends on where the files of agents are.
+describe.skipIf(lacks('slurm'))('onejob says', () => {
   test('that the only node has a bad card', async () => {
     await using cluster = await startSlurm({ nodes: 1, gpus: 1 });
     await using home = await onejob({
-      config: `${runtimeOf(cluster, place, badCard(cluster))}pools: { gpu: { runtime: cluster, agents: 1, devices: 1 } }\n`,
+      config: `${runtimeOf(cluster, 'a shared folder', badCard(cluster))}pools: { gpu: { runtime: cluster, agents: 1, devices: 1 } }\n`,
     });
     await home.up();
     const job = run(home, 'gpu', 'true');
@@ -149,7 +152,7 @@ describe.skipIf(lacks('slurm')).each(places)('with %s, onejob says', (place) => 
     const log = join(cluster.folder, 'log');
     mkdirSync(log);
     await using home = await onejob({
-      config: `${runtimeOf(cluster, place)}pools: { gpu: { runtime: cluster, agents: 8, devices: 1, volumes: ["${log}:/log:rw"] } }\n`,
+      config: `${runtimeOf(cluster, 'a shared folder')}pools: { gpu: { runtime: cluster, agents: 8, devices: 1, volumes: ["${log}:/log:rw"] } }\n`,
     });
     await home.up();
     const script = 'i=$ONEJOB_ARRAY_INDEX; echo "$SLURMD_NODENAME $SLURM_JOB_GPUS" >>/log/$i; [ "$i" != 7 ] || exit 2';
