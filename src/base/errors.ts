@@ -81,7 +81,7 @@ export const errorCodes = {
   E_ARTIFACT_UNSAFE: 'user',
   E_AGENT_UNKNOWN: 'user',
   E_SLOT_UNKNOWN: 'user',
-  E_RUNTIME_UNKNOWN: 'bug',
+  E_RUNTIME_UNKNOWN: 'user',
   E_DEVICES_GRANTED: 'external',
   E_DEVICES_REFUSED: 'external',
   E_ENGINE_ADDRESS: 'user',

@@ -84,6 +84,18 @@ test('a runtime that only agents of an earlier config have does not stand for th
   expect([here.runtimes.best.name, here.runtimes.all.map(({ name }) => name)]).toEqual(['docker', ['docker', 'process']]);
 });
 
+test('a runtime that the config has no more, and agents still have, is named with what to do', async () => {
+  const earlier: Slot = {
+    ...emptySlot({ key: 'gpu/1', runtime: 'cluster', grace: 1 }),
+    leaving: [{ agent: 'a', job: null, exit: null }],
+  };
+  await expect(choose('{ plain: { runtime: process } }', [earlier])).rejects.toMatchObject({
+    code: 'E_RUNTIME_UNKNOWN',
+    message: 'Agents of gpu/1 are on runtime "cluster", which the config does not have any more.',
+    hint: expect.stringContaining('Put it back under "runtimes"'),
+  });
+});
+
 test('Docker is checked again, and stays chosen', async () => {
   await using here = await choose('{ plain: {} }');
   const { runtimes } = here;

@@ -5,7 +5,7 @@
  * waits for what is missing.
  */
 import { join } from 'node:path';
-import { OnejobError, toFailure } from '../base/errors.ts';
+import { hasCode, OnejobError, toFailure } from '../base/errors.ts';
 import { type Finding, fine, warning } from '../base/finding.ts';
 import type { Config, PoolConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
@@ -84,8 +84,8 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, noDocker: null };
   };
   // The config's own come first: agents of an earlier config say nothing of what is to come.
-  for (const name of new Set([...config.pools, ...inUse, ...held].map(({ runtime }) => runtime)))
-    if (name !== null) await make(name);
+  for (const { runtime } of config.pools) if (runtime !== null) await make(runtime);
+  for (const { runtime } of [...inUse, ...held]) if (!made.has(runtime)) await make(runtime).catch(asRemoved(runtime, inUse));
   let choice = open.length === 0 ? null : await chooseBest(inOpen);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
@@ -156,6 +156,18 @@ async function create(name: string, options: ChooseOptions): Promise<Runtime> {
   const { createProcessRuntime } = await import('./process/process.ts');
   const root = env.hostRoot === null ? {} : { deviceDir: join(env.hostRoot, 'dev') };
   return createProcessRuntime({ owner, clock, dir: join(stateDir, 'agents'), ...root });
+}
+
+/** Agents are on a runtime that was in the config when they were made. */
+function asRemoved(name: string, inUse: readonly Slot[]): (error: unknown) => never {
+  return (error) => {
+    if (!hasCode(error, 'E_RUNTIME_UNKNOWN')) throw error;
+    const slots = inUse.filter(({ runtime }) => runtime === name).map(({ key }) => key);
+    const whose = slots.length === 0 ? 'Files of failed jobs' : `Agents of ${listed(slots.slice(0, 5))}`;
+    const message = `${whose} are on runtime "${name}", which the config does not have any more.`;
+    const hint = `Put it back under "runtimes" until they are gone: "onejob down" ends agents, "onejob unhold" removes files.`;
+    throw new OnejobError('E_RUNTIME_UNKNOWN', message, { hint, cause: error });
+  };
 }
 
 function unknown(name: string, { runtimes }: Pick<Config, 'runtimes'>): OnejobError {
