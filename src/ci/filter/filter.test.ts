@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { relayAt } from '../../../test/kit/filter.ts';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
+import { lacks } from '../../../test/support/require.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { endFilter } from './doors.ts';
@@ -189,19 +190,13 @@ describe('a new version of onejob', () => {
 
 it('agents that are the first at the same time get one port, whatever their address', async () => {
   const { filter } = bench();
-  const all = ['127.0.0.3', '127.0.0.4', '127.0.0.5', '127.0.0.3'].map(async (address, at) => {
-    const slow = {
-      hostAddress: async () => new Promise<string>((resolve) => setTimeout(() => resolve(address), 50 * at)),
-      isRemote: false,
-    };
-    return listen(filter, slow);
-  });
+  const all = ['127.0.0.3', '127.0.0.4', '127.0.0.5', '127.0.0.3'].map((address) => listen(filter, at(address)));
   const ways = await Promise.all(all);
   expect(new Set(ways.map(({ authority }) => authority.split(':')[1])).size).toBe(1);
   for (const { authority } of ways) expect(await knock(authority)).toBe(401);
 });
 
-describe('for sandboxes on other hosts', () => {
+describe.skipIf(lacks('openssl'))('for sandboxes on other hosts', () => {
   /** What an agent there gets to an invalid token, or why it does not ask. */
   const ask = async (origin: string, ca: string | null): Promise<unknown> => {
     const asked = https.get(`${origin}/v3/ping`, { agent: false, ...(ca !== null && { ca }) });
