@@ -18,12 +18,12 @@ export interface Certificate {
   readonly key: Buffer;
 }
 
-/** The authority's certificate in PEM; null: there is none yet. */
+/** The authority's certificate in PEM; null: not made yet. */
 export function authorityIn(dir: string): string | null {
   return attempt(() => fs.readFileSync(join(dir, 'ca.pem'), 'utf8'));
 }
 
-/** null: there is none. */
+/** null: not made yet. */
 export function certificateIn(dir: string, address: string): Certificate | null {
   const path = pathOf(dir, address);
   return attempt(() => ({ cert: fs.readFileSync(`${path}.pem`), key: fs.readFileSync(`${path}.key`) }));

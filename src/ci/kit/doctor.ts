@@ -79,7 +79,7 @@ export class ServiceReport {
     }
   }
 
-  /** The program of this host that agents of the service are. `how`: what to do where there is none. */
+  /** The program of this host that agents of the service are. `how`: what to do if it is missing. */
   runner(state: AgentProgramState, called = 'runner', how = 'Fix "agent" of the service; onejob tries again every 30 s.'): void {
     if (state.kind === 'ready') this.ok(`The ${called} is version ${state.version}, at ${state.path}.`);
     else if (state.kind === 'failed') this.problem(`${state.failure.message} (${state.failure.code})`, how);
