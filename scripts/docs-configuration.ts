@@ -71,7 +71,7 @@ export function configurationPage(): string {
   }
   const merging = 'Maps in `defaults` and in a pool merge key by key; other values are replaced.';
   parts.push(section('A pool, and `defaults`', merging, poolFile));
-  for (const name of ['devices', 'image', 'slurm', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
+  for (const name of ['devices', 'image', 'kubernetes', 'slurm', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
   for (const [type, { keys }] of Object.entries(runtimes))
     parts.push(section(`A runtime of type \`${type}\``, `See [its page](runtimes/${type}.md).`, keys));
   for (const [type, { keys, maps, needs }] of Object.entries(clouds)) {

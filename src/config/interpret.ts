@@ -23,6 +23,7 @@ import {
   upgradeKeys,
   type WrittenPool,
 } from './keys.ts';
+import { kubernetesPoolKeys } from './kubernetes-keys.ts';
 import type { RuntimeType } from './runtime-type.ts';
 import type { ServiceType } from './service-type.ts';
 import { type Combined, mergeMaps } from './source.ts';
@@ -40,6 +41,7 @@ export const nestedKeys = strictMaps({
   devices: deviceKeys,
   image: imageKeys,
   trust: trustKeys,
+  kubernetes: kubernetesPoolKeys,
   slurm: slurmPoolKeys,
   unsafe: unsafeKeys,
   secrets: secretsKeys,

@@ -1,6 +1,7 @@
 /** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
 import { joinKeys } from '../schema/host-keys.ts';
 import { defaultsOf, key, type WrittenKeys } from '../schema/key.ts';
+import { kubernetesPoolKeys } from './kubernetes-keys.ts';
 
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/kit/trust.ts`. */
 export const trustKeys = {
@@ -274,6 +275,11 @@ export const poolKeys = {
     description:
       'What the agents of the pool ask Slurm for, where `runtime` is of type `slurm`. See [slurm.md](runtimes/slurm.md).',
     example: '{ partition: gpu, account: lab, qos: normal }',
+  }),
+  kubernetes: key((v) => v.strict(kubernetesPoolKeys), undefined, {
+    description:
+      'What the agents of the pool ask Kubernetes for, where `runtime` is of type `kubernetes`. See [kubernetes.md](runtimes/kubernetes.md).',
+    example: '{ node_selector: { gpu: a100 }, queue: gpu-ci }',
   }),
   grant: key((v) => v.oneOf(['auto', 'request', 'cdi', 'runtime']), 'auto', {
     description:

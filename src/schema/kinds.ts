@@ -396,3 +396,13 @@ export const command = z.array(argument).transform((words, context): [string, ..
   context.addIssue({ code: 'custom', message: `${why}; write [program, argument, …]` });
   return z.NEVER;
 });
+
+/** A claim of the cluster and where it is mounted. */
+export const claim = value((found) => {
+  const how = 'expected a claim such as "imagenet:/datasets/imagenet"';
+  if (typeof found !== 'string') return no(`${how}, found ${describeKind(found)}`);
+  const [, name, path, mode] = /^([a-z0-9][-a-z0-9.]*):(\/[^:]*)(?::(ro|rw))?$/.exec(found) ?? [];
+  if (name === undefined || path === undefined) return no(`${how}, found ${quote(found)}`);
+  const why = pathProblem(path);
+  return why === null ? yes({ claim: name, path, writable: mode === 'rw' }) : no(`${quote(found)}: ${why}`);
+}, 'claim');

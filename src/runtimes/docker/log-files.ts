@@ -13,8 +13,8 @@ import { attempt } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { LogChunk, LogPosition } from '../../ports/runtime.ts';
 import { openExisting } from '../../system/files.ts';
+import { type LogFrame, Rejoiner } from '../rejoin.ts';
 import { watchFolders } from '../watch.ts';
-import { type LogFrame, Rejoiner } from './rejoin.ts';
 
 const currentName = 'container.log';
 /** Bytes read at a time. */

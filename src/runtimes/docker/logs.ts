@@ -7,8 +7,8 @@ import { type ErrorCode, OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import { advance, type LogChunk, type LogPosition } from '../../ports/runtime.ts';
 import type { ContainerAnswer, Engine } from '../engine/engine.ts';
+import { type LogFrame, Rejoiner, stampReader } from '../rejoin.ts';
 import { canRead, followFiles } from './log-files.ts';
-import { type LogFrame, Rejoiner } from './rejoin.ts';
 
 const firstPause = 50;
 const longestPause = 5_000;
@@ -147,7 +147,7 @@ function written(time: bigint): string {
  */
 export function createFrameReader() {
   let left: Buffer<ArrayBufferLike> = Buffer.alloc(0);
-  const timeOf = createClock();
+  const timeOf = stampReader();
   return (chunk: Buffer<ArrayBufferLike>): LogFrame[] => {
     const buffer = left.length === 0 ? chunk : Buffer.concat([left, chunk]);
     const frames: LogFrame[] = [];
@@ -164,21 +164,5 @@ export function createFrameReader() {
     }
     left = buffer.subarray(at);
     return frames;
-  };
-}
-
-/** Reads RFC 3339 with up to nine digits. Consecutive stamps share their second, so that part is parsed once. */
-function createClock(): (written: string) => bigint {
-  let known = '';
-  let base = 0n;
-  return (written) => {
-    const second = written.slice(0, 19);
-    const rest = /^(?:\.(\d{1,9}))?(.*)$/.exec(written.slice(19));
-    const zone = rest?.[2] ?? 'Z';
-    if (second + zone !== known) {
-      known = second + zone;
-      base = BigInt(Date.parse(known)) * 1_000_000n;
-    }
-    return base + BigInt((rest?.[1] ?? '').padEnd(9, '0'));
   };
 }

@@ -3,7 +3,7 @@ import { access, constants, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { codeOf, toFailure } from '../../base/errors.ts';
 import { type Finding, fine, problem, warning } from '../../base/finding.ts';
-import type { AvoidedNodes } from './avoided.ts';
+import type { AvoidedNodes } from '../avoided.ts';
 import type { SlurmCommands } from './commands.ts';
 import type { SlurmConfig } from './config.ts';
 

@@ -26,7 +26,8 @@ import type { AgentId } from '../../core/slot.ts';
 import { removeTree, whyStuck } from '../../system/foreign-tree.ts';
 import { jsonOf } from '../../system/json.ts';
 import { readOr, unread } from '../../system/process-identity.ts';
-import type { Unfit, Where } from './states.ts';
+import type { Unfit } from '../avoided.ts';
+import type { Where } from './states.ts';
 
 const intent = z.object({
   agent: z.string(),

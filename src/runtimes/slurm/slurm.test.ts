@@ -1,7 +1,7 @@
 /** What sbatch is asked for. */
 import { expect, it } from 'vitest';
 import { plainRecipe } from '../../../test/kit/process-runtime.ts';
-import { AvoidedNodes } from './avoided.ts';
+import { AvoidedNodes } from '../avoided.ts';
 import { submitOptions } from './submission.ts';
 
 const wants = { gpus: 0, model: null, images: false, lifetime: null, keys: { sandbox: 'bubblewrap', modules: [] } };

@@ -24,11 +24,11 @@ import type {
   SandboxSeen,
   SandboxSpec,
 } from '../../ports/runtime.ts';
+import { AvoidedNodes, avoidedText } from '../avoided.ts';
 import { accounts } from '../process/bubblewrap.ts';
 import { followLog } from '../process/logs.ts';
 import { hasReleased } from '../process/release.ts';
 import { watchFolders } from '../watch.ts';
-import { AvoidedNodes, avoidedText } from './avoided.ts';
 import { check } from './check.ts';
 import { type SlurmCommands, type SlurmJob, slurmCommands } from './commands.ts';
 import type { SlurmConfig, SlurmPool } from './config.ts';

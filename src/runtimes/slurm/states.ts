@@ -1,6 +1,7 @@
 /** What a sandbox is, from its folder and what Slurm says of its job. Pure. */
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type { Granted, SandboxSeen } from '../../ports/runtime.ts';
+import type { Unfit } from '../avoided.ts';
 import type { SlurmJob } from './commands.ts';
 
 /** Where it runs. */
@@ -23,12 +24,6 @@ export interface FolderLook {
   readonly said: string;
   /** Why it did not begin on its node; null: nothing was wrong there. */
   readonly unfit: Unfit | null;
-}
-
-/** What was granted on a node is not fit for a job. */
-export interface Unfit {
-  readonly node: string;
-  readonly why: string;
 }
 
 const prefix = 'oj-';

@@ -1,6 +1,11 @@
-/** Nodes on which something was wrong with what Slurm granted: they are not asked for, for a time. Known until onejob ends. */
-import type { Clock } from '../../core/clock.ts';
-import type { Unfit } from './states.ts';
+/** Nodes on which something was wrong with what the engine granted: they are not asked for, for a time. Known until onejob ends. */
+import type { Clock } from '../core/clock.ts';
+
+/** What was granted on a node is not fit for a job. */
+export interface Unfit {
+  readonly node: string;
+  readonly why: string;
+}
 
 /** ms */
 const avoidedFor = 15 * 60_000;

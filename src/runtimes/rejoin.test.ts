@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { bytesOf } from '../../../test/kit/runtime-contract/follow.ts';
-import { advance, type LogChunk, type LogPosition, start } from '../../ports/runtime.ts';
-import { createFrameReader } from './logs.ts';
+import { bytesOf } from '../../test/kit/runtime-contract/follow.ts';
+import { advance, type LogChunk, type LogPosition, start } from '../ports/runtime.ts';
+import { createFrameReader } from './docker/logs.ts';
 import { type LogFrame, Rejoiner, slack } from './rejoin.ts';
 
 const base = 1_700_000_000_000_000_000n;

@@ -8,7 +8,7 @@
  * and forth. A chunk's time is therefore that of the latest message so far. It never goes back, and does not depend on where
  * reading began, if that was early enough.
  */
-import type { LogChunk, LogPosition } from '../../ports/runtime.ts';
+import type { LogChunk, LogPosition } from '../ports/runtime.ts';
 
 /** One message of a log. */
 export interface LogFrame {
@@ -130,4 +130,20 @@ export class Rejoiner {
     this.#toSkip -= 1;
     return true;
   }
+}
+
+/** Reads RFC 3339 with up to nine digits. Consecutive stamps share their second, so that part is parsed once. */
+export function stampReader(): (written: string) => bigint {
+  let known = '';
+  let base = 0n;
+  return (written) => {
+    const second = written.slice(0, 19);
+    const rest = /^(?:\.(\d{1,9}))?(.*)$/.exec(written.slice(19));
+    const zone = rest?.[2] ?? 'Z';
+    if (second + zone !== known) {
+      known = second + zone;
+      base = BigInt(Date.parse(known)) * 1_000_000n;
+    }
+    return base + BigInt((rest?.[1] ?? '').padEnd(9, '0'));
+  };
 }

@@ -1,0 +1,70 @@
+/** What `doctor` says of a runtime of type kubernetes. Changes nothing. */
+import { z } from 'zod';
+import { toFailure } from '../../base/errors.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import type { AvoidedNodes } from '../avoided.ts';
+import type { KubeClient } from './client.ts';
+
+interface CheckParts {
+  readonly name: string;
+  readonly client: KubeClient;
+  readonly avoided: AvoidedNodes['now'];
+}
+
+/** What onejob does with the API, in the namespace of the agents. A test holds deploy/kubernetes to the same. */
+export const rights = [
+  { group: '', resource: 'pods', verbs: ['create', 'get', 'list', 'watch', 'delete'] },
+  { group: '', resource: 'pods/log', verbs: ['get'] },
+  // A WebSocket is a GET; newer servers ask for create.
+  { group: '', resource: 'pods/attach', verbs: ['create', 'get'] },
+  { group: '', resource: 'pods/exec', verbs: ['create', 'get'] },
+  { group: 'coordination.k8s.io', resource: 'leases', verbs: ['create', 'get', 'delete'] },
+] as const;
+
+const versionSchema = z.looseObject({ gitVersion: z.string() });
+const reviewSchema = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }) });
+
+export async function check({ name, client, avoided }: CheckParts, signal: AbortSignal): Promise<Finding[]> {
+  const subject = `runtime ${name}`;
+  const { namespace, from } = client.access;
+  const findings: Finding[] = [];
+  try {
+    const version = versionSchema.parse(await client.ask({ path: '/version', doing: 'ask for the version', signal }));
+    findings.push(fine(subject, `Kubernetes ${version.gitVersion} answers (${from}); agents are in namespace ${namespace}.`));
+    const missing = await missingRights(client, signal);
+    if (missing.length > 0) {
+      const hint = `Give it the Role of docs/runtimes/kubernetes.md: "kubectl -n ${namespace} apply -f role.yaml".`;
+      findings.push(problem(subject, `It may not ${missing.join(', ')} in namespace ${namespace}.`, hint));
+    }
+  } catch (error) {
+    signal.throwIfAborted();
+    const { message } = toFailure(error);
+    findings.push({ ...problem(subject, message, 'Check whether "kubectl cluster-info" answers.'), mayPass: true });
+  }
+  for (const { node, why, left } of avoided)
+    findings.push(
+      warning(
+        subject,
+        `Node ${node} is avoided for ${Math.ceil(left / 60_000)} more minutes: ${why}.`,
+        `Look at the node; "kubectl cordon ${node}" keeps everybody from it.`,
+      ),
+    );
+  return findings;
+}
+
+/** In words, such as `create pods/exec`. */
+async function missingRights(client: KubeClient, signal: AbortSignal): Promise<string[]> {
+  const { namespace } = client.access;
+  const asked = rights.flatMap(({ group, resource, verbs }) => verbs.map((verb) => ({ group, resource, verb })));
+  const answers = await Promise.all(
+    asked.map(async ({ group, resource: whole, verb }) => {
+      const [resource, subresource] = whole.split('/');
+      const spec = { resourceAttributes: { namespace, group, resource, verb, ...(subresource !== undefined && { subresource }) } };
+      const body = { apiVersion: 'authorization.k8s.io/v1', kind: 'SelfSubjectAccessReview', spec };
+      const path = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews';
+      const answer = await client.ask({ method: 'POST', path, body, doing: 'ask what it may do', signal });
+      return reviewSchema.parse(answer).status.allowed ? [] : [`${verb} ${whole}`];
+    }),
+  );
+  return answers.flat();
+}

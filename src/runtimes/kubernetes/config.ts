@@ -1,0 +1,46 @@
+/** What config holds of a runtime of type kubernetes, and of its pools. */
+import type { RuntimeConfig } from '../../config/config.ts';
+import { kubernetesPoolKeys } from '../../config/kubernetes-keys.ts';
+import { complete, key, type WrittenKeys } from '../../schema/key.ts';
+
+export const kubernetesKeys = {
+  kubeconfig: key((v) => v.absolute, null, {
+    description:
+      'The kubeconfig of the cluster. Without it: the service account of the pod in which onejob runs, else `KUBECONFIG` or `~/.kube/config` of the user that onejob runs as.',
+    example: '/etc/onejob/kubeconfig',
+    shown: 'as described',
+  }),
+  context: key((v) => v.text('the name of a context', /^\S+$/), null, {
+    description: 'The context of the kubeconfig.',
+    example: 'lab',
+    shown: 'its current one',
+  }),
+  namespace: key((v) => v.text('the name of a namespace', /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/), null, {
+    description: 'The namespace of the agents. It must exist.',
+    example: 'ci',
+    shown: 'that of the context, else `default`',
+  }),
+  address: key((v) => v.ipAddress, null, {
+    description:
+      'Address of this host at which pods reach it. Agents of CI services call onejob there, encrypted, at the port that `doctor` names. Without it: the only IPv4 address of this host.',
+    example: '10.0.0.1',
+    shown: 'the only one',
+  }),
+};
+
+export interface KubernetesConfig extends RuntimeConfig {
+  readonly type: 'kubernetes';
+  /** null: as described. */
+  readonly kubeconfig: string | null;
+  readonly context: string | null;
+  readonly namespace: string | null;
+  /** IP address of this host, as pods reach it; null: the only one. */
+  readonly address: string | null;
+}
+
+/** The keys of a pool, complete. */
+export type KubernetesPool = ReturnType<typeof poolOf>;
+
+export function poolOf(written: WrittenKeys<typeof kubernetesPoolKeys>) {
+  return complete(kubernetesPoolKeys, written);
+}

@@ -1,0 +1,520 @@
+/**
+ * The Kubernetes runtime: one bare pod for each agent, which waits for its node and then at the gate.
+ *
+ * Guarantees: Kubernetes places agents and grants their devices; onejob keeps no second book of them. A pod is never deleted without a
+ * time to end, because its devices would be granted again while its processes run. The end of a connection is never taken for the end
+ * of a job. Nothing of a job's script is in an object of the cluster.
+ */
+import { createHash } from 'node:crypto';
+import type { PassThrough, Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { messageOf, OnejobError } from '../../base/errors.ts';
+import type { Finding } from '../../base/finding.ts';
+import { quoted } from '../../base/quoted.ts';
+import { type Clock, deadline, sleep } from '../../core/clock.ts';
+import type { AgentId, Exit } from '../../core/slot.ts';
+import type {
+  Granted,
+  LogChunk,
+  LogPosition,
+  Made,
+  Recipe,
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeEvent,
+  SandboxSeen,
+  SandboxSpec,
+} from '../../ports/runtime.ts';
+import { AvoidedNodes, avoidedText } from '../avoided.ts';
+import { ownAddress } from '../own-address.ts';
+import { check } from './check.ts';
+import { KubeClient, refusalOf } from './client.ts';
+import type { KubernetesConfig } from './config.ts';
+import type { Access } from './kubeconfig.ts';
+import { ensureLease } from './lease.ts';
+import { endOf, followLog } from './logs.ts';
+import { podOfSpec } from './manifest.ts';
+import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
+import { exitUnfit, signalScripts, unfitIn } from './script.ts';
+import { type Running, running, send } from './stream.ts';
+import { PodWatch } from './watch.ts';
+
+export interface KubernetesOptions {
+  readonly config: KubernetesConfig;
+  readonly access: Access;
+  readonly owner: string;
+  readonly clock: Clock;
+}
+
+/** ms in which a gate takes a frame; after that it is sent again. */
+const takenWithin = 2_000;
+/** ms that a release may take in all. */
+const releaseLimit = 15_000;
+/** ms that a signal may take to arrive. */
+const signalLimit = 10_000;
+/** s that a pod has to end once it is deleted. Never 0: its devices would be granted again at once. */
+const graceSeconds = 1;
+/** ms between two looks at what nobody reports, such as the end of a log that nobody reads. */
+const lookAgain = 2_000;
+/** Looks at logs at a time. */
+const looksAtOnce = 16;
+
+/** Why a container waits that will not begin by itself, and the error that it is. */
+const stuck: Readonly<Record<string, 'E_IMAGE_NOT_FOUND' | 'E_PULL_FAILED' | 'E_RECIPE'>> = {
+  ErrImageNeverPull: 'E_IMAGE_NOT_FOUND',
+  InvalidImageName: 'E_IMAGE_NOT_FOUND',
+  ImagePullBackOff: 'E_PULL_FAILED',
+  CreateContainerConfigError: 'E_RECIPE',
+  CreateContainerError: 'E_RECIPE',
+  RunContainerError: 'E_RECIPE',
+};
+
+/** Readers of a log. */
+interface Readers {
+  count: number;
+  /** Since when one of them has not asked for more; null: none. */
+  stalledSince: number | null;
+}
+
+export function createKubernetesRuntime(options: KubernetesOptions): Runtime {
+  return new KubernetesRuntime(options);
+}
+
+class KubernetesRuntime implements Runtime {
+  readonly name: string;
+  readonly capabilities: RuntimeCapabilities;
+  readonly #options: KubernetesOptions;
+  readonly #client: KubeClient;
+  readonly #watch: PodWatch;
+  readonly #avoided: AvoidedNodes;
+  /** What logs have told: it is there before the container ends. */
+  readonly #told = new Map<AgentId, Exit>();
+  readonly #readers = new Map<AgentId, Readers>();
+  /** Agents that are being made: their early end is a failure to prepare them. */
+  readonly #making = new Set<AgentId>();
+
+  constructor(options: KubernetesOptions) {
+    const { config, access, owner, clock } = options;
+    this.#options = options;
+    this.name = config.name;
+    this.#client = new KubeClient(access, clock);
+    this.#watch = new PodWatch({ client: this.#client, clock, owner });
+    this.#avoided = new AvoidedNodes(clock);
+    this.capabilities = {
+      weaker:
+        'A GPU is not proved clean by onejob between two jobs: Kubernetes grants it, and its memory is looked at before the gate.',
+      images: true,
+      hostNetwork: null,
+      grants: 'engine',
+      holdsSecrets: true,
+      elsewhere: true,
+      workspace: () => workspacePath,
+    };
+  }
+
+  groupsOf(): readonly string[] {
+    return [];
+  }
+
+  check(signal: AbortSignal): Promise<Finding[]> {
+    return check({ name: this.name, client: this.#client, avoided: this.#avoided.now }, signal);
+  }
+
+  async fingerprint(recipe: Recipe): Promise<string> {
+    return fingerprintOf(recipe);
+  }
+
+  async prepare(
+    spec: SandboxSpec,
+    progress: (line: string) => void,
+    signal: AbortSignal,
+    chosen?: (made: Made) => void,
+  ): Promise<Made> {
+    const { agent } = spec;
+    this.#making.add(agent);
+    try {
+      const known = (await this.#pods(progress, signal)).get(agent) ?? null;
+      const fingerprint = known?.fingerprint ?? fingerprintOf(spec.recipe);
+      chosen?.({ fingerprint });
+      if (known === null) await this.#create(spec, fingerprint, progress, signal);
+      await this.#begun(agent, progress, signal);
+      return { fingerprint };
+    } finally {
+      this.#making.delete(agent);
+    }
+  }
+
+  /** Waits while the cluster has no room for one more pod of this namespace. */
+  async #create(spec: SandboxSpec, fingerprint: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
+    const { owner, clock } = this.#options;
+    const { agent } = spec;
+    const lease = await ensureLease(this.#client, owner, signal);
+    const avoided = this.#avoided.now.map(({ node }) => node);
+    const body = podOfSpec(spec, { owner, fingerprint, lease, avoided });
+    for (;;) {
+      try {
+        await this.#client.ask({ method: 'POST', path: this.#client.path('pods'), body, doing: `create agent ${agent}`, signal });
+        return;
+      } catch (error) {
+        const { status, message, reason } = refusalOf(error) ?? {};
+        if (reason === 'AlreadyExists') return;
+        // A new namespace has no service account for a moment.
+        const mayPass = status === 403 && /exceeded quota|serviceaccount .* not found/.test(`${message}`);
+        if (!mayPass) throw status === 403 ? refusedPod(error as OnejobError) : error;
+        progress(`${this.name}: waits for room: ${message}`);
+        await sleep(clock, lookAgain, signal);
+        signal.throwIfAborted();
+      }
+    }
+  }
+
+  /** Waits until its gate is ready. @throws OnejobError if it will not be */
+  async #begun(agent: AgentId, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
+    let wasThere = false;
+    for (;;) {
+      const pod = (await this.#pods(progress, signal)).get(agent) ?? null;
+      signal.throwIfAborted();
+      if (pod === null && wasThere) throw gateEnded(agent, 'somebody deleted its pod');
+      wasThere ||= pod !== null;
+      if (pod !== null && isOver(pod)) return await this.#early(agent, pod, signal);
+      if (pod?.isRunning === true) return;
+      if (pod !== null) {
+        const { reason, message } = pod.waiting ?? { reason: '', message: '' };
+        const code = stuck[reason];
+        if (code !== undefined) {
+          const why = `Cannot start agent ${agent} on node ${pod.node}: ${reason}: ${message.trim()}.`;
+          throw new OnejobError(code, why, { retry: code === 'E_PULL_FAILED' });
+        }
+        const avoided = this.#avoided.now;
+        const more = avoided.length === 0 ? '' : `; ${avoidedText(avoided)}`;
+        progress(`${this.name}: ${waitText(pod)}${more}`);
+      }
+      await this.#watch.next(signal);
+    }
+  }
+
+  /** A pod that is over before anybody saw it run. One that had a job is not a failure to make it. */
+  async #early(agent: AgentId, pod: Pod, signal: AbortSignal): Promise<void> {
+    const { terminated, node, ended } = pod;
+    if (terminated?.reason === 'StartError' || terminated?.reason === 'ContainerCannotRun') {
+      const hint = 'Its image needs a POSIX sh.';
+      throw new OnejobError('E_RECIPE', `Cannot start agent ${agent}: ${terminated.message.trim()}.`, { hint });
+    }
+    if (terminated?.code === exitUnfit) {
+      const path = this.#client.path('pods', podName(agent), 'log');
+      const said = await this.#client.ask({
+        path,
+        query: { container, tailLines: 1 },
+        doing: `read the log of agent ${agent}`,
+        signal,
+      });
+      const why = unfitIn(agent, String(said));
+      if (why !== null) {
+        this.#avoided.add({ node, why });
+        throw gateEnded(agent, `node ${node} is not fit for it: ${why}`);
+      }
+    }
+    if (terminated === null) throw gateEnded(agent, ended ?? 'it ended before it began');
+  }
+
+  async putFiles(agent: AgentId, files: Readable, signal: AbortSignal): Promise<void> {
+    await this.#require(agent, signal);
+    const tar = await this.#run(agent, 'exec tar -x -o -f -', signal);
+    const [, ended] = await Promise.allSettled([pipeline(files, tar.stdin), tar.ended, drained(tar.stdout)]);
+    signal.throwIfAborted();
+    if (ended.status === 'rejected') throw filesFailed(agent, 'put files into', ended.reason);
+    const { code, words } = ended.value;
+    if (code !== 0) throw filesFailed(agent, 'put files into', words === '' ? `tar ended with exit code ${code}` : words);
+  }
+
+  async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+    const pod = await this.#require(agent, signal);
+    if (stateOf(pod, this.#told.get(agent) ?? null).kind === 'exited') throw gateEnded(agent, 'its gate has ended');
+    using limit = deadline(this.#options.clock, releaseLimit, signal);
+    try {
+      const query = { container, stdin: true, stdout: false, stderr: false };
+      const path = this.#client.path('pods', podName(agent), 'attach');
+      const socket = await this.#client.socket({ path, query, doing: `release agent ${agent}`, signal: limit.signal });
+      const { stop } = running(socket, `release agent ${agent}`);
+      try {
+        await send(socket, frame);
+        await this.#taken(socket, limit.signal);
+      } finally {
+        stop();
+      }
+    } catch (error) {
+      signal.throwIfAborted();
+      const now = (await this.#find(agent, signal)) ?? pod;
+      if (isOver(now) || (await endOf({ client: this.#client, agent }, signal)) !== null)
+        throw gateEnded(agent, 'its gate has ended');
+      throw error;
+    }
+  }
+
+  /** Asks the other end whether it is there after what was sent: the answer comes after it was passed on. */
+  async #taken(socket: Parameters<typeof send>[0], signal: AbortSignal): Promise<void> {
+    using limit = deadline(this.#options.clock, takenWithin, signal);
+    await new Promise<void>((resolve) => {
+      const done = (): void => resolve();
+      socket.once('pong', done);
+      socket.once('close', done);
+      limit.signal.addEventListener('abort', done, { once: true });
+      socket.ping();
+    });
+  }
+
+  async getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
+    return this.#get(agent, '.', signal, only);
+  }
+
+  async getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null> {
+    await this.#require(agent, signal);
+    const path = quoted(`./${folder}`);
+    const look = await this.#run(agent, `[ -d ${path} ] && [ ! -L ${path} ]`, signal);
+    look.stdin.end();
+    await drained(look.stdout);
+    const { code } = await look.ended;
+    return code === 0 ? this.#get(agent, folder, signal) : null;
+  }
+
+  async #get(agent: AgentId, folder: string, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
+    await this.#require(agent, signal);
+    const listed = only?.map((name) => quoted(`./${name}`)).join(' ') ?? '.';
+    // 1: a file changed while it was read. 2: one could not be read, or is missing. The archive is complete.
+    const tar = await this.#run(
+      agent,
+      `cd -- ${quoted(`./${folder}`)} && tar -c -f - -- ${listed} 2>/dev/null; [ $? -le 2 ]`,
+      signal,
+    );
+    tar.stdin.end();
+    const failed = (cause: unknown): void => void tar.stdout.destroy(filesFailed(agent, 'read files from', cause));
+    tar.ended.then(({ code }) => code === 0 || failed(`tar ended with exit code ${code}`), failed);
+    tar.stdout.on('close', tar.stop);
+    return tar.stdout;
+  }
+
+  async signal(agent: AgentId, signal: 'TERM' | 'KILL'): Promise<void> {
+    const pod = await this.#find(agent);
+    if (pod === null || isOver(pod) || this.#told.has(agent)) return;
+    if (!pod.isRunning) return this.#delete(pod);
+    using limit = deadline(this.#options.clock, signalLimit);
+    try {
+      const sent = await this.#run(agent, signalScripts[signal], limit.signal);
+      sent.stdin.end();
+      await drained(sent.stdout);
+      await sent.ended;
+    } catch (error) {
+      const now = await this.#find(agent);
+      if (now === null || isOver(now)) return;
+      // What does not even start a program any more is ended with its pod.
+      if (signal === 'KILL') return this.#delete(now);
+      throw error;
+    }
+  }
+
+  async remove(agent: AgentId): Promise<void> {
+    for (let pod = await this.#find(agent); pod !== null; pod = await this.#find(agent)) {
+      if (!pod.isDeleting) await this.#delete(pod);
+      await this.#watch.next(undefined, lookAgain);
+    }
+    this.#told.delete(agent);
+    this.#readers.delete(agent);
+  }
+
+  async #delete({ agent, uid }: Pod): Promise<void> {
+    const body = { gracePeriodSeconds: graceSeconds, preconditions: { uid } };
+    const path = this.#client.path('pods', podName(agent));
+    await this.#client.ask({ method: 'DELETE', path, body, doing: `remove agent ${agent}`, nothing: [404, 409] });
+  }
+
+  async list(signal: AbortSignal): Promise<SandboxSeen[]> {
+    const pods = [...(await this.#watch.all(signal)).values()];
+    await this.#lookAtEnds(pods, signal);
+    return pods.map((pod) => {
+      const { agent, pool, slot } = pod;
+      return { agent, pool, slot, state: stateOf(pod, this.#told.get(agent) ?? null) };
+    });
+  }
+
+  async *events(signal: AbortSignal): AsyncGenerator<RuntimeEvent> {
+    /** Agents with a pod, and whether their exit was reported. */
+    const known = new Map<AgentId, boolean>();
+    let isLost = false;
+    yield { kind: 'connected' };
+    while (!signal.aborted) {
+      const events: RuntimeEvent[] = [];
+      try {
+        const pods = await this.#watch.all(signal);
+        await this.#lookAtEnds([...pods.values()], signal);
+        for (const agent of known.keys()) if (!pods.has(agent)) events.push({ kind: 'removed', agent });
+        for (const { agent } of events.filter((event) => event.kind === 'removed')) known.delete(agent);
+        for (const pod of pods.values()) {
+          const { agent } = pod;
+          const state = stateOf(pod, this.#told.get(agent) ?? null);
+          if (this.#making.has(agent) && state.kind === 'exited') continue;
+          if (state.kind === 'exited' && known.get(agent) !== true) events.push({ kind: 'exited', agent, exit: state.exit });
+          known.set(agent, known.get(agent) === true || state.kind === 'exited');
+        }
+        if (isLost) events.push({ kind: 'connected' });
+        isLost = false;
+      } catch (error) {
+        if (signal.aborted) return;
+        if (!isLost) events.push({ kind: 'lost', failure: messageOf(error) });
+        isLost = true;
+      }
+      yield* events;
+      await this.#watch.next(signal, this.#unread([...this.#watch.known.values()]).length > 0 ? lookAgain : undefined);
+    }
+  }
+
+  /** Running agents whose log nobody reads now. */
+  #unread(pods: readonly Pod[]): Pod[] {
+    const now = this.#options.clock.now();
+    return pods.filter(({ agent, isRunning }) => {
+      const readers = this.#readers.get(agent);
+      const isRead =
+        readers !== undefined && readers.count > 0 && (readers.stalledSince === null || now - readers.stalledSince < lookAgain);
+      return isRunning && !this.#told.has(agent) && !isRead;
+    });
+  }
+
+  /** Asks for the last line of the logs that nobody reads. */
+  async #lookAtEnds(pods: readonly Pod[], signal: AbortSignal): Promise<void> {
+    const open = this.#unread(pods);
+    const look = async (): Promise<void> => {
+      for (let pod = open.pop(); pod !== undefined; pod = open.pop()) {
+        const exit = await endOf({ client: this.#client, agent: pod.agent }, signal);
+        if (exit !== null) this.#told.set(pod.agent, exit);
+      }
+    };
+    await Promise.all(Array.from({ length: Math.min(looksAtOnce, open.length) }, look));
+  }
+
+  placeOf(agent: AgentId): Granted | null {
+    const pod = this.#watch.known.get(agent);
+    return pod === undefined ? null : grantedOf(pod);
+  }
+
+  async *logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[], void> {
+    const { clock } = this.#options;
+    if ((await this.#awaited(agent, signal)) === null) return;
+    const readers = this.#readers.get(agent) ?? { count: 0, stalledSince: null };
+    this.#readers.set(agent, readers);
+    readers.count += 1;
+    const hasEnded = (): boolean | null => {
+      if (this.#watch.failure !== null) return null;
+      const pod = this.#watch.known.get(agent);
+      return pod === undefined || isOver(pod);
+    };
+    const ended = (exit: Exit): void => {
+      this.#told.set(agent, exit);
+      this.#watch.wake();
+    };
+    try {
+      for await (const chunks of followLog({ client: this.#client, clock, agent, hasEnded, ended }, from, signal)) {
+        readers.stalledSince = clock.now();
+        yield chunks;
+        readers.stalledSince = null;
+      }
+    } finally {
+      readers.count -= 1;
+      readers.stalledSince = null;
+      // The end of a log that nobody reads any more is looked for.
+      this.#watch.wake();
+    }
+  }
+
+  /** The pod of an agent, once that can be known; null: it has none. */
+  async #awaited(agent: AgentId, signal: AbortSignal): Promise<Pod | null> {
+    while (!signal.aborted) {
+      try {
+        return await this.#find(agent, signal);
+      } catch {
+        await this.#watch.next(signal);
+      }
+    }
+    return null;
+  }
+
+  async hostAddress(): Promise<string> {
+    return ownAddress(this.name, this.#options.config.address, 'pods');
+  }
+
+  async sweep(): Promise<void> {}
+
+  async disk(): Promise<null> {
+    return null;
+  }
+
+  close(): void {
+    this.#watch.close();
+    this.#client.close();
+  }
+
+  /** All pods, even if the API is away for a while. */
+  async #pods(progress: (line: string) => void, signal: AbortSignal): Promise<ReadonlyMap<AgentId, Pod>> {
+    for (;;) {
+      try {
+        return await this.#watch.all(signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        progress(messageOf(error));
+        await this.#watch.next(signal);
+      }
+    }
+  }
+
+  /** The pod of an agent; null: it has none. It may be too new for the watch. */
+  async #find(agent: AgentId, signal?: AbortSignal): Promise<Pod | null> {
+    const known = (await this.#watch.all(signal)).get(agent);
+    if (known !== undefined) return known;
+    const path = this.#client.path('pods', podName(agent));
+    const answer = await this.#client.ask({ path, doing: `look at agent ${agent}`, signal, nothing: [404] });
+    if (answer === null) return null;
+    const isOwn = Object(Object(answer).metadata?.labels)['onejob/owner'] === this.#options.owner;
+    return isOwn ? podOf(answer) : null;
+  }
+
+  async #require(agent: AgentId, signal: AbortSignal): Promise<Pod> {
+    const pod = await this.#find(agent, signal);
+    if (pod === null) throw new OnejobError('E_SANDBOX_LOST', `There is no agent ${agent} in the cluster.`);
+    return pod;
+  }
+
+  async #run(agent: AgentId, script: string, signal: AbortSignal): Promise<Running> {
+    const doing = `run a program beside agent ${agent}`;
+    const query = { container, command: ['sh', '-c', script], stdin: true, stdout: true, stderr: true };
+    const path = this.#client.path('pods', podName(agent), 'exec');
+    const socket = await this.#client.socket({ path, query, doing, signal });
+    const program = running(socket, doing);
+    signal.addEventListener('abort', program.stop, { once: true });
+    void program.ended.catch(() => {}).finally(() => signal.removeEventListener('abort', program.stop));
+    return program;
+  }
+}
+
+async function drained(stream: PassThrough): Promise<void> {
+  for await (const _ of stream);
+}
+
+/** What its sandboxes are made from: all that the recipe says. */
+function fingerprintOf(recipe: Recipe): string {
+  return createHash('sha256').update(JSON.stringify(recipe)).digest('hex').slice(0, 16);
+}
+
+/** The namespace does not allow such a pod, which is a matter of the pool. */
+function refusedPod(error: OnejobError): OnejobError {
+  const isPolicy = /violates PodSecurity|is forbidden: .*(admission|policy)/i.test(error.message);
+  if (!isPolicy) return error;
+  const hint = 'Write "security: restricted" and a "user" into the pool, or allow it in the namespace.';
+  return new OnejobError('E_RECIPE', error.message, { hint, cause: error.cause });
+}
+
+function gateEnded(agent: AgentId, why: string): OnejobError {
+  return new OnejobError('E_GATE_ENDED', `Agent ${agent} did not reach its gate, or has left it: ${why}.`, { retry: true });
+}
+
+function filesFailed(agent: AgentId, what: string, cause: unknown): OnejobError {
+  const why = (typeof cause === 'string' ? cause : messageOf(cause)).replace(/\.$/, '');
+  return new OnejobError('E_FILES', `Cannot ${what} the workspace of agent ${agent}: ${why}.`, { cause, retry: true });
+}

@@ -1,0 +1,81 @@
+/**
+ * The first process of an agent's container: starts the gate, passes TERM on to it, and prints how it ended. Then it waits for its
+ * files to be fetched. It is in the pod's spec, which others can read: no script of a job and no secret.
+ *
+ * Standard error goes where standard output goes: the API cannot tell them apart, and so they keep their order.
+ */
+import { quoted } from '../../base/quoted.ts';
+import type { AgentId, Exit } from '../../core/slot.ts';
+import { gateScript } from '../gate.ts';
+
+/** Exit code of a container that did not begin, because what was granted is not fit for a job. */
+export const exitUnfit = 93;
+/** s for which an agent that has ended waits on its node for its files to be fetched. */
+const lingers = 600;
+/** MiB of a GPU's memory that are in use although nobody uses it, at most. */
+const idleMemory = 1024;
+
+const mark = '\u001e';
+
+export function supervisorScript(agent: AgentId, gpus: number): string {
+  return [
+    ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
+    'exec 3<&0 </dev/null 2>&1',
+    'p= c=',
+    // A shell that waits handles a signal at once.
+    `trap '[ -z "$p" ] || kill -TERM "$p" 2>/dev/null' TERM`,
+    `sh -c ${quoted(gateScript(agent))} <&3 3<&- &`,
+    'p=$!',
+    'exec 3<&-',
+    'while :; do wait "$p"; c=$?; kill -0 "$p" 2>/dev/null || break; done',
+    // All that the job left; a process that signals all others is not among them, nor is the first one.
+    'kill -KILL -1 2>/dev/null',
+    'o=',
+    '[ "$c" != 137 ] || for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do',
+    `  while read -r n v; do [ "$n:$v" = "$n:0" ] || [ "$n" != oom_kill ] || o=' oom'; done <"$f"`,
+    'done 2>/dev/null',
+    `printf '\\036onejob exited ${agent} %s%s\\n' "$c" "$o"`,
+    `trap 'exit "$c"' TERM`,
+    `sleep ${lingers} &`,
+    'wait "$!"',
+    'exit "$c"',
+  ].join('\n');
+}
+
+/** As many as were asked for are there, answer, and nothing uses their memory. */
+function gpuCheck(agent: AgentId, gpus: number): string[] {
+  const unfit = (words: string): string => `{ printf '\\036onejob unfit ${agent} %s\\n' "${words}"; exit ${exitUnfit}; }`;
+  return [
+    'if command -v nvidia-smi >/dev/null; then',
+    `  l=$(nvidia-smi -L 2>&1) || ${unfit('nvidia-smi fails: $l')}`,
+    `  n=$(printf '%s\\n' "$l" | grep -c '^ *MIG ')`,
+    `  [ "$n" != 0 ] || n=$(printf '%s\\n' "$l" | grep -c '^GPU ')`,
+    `  [ "$n" = ${gpus} ] || ${unfit(`it was asked for ${gpus} GPUs, and Kubernetes granted $n`)}`,
+    '  for m in $(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null); do',
+    `    case $m in *[!0-9]*) ;; *) [ "$m" -le ${idleMemory} ] || ${unfit('$m MiB of the memory of a GPU are in use')} ;; esac`,
+    '  done',
+    'fi',
+  ];
+}
+
+/** What the supervisor's last line tells, and how much of `bytes` comes before it. null: `bytes` does not end with that line. */
+export function endIn(agent: AgentId, bytes: Uint8Array): { readonly before: number; readonly exit: Exit } | null {
+  const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1');
+  const at = text.lastIndexOf(`${mark}onejob exited ${agent} `);
+  const found = at === -1 ? null : /^\S+ exited \S+ (\d+)( oom)?\n$/.exec(text.slice(at));
+  if (found === null) return null;
+  const exit: Exit = found[2] === undefined ? { kind: 'code', code: Number(found[1]) } : { kind: 'oom' };
+  return { before: at, exit };
+}
+
+/** Bytes of its last line, at most. */
+export const endLength = 128;
+
+/** Why it did not begin, if this is what a line tells. */
+export function unfitIn(agent: AgentId, line: string): string | null {
+  const start = `${mark}onejob unfit ${agent} `;
+  return line.startsWith(start) ? line.slice(start.length).trim() : null;
+}
+
+/** Runs beside the first process. TERM goes to the job, KILL to all that it started. */
+export const signalScripts = { TERM: 'kill -TERM 1', KILL: 'kill -KILL -1' } as const;

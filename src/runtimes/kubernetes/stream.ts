@@ -1,0 +1,109 @@
+/**
+ * Programs beside a container's first process, and its input, over a WebSocket. Each message begins with the number of a channel:
+ * https://github.com/kubernetes/kubernetes/blob/v1.37.0/staging/src/k8s.io/apimachinery/pkg/util/httpstream/wsstream/conn.go
+ */
+import { once } from 'node:events';
+import { PassThrough, Writable } from 'node:stream';
+import type { WebSocket } from 'ws';
+import { OnejobError } from '../../base/errors.ts';
+import { jsonOf } from '../../system/json.ts';
+
+const channels = { stdin: 0, stdout: 1, stderr: 2, status: 3, close: 255 } as const;
+/** Bytes of one message, and of what may wait to be sent. */
+const piece = 64 * 1024;
+/** Bytes that are kept of what a program says of its own failure. */
+const wordsKept = 4096;
+
+/** A program that runs. */
+export interface Running {
+  readonly stdin: Writable;
+  readonly stdout: PassThrough;
+  /** The exit code and its last words. Rejects if the connection ended before the program did. */
+  readonly ended: Promise<{ readonly code: number; readonly words: string }>;
+  /** Ends the connection. The program may go on. */
+  stop(): void;
+}
+
+/** Takes what comes over an open socket. `stderr`: where that goes, instead of being kept as words. */
+export function running(socket: WebSocket, doing: string, stderr: PassThrough | null = null): Running {
+  const stdout = new PassThrough();
+  const ended = Promise.withResolvers<{ readonly code: number; readonly words: string }>();
+  ended.promise.catch(() => {});
+  let words = '';
+  let status: unknown;
+  const pass = (stream: PassThrough, bytes: Buffer): void => {
+    if (stream.write(bytes) || stream.destroyed) return;
+    socket.pause();
+    stream.once('drain', () => socket.resume());
+  };
+  socket.on('message', (data: Buffer) => {
+    const bytes = data.subarray(1);
+    if (data[0] === channels.stdout && bytes.length > 0) pass(stdout, bytes);
+    else if (data[0] === channels.stderr && stderr !== null) pass(stderr, bytes);
+    else if (data[0] === channels.stderr) words = (words + bytes.toString('utf8')).slice(-wordsKept);
+    else if (data[0] === channels.status) status = jsonOf(bytes.toString('utf8'));
+  });
+  // A failed connection closes, too.
+  socket.on('error', () => {});
+  socket.on('close', () => {
+    const code = codeOf(status);
+    stderr?.end();
+    if (code === null) {
+      const error = new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: ${failure(status)}.`, { retry: true });
+      ended.reject(error);
+      stdout.destroy(error);
+    } else {
+      ended.resolve({ code, words: words.trim() });
+      stdout.end();
+    }
+  });
+  stdout.on('error', () => {});
+  stdout.on('close', () => socket.resume());
+  return { stdin: inputOf(socket), stdout, ended: ended.promise, stop: () => socket.terminate() };
+}
+
+/** Writes all of it, and waits until it was sent. */
+export async function send(socket: WebSocket, bytes: Uint8Array): Promise<void> {
+  const stdin = inputOf(socket, false);
+  stdin.end(bytes);
+  await once(stdin, 'finish');
+}
+
+/** The container's input. `closes`: its end closes that, too. */
+function inputOf(socket: WebSocket, closes = true): Writable {
+  const write = (bytes: Uint8Array): Promise<void> =>
+    new Promise((resolve, reject) => socket.send(bytes, (error) => (error == null ? resolve() : reject(error))));
+  const stdin = new Writable({
+    highWaterMark: piece,
+    async write(bytes: Buffer, _encoding, done) {
+      try {
+        for (let at = 0; at < bytes.length; at += piece)
+          await write(Buffer.concat([Buffer.of(channels.stdin), bytes.subarray(at, at + piece)]));
+        done();
+      } catch (error) {
+        done(error as Error);
+      }
+    },
+    final(done) {
+      if (!closes || socket.readyState !== socket.OPEN) return done();
+      write(Buffer.of(channels.close, channels.stdin)).then(() => done(), done);
+    },
+  });
+  stdin.on('error', () => {});
+  return stdin;
+}
+
+/** The exit code that a `v1.Status` tells; null: it tells none. */
+function codeOf(status: unknown): number | null {
+  const { status: word, reason, details } = Object(status);
+  if (word === 'Success') return 0;
+  if (reason !== 'NonZeroExitCode') return null;
+  const causes: readonly { readonly reason?: string; readonly message?: string }[] = Object(details).causes ?? [];
+  const code = Number(causes.find((cause) => cause.reason === 'ExitCode')?.message);
+  return Number.isInteger(code) ? code : null;
+}
+
+function failure(status: unknown): string {
+  const { message } = Object(status);
+  return typeof message === 'string' && message !== '' ? message.replace(/\.$/, '') : 'the connection ended early';
+}

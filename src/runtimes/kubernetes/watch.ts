@@ -1,0 +1,212 @@
+/**
+ * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; one that is too old
+ * begins with a list again. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+ */
+import { createInterface } from 'node:readline';
+import { z } from 'zod';
+import { Waiters } from '../../base/abortable.ts';
+import { OnejobError, toFailure } from '../../base/errors.ts';
+import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
+import type { AgentId } from '../../core/slot.ts';
+import { jsonOf } from '../../system/json.ts';
+import { type KubeClient, Refusal, refusalOf } from './client.ts';
+import { names, type Pod, podOf } from './pods.ts';
+
+/** Pods of one answer. */
+const pageSize = 500;
+/** s after which the server ends a watch. */
+const watchFor = 1_800;
+/** ms without a byte after which a watch is opened anew. Servers send a bookmark each minute. */
+const silentFor = 150_000;
+/** In ms. */
+const [firstPause, longestPause] = [200, 15_000];
+
+const listSchema = z.looseObject({
+  metadata: z.looseObject({ resourceVersion: z.string(), continue: z.string().optional() }),
+  items: z.array(z.unknown()),
+});
+const eventSchema = z.looseObject({ type: z.string(), object: z.unknown() });
+const versionSchema = z.looseObject({ metadata: z.looseObject({ resourceVersion: z.string() }) });
+
+interface WatchParts {
+  readonly client: KubeClient;
+  readonly clock: Clock;
+  readonly owner: string;
+}
+
+export class PodWatch {
+  readonly #parts: WatchParts;
+  readonly #abort = new AbortController();
+  readonly #waiters = new Waiters();
+  readonly #pods = new Map<AgentId, Pod>();
+  #isRunning = false;
+  /** Whether all pods are known, as they are now. */
+  #isCurrent = false;
+  #failure: OnejobError | null = null;
+
+  constructor(parts: WatchParts) {
+    this.#parts = parts;
+  }
+
+  /** Why the pods are not known now; null: they are, or the first look is under way. */
+  get failure(): OnejobError | null {
+    return this.#isCurrent ? null : this.#failure;
+  }
+
+  /** All pods of the owner, of now. @throws OnejobError why they cannot be known */
+  async all(signal?: AbortSignal): Promise<ReadonlyMap<AgentId, Pod>> {
+    this.#start();
+    while (!this.#isCurrent) {
+      signal?.throwIfAborted();
+      if (this.#failure !== null) throw this.#failure;
+      await this.#waiters.next(signal);
+    }
+    return this.#pods;
+  }
+
+  /** What is known, even if it is old. */
+  get known(): ReadonlyMap<AgentId, Pod> {
+    return this.#pods;
+  }
+
+  /** Resolves at the next change, after `atMost` ms, or when `signal` aborts. */
+  async next(signal?: AbortSignal, atMost = Number.POSITIVE_INFINITY): Promise<void> {
+    this.#start();
+    if (atMost === Number.POSITIVE_INFINITY) return this.#waiters.next(signal);
+    using limit = deadline(this.#parts.clock, atMost, ...(signal === undefined ? [] : [signal]));
+    await this.#waiters.next(limit.signal);
+  }
+
+  /** Somebody knows something new about a pod. */
+  wake(): void {
+    this.#waiters.wake();
+  }
+
+  close(): void {
+    this.#abort.abort();
+    this.#waiters.wake();
+  }
+
+  #start(): void {
+    if (this.#isRunning || this.#abort.signal.aborted) return;
+    this.#isRunning = true;
+    void this.#run(this.#abort.signal);
+  }
+
+  async #run(signal: AbortSignal): Promise<void> {
+    let version: string | null = null;
+    let failures = 0;
+    while (!signal.aborted) {
+      try {
+        version ??= await this.#list(signal);
+        this.#isCurrent = true;
+        this.#waiters.wake();
+        for await (const next of this.#changes(version, signal)) {
+          failures = 0;
+          version = next;
+        }
+        // One that ends at once, again and again, must not become a loop.
+        failures += 1;
+      } catch (error) {
+        if (signal.aborted) return;
+        if (refusalOf(error)?.status === 410) version = null;
+        failures += 1;
+        this.#isCurrent = false;
+        this.#failure =
+          error instanceof OnejobError ? error : new OnejobError('E_ENGINE_FAILED', toFailure(error).message, { retry: true });
+        this.#waiters.wake();
+      }
+      if (failures > 0) await sleep(this.#parts.clock, doubling(firstPause, longestPause, failures), signal);
+    }
+  }
+
+  get #selector(): string {
+    return `${names.owner}=${this.#parts.owner}`;
+  }
+
+  /** Returns the version of the list. */
+  async #list(signal: AbortSignal): Promise<string> {
+    const { client } = this.#parts;
+    const seen = new Set<AgentId>();
+    for (let more: string | undefined; ; ) {
+      const query = { labelSelector: this.#selector, limit: pageSize, continue: more };
+      const answer = await client.ask({ path: client.path('pods'), query, doing: 'list the pods of onejob', signal });
+      const { metadata, items } = listSchema.parse(answer);
+      for (const item of items) {
+        const pod = podOf(item);
+        if (pod !== null) this.#pods.set(pod.agent, pod);
+        if (pod !== null) seen.add(pod.agent);
+      }
+      more = metadata.continue === '' ? undefined : metadata.continue;
+      if (more !== undefined) continue;
+      for (const agent of this.#pods.keys()) if (!seen.has(agent)) this.#pods.delete(agent);
+      return metadata.resourceVersion;
+    }
+  }
+
+  /** The version after each change. Ends when the server ends it. @throws OnejobError if it must begin anew */
+  async *#changes(from: string, signal: AbortSignal): AsyncGenerator<string> {
+    const { client, clock } = this.#parts;
+    const abort = new AbortController();
+    using limit = restartable(clock, silentFor, () => abort.abort(), signal);
+    const query = {
+      labelSelector: this.#selector,
+      watch: true,
+      allowWatchBookmarks: true,
+      resourceVersion: from,
+      timeoutSeconds: watchFor,
+    };
+    const either = AbortSignal.any([signal, abort.signal]);
+    const input = await client.flow({ path: client.path('pods'), query, doing: 'watch the pods of onejob', signal: either });
+    if (input === null) return;
+    try {
+      for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
+        limit.again();
+        const event = eventSchema.safeParse(jsonOf(line));
+        // The last line of a connection that was cut.
+        if (!event.success) return;
+        yield this.#enter(event.data);
+      }
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!abort.signal.aborted) throw error;
+    } finally {
+      input.destroy();
+    }
+  }
+
+  #enter({ type, object }: z.infer<typeof eventSchema>): string {
+    if (type === 'ERROR') throw brokenWatch(object);
+    const { resourceVersion } = versionSchema.parse(object).metadata;
+    const pod = type === 'BOOKMARK' ? null : podOf(object);
+    if (pod === null) return resourceVersion;
+    if (type === 'DELETED') this.#pods.delete(pod.agent);
+    else this.#pods.set(pod.agent, pod);
+    this.#waiters.wake();
+    return resourceVersion;
+  }
+}
+
+/** An error that comes inside an answer of status 200. */
+function brokenWatch(object: unknown): OnejobError {
+  const { code, message } = Object(object);
+  const cause = new Refusal(Number(code), JSON.stringify(object));
+  return new OnejobError('E_ENGINE_FAILED', `The watch of the pods of onejob ended: ${code}: ${message}.`, { retry: true, cause });
+}
+
+/** A limit that begins anew with `again`. */
+function restartable(clock: Clock, ms: number, fn: () => void, signal: AbortSignal) {
+  let callOff = clock.after(ms, fn);
+  const end = (): void => callOff();
+  signal.addEventListener('abort', end, { once: true });
+  return {
+    again() {
+      callOff();
+      callOff = clock.after(ms, fn);
+    },
+    [Symbol.dispose]() {
+      callOff();
+      signal.removeEventListener('abort', end);
+    },
+  };
+}
