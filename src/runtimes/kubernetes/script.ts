@@ -21,11 +21,12 @@ export function supervisorScript(agent: AgentId, gpus: number): string {
   return [
     ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
     'exec 3<&0 </dev/null 2>&1',
-    'p= c=',
+    'p= t=',
     // A shell that waits handles a signal at once.
-    `trap '[ -z "$p" ] || kill -TERM "$p" 2>/dev/null' TERM`,
+    `trap 't=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' TERM`,
     `sh -c ${quoted(gateScript(agent))} <&3 3<&- &`,
     'p=$!',
+    '[ -z "$t" ] || kill -TERM "$p"',
     'exec 3<&-',
     'while :; do wait "$p"; c=$?; kill -0 "$p" 2>/dev/null || break; done',
     // All that the job left; a process that signals all others is not among them, nor is the first one.
@@ -34,8 +35,8 @@ export function supervisorScript(agent: AgentId, gpus: number): string {
     '[ "$c" != 137 ] || for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do',
     `  while read -r n v; do [ "$n:$v" = "$n:0" ] || [ "$n" != oom_kill ] || o=' oom'; done <"$f"`,
     'done 2>/dev/null',
-    `printf '\\036onejob exited ${agent} %s%s\\n' "$c" "$o"`,
     `trap 'exit "$c"' TERM`,
+    `printf '\\036onejob exited ${agent} %s%s\\n' "$c" "$o"`,
     `sleep ${lingers} &`,
     'wait "$!"',
     'exit "$c"',
