@@ -145,3 +145,46 @@ describe('a problem', () => {
     );
   });
 });
+
+describe('Kubernetes', () => {
+  const ci = 'runtimes: { ci: { type: kubernetes, namespace: ci } }\n';
+
+  it('says what a pool wants of it', async () => {
+    const { pools, runtimes } = await resolved(
+      `${ci}pools: { a: { runtime: ci, image: "debian:13", devices: { count: 2, model: A100 }, timeout: 1h, kubernetes: { claims: ["data:/data", "out:/out:rw"] } } }\n`,
+    );
+    expect(runtimes).toEqual([{ type: 'kubernetes', name: 'ci', kubeconfig: null, context: null, namespace: 'ci', address: null }]);
+    expect(pools[0]?.recipe).toMatchObject({
+      image: 'debian:13',
+      wants: {
+        gpus: 2,
+        model: 'A100',
+        images: true,
+        lifetime: 70 * 60_000,
+        keys: {
+          resource: 'nvidia.com/gpu',
+          claims: [
+            { claim: 'data', path: '/data', writable: false },
+            { claim: 'out', path: '/out', writable: true },
+          ],
+        },
+      },
+    });
+    expect(pools[0]?.standby).toBe(false);
+  });
+
+  it.each([
+    ['image: auto', 'pools.a.image: is to be built, but "runtime" is ci, of type kubernetes'],
+    ['user: builder', 'pools.a.user: is builder, but "runtime" is ci, of type kubernetes, which knows users by number'],
+    ['user: "0", kubernetes: { security: restricted }', 'pools.a.user: is root'],
+    ['network: none', 'pods have the network of the cluster'],
+    ['volumes: ["/data:/data"]', 'pods see none of them; use "claims" of "kubernetes"'],
+    ['caches: ["c:/c"]', 'pods see none of them; use "claims" of "kubernetes"'],
+    ['agents: per-device', 'write a number'],
+    ['kubernetes: { claims: ["data"] }', 'expected a claim such as "imagenet:/datasets/imagenet"'],
+    ['kubernetes: { queue: "a b" }', '"a b" is not the name of a LocalQueue'],
+    ['slurm: { partition: gpu }', 'is not used: "runtime" is not of type slurm'],
+  ])('says what is wrong with "%s"', async (keys, said) => {
+    expect((await folder.check(`${ci}pools: { a: { runtime: ci, ${keys} } }\n`)).join('\n')).toContain(said);
+  });
+});

@@ -8,7 +8,6 @@ import { type ContractSubject, runtimeContract } from '../kit/runtime-contract/c
 import { images } from '../support/images.ts';
 import { lacksKubernetes, startKubernetes } from '../support/kubernetes.ts';
 
-
 const keepsNothing = 'it keeps no sandboxes for people';
 
 describe.skipIf(lacksKubernetes() !== null)('Kubernetes', () => {
@@ -18,10 +17,24 @@ describe.skipIf(lacksKubernetes() !== null)('Kubernetes', () => {
 async function subject(): Promise<ContractSubject> {
   const cluster = await startKubernetes();
   const namespace = await cluster.namespace('ci');
-  const config = { type: 'kubernetes', name: 'cluster', kubeconfig: cluster.kubeconfig, context: null, namespace, address: null } as const;
+  const config = {
+    type: 'kubernetes',
+    name: 'cluster',
+    kubeconfig: cluster.kubeconfig,
+    context: null,
+    namespace,
+    address: null,
+  } as const;
   const make = async (owner = 'me') =>
     createKubernetesRuntime({ config, access: await accessOf(config, systemClock), owner, clock: systemClock });
-  const keys = { resource: 'nvidia.com/gpu', node_selector: {}, tolerations: [], pull_secrets: [], claims: [], security: 'baseline' };
+  const keys = {
+    resource: 'nvidia.com/gpu',
+    node_selector: {},
+    tolerations: [],
+    pull_secrets: [],
+    claims: [],
+    security: 'baseline',
+  };
   return {
     runtime: await make(),
     recipe: {
