@@ -26,7 +26,7 @@ export function writeIdentities({ home, server, address, nodes }: Cluster): stri
   const script = `
     set -e
     cd "$1"
-    key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:prime256v1 -out "$1.key"; }
+    key() { openssl ecparam -name prime256v1 -genkey -noout -out "$1.key"; }
     leaf() {
       key "$1"
       openssl req -new -key "$1.key" -subj "$2" -out "$1.csr"

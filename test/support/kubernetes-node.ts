@@ -12,7 +12,7 @@ export interface KubernetesNode {
   readonly address: string;
   readonly kubelet: KubernetesDaemon;
   readonly containerd: KubernetesDaemon;
-  /** The device plugin; null without GPUs. */
+  /** What grants the GPUs: the device plugin, or the driver for DRA; null without GPUs. */
   readonly gpus: KubernetesDaemon | null;
   /** Says which of its cards are broken, by their names; the others are not. */
   setUnhealthy(...cards: string[]): void;
@@ -30,7 +30,12 @@ export interface NodeOptions {
   /** Place among the cluster's nodes. */
   readonly at: number;
   readonly gpus: number;
+  /** Whether containerd is the newer one. */
   readonly isNewer: boolean;
+  /** Null: this machine's. */
+  readonly runc: string | null;
+  /** Whether its cards are granted by dynamic resource allocation, and not by a device plugin. */
+  readonly dra: boolean;
   readonly kubelet: Readonly<Record<string, unknown>>;
 }
 
@@ -47,9 +52,8 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
   const { name, address, link, pods } = placeOf(ground.number, at);
   const folder = join(ground.home, name);
   mkdirSync(folder);
-  const [containerd, ctr, runc] = isNewer
-    ? [ground.program('containerd'), ground.program('ctr'), ground.program('runc')]
-    : ['containerd', 'ctr', findRunc()];
+  const [containerd, ctr] = isNewer ? [ground.program('containerd'), ground.program('ctr')] : ['containerd', 'ctr'];
+  const runc = options.runc ?? execFileSync('sh', ['-c', 'command -v runc'], { encoding: 'utf8' }).trim();
   const cgroup = `${ground.group}/${name}`;
   writeNode({ home: ground.home, folder, address, cgroup, pods, isNewer, runc, kubelet: options.kubelet });
   const cards = Array.from({ length: gpus }, (_, card) => at * gpus + card);
@@ -73,20 +77,21 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
       () => false,
     ),
   );
+  const kubeconfig = join(ground.home, `${name}.kubeconfig`);
   const kubelet = begins(
     'kubelet',
     [
       ...[ground.program('kubelet'), `--config=${join(folder, 'kubelet.json')}`, `--hostname-override=${name}`],
-      ...[`--kubeconfig=${join(ground.home, `${name}.kubeconfig`)}`, `--node-ip=${address}`, '--v=2'],
+      ...[`--kubeconfig=${kubeconfig}`, `--node-ip=${address}`, '--v=2'],
     ],
     async () => (await isHealthy(address)) && isNodeReady(ground, name, null),
   );
   const bad = join(folder, 'bad');
-  const plugin = begins(
-    'gpus',
-    [ground.program('gpus'), `-count=${gpus}`, `-first=${at * gpus}`, `-node=${join(folder, 'dev', 'gpu%d')}`, `-bad=${bad}`],
-    () => isNodeReady(ground, name, gpus),
-  );
+  const ofCards = [`-count=${gpus}`, `-first=${at * gpus}`, `-node=${join(folder, 'dev', 'gpu%d')}`, `-bad=${bad}`];
+  const ofNode = [`-name=${name}`, `-kubeconfig=${kubeconfig}`, `-cdi=${join(folder, 'cdi')}`];
+  const grants = options.dra
+    ? begins('gpus', [ground.program('dra'), ...ofCards, ...ofNode], () => hasSlice(ground, name))
+    : begins('gpus', [ground.program('gpus'), ...ofCards], () => isNodeReady(ground, name, gpus));
   const importOne = async (archive: string): Promise<void> => {
     await run(...control, '--namespace', 'k8s.io', 'images', 'import', archive);
   };
@@ -95,7 +100,7 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
     address,
     kubelet,
     containerd: engine,
-    gpus: gpus === 0 ? null : plugin,
+    gpus: gpus === 0 ? null : grants,
     run,
     setUnhealthy: (...cards) => writeFileSync(bad, cards.map((card) => `${card}\n`).join('')),
     import: importOne,
@@ -106,12 +111,10 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
     },
     async start() {
       await kubelet.start();
-      if (gpus > 0) await plugin.start();
+      if (gpus > 0) await grants.start();
     },
   };
 }
-
-const findRunc = (): string => execFileSync('sh', ['-c', 'command -v runc'], { encoding: 'utf8' }).trim();
 
 /** Keeps the namespaces until it is killed. What programs want to write outside of their own folder, they write into the folder `$1`. */
 const space = `
@@ -163,4 +166,11 @@ async function isNodeReady(ground: Ground, name: string, gpus: number | null): P
   const said = (body as NodeObject).status;
   const isReady = said?.conditions?.some(({ type, status }) => type === 'Ready' && status === 'True') ?? false;
   return isReady && (gpus === null || said?.allocatable?.['nvidia.com/gpu'] === String(gpus));
+}
+
+/** Whether the scheduler can know of its cards. */
+async function hasSlice(ground: Ground, name: string): Promise<boolean> {
+  const path = `/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName=${name}`;
+  const { status, body } = await ground.call('GET', path);
+  return status === 0 || (body as { items?: unknown[] }).items?.length === 1;
 }

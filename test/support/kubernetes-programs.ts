@@ -20,13 +20,13 @@ export const kubernetesVersions = Object.keys(versions) as KubernetesVersion[];
 
 /** Of one version of Kubernetes; etcd is of the version that it asks for. */
 const ofKubernetes = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubelet', 'kubectl'] as const;
-/** What nodes have beside: pretended cards, and the first process of a pod. */
-const own = ['gpus', 'pause'] as const;
+/** What nodes have beside: pretended cards, granted in two ways, and the first process of a pod. */
+const own = ['gpus', 'dra', 'pause'] as const;
 /** What every cluster needs. */
-const needed = [...ofKubernetes, ...own];
-/** Newer than Debian's. Grants of DRA need containerd, user namespaces need runc, too. */
-const newer = ['containerd', 'containerd-shim-runc-v2', 'ctr', 'runc'] as const;
-const others = [...newer, 'kwok'] as const;
+const needed = [...ofKubernetes, 'gpus', 'pause'] as const;
+/** Newer than Debian's. */
+export const newerContainerd = ['containerd', 'containerd-shim-runc-v2', 'ctr'] as const;
+const others = [...newerContainerd, 'runc', 'dra', 'kwok'] as const;
 
 export type KubernetesProgram = (typeof needed)[number] | (typeof others)[number];
 
@@ -45,7 +45,7 @@ export function kubernetesProgram(name: KubernetesProgram, version: KubernetesVe
   if (isOneOf(own, name)) return join(inCache(`kubernetes-test-${sourceHash}`), name);
   if (name === 'runc') return join(inCache(`runc-${runcVersion}`), name);
   if (name === 'kwok') return join(inCache(`kwok-${kwokVersion}`), name);
-  if (isOneOf(newer, name)) return join(inCache(`containerd-${containerdVersion}`), name);
+  if (isOneOf(newerContainerd, name)) return join(inCache(`containerd-${containerdVersion}`), name);
   return join(inCache(`kubernetes-${versions[version]}`), name);
 }
 
@@ -79,7 +79,7 @@ async function build(name: KubernetesProgram, version: KubernetesVersion, half: 
   } else if (name === 'kwok') {
     const folder = await moduleFolder(`sigs.k8s.io/kwok@v${kwokVersion}`);
     await go(words(`-X sigs.k8s.io/kwok/pkg/consts.Version=v${kwokVersion}`, './cmd/kwok'), folder);
-  } else if (isOneOf(newer, name)) {
+  } else if (isOneOf(newerContainerd, name)) {
     const folder = await moduleFolder(`github.com/containerd/containerd/v2@v${containerdVersion}`);
     const flags = `-X github.com/containerd/containerd/v2/version.Version=v${containerdVersion}`;
     await go([...words(flags, '').slice(0, -1), '-tags', 'no_btrfs no_devmapper no_zfs', `./cmd/${name}`], folder);

@@ -17,7 +17,7 @@ import { beginIn, caller, daemon, type Ground, type KubernetesDaemon, toEnd, unt
 import { networkPlugins, pauseImage, writeIdentities, writeKubeconfig } from './kubernetes-files.ts';
 import { isArchive, rootOf, writeArchive } from './kubernetes-images.ts';
 import { type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
-import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms } from './kubernetes-programs.ts';
+import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms, newerContainerd } from './kubernetes-programs.ts';
 import { lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
 
@@ -31,8 +31,15 @@ export interface KubernetesOptions {
   readonly nodes?: 1 | 2;
   /** `nvidia.com/gpu` of each node; default 2, named GPU-fake-0 and so on through all nodes. */
   readonly gpus?: number;
-  /** Default `installed`: this machine's. */
+  /** Default `installed`: this machine's. `newer` is 2.4. */
   readonly containerd?: 'installed' | 'newer';
+  /** The same of runc; user namespaces need `newer`, which is 1.5, and the newer containerd. */
+  readonly runc?: 'installed' | 'newer';
+  /**
+   * Its GPUs are granted by dynamic resource allocation instead: to claims of the device class `gpu`, and to whoever asks for
+   * `nvidia.com/gpu` as before. Needs the newer containerd, and takes it.
+   */
+  readonly dra?: boolean;
   /** More flags of these. */
   readonly flags?: Readonly<Partial<Record<'apiserver' | 'controllerManager' | 'scheduler', readonly string[]>>>;
   /** Keys of every kubelet's configuration, beside or instead of what is said here. */
@@ -86,31 +93,38 @@ export const podSecurity = (level: 'privileged' | 'baseline' | 'restricted'): Re
 });
 
 /** Why no such cluster can be had here, as a sentence's end; null when it can. */
-export function lacksKubernetes({ version, containerd }: Pick<KubernetesOptions, 'version' | 'containerd'> = {}): string | null {
+export function lacksKubernetes(options: Pick<KubernetesOptions, 'version' | 'containerd' | 'runc' | 'dra'> = {}): string | null {
   if (process.getuid?.() !== 0) return 'not run as root';
-  const own = containerd === 'newer' ? [] : ['containerd', 'ctr', 'runc'];
+  const { version, dra = false, runc = 'installed' } = options;
+  const isNewer = dra || options.containerd === 'newer';
+  const installed = [...(isNewer ? [] : ['containerd', 'ctr']), ...(runc === 'newer' ? [] : ['runc'])];
   const folders = (process.env.PATH ?? '').split(delimiter);
-  const missing = ['ip', 'mknod', 'nsenter', 'openssl', 'tar', 'unshare', 'busybox', ...own].filter(
+  const missing = ['ip', 'mknod', 'nsenter', 'openssl', 'tar', 'unshare', 'busybox', ...installed].filter(
     (name) => !folders.some((folder) => existsSync(join(folder, name))),
   );
   if (networkPlugins === null) missing.push("Debian's package containernetworking-plugins");
   if (missing.length > 0) return `not installed: ${missing.join(', ')}`;
-  const newer = containerd === 'newer' ? lacksKubernetesPrograms(version, ['containerd', 'containerd-shim-runc-v2', 'ctr']) : null;
-  return lacksGroups() ?? lacksKubernetesPrograms(version) ?? newer;
+  const more = [
+    ...(isNewer ? newerContainerd : []),
+    ...(runc === 'newer' ? ['runc' as const] : []),
+    ...(dra ? ['dra' as const] : []),
+  ];
+  return lacksGroups() ?? lacksKubernetesPrograms(version) ?? lacksKubernetesPrograms(version, more);
 }
 
 /** Starts one and waits until its nodes take pods; about 10 s. Needs `lacksKubernetes()` to be null. */
 export async function startKubernetes(options: KubernetesOptions = {}): Promise<Kubernetes> {
-  const { version = '1.37', nodes: count = 1, gpus = 2, containerd = 'installed', flags = {}, kubelet = {} } = options;
+  const { version = '1.37', nodes: count = 1, gpus = 2, dra = false, flags = {}, kubelet = {} } = options;
+  const isNewer = dra || options.containerd === 'newer';
   const home = scratch().path;
   const number = freeNumber();
   const address = `10.188.${number}.1`;
   const places = Array.from({ length: count }, (_, at) => placeOf(number, at));
-  const name = `onejob-${basename(home)}`;
+  const name = basename(home);
   const groups = [...mounts('cgroup2').slice(0, 1), ...mounts('cgroup')].map((path) => join(path, name));
   const will = lastWill({ home, groups, links: places.map(({ link }) => link) });
   try {
-    for (const group of groups) makeGroup(group);
+    for (const group of groups) for (const path of [group, ...places.map((place) => join(group, place.name))]) makeGroup(path);
     const own = join(groups[0] ?? '', 'daemons');
     mkdirSync(own);
     mkdirSync(join(home, 'log'));
@@ -126,8 +140,9 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
       begin: beginIn(home, join(own, 'cgroup.procs')),
       call: caller({ home, server, token }),
     };
+    const runc = options.runc === 'newer' ? ground.program('runc') : null;
     const nodes: KubernetesNode[] = [];
-    for (const at of places.keys()) nodes.push(await makeNode(ground, { at, gpus, isNewer: containerd === 'newer', kubelet }));
+    for (const at of places.keys()) nodes.push(await makeNode(ground, { at, gpus, isNewer, runc, dra, kubelet }));
     const control = await controlPlane(ground, flags);
     const archives = [join(home, 'pause.tar'), join(home, 'base.tar')] as const;
     await writeArchive(archives[0], await rootOf(ground.program('pause'), 'pause'), pauseImage, ['/pause']);
@@ -139,13 +154,26 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
       })(),
     ]);
     await Promise.all(nodes.map((node) => node.start()));
+    const cluster = faces(ground, nodes);
+    if (dra) await cluster.apply(deviceClass);
     await takesPods(ground, 'default');
-    return { ...control, ...faces(ground, nodes), [Symbol.asyncDispose]: will.execute };
+    return { ...control, ...cluster, [Symbol.asyncDispose]: will.execute };
   } catch (error) {
     await will.execute();
     throw error;
   }
 }
+
+/** Its name is in the claims of tests; whoever asks for the resource gets the same cards. */
+const deviceClass = {
+  apiVersion: 'resource.k8s.io/v1',
+  kind: 'DeviceClass',
+  metadata: { name: 'gpu' },
+  spec: {
+    selectors: [{ cel: { expression: 'device.driver == "gpu.onejob.invalid"' } }],
+    extendedResourceName: 'nvidia.com/gpu',
+  },
+};
 
 /** One that no cluster of this machine has. */
 function freeNumber(): number {
@@ -156,12 +184,11 @@ function freeNumber(): number {
   return number;
 }
 
-/** Makes a cgroup that takes processes: of version 1, it has no processors of its own at first. */
+/** Makes a cgroup. Of version 1, it has no processors of its own at first, and so takes no process. */
 function makeGroup(path: string): void {
   mkdirSync(path);
   for (const file of ['cpuset.cpus', 'cpuset.mems'])
-    if (existsSync(join(path, file)) && mounts('cgroup').includes(join(path, '..')))
-      writeFileSync(join(path, file), readFileSync(join(path, '..', file)));
+    if (existsSync(join(path, '..', file))) writeFileSync(join(path, file), readFileSync(join(path, '..', file)));
 }
 
 type Control = Pick<Kubernetes, 'etcd' | 'apiserver' | 'controllerManager' | 'scheduler'>;
