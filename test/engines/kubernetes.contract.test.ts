@@ -50,8 +50,8 @@ async function subject(): Promise<ContractSubject> {
       return names.split('\n').filter((line) => line !== '');
     },
     cleanup: async () => cluster[Symbol.asyncDispose](),
+    joinsOutput: true,
     exceptions: {
-      streams: 'the API cannot tell standard error from standard output',
       held: keepsNothing,
       'held-input': keepsNothing,
       'held-output': keepsNothing,

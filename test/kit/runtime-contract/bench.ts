@@ -59,6 +59,8 @@ export interface ContractSubject {
   /** Names of whatever of this owner is still in the world; called after everything was removed and swept. */
   leftovers(): Promise<readonly string[]>;
   cleanup(): Promise<void>;
+  /** Standard error comes as standard output, in its order. */
+  readonly joinsOutput?: true;
   /** Tests this member cannot pass, with the reason. */
   readonly exceptions: Readonly<Partial<Record<ContractTest, string>>>;
   /** The script of a job for a member that acts jobs out; left out, jobs are for a shell. */
