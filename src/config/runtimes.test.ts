@@ -36,6 +36,7 @@ describe('a pool whose runtime is an engine', () => {
           gpus: 2,
           model: 'a100',
           images: false,
+          folders: true,
           lifetime: 4_200_000,
           keys: { partition: 'gpu', sandbox: 'bubblewrap', modules: [] },
         },
@@ -160,6 +161,7 @@ describe('Kubernetes', () => {
         gpus: 2,
         model: 'A100',
         images: true,
+        folders: false,
         lifetime: 70 * 60_000,
         keys: {
           resource: 'nvidia.com/gpu',

@@ -39,6 +39,8 @@ export interface EngineWants {
   readonly model: string | null;
   /** Whether it is made from an image. */
   readonly images: boolean;
+  /** Whether it may see folders of its node, by their path. */
+  readonly folders: boolean;
   /** ms that it may exist, so that it ends even if nobody removes it; null: as long as the engine allows. */
   readonly lifetime: number | null;
   /** The keys that the pool has for this type of runtime. */

@@ -41,7 +41,7 @@ async function subject(): Promise<ContractSubject> {
       ...plainRecipe,
       image: images.base,
       pull: 'never',
-      wants: { gpus: 0, model: null, images: true, lifetime: null, keys },
+      wants: { gpus: 0, model: null, images: true, folders: false, lifetime: null, keys },
     },
     remake: make,
     stranger: () => make('other'),

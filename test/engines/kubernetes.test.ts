@@ -20,7 +20,7 @@ describe('Kubernetes', () => {
     `runtimes: { cluster: { type: kubernetes, kubeconfig: "${cluster.kubeconfig}", namespace: ci } }\n`;
   const image = `image: "${images.base}", pull: never`;
 
-  mainJob('Kubernetes', isMissing, `runtime: cluster, ${image}`, runtimes);
+  mainJob('Kubernetes', isMissing, `runtime: cluster, ${image}`, runtimes, { joinsOutput: true, hasFolders: false });
 
   describe.skipIf(isMissing)('a pool of Kubernetes', () => {
     const pool = (keys: string): Promise<Home> =>
@@ -83,7 +83,7 @@ describe('Kubernetes', () => {
       const waiting = run(home, 'echo', 'later');
       await expect
         .poll(async () => (await home.api.status()).problems)
-        .toEqual([expect.stringMatching(/^Runtime cluster cannot be reached: /)]);
+        .toEqual([expect.stringMatching(/^Cannot \w+ the pods of onejob with the Kubernetes API at .*: nothing listens there/)]);
       await cluster.apiserver.start();
       expect(await running.ended).toMatchObject({ code: 3, stdout: 'begun\ndone\n' });
       expect(await waiting.ended).toMatchObject({ code: 0, stdout: 'later\n' });

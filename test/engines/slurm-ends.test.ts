@@ -179,7 +179,7 @@ describe.skipIf(needs)('as an ordinary user of a Slurm that confines jobs', () =
   });
   afterAll(() => cluster?.[Symbol.asyncDispose]());
 
-  mainJob('Slurm', needs, 'runtime: cluster, devices: 1', () => runtimeOf(cluster, 'a shared folder'), ordinary);
+  mainJob('Slurm', needs, 'runtime: cluster, devices: 1', () => runtimeOf(cluster, 'a shared folder'), { make: ordinary });
 
   test.each(places)('a job that takes more memory than it may is told so, with %s', async (place) => {
     await using home = await ordinary({

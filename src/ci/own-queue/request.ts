@@ -34,6 +34,7 @@ export function checkRequest(
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
   checkGlobs(request.artifacts);
   checkImage(request.image, pool);
+  checkFolders(request.volumes, pool);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
   // What this host may show to jobs says nothing about the machines that have the pool; they look themselves.
   checkMounts(volumes, pool.recipe, pool.elsewhere === undefined ? mountProblem : mountPathProblem);
@@ -60,6 +61,13 @@ function checkImage(image: string | null, { name, runtime, recipe }: QueuePool):
   if (why === null) return;
   const hint = 'Name an image of a registry, such as debian:stable-slim, or leave it out to run in the image of the pool.';
   throw new OnejobError('E_JOB_REQUEST', `Cannot run the job in image "${image}": ${why}.`, { hint });
+}
+
+/** @throws OnejobError E_JOB_REQUEST */
+function checkFolders([volume]: readonly Mount[], { name, recipe }: QueuePool): void {
+  if (volume === undefined || recipe.wants?.folders !== false) return;
+  const message = `Cannot mount ${volume.host} at ${volume.container}: the agents of pool "${name}" see no folders of hosts.`;
+  throw new OnejobError('E_JOB_REQUEST', message, { hint: 'Omit --volume, or choose another pool with --pool.' });
 }
 
 /** A job's volumes must not show what no job may see (S8), unless its pool has them too. @throws OnejobError E_JOB_REQUEST */

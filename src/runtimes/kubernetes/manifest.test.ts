@@ -10,7 +10,7 @@ function podWith(
   recipe: Partial<Recipe> = {},
   { gpus = 0, model = null as string | null } = {},
 ) {
-  const wants = { gpus, model, images: true, lifetime: 90_500, keys: { ...poolOf({}), ...keys } };
+  const wants = { gpus, model, images: true, folders: false, lifetime: 90_500, keys: { ...poolOf({}), ...keys } };
   const spec = {
     agent: 'a1b2c3',
     pool: 'gpu',

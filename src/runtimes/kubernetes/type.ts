@@ -23,6 +23,7 @@ export const kubernetes: RuntimeType<KubernetesConfig> = {
       gpus: typeof devices.count === 'number' ? devices.count : 0,
       model: devices.model,
       images: true,
+      folders: false,
       lifetime: timeout === null ? null : timeout + slack + (standby ? standbyMaxAge : 0),
       keys: poolOf(written),
     };

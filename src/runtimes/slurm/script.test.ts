@@ -36,7 +36,7 @@ async function node(sandbox: SandboxKind, options: NodeOptions = {}) {
   const folders = new AgentFolders(shared.path, 'me');
   const folder = folders.of(agent);
   const { passwd, group } = accounts(null);
-  const wants = { gpus, model: null, images: false, lifetime: null, keys: {} };
+  const wants = { gpus, model: null, images: false, folders: true, lifetime: null, keys: {} };
   const mounts = volumes.map((host) => ({ host, container: '/data', readOnly: true, variable: null, cache: null }));
   const recipe = { ...plainRecipe, wants, mounts };
   const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, image, programs: new Map() };

@@ -4,7 +4,7 @@ import { plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { AvoidedNodes } from '../avoided.ts';
 import { submitOptions } from './submission.ts';
 
-const wants = { gpus: 0, model: null, images: false, lifetime: null, keys: { sandbox: 'bubblewrap', modules: [] } };
+const wants = { gpus: 0, model: null, images: false, folders: true, lifetime: null, keys: { sandbox: 'bubblewrap', modules: [] } };
 const programs = new Map([['/onejob/runner', '/shared/me/programs/runner-1/runner']]);
 const options = (recipe: object, avoided: readonly string[] = []) =>
   submitOptions('a1', {

@@ -28,6 +28,7 @@ export const slurm: RuntimeType<SlurmConfig> = {
       gpus: typeof devices.count === 'number' ? devices.count : 0,
       model: devices.model,
       images: false,
+      folders: true,
       lifetime: keys.time ?? longest,
       keys,
     };
