@@ -116,7 +116,7 @@ describe('Kubernetes', () => {
       await using home = await pool(`${image}, memory: 32MiB`);
       await home.up();
       const job = run(home, 'sh', '-c', 'x=$(head -c 200000000 /dev/zero | tr "\\0" x); echo "${#x}"');
-      expect(await job.ended).toMatchObject({ stderr: expect.stringMatching(/out of memory/i) });
+      expect(await job.ended).toMatchObject({ stderr: expect.stringMatching(/was killed because it used more memory than its limit of 32 MiB/) });
       await expect.poll(pods).toEqual([]);
     });
 

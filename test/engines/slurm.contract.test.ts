@@ -52,7 +52,10 @@ async function subject(version: SlurmVersion, { sandbox, isShared }: (typeof kin
   const make = async (owner = 'me') => createSlurmRuntime({ config, owner, clock: systemClock, stateDir: state });
   return {
     runtime: await make(),
-    recipe: { ...plainRecipe, wants: { gpus: 0, model: null, images: false, folders: true, lifetime: null, keys: { sandbox, modules: [] } } },
+    recipe: {
+      ...plainRecipe,
+      wants: { gpus: 0, model: null, images: false, folders: true, lifetime: null, keys: { sandbox, modules: [] } },
+    },
     remake: make,
     stranger: () => make('other'),
     async leftovers() {
