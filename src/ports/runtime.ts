@@ -106,6 +106,11 @@ export interface SandboxSpec {
   readonly places?: readonly string[];
   /** Exactly these, checked from evidence before the gate is ready. Empty: none at all, even if its image asks for some. */
   readonly devices: readonly LeasedDevice[];
+  /**
+   * A script that runs in it before its gate: the log shows its answer there (`answering` in `gate.ts`). Only for a runtime whose
+   * engine places sandboxes; the others are asked with a sandbox for that.
+   */
+  readonly look?: string;
   /** Ports of this host that it must reach, for a sandbox that nobody asks for with `hostAddress`. */
   readonly doors?: readonly number[];
   /** The only CPUs that it may use, in the kernel's format (`0-15,32-47`). Default: all. */

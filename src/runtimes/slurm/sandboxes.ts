@@ -4,7 +4,7 @@
  */
 import { quoted } from '../../base/quoted.ts';
 import type { Recipe } from '../../ports/runtime.ts';
-import { gateScript } from '../gate.ts';
+import { answering, gateScript } from '../gate.ts';
 import { etcNames } from '../process/bubblewrap.ts';
 import { keepsApart, type SandboxKind } from './config.ts';
 
@@ -15,6 +15,8 @@ export interface SandboxParts {
   /** Its folder, as the node sees it. */
   readonly folder: string;
   readonly recipe: Recipe;
+  /** As `SandboxSpec.look`. */
+  readonly look?: string | undefined;
   readonly sandbox: SandboxKind;
   /** Of the sandboxes that are made from one; empty for others. */
   readonly image: string;
@@ -52,6 +54,11 @@ export function pyxisOptions(
   return [`--container-image=${image}`, '--no-container-mount-home', `--container-mounts=${all.join(',')}`];
 }
 
+/** What the first shell inside runs. */
+function atGate({ agent, look }: SandboxParts): string {
+  return [...(look === undefined ? [] : [answering(agent, look)]), gateScript(agent)].join('\n');
+}
+
 /** Variables of every job of the pool. */
 function variables({ recipe }: SandboxParts, mounted: boolean): [string, string][] {
   const places = recipe.mounts.flatMap(({ variable, container, host }): [string, string][] =>
@@ -61,7 +68,7 @@ function variables({ recipe }: SandboxParts, mounted: boolean): [string, string]
 }
 
 function plainScript(parts: SandboxParts): string {
-  const { agent, folder } = parts;
+  const { folder } = parts;
   const own: [string, string][] = [
     ['HOME', `${folder}/home`],
     ['TMPDIR', `${folder}/tmp`],
@@ -70,7 +77,7 @@ function plainScript(parts: SandboxParts): string {
   return [
     ...own.map(([name, value]) => `export ${name}=${quoted(value)}`),
     // A group of its own, so that the supervisor can end what it leaves.
-    `exec setsid /bin/sh -c ${quoted(gateScript(agent))}`,
+    `exec setsid /bin/sh -c ${quoted(atGate(parts))}`,
     '',
   ].join('\n');
 }
@@ -80,7 +87,7 @@ function plainScript(parts: SandboxParts): string {
  * the name of others.
  */
 function bubblewrapScript(parts: SandboxParts): string {
-  const { agent, name, folder, recipe } = parts;
+  const { name, folder, recipe } = parts;
   const add = (...words: string[]): string => `set -- "$@" ${words.join(' ')}`;
   const q = quoted;
   const limits = recipe.ulimits.map((one) => `--${one.name}=${one.soft}:${one.hard}`);
@@ -112,21 +119,24 @@ function bubblewrapScript(parts: SandboxParts): string {
     'for v in SLURM_CONF MUNGE_SOCKET; do set -- "$@" --unsetenv "$v"; done',
     `exec ${limits.length === 0 ? '' : `prlimit ${limits.join(' ')} -- `}bwrap --unshare-user --uid 1000 --gid 1000 \\`,
     '  --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup-try --die-with-parent --new-session \\',
-    `  --hostname ${q(name.slice(0, 64))} "$@" --chdir /workspace --json-status-fd 5 -- /bin/sh -c ${q(gateScript(agent))}`,
+    `  --hostname ${q(name.slice(0, 64))} "$@" --chdir /workspace --json-status-fd 5 -- /bin/sh -c ${q(atGate(parts))}`,
     '',
   ].join('\n');
 }
+
+/** Variables by which Slurm says what it has granted. */
+const granted = ['SLURM_JOB_ID', 'SLURM_JOB_GPUS', 'CUDA_VISIBLE_DEVICES', 'ROCR_VISIBLE_DEVICES', 'GPU_DEVICE_ORDINAL'];
 
 /**
  * Apptainer, or Singularity: nothing of the host but what is named, and processes of its own. It takes variables apart at commas, so the
  * shell inside sets them. Not tried with the real program.
  */
 function apptainerScript(parts: SandboxParts): string {
-  const { agent, name, folder, recipe, image, programs } = parts;
+  const { name, folder, recipe, image, programs } = parts;
   const add = (...words: string[]): string => `set -- "$@" ${words.join(' ')}`;
   const bind = (host: string, container: string, how = ''): string => add('--bind', quoted(`${host}:${container}${how}`));
   const own = [['HOME', '/home/job'] as const, ['TMPDIR', '/tmp'] as const, ['USER', 'job'] as const, ...variables(parts, true)];
-  const script = [...own.map(([variable, value]) => `export ${variable}=${quoted(value)}`), gateScript(agent)].join('\n');
+  const script = [...own.map(([variable, value]) => `export ${variable}=${quoted(value)}`), atGate(parts)].join('\n');
   return [
     'set --',
     bind(`${folder}/work`, '/workspace'),
@@ -136,7 +146,9 @@ function apptainerScript(parts: SandboxParts): string {
     ),
     `[ ! -e /dev/nvidiactl ] || ${add('--nv')}`,
     `[ ! -e /dev/kfd ] || ${add('--rocm')}`,
-    'a=apptainer; command -v apptainer >/dev/null || a=singularity',
+    'a=apptainer p=APPTAINERENV; command -v apptainer >/dev/null || { a=singularity p=SINGULARITYENV; }',
+    // A job knows by them which GPUs are its own, where the node's control groups do not hide the others.
+    ...granted.map((name) => `[ -z "\${${name}+x}" ] || export "\${p}_${name}=$${name}"`),
     `exec "$a" exec --containall --hostname ${quoted(name.slice(0, 64))} --home ${quoted(`${folder}/home:/home/job`)} \\`,
     `  --pwd /workspace "$@" ${quoted(image)} /bin/sh -c ${quoted(script)}`,
     '',

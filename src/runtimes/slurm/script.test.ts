@@ -7,11 +7,12 @@ import { plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { type Child, startChild } from '../../../test/support/child.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { frame } from '../gate.ts';
+import { answerIn, frame } from '../gate.ts';
 import { accounts } from '../process/bubblewrap.ts';
+import { hasReleased } from '../process/release.ts';
 import type { SandboxKind } from './config.ts';
 import { AgentFolders } from './folder.ts';
-import { exitAgain, exitUnfit, scriptsOf } from './script.ts';
+import { exitAgain, exitUnfit, markersWithin, releaseScript, scriptsOf } from './script.ts';
 
 const agent = 'a1';
 
@@ -20,6 +21,7 @@ interface NodeOptions {
   /** That the pool asks for. */
   readonly gpus?: number;
   readonly image?: string;
+  readonly look?: string;
   /** More programs of the node, by name. */
   readonly programs?: Readonly<Record<string, string>>;
   /** What `nvidia-smi` is there, as a script; null: none. */
@@ -31,7 +33,7 @@ interface NodeOptions {
 }
 
 async function node(sandbox: SandboxKind, options: NodeOptions = {}) {
-  const { modules = [], gpus = 0, tool = null, image = '', volumes = [], programs: more = {}, isBare = false } = options;
+  const { modules = [], gpus = 0, tool = null, image = '', look, volumes = [], programs: more = {}, isBare = false } = options;
   const shared = scratch();
   const folders = new AgentFolders(shared.path, 'me');
   const folder = folders.of(agent);
@@ -39,7 +41,7 @@ async function node(sandbox: SandboxKind, options: NodeOptions = {}) {
   const wants = { gpus, model: null, images: false, lifetime: null, keys: {} };
   const mounts = volumes.map((host) => ({ host, container: '/data', readOnly: true, variable: null, cache: null }));
   const recipe = { ...plainRecipe, wants, mounts };
-  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, image, programs: new Map() };
+  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, look, modules, sandbox, image, programs: new Map() };
   await folders.make(
     { agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox, programs: [] },
     { ...scriptsOf(parts), passwd, group },
@@ -151,16 +153,21 @@ exec "$@"
 
 describe('in a container of Apptainer', () => {
   it('a job has what is named, and nothing else of the node', async () => {
-    await using one = await node('apptainer', { image: '/shared/pytorch.sif', programs: { apptainer: fakeApptainer } });
+    using images = scratch();
+    const image = join(images.path, 'pytorch.sif');
+    writeFileSync(image, '');
+    await using one = await node('apptainer', { image, programs: { apptainer: fakeApptainer } });
     const batch = one.start();
     await one.until(/ready/);
-    await one.release('echo "home $HOME, user $USER"; pwd; exit 4');
+    await one.release('echo "home $HOME, user $USER"; pwd; env | grep ENV_ | sort; exit 4');
     await batch.ended;
     expect(one.folders.exitCode(agent)).toBe(4);
-    expect(one.read('log/stdout')).toMatch(/home \/home\/job, user job\n.*\/a1\/work\n$/);
+    expect(one.read('log/stdout')).toMatch(
+      /home \/home\/job, user job\n.*\/a1\/work\nAPPTAINERENV_SLURM_JOB_GPUS=0,3\nAPPTAINERENV_SLURM_JOB_ID=7\n$/,
+    );
     const told = readFileSync(join(one.folders.of(agent), '../../../told'), 'utf8').split('\n');
     expect(told.slice(0, 2)).toEqual(['exec', '--containall']);
-    expect(told).toEqual(expect.arrayContaining(['--pwd', '/workspace', '/shared/pytorch.sif', '--hostname', 'box-1']));
+    expect(told).toEqual(expect.arrayContaining(['--pwd', '/workspace', image, '--hostname', 'box-1']));
     expect(told.filter((word) => word.startsWith('/') && word.includes(':')).map((word) => word.replace(/^.*:/, ''))).toEqual([
       '/home/job',
       '/workspace',
@@ -169,12 +176,37 @@ describe('in a container of Apptainer', () => {
     expect(told).not.toContain('--nv');
   });
 
-  it('a node without it ends the agent, and its words say so', async () => {
-    await using one = await node('apptainer', { image: '/shared/pytorch.sif' });
-    await one.start().ended;
-    expect(one.folders.exitCode(agent)).toBe(127);
-    expect(one.read('log/stderr')).toMatch(/singularity: not found/);
+  it('a node without it is not fit, and says so', async () => {
+    await using one = await node('apptainer', { image: '/shared/pytorch.sif', isBare: true });
+    expect((await one.start().ended).code).toBe(exitUnfit);
+    const why = 'Apptainer is not installed, which "sandbox: apptainer" needs';
+    expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
   });
+
+  it('an image that the node has not ends it before the gate, and the node stays fit', async () => {
+    await using one = await node('apptainer', { image: '/no/such.sif', programs: { apptainer: fakeApptainer } });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stdout]).toEqual([91, '/no/such.sif does not exist there\n']);
+    expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
+  });
+});
+
+it('an agent whose service asks what its sandbox has answers before its gate, which takes one script only', async () => {
+  const look = 'n=0; while [ "$n" -lt 1000 ]; do n=$((n + 1)); echo "line $n"; done; cat; exit 3';
+  await using one = await node('none', { look });
+  const batch = one.start();
+  await one.until(/onejob ready a1\n/);
+  const [before = ''] = one.read('log/stdout').split('\u001eonejob ready');
+  const answer = answerIn(agent, before);
+  expect([answer.code, answer.text.split('\n').length]).toEqual(['3', 1001]);
+  const folder = one.folders.of(agent);
+  expect(hasReleased(folder, agent, markersWithin)).toBe(false);
+  await one.release('echo out; exit 5');
+  await batch.ended;
+  expect([one.folders.exitCode(agent), one.read('log/stdout').endsWith('released a1\nout\n')]).toEqual([5, true]);
+  expect(hasReleased(folder, agent, markersWithin)).toBe(true);
+  // Nobody would read another script: the step would wait for ever.
+  expect((await startChild('/bin/sh', ['-c', releaseScript(folder, agent)], { cwd: '/', env: { PATH: process.env.PATH } }).ended).code).toBe(0);
 });
 
 it('modules that are missing end it before the gate', async () => {

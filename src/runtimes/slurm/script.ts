@@ -60,12 +60,15 @@ export function batchScript(folder: string): string {
   return `#!/bin/sh\nexec /bin/sh ${quoted(`${folder}/run.sh`)}\n`;
 }
 
+/** Bytes of the log within which a gate's markers are: before them is what the sandbox answers (`SandboxSpec.look`). */
+export const markersWithin = 2 ** 20;
+
 /**
  * Hands the frame on its standard input to the gate, unless that has taken one: nobody would read it. The markers are at the beginning of
  * the log, whose first file goes when more has come.
  */
 export function releaseScript(folder: string, agent: string): string {
-  const taken = `[ ! -e log/stdout ] || head -c 4096 log/stdout | grep -q ${quoted(`onejob released ${agent}`)}`;
+  const taken = `[ ! -e log/stdout ] || head -c ${markersWithin} log/stdout | grep -q ${quoted(`onejob released ${agent}`)}`;
   return `cd ${quoted(folder)} || exit 1; if ${taken}; then exit 0; fi; exec cat >stdin`;
 }
 
@@ -75,7 +78,7 @@ export function killScript(folder: string): string {
 }
 
 function runScript(parts: ScriptParts): string {
-  const { agent, folder, marks, modules, recipe, programs, sandbox } = parts;
+  const { agent, folder, marks, modules, recipe, programs } = parts;
   const gpus = recipe.wants?.gpus ?? 0;
   const where = quoted(`${marks}/${agent}.where`);
   return [
@@ -87,7 +90,7 @@ function runScript(parts: ScriptParts): string {
     ...(modules.length === 0
       ? []
       : ['[ ! -r /etc/profile ] || . /etc/profile', ...modules.map((one) => `module load ${quoted(one)} || exit`)]),
-    ...(sandbox === 'bubblewrap' ? sandboxCheck(parts) : []),
+    ...sandboxCheck(parts),
     ...[...programs.values()].map(arrived),
     `printf '%s\\n%s\\n%s\\n' "$SLURM_JOB_ID" "\${SLURMD_NODENAME:-$(hostname)}" "\${SLURM_JOB_GPUS:-}" >${where}.new && mv ${where}.new ${where} || exit ${exitFolder}`,
     'exec </dev/null',
@@ -126,15 +129,19 @@ function unfit(words: string): string {
   return `{ printf '%s\\n%s\\n' "\${SLURMD_NODENAME:-$(hostname)}" "${words}" >unfit; exit ${exitUnfit}; }`;
 }
 
-/** Bubblewrap's own words for what is missing would stay in the log of an agent that nobody reads. */
-function sandboxCheck({ recipe, programs }: ScriptParts): string[] {
-  const volumes = recipe.mounts.filter(({ container }) => !programs.has(container));
+/** What the program that makes the sandbox says of what is missing would stay in the log of an agent that nobody reads. */
+function sandboxCheck({ recipe, programs, sandbox, image }: ScriptParts): string[] {
+  if (sandbox !== 'bubblewrap' && sandbox !== 'apptainer') return [];
+  const isThere =
+    sandbox === 'bubblewrap'
+      ? `command -v bwrap >/dev/null || ${unfit('bubblewrap is not installed, which \\"sandbox: bubblewrap\\" needs')}`
+      : `command -v apptainer >/dev/null || command -v singularity >/dev/null || ${unfit('Apptainer is not installed, which \\"sandbox: apptainer\\" needs')}`;
+  const volumes = recipe.mounts.filter(({ container }) => !programs.has(container)).map(({ host }) => host);
+  const paths = sandbox === 'apptainer' && image.startsWith('/') ? [image, ...volumes] : volumes;
   return [
-    `command -v bwrap >/dev/null || ${unfit('bubblewrap is not installed, which \\"sandbox: bubblewrap\\" needs')}`,
+    isThere,
     // A mistake in the config of one pool does not speak against the node.
-    ...volumes.map(
-      ({ host }) => `[ -e ${quoted(host)} ] || { echo ${quoted(`${host} does not exist there`)}; exit ${exitVolume}; }`,
-    ),
+    ...paths.map((path) => `[ -e ${quoted(path)} ] || { echo ${quoted(`${path} does not exist there`)}; exit ${exitVolume}; }`),
   ];
 }
 

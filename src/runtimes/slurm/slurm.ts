@@ -38,7 +38,7 @@ import { type Place, SharedPlace } from './places.ts';
 import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue } from './queue.ts';
 import { workspaceIn } from './sandboxes.ts';
-import { askedBy, killScript, releaseScript, scriptsOf } from './script.ts';
+import { askedBy, killScript, markersWithin, releaseScript, scriptsOf } from './script.ts';
 import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
 import { submitOptions, wantsOf } from './submission.ts';
 
@@ -328,12 +328,12 @@ class SlurmRuntime implements Runtime {
     await this.#folders.make({ agent, pool, slot, fingerprint, sandbox, programs }, files);
   }
 
-  #scripts({ agent, name, recipe }: SandboxSpec, needed: readonly Program[]): Readonly<Record<string, string>> {
+  #scripts({ agent, name, recipe, look }: SandboxSpec, needed: readonly Program[]): Readonly<Record<string, string>> {
     const { sandbox, modules, image = '' } = wantsOf(recipe).keys as SlurmPool;
     const { passwd, group } = accounts(null);
     const [folder, marks] = [this.#place.onNode(agent), this.#place.marksOnNode(agent)];
     const programs = this.#pathsOf(needed);
-    return { ...scriptsOf({ agent, name, folder, marks, recipe, modules, sandbox, image, programs }), passwd, group };
+    return { ...scriptsOf({ agent, name, folder, marks, recipe, look, modules, sandbox, image, programs }), passwd, group };
   }
 
   /** By the path of the sandbox. */
@@ -432,7 +432,7 @@ class SlurmRuntime implements Runtime {
 
   /** Whether the log shows that a script was taken. */
   #hasReleased(agent: AgentId): boolean {
-    return hasReleased(this.#folders.of(agent), agent);
+    return hasReleased(this.#folders.of(agent), agent, markersWithin);
   }
 }
 

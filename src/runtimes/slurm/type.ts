@@ -5,6 +5,7 @@ import type { Checking } from '../../config/checking.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { slurmPoolKeys } from '../../config/keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
+import type { ServiceType } from '../../config/service-type.ts';
 import { complete } from '../../schema/key.ts';
 import { isFromImage, keepsApart, poolOf, type SandboxKind, type SlurmConfig, type SlurmPool, slurmKeys } from './config.ts';
 
@@ -32,12 +33,12 @@ export const slurm: RuntimeType<SlurmConfig> = {
       keys,
     };
   },
-  checkPool(pool, runtime, checking) {
+  checkPool(pool, runtime, checking, agent) {
     const { name } = runtime;
     const { sound, own, inPool } = checking;
     checkImage(pool, runtime, checking);
     const of = `"runtime" is ${name}, of type slurm`;
-    if (sound(pool, 'service') && pool.service !== 'own') checkOfService(pool, name, checking);
+    if (sound(pool, 'service') && pool.service !== 'own') checkOfService(pool, name, checking, agent);
     if (sound(pool, 'agents') && pool.agents === 'per-device')
       inPool(pool, ['agents'], `is per-device, but ${of}, where "agents" is how many may exist at a time; write a number`);
     if (sound(pool, 'user') && pool.recipe.user !== null)
@@ -56,9 +57,15 @@ export const slurm: RuntimeType<SlurmConfig> = {
 };
 
 /** What keeps credentials of a CI service in the sandboxes of its own jobs. */
-function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool }: Checking): void {
+function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool }: Checking, agent: ServiceType['agent']): void {
   const of = `"service" is ${pool.service}`;
   const open = config.pools.find((other) => other.runtime === name && !keepsApart(sandboxOf(other)));
+  if (agent === 'in-image' && !isFromImage(sandboxOf(pool))) {
+    const how = 'whose agent is part of an image: there would be no agent';
+    const instead = 'write "sandbox: apptainer" or "sandbox: pyxis", and as "image" one that contains the agent';
+    inPool(pool, ['slurm', 'sandbox'], `is ${sandboxOf(pool)}, but ${of}, ${how}; ${instead}`);
+    return;
+  }
   if (sandboxOf(pool) === 'none') {
     inPool(pool, ['slurm', 'sandbox'], `is "none", but ${of}, whose agent needs a sandbox; remove the key`);
     return;
