@@ -163,8 +163,6 @@ describe('a problem', () => {
     `{ a: { service: gh, queue: acme/one, runtime: cluster, devices: 1, ${inImage} } }`,
     `{ a: { service: sets, queue: acme, runtime: cluster, devices: 1, ${inImage} } }`,
   ])('a pool of a service on it is sound: %s', async (pools) => {
-    expect((await folder.check(`${cluster}${services()}pools: ${pools}\n`)).filter((line) => /^\S*pools\.a/.test(line))).toEqual(
-      [],
-    );
+    expect((await folder.check(`${cluster}${services()}pools: ${pools}\n`)).filter((line) => line.includes('pools.'))).toEqual([]);
   });
 });

@@ -6,6 +6,7 @@ import { z } from 'zod';
 import { OnejobError } from '../../base/errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
+import { ifWritable } from '../kit/in-image.ts';
 
 /** Agents that can do the same. */
 export interface AgentKind {
@@ -115,7 +116,7 @@ export const lookInside = [
   `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
   '  [ -n "$d" ] && [ -f "$d/bin/Agent.Listener" ] || continue',
   `  printf 'root=%s\\n' "$d"`,
-  `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
+  ifWritable('Agent.Listener'),
   // Only a failed call has its warnings read.
   '  if v=$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>/dev/null); then',
   `    printf 'version=%s\\n' "$v"; else`,

@@ -2,7 +2,7 @@
 import { OnejobError } from '../../base/errors.ts';
 import { inQuotes } from '../../base/quoted.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
-import { copied, diagFolder } from '../kit/in-image.ts';
+import { copied, diagFolder, ifWritable } from '../kit/in-image.ts';
 import { ownFolder } from '../kit/mounted.ts';
 
 /** Where sandboxes have the runner of this host. */
@@ -16,7 +16,7 @@ export const lookInside = [
   `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
   '  [ -n "$d" ] && [ -f "$d/bin/Runner.Listener" ] || continue',
   `  printf 'root=%s\\n' "$d"`,
-  `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
+  ifWritable('Runner.Listener'),
   `  printf 'version=%s\\n' "$("$d/bin/Runner.Listener" --version 2>&1)"`,
   '  break',
   'done',

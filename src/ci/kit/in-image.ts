@@ -17,6 +17,14 @@ import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 export const diagFolder = '.onejob-diag';
 
 /**
+ * A line that prints `writable=yes` if the agent's folder `$d` can be written to. The `[ -w` of busybox tells root that it can where the
+ * file system is read-only, so its program is opened as if to write at its end, too.
+ */
+export function ifWritable(program: string): string {
+  return `  if [ -w "$d" ] && ( : >>"$d/bin/${program}" ) 2>/dev/null; then printf 'writable=yes\\n'; fi`;
+}
+
+/**
  * Lines that copy the agent in `root` to the current folder, where it can write. An agent takes the folder above its program for its own,
  * links resolved, and writes there (actions/runner and azure-pipelines-agent, `HostContext.cs`): so its programs are copied. What it only
  * reads is a link, unless `isWhole`.

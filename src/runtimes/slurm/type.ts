@@ -74,7 +74,8 @@ function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool 
     const why = `of the same user, and pool ${open.name} has "sandbox: ${sandboxOf(open)}": its jobs could read the credentials of service ${pool.service}`;
     inPool(pool, ['isolation'], `is full, but jobs of ${name} are all ${why}; give up this protection with "isolation: none"`);
   }
-  if (sound(pool, 'trust') && acceptedOutsiders(pool.trust).length > 0 && pool.trust.network !== 'default') {
+  // Rules of "trust" are for services that say where a job comes from.
+  if (config.origins.has(pool.service) && sound(pool, 'trust') && acceptedOutsiders(pool.trust).length > 0 && pool.trust.network !== 'default') {
     const why = `is "${pool.trust.network}", but "runtime" is ${name}, of type slurm: untrusted jobs too have the network of their node`;
     inPool(
       pool,
