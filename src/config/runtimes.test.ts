@@ -131,11 +131,11 @@ describe('a problem', () => {
     ],
     [
       '{ a: { service: gh, queue: acme, runtime: cluster } }',
-      'pools.a.slurm.sandbox: is bubblewrap, but "service" is gh, whose agent is part of an image: there would be no agent; write "sandbox: apptainer" or',
+      'pools.a.slurm.sandbox: is "bubblewrap", but "service" is gh, whose agent is part of an image: there would be no agent; write "sandbox: apptainer" or',
     ],
     [
       '{ a: { service: az, runtime: cluster, standby: true, slurm: { sandbox: none } } }',
-      'pools.a.slurm.sandbox: is none, but "service" is az, whose agent is part of an image',
+      'pools.a.slurm.sandbox: is "none", but "service" is az, whose agent is part of an image',
     ],
     [
       `{ a: { service: az, runtime: cluster, ${inImage} } }`,

@@ -206,7 +206,9 @@ it('an agent whose service asks what its sandbox has answers before its gate, wh
   expect([one.folders.exitCode(agent), one.read('log/stdout').endsWith('released a1\nout\n')]).toEqual([5, true]);
   expect(hasReleased(folder, agent, markersWithin)).toBe(true);
   // Nobody would read another script: the step would wait for ever.
-  expect((await startChild('/bin/sh', ['-c', releaseScript(folder, agent)], { cwd: '/', env: { PATH: process.env.PATH } }).ended).code).toBe(0);
+  expect(
+    (await startChild('/bin/sh', ['-c', releaseScript(folder, agent)], { cwd: '/', env: { PATH: process.env.PATH } }).ended).code,
+  ).toBe(0);
 });
 
 it('modules that are missing end it before the gate', async () => {

@@ -63,7 +63,7 @@ function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool 
   if (agent === 'in-image' && !isFromImage(sandboxOf(pool))) {
     const how = 'whose agent is part of an image: there would be no agent';
     const instead = 'write "sandbox: apptainer" or "sandbox: pyxis", and as "image" one that contains the agent';
-    inPool(pool, ['slurm', 'sandbox'], `is ${sandboxOf(pool)}, but ${of}, ${how}; ${instead}`);
+    inPool(pool, ['slurm', 'sandbox'], `is "${sandboxOf(pool)}", but ${of}, ${how}; ${instead}`);
     return;
   }
   if (sandboxOf(pool) === 'none') {
@@ -75,7 +75,12 @@ function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool 
     inPool(pool, ['isolation'], `is full, but jobs of ${name} are all ${why}; give up this protection with "isolation: none"`);
   }
   // Rules of "trust" are for services that say where a job comes from.
-  if (config.origins.has(pool.service) && sound(pool, 'trust') && acceptedOutsiders(pool.trust).length > 0 && pool.trust.network !== 'default') {
+  if (
+    config.origins.has(pool.service) &&
+    sound(pool, 'trust') &&
+    acceptedOutsiders(pool.trust).length > 0 &&
+    pool.trust.network !== 'default'
+  ) {
     const why = `is "${pool.trust.network}", but "runtime" is ${name}, of type slurm: untrusted jobs too have the network of their node`;
     inPool(
       pool,
