@@ -73,7 +73,10 @@ pools: { ci: { runtime: cluster, agents: 1, devices: 1, slurm: { sandbox: apptai
     await untilIdle({ azure, pool });
     const says = 'echo "gpu $SLURM_JOB_GPUS of $(hostname)"; test ! -e /usr/sbin/slurmctld && pwd';
     const good = await azure.queue(pool, { script: says, demands: ['cluster'] }).finished;
-    expect([good.result, good.log]).toEqual(['succeeded', expect.stringMatching(/gpu [0-3] of .*\n[^]*\/workspace\/.*_work\/1/)]);
+    expect([good.result, good.log]).toEqual([
+      'succeeded',
+      expect.stringMatching(/gpu [0-3] of .*\n[\s\S]*\/workspace\/.*_work\/1/),
+    ]);
     const bad = await azure.queue(pool, { script: 'echo well >&2; exit 7' }).finished;
     expect(bad.result).toBe('failed');
     // The next one waits.
