@@ -72,6 +72,8 @@ export interface Slurm extends AsyncDisposable {
   node(name: string): SlurmDaemon;
   /** Starts a command in `folder`, as `user`. */
   start(command: string, ...args: string[]): Child;
+  /** The same as root. */
+  startAsRoot(command: string, ...args: string[]): Child;
   /** Runs it to its end, and returns its standard output. @throws Error with all output when it fails, or takes more than 20 s */
   run(command: string, ...args: string[]): Promise<string>;
   /** The same as root, who is Slurm's administrator. */
@@ -80,6 +82,8 @@ export interface Slurm extends AsyncDisposable {
 
 /** A client waits 9 s for a controller that is not there. */
 const patience = 20_000;
+/** Nodes that start at a time, so that each does within that. */
+const atOnce = 20;
 
 /** Why no such cluster can be had here, as a sentence's end; null when it can. */
 export function lacksSlurm({ proctrack, version }: Pick<SlurmOptions, 'proctrack' | 'version'> = {}): string | null {
@@ -146,6 +150,7 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     throw new Error(`"${words.join(' ')}" ended with ${code ?? signal}:\n${stdout}${stderr}`);
   }
   const administer = (...words: string[]): Promise<string> => toEnd(begin(words), words);
+  const startAsRoot = (...words: string[]): Child => begin(words);
   const start = (...words: string[]): Child => begin([...asUser, ...words]);
 
   /** `isReady`: looks whether it does its work, once it has said so. */
@@ -187,13 +192,19 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     const { stdout } = await begin(['scontrol', 'ping']).ended;
     return stdout.includes('is UP');
   });
+  /** One look for all nodes: there may be a thousand. */
+  let states: Promise<string> | null = null;
   const daemons = new Map(
     names.map((name) => [
       name,
       daemon(['slurmd', '-D', '-N', name], /slurmd started on/, async () => {
         // Without a controller nobody knows.
         if (controller.pid === null) return true;
-        return !/^$|down|unknown|\*/m.test((await administer('sinfo', '-hn', name, '-o', '%T')).trim());
+        states ??= administer('sinfo', '-hN', '-o', '%N %T').finally(() => {
+          states = null;
+        });
+        const own = (await states).split('\n').find((line) => line.startsWith(`${name} `));
+        return own !== undefined && !/down|unknown|\*/.test(own);
       }),
     ]),
   );
@@ -230,7 +241,8 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     ]);
     await munged.says(/Created \d+ work threads/);
     await controller.start();
-    await Promise.all([...daemons.values()].map((one) => one.start()));
+    const starting = [...daemons.values()];
+    while (starting.length > 0) await Promise.all(starting.splice(0, atOnce).map((one) => one.start()));
   } catch (error) {
     await will.execute();
     throw error;
@@ -248,6 +260,7 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
       return found;
     },
     start,
+    startAsRoot,
     run: (...words) => toEnd(start(...words), words),
     administer,
     [Symbol.asyncDispose]: will.execute,

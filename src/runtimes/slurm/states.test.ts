@@ -1,7 +1,7 @@
 /** What a sandbox is, by its folder and by what Slurm says. */
 import { describe, expect, it } from 'vitest';
 import { parseJobs, type SlurmJob } from './commands.ts';
-import { type FolderLook, jobOf, patience, phaseOf, stateOf, waitText } from './states.ts';
+import { type FolderLook, jobOf, jobsOf, patience, phaseOf, stateOf, waitText } from './states.ts';
 
 const nothing: FolderLook = { exitCode: null, oom: false, where: null, started: false, again: false, said: '', unfit: null };
 const where = { job: '7', place: 'n1', devices: '0' };
@@ -104,9 +104,10 @@ describe('the jobs of an agent', () => {
     );
     expect(jobs).toHaveLength(3);
     expect(jobs[2]).toEqual({ id: '13', state: 'RUNNING', reason: 'None', node: 'n2', name: 'other', comment: 'a|b' });
-    expect(jobOf('a', jobs)?.id).toBe('12');
-    expect(jobOf('b', jobs)).toBeNull();
-    expect(jobOf('a', jobs.slice(0, 1))?.id).toBe('9');
+    expect(jobOf('a', jobsOf(jobs))?.id).toBe('12');
+    expect(jobOf('b', jobsOf(jobs))).toBeNull();
+    expect(jobOf('a', jobsOf(jobs.slice(0, 1)))?.id).toBe('9');
+    expect([...jobsOf(jobs).keys()]).toEqual(['a']);
   });
 
   it('wait in every state in which Slurm may still start them', () => {

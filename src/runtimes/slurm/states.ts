@@ -53,11 +53,25 @@ export function phaseOf({ state }: Pick<SlurmJob, 'state'>): Phase {
   return state === 'COMPLETING' ? 'completing' : 'ended';
 }
 
+/** What one look at the queue shows of agents. */
+export type Jobs = ReadonlyMap<AgentId, readonly SlurmJob[]>;
+
+/** A user may have thousands of jobs beside them. */
+export function jobsOf(jobs: readonly SlurmJob[]): Jobs {
+  const found = new Map<AgentId, SlurmJob[]>();
+  for (const job of jobs) {
+    const agent = agentOf(job);
+    if (agent === null) continue;
+    const own = found.get(agent);
+    if (own === undefined) found.set(agent, [job]);
+    else own.push(job);
+  }
+  return found;
+}
+
 /** The job of an agent: one that is not over, else the last. A manager that died may have submitted two. */
-export function jobOf(agent: AgentId, jobs: readonly SlurmJob[]): SlurmJob | null {
-  const own = jobs
-    .filter(({ name }) => name === jobName(agent))
-    .sort((a, b) => Number.parseInt(b.id, 10) - Number.parseInt(a.id, 10));
+export function jobOf(agent: AgentId, jobs: Jobs): SlurmJob | null {
+  const own = (jobs.get(agent) ?? []).toSorted((a, b) => Number.parseInt(b.id, 10) - Number.parseInt(a.id, 10));
   return own.find((job) => phaseOf(job) !== 'ended') ?? own[0] ?? null;
 }
 
