@@ -16,6 +16,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Child, startChild } from './child.ts';
 import { freePort } from './free-port.ts';
 import { scratch } from './scratch.ts';
+import { startSlurmAccounting } from './slurm-accounting.ts';
 import { lacksNewerSlurm, newerSlurm } from './slurm-newer.ts';
 
 /** `installed`: this machine's, 22.05 on Debian 12. `newer`: 24.11, on nodes that have Debian 13. */
@@ -41,6 +42,8 @@ export interface SlurmOptions {
   readonly proctrack?: 'linuxproc' | 'cgroup';
   /** Who runs commands, and so whose jobs they are; default root. Must be in /etc/passwd: Slurm starts no job of others. */
   readonly user?: string;
+  /** Default none; needs `lacksSlurmAccounting()` to be null. */
+  readonly accounting?: boolean;
   /** Lines of slurm.conf, instead of what is said of the same key here. Nodes and partitions are added. */
   readonly conf?: readonly string[];
 }
@@ -115,7 +118,7 @@ export function lacksSlurm({ proctrack, version }: Pick<SlurmOptions, 'proctrack
  * within a second; in the first 3 s of the controller within 3, and after it was started again within 5.
  */
 export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
-  const { version = 'installed', nodes = 2, gpus = 2, proctrack = 'linuxproc', user = 'root', conf = [] } = options;
+  const { version = 'installed', nodes = 2, gpus = 2, proctrack = 'linuxproc', user = 'root', accounting = false } = options;
   const isNewer = version === 'newer';
   const names = Array.from({ length: nodes }, (_, at) => `n${at + 1}`);
   const [uid = 0, gid = 0] = ['-u', '-g'].map((which) => Number(execFileSync('id', [which, user], { encoding: 'utf8' })));
@@ -220,7 +223,9 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
         execFileSync('mknod', ['-m', '666', join(home, 'dev', `gpu${gpu}`), 'c', '240', String(gpu)]);
     const ports: number[] = [];
     while (ports.length <= nodes) ports.push(await freePort());
-    writeFileSync(env.SLURM_CONF, slurmConf(home, { names, ports, gpus, proctrack, conf }));
+    const configure = (conf: readonly string[] = []): void =>
+      writeFileSync(env.SLURM_CONF, slurmConf(home, { names, ports, gpus, proctrack, conf: [...(options.conf ?? []), ...conf] }));
+    configure();
     const card = (at: number): string =>
       `NodeName=n${at + 1} Name=gpu Type=a100 File=${join(home, 'dev', `gpu[${at * gpus}-${(at + 1) * gpus - 1}]`)}\n`;
     writeFileSync(join(home, 'gres.conf'), gpus === 0 ? '' : [...names.keys()].map(card).join(''));
@@ -240,6 +245,7 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
       ...['pid', 'log', 'seed'].map((name) => `--${name}-file=${join(home, 'munge', name)}`),
     ]);
     await munged.says(/Created \d+ work threads/);
+    if (accounting) configure(await startSlurmAccounting(home, join(home, 'munge', 'socket'), begin));
     await controller.start();
     const starting = [...daemons.values()];
     while (starting.length > 0) await Promise.all(starting.splice(0, atOnce).map((one) => one.start()));

@@ -39,7 +39,7 @@ import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue, slowly } from './queue.ts';
 import { workspaceIn } from './sandboxes.ts';
 import { askedBy, killScript, releaseScript, scriptsOf } from './script.ts';
-import { type Jobs, jobOf, phaseOf, stateOf, waitText } from './states.ts';
+import { type Jobs, jobName, jobOf, patience, phaseOf, stateOf, waitText } from './states.ts';
 import { submitOptions, wantsOf } from './submission.ts';
 
 export interface SlurmOptions {
@@ -76,6 +76,8 @@ class SlurmRuntime implements Runtime {
   readonly #making = new Set<AgentId>();
   /** What was last seen of agents that wait or run, and when: core clock, ms. */
   readonly #seen = new Map<AgentId, { readonly job: SlurmJob; readonly state: SandboxSeen['state']; readonly at: number }>();
+  /** Ends of which only accounting knows; undefined: it is being asked. Each agent once. */
+  readonly #accounted = new Map<AgentId, SlurmJob | null | undefined>();
   /** Whether changes of marks are noticed. */
   #isWatching = false;
 
@@ -219,6 +221,7 @@ class SlurmRuntime implements Runtime {
     await this.#folders.remove(agent);
     this.#queue.forget(agent);
     this.#seen.delete(agent);
+    this.#accounted.delete(agent);
   }
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
@@ -410,11 +413,27 @@ class SlurmRuntime implements Runtime {
     };
     if (look.unfit !== null) this.#avoided.add(look.unfit);
     const phase = job === null ? null : phaseOf(job);
-    const state = stateOf(look, { job, ...this.#queue.about(agent, phase, look.started) });
+    const about = this.#queue.about(agent, phase, look.started);
+    const isForgotten = job === null && look.started && look.exitCode === null && about.since >= patience;
+    const end = isForgotten ? this.#accountedEnd(agent) : null;
+    const state = end === undefined ? null : stateOf(look, { job: job ?? end, ...about });
     const isSteady = phase === 'waiting' ? !look.started : phase === 'running' && state?.kind === 'running';
     if (isSteady && job !== null && state !== null) this.#seen.set(agent, { job, state, at: this.#options.clock.now() });
     else this.#seen.delete(agent);
     return state;
+  }
+
+  #accountedEnd(agent: AgentId): SlurmJob | null | undefined {
+    if (!this.#accounted.has(agent)) {
+      this.#accounted.set(agent, undefined);
+      // Not every cluster has accounting.
+      const asked = this.#commands.accounted(jobName(agent)).catch(() => null);
+      void asked.then((end) => {
+        this.#accounted.set(agent, end);
+        this.#queue.wake();
+      });
+    }
+    return this.#accounted.get(agent);
   }
 
   /** Its state where neither its job nor its marks have changed: what agents cost must not grow with how many wait or run. */

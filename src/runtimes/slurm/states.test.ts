@@ -1,6 +1,6 @@
 /** What a sandbox is, by its folder and by what Slurm says. */
 import { describe, expect, it } from 'vitest';
-import { parseJobs, type SlurmJob } from './commands.ts';
+import { parseAccount, parseJobs, type SlurmJob } from './commands.ts';
 import { type FolderLook, jobOf, jobsOf, patience, phaseOf, stateOf, waitText } from './states.ts';
 
 const nothing: FolderLook = { exitCode: null, oom: false, where: null, started: false, again: false, said: '', unfit: null };
@@ -94,6 +94,27 @@ describe('the state of a sandbox', () => {
     expect(seenAs(job('COMPLETING'), patience)).toEqual({ kind: 'running' });
     // Slurm was asked before it began.
     expect(stateOf(begun, { job: job('PENDING'), since: patience, afterStart: false })).toEqual({ kind: 'running' });
+  });
+});
+
+describe('what only accounting remembers', () => {
+  const told = (text: string) => stateOf(begun, { job: parseAccount('oj-a', text), since: patience, afterStart: true });
+
+  it.each([
+    ['7|CANCELLED by 1000|0:0|n1\n', 'Slurm ended it on node n1: somebody cancelled it with scancel'],
+    ['7|NODE_FAIL|1:0|n1\n', 'Slurm ended it on node n1: the node failed'],
+    // What it left is gone, so that it passed is not believed.
+    ['7|COMPLETED|0:0|n1\n', "it left no exit code on node n1, and Slurm's accounting says COMPLETED (exit code 0)"],
+    ['7|FAILED|0:9|n1\n', "it left no exit code on node n1, and Slurm's accounting says FAILED (signal 9)"],
+    ['7|REQUEUED|0:0|n1\n7|TIMEOUT|0:0|n1\n', 'Slurm ended it on node n1: its time limit was over'],
+    ['7|RUNNING|0:0|n1\n', 'Slurm no longer knows it on node n1, and it left no exit code'],
+    ['', 'Slurm no longer knows it on node n1, and it left no exit code'],
+  ])('says why an agent was lost: %s', (text, reason) => {
+    expect(told(text)).toEqual(lost(reason));
+  });
+
+  it('says that its memory was used up', () => {
+    expect(told('7|OUT_OF_MEMORY|0:125|n1\n')).toEqual({ kind: 'exited', exit: { kind: 'oom' } });
   });
 });
 

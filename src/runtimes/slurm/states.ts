@@ -132,6 +132,11 @@ function exitOf(look: FolderLook, job: SlurmJob | null): Exit {
   if (job.state === 'OUT_OF_MEMORY') return { kind: 'oom' };
   const why = ends[job.state];
   if (why !== undefined) return lost(`Slurm ended it${where}: ${why}`);
+  if (job.exit !== undefined) {
+    const [code, signal] = job.exit.split(':');
+    const how = signal === undefined || signal === '0' ? `exit code ${code}` : `signal ${signal}`;
+    return lost(`it left no exit code${where}, and Slurm's accounting says ${job.state} (${how})`);
+  }
   // Its batch script was killed, which is how onejob ends it.
   if (job.state === 'FAILED' && look.where !== null) return { kind: 'code', code: 137 };
   const reason = job.reason === 'None' ? '' : ` (${job.reason})`;
