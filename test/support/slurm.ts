@@ -221,8 +221,9 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     for (const at of names.keys())
       for (let gpu = at * gpus; gpu < (at + 1) * gpus; gpu++)
         execFileSync('mknod', ['-m', '666', join(home, 'dev', `gpu${gpu}`), 'c', '240', String(gpu)]);
-    const ports: number[] = [];
-    while (ports.length <= nodes) ports.push(await freePort());
+    const taken = new Set<number>();
+    while (taken.size <= nodes) taken.add(await freePort());
+    const ports = [...taken];
     const configure = (conf: readonly string[] = []): void =>
       writeFileSync(env.SLURM_CONF, slurmConf(home, { names, ports, gpus, proctrack, conf: [...(options.conf ?? []), ...conf] }));
     configure();
