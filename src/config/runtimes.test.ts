@@ -57,6 +57,13 @@ describe('a pool whose runtime is an engine', () => {
     expect(pools.map(({ recipe }) => recipe.wants?.lifetime)).toEqual([1_800_000, null]);
   });
 
+  it('is called back at an address, with a port or without one', async () => {
+    for (const address of ['10.0.0.1', '10.0.0.1:7443', '[fd00::1]:7443']) {
+      const { runtimes } = await resolved(`runtimes: { cluster: { type: slurm, address: "${address}" } }\n`);
+      expect(runtimes).toMatchObject([{ address }]);
+    }
+  });
+
   it('takes keys of "slurm" from defaults', async () => {
     const { pools } = await resolved(
       `${cluster}defaults: { runtime: cluster, slurm: { account: lab } }\npools: { a: { slurm: { qos: high } }, b: {} }\n`,
@@ -73,6 +80,8 @@ it('says nothing of what only this host has not: nodes have their own cores, mem
 describe('a problem', () => {
   it.each([
     ['runtimes: { cluster: { type: slurm, folder: shared } }\n', 'runtimes.cluster.folder'],
+    ['runtimes: { cluster: { type: slurm, address: localhost:7443 } }\n', 'or with a port "10.0.0.1:7443"'],
+    ['runtimes: { cluster: { type: slurm, address: 10.0.0.1:99999 } }\n', 'expected an IP address'],
     ['runtimes: { cluster: { type: slrum, folder: /a } }\n', 'unknown type of runtime; did you mean "slurm"?'],
     ['runtimes: { docker: { type: slurm, folder: /a } }\n', '"docker" is a runtime without an entry; choose another name'],
     [`${cluster}pools: { a: { runtime: clutser } }\n`, '"runtimes" has no "clutser"; did you mean "cluster"?'],

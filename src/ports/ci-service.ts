@@ -30,7 +30,7 @@ export interface AgentContext {
   ask(signal: AbortSignal): Promise<string>;
   /** Whether its sandbox is on another host, so that what it says to this one crosses a network. */
   readonly isRemote: boolean;
-  /** The address at which its sandbox reaches `port` of this host. @throws OnejobError E_NO_DOOR */
+  /** The address at which its sandbox reaches `port` of this host, or the one with a port that it must be. @throws OnejobError E_NO_DOOR */
   hostAddress(port: number, signal: AbortSignal): Promise<string>;
 }
 

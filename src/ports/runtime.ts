@@ -317,7 +317,7 @@ export interface Runtime {
   /**
    * The address at which sandboxes on a recipe's network reach `port` of this host (TCP, 1 to 65535). Opens what the runtime
    * itself keeps closed: the rules of the network `internet`, until `sweep`; where each sandbox has a network of its own, the port
-   * in that of `agent`. Idempotent. A network that somebody removed is created again and may then have another address.
+   * in that of `agent`. With a port where sandboxes reach no other (`10.0.0.1:7443`). Idempotent. A network that somebody removed is created again and may then have another address.
    * @throws OnejobError E_NO_DOOR if there is no way: network `none`, an Engine on another host, a network without a gateway
    * here; E_NETWORK_UNGUARDED as `prepare` does
    */

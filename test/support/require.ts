@@ -18,6 +18,7 @@ import { lacksGitHub } from './github-programs.ts';
 import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
 import { lacksSlurm } from './slurm.ts';
+import { lacksSlurmAccounting } from './slurm-accounting.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
 export const defaultImage = 'debian:stable-slim';
@@ -82,6 +83,8 @@ export interface Machine {
   readonly slurm: string | null;
   /** The same of a newer version, made before the tests of acceptance. CI may lack it. */
   readonly newerSlurm: string | null;
+  /** What a cluster's accounting needs beside it. CI may lack it: only acceptance starts one. */
+  readonly slurmAccounting: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -137,6 +140,7 @@ export async function lookAtMachine(): Promise<Machine> {
     cloudInit: found('cloud-init'),
     slurm: lacksSlurm(),
     newerSlurm: lacksSlurm({ version: 'newer' }),
+    slurmAccounting: lacksSlurmAccounting(),
     host: lacksHost(),
   };
 }
@@ -150,7 +154,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return (
-    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm'].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'slurmAccounting'].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }

@@ -29,7 +29,7 @@ interface NodePlaceParts {
   /** A folder that each node has, such as /tmp. */
   readonly base: string;
   readonly owner: string;
-  /** Something was heard of an agent. */
+  /** An agent has begun or ended. */
   readonly heard: () => void;
 }
 
@@ -106,7 +106,7 @@ export class NodePlace implements Place {
   }
 
   follow(agent: AgentId, job: SlurmJob): void {
-    if (this.#relays.has(agent) || this.folders.exitCode(agent) !== null) return;
+    if (this.#relays.has(agent) || this.folders.intentOf(agent) === null || this.folders.exitCode(agent) !== null) return;
     const stop = new AbortController();
     this.#relays.set(agent, stop);
     // One that ends early is started again by the next look at the queue.
@@ -189,7 +189,7 @@ export class NodePlace implements Place {
         for (const stream of ['stdout', 'stderr']) await writeFile(join(here, 'log', `${stream}.end`), '');
         await writeWhole(join(this.folders.marks, `${agent}.exit`), `${rest.join(' ')}\n`);
       }
-      this.#parts.heard();
+      if (kind !== 'log') this.#parts.heard();
     }
     await step.ended;
   }

@@ -53,11 +53,25 @@ export function phaseOf({ state }: Pick<SlurmJob, 'state'>): Phase {
   return state === 'COMPLETING' ? 'completing' : 'ended';
 }
 
+/** What one look at the queue shows of agents. */
+export type Jobs = ReadonlyMap<AgentId, readonly SlurmJob[]>;
+
+/** A user may have thousands of jobs beside them. */
+export function jobsOf(jobs: readonly SlurmJob[]): Jobs {
+  const found = new Map<AgentId, SlurmJob[]>();
+  for (const job of jobs) {
+    const agent = agentOf(job);
+    if (agent === null) continue;
+    const own = found.get(agent);
+    if (own === undefined) found.set(agent, [job]);
+    else own.push(job);
+  }
+  return found;
+}
+
 /** The job of an agent: one that is not over, else the last. A manager that died may have submitted two. */
-export function jobOf(agent: AgentId, jobs: readonly SlurmJob[]): SlurmJob | null {
-  const own = jobs
-    .filter(({ name }) => name === jobName(agent))
-    .sort((a, b) => Number.parseInt(b.id, 10) - Number.parseInt(a.id, 10));
+export function jobOf(agent: AgentId, jobs: Jobs): SlurmJob | null {
+  const own = (jobs.get(agent) ?? []).toSorted((a, b) => Number.parseInt(b.id, 10) - Number.parseInt(a.id, 10));
   return own.find((job) => phaseOf(job) !== 'ended') ?? own[0] ?? null;
 }
 
@@ -118,6 +132,11 @@ function exitOf(look: FolderLook, job: SlurmJob | null): Exit {
   if (job.state === 'OUT_OF_MEMORY') return { kind: 'oom' };
   const why = ends[job.state];
   if (why !== undefined) return lost(`Slurm ended it${where}: ${why}`);
+  if (job.exit !== undefined) {
+    const [code, signal] = job.exit.split(':');
+    const how = signal === undefined || signal === '0' ? `exit code ${code}` : `signal ${signal}`;
+    return lost(`it left no exit code${where}, and Slurm's accounting says ${job.state} (${how})`);
+  }
   // Its batch script was killed, which is how onejob ends it.
   if (job.state === 'FAILED' && look.where !== null) return { kind: 'code', code: 137 };
   const reason = job.reason === 'None' ? '' : ` (${job.reason})`;
