@@ -173,7 +173,14 @@ describe('a job that names no pool', () => {
 
     it('may have volumes that this host lacks: they are those of its node', () => {
       const ask = jobRequest.parse({ command: ['true'], volumes: [{ ...data, host: '/scratch' }] });
-      expect(checkRequest(ask, new Map([['work', none]]), () => null, () => false).volumes).toHaveLength(1);
+      expect(
+        checkRequest(
+          ask,
+          new Map([['work', none]]),
+          () => null,
+          () => false,
+        ).volumes,
+      ).toHaveLength(1);
     });
   });
 

@@ -11,7 +11,7 @@ import { frame } from '../gate.ts';
 import { accounts } from '../process/bubblewrap.ts';
 import type { SandboxKind } from './config.ts';
 import { AgentFolders } from './folder.ts';
-import { exitAgain, exitUnfit, scriptsOf } from './script.ts';
+import { exitAgain, exitMissing, exitUnfit, scriptsOf } from './script.ts';
 
 const agent = 'a1';
 
@@ -168,37 +168,42 @@ describe('in a container of Apptainer', () => {
     ]);
     expect(told).not.toContain('--nv');
   });
-
-  it('a node without it ends the agent, and its words say so', async () => {
-    await using one = await node('apptainer', { image: '/shared/pytorch.sif' });
-    await one.start().ended;
-    expect(one.folders.exitCode(agent)).toBe(127);
-    expect(one.read('log/stderr')).toMatch(/singularity: not found/);
-  });
 });
 
-it('modules that are missing end it before the gate', async () => {
-  await using one = await node('none', { modules: ['cuda/12.4'] });
+it.each([
+  ['a node without modules', {}, 'its command "module" is missing, which "modules" needs'],
+  [
+    'a module that the node has not',
+    { programs: { module: '#!/bin/sh\necho "Lmod: unknown" >&2; echo "#%Module" >&2; exit 3\n' } },
+    'the module cuda/12.4 cannot be loaded there: "module load" ended with 3',
+  ],
+])('%s ends it before the gate', async (_, parts, words) => {
+  await using one = await node('none', { modules: ['cuda/12.4'], ...parts });
   const ended = await one.start().ended;
-  expect(ended.code).not.toBe(0);
-  expect(ended.stderr).toContain('module');
+  expect([ended.code, ended.stdout]).toEqual([exitMissing, `${words}\n`]);
   expect(one.folders.whereIs(agent)).toBeNull();
   expect(one.read('log/stdout')).toBe('');
 });
 
-it('a node without bubblewrap is not fit, and says so', async () => {
-  await using one = await node('bubblewrap', { isBare: true });
+it.each([
+  ['bubblewrap', 'bubblewrap is not installed, which "sandbox: bubblewrap" needs'],
+  ['apptainer', 'Apptainer is not installed, which "sandbox: apptainer" needs'],
+] as const)('a node without %s is not fit, and says so', async (sandbox, why) => {
+  await using one = await node(sandbox, { isBare: true, image: '/shared/pytorch.sif' });
   expect((await one.start().ended).code).toBe(exitUnfit);
-  const why = 'bubblewrap is not installed, which "sandbox: bubblewrap" needs';
   expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
 });
 
-it.skipIf(lacks('bubblewrap'))('a volume that the node has not ends it before the gate, and the node stays fit', async () => {
-  await using one = await node('bubblewrap', { volumes: ["/no/su'ch"] });
-  const ended = await one.start().ended;
-  expect([ended.code, ended.stdout]).toEqual([91, "/no/su'ch does not exist there\n"]);
-  expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
-});
+it.each(['bubblewrap', 'apptainer', 'none'] as const)(
+  'a volume that the node has not ends it before the gate, and the node stays fit: %s',
+  async (sandbox) => {
+    const programs = { apptainer: fakeApptainer, bwrap: '#!/bin/sh\n' };
+    await using one = await node(sandbox, { volumes: ["/no/su'ch"], programs, image: '/shared/pytorch.sif' });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, "/no/su'ch does not exist there\n"]);
+    expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
+  },
+);
 
 describe('what Slurm granted', () => {
   const two = 'case "$1" in -L) echo "GPU 0: A"; echo "GPU 1: B" ;; *) echo "$APPS" ;; esac';

@@ -7,7 +7,7 @@
  */
 import { quoted } from '../../base/quoted.ts';
 import { supervisorScript } from '../process/supervisor.ts';
-import { keepsApart } from './config.ts';
+import { keepsApart, type SandboxKind } from './config.ts';
 import { insideScript, type SandboxParts } from './sandboxes.ts';
 
 /** Exit code of a batch script that did not begin, because another start of it had. */
@@ -15,7 +15,9 @@ export const exitAgain = 95;
 /** Exit code of a batch script that did not begin, because what was granted is not fit for a job. */
 export const exitUnfit = 93;
 /** Exit code of a batch script that could not use the agent's folder on its node. */
-const exitFolder = 94;
+export const exitFolder = 94;
+/** Exit code of a batch script that did not begin, because its node lacks what the pool mounts or loads. */
+export const exitMissing = 91;
 
 /** Bytes kept of each stream until they are read. */
 const outputLimit = 64 * 2 ** 20;
@@ -75,7 +77,7 @@ export function killScript(folder: string): string {
 }
 
 function runScript(parts: ScriptParts): string {
-  const { agent, folder, marks, modules, recipe, programs, sandbox } = parts;
+  const { agent, folder, marks, modules, recipe, programs } = parts;
   const gpus = recipe.wants?.gpus ?? 0;
   const where = quoted(`${marks}/${agent}.where`);
   return [
@@ -84,10 +86,8 @@ function runScript(parts: ScriptParts): string {
     // A controller that was killed starts a job anew although it was told not to requeue it (seen with 22.05 and 24.11).
     `( set -C; : >started ) 2>/dev/null || { : >again; exit ${exitAgain}; }`,
     ...(gpus === 0 ? [] : gpuCheck(gpus)),
-    ...(modules.length === 0
-      ? []
-      : ['[ ! -r /etc/profile ] || . /etc/profile', ...modules.map((one) => `module load ${quoted(one)} || exit`)]),
-    ...(sandbox === 'bubblewrap' ? sandboxCheck(parts) : []),
+    ...moduleLines(modules),
+    ...sandboxCheck(parts),
     ...[...programs.values()].map(arrived),
     `printf '%s\\n%s\\n%s\\n' "$SLURM_JOB_ID" "\${SLURMD_NODENAME:-$(hostname)}" "\${SLURM_JOB_GPUS:-}" >${where}.new && mv ${where}.new ${where} || exit ${exitFolder}`,
     'exec </dev/null',
@@ -109,8 +109,6 @@ function runScript(parts: ScriptParts): string {
   ].join('\n');
 }
 
-/** Exit code of a batch script that did not begin, because its node lacks what the pool mounts. */
-const exitVolume = 91;
 /** Exit code of a batch script that did not begin, because its program did not come. */
 const exitProgram = 92;
 /** s for a program to come. */
@@ -126,15 +124,44 @@ function unfit(words: string): string {
   return `{ printf '%s\\n%s\\n' "\${SLURMD_NODENAME:-$(hostname)}" "${words}" >unfit; exit ${exitUnfit}; }`;
 }
 
-/** Bubblewrap's own words for what is missing would stay in the log of an agent that nobody reads. */
-function sandboxCheck({ recipe, programs }: ScriptParts): string[] {
+/** Ends the batch script with words for people, its last ones. A mistake in the config of one pool does not speak against the node. */
+function missing(words: string): string {
+  return `{ echo ${quoted(words)}; exit ${exitMissing}; }`;
+}
+
+/** What `module load` itself says of a missing one takes many lines, and ends with another advice. */
+function moduleLines(modules: readonly string[]): string[] {
+  if (modules.length === 0) return [];
+  const has = 'command -v module >/dev/null';
+  return [
+    `${has} || [ ! -r /etc/profile ] || . /etc/profile`,
+    `${has} || ${missing('its command "module" is missing, which "modules" needs')}`,
+    ...modules.map((one) => {
+      const words = quoted(`the module ${one} cannot be loaded there: "module load" ended with `);
+      return `module load ${quoted(one)} || { echo ${words}$?; exit ${exitMissing}; }`;
+    }),
+  ];
+}
+
+/** What makes a sandbox: a program of the node, and its name for people. */
+const makers: Readonly<Record<SandboxKind, readonly [test: string, name: string] | null>> = {
+  bubblewrap: ['command -v bwrap', 'bubblewrap'],
+  apptainer: ['command -v apptainer || command -v singularity', 'Apptainer'],
+  pyxis: null,
+  none: null,
+};
+
+/** A sandbox's own words for what is missing would stay in the log of an agent that nobody reads. */
+function sandboxCheck({ recipe, programs, sandbox }: ScriptParts): string[] {
+  // Slurm has made its container already, in which host paths mean nothing.
+  if (sandbox === 'pyxis') return [];
+  const maker = makers[sandbox];
   const volumes = recipe.mounts.filter(({ container }) => !programs.has(container));
   return [
-    `command -v bwrap >/dev/null || ${unfit('bubblewrap is not installed, which \\"sandbox: bubblewrap\\" needs')}`,
-    // A mistake in the config of one pool does not speak against the node.
-    ...volumes.map(
-      ({ host }) => `[ -e ${quoted(host)} ] || { echo ${quoted(`${host} does not exist there`)}; exit ${exitVolume}; }`,
-    ),
+    ...(maker === null
+      ? []
+      : [`{ ${maker[0]}; } >/dev/null || ${unfit(`${maker[1]} is not installed, which \\"sandbox: ${sandbox}\\" needs`)}`]),
+    ...volumes.map(({ host }) => `[ -e ${quoted(host)} ] || ${missing(`${host} does not exist there`)}`),
   ];
 }
 

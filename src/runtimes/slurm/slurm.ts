@@ -39,7 +39,7 @@ import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue } from './queue.ts';
 import { workspaceIn } from './sandboxes.ts';
 import { askedBy, killScript, releaseScript, scriptsOf } from './script.ts';
-import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
+import { agentOf, commentOf, isOf, jobName, jobOf, phaseOf, saidIn, stateOf, waitText } from './states.ts';
 import { submitOptions, wantsOf } from './submission.ts';
 
 export interface SlurmOptions {
@@ -132,8 +132,7 @@ class SlurmRuntime implements Runtime {
           throw new OnejobError('E_GATE_ENDED', `The batch job did not reach its gate: ${early}.`, { retry: true });
         if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
         if (state?.kind === 'created' && job === null) await this.#submit(spec, signal);
-        else if (job !== null)
-          progress(`${this.name}: ${phaseOf(job) === 'waiting' ? this.#waitText(job) : `starts on ${job.node}`}`);
+        else if (job !== null) progress(`${this.name}: ${this.#progressText(job)}`);
         await this.#queue.next(signal);
       }
     } finally {
@@ -233,7 +232,7 @@ class SlurmRuntime implements Runtime {
     });
     // A folder that somebody removed does not end the job.
     const strays = jobs.flatMap((job): SandboxSeen[] => {
-      const agent = job.comment === this.#comment && phaseOf(job) !== 'ended' ? agentOf(job) : null;
+      const agent = isOf(this.#options.owner, job) && phaseOf(job) !== 'ended' ? agentOf(job) : null;
       return agent === null || agents.includes(agent) ? [] : [{ agent, pool: '', slot: '', state: { kind: 'running' } }];
     });
     return [...seen, ...strays];
@@ -316,10 +315,6 @@ class SlurmRuntime implements Runtime {
     this.#place.close();
   }
 
-  get #comment(): string {
-    return `onejob:${this.#options.owner}`;
-  }
-
   async #make({ agent, pool, slot, recipe, ...spec }: SandboxSpec, fingerprint: string): Promise<void> {
     const { sandbox } = wantsOf(recipe).keys as SlurmPool;
     const programs = await programsOf(recipe);
@@ -349,7 +344,8 @@ class SlurmRuntime implements Runtime {
     const shared = folder === null ? null : this.#folders.of(agent);
     const needed = this.#folders.require(agent).programs;
     const [programs, { marks }] = [this.#pathsOf(needed), this.#folders];
-    const options = submitOptions(agent, { comment: this.#comment, folder: shared, marks, programs, recipe, avoided });
+    const comment = commentOf(this.#options.owner);
+    const options = submitOptions(agent, { comment, folder: shared, marks, programs, recipe, avoided });
     const batch = this.#place.batch(agent, this.#scripts(spec, needed));
     await this.#commands.submit(options, batch, signal).catch((error: unknown) => {
       throw error instanceof OnejobError && error.code === 'E_RECIPE' && avoided.length > 0 ? this.#refused(error) : error;
@@ -363,7 +359,8 @@ class SlurmRuntime implements Runtime {
     return new OnejobError('E_RECIPE', why, { hint, retry: true });
   }
 
-  #waitText(job: SlurmJob): string {
+  #progressText(job: SlurmJob): string {
+    if (phaseOf(job) !== 'waiting') return job.node === '' ? 'was cancelled in its queue' : `starts on ${job.node}`;
     const avoided = this.#avoided.now;
     return avoided.length === 0 ? waitText(job) : `${waitText(job)}; ${avoidedText(avoided)}`;
   }
@@ -391,7 +388,7 @@ class SlurmRuntime implements Runtime {
       where: folders.whereIs(agent),
       started: folders.hasStarted(agent),
       again: folders.wasStartedAgain(agent),
-      said: job !== null && phaseOf(job) === 'ended' ? folders.lastWords(agent) : '',
+      said: job !== null && phaseOf(job) === 'ended' ? folders.lastWords(agent) || saidIn(this.#options.owner, job) : '',
       unfit: folders.unfit(agent),
     };
     if (look.unfit !== null) this.#avoided.add(look.unfit);
@@ -421,7 +418,7 @@ class SlurmRuntime implements Runtime {
   async #openJobs(agent: AgentId): Promise<SlurmJob[]> {
     const jobs = await this.#queue.look(undefined, true);
     // Another onejob of the same user has jobs there, too. A comment may be a site's, but no other onejob has the agent's folder.
-    const isOwn = (job: SlurmJob): boolean => job.comment === this.#comment || this.#folders.intentOf(agent) !== null;
+    const isOwn = (job: SlurmJob): boolean => isOf(this.#options.owner, job) || this.#folders.intentOf(agent) !== null;
     return jobs.filter((job) => job.name === jobName(agent) && phaseOf(job) !== 'ended' && isOwn(job));
   }
 
