@@ -33,7 +33,7 @@ const intent = z.object({
   pool: z.string(),
   slot: z.string(),
   fingerprint: z.string(),
-  sandbox: z.enum(['bubblewrap', 'apptainer', 'pyxis', 'none']),
+  sandbox: z.enum(['bubblewrap', 'apptainer', 'podman', 'pyxis', 'none']),
   /** What its node needs of this host. */
   programs: z.array(z.object({ file: z.string(), container: z.string(), path: z.string() })).default([]),
 });

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { type Child, startChild } from '../../../test/support/child.ts';
+import { epilogOf } from '../../../test/support/page.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { frame } from '../gate.ts';
@@ -148,6 +149,67 @@ while [ "$1" != /bin/sh ]; do
 done
 exec "$@"
 `;
+
+/** Stands for Podman: it writes down what it was told, and runs the command where the workspace is mounted from. */
+const fakePodman = `#!/bin/sh
+printf '%s\\n' "$*" >>"\${0%/*}/../told"
+case "$*" in info*) echo crun; exit ;; image*) exit 1 ;; pull*/none*) echo "Error: no such image" >&2; exit 125 ;; *' run '*) ;; *) exit 0 ;; esac
+while [ "$1" != -c ]; do
+  case $1 in *:/workspace) cd "\${1%:/workspace}" ;; esac
+  shift
+done
+exec /bin/sh "$@"
+`;
+
+describe('in a container of Podman', () => {
+  const image = 'localhost/box:1';
+  const programs = (epilog: string) => ({
+    podman: fakePodman,
+    scontrol: `#!/bin/sh\necho 'EnforcePartLimits       = NO'; echo 'Epilog                  = ${epilog}'; echo 'EpilogMsgTime = 2000 usec'\n`,
+  });
+  const told = (one: Awaited<ReturnType<typeof node>>): string =>
+    readFileSync(join(one.folders.of(agent), '../../../told'), 'utf8');
+
+  it('a job has what is named, is found by its label, and is removed at its end', async () => {
+    using site = scratch();
+    const epilog = join(site.path, 'epilog');
+    writeFileSync(epilog, epilogOf(readFileSync('docs/runtimes/slurm.md', 'utf8')));
+    await using one = await node('podman', { image, programs: programs(epilog) });
+    const batch = one.start();
+    await one.until(/ready/);
+    await one.release('pwd; exit 4');
+    await batch.ended;
+    expect(one.folders.exitCode(agent)).toBe(4);
+    expect(one.read('log/stdout')).toMatch(/\/a1\/work\n$/);
+    const calls = told(one).split('\n');
+    expect(calls.slice(0, 3)).toEqual([`image exists ${image}`, `pull -q ${image}`, expect.stringMatching(/^info /)]);
+    const run = '--cgroup-manager=cgroupfs run --rm -i --init --name oj-a1 --label onejob.slurm=7 --hostname box-1';
+    expect(calls[3]).toContain(run);
+    expect(calls[3]).toMatch(
+      /--cgroups=disabled -v \S+\/a1\/work:\/workspace -v \S+:\/home\/job -v \S+:\/tmp -e HOME=\/home\/job /,
+    );
+    expect(calls.at(-2)).toBe('rm -f -t 0 oj-a1');
+  });
+
+  it.each([
+    ['another Epilog', '/etc/hostname'],
+    ['none', '(null)'],
+  ])('does not begin where Slurm has %s', async (_, epilog) => {
+    await using one = await node('podman', { image, programs: programs(epilog) });
+    const ended = await one.start().ended;
+    const why = '"sandbox: podman" needs the Epilog of docs/runtimes/slurm.md, and Slurm has another one or none there\n';
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, why]);
+  });
+
+  it("ends before the gate with Podman's words when there is no such image", async () => {
+    using site = scratch();
+    const epilog = join(site.path, 'epilog');
+    writeFileSync(epilog, '#!/bin/sh\n# onejob-epilog 1\n');
+    await using one = await node('podman', { image: 'localhost/none:1', programs: programs(epilog) });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stderr]).toEqual([exitMissing, 'Error: no such image\n']);
+  });
+});
 
 describe('in a container of Apptainer', () => {
   it('a job has what is named, and nothing else of the node', async () => {

@@ -8,7 +8,7 @@
 import { quoted } from '../../base/quoted.ts';
 import { supervisorScript } from '../process/supervisor.ts';
 import { keepsApart, type SandboxKind } from './config.ts';
-import { insideScript, type SandboxParts } from './sandboxes.ts';
+import { containerName, insideScript, type SandboxParts } from './sandboxes.ts';
 
 /** Exit code of a batch script that did not begin, because another start of it had. */
 export const exitAgain = 95;
@@ -77,7 +77,7 @@ export function killScript(folder: string): string {
 }
 
 function runScript(parts: ScriptParts): string {
-  const { agent, folder, marks, modules, recipe, programs } = parts;
+  const { agent, folder, marks, modules, recipe, programs, sandbox } = parts;
   const gpus = recipe.wants?.gpus ?? 0;
   const where = quoted(`${marks}/${agent}.where`);
   return [
@@ -104,6 +104,8 @@ function runScript(parts: ScriptParts): string {
     's=$!',
     // A signal ends the wait, not the supervisor.
     'while kill -0 "$s" 2>/dev/null; do wait "$s"; done',
+    // What was killed was only its client.
+    ...(sandbox === 'podman' ? [`podman rm -f -t 0 ${containerName(agent)} >/dev/null 2>&1`] : []),
     'exit 0',
     '',
   ].join('\n');
@@ -147,12 +149,21 @@ function moduleLines(modules: readonly string[]): string[] {
 const makers: Readonly<Record<SandboxKind, readonly [test: string, name: string] | null>> = {
   bubblewrap: ['command -v bwrap', 'bubblewrap'],
   apptainer: ['command -v apptainer || command -v singularity', 'Apptainer'],
+  podman: ['command -v podman', 'Podman'],
   pyxis: null,
   none: null,
 };
 
+/** A container of Podman may outlive its batch job, while Slurm gives its GPU to the next one. */
+const epilogCheck = `e=$(scontrol show config | sed -n 's/^Epilog\\(\\[[0-9]*\\]\\)* *= //p'); grep -qs '^# onejob-epilog 1' $e /dev/null || ${missing('"sandbox: podman" needs the Epilog of docs/runtimes/slurm.md, and Slurm has another one or none there')}`;
+
+/** Podman's last line says why it could not be pulled. */
+function imagePull(image: string): string {
+  return `podman image exists ${quoted(image)} || podman pull -q ${quoted(image)} >/dev/null || exit ${exitMissing}`;
+}
+
 /** A sandbox's own words for what is missing would stay in the log of an agent that nobody reads. */
-function sandboxCheck({ recipe, programs, sandbox }: ScriptParts): string[] {
+function sandboxCheck({ recipe, programs, sandbox, image }: ScriptParts): string[] {
   // Slurm has made its container already, in which host paths mean nothing.
   if (sandbox === 'pyxis') return [];
   const maker = makers[sandbox];
@@ -161,6 +172,7 @@ function sandboxCheck({ recipe, programs, sandbox }: ScriptParts): string[] {
     ...(maker === null
       ? []
       : [`{ ${maker[0]}; } >/dev/null || ${unfit(`${maker[1]} is not installed, which \\"sandbox: ${sandbox}\\" needs`)}`]),
+    ...(sandbox === 'podman' ? [epilogCheck, imagePull(image)] : []),
     ...volumes.map(({ host }) => `[ -e ${quoted(host)} ] || ${missing(`${host} does not exist there`)}`),
   ];
 }
