@@ -66,5 +66,5 @@ export function keepsApart(sandbox: SandboxKind): boolean {
 
 /** Whether a sandbox is made from an image. */
 export function isFromImage(sandbox: SandboxKind): boolean {
-  return sandbox === 'apptainer' || sandbox === 'pyxis';
+  return sandbox === 'apptainer' || sandbox === 'podman' || sandbox === 'pyxis';
 }

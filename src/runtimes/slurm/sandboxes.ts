@@ -3,6 +3,7 @@
  * has, which may differ from this host.
  */
 import { quoted } from '../../base/quoted.ts';
+import type { AgentId } from '../../core/slot.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { answering, gateScript } from '../gate.ts';
 import { etcNames } from '../process/bubblewrap.ts';
@@ -35,6 +36,8 @@ export function insideScript(parts: SandboxParts): string {
       return bubblewrapScript(parts);
     case 'apptainer':
       return apptainerScript(parts);
+    case 'podman':
+      return podmanScript(parts);
     // pyxis runs all of the batch script in the container.
     case 'pyxis':
     case 'none':
@@ -151,6 +154,44 @@ function apptainerScript(parts: SandboxParts): string {
     ...granted.map((name) => `[ -z "\${${name}+x}" ] || export "\${p}_${name}=$${name}"`),
     `exec "$a" exec --containall --hostname ${quoted(name.slice(0, 64))} --home ${quoted(`${folder}/home:/home/job`)} \\`,
     `  --pwd /workspace "$@" ${quoted(image)} /bin/sh -c ${quoted(script)}`,
+    '',
+  ].join('\n');
+}
+
+/** What Podman calls the container of an agent. */
+export function containerName(agent: AgentId): string {
+  return `oj-${agent}`;
+}
+
+/** By this label the site's Epilog finds the containers of a job (docs/runtimes/slurm.md). */
+const jobLabel = 'onejob.slurm';
+
+/**
+ * Podman without root: root inside is the user on the node. With crun the container stays in the control group of its batch job; where
+ * it does not, it outlives that. A batch job has no systemd that Podman could ask for a control group.
+ */
+function podmanScript(parts: SandboxParts): string {
+  const { agent, name, folder, recipe, image, programs } = parts;
+  const add = (...words: string[]): string => `set -- "$@" ${words.join(' ')}`;
+  const mount = (host: string, container: string, how = ''): string => add('-v', quoted(`${host}:${container}${how}`));
+  const own = [['HOME', '/home/job'] as const, ['TMPDIR', '/tmp'] as const, ...variables(parts, true)];
+  return [
+    'set --',
+    `case $(podman info -f '{{.Host.OCIRuntime.Name}}') in *crun*) ${add('--cgroups=disabled')} ;; esac`,
+    mount(`${folder}/work`, '/workspace'),
+    mount(`${folder}/home`, '/home/job'),
+    mount(`${folder}/tmp`, '/tmp'),
+    ...recipe.mounts.map(({ host, container, readOnly }) =>
+      mount(programs.get(container) ?? host, container, readOnly ? ':ro' : ''),
+    ),
+    ...Object.keys(recipe.tmpfs).map((container) => add('--tmpfs', quoted(container))),
+    ...recipe.ulimits.map((one) => add('--ulimit', `${one.name}=${one.soft}:${one.hard}`)),
+    ...own.map(([variable, value]) => add('-e', quoted(`${variable}=${value}`))),
+    // Podman gets the granted ones by name: without a control group of Slurm's, it would give it others, too.
+    `[ ! -e /dev/nvidiactl ] || for g in $(echo "\${SLURM_JOB_GPUS:-}" | tr , ' '); do ${add('--device', '"nvidia.com/gpu=$g"')}; done`,
+    `exec podman --cgroup-manager=cgroupfs run --rm -i --init --name ${containerName(agent)} --label "${jobLabel}=$SLURM_JOB_ID" \\`,
+    `  --hostname ${quoted(name.slice(0, 64))} --network host --security-opt label=disable --log-driver none -e 'SLURM*' \\`,
+    `  -w /workspace --entrypoint /bin/sh "$@" ${quoted(image)} -c ${quoted(gateScript(agent))}`,
     '',
   ].join('\n');
 }

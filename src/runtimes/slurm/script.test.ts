@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { type Child, startChild } from '../../../test/support/child.ts';
+import { epilogOf } from '../../../test/support/page.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { answerIn, frame } from '../gate.ts';
@@ -12,7 +13,7 @@ import { accounts } from '../process/bubblewrap.ts';
 import { hasReleased } from '../process/release.ts';
 import type { SandboxKind } from './config.ts';
 import { AgentFolders } from './folder.ts';
-import { exitAgain, exitUnfit, markersWithin, releaseScript, scriptsOf } from './script.ts';
+import { exitAgain, exitMissing, exitUnfit, markersWithin, releaseScript, scriptsOf } from './script.ts';
 
 const agent = 'a1';
 
@@ -151,6 +152,67 @@ done
 exec "$@"
 `;
 
+/** Stands for Podman: it writes down what it was told, and runs the command where the workspace is mounted from. */
+const fakePodman = `#!/bin/sh
+printf '%s\\n' "$*" >>"\${0%/*}/../told"
+case "$*" in info*) echo crun; exit ;; image*) exit 1 ;; pull*/none*) echo "Error: no such image" >&2; exit 125 ;; *' run '*) ;; *) exit 0 ;; esac
+while [ "$1" != -c ]; do
+  case $1 in *:/workspace) cd "\${1%:/workspace}" ;; esac
+  shift
+done
+exec /bin/sh "$@"
+`;
+
+describe('in a container of Podman', () => {
+  const image = 'localhost/box:1';
+  const programs = (epilog: string) => ({
+    podman: fakePodman,
+    scontrol: `#!/bin/sh\necho 'EnforcePartLimits       = NO'; echo 'Epilog                  = ${epilog}'; echo 'EpilogMsgTime = 2000 usec'\n`,
+  });
+  const told = (one: Awaited<ReturnType<typeof node>>): string =>
+    readFileSync(join(one.folders.of(agent), '../../../told'), 'utf8');
+
+  it('a job has what is named, is found by its label, and is removed at its end', async () => {
+    using site = scratch();
+    const epilog = join(site.path, 'epilog');
+    writeFileSync(epilog, epilogOf(readFileSync('docs/runtimes/slurm.md', 'utf8')));
+    await using one = await node('podman', { image, programs: programs(epilog) });
+    const batch = one.start();
+    await one.until(/ready/);
+    await one.release('pwd; exit 4');
+    await batch.ended;
+    expect(one.folders.exitCode(agent)).toBe(4);
+    expect(one.read('log/stdout')).toMatch(/\/a1\/work\n$/);
+    const calls = told(one).split('\n');
+    expect(calls.slice(0, 3)).toEqual([`image exists ${image}`, `pull -q ${image}`, expect.stringMatching(/^info /)]);
+    const run = '--cgroup-manager=cgroupfs run --rm -i --init --name oj-a1 --label onejob.slurm=7 --hostname box-1';
+    expect(calls[3]).toContain(run);
+    expect(calls[3]).toMatch(
+      /--cgroups=disabled -v \S+\/a1\/work:\/workspace -v \S+:\/home\/job -v \S+:\/tmp -e HOME=\/home\/job /,
+    );
+    expect(calls.at(-2)).toBe('rm -f -t 0 oj-a1');
+  });
+
+  it.each([
+    ['another Epilog', '/etc/hostname'],
+    ['none', '(null)'],
+  ])('does not begin where Slurm has %s', async (_, epilog) => {
+    await using one = await node('podman', { image, programs: programs(epilog) });
+    const ended = await one.start().ended;
+    const why = '"sandbox: podman" needs the Epilog of docs/runtimes/slurm.md, and Slurm has another one or none there\n';
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, why]);
+  });
+
+  it("ends before the gate with Podman's words when there is no such image", async () => {
+    using site = scratch();
+    const epilog = join(site.path, 'epilog');
+    writeFileSync(epilog, '#!/bin/sh\n# onejob-epilog 1\n');
+    await using one = await node('podman', { image: 'localhost/none:1', programs: programs(epilog) });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stderr]).toEqual([exitMissing, 'Error: no such image\n']);
+  });
+});
+
 describe('in a container of Apptainer', () => {
   it('a job has what is named, and nothing else of the node', async () => {
     using images = scratch();
@@ -186,7 +248,7 @@ describe('in a container of Apptainer', () => {
   it('an image that the node has not ends it before the gate, and the node stays fit', async () => {
     await using one = await node('apptainer', { image: '/no/such.sif', programs: { apptainer: fakeApptainer } });
     const ended = await one.start().ended;
-    expect([ended.code, ended.stdout]).toEqual([91, '/no/such.sif does not exist there\n']);
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, '/no/such.sif does not exist there\n']);
     expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
   });
 });
@@ -211,28 +273,40 @@ it('an agent whose service asks what its sandbox has answers before its gate, wh
   ).toBe(0);
 });
 
-it('modules that are missing end it before the gate', async () => {
-  await using one = await node('none', { modules: ['cuda/12.4'] });
+it.each([
+  ['a node without modules', {}, 'its command "module" is missing, which "modules" needs'],
+  [
+    'a module that the node has not',
+    { programs: { module: '#!/bin/sh\necho "Lmod: unknown" >&2; echo "#%Module" >&2; exit 3\n' } },
+    'the module cuda/12.4 cannot be loaded there: "module load" ended with 3',
+  ],
+])('%s ends it before the gate', async (_, parts, words) => {
+  await using one = await node('none', { modules: ['cuda/12.4'], ...parts });
   const ended = await one.start().ended;
-  expect(ended.code).not.toBe(0);
-  expect(ended.stderr).toContain('module');
+  expect([ended.code, ended.stdout]).toEqual([exitMissing, `${words}\n`]);
   expect(one.folders.whereIs(agent)).toBeNull();
   expect(one.read('log/stdout')).toBe('');
 });
 
-it('a node without bubblewrap is not fit, and says so', async () => {
-  await using one = await node('bubblewrap', { isBare: true });
+it.each([
+  ['bubblewrap', 'bubblewrap is not installed, which "sandbox: bubblewrap" needs'],
+  ['apptainer', 'Apptainer is not installed, which "sandbox: apptainer" needs'],
+] as const)('a node without %s is not fit, and says so', async (sandbox, why) => {
+  await using one = await node(sandbox, { isBare: true, image: '/shared/pytorch.sif' });
   expect((await one.start().ended).code).toBe(exitUnfit);
-  const why = 'bubblewrap is not installed, which "sandbox: bubblewrap" needs';
   expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
 });
 
-it.skipIf(lacks('bubblewrap'))('a volume that the node has not ends it before the gate, and the node stays fit', async () => {
-  await using one = await node('bubblewrap', { volumes: ["/no/su'ch"] });
-  const ended = await one.start().ended;
-  expect([ended.code, ended.stdout]).toEqual([91, "/no/su'ch does not exist there\n"]);
-  expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
-});
+it.each(['bubblewrap', 'apptainer', 'none'] as const)(
+  'a volume that the node has not ends it before the gate, and the node stays fit: %s',
+  async (sandbox) => {
+    const programs = { apptainer: fakeApptainer, bwrap: '#!/bin/sh\n' };
+    await using one = await node(sandbox, { volumes: ["/no/su'ch"], programs, image: '/shared/pytorch.sif' });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, "/no/su'ch does not exist there\n"]);
+    expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
+  },
+);
 
 describe('what Slurm granted', () => {
   const two = 'case "$1" in -L) echo "GPU 0: A"; echo "GPU 1: B" ;; *) echo "$APPS" ;; esac';

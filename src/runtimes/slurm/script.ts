@@ -7,15 +7,17 @@
  */
 import { quoted } from '../../base/quoted.ts';
 import { supervisorScript } from '../process/supervisor.ts';
-import { keepsApart } from './config.ts';
-import { insideScript, type SandboxParts } from './sandboxes.ts';
+import { keepsApart, type SandboxKind } from './config.ts';
+import { containerName, insideScript, type SandboxParts } from './sandboxes.ts';
 
 /** Exit code of a batch script that did not begin, because another start of it had. */
 export const exitAgain = 95;
 /** Exit code of a batch script that did not begin, because what was granted is not fit for a job. */
 export const exitUnfit = 93;
 /** Exit code of a batch script that could not use the agent's folder on its node. */
-const exitFolder = 94;
+export const exitFolder = 94;
+/** Exit code of a batch script that did not begin, because its node lacks what the pool mounts or loads. */
+export const exitMissing = 91;
 
 /** Bytes kept of each stream until they are read. */
 const outputLimit = 64 * 2 ** 20;
@@ -78,7 +80,7 @@ export function killScript(folder: string): string {
 }
 
 function runScript(parts: ScriptParts): string {
-  const { agent, folder, marks, modules, recipe, programs } = parts;
+  const { agent, folder, marks, modules, recipe, programs, sandbox } = parts;
   const gpus = recipe.wants?.gpus ?? 0;
   const where = quoted(`${marks}/${agent}.where`);
   return [
@@ -87,9 +89,7 @@ function runScript(parts: ScriptParts): string {
     // A controller that was killed starts a job anew although it was told not to requeue it (seen with 22.05 and 24.11).
     `( set -C; : >started ) 2>/dev/null || { : >again; exit ${exitAgain}; }`,
     ...(gpus === 0 ? [] : gpuCheck(gpus)),
-    ...(modules.length === 0
-      ? []
-      : ['[ ! -r /etc/profile ] || . /etc/profile', ...modules.map((one) => `module load ${quoted(one)} || exit`)]),
+    ...moduleLines(modules),
     ...sandboxCheck(parts),
     ...[...programs.values()].map(arrived),
     `printf '%s\\n%s\\n%s\\n' "$SLURM_JOB_ID" "\${SLURMD_NODENAME:-$(hostname)}" "\${SLURM_JOB_GPUS:-}" >${where}.new && mv ${where}.new ${where} || exit ${exitFolder}`,
@@ -107,13 +107,13 @@ function runScript(parts: ScriptParts): string {
     's=$!',
     // A signal ends the wait, not the supervisor.
     'while kill -0 "$s" 2>/dev/null; do wait "$s"; done',
+    // What was killed was only its client.
+    ...(sandbox === 'podman' ? [`podman rm -f -t 0 ${containerName(agent)} >/dev/null 2>&1`] : []),
     'exit 0',
     '',
   ].join('\n');
 }
 
-/** Exit code of a batch script that did not begin, because its node lacks what the pool mounts. */
-const exitVolume = 91;
 /** Exit code of a batch script that did not begin, because its program did not come. */
 const exitProgram = 92;
 /** s for a program to come. */
@@ -129,19 +129,55 @@ function unfit(words: string): string {
   return `{ printf '%s\\n%s\\n' "\${SLURMD_NODENAME:-$(hostname)}" "${words}" >unfit; exit ${exitUnfit}; }`;
 }
 
-/** What the program that makes the sandbox says of what is missing would stay in the log of an agent that nobody reads. */
+/** Ends the batch script with words for people, its last ones. A mistake in the config of one pool does not speak against the node. */
+function missing(words: string): string {
+  return `{ echo ${quoted(words)}; exit ${exitMissing}; }`;
+}
+
+/** What `module load` itself says of a missing one takes many lines, and ends with another advice. */
+function moduleLines(modules: readonly string[]): string[] {
+  if (modules.length === 0) return [];
+  const has = 'command -v module >/dev/null';
+  return [
+    `${has} || [ ! -r /etc/profile ] || . /etc/profile`,
+    `${has} || ${missing('its command "module" is missing, which "modules" needs')}`,
+    ...modules.map((one) => {
+      const words = quoted(`the module ${one} cannot be loaded there: "module load" ended with `);
+      return `module load ${quoted(one)} || { echo ${words}$?; exit ${exitMissing}; }`;
+    }),
+  ];
+}
+
+/** What makes a sandbox: a program of the node, and its name for people. */
+const makers: Readonly<Record<SandboxKind, readonly [test: string, name: string] | null>> = {
+  bubblewrap: ['command -v bwrap', 'bubblewrap'],
+  apptainer: ['command -v apptainer || command -v singularity', 'Apptainer'],
+  podman: ['command -v podman', 'Podman'],
+  pyxis: null,
+  none: null,
+};
+
+/** A container of Podman may outlive its batch job, while Slurm gives its GPU to the next one. */
+const epilogCheck = `e=$(scontrol show config | sed -n 's/^Epilog\\(\\[[0-9]*\\]\\)* *= //p'); grep -qs '^# onejob-epilog 1' $e /dev/null || ${missing('"sandbox: podman" needs the Epilog of docs/runtimes/slurm.md, and Slurm has another one or none there')}`;
+
+/** Podman's last line says why it could not be pulled. */
+function imagePull(image: string): string {
+  return `podman image exists ${quoted(image)} || podman pull -q ${quoted(image)} >/dev/null || exit ${exitMissing}`;
+}
+
+/** A sandbox's own words for what is missing would stay in the log of an agent that nobody reads. */
 function sandboxCheck({ recipe, programs, sandbox, image }: ScriptParts): string[] {
-  if (sandbox !== 'bubblewrap' && sandbox !== 'apptainer') return [];
-  const isThere =
-    sandbox === 'bubblewrap'
-      ? `command -v bwrap >/dev/null || ${unfit('bubblewrap is not installed, which \\"sandbox: bubblewrap\\" needs')}`
-      : `command -v apptainer >/dev/null || command -v singularity >/dev/null || ${unfit('Apptainer is not installed, which \\"sandbox: apptainer\\" needs')}`;
+  // Slurm has made its container already, in which host paths mean nothing.
+  if (sandbox === 'pyxis') return [];
+  const maker = makers[sandbox];
   const volumes = recipe.mounts.filter(({ container }) => !programs.has(container)).map(({ host }) => host);
   const paths = sandbox === 'apptainer' && image.startsWith('/') ? [image, ...volumes] : volumes;
   return [
-    isThere,
-    // A mistake in the config of one pool does not speak against the node.
-    ...paths.map((path) => `[ -e ${quoted(path)} ] || { echo ${quoted(`${path} does not exist there`)}; exit ${exitVolume}; }`),
+    ...(maker === null
+      ? []
+      : [`{ ${maker[0]}; } >/dev/null || ${unfit(`${maker[1]} is not installed, which \\"sandbox: ${sandbox}\\" needs`)}`]),
+    ...(sandbox === 'podman' ? [epilogCheck, imagePull(image)] : []),
+    ...paths.map((path) => `[ -e ${quoted(path)} ] || ${missing(`${path} does not exist there`)}`),
   ];
 }
 

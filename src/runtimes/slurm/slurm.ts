@@ -39,7 +39,7 @@ import { type Program, programsOf } from './programs.ts';
 import { SlurmQueue, slowly } from './queue.ts';
 import { workspaceIn } from './sandboxes.ts';
 import { askedBy, killScript, markersWithin, releaseScript, scriptsOf } from './script.ts';
-import { type Jobs, jobName, jobOf, patience, phaseOf, stateOf, waitText } from './states.ts';
+import { commentOf, isOf, type Jobs, jobName, jobOf, patience, phaseOf, saidIn, stateOf, waitText } from './states.ts';
 import { submitOptions, wantsOf } from './submission.ts';
 
 export interface SlurmOptions {
@@ -138,8 +138,7 @@ class SlurmRuntime implements Runtime {
           throw new OnejobError('E_GATE_ENDED', `The batch job did not reach its gate: ${early}.`, { retry: true });
         if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
         if (state?.kind === 'created' && job === null) await this.#submit(spec, signal);
-        else if (job !== null)
-          progress(`${this.name}: ${phaseOf(job) === 'waiting' ? this.#waitText(job) : `starts on ${job.node}`}`);
+        else if (job !== null) progress(`${this.name}: ${this.#progressText(job)}`);
         await this.#queue.next(signal);
       }
     } finally {
@@ -242,7 +241,7 @@ class SlurmRuntime implements Runtime {
     // A folder that somebody removed does not end the job.
     const known = new Set(agents);
     const strays = [...jobs].filter(
-      ([agent, own]) => !known.has(agent) && own.some((job) => job.comment === this.#comment && phaseOf(job) !== 'ended'),
+      ([agent, own]) => !known.has(agent) && own.some((job) => isOf(this.#options.owner, job) && phaseOf(job) !== 'ended'),
     );
     return [...seen, ...strays.map(([agent]) => ({ agent, pool: '', slot: '', state: { kind: 'running' } as const }))];
   }
@@ -329,10 +328,6 @@ class SlurmRuntime implements Runtime {
     this.#place.close();
   }
 
-  get #comment(): string {
-    return `onejob:${this.#options.owner}`;
-  }
-
   async #make({ agent, pool, slot, recipe, ...spec }: SandboxSpec, fingerprint: string): Promise<void> {
     const { sandbox } = wantsOf(recipe).keys as SlurmPool;
     const programs = await programsOf(recipe);
@@ -362,7 +357,8 @@ class SlurmRuntime implements Runtime {
     const shared = folder === null ? null : this.#folders.of(agent);
     const needed = this.#folders.require(agent).programs;
     const [programs, { marks }] = [this.#pathsOf(needed), this.#folders];
-    const options = submitOptions(agent, { comment: this.#comment, folder: shared, marks, programs, recipe, avoided });
+    const comment = commentOf(this.#options.owner);
+    const options = submitOptions(agent, { comment, folder: shared, marks, programs, recipe, avoided });
     const batch = this.#place.batch(agent, this.#scripts(spec, needed));
     await this.#commands.submit(options, batch, signal).catch((error: unknown) => {
       throw error instanceof OnejobError && error.code === 'E_RECIPE' && avoided.length > 0 ? this.#refused(error) : error;
@@ -378,7 +374,8 @@ class SlurmRuntime implements Runtime {
     return new OnejobError('E_RECIPE', why, { hint, retry: true });
   }
 
-  #waitText(job: SlurmJob): string {
+  #progressText(job: SlurmJob): string {
+    if (phaseOf(job) !== 'waiting') return job.node === '' ? 'was cancelled in its queue' : `starts on ${job.node}`;
     const avoided = this.#avoided.now;
     return avoided.length === 0 ? waitText(job) : `${waitText(job)}; ${avoidedText(avoided)}`;
   }
@@ -408,7 +405,7 @@ class SlurmRuntime implements Runtime {
       where: folders.whereIs(agent),
       started: folders.hasStarted(agent),
       again: folders.wasStartedAgain(agent),
-      said: job !== null && phaseOf(job) === 'ended' ? folders.lastWords(agent) : '',
+      said: job !== null && phaseOf(job) === 'ended' ? folders.lastWords(agent) || saidIn(this.#options.owner, job) : '',
       unfit: folders.unfit(agent),
     };
     if (look.unfit !== null) this.#avoided.add(look.unfit);
@@ -465,7 +462,7 @@ class SlurmRuntime implements Runtime {
   async #openJobs(agent: AgentId): Promise<SlurmJob[]> {
     const jobs = await this.#queue.look(undefined, true);
     // Another onejob of the same user has jobs there, too. A comment may be a site's, but no other onejob has the agent's folder.
-    const isOwn = (job: SlurmJob): boolean => job.comment === this.#comment || this.#folders.intentOf(agent) !== null;
+    const isOwn = (job: SlurmJob): boolean => isOf(this.#options.owner, job) || this.#folders.intentOf(agent) !== null;
     return (jobs.get(agent) ?? []).filter((job) => phaseOf(job) !== 'ended' && isOwn(job));
   }
 

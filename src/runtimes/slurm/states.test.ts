@@ -1,7 +1,7 @@
 /** What a sandbox is, by its folder and by what Slurm says. */
 import { describe, expect, it } from 'vitest';
 import { parseAccount, parseJobs, type SlurmJob } from './commands.ts';
-import { type FolderLook, jobOf, jobsOf, patience, phaseOf, stateOf, waitText } from './states.ts';
+import { commentOf, type FolderLook, isOf, jobOf, jobsOf, patience, phaseOf, saidIn, stateOf, waitText } from './states.ts';
 
 const nothing: FolderLook = { exitCode: null, oom: false, where: null, started: false, again: false, said: '', unfit: null };
 const where = { job: '7', place: 'n1', devices: '0' };
@@ -63,7 +63,13 @@ describe('the state of a sandbox', () => {
       'could not begin on its node',
       { ...nothing, started: true, said: 'sh: module: not found' },
       job('FAILED', 'NonZeroExitCode'),
-      lost('it ended on node n1 without an exit code, and Slurm says FAILED (NonZeroExitCode): sh: module: not found'),
+      lost('it could not begin on node n1: sh: module: not found'),
+    ],
+    [
+      'could not begin, and nobody knows why',
+      { ...nothing, started: true },
+      job('FAILED', 'NonZeroExitCode'),
+      lost('it ended on node n1 without an exit code, and Slurm says FAILED (NonZeroExitCode)'),
     ],
     [
       'did not begin on a node with a bad card',
@@ -147,8 +153,22 @@ describe('the jobs of an agent', () => {
     ]);
   });
 
+  it('are of an owner by their comment, which may also say why they could not begin', () => {
+    const comment = `${commentOf('me')} /data does not exist | there`;
+    expect([isOf('me', { comment }), isOf('me', { comment: 'onejob:me' }), isOf('m', { comment })]).toEqual([true, true, false]);
+    expect([saidIn('me', { comment }), saidIn('me', { comment: 'onejob:me' }), saidIn('me', { comment: 'of a site' })]).toEqual([
+      '/data does not exist | there',
+      '',
+      '',
+    ]);
+  });
+
   it('say why they wait', () => {
     expect(waitText(job('PENDING', 'Resources'))).toBe('waits for resources');
+    expect(waitText(job('PENDING', 'PartitionConfig'))).toBe('asks for more than a node of its partition gives (PartitionConfig)');
+    expect(waitText(job('PENDING', 'ReqNodeNotAvail, UnavailableNodes:n[1-2]'))).toBe(
+      'waits for nodes that are down or reserved (ReqNodeNotAvail, UnavailableNodes:n[1-2])',
+    );
     expect(waitText(job('PENDING', 'QOSMaxGRESPerUser'))).toBe('waits (QOSMaxGRESPerUser)');
   });
 });

@@ -42,6 +42,20 @@ export function agentOf({ name }: Pick<SlurmJob, 'name'>): AgentId | null {
   return name.startsWith(prefix) ? name.slice(prefix.length) : null;
 }
 
+/** What Slurm shows with the jobs of an owner. */
+export function commentOf(owner: string): string {
+  return `onejob:${owner}`;
+}
+
+export function isOf(owner: string, { comment }: Pick<SlurmJob, 'comment'>): boolean {
+  return comment === commentOf(owner) || comment.startsWith(`${commentOf(owner)} `);
+}
+
+/** Why a batch script could not begin, as it wrote it behind the comment (`node-place.ts`); empty: it wrote nothing. */
+export function saidIn(owner: string, job: Pick<SlurmJob, 'comment'>): string {
+  return isOf(owner, job) ? job.comment.slice(commentOf(owner).length + 1) : '';
+}
+
 const waiting = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED', 'SPECIAL_EXIT', 'RESV_DEL_HOLD'];
 const running = ['RUNNING', 'SUSPENDED', 'STOPPED', 'RESIZING', 'SIGNALING', 'STAGE_OUT'];
 
@@ -139,6 +153,7 @@ function exitOf(look: FolderLook, job: SlurmJob | null): Exit {
   }
   // Its batch script was killed, which is how onejob ends it.
   if (job.state === 'FAILED' && look.where !== null) return { kind: 'code', code: 137 };
+  if (job.state === 'FAILED' && look.said !== '') return lost(`it could not begin${where}: ${look.said}`);
   const reason = job.reason === 'None' ? '' : ` (${job.reason})`;
   const words = look.said === '' ? '' : `: ${look.said}`;
   return lost(`it ended${where} without an exit code, and Slurm says ${job.state}${reason}${words}`);
@@ -154,12 +169,15 @@ function lost(reason: string): Exit {
 }
 
 /** Why a job waits, for people. The words are Slurm's: https://slurm.schedmd.com/job_reason_codes.html */
-export function waitText({ reason, state }: SlurmJob): string {
+export function waitText({ reason, state }: Pick<SlurmJob, 'reason' | 'state'>): string {
   const words: Readonly<Record<string, string>> = {
     Resources: 'waits for resources',
     Priority: 'waits behind jobs with a higher priority',
     None: 'waits for the scheduler',
     Dependency: 'waits for an earlier job of the same name',
   };
-  return `${words[reason] ?? `waits (${reason === '' ? state : reason})`}`;
+  const why = reason === '' ? state : reason;
+  if (reason.startsWith('ReqNodeNotAvail')) return `waits for nodes that are down or reserved (${why})`;
+  if (reason === 'PartitionConfig') return `asks for more than a node of its partition gives (${why})`;
+  return words[reason] ?? `waits (${why})`;
 }

@@ -97,7 +97,7 @@ function checkImage(pool: PoolConfig, { folder }: SlurmConfig, { inPool }: Check
   if (isFromImage(sandbox) && image === undefined)
     inPool(pool, ['slurm', 'sandbox'], `is ${sandbox}, which makes a container from an image; add "image"`);
   if (!isFromImage(sandbox) && image !== undefined)
-    inPool(pool, ['slurm', 'image'], `is not used: "sandbox" is ${sandbox}; write apptainer or pyxis`, 'warning');
+    inPool(pool, ['slurm', 'image'], `is not used: "sandbox" is ${sandbox}; write apptainer, podman or pyxis`, 'warning');
   if (sandbox === 'pyxis' && folder === null)
     inPool(pool, ['slurm', 'sandbox'], 'is pyxis, which needs a "folder" of the runtime that all nodes share');
 }
