@@ -155,7 +155,7 @@ describe.skipIf(lacks('kubernetes'))('a Kubernetes', () => {
     await submit(kubernetes, 'one', { node: 'k1', gpus: 1, script: 'echo "$NVIDIA_VISIBLE_DEVICES"; nc -l -p 80 -e echo hello' });
     await expect.poll(() => phase(kubernetes, 'one')).toBe('Running');
     const address = await kubernetes.kubectl('get', 'pod', 'one', '-o', 'jsonpath={.status.podIP}');
-    const script = `echo "$NVIDIA_VISIBLE_DEVICES"; nc -z ${new URL(kubernetes.server).host.replace(':', ' ')} && until nc ${address} 80 </dev/null; do sleep 0.1; done`;
+    const script = `echo "$NVIDIA_VISIBLE_DEVICES"; nc ${new URL(kubernetes.server).host.replace(':', ' ')} </dev/null && until nc ${address} 80 </dev/null; do sleep 0.1; done`;
     await submit(kubernetes, 'two', { node: 'k2', gpus: 1, script });
     await expect.poll(() => exitCode(kubernetes, 'two')).toBe(0);
     expect(await kubernetes.kubectl('logs', 'two')).toBe('GPU-fake-1\nhello\n');

@@ -16,7 +16,7 @@ import { baseRoot, images } from './images.ts';
 import { beginIn, caller, daemon, type Ground, type KubernetesDaemon, toEnd, until } from './kubernetes-daemon.ts';
 import { networkPlugins, pauseImage, writeIdentities, writeKubeconfig } from './kubernetes-files.ts';
 import { isArchive, rootOf, writeArchive } from './kubernetes-images.ts';
-import { type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
+import { joinNodes, type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
 import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms, newerContainerd } from './kubernetes-programs.ts';
 import { lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
@@ -143,6 +143,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     const runc = options.runc === 'newer' ? ground.program('runc') : null;
     const nodes: KubernetesNode[] = [];
     for (const at of places.keys()) nodes.push(await makeNode(ground, { at, gpus, isNewer, runc, dra, kubelet }));
+    const [first, second] = nodes;
+    if (first !== undefined && second !== undefined) joinNodes(first, second);
     const control = await controlPlane(ground, flags);
     const archives = [join(home, 'pause.tar'), join(home, 'base.tar')] as const;
     await writeArchive(archives[0], await rootOf(ground.program('pause'), 'pause'), pauseImage, ['/pause']);
