@@ -25,12 +25,14 @@ interface Wanted {
   readonly gpus?: number;
   readonly image?: string;
   readonly node?: string;
+  /** Template of what its card is claimed by. */
+  readonly claim?: string;
 }
 
 async function submit(
   kubernetes: Kubernetes,
   name: string,
-  { script, gpus = 0, image = images.base, node }: Wanted,
+  { script, gpus = 0, image = images.base, node, claim }: Wanted,
 ): Promise<void> {
   await kubernetes.apply({
     apiVersion: 'v1',
@@ -41,6 +43,7 @@ async function submit(
       shareProcessNamespace: true,
       terminationGracePeriodSeconds: 1,
       ...(node === undefined ? {} : { nodeSelector: { 'kubernetes.io/hostname': node } }),
+      ...(claim === undefined ? {} : { resourceClaims: [{ name: 'card', resourceClaimTemplateName: claim }] }),
       containers: [
         {
           name: 'job',
@@ -48,6 +51,7 @@ async function submit(
           imagePullPolicy: 'Never',
           command: ['sh', '-c', script],
           ...(gpus === 0 ? {} : { resources: { limits: { 'nvidia.com/gpu': gpus } } }),
+          ...(claim === undefined ? {} : { resources: { claims: [{ name: 'card' }] } }),
         },
       ],
     },
@@ -161,6 +165,35 @@ describe.skipIf(lacks('kubernetes'))('a Kubernetes', () => {
     expect(await kubernetes.kubectl('logs', 'two')).toBe('GPU-fake-1\nhello\n');
   });
 
+  test.each([true, false])('keeps network policies: %s', async (keepsPolicies) => {
+    await using kubernetes = await startKubernetes({ gpus: 0, keepsPolicies });
+    await submit(kubernetes, 'server', { script: 'while :; do nc -l -p 80 -e echo hello; done' });
+    await expect.poll(() => phase(kubernetes, 'server')).toBe('Running');
+    const address = await kubernetes.kubectl('get', 'pod', 'server', '-o', 'jsonpath={.status.podIP}');
+    const [host, port] = new URL(kubernetes.server).host.split(':');
+    await submit(kubernetes, 'client', { script: 'sleep 600' });
+    await expect.poll(() => phase(kubernetes, 'client')).toBe('Running');
+    const ask = (...where: readonly (string | undefined)[]): Promise<string> => {
+      const script = `nc -w 1 ${where.join(' ')} </dev/null && echo reached`;
+      return kubernetes.kubectl('exec', 'client', '--', 'sh', '-c', script).catch(() => 'not reached');
+    };
+    expect(await ask(address, '80')).toBe('hello\nreached\n');
+    expect(await ask(host, port)).toBe('reached\n');
+    await kubernetes.apply({
+      apiVersion: 'networking.k8s.io/v1',
+      kind: 'NetworkPolicy',
+      metadata: { name: 'outside-only', namespace: 'default' },
+      spec: {
+        podSelector: {},
+        policyTypes: ['Egress'],
+        egress: [{ to: [{ ipBlock: { cidr: '0.0.0.0/0', except: ['10.189.0.0/16'] } }] }],
+      },
+    });
+    if (keepsPolicies) await expect.poll(() => ask(address, '80')).toBe('not reached');
+    else expect(await ask(address, '80')).toBe('hello\nreached\n');
+    expect(await ask(host, port)).toBe('reached\n');
+  });
+
   test('leaves nothing', async () => {
     const before = places();
     const kubernetes = await startKubernetes();
@@ -196,5 +229,14 @@ describe.skipIf(lacksKubernetes({ dra: true }) !== null)('a Kubernetes with dyna
     await submit(kubernetes, 'job', { gpus: 2, script: 'echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*; exit 7' });
     await expect.poll(() => exitCode(kubernetes, 'job')).toBe(7);
     expect(await kubernetes.kubectl('logs', 'job')).toMatch(/^GPU-fake-[01],GPU-fake-[01] \/dev\/nvidia0 \/dev\/nvidia1\n$/);
+    await kubernetes.apply({
+      apiVersion: 'resource.k8s.io/v1',
+      kind: 'ResourceClaimTemplate',
+      metadata: { name: 'card', namespace: 'default' },
+      spec: { spec: { devices: { requests: [{ name: 'gpu', exactly: { deviceClassName: 'gpu' } }] } } },
+    });
+    await submit(kubernetes, 'claims', { claim: 'card', script: 'echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*' });
+    await expect.poll(() => exitCode(kubernetes, 'claims')).toBe(0);
+    expect(await kubernetes.kubectl('logs', 'claims')).toMatch(/^GPU-fake-([01]) \/dev\/nvidia\1\n$/);
   });
 });

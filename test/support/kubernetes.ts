@@ -17,6 +17,7 @@ import { beginIn, caller, daemon, type Ground, type KubernetesDaemon, toEnd, unt
 import { networkPlugins, pauseImage, writeIdentities, writeKubeconfig } from './kubernetes-files.ts';
 import { isArchive, rootOf, writeArchive } from './kubernetes-images.ts';
 import { joinNodes, type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
+import { keepPolicies } from './kubernetes-policies.ts';
 import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms, newerContainerd } from './kubernetes-programs.ts';
 import { lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
@@ -40,6 +41,8 @@ export interface KubernetesOptions {
    * `nvidia.com/gpu` as before. Needs the newer containerd, and takes it.
    */
   readonly dra?: boolean;
+  /** Whether its network keeps network policies, as that of most sites does; default no, as that of some. */
+  readonly keepsPolicies?: boolean;
   /** More flags of these. */
   readonly flags?: Readonly<Partial<Record<'apiserver' | 'controllerManager' | 'scheduler', readonly string[]>>>;
   /** Keys of every kubelet's configuration, beside or instead of what is said here. */
@@ -159,7 +162,12 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     const cluster = faces(ground, nodes);
     if (dra) await cluster.apply(deviceClass);
     await takesPods(ground, 'default');
-    return { ...control, ...cluster, [Symbol.asyncDispose]: will.execute };
+    const keeper = options.keepsPolicies === true ? keepPolicies(ground, nodes) : null;
+    const close = async (): Promise<void> => {
+      await keeper?.end();
+      await will.execute();
+    };
+    return { ...control, ...cluster, [Symbol.asyncDispose]: close };
   } catch (error) {
     await will.execute();
     throw error;
