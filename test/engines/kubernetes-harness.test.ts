@@ -5,7 +5,7 @@ import { basename, dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { isAlive, startChild } from '../support/child.ts';
 import { images } from '../support/images.ts';
-import { type Kubernetes, lacksKubernetes, podSecurity, startKubernetes } from '../support/kubernetes.ts';
+import { type Kubernetes, podSecurity, startKubernetes } from '../support/kubernetes.ts';
 import { lacks } from '../support/require.ts';
 
 interface Pod {
@@ -25,6 +25,7 @@ interface Wanted {
   readonly gpus?: number;
   readonly image?: string;
   readonly node?: string;
+  readonly hostUsers?: boolean;
   /** Template of what its card is claimed by. */
   readonly claim?: string;
 }
@@ -32,13 +33,14 @@ interface Wanted {
 async function submit(
   kubernetes: Kubernetes,
   name: string,
-  { script, gpus = 0, image = images.base, node, claim }: Wanted,
+  { script, gpus = 0, image = images.base, node, claim, hostUsers = true }: Wanted,
 ): Promise<void> {
   await kubernetes.apply({
     apiVersion: 'v1',
     kind: 'Pod',
     metadata: { name, namespace: 'default' },
     spec: {
+      hostUsers,
       restartPolicy: 'Never',
       shareProcessNamespace: true,
       terminationGracePeriodSeconds: 1,
@@ -223,7 +225,7 @@ describe.skipIf(lacks('kubernetes'))('a Kubernetes', () => {
   });
 });
 
-describe.skipIf(lacksKubernetes({ dra: true }) !== null)('a Kubernetes with dynamic resource allocation', () => {
+describe.skipIf(lacks('newerContainerd'))('a Kubernetes with a newer containerd', () => {
   test('gives cards to a claim, and to who asks as before', async () => {
     await using kubernetes = await startKubernetes({ dra: true });
     await submit(kubernetes, 'job', { gpus: 2, script: 'echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*; exit 7' });
@@ -238,5 +240,13 @@ describe.skipIf(lacksKubernetes({ dra: true }) !== null)('a Kubernetes with dyna
     await submit(kubernetes, 'claims', { claim: 'card', script: 'echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*' });
     await expect.poll(() => exitCode(kubernetes, 'claims')).toBe(0);
     expect(await kubernetes.kubectl('logs', 'claims')).toMatch(/^GPU-fake-([01]) \/dev\/nvidia\1\n$/);
+  });
+
+  test('gives cards to a pod that has users of its own', async () => {
+    await using kubernetes = await startKubernetes({ containerd: 'newer', runc: 'newer' });
+    const script = 'cat /proc/self/uid_map; echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*';
+    await submit(kubernetes, 'job', { gpus: 1, hostUsers: false, script });
+    await expect.poll(() => exitCode(kubernetes, 'job')).toBe(0);
+    expect(await kubernetes.kubectl('logs', 'job')).toMatch(/^ +0 +[1-9]\d+ +65536\nGPU-fake-([01]) \/dev\/nvidia\1\n$/);
   });
 });

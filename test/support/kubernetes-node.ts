@@ -66,9 +66,8 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
   const runc = options.runc ?? execFileSync('sh', ['-c', 'command -v runc'], { encoding: 'utf8' }).trim();
   const cgroup = `${ground.group}/${name}`;
   writeNode({ home: ground.home, folder, address, cgroup, pods, isNewer, runc, kubelet: options.kubelet });
-  const cards = Array.from({ length: gpus }, (_, card) => at * gpus + card);
-  for (const card of cards) execFileSync('mknod', ['-m', '666', join(folder, 'dev', `gpu${card}`), 'c', '240', String(card)]);
-  const words = ['unshare', '--mount', '--net', '--propagation', 'private', 'sh', '-c', space, 'sh', folder];
+  const cards = Array.from({ length: gpus }, (_, card) => String(at * gpus + card));
+  const words = ['unshare', '--mount', '--net', '--propagation', 'private', 'sh', '-c', space, 'sh', folder, ...cards];
   const holder = ground.begin(words);
   await holder.says(/there/);
   execFileSync('sh', ['-c', wire, 'sh', link, String(holder.pid), ground.address, address, pods]);
@@ -97,7 +96,7 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
     async () => (await isHealthy(address)) && (await isNodeReady(ground, name, null)) && knowsItsPods(ground, name),
   );
   const bad = join(folder, 'bad');
-  const ofCards = [`-count=${gpus}`, `-first=${at * gpus}`, `-node=${join(folder, 'dev', 'gpu%d')}`, `-bad=${bad}`];
+  const ofCards = [`-count=${gpus}`, `-first=${at * gpus}`, '-node=/dev/nvidia%d', `-bad=${bad}`];
   const ofNode = [`-name=${name}`, `-kubeconfig=${kubeconfig}`, `-cdi=${join(folder, 'cdi')}`];
   const grants = options.dra
     ? begins('gpus', [ground.program('dra'), ...ofCards, ...ofNode], () => hasSlice(ground, name))
@@ -126,12 +125,22 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
   };
 }
 
-/** Keeps the namespaces until it is killed. What programs want to write outside of their own folder, they write into the folder `$1`. */
+/**
+ * Keeps the namespaces until it is killed. What programs want to write outside of their own folder, they write into the folder `$1`.
+ * The others are the numbers of its cards: with a pod that has users of its own, runc looks for a card where the pod has it.
+ */
 const space = `
   set -e
+  folder=$1; shift
   mount -t tmpfs tmpfs /run
-  mount --bind "$1/var-lib" /var/lib
-  mount --bind "$1/var-log" /var/log
+  mount --bind "$folder/var-lib" /var/lib
+  mount --bind "$folder/var-log" /var/log
+  mount -t tmpfs -o mode=755 tmpfs "$folder/dev"
+  cp -ax /dev/. "$folder/dev"
+  rm -f "$folder"/dev/nvidia*
+  for name in pts shm mqueue; do [ ! -d "/dev/$name" ] || mount --rbind "/dev/$name" "$folder/dev/$name"; done
+  for card; do mknod -m 666 "$folder/dev/nvidia$card" c 240 "$card"; done
+  mount --rbind "$folder/dev" /dev
   ip link set lo up
   echo 1 >/proc/sys/net/ipv4/ip_forward
   echo there

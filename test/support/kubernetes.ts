@@ -7,7 +7,7 @@
  * that waits for that does the same.
  */
 import { execFile } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
 import { basename, delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
@@ -96,11 +96,15 @@ export const podSecurity = (level: 'privileged' | 'baseline' | 'restricted'): Re
 });
 
 /** Why no such cluster can be had here, as a sentence's end; null when it can. */
-export function lacksKubernetes(options: Pick<KubernetesOptions, 'version' | 'containerd' | 'runc' | 'dra'> = {}): string | null {
+export function lacksKubernetes(options: KubernetesOptions = {}): string | null {
   if (process.getuid?.() !== 0) return 'not run as root';
   const { version, dra = false, runc = 'installed' } = options;
   const isNewer = dra || options.containerd === 'newer';
-  const installed = [...(isNewer ? [] : ['containerd', 'ctr']), ...(runc === 'newer' ? [] : ['runc'])];
+  const installed = [
+    ...(options.keepsPolicies ? ['iptables-restore'] : []),
+    ...(isNewer ? [] : ['containerd', 'ctr']),
+    ...(runc === 'newer' ? [] : ['runc']),
+  ];
   const folders = (process.env.PATH ?? '').split(delimiter);
   const missing = ['ip', 'mknod', 'nsenter', 'openssl', 'tar', 'unshare', 'busybox', ...installed].filter(
     (name) => !folders.some((folder) => existsSync(join(folder, name))),
@@ -127,6 +131,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
   const groups = [...mounts('cgroup2').slice(0, 1), ...mounts('cgroup')].map((path) => join(path, name));
   const will = lastWill({ home, groups, links: places.map(({ link }) => link) });
   try {
+    // Root of a pod with users of its own has to reach that pod's files.
+    chmodSync(home, 0o711);
     for (const group of groups) for (const path of [group, ...places.map((place) => join(group, place.name))]) makeGroup(path);
     const own = join(groups[0] ?? '', 'daemons');
     mkdirSync(own);

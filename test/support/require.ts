@@ -85,6 +85,8 @@ export interface Machine {
   readonly newerSlurm: string | null;
   /** Kubernetes' own programs, for a cluster of a test's own. CI may lack them: only acceptance builds them. */
   readonly kubernetes: string | null;
+  /** The same with a newer containerd and runc: for grants by DRA, and for pods with users of their own. CI may lack them, too. */
+  readonly newerContainerd: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -141,6 +143,7 @@ export async function lookAtMachine(): Promise<Machine> {
     slurm: lacksSlurm(),
     newerSlurm: lacksSlurm({ version: 'newer' }),
     kubernetes: lacksKubernetes(),
+    newerContainerd: lacksKubernetes({ dra: true, runc: 'newer' }),
     host: lacksHost(),
   };
 }
@@ -154,7 +157,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return (
-    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'kubernetes'].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'kubernetes', 'newerContainerd'].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }
