@@ -17,6 +17,7 @@ import { lacksHost } from './hosts/machine.ts';
 import type { LaneName } from './lanes.ts';
 import { settle } from './support/again.ts';
 import { keptReports, treeOf } from './support/kept-reports.ts';
+import { forTests, makeKubernetes } from './support/kubernetes-programs.ts';
 import { makeNewerSlurm } from './support/slurm-newer.ts';
 
 const { values } = parseArgs({ options: { shard: { type: 'string' }, fresh: { type: 'boolean', default: false } } });
@@ -36,6 +37,10 @@ const lacks = lacksHost();
 // The gate has no tests on a Slurm, so it does not make this one. Who has no network still has all other tests.
 const lacksSlurm = await makeNewerSlurm().catch(String);
 if (lacksSlurm !== null) console.log(`Tests with a newer Slurm are skipped: ${lacksSlurm}`);
+// Nor these, for which two cores need eight minutes.
+const lacksKubernetes = await makeKubernetes('1.37', forTests).catch(String);
+if (lacksKubernetes !== null) console.log(`Tests with a real Kubernetes are skipped: ${lacksKubernetes}`);
+const lacksEngines = lacksSlurm ?? lacksKubernetes;
 const kept = keptReports(join(root, 'node_modules/.cache/onejob-acceptance'), () => treeOf(root));
 
 interface Part {
@@ -64,7 +69,7 @@ function run({ name, lanes }: Part): string {
   const reporters = ['--reporter=default', '--reporter=./test/support/lane-times.ts', '--reporter=json'];
   const args = ['vitest', 'run', ...projects, ...shard, ...reporters, `--outputFile.json=${report}`];
   spawnSync('npx', args, { cwd: root, stdio: 'inherit' });
-  const isWhole = (lacks === null || !lanes.includes('hosts')) && (lacksSlurm === null || !lanes.includes('engines'));
+  const isWhole = (lacks === null || !lanes.includes('hosts')) && (lacksEngines === null || !lanes.includes('engines'));
   if (isWhole) kept.keep(part, report);
   return report;
 }

@@ -32,8 +32,7 @@ const group = 'root:x:0:\nagent:x:1000:\nmedia:x:2000:agent\nnobody:x:65534:\n';
 /** Makes the images that are missing on the Engine behind `socket`. */
 export async function ensureImages(socket = '/var/run/docker.sock'): Promise<typeof images> {
   const busybox = await readFile('/bin/busybox');
-  const applets = (await promisify(execFile)('/bin/busybox', ['--list'])).stdout.split('\n').filter((name) => name !== '');
-  const full = await rootWithShell(busybox, applets);
+  const full = await baseRoot();
   const bare = await rootWithout(busybox);
   await ensure(socket, images.base, full, []);
   await ensure(socket, images.noShell, bare, ['CMD ["/bin/tool"]']);
@@ -41,6 +40,12 @@ export async function ensureImages(socket = '/var/run/docker.sock'): Promise<typ
   await ensure(socket, images.user, full, ['USER agent']);
   await ensure(socket, images.gpuEnv, full, ['ENV NVIDIA_VISIBLE_DEVICES=all']);
   return images;
+}
+
+/** Root file system of `images.base`, as a tar. */
+export async function baseRoot(): Promise<Buffer> {
+  const applets = (await promisify(execFile)('/bin/busybox', ['--list'])).stdout.split('\n').filter((name) => name !== '');
+  return rootWithShell(await readFile('/bin/busybox'), applets);
 }
 
 async function ensure(socket: string, name: string, root: Buffer, changes: readonly string[]): Promise<void> {

@@ -6,15 +6,15 @@
  * A newer Slurm than the one that is installed has a root file system of its own (`slurm-newer.ts`), nodes and jobs included. It is
  * mounted where only that cluster's processes are, so nothing of it has to be unmounted.
  */
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
-import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, chownSync, existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, delimiter, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Child, startChild } from './child.ts';
 import { freePort } from './free-port.ts';
+import { hierarchies, lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
 import { startSlurmAccounting } from './slurm-accounting.ts';
 import { lacksNewerSlurm, newerSlurm } from './slurm-newer.ts';
@@ -100,17 +100,7 @@ export function lacksSlurm({ proctrack, version }: Pick<SlurmOptions, 'proctrack
   if (missing.length > 0) return `not installed: ${missing.join(', ')}`;
   if (proctrack === 'cgroup' && !hierarchies().some((path) => path.endsWith('/devices')))
     return 'no devices in cgroups of version 1';
-  const [root] = mounts('cgroup2');
-  if (root === undefined) return 'no cgroups of version 2';
-  const probe = join(root, `onejob-slurm-${process.pid}`);
-  try {
-    mkdirSync(probe);
-  } catch {
-    return `no cgroup can be made in ${root}`;
-  }
-  const canEnd = existsSync(join(probe, 'cgroup.kill'));
-  rmdirSync(probe);
-  return canEnd ? null : 'Linux before 5.14 cannot end a cgroup';
+  return lacksGroups();
 }
 
 /**
@@ -129,7 +119,7 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
   const home = scratch().path;
   const group = join(mounts('cgroup2')[0] ?? '', `onejob-slurm-${basename(home)}`);
   mkdirSync(group);
-  const will = lastWill(home, [group, ...ofNodes]);
+  const will = lastWill({ home, groups: [group, ...ofNodes] });
 
   const folder = join(home, 'shared');
   const env = { SLURM_CONF: join(home, 'slurm.conf') };
@@ -344,46 +334,4 @@ function slurmConf(home: string, { names, ports, gpus, proctrack, conf }: Cluste
     ...conf.filter((line) => added.test(line)),
     '',
   ].join('\n');
-}
-
-/**
- * Ends the first of `groups` with all that is in it, removes them and `home`; when told to, or when this process has died. Slurm leaves
- * what it cannot name: jobs whose node is dead, and their cgroups.
- */
-function lastWill(home: string, groups: readonly string[]): { execute: () => Promise<void> } {
-  const script = `
-    home=$1; shift
-    cat
-    find "$@" -name freezer.state 2>/dev/null | while read -r file; do echo THAWED >"$file"; done
-    echo 1 >"$1/cgroup.kill"
-    for try in $(seq 500); do
-      find "$@" -depth -type d -exec rmdir {} + 2>/dev/null
-      [ -z "$(ls -d "$@" 2>/dev/null)" ] && exec rm -rf "$home"
-      sleep 0.02
-    done
-    echo "still there: $(ls -d "$@" 2>/dev/null)" >&2; exit 1`;
-  const executor = spawn('sh', ['-c', script, 'sh', home, ...groups], { stdio: ['pipe', 'ignore', 'pipe'], detached: true });
-  let said = '';
-  executor.stderr.on('data', (text) => {
-    said += text;
-  });
-  const ended = once(executor, 'close');
-  return {
-    async execute() {
-      executor.stdin.end();
-      await ended;
-      if (executor.exitCode !== 0) throw new Error(`the cluster in ${home} did not end: ${said}`);
-    },
-  };
-}
-
-/** Of cgroups of version 1: where each controller is. */
-function hierarchies(): string[] {
-  return mounts('cgroup').filter((path) => !path.endsWith('/systemd'));
-}
-
-/** Where file systems of the type are mounted. */
-function mounts(type: string): string[] {
-  const lines = readFileSync('/proc/self/mounts', 'utf8').split('\n');
-  return lines.map((line) => line.split(' ')).flatMap(([, path, kind]) => (path !== undefined && kind === type ? [path] : []));
 }

@@ -301,7 +301,7 @@ it.each(['bubblewrap', 'apptainer', 'none'] as const)(
   'a volume that the node has not ends it before the gate, and the node stays fit: %s',
   async (sandbox) => {
     const programs = { apptainer: fakeApptainer, bwrap: '#!/bin/sh\n' };
-    await using one = await node(sandbox, { volumes: ["/no/su'ch"], programs, image: '/shared/pytorch.sif' });
+    await using one = await node(sandbox, { volumes: ["/no/su'ch"], programs, image: 'docker://pytorch' });
     const ended = await one.start().ended;
     expect([ended.code, ended.stdout]).toEqual([exitMissing, "/no/su'ch does not exist there\n"]);
     expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
