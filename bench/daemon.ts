@@ -126,9 +126,9 @@ export async function idle(seconds: number): Promise<Idle> {
   const { pid } = await home.up();
   await untilIdle(home.api, 180_000);
   await pause(5_000);
-  const before = cpuSeconds(pid);
+  const before = cpuSeconds(pid).own;
   await pause(seconds * 1000);
-  return { cpu: rounded(((cpuSeconds(pid) - before) / seconds) * 100), rss: rss(pid) };
+  return { cpu: rounded(((cpuSeconds(pid).own - before) / seconds) * 100), rss: rss(pid) };
 }
 
 /** MB by which the daemon has grown over that many jobs, after a tenth of them to warm up. Process runtime. */
@@ -169,9 +169,11 @@ export function rss(pid: number): number {
   return rounded((Number(kib) * 1024) / 1e6);
 }
 
-function cpuSeconds(pid: number): number {
+/** Of the process, and of its children that have ended. */
+export function cpuSeconds(pid: number): { readonly own: number; readonly children: number } {
   const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-  // utime and stime, in ticks of 1/100 s; proc_pid_stat(5).
-  return (Number(fields[11]) + Number(fields[12])) / 100;
+  // In ticks of 1/100 s: utime, stime, cutime and cstime; proc_pid_stat(5).
+  const [user = Number.NaN, system = Number.NaN, ofUser = Number.NaN, ofSystem = Number.NaN] = fields.slice(11, 15).map(Number);
+  return { own: (user + system) / 100, children: (ofUser + ofSystem) / 100 };
 }

@@ -17,6 +17,7 @@ import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
 import { statusWall, submitMany } from './people.ts';
 import { slurmFigures } from './slurm.ts';
+import { type Share, slurmMany } from './slurm-many.ts';
 import { inTurn, ratioText, type Stats, stats } from './stats.ts';
 import { releasePairs } from './syncs.ts';
 
@@ -258,6 +259,26 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         ),
         info('sbatch to first byte; the same by onejob', `${data.floor.p50} ms; ${data.ours.p50} ms p50`),
         line('Slurm, an agent waits: submit to first byte', data.waiting.p50, 100, 'ms p50'),
+      ],
+    };
+  },
+
+  slurmMany: async ({ quick }) => {
+    const many = quick
+      ? { nodes: 20, jobs: 500, agents: 50, seconds: 20 }
+      : { nodes: 1_000, jobs: 4_500, agents: 500, seconds: 60 };
+    const data = await slurmMany(many);
+    const where = `${many.nodes.toLocaleString('en')} nodes and ${many.jobs.toLocaleString('en')} waiting jobs`;
+    const shareLine = (what: string, { both }: Share): Line => line(`Slurm with ${where} ${what}`, both, 2, '% of one core');
+    const split = ({ daemon, commands }: Share): string => `${daemon} + ${commands} %`;
+    return {
+      data,
+      lines: [
+        shareLine('of others, 16 agents at their gates', data.beside),
+        shareLine('of the same user, 16 agents at their gates', data.own),
+        shareLine(`of the same user, ${many.agents} agents in the queue, too`, data.pending),
+        info('of it the daemon and its commands', [data.beside, data.own, data.pending].map(split).join('; ')),
+        info('one squeue: jobs of others; of the same user', `${data.squeue.others}; ${data.squeue.own} ms`),
       ],
     };
   },

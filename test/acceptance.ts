@@ -17,7 +17,7 @@ import { lacksHost } from './hosts/machine.ts';
 import type { LaneName } from './lanes.ts';
 import { settle } from './support/again.ts';
 import { keptReports, treeOf } from './support/kept-reports.ts';
-import { makeKubernetes } from './support/kubernetes-programs.ts';
+import { forTests, makeKubernetes } from './support/kubernetes-programs.ts';
 import { makeNewerSlurm } from './support/slurm-newer.ts';
 
 const { values } = parseArgs({ options: { shard: { type: 'string' }, fresh: { type: 'boolean', default: false } } });
@@ -37,8 +37,8 @@ const lacks = lacksHost();
 // The gate has no tests on a Slurm, so it does not make this one. Who has no network still has all other tests.
 const lacksSlurm = await makeNewerSlurm().catch(String);
 if (lacksSlurm !== null) console.log(`Tests with a newer Slurm are skipped: ${lacksSlurm}`);
-// Nor these, for which two cores need six minutes.
-const lacksKubernetes = await makeKubernetes().catch(String);
+// Nor these, for which two cores need eight minutes.
+const lacksKubernetes = await makeKubernetes('1.37', forTests).catch(String);
 if (lacksKubernetes !== null) console.log(`Tests with a real Kubernetes are skipped: ${lacksKubernetes}`);
 const lacksEngines = lacksSlurm ?? lacksKubernetes;
 const kept = keptReports(join(root, 'node_modules/.cache/onejob-acceptance'), () => treeOf(root));

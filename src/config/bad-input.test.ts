@@ -96,6 +96,14 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
     'defaults: { on_stop: end }\n',
     'config.yml:1:13: defaults.on_stop: unknown key here; it belongs to the top level of the file',
   ],
+  'a key of Slurm, one level too high': [
+    'pools: { a: { partition: gpu } }\n',
+    'config.yml:1:15: pools.a.partition: unknown key here; it belongs to the pool\'s "slurm": slurm: { partition: … }',
+  ],
+  'GPUs under the name that Slurm has for them': [
+    'pools: { a: { gpus: 1 } }\n',
+    'config.yml:1:15: pools.a.gpus: unknown key; a pool asks for GPUs with "devices"',
+  ],
   'the beginning of a key': ['pools: { a: { que: gpu } }\n', 'config.yml:1:15: pools.a.que: unknown key; did you mean "queue"?'],
   ...Object.fromEntries(
     ['endpoint', 'token'].map((key) => [

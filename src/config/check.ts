@@ -271,7 +271,8 @@ function checkPoolRuntime(pool: PoolConfig, checking: Checking, types: Types): v
   const asked = typeof devices === 'object' ? devices.count : devices;
   if (asked === 'all') inPool(pool, ['devices'], `is all, but ${type.title} grants the devices: write a number`);
   const entry = config.runtimes.find(({ name }) => name === pool.runtime);
-  if (entry !== undefined) type.checkPool(pool, entry, checking);
+  const agent = service === undefined ? null : serviceType(types, service.type).agent;
+  if (entry !== undefined) type.checkPool(pool, entry, checking, agent);
 }
 
 /** Whether the runtime has a way to the service's agent, and the agent one to a job. `type`: of an engine that places sandboxes. */
@@ -282,12 +283,14 @@ function checkAgentThere(
   { sound, inPool }: Checking,
   types: Types,
 ): void {
-  const { agent, title } = serviceType(types, service.type);
+  const { agent, title, tellsWaiting } = serviceType(types, service.type);
   const of = `"service" is ${service.name}`;
-  if (agent === 'in-image' && !hasImages(pool)) {
+  const tells = tellsWaiting?.(service, pool) ?? tellingOrigin(types, [service]).has(service.name);
+  // An engine's own sandboxes may have images that pools name for them.
+  if (agent === 'in-image' && type === undefined && !hasImages(pool)) {
     const how = `whose ${title} agent is part of an image: there would be no agent; write docker`;
     inPool(pool, ['runtime'], `is ${pool.runtime}, but ${of}, ${how}`);
-  } else if (type !== undefined && sound(pool, 'standby') && !pool.standby && !tellingOrigin(types, [service]).has(service.name)) {
+  } else if (type !== undefined && sound(pool, 'standby') && !pool.standby && !tells) {
     const how = `which gives jobs only to agents that wait already: ${type.title} would never be asked for one`;
     inPool(pool, ['standby'], `is false, but ${of}, ${how}; write "standby: true"`);
   }

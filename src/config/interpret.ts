@@ -175,6 +175,7 @@ function reportIssue(issue: z.core.$ZodIssue, path: Path, reading: Reading): voi
 
 function unknownKey(name: string, known: readonly string[], path: Path, { schemas }: Reading): string {
   if (name === '<<') return 'YAML 1.2 has no merge keys; put what pools share under "defaults"';
+  if (/^gpus?$/.test(name) && known.includes('devices')) return 'unknown key; a pool asks for GPUs with "devices"';
   const near = nearest(name, known);
   if (near !== null) return `unknown key; did you mean "${near}"?`;
   const isPoolKey = Object.hasOwn(poolFile.shape, name);
@@ -184,6 +185,8 @@ function unknownKey(name: string, known: readonly string[], path: Path, { schema
   const isInPool = path.length === (path[0] === 'pools' ? 2 : 1) && (path[0] === 'pools' || path[0] === 'defaults');
   if (isInPool && Object.values(schemas.services).some(({ keys }) => Object.hasOwn(keys.shape, name)))
     return 'unknown key here; it belongs to the service that the pool names, under "services"';
+  if ((isInPool || path[0] === 'runtimes') && Object.hasOwn(slurmPoolKeys, name))
+    return `unknown key here; it belongs to the pool's "slurm": slurm: { ${name}: … }`;
   if ((path[0] === 'services' || path[0] === 'hosts') && path.length === 2 && isPoolKey)
     return 'unknown key here; it belongs to a pool or to "defaults"';
   return `unknown key; ${suggest(name, known)}`;

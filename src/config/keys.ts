@@ -168,13 +168,13 @@ export const slurmPoolKeys = {
     description: 'Environment modules that are loaded before the job (`module load`).',
     example: '[cuda/12.4]',
   }),
-  sandbox: key((v) => v.oneOf(['bubblewrap', 'apptainer', 'pyxis', 'none']), 'bubblewrap', {
+  sandbox: key((v) => v.oneOf(['bubblewrap', 'apptainer', 'podman', 'pyxis', 'none']), 'bubblewrap', {
     description:
-      'What keeps jobs apart on a node: bubblewrap, a container of Apptainer or of pyxis with `image`, or nothing but the user. All jobs are of one user, so with `none` and `pyxis` each can see and end the others.',
+      'What keeps jobs apart on a node: bubblewrap, a container of Apptainer, Podman or pyxis with `image`, or nothing but the user. All jobs are of one user, so with `none` and `pyxis` each can see and end the others.',
     example: 'apptainer',
   }),
-  image: key((v) => v.text('an image as Apptainer or pyxis names it', /^[^\s,]+$/), undefined, {
-    description: 'With `sandbox: apptainer` or `pyxis`: the image, as that program names it.',
+  image: key((v) => v.text('an image as Apptainer, Podman or pyxis names it', /^[^\s,]+$/), undefined, {
+    description: 'With `sandbox: apptainer`, `podman` or `pyxis`: the image, as that program names it.',
     example: '/shared/images/pytorch.sif',
     shown: 'none',
   }),

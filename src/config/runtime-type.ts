@@ -5,6 +5,7 @@ import type { Keys } from '../schema/key.ts';
 import type { Keys as WrittenKeys } from '../schema/service-keys.ts';
 import type { Checking } from './checking.ts';
 import type { DeviceRequest, PoolConfig, RuntimeConfig } from './config.ts';
+import type { ServiceType } from './service-type.ts';
 
 /** What a pool asks of the engine of its runtime. */
 export interface EnginePool extends Pick<PoolConfig, 'timeout' | 'standby' | 'standbyMaxAge'> {
@@ -26,7 +27,8 @@ export interface RuntimeType<C extends RuntimeConfig = RuntimeConfig> {
   /** null: keys are missing. */
   resolve(name: string, keys: WrittenKeys): C | null;
   wants(pool: EnginePool): EngineWants;
-  checkPool(pool: PoolConfig, runtime: C, checking: Checking): void;
+  /** `agent`: of the pool's service, see `ServiceType`; null also for a service that is not known. */
+  checkPool(pool: PoolConfig, runtime: C, checking: Checking, agent: ServiceType['agent']): void;
   open(runtime: C, parts: RuntimeParts): Promise<Runtime>;
 }
 

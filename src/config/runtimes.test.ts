@@ -58,6 +58,13 @@ describe('a pool whose runtime is an engine', () => {
     expect(pools.map(({ recipe }) => recipe.wants?.lifetime)).toEqual([1_800_000, null]);
   });
 
+  it('is called back at an address, with a port or without one', async () => {
+    for (const address of ['10.0.0.1', '10.0.0.1:7443', '[fd00::1]:7443']) {
+      const { runtimes } = await resolved(`runtimes: { cluster: { type: slurm, address: "${address}" } }\n`);
+      expect(runtimes).toMatchObject([{ address }]);
+    }
+  });
+
   it('takes keys of "slurm" from defaults', async () => {
     const { pools } = await resolved(
       `${cluster}defaults: { runtime: cluster, slurm: { account: lab } }\npools: { a: { slurm: { qos: high } }, b: {} }\n`,
@@ -74,6 +81,8 @@ it('says nothing of what only this host has not: nodes have their own cores, mem
 describe('a problem', () => {
   it.each([
     ['runtimes: { cluster: { type: slurm, folder: shared } }\n', 'runtimes.cluster.folder'],
+    ['runtimes: { cluster: { type: slurm, address: localhost:7443 } }\n', 'or with a port "10.0.0.1:7443"'],
+    ['runtimes: { cluster: { type: slurm, address: 10.0.0.1:99999 } }\n', 'expected an IP address'],
     ['runtimes: { cluster: { type: slrum, folder: /a } }\n', 'unknown type of runtime; did you mean "slurm"?'],
     ['runtimes: { docker: { type: slurm, folder: /a } }\n', '"docker" is a runtime without an entry; choose another name'],
     [`${cluster}pools: { a: { runtime: clutser } }\n`, '"runtimes" has no "clutser"; did you mean "cluster"?'],
@@ -107,10 +116,13 @@ describe('a problem', () => {
     if (said === null) expect((await folder.check(alone)).join('\n')).toContain('needs a "folder" of the runtime');
   });
 
+  const inImage = 'slurm: { sandbox: apptainer, image: /shared/agent.sif }';
+
   const services = () => {
     const token = `token: { file: ${folder.write('token', 'x')} }`;
+    const github = `type: github, ${token}`;
     const gitea = `type: gitea, url: https://git.example, ${token}`;
-    return `services: { bk: { type: buildkite, ${token} }, early: { ${gitea} }, late: { ${gitea}, binding: late }, gh: { type: github, token: { file: ${folder.write('pat', 'x')} } } }\n`;
+    return `services: { bk: { type: buildkite, ${token} }, early: { ${gitea} }, late: { ${gitea}, binding: late }, gh: { ${github} }, sets: { ${github}, mode: scale-set }, engine: { ${github}, docker: { socket: /run/d.sock, folder: /srv/jobs } }, az: { type: azure-pipelines, url: https://dev.azure.com/acme, ${token} } }\n`;
   };
 
   it.each([
@@ -129,7 +141,23 @@ describe('a problem', () => {
     ],
     [
       '{ a: { service: gh, queue: acme, runtime: cluster } }',
-      'is cluster, but "service" is gh, whose GitHub Actions agent is part of an image',
+      'pools.a.slurm.sandbox: is "bubblewrap", but "service" is gh, whose agent is part of an image: there would be no agent; write "sandbox: apptainer" or',
+    ],
+    [
+      '{ a: { service: az, runtime: cluster, standby: true, slurm: { sandbox: none } } }',
+      'pools.a.slurm.sandbox: is "none", but "service" is az, whose agent is part of an image',
+    ],
+    [
+      `{ a: { service: az, runtime: cluster, ${inImage} } }`,
+      'pools.a.standby: is false, but "service" is az, which gives jobs only to agents that wait already',
+    ],
+    [
+      `{ a: { service: gh, queue: acme, runtime: cluster, ${inImage} } }`,
+      'pools.a.standby: is false, but "service" is gh, which gives jobs only to agents that wait already',
+    ],
+    [
+      `{ a: { service: engine, queue: acme, runtime: cluster, ${inImage} } }`,
+      'pools.a.runtime: is cluster, but "service" is engine, whose "docker" is an Engine and a folder of this host',
     ],
   ])('of a pool of a service is told: %s', async (pools, said) => {
     expect((await folder.check(`${cluster}${services()}pools: ${pools}\n`)).join('\n')).toContain(said);
@@ -140,10 +168,12 @@ describe('a problem', () => {
     '{ a: { service: bk, runtime: cluster, trust: { forks: refuse, others: refuse } }, b: { runtime: cluster } }',
     '{ a: { service: late, queue: acme, runtime: cluster, trust: { others: refuse, forks: refuse } } }',
     '{ a: { service: early, queue: acme, runtime: cluster, standby: true } }',
+    `{ a: { service: az, runtime: cluster, standby: true, devices: 1, ${inImage} } }`,
+    `{ a: { service: gh, queue: acme, runtime: cluster, standby: true, ${inImage} } }`,
+    `{ a: { service: gh, queue: acme/one, runtime: cluster, devices: 1, ${inImage} } }`,
+    `{ a: { service: sets, queue: acme, runtime: cluster, devices: 1, ${inImage} } }`,
   ])('a pool of a service on it is sound: %s', async (pools) => {
-    expect((await folder.check(`${cluster}${services()}pools: ${pools}\n`)).filter((line) => /^\S*pools\.a/.test(line))).toEqual(
-      [],
-    );
+    expect((await folder.check(`${cluster}${services()}pools: ${pools}\n`)).filter((line) => line.includes('pools.'))).toEqual([]);
   });
 });
 

@@ -17,6 +17,8 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly poolKeys: readonly ServicePoolKey[];
   /** Whether this one says where jobs come from; absent: as `poolKeys` says. */
   tellsOrigin?(service: C): boolean;
+  /** Whether it says how many jobs wait for a pool, although they are for agents that are there; absent: as `tellsOrigin`. */
+  tellsWaiting?(service: C, pool: PoolConfig): boolean;
   /** Why only one onejob at a time can serve a pool, as the end of a sentence; null or absent: several can. */
   whyOneHost?(service: C): string | null;
   readonly keys: Keys;

@@ -173,8 +173,8 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
   switch (intent.kind) {
     case 'fill':
       if (pool.rollout.isCanary(slot.key)) return pool.rollout.update?.text ?? '';
-      if (pool.borrows) return 'a job waits, and the slot has devices for it';
       if (pool.hasPilots) return 'a job waits';
+      if (pool.borrows) return 'a job waits, and the slot has devices for it';
       return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
     case 'discard': {
       if (isUnneeded(pool) || pool.hasPilots) return 'no job waits for it';
@@ -239,7 +239,7 @@ function updateHolds({ key }: Slot, { rollout }: Pool, now: number): string | nu
 export function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
   const { name, standby } = pool.config;
   if (standby || !isEmpty(slot)) return pool.devices.heldBack(slot.key);
-  const isUnknown = pool.borrows && (pool.service.waiting?.(name) ?? null) === null;
+  const isUnknown = pool.leases && pool.borrows && (pool.service.waiting?.(name) ?? null) === null;
   if (isUnknown) return 'its devices are leased when a job waits, and its CI service has not said yet whether one does';
   return deviceManager?.registry.partition.waiting.has(name) === true ? pool.devices.heldBack(slot.key) : null;
 }

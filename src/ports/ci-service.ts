@@ -23,11 +23,14 @@ export interface AgentContext {
   readonly devices: readonly Device[];
   /** Newest CUDA version of the host's driver, such as `12.4`, or null. */
   readonly cuda: string | null;
-  /** What a script prints in a sandbox like the agent's, asked once per fingerprint. @throws OnejobError if that fails */
-  ask(script: string, signal: AbortSignal): Promise<string>;
+  /**
+   * What the service's `asks` prints in a sandbox like the agent's, once per fingerprint; where an engine places sandboxes, in the
+   * agent's own. @throws OnejobError if that fails
+   */
+  ask(signal: AbortSignal): Promise<string>;
   /** Whether its sandbox is on another host, so that what it says to this one crosses a network. */
   readonly isRemote: boolean;
-  /** The address at which its sandbox reaches `port` of this host. @throws OnejobError E_NO_DOOR */
+  /** The address at which its sandbox reaches `port` of this host, or the one with a port that it must be. @throws OnejobError E_NO_DOOR */
   hostAddress(port: number, signal: AbortSignal): Promise<string>;
 }
 
@@ -173,6 +176,8 @@ export interface CiService {
   listen?(agent: AgentId): (line: string) => void;
   /** The failure of an agent that ended without a job. `outputTail`: the end of its output. Absent: `endedWithoutJob`. */
   describeExit?(exit: Exit, outputTail: string): Failure;
+  /** A script of builtins: what it must know of an agent's sandbox before it registers the agent. Absent: nothing. */
+  readonly asks?: string;
   /** Adds to config what every sandbox of this service needs. Pure. */
   equip?(recipe: Recipe, pool: string): Recipe;
   /** Number of waiting jobs; null: unknown. */

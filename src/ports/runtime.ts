@@ -108,6 +108,11 @@ export interface SandboxSpec {
   readonly places?: readonly string[];
   /** Exactly these, checked from evidence before the gate is ready. Empty: none at all, even if its image asks for some. */
   readonly devices: readonly LeasedDevice[];
+  /**
+   * A script that runs in it before its gate: the log shows its answer there (`answering` in `gate.ts`). Only for a runtime whose
+   * engine places sandboxes; the others are asked with a sandbox for that.
+   */
+  readonly look?: string;
   /** Ports of this host that it must reach, for a sandbox that nobody asks for with `hostAddress`. */
   readonly doors?: readonly number[];
   /** The only CPUs that it may use, in the kernel's format (`0-15,32-47`). Default: all. */
@@ -314,7 +319,7 @@ export interface Runtime {
   /**
    * The address at which sandboxes on a recipe's network reach `port` of this host (TCP, 1 to 65535). Opens what the runtime
    * itself keeps closed: the rules of the network `internet`, until `sweep`; where each sandbox has a network of its own, the port
-   * in that of `agent`. Idempotent. A network that somebody removed is created again and may then have another address.
+   * in that of `agent`. With a port where sandboxes reach no other (`10.0.0.1:7443`). Idempotent. A network that somebody removed is created again and may then have another address.
    * @throws OnejobError E_NO_DOOR if there is no way: network `none`, an Engine on another host, a network without a gateway
    * here; E_NETWORK_UNGUARDED as `prepare` does
    */

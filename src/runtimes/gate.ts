@@ -64,6 +64,18 @@ export function frame(agent: AgentId, script: string): Uint8Array {
   return Buffer.from(`\n${agent} ${escaped.length} ${escaped} ${agent}\n`, 'latin1');
 }
 
+/** Runs `script`, whose output and exit code `answerIn` then finds in what was printed. Its standard input is empty. */
+export function answering(agent: AgentId, script: string): string {
+  return `(\n${script}\n) </dev/null; _oj_c=$?; printf '\\n%s %s\\n' ${agent} "$_oj_c"`;
+}
+
+/** `code`: null if the script did not finish. */
+export function answerIn(agent: AgentId, printed: string): { readonly text: string; readonly code: string | null } {
+  const end = printed.lastIndexOf(`\n${agent} `);
+  if (end === -1) return { text: '', code: null };
+  return { text: printed.slice(0, end), code: printed.slice(end + agent.length + 2).trim() };
+}
+
 /** What a gate has reported so far. */
 export type GateState = 'silent' | 'ready' | 'released';
 

@@ -155,10 +155,11 @@ function quote(written: string): string {
   return JSON.stringify(written.length > 60 ? `${written.slice(0, 57)}…` : written);
 }
 
-export const ipAddress = value(
-  (found) => (typeof found === 'string' && isIP(found) !== 0 ? yes(found) : no('expected an IP address such as "10.0.0.1"')),
-  'address',
-);
+/** The port is optional. */
+export const ipAddress = value((found) => {
+  const isOne = typeof found === 'string' && (isIP(found) !== 0 || isIP(parseListen(found)?.host ?? '') !== 0);
+  return isOne ? yes(found) : no('expected an IP address such as "10.0.0.1", or with a port "10.0.0.1:7443" or "[fd00::1]:7443"');
+}, 'address');
 
 export const absolute = value((found) => {
   if (typeof found !== 'string') return no(`expected an absolute path, found ${describeKind(found)}`);

@@ -65,7 +65,7 @@ export function prepareDirectory(dir: string, close: (path: string, mode: number
   const filesystem = networkFileSystem(statfsSync(real).type, mountType);
   if (filesystem !== null) {
     throw new OnejobError('E_STATE_NETWORK_FS', `Cannot keep state in ${dir}: it is on a network file system (${filesystem}).`, {
-      hint: 'Locks and SQLite are not safe there. Give a directory on a local disk with --state-dir or ONEJOB_STATE_DIR.',
+      hint: 'Locks and SQLite are not safe there. Give a directory on a local disk with "state_dir" in the config, --state-dir or ONEJOB_STATE_DIR.',
     });
   }
   if ((found.mode & 0o777) !== 0o700) {

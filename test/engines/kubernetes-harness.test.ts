@@ -5,7 +5,7 @@ import { basename, dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { isAlive, startChild } from '../support/child.ts';
 import { images } from '../support/images.ts';
-import { type Kubernetes, lacksKubernetes, podSecurity, startKubernetes } from '../support/kubernetes.ts';
+import { type Kubernetes, podSecurity, startKubernetes } from '../support/kubernetes.ts';
 import { lacks } from '../support/require.ts';
 
 interface Pod {
@@ -25,22 +25,27 @@ interface Wanted {
   readonly gpus?: number;
   readonly image?: string;
   readonly node?: string;
+  readonly hostUsers?: boolean;
+  /** Template of what its card is claimed by. */
+  readonly claim?: string;
 }
 
 async function submit(
   kubernetes: Kubernetes,
   name: string,
-  { script, gpus = 0, image = images.base, node }: Wanted,
+  { script, gpus = 0, image = images.base, node, claim, hostUsers = true }: Wanted,
 ): Promise<void> {
   await kubernetes.apply({
     apiVersion: 'v1',
     kind: 'Pod',
     metadata: { name, namespace: 'default' },
     spec: {
+      hostUsers,
       restartPolicy: 'Never',
       shareProcessNamespace: true,
       terminationGracePeriodSeconds: 1,
       ...(node === undefined ? {} : { nodeSelector: { 'kubernetes.io/hostname': node } }),
+      ...(claim === undefined ? {} : { resourceClaims: [{ name: 'card', resourceClaimTemplateName: claim }] }),
       containers: [
         {
           name: 'job',
@@ -48,6 +53,7 @@ async function submit(
           imagePullPolicy: 'Never',
           command: ['sh', '-c', script],
           ...(gpus === 0 ? {} : { resources: { limits: { 'nvidia.com/gpu': gpus } } }),
+          ...(claim === undefined ? {} : { resources: { claims: [{ name: 'card' }] } }),
         },
       ],
     },
@@ -155,10 +161,39 @@ describe.skipIf(lacks('kubernetes'))('a Kubernetes', () => {
     await submit(kubernetes, 'one', { node: 'k1', gpus: 1, script: 'echo "$NVIDIA_VISIBLE_DEVICES"; nc -l -p 80 -e echo hello' });
     await expect.poll(() => phase(kubernetes, 'one')).toBe('Running');
     const address = await kubernetes.kubectl('get', 'pod', 'one', '-o', 'jsonpath={.status.podIP}');
-    const script = `echo "$NVIDIA_VISIBLE_DEVICES"; nc -z ${new URL(kubernetes.server).host.replace(':', ' ')} && until nc ${address} 80 </dev/null; do sleep 0.1; done`;
+    const script = `echo "$NVIDIA_VISIBLE_DEVICES"; nc ${new URL(kubernetes.server).host.replace(':', ' ')} </dev/null && until nc ${address} 80 </dev/null; do sleep 0.1; done`;
     await submit(kubernetes, 'two', { node: 'k2', gpus: 1, script });
     await expect.poll(() => exitCode(kubernetes, 'two')).toBe(0);
     expect(await kubernetes.kubectl('logs', 'two')).toBe('GPU-fake-1\nhello\n');
+  });
+
+  test.each([true, false])('keeps network policies: %s', async (keepsPolicies) => {
+    await using kubernetes = await startKubernetes({ gpus: 0, keepsPolicies });
+    await submit(kubernetes, 'server', { script: 'while :; do nc -l -p 80 -e echo hello; done' });
+    await expect.poll(() => phase(kubernetes, 'server')).toBe('Running');
+    const address = await kubernetes.kubectl('get', 'pod', 'server', '-o', 'jsonpath={.status.podIP}');
+    const [host, port] = new URL(kubernetes.server).host.split(':');
+    await submit(kubernetes, 'client', { script: 'sleep 600' });
+    await expect.poll(() => phase(kubernetes, 'client')).toBe('Running');
+    const ask = (...where: readonly (string | undefined)[]): Promise<string> => {
+      const script = `nc -w 1 ${where.join(' ')} </dev/null && echo reached`;
+      return kubernetes.kubectl('exec', 'client', '--', 'sh', '-c', script).catch(() => 'not reached');
+    };
+    expect(await ask(address, '80')).toBe('hello\nreached\n');
+    expect(await ask(host, port)).toBe('reached\n');
+    await kubernetes.apply({
+      apiVersion: 'networking.k8s.io/v1',
+      kind: 'NetworkPolicy',
+      metadata: { name: 'outside-only', namespace: 'default' },
+      spec: {
+        podSelector: {},
+        policyTypes: ['Egress'],
+        egress: [{ to: [{ ipBlock: { cidr: '0.0.0.0/0', except: ['10.189.0.0/16'] } }] }],
+      },
+    });
+    if (keepsPolicies) await expect.poll(() => ask(address, '80')).toBe('not reached');
+    else expect(await ask(address, '80')).toBe('hello\nreached\n');
+    expect(await ask(host, port)).toBe('reached\n');
   });
 
   test('leaves nothing', async () => {
@@ -190,11 +225,28 @@ describe.skipIf(lacks('kubernetes'))('a Kubernetes', () => {
   });
 });
 
-describe.skipIf(lacksKubernetes({ dra: true }) !== null)('a Kubernetes with dynamic resource allocation', () => {
+describe.skipIf(lacks('newerContainerd'))('a Kubernetes with a newer containerd', () => {
   test('gives cards to a claim, and to who asks as before', async () => {
     await using kubernetes = await startKubernetes({ dra: true });
     await submit(kubernetes, 'job', { gpus: 2, script: 'echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*; exit 7' });
     await expect.poll(() => exitCode(kubernetes, 'job')).toBe(7);
     expect(await kubernetes.kubectl('logs', 'job')).toMatch(/^GPU-fake-[01],GPU-fake-[01] \/dev\/nvidia0 \/dev\/nvidia1\n$/);
+    await kubernetes.apply({
+      apiVersion: 'resource.k8s.io/v1',
+      kind: 'ResourceClaimTemplate',
+      metadata: { name: 'card', namespace: 'default' },
+      spec: { spec: { devices: { requests: [{ name: 'gpu', exactly: { deviceClassName: 'gpu' } }] } } },
+    });
+    await submit(kubernetes, 'claims', { claim: 'card', script: 'echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*' });
+    await expect.poll(() => exitCode(kubernetes, 'claims')).toBe(0);
+    expect(await kubernetes.kubectl('logs', 'claims')).toMatch(/^GPU-fake-([01]) \/dev\/nvidia\1\n$/);
+  });
+
+  test('gives cards to a pod that has users of its own', async () => {
+    await using kubernetes = await startKubernetes({ containerd: 'newer', runc: 'newer' });
+    const script = 'cat /proc/self/uid_map; echo "$NVIDIA_VISIBLE_DEVICES" /dev/nvidia*';
+    await submit(kubernetes, 'job', { gpus: 1, hostUsers: false, script });
+    await expect.poll(() => exitCode(kubernetes, 'job')).toBe(0);
+    expect(await kubernetes.kubectl('logs', 'job')).toMatch(/^ +0 +[1-9]\d+ +65536\nGPU-fake-([01]) \/dev\/nvidia\1\n$/);
   });
 });

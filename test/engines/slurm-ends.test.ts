@@ -78,6 +78,22 @@ pools: { shared: { runtime: one, ${pool} }, separate: { runtime: two, ${pool} } 
     expect(lateOn).toContain((await run(home, name, 'echo "$SLURMD_NODENAME"').ended).stdout.trim());
 });
 
+test.skipIf(lacks('slurm', 'slurmAccounting'))('accounting tells how agents ended that the queue has forgotten', async () => {
+  await using cluster = await startSlurm({ accounting: true, conf: ['MinJobAge=2'] });
+  await using home = await onejob({
+    config: `${runtimeOf(cluster, 'nothing shared')}pools: { gpu: { runtime: cluster, agents: 1, devices: 1 } }\n`,
+  });
+  const daemon = await home.up();
+  expect((await home.cli(['doctor']).ended).stdout).toMatch(/The cluster has accounting: sacct says/);
+  const job = run(home, 'gpu', stays);
+  const node = await nodeOf(job);
+  await daemon.kill();
+  await cluster.administer('scancel', await idOn(cluster, node));
+  await expect.poll(() => cluster.run('squeue', '-h', '-t', 'all'), { timeout: 120_000 }).toBe('');
+  await home.up();
+  expect(await job.ended).toMatchObject(endsLost(`Slurm ended it on node ${node}: somebody cancelled it with scancel`));
+});
+
 describe.skipIf(lacks('slurm')).each(places)('with %s, onejob says', (place) => {
   test('that a job with a higher priority took its place', async () => {
     const urgent = 'PartitionName=urgent Nodes=n1 PriorityTier=10 MaxTime=INFINITE DefMemPerCPU=500';

@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { memoryGitlab, runnerToken } from '../kit/gitlab.ts';
 import { buildkiteBench } from '../support/buildkite.ts';
 import { fork, theAgent } from '../support/buildkite-days.ts';
+import { freePort } from '../support/free-port.ts';
 import { startGitea } from '../support/gitea.ts';
 import { giteaPrograms } from '../support/gitea-programs.ts';
 import { gitlabRunner } from '../support/gitlab-programs.ts';
@@ -24,14 +25,14 @@ describe.each([
   });
   afterAll(() => cluster?.[Symbol.asyncDispose]());
 
-  /** `service`: its lines; `pool`: more keys of its pool, `ci`. */
-  async function home(service: string, pool: string, env: Readonly<Record<string, string>> = {}): Promise<Home> {
+  /** `service`: its lines; `pool`: more keys of its pool, `ci`; `port`: behind the address. */
+  async function home(service: string, pool: string, env: Readonly<Record<string, string>> = {}, port = ''): Promise<Home> {
     const nodes = join(cluster.folder, 'nodes');
     mkdirSync(nodes, { recursive: true });
     const place = isShared ? `folder: "${cluster.folder}/onejob"` : `node_folder: "${nodes}"`;
     return onejob({
       config: `
-runtimes: { cluster: { type: slurm, ${place}, ${cluster.keys}, address: 127.0.0.1, poll: 1s } }
+runtimes: { cluster: { type: slurm, ${place}, ${cluster.keys}, address: "127.0.0.1${port}", poll: 1s } }
 services: { ${service} }
 pools: { ci: { runtime: cluster, agents: 2, devices: 1, ${pool} } }
 `,
@@ -44,7 +45,8 @@ pools: { ci: { runtime: cluster, agents: 2, devices: 1, ${pool} } }
     await using bench = await buildkiteBench(theAgent(), { lostMs: 15_000 });
     const { buildkite, tokenFile } = bench;
     const service = `bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${tokenFile} }, poll: 2s, agent: { from: ${theAgent()} } }`;
-    await using here = await home(service, 'service: bk, queue: default, trust: { network: default }');
+    const port = `:${await freePort()}`;
+    await using here = await home(service, 'service: bk, queue: default, trust: { network: default }', {}, port);
     await here.up();
     expect(await queued()).toBe('');
     const says = 'echo "gpu $SLURM_JOB_GPUS in $PWD"; exit 3';
@@ -55,6 +57,7 @@ pools: { ci: { runtime: cluster, agents: 2, devices: 1, ${pool} } }
     expect([stranger.exit, stranger.log]).toEqual([0, expect.stringContaining('stranger')]);
     const doctor = await here.cli(['doctor']).ended;
     expect([doctor.code, doctor.stdout]).toEqual([0, expect.not.stringContaining('pool ci')]);
+    expect(doctor.stdout).toContain(`The filter answers at 127.0.0.1${port}`);
     await expect.poll(queued).toBe('');
   });
 

@@ -93,17 +93,32 @@ describe.each(slurmVersions)('Slurm, $version', ({ version, need }) => {
       expect(await waiting.ended).toMatchObject({ code: 0, stdout: 'later\n' });
     });
 
-    test('says why agents do not begin on their node, and does not ask Slurm for one after the other', async () => {
-      const pool = 'runtime: cluster, agents: 1, volumes: ["/no/such:/data"]';
-      await using home = await onejob({ config: `${runtimes()}pools: { gpu: { ${pool} } }\n` });
+    test.each([
+      ['volume, with a shared folder', 'volumes: ["/no/such:/data"]', true, '/no/such does not exist there'],
+      ['volume', 'volumes: ["/no/such:/data"]', false, '/no/such does not exist there'],
+      ['module', 'slurm: { modules: [cuda/99] }', false, 'its command "module" is missing, which "modules" needs'],
+      ['writable node_folder', '', false, "mkdir: cannot create directory '/no/such/onejob-.*': No such file or directory"],
+    ])('says why agents do not begin on a node without a %s, and asks for few', async (what, keys, isShared, words) => {
+      const own = what.endsWith('node_folder') ? 'node_folder: /no/such' : 'poll: 1s';
+      const type = isShared ? runtimes() : `runtimes: { cluster: { type: slurm, ${cluster.keys}, ${own} } }\n`;
+      const pool = ['runtime: cluster', 'agents: 1', ...(keys === '' ? [] : [keys])].join(', ');
+      await using home = await onejob({ config: `${type}pools: { gpu: { ${pool} } }\n` });
       await home.up();
       const job = run(home, 'true');
-      const why = /^The batch job did not reach its gate: it ended on node n[12] .* \/no\/such does not exist there\.$/;
+      const why = new RegExp(`^The batch job did not reach its gate: it could not begin on node n[12]: ${words}\\.$`);
       await expect
         .poll(async () => (await home.api.status()).pools[0]?.backoff)
-        .toMatchObject({ failures: 2, reason: expect.stringMatching(why) });
+        .toMatchObject({ failures: isShared ? 2 : 1, reason: expect.stringMatching(why) });
       job.signal('SIGINT');
       expect((await job.ended).code).toBe(130);
+      await expect.poll(() => jobsOf()).toEqual([]);
+    });
+
+    test('gives a job as many GPUs as it asks for', async () => {
+      await using home = await gpus();
+      await home.up();
+      const job = home.run('--devices', '2', '--no-workspace', '--', 'sh', '-c', 'echo "gpus $SLURM_JOB_GPUS"');
+      expect(await job.ended).toMatchObject({ code: 0, stdout: expect.stringMatching(/^gpus (0,1|2,3)\n$/) });
       await expect.poll(() => jobsOf()).toEqual([]);
     });
 

@@ -28,7 +28,7 @@ const label = 'onejob-test.hash';
 const scripts = new URL('azure-images/', import.meta.url);
 const run = promisify(execFile);
 
-interface Entry {
+export interface Entry {
   readonly path: string;
   /** null: a folder. */
   readonly body: Buffer | null;

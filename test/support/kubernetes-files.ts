@@ -86,7 +86,7 @@ interface Node {
 }
 
 /** Where Debian has the plugins, and where others have. */
-export const networkPlugins = ['/usr/lib/cni', '/opt/cni/bin'].find((folder) => existsSync(join(folder, 'bridge'))) ?? null;
+export const networkPlugins = ['/usr/lib/cni', '/opt/cni/bin'].find((folder) => existsSync(join(folder, 'ptp'))) ?? null;
 
 /** Name of the image that holds a pod's namespaces, as containerd wants it. */
 export const pauseImage = 'docker.io/onejob-test/pause:1';
@@ -100,9 +100,8 @@ export function writeNode(node: Node): void {
     name: 'test',
     plugins: [
       {
-        type: 'bridge',
-        bridge: 'pods',
-        isGateway: true,
+        // A link for each pod: all that pods send each other is forwarded, and can so be filtered.
+        type: 'ptp',
         ipMasq: false,
         ipam: {
           type: 'host-local',

@@ -6,10 +6,9 @@ import { dirname, join } from 'node:path';
 import { daemon, type Ground, type KubernetesDaemon, toEnd } from './kubernetes-daemon.ts';
 import { pauseImage, writeNode } from './kubernetes-files.ts';
 
-export interface KubernetesNode {
-  readonly name: string;
-  /** Its address, at which this machine reaches it. */
-  readonly address: string;
+export interface KubernetesNode extends Place {
+  /** Process whose mounts and network it has. */
+  readonly space: number;
   readonly kubelet: KubernetesDaemon;
   readonly containerd: KubernetesDaemon;
   /** What grants the GPUs: the device plugin, or the driver for DRA; null without GPUs. */
@@ -39,7 +38,17 @@ export interface NodeOptions {
   readonly kubelet: Readonly<Record<string, unknown>>;
 }
 
-export const placeOf = (number: number, at: number): { name: string; address: string; link: string; pods: string } => ({
+export interface Place {
+  readonly name: string;
+  /** Its address, at which this machine reaches it. */
+  readonly address: string;
+  /** This machine's interface to it. */
+  readonly link: string;
+  /** Addresses of its pods. */
+  readonly pods: string;
+}
+
+export const placeOf = (number: number, at: number): Place => ({
   name: `k${at + 1}`,
   address: `10.188.${number}.${at + 2}`,
   link: `ojk${number}-${at + 1}`,
@@ -49,16 +58,16 @@ export const placeOf = (number: number, at: number): { name: string; address: st
 /** Makes its namespaces and its files; nothing else runs yet. */
 export async function makeNode(ground: Ground, options: NodeOptions): Promise<KubernetesNode> {
   const { at, gpus, isNewer } = options;
-  const { name, address, link, pods } = placeOf(ground.number, at);
+  const place = placeOf(ground.number, at);
+  const { name, address, link, pods } = place;
   const folder = join(ground.home, name);
   mkdirSync(folder);
   const [containerd, ctr] = isNewer ? [ground.program('containerd'), ground.program('ctr')] : ['containerd', 'ctr'];
   const runc = options.runc ?? execFileSync('sh', ['-c', 'command -v runc'], { encoding: 'utf8' }).trim();
   const cgroup = `${ground.group}/${name}`;
   writeNode({ home: ground.home, folder, address, cgroup, pods, isNewer, runc, kubelet: options.kubelet });
-  const cards = Array.from({ length: gpus }, (_, card) => at * gpus + card);
-  for (const card of cards) execFileSync('mknod', ['-m', '666', join(folder, 'dev', `gpu${card}`), 'c', '240', String(card)]);
-  const words = ['unshare', '--mount', '--net', '--propagation', 'private', 'sh', '-c', space, 'sh', folder];
+  const cards = Array.from({ length: gpus }, (_, card) => String(at * gpus + card));
+  const words = ['unshare', '--mount', '--net', '--propagation', 'private', 'sh', '-c', space, 'sh', folder, ...cards];
   const holder = ground.begin(words);
   await holder.says(/there/);
   execFileSync('sh', ['-c', wire, 'sh', link, String(holder.pid), ground.address, address, pods]);
@@ -84,10 +93,10 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
       ...[ground.program('kubelet'), `--config=${join(folder, 'kubelet.json')}`, `--hostname-override=${name}`],
       ...[`--kubeconfig=${kubeconfig}`, `--node-ip=${address}`, '--v=2'],
     ],
-    async () => (await isHealthy(address)) && isNodeReady(ground, name, null),
+    async () => (await isHealthy(address)) && (await isNodeReady(ground, name, null)) && knowsItsPods(ground, name),
   );
   const bad = join(folder, 'bad');
-  const ofCards = [`-count=${gpus}`, `-first=${at * gpus}`, `-node=${join(folder, 'dev', 'gpu%d')}`, `-bad=${bad}`];
+  const ofCards = [`-count=${gpus}`, `-first=${at * gpus}`, '-node=/dev/nvidia%d', `-bad=${bad}`];
   const ofNode = [`-name=${name}`, `-kubeconfig=${kubeconfig}`, `-cdi=${join(folder, 'cdi')}`];
   const grants = options.dra
     ? begins('gpus', [ground.program('dra'), ...ofCards, ...ofNode], () => hasSlice(ground, name))
@@ -96,8 +105,8 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
     await run(...control, '--namespace', 'k8s.io', 'images', 'import', archive);
   };
   return {
-    name,
-    address,
+    ...place,
+    space: holder.pid,
     kubelet,
     containerd: engine,
     gpus: gpus === 0 ? null : grants,
@@ -116,12 +125,22 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
   };
 }
 
-/** Keeps the namespaces until it is killed. What programs want to write outside of their own folder, they write into the folder `$1`. */
+/**
+ * Keeps the namespaces until it is killed. What programs want to write outside of their own folder, they write into the folder `$1`.
+ * The others are the numbers of its cards: with a pod that has users of its own, runc looks for a card where the pod has it.
+ */
 const space = `
   set -e
+  folder=$1; shift
   mount -t tmpfs tmpfs /run
-  mount --bind "$1/var-lib" /var/lib
-  mount --bind "$1/var-log" /var/log
+  mount --bind "$folder/var-lib" /var/lib
+  mount --bind "$folder/var-log" /var/log
+  mount -t tmpfs -o mode=755 tmpfs "$folder/dev"
+  cp -ax /dev/. "$folder/dev"
+  rm -f "$folder"/dev/nvidia*
+  for name in pts shm mqueue; do [ ! -d "/dev/$name" ] || mount --rbind "/dev/$name" "$folder/dev/$name"; done
+  for card; do mknod -m 666 "$folder/dev/nvidia$card" c 240 "$card"; done
+  mount --rbind "$folder/dev" /dev
   ip link set lo up
   echo 1 >/proc/sys/net/ipv4/ip_forward
   echo there
@@ -139,6 +158,36 @@ const wire = `
     ip address add "$2" peer "$1/32" dev eth0
     ip link set eth0 up
     ip route add default via "$1"' sh "$3" "$4"`;
+
+/** Joins the networks of two nodes by a link of their own: this machine's firewall may let nothing pass between its interfaces. */
+export function joinNodes(one: KubernetesNode, other: KubernetesNode): void {
+  execFileSync('ip', [
+    'link',
+    'add',
+    'eth1',
+    'netns',
+    `${one.space}`,
+    'type',
+    'veth',
+    'peer',
+    'name',
+    'eth1',
+    'netns',
+    `${other.space}`,
+  ]);
+  const script = `
+    set -e
+    ip address add "$1" peer "$2/32" dev eth1
+    ip link set eth1 up
+    ip route add "$3" via "$2"`;
+  for (const [near, far] of [
+    [one, other],
+    [other, one],
+  ] as const) {
+    const words = ['sh', '-c', script, 'sh', near.address, far.address, far.pods];
+    execFileSync('nsenter', [`--target=${near.space}`, '--net', ...words]);
+  }
+}
 
 function isHealthy(address: string): Promise<boolean> {
   return new Promise((resolve) => {
@@ -166,6 +215,18 @@ async function isNodeReady(ground: Ground, name: string, gpus: number | null): P
   const said = (body as NodeObject).status;
   const isReady = said?.conditions?.some(({ type, status }) => type === 'Ready' && status === 'True') ?? false;
   return isReady && (gpus === null || said?.allocatable?.['nvidia.com/gpu'] === String(gpus));
+}
+
+/** A kubelet that has started again does not know for a moment what runs on it. */
+async function knowsItsPods(ground: Ground, name: string): Promise<boolean> {
+  const names = async (path: string): Promise<string[] | null> => {
+    const { status, body } = await ground.call('GET', path);
+    if (status !== 200) return status === 0 ? [] : null;
+    return ((body as { items?: { metadata: { uid: string } }[] }).items ?? []).map(({ metadata }) => metadata.uid);
+  };
+  const running = await names(`/api/v1/pods?fieldSelector=spec.nodeName=${name},status.phase=Running`);
+  const known = await names(`/api/v1/nodes/${name}/proxy/pods`);
+  return running !== null && known !== null && running.every((uid) => known.includes(uid));
 }
 
 /** Whether the scheduler can know of its cards. */

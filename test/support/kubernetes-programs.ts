@@ -26,6 +26,8 @@ const own = ['gpus', 'dra', 'pause'] as const;
 const needed = [...ofKubernetes, 'gpus', 'pause'] as const;
 /** Newer than Debian's. */
 export const newerContainerd = ['containerd', 'containerd-shim-runc-v2', 'ctr'] as const;
+/** What the tests have beside. */
+export const forTests = [...needed, ...newerContainerd, 'runc', 'dra'] as const;
 const others = [...newerContainerd, 'runc', 'dra', 'kwok'] as const;
 
 export type KubernetesProgram = (typeof needed)[number] | (typeof others)[number];

@@ -7,7 +7,7 @@
  * that waits for that does the same.
  */
 import { execFile } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
 import { basename, delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
@@ -16,7 +16,8 @@ import { baseRoot, images } from './images.ts';
 import { beginIn, caller, daemon, type Ground, type KubernetesDaemon, toEnd, until } from './kubernetes-daemon.ts';
 import { networkPlugins, pauseImage, writeIdentities, writeKubeconfig } from './kubernetes-files.ts';
 import { isArchive, rootOf, writeArchive } from './kubernetes-images.ts';
-import { type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
+import { joinNodes, type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
+import { keepPolicies } from './kubernetes-policies.ts';
 import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms, newerContainerd } from './kubernetes-programs.ts';
 import { lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
@@ -40,6 +41,8 @@ export interface KubernetesOptions {
    * `nvidia.com/gpu` as before. Needs the newer containerd, and takes it.
    */
   readonly dra?: boolean;
+  /** Whether its network keeps network policies, as that of most sites does; default no, as that of some. */
+  readonly keepsPolicies?: boolean;
   /** More flags of these. */
   readonly flags?: Readonly<Partial<Record<'apiserver' | 'controllerManager' | 'scheduler', readonly string[]>>>;
   /** Keys of every kubelet's configuration, beside or instead of what is said here. */
@@ -93,11 +96,15 @@ export const podSecurity = (level: 'privileged' | 'baseline' | 'restricted'): Re
 });
 
 /** Why no such cluster can be had here, as a sentence's end; null when it can. */
-export function lacksKubernetes(options: Pick<KubernetesOptions, 'version' | 'containerd' | 'runc' | 'dra'> = {}): string | null {
+export function lacksKubernetes(options: KubernetesOptions = {}): string | null {
   if (process.getuid?.() !== 0) return 'not run as root';
   const { version, dra = false, runc = 'installed' } = options;
   const isNewer = dra || options.containerd === 'newer';
-  const installed = [...(isNewer ? [] : ['containerd', 'ctr']), ...(runc === 'newer' ? [] : ['runc'])];
+  const installed = [
+    ...(options.keepsPolicies ? ['iptables-restore'] : []),
+    ...(isNewer ? [] : ['containerd', 'ctr']),
+    ...(runc === 'newer' ? [] : ['runc']),
+  ];
   const folders = (process.env.PATH ?? '').split(delimiter);
   const missing = ['ip', 'mknod', 'nsenter', 'openssl', 'tar', 'unshare', 'busybox', ...installed].filter(
     (name) => !folders.some((folder) => existsSync(join(folder, name))),
@@ -124,6 +131,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
   const groups = [...mounts('cgroup2').slice(0, 1), ...mounts('cgroup')].map((path) => join(path, name));
   const will = lastWill({ home, groups, links: places.map(({ link }) => link) });
   try {
+    // Root of a pod with users of its own has to reach that pod's files.
+    chmodSync(home, 0o711);
     for (const group of groups) for (const path of [group, ...places.map((place) => join(group, place.name))]) makeGroup(path);
     const own = join(groups[0] ?? '', 'daemons');
     mkdirSync(own);
@@ -143,6 +152,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     const runc = options.runc === 'newer' ? ground.program('runc') : null;
     const nodes: KubernetesNode[] = [];
     for (const at of places.keys()) nodes.push(await makeNode(ground, { at, gpus, isNewer, runc, dra, kubelet }));
+    const [first, second] = nodes;
+    if (first !== undefined && second !== undefined) joinNodes(first, second);
     const control = await controlPlane(ground, flags);
     const archives = [join(home, 'pause.tar'), join(home, 'base.tar')] as const;
     await writeArchive(archives[0], await rootOf(ground.program('pause'), 'pause'), pauseImage, ['/pause']);
@@ -157,7 +168,12 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     const cluster = faces(ground, nodes);
     if (dra) await cluster.apply(deviceClass);
     await takesPods(ground, 'default');
-    return { ...control, ...cluster, [Symbol.asyncDispose]: will.execute };
+    const keeper = options.keepsPolicies === true ? keepPolicies(ground, nodes) : null;
+    const close = async (): Promise<void> => {
+      await keeper?.end();
+      await will.execute();
+    };
+    return { ...control, ...cluster, [Symbol.asyncDispose]: close };
   } catch (error) {
     await will.execute();
     throw error;

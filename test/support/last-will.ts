@@ -26,13 +26,21 @@ export function lastWill({ home, groups, links = [] }: Estate): { execute: () =>
     cat
     find "$@" -name freezer.state 2>/dev/null | while read -r file; do echo THAWED >"$file"; done
     for link in $links; do ip link delete "$link" 2>/dev/null; done
+    processes=$(find "$1" -name cgroup.procs -exec cat {} + 2>/dev/null)
     echo 1 >"$1/cgroup.kill"
-    for try in $(seq 500); do
+    left() {
+      ls -d "$@" 2>/dev/null
+      # One that gives back its mounts and networks is in no cgroup any more; its first thread may be gone before the others.
+      for process in $processes; do
+        case $(cat /proc/$process/task/*/stat 2>/dev/null) in *') '[!ZX]' '*) echo "process $process" ;; esac
+      done
+    }
+    for try in $(seq 1000); do
       find "$@" -depth -type d -exec rmdir {} + 2>/dev/null
-      [ -z "$(ls -d "$@" 2>/dev/null)" ] && exec rm -rf "$home"
+      [ -z "$(left "$@")" ] && exec rm -rf "$home"
       sleep 0.02
     done
-    echo "still there: $(ls -d "$@" 2>/dev/null)" >&2; exit 1`;
+    echo "still there: $(left "$@")" >&2; exit 1`;
   const words = ['-c', script, 'sh', home, links.join(' '), ...groups];
   const executor = spawn('sh', words, { stdio: ['pipe', 'ignore', 'pipe'], detached: true });
   let said = '';

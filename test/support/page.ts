@@ -40,3 +40,10 @@ export function notPrinted(output: string, prints: string, isOrdered: boolean): 
     return false;
   });
 }
+
+/** The Epilog of docs/runtimes/slurm.md. */
+export function epilogOf(page: string): string {
+  const [, script] = /```sh\n(#!\/bin\/sh\n# onejob-epilog [\s\S]*?)```/.exec(page) ?? [];
+  if (script === undefined) throw new Error('the page has no Epilog');
+  return script;
+}

@@ -19,6 +19,7 @@ import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
 import { lacksKubernetes } from './kubernetes.ts';
 import { lacksSlurm } from './slurm.ts';
+import { lacksSlurmAccounting } from './slurm-accounting.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
 export const defaultImage = 'debian:stable-slim';
@@ -83,8 +84,12 @@ export interface Machine {
   readonly slurm: string | null;
   /** The same of a newer version, made before the tests of acceptance. CI may lack it. */
   readonly newerSlurm: string | null;
+  /** What a cluster's accounting needs beside it. CI may lack it: only acceptance starts one. */
+  readonly slurmAccounting: string | null;
   /** Kubernetes' own programs, for a cluster of a test's own. CI may lack them: only acceptance builds them. */
   readonly kubernetes: string | null;
+  /** The same with a newer containerd and runc: for grants by DRA, and for pods with users of their own. CI may lack them, too. */
+  readonly newerContainerd: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -140,7 +145,9 @@ export async function lookAtMachine(): Promise<Machine> {
     cloudInit: found('cloud-init'),
     slurm: lacksSlurm(),
     newerSlurm: lacksSlurm({ version: 'newer' }),
+    slurmAccounting: lacksSlurmAccounting(),
     kubernetes: lacksKubernetes(),
+    newerContainerd: lacksKubernetes({ dra: true, runc: 'newer' }),
     host: lacksHost(),
   };
 }
@@ -154,7 +161,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return (
-    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'kubernetes'].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'newerContainerd'].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }

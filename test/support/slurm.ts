@@ -16,6 +16,7 @@ import { type Child, startChild } from './child.ts';
 import { freePort } from './free-port.ts';
 import { hierarchies, lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
+import { startSlurmAccounting } from './slurm-accounting.ts';
 import { lacksNewerSlurm, newerSlurm } from './slurm-newer.ts';
 
 /** `installed`: this machine's, 22.05 on Debian 12. `newer`: 24.11, on nodes that have Debian 13. */
@@ -41,6 +42,8 @@ export interface SlurmOptions {
   readonly proctrack?: 'linuxproc' | 'cgroup';
   /** Who runs commands, and so whose jobs they are; default root. Must be in /etc/passwd: Slurm starts no job of others. */
   readonly user?: string;
+  /** Default none; needs `lacksSlurmAccounting()` to be null. */
+  readonly accounting?: boolean;
   /** Lines of slurm.conf, instead of what is said of the same key here. Nodes and partitions are added. */
   readonly conf?: readonly string[];
 }
@@ -72,6 +75,8 @@ export interface Slurm extends AsyncDisposable {
   node(name: string): SlurmDaemon;
   /** Starts a command in `folder`, as `user`. */
   start(command: string, ...args: string[]): Child;
+  /** The same as root. */
+  startAsRoot(command: string, ...args: string[]): Child;
   /** Runs it to its end, and returns its standard output. @throws Error with all output when it fails, or takes more than 20 s */
   run(command: string, ...args: string[]): Promise<string>;
   /** The same as root, who is Slurm's administrator. */
@@ -80,6 +85,8 @@ export interface Slurm extends AsyncDisposable {
 
 /** A client waits 9 s for a controller that is not there. */
 const patience = 20_000;
+/** Nodes that start at a time, so that each does within that. */
+const atOnce = 20;
 
 /** Why no such cluster can be had here, as a sentence's end; null when it can. */
 export function lacksSlurm({ proctrack, version }: Pick<SlurmOptions, 'proctrack' | 'version'> = {}): string | null {
@@ -101,7 +108,7 @@ export function lacksSlurm({ proctrack, version }: Pick<SlurmOptions, 'proctrack
  * within a second; in the first 3 s of the controller within 3, and after it was started again within 5.
  */
 export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
-  const { version = 'installed', nodes = 2, gpus = 2, proctrack = 'linuxproc', user = 'root', conf = [] } = options;
+  const { version = 'installed', nodes = 2, gpus = 2, proctrack = 'linuxproc', user = 'root', accounting = false } = options;
   const isNewer = version === 'newer';
   const names = Array.from({ length: nodes }, (_, at) => `n${at + 1}`);
   const [uid = 0, gid = 0] = ['-u', '-g'].map((which) => Number(execFileSync('id', [which, user], { encoding: 'utf8' })));
@@ -136,6 +143,7 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     throw new Error(`"${words.join(' ')}" ended with ${code ?? signal}:\n${stdout}${stderr}`);
   }
   const administer = (...words: string[]): Promise<string> => toEnd(begin(words), words);
+  const startAsRoot = (...words: string[]): Child => begin(words);
   const start = (...words: string[]): Child => begin([...asUser, ...words]);
 
   /** `isReady`: looks whether it does its work, once it has said so. */
@@ -177,13 +185,19 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     const { stdout } = await begin(['scontrol', 'ping']).ended;
     return stdout.includes('is UP');
   });
+  /** One look for all nodes: there may be a thousand. */
+  let states: Promise<string> | null = null;
   const daemons = new Map(
     names.map((name) => [
       name,
       daemon(['slurmd', '-D', '-N', name], /slurmd started on/, async () => {
         // Without a controller nobody knows.
         if (controller.pid === null) return true;
-        return !/^$|down|unknown|\*/m.test((await administer('sinfo', '-hn', name, '-o', '%T')).trim());
+        states ??= administer('sinfo', '-hN', '-o', '%N %T').finally(() => {
+          states = null;
+        });
+        const own = (await states).split('\n').find((line) => line.startsWith(`${name} `));
+        return own !== undefined && !/down|unknown|\*/.test(own);
       }),
     ]),
   );
@@ -197,9 +211,12 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
     for (const at of names.keys())
       for (let gpu = at * gpus; gpu < (at + 1) * gpus; gpu++)
         execFileSync('mknod', ['-m', '666', join(home, 'dev', `gpu${gpu}`), 'c', '240', String(gpu)]);
-    const ports: number[] = [];
-    while (ports.length <= nodes) ports.push(await freePort());
-    writeFileSync(env.SLURM_CONF, slurmConf(home, { names, ports, gpus, proctrack, conf }));
+    const taken = new Set<number>();
+    while (taken.size <= nodes) taken.add(await freePort());
+    const ports = [...taken];
+    const configure = (conf: readonly string[] = []): void =>
+      writeFileSync(env.SLURM_CONF, slurmConf(home, { names, ports, gpus, proctrack, conf: [...(options.conf ?? []), ...conf] }));
+    configure();
     const card = (at: number): string =>
       `NodeName=n${at + 1} Name=gpu Type=a100 File=${join(home, 'dev', `gpu[${at * gpus}-${(at + 1) * gpus - 1}]`)}\n`;
     writeFileSync(join(home, 'gres.conf'), gpus === 0 ? '' : [...names.keys()].map(card).join(''));
@@ -219,8 +236,10 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
       ...['pid', 'log', 'seed'].map((name) => `--${name}-file=${join(home, 'munge', name)}`),
     ]);
     await munged.says(/Created \d+ work threads/);
+    if (accounting) configure(await startSlurmAccounting(home, join(home, 'munge', 'socket'), begin));
     await controller.start();
-    await Promise.all([...daemons.values()].map((one) => one.start()));
+    const starting = [...daemons.values()];
+    while (starting.length > 0) await Promise.all(starting.splice(0, atOnce).map((one) => one.start()));
   } catch (error) {
     await will.execute();
     throw error;
@@ -238,6 +257,7 @@ export async function startSlurm(options: SlurmOptions = {}): Promise<Slurm> {
       return found;
     },
     start,
+    startAsRoot,
     run: (...words) => toEnd(start(...words), words),
     administer,
     [Symbol.asyncDispose]: will.execute,

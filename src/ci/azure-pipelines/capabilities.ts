@@ -6,6 +6,7 @@ import { z } from 'zod';
 import { OnejobError } from '../../base/errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
+import { ifWritable } from '../kit/in-image.ts';
 
 /** Agents that can do the same. */
 export interface AgentKind {
@@ -23,7 +24,7 @@ export interface AgentKind {
 }
 
 export async function kindOf(context: AgentContext, tags: readonly string[], signal: AbortSignal): Promise<AgentKind> {
-  const inside = readInside(await context.ask(lookInside, signal));
+  const inside = readInside(await context.ask(signal));
   const devices = { ...tagCapabilities(tags), ...gpuCapabilities(context.devices, context.cuda) };
   const told: Capabilities = { ...devices, 'onejob.name': context.name, 'onejob.pool': context.pool, 'onejob.slot': context.slot };
   const own: Record<string, string> = {
@@ -77,8 +78,9 @@ export function capabilitiesFile(capabilities: Capabilities): string {
     .join('');
 }
 
-/** Capabilities of one agent, which say nothing about others of its kind. */
-const personal = /^(?:Agent\.(?:Name|ComputerName)|HOSTNAME|InteractiveSession|PWD|OLDPWD|HOME|_)$|^onejob\.(?:name|slot)$/i;
+/** Capabilities of one agent, which say nothing about others of its kind: its names, and what an engine says of its own grant. */
+const personal =
+  /^(?:Agent\.(?:Name|ComputerName)|HOSTNAME|InteractiveSession|PWD|OLDPWD|HOME|_)$|^onejob\.(?:name|slot)$|^SLURM|_VISIBLE_DEVICES$|^GPU_DEVICE_ORDINAL$/i;
 
 /** Variables of a shell and its sandbox, and those that agents omit (agent `EnvironmentCapabilitiesProvider.cs`). */
 const passing = /^(?:HOSTNAME|PWD|OLDPWD|SHLVL|_|TERM|LS_COLORS|PS1|SYSTEM_ACCESSTOKEN|VSO_AGENT_IGNORE)$/i;
@@ -107,14 +109,14 @@ const starts = '/azp/start.sh /start.sh /vsts/start.sh /opt/azp/start.sh';
 const tools = 'ant bundle clang cmake curl docker git gulp java make mvn node npm python python3 ruby sh bash';
 
 /**
- * For `AgentContext.ask`: what an image contains, such as the version of its agent, where its files belong, and its tools. Builtins
+ * As `CiService.asks`: what an image contains, such as the version of its agent, where its files belong, and its tools. Builtins
  * only, but for the agent itself.
  */
 export const lookInside = [
   `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
   '  [ -n "$d" ] && [ -f "$d/bin/Agent.Listener" ] || continue',
   `  printf 'root=%s\\n' "$d"`,
-  `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
+  ifWritable('Agent.Listener'),
   // Only a failed call has its warnings read.
   '  if v=$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>/dev/null); then',
   `    printf 'version=%s\\n' "$v"; else`,

@@ -113,10 +113,21 @@ describe('ways', () => {
     expect((await one.register('a3')).script).not.toContain('AZP_TOKEN');
   });
 
+  it('runs an agent whose folder its user cannot write to from a copy in the workspace', async () => {
+    const { one } = await open.one();
+    const { script } = await one.register('a1', { inside: 'root=/azp\nversion=5.278.0\nuid=1000\n' });
+    expect(script.split('\n').slice(0, 4)).toEqual([
+      "mkdir -p '/workspace/.onejob/agent' || exit 1",
+      "cd '/workspace/.onejob/agent' || exit 1",
+      "cp -R '/azp/bin' . || exit 1",
+      "[ ! -d '/azp/externals' ] || ln -s '/azp/externals' . || exit 1",
+    ]);
+  });
+
   it.each([
     ['manager', 'uid=0\n', /has no agent/],
     ['in-agent', 'root=/azp\nwritable=yes\nproblem=libicu is missing\nuid=0\n', /does not run: libicu is missing/],
-    ['manager', 'root=/azp\nversion=5.278.0\nuid=1000\n', /user \(1000\) cannot write to \/azp/],
+    ['in-agent', 'root=/azp\nversion=5.278.0\nuid=1000\n', /user \(1000\) cannot write to \/azp/],
     ['image', 'root=/azp\nversion=5.278.0\nuid=0\n', /nor a start script/],
   ] as const)('refuses for "%s" what cannot be one: %j', async (registration, text, message) => {
     const { world, one } = await open.one({ config: { registration } });

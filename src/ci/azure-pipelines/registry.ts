@@ -86,7 +86,8 @@ export class AzureRegistry implements Registry {
     // `closing` and not `signal`: others wait for the same placeholder.
     await abortable(this.placeholders.ensure(pool.id, kind, this.#closing), signal);
     this.#kinds.set(agent, kind);
-    const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
+    const { root, uid, isWritable } = inside;
+    const script = { root: root ?? '', uid, isWritable, workspace: context.workspace, capabilities: kind.told };
     if (way !== 'manager') {
       const warning = 'the image has no working agent of its own, so its start script gets the token, which jobs can read';
       if (this.#parts.config.registration === 'auto' && !this.seen.handsOutToken)
@@ -259,10 +260,10 @@ function wayOf(asked: AzureServiceConfig['registration'], inside: AgentInside, p
       `the agent in ${inside.root} does not run: ${(inside.problem ?? 'it reports no version').slice(0, 300)}.`,
       'Usually a library is missing in the image; run "bin/Agent.Listener --version" in it.',
     );
-  if (!inside.isWritable)
+  if (way === 'in-agent' && !inside.isWritable)
     return absent(
-      `the image's user (${inside.uid}) cannot write to ${inside.root}.`,
-      'Make that user the owner of the folder in the image, or set "user" in the pool.',
+      `the image's user (${inside.uid}) cannot write to ${inside.root}, where the agent would register itself.`,
+      'Make that user the owner of the folder in the image, set "user" in the pool, or use "registration: manager".',
     );
   return way;
 }

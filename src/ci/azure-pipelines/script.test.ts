@@ -1,4 +1,4 @@
-import { chmodSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { agentIn, runIn, shells } from '../../../test/kit/azure-shells.ts';
@@ -17,6 +17,7 @@ const listener = 'printf "%s|" "$@"; printf "%s|%s|%s" "$(pwd)" "$(umask)" "$AGE
 const partsOf = (dir: Scratch, root: string, uid = 1000) => ({
   root,
   uid,
+  isWritable: true,
   capabilities: { cuda: '12.4', 'a b': "it's" },
   workspace: join(dir.path, "a job's workspace"),
 });
@@ -48,6 +49,19 @@ describe.each(shells)('in %s', (...shell) => {
       'cuda=12.4',
       "a b=it's",
     ]);
+  });
+
+  it('becomes a copy of an agent whose folder it cannot write to, and leaves that as it is', () => {
+    using dir = scratch();
+    const root = agentIn(dir.path, listener);
+    writeFileSync(join(root, '.capabilities'), 'own=1\n', { mode: 0o444 });
+    const before = readdirSync(root);
+    const parts = { ...partsOf(dir, root), isWritable: false };
+    const home = join(parts.workspace, '.onejob/agent');
+    expect(runIn(shell, readyAgent(parts, files)).out).toContain(`run|--once|${home}|`);
+    expect(readFileSync(join(home, '.capabilities'), 'utf8')).toContain("own=1\n\ncuda=12.4\na b=it's\n");
+    expect(mode(join(home, '.credentials'))).toBe('600');
+    expect(readdirSync(root)).toEqual(before);
   });
 
   it('replaces files that others may read, which came with the image, and keeps nothing of their mode', () => {

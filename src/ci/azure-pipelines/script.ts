@@ -6,7 +6,7 @@ import { generateKeyPair, type JsonWebKey } from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../../base/errors.ts';
 import { inQuotes } from '../../base/quoted.ts';
-import { diagFolder } from '../kit/in-image.ts';
+import { copied, diagFolder } from '../kit/in-image.ts';
 import { type Capabilities, capabilitiesFile } from './capabilities.ts';
 import { baseOf, isHostedAzure } from './url.ts';
 import type { RegisteredAgent } from './wire.ts';
@@ -14,6 +14,8 @@ import type { RegisteredAgent } from './wire.ts';
 export interface AgentScript {
   readonly root: string;
   readonly uid: number;
+  /** Whether the agent can write there, as it does; otherwise it runs from a copy. */
+  readonly isWritable: boolean;
   readonly workspace: string;
   readonly capabilities: Capabilities;
 }
@@ -58,14 +60,23 @@ export function startingImage(start: string, workspace: string, { url, pool, nam
   ].join('\n');
 }
 
-function begin({ root, uid, workspace }: AgentScript): string[] {
+function begin({ root, uid, isWritable, workspace }: AgentScript): string[] {
+  const home = isWritable ? root : `${workspace}/.onejob/agent`;
   return [
-    `cd ${inQuotes(root)} || exit 1`,
+    ...(isWritable ? [] : [`mkdir -p ${inQuotes(home)} || exit 1`]),
+    `cd ${inQuotes(home)} || exit 1`,
+    ...(isWritable ? [] : [...copied(root, false), ...settingsOf(root)]),
     ...diagnostics(workspace),
     ...(uid === 0 ? ['export AGENT_ALLOW_RUNASROOT=1'] : []),
     'umask 077',
   ];
 }
+
+/** What an image may say about its agents, beside them. */
+const settingsOf = (root: string): readonly string[] =>
+  ['.env', '.path', '.capabilities'].map(
+    (name) => `[ ! -f ${inQuotes(`${root}/${name}`)} ] || cp ${inQuotes(`${root}/${name}`)} . || exit 1`,
+  );
 
 function diagnostics(workspace: string): string[] {
   const folder = inQuotes(`${workspace}/${diagFolder}`);

@@ -7,6 +7,7 @@ import { EarlyBound } from '../early/engine.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { choosePackage, settleDiagnostics } from '../kit/in-image.ts';
 import type { OpenParts } from '../parts.ts';
+import { lookInside } from './capabilities.ts';
 import { AzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { azureFindings } from './doctor.ts';
@@ -40,6 +41,7 @@ export function createAzurePipelines(parts: AzureParts) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       common.observe(emit, signal);
     },
+    asks: lookInside,
     settle: settleDiagnostics(clock, log, store.dir),
     deregister(context, signal) {
       registry.forget(context.agent);

@@ -9,10 +9,11 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { relayAt } from '../../../test/kit/filter.ts';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
+import { freePort } from '../../../test/support/free-port.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { endFilter } from './doors.ts';
+import { endFilter, readListenConfig } from './doors.ts';
 import { type Filter, FilterProcess } from './filter.ts';
 
 const never = new AbortController().signal;
@@ -249,6 +250,42 @@ describe.skipIf(lacks('openssl'))('for sandboxes on other hosts', () => {
     expect(await listen(next.filter, at('127.0.0.3', true))).toMatchObject({ origin, ca });
     await expect.poll(() => filterPid({ stateDir }), { timeout: 10_000 }).not.toBe(before);
     expect(await ask(origin, ca)).toBe(401);
+  });
+
+  it('a port of the config is where they call, and agents that run keep the one that they know', async () => {
+    const { stateDir, filter, stop } = bench();
+    const before = await listen(filter, at('127.0.0.3', true));
+    const fixed = await freePort();
+    for (const address of [`127.0.0.3:${fixed}`, `[::1]:${fixed}`]) {
+      const { origin, ca } = await listen(filter, at(address, true));
+      expect(origin).toBe(`https://${address}`);
+      expect(await ask(origin, ca)).toBe(401);
+    }
+    expect(await ask(before.origin, before.ca)).toBe(401);
+    expect(await filter.check()).toMatchObject([
+      { level: 'ok' },
+      { level: 'ok', message: `The filter answers at 127.0.0.3:${fixed}, and has proved that it is onejob's.` },
+      { level: 'ok', message: expect.stringContaining(`[::1]:${fixed}`) },
+    ]);
+    stop.abort();
+    const next = managerAt(stateDir, ofVersion('9.9.9'), {}, '9.9.9');
+    for (const { authority } of [before, { authority: `127.0.0.3:${fixed}` }])
+      expect((await listen(next.filter, at(authority, true))).authority).toBe(authority);
+    // Its own port, written into the config, is not another one.
+    expect(readListenConfig(join(stateDir, 'filter'))?.addresses).toEqual(['127.0.0.3', `127.0.0.3:${fixed}`, `[::1]:${fixed}`]);
+  });
+
+  it('another program at a port of the config is named, and what to write', async () => {
+    const { filter } = bench();
+    const fixed = await freePort();
+    await using _ = await relayAt('127.0.0.3', fixed, '127.0.0.2');
+    await expect(listen(filter, at(`127.0.0.3:${fixed}`, true))).rejects.toMatchObject({
+      code: 'E_FILTER_TAKEN',
+      message: expect.stringContaining(`answers at 127.0.0.3:${fixed}`),
+      hint: expect.stringMatching(
+        new RegExp(`ss -ltnp 'sport = :${fixed}'.* If it must stay, write another port into "address" of the runtime\\.`),
+      ),
+    });
   });
 
   it('another program at its address is not taken for it, with TLS or without', async () => {

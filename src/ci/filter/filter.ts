@@ -10,10 +10,11 @@ import { OnejobError, toFailure } from '../../base/errors.ts';
 import { type Finding, fine, problem } from '../../base/finding.ts';
 import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
+import type { Listen } from '../../http/address.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { authorityIn, certify } from './certificates.ts';
-import { choosePort, endFilter, type ListenConfig, readListenConfig, writeListenConfig } from './doors.ts';
+import { choosePort, endFilter, type ListenConfig, placeOf, readListenConfig, writeListenConfig } from './doors.ts';
 import { type Who, whoAnswers } from './proof.ts';
 import { installationKey, Seal } from './seal.ts';
 
@@ -93,8 +94,10 @@ export class FilterProcess implements Filter {
   async listenFor(context: Caller, signal: AbortSignal) {
     using claim = new PortClaim(this.#dir, () => this.#portInFile());
     const port = await claim.port;
-    const address = await context.hostAddress(port, signal);
-    const ca = context.isRemote ? await certify(this.#dir, address, signal) : null;
+    const given = await context.hostAddress(port, signal);
+    const place = placeOf(given, { port });
+    const address = place.port === port ? place.host : given;
+    const ca = context.isRemote ? await certify(this.#dir, place.host, signal) : null;
     signal.throwIfAborted();
     const known = readListenConfig(this.#dir);
     const { addresses = [], secure = [] } = known ?? {};
@@ -109,8 +112,8 @@ export class FilterProcess implements Filter {
       });
     const until = this.#parts.clock.now() + patience;
     for (;;) {
-      const why = this.#whyNot(await whoAnswers(this.#proofKey, address, port, this.#parts.clock, ca), address, port);
-      const origin = `${ca === null ? 'http' : 'https'}://${authorityOf(address, port)}`;
+      const why = this.#whyNot(await whoAnswers(this.#proofKey, place.host, place.port, this.#parts.clock, ca), address, port);
+      const origin = `${ca === null ? 'http' : 'https'}://${authorityOf(place)}`;
       if (why === null) return { origin, ca, seal: this.#seal };
       signal.throwIfAborted();
       if (why.code === 'E_FILTER_TAKEN') this.#tell(why);
@@ -127,7 +130,10 @@ export class FilterProcess implements Filter {
       const port = now?.port ?? 0;
       const why = this.#whyNot(who, address, port);
       if (why === null)
-        return fine('filter', `The filter answers at ${authorityOf(address, port)}, and has proved that it is onejob's.`);
+        return fine(
+          'filter',
+          `The filter answers at ${authorityOf(placeOf(address, { port }))}, and has proved that it is onejob's.`,
+        );
       return problem('filter', `${why.message} (${why.code})`, why.hint);
     });
   }
@@ -164,11 +170,16 @@ export class FilterProcess implements Filter {
 
   /** Why sandboxes are not given the address; null: the filter has proved itself there. */
   #whyNot(who: Who, address: string, port: number): OnejobError | null {
-    const at = authorityOf(address, port);
+    const place = placeOf(address, { port });
+    const at = authorityOf(place);
     if (who.kind === 'other') {
       const what = `Another program answers at ${at}, where the filter of this onejob must listen, so no job is started there.`;
-      const find = `Type "ss -ltnp 'sport = :${port}'" to see which program it is, and end it`;
-      const hint = `${find}. If it must stay, run "onejob down", then start onejob again: it takes another port.`;
+      const find = `Type "ss -ltnp 'sport = :${place.port}'" to see which program it is, and end it`;
+      const other =
+        place.port === port
+          ? 'run "onejob down", then start onejob again: it takes another port'
+          : 'write another port into "address" of the runtime';
+      const hint = `${find}. If it must stay, ${other}.`;
       return new OnejobError('E_FILTER_TAKEN', what, { hint, retry: true });
     }
     if (who.kind === 'filter' && who.version === this.#parts.version) return null;
@@ -188,7 +199,8 @@ export class FilterProcess implements Filter {
     const all = await Promise.all(
       addresses.map(async (address) => {
         const pinned = secure.includes(address) ? ca : null;
-        return { address, who: await whoAnswers(this.#proofKey, address, port, this.#parts.clock, pinned) };
+        const place = placeOf(address, { port });
+        return { address, who: await whoAnswers(this.#proofKey, place.host, place.port, this.#parts.clock, pinned) };
       }),
     );
     return all.filter(({ who }) => who.kind !== 'absent');
@@ -280,6 +292,6 @@ function mixed(address: string): OnejobError {
   });
 }
 
-function authorityOf(address: string, port: number): string {
-  return `${address.includes(':') ? `[${address}]` : address}:${port}`;
+function authorityOf({ host, port }: Listen): string {
+  return `${host.includes(':') ? `[${host}]` : host}:${port}`;
 }

@@ -1,6 +1,6 @@
 /**
- * The listeners of the filter's process. It listens at one port on the addresses at which sandboxes call. A filter of another version
- * takes its listeners over, so that no other program can take the port in between.
+ * The listeners of the filter's process. It listens on the addresses at which sandboxes call, at one port if the config says no other.
+ * A filter of another version takes its listeners over, so that no other program can take the port in between.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import type http from 'node:http';
@@ -10,7 +10,7 @@ import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { type Certificate, certificateIn } from './certificates.ts';
-import { type ListenConfig, readListenConfig } from './doors.ts';
+import { type ListenConfig, placeOf, readListenConfig } from './doors.ts';
 
 export interface ListenerParts {
   /** Of onejob. */
@@ -43,8 +43,9 @@ export async function keepListening(parts: ListenerParts, signal: AbortSignal, b
   let nextTry = Number.NEGATIVE_INFINITY;
 
   function listen(address: string, at: net.Server | { readonly host: string; readonly port: number }): void {
-    const isSecure = readListenConfig(dir)?.secure.includes(address) === true;
-    const tls = isSecure ? certificateIn(dir, address) : null;
+    const file = readListenConfig(dir);
+    const isSecure = file?.secure.includes(address) === true;
+    const tls = isSecure ? certificateIn(dir, placeOf(address, file).host) : null;
     // The manager makes it before it writes the address down.
     if (isSecure && tls === null) return;
     const listener = parts.server(tls);
@@ -68,7 +69,7 @@ export async function keepListening(parts: ListenerParts, signal: AbortSignal, b
     if (now.version === version) {
       if (before.isThere()) before.leave();
       if (now.addresses.every((address) => taken.has(address))) return false;
-      for (const address of now.addresses) if (!open.has(address)) listen(address, { host: address, port: now.port });
+      for (const address of now.addresses) if (!open.has(address)) listen(address, placeOf(address, now));
     } else if (before.isThere() || now.program.length === 0 || ![...open.values()].some((one) => one.listening)) {
       // A program that was replaced on the disk, or a file of an older version.
       return false;

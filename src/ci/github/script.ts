@@ -2,7 +2,7 @@
 import { OnejobError } from '../../base/errors.ts';
 import { inQuotes } from '../../base/quoted.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';
-import { diagFolder } from '../kit/in-image.ts';
+import { copied, diagFolder, ifWritable } from '../kit/in-image.ts';
 import { ownFolder } from '../kit/mounted.ts';
 
 /** Where sandboxes have the runner of this host. */
@@ -10,13 +10,13 @@ export const mountedAt = `${ownFolder}/runner`;
 /** Where images have a runner: onejob's own, GitHub's own, and others. */
 const roots = '/opt/agent /home/runner /actions-runner /opt/actions-runner /opt/runner';
 
-/** For `AgentContext.ask`. */
-const lookInside = [
+/** As `CiService.asks`. */
+export const lookInside = [
   'export RUNNER_ALLOW_RUNASROOT=1',
   `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
   '  [ -n "$d" ] && [ -f "$d/bin/Runner.Listener" ] || continue',
   `  printf 'root=%s\\n' "$d"`,
-  `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
+  ifWritable('Runner.Listener'),
   `  printf 'version=%s\\n' "$("$d/bin/Runner.Listener" --version 2>&1)"`,
   '  break',
   'done',
@@ -33,7 +33,7 @@ export interface RunnerInside {
 
 /** @throws OnejobError E_AGENT_ABSENT when the image has no runner that works, E_GATE_ENDED, of the runtime */
 export async function runnerIn({ pool, ask }: Pick<AgentContext, 'pool' | 'ask'>, signal: AbortSignal): Promise<RunnerInside> {
-  const answer = await ask(lookInside, signal);
+  const answer = await ask(signal);
   const said = (key: string): string | null => new RegExp(`^${key}=(.*)$`, 'm').exec(answer)?.[1] ?? null;
   if (said('end') === null)
     throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', { retry: true });
@@ -97,15 +97,6 @@ export function githubScript({ root, isWritable, workspace, shared, config, refu
     'exec ./bin/Runner.Listener run >&2',
   ].join('\n');
 }
-
-/**
- * The runner takes the folder above its program for its own, links resolved, and writes there (actions/runner, `HostContext.cs`): so
- * its programs are copied. What it only reads is a link, unless containers of a job must have it too.
- */
-const copied = (root: string, isWhole: boolean): readonly string[] => [
-  `cp -R ${inQuotes(`${root}/bin`)} . || exit 1`,
-  `[ ! -d ${inQuotes(`${root}/externals`)} ] || ${isWhole ? 'cp -R' : 'ln -s'} ${inQuotes(`${root}/externals`)} . || exit 1`,
-];
 
 /**
  * Runs in the sandbox before a job's first step (docs, "Running scripts before or after a job"): tells onejob which job it is, and fails

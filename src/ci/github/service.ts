@@ -19,7 +19,7 @@ import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.t
 import type { GithubParts } from './parts.ts';
 import { GithubRegistry } from './registry.ts';
 import { ScaleSets } from './scale-sets.ts';
-import { mountedAt } from './script.ts';
+import { lookInside, mountedAt } from './script.ts';
 import { createSharedFiles } from './shared-files.ts';
 import { githubPlace } from './type.ts';
 import { Webhook } from './webhook.ts';
@@ -67,6 +67,7 @@ export function createGithub(parts: GithubParts) {
     },
     waiting: (pool) => (sets ?? common).waiting(pool),
     listen: (agent) => (line) => registry.heard(agent, line),
+    ...(config.mountedRunner === null && { asks: lookInside }),
     settle: settleDiagnostics(clock, log, store.dir),
     async register(context, signal) {
       refuseEngine(parts, context.pool);

@@ -52,6 +52,7 @@ export const github: ServiceType<GithubServiceConfig> = {
       mountedRunner: agent?.folder ?? null,
     };
   },
+  tellsWaiting: knowsWaiting,
   whyOneHost: ({ mode }) =>
     mode === 'jit' ? null : 'with "mode: scale-set" it is a scale set; write "max: 1", or "mode: jit" into the service',
   secrets: ({ credential, webhook }) => [
@@ -143,6 +144,10 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     );
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which a runner must reach: no agent would ever come online; write internet`);
+  if (pool.recipe.wants !== undefined && service.docker !== null && sound(pool, 'runtime')) {
+    const how = 'whose "docker" is an Engine and a folder of this host, which jobs on other hosts do not have';
+    inPool(pool, ['runtime'], `is ${pool.runtime}, but ${of}, ${how}; use a service without "docker" for this pool`);
+  }
   const whyUser = service.docker === null ? null : whyNotAs(pool, service, userFor(service.docker.socket, host !== null));
   if (sound(pool, 'user') && whyUser !== null) inPool(pool, ['user'], whyUser);
   if (sound(pool, 'standby', 'queue') && !pool.standby && pool.devices.count !== 0 && !knowsWaiting(service, pool)) {

@@ -6,6 +6,7 @@ import { addAbortSignal, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { OnejobError, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
+import { inQuotes } from '../../base/quoted.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
@@ -14,6 +15,26 @@ import type { AgentPackageConfig } from '../../schema/service-keys.ts';
 
 /** Folder of a workspace to which an agent writes its own logs. */
 export const diagFolder = '.onejob-diag';
+
+/**
+ * A line that prints `writable=yes` if the agent's folder `$d` can be written to. The `[ -w` of busybox tells root that it can where the
+ * file system is read-only, so its program is opened as if to write at its end, too.
+ */
+export function ifWritable(program: string): string {
+  return `  if [ -w "$d" ] && ( : >>"$d/bin/${program}" ) 2>/dev/null; then printf 'writable=yes\\n'; fi`;
+}
+
+/**
+ * Lines that copy the agent in `root` to the current folder, where it can write. An agent takes the folder above its program for its own,
+ * links resolved, and writes there (actions/runner and azure-pipelines-agent, `HostContext.cs`): so its programs are copied. What it only
+ * reads is a link, unless `isWhole`.
+ */
+export function copied(root: string, isWhole: boolean): readonly string[] {
+  return [
+    `cp -R ${inQuotes(`${root}/bin`)} . || exit 1`,
+    `[ ! -d ${inQuotes(`${root}/externals`)} ] || ${isWhole ? 'cp -R' : 'ln -s'} ${inQuotes(`${root}/externals`)} . || exit 1`,
+  ];
+}
 
 /** A package that the service offers, with its address. `sha256`: lower-case hex; null when the service does not say. */
 export interface OfferedPackage extends Pick<AgentPackage, 'version' | 'sha256'> {

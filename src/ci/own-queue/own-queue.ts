@@ -134,7 +134,11 @@ function jobSource(book: JobBook, mountProblem: MountProblem): OwnService['jobs'
       if (job === null) return null;
       return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
     },
-    devicesFor: (id) => index.get(id)?.request.devices ?? null,
+    devicesFor(id) {
+      const request = index.get(id)?.request;
+      // Where an engine grants them, they are in the recipe.
+      return request === undefined || pools.get(request.pool)?.recipe.wants !== undefined ? null : request.devices;
+    },
     recipeFor(id, pool) {
       const job = index.get(id);
       if (job === null) return null;

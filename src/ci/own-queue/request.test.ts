@@ -149,6 +149,41 @@ describe('a job that names no pool', () => {
     );
   });
 
+  describe('of an engine that grants devices', () => {
+    const wants = { gpus: 2, model: null, images: false, lifetime: null, keys: {} };
+    const granted = { ...named('gpu', 0, false), recipe: { ...pool.recipe, wants } };
+    const none = { ...named('work', 0, false), recipe: { ...pool.recipe, wants: { ...wants, gpus: 0 } } };
+
+    it('goes to a pool with as many devices as it asks for, and takes none by accident', () => {
+      expect(chosen([granted, none])).toBe('work');
+      expect(chosen([none, granted], 1)).toBe('gpu');
+      const here = jobRequest.parse({ command: ['true'], devices: 1, pool: 'work' });
+      const pools = new Map([none, granted].map((one) => [one.name, one]));
+      expect(() => checkRequest(here, pools)).toThrow(
+        expect.objectContaining({ hint: 'Choose a pool that has enough with --pool: gpu.' }),
+      );
+    });
+
+    it('asks the engine for as many as the job does', () => {
+      const asks = (devices: number | null) => jobRequest.parse({ command: ['true'], devices });
+      expect(recipeOfJob(asks(1), granted.recipe)).toMatchObject({ image: 'x', wants: { gpus: 1 } });
+      expect(recipeOfJob(asks(2), granted.recipe)).toBeNull();
+      expect(recipeOfJob(asks(null), granted.recipe)).toBeNull();
+    });
+
+    it('may have volumes that this host lacks: they are those of its node', () => {
+      const ask = jobRequest.parse({ command: ['true'], volumes: [{ ...data, host: '/scratch' }] });
+      expect(
+        checkRequest(
+          ask,
+          new Map([['work', none]]),
+          () => null,
+          () => false,
+        ).volumes,
+      ).toHaveLength(1);
+    });
+  });
+
   it.each([
     [[named('build'), named('test')], 1, '1 device', /^A pool with devices and "standby: false" gives/],
     [[named('gpu', 1), named('big', 4)], 2, '2 devices', /^A pool with devices and "standby: false" gives/],

@@ -38,8 +38,9 @@ export function checkRequest(
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
   // What this host may show to jobs says nothing about the machines that have the pool; they look themselves.
   checkMounts(volumes, pool.recipe, pool.elsewhere === undefined ? mountProblem : mountPathProblem);
-  // A job that it needs may make them.
-  if (pool.elsewhere === undefined && request.needs.length === 0) checkThere(volumes, pool.recipe, isThere);
+  // A job that it needs may make them, and an engine with nodes of its own mounts theirs.
+  const isHere = pool.elsewhere === undefined && pool.recipe.wants === undefined;
+  if (isHere && request.needs.length === 0) checkThere(volumes, pool.recipe, isThere);
   if (request.attended && pool.elsewhere !== undefined)
     throw new OnejobError('E_JOB_REQUEST', `Cannot run programs in a job of pool "${pool.name}": it runs on machines of a cloud.`, {
       hint: 'Choose a pool of this host with --pool.',
@@ -119,24 +120,33 @@ function checkLimits({ memory, cpus }: JobRequest, { name, recipe }: QueuePool):
 
 /** The recipe of a job with its own image, limits or volumes; null: the pool's. */
 export function recipeOfJob(
-  request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus' | 'attended'>,
+  request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus' | 'devices' | 'attended'>,
   pool: Recipe,
 ): Recipe | null {
   const image = request.image ?? pool.image;
   const memory = request.memory ?? pool.memory;
   const cpus = request.cpus ?? pool.cpus;
   const added = request.volumes.filter((mount) => !pool.mounts.some((one) => sameMount(one, mount)));
-  if (image === pool.image && memory === pool.memory && cpus === pool.cpus && added.length === 0) return null;
+  // Devices of this host are leased, and no part of a recipe.
+  const wants = pool.wants === undefined ? {} : { wants: { ...pool.wants, gpus: request.devices ?? pool.wants.gpus } };
+  const isAlike = image === pool.image && memory === pool.memory && cpus === pool.cpus && wants.wants?.gpus === pool.wants?.gpus;
+  if (isAlike && added.length === 0) return null;
   // A job's volume replaces the pool's at the same path.
   const kept = pool.mounts.filter((mount) => !added.some((one) => one.container === mount.container));
   // An attended job is one of gitlab-runner, whose image a pipeline names.
   const rights = request.attended && image !== pool.image ? { publicOnly: true as const } : {};
-  return { ...pool, image, memory, cpus, mounts: [...kept, ...added], ...rights };
+  return { ...pool, ...wants, image, memory, cpus, mounts: [...kept, ...added], ...rights };
+}
+
+/** Of each of its agents: leased by this host, or granted by an engine. */
+function devicesOf({ devices, recipe }: QueuePool): number | 'all' {
+  return recipe.wants?.gpus ?? devices.count;
 }
 
 /** Whether an agent of this pool can have so many. A pool that leases per job gives what the job asks for. */
-function hasDevices({ devices, standby }: QueuePool, count: number): boolean {
-  return devices.count === count || (!standby && devices.count !== 0 && count > 0);
+function hasDevices(pool: QueuePool, count: number): boolean {
+  const most = devicesOf(pool);
+  return most === count || (!pool.standby && most !== 0 && count > 0);
 }
 
 function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<string, QueuePool>): QueuePool {
@@ -171,7 +181,7 @@ function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<s
   const { devices } = request;
   if (devices === null || hasDevices(pool, devices)) return;
   const fitting = [...pools.values()].filter((one) => hasDevices(one, devices)).map((one) => one.name);
-  const why = `Cannot give the job ${devicesText(devices)}: agents of pool "${pool.name}" have ${pool.devices.count}.`;
+  const why = `Cannot give the job ${devicesText(devices)}: agents of pool "${pool.name}" have ${devicesOf(pool)}.`;
   const none = `No pool has that many. ${devicesHint(devices)}`;
   const hint = fitting.length === 0 ? none : `Choose a pool that has enough with --pool: ${fitting.join(', ')}.`;
   throw new OnejobError('E_JOB_REQUEST', why, { hint });

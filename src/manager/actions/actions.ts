@@ -271,7 +271,8 @@ export class SlotActions implements Executors {
     // The only CPUs for it; null for all.
     const cpuset = pool.config.recipe.grant.numa && devices.length > 0 ? ((await deviceManager?.cpusNear(devices)) ?? null) : null;
     const how = { ...(places !== null && { places }), ...(cpuset !== null && { cpuset }) };
-    return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...how };
+    const { asks: look } = pool.service;
+    return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...how, ...(look !== undefined && { look }) };
   }
 
   /** `fingerprint`: what the agent's sandbox was made from. */
@@ -281,9 +282,9 @@ export class SlotActions implements Executors {
       ...ended,
       devices: this.#devicesOf(slot),
       cuda: this.#parts.deviceManager?.registry.inventory?.cuda ?? null,
-      ask: async (script, signal) => {
+      ask: async (signal) => {
         const spec = await this.#specOf(key, agent, job, signal);
-        return this.#parts.probe.ask({ runtime, spec, fingerprint, script }, signal);
+        return this.#parts.probe.ask({ runtime, spec, fingerprint, script: service.asks ?? ':' }, signal);
       },
       isRemote: runtime.capabilities.elsewhere === true,
       hostAddress: (port, signal) =>

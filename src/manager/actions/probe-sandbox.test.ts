@@ -1,9 +1,9 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { afterEach, expect, it } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import type { AgentId } from '../../core/slot.ts';
 import type { LogChunk, Runtime, SandboxSpec } from '../../ports/runtime.ts';
-import { gateScript } from '../../runtimes/gate.ts';
+import { answering, gateScript } from '../../runtimes/gate.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { createSandboxProbe, type SandboxProbe } from './probe-sandbox.ts';
 
@@ -22,7 +22,9 @@ class Gates {
     prepare: async (spec: SandboxSpec) => {
       if (this.broken !== null) throw this.broken;
       this.made.push(spec);
-      this.#children.set(spec.agent, spawn('/bin/sh', ['-c', gateScript(spec.agent)], { stdio: ['pipe', 'pipe', 'pipe'] }));
+      const gate = gateScript(spec.agent);
+      const script = spec.look === undefined ? gate : `${answering(spec.agent, spec.look)}\n${gate}`;
+      this.#children.set(spec.agent, spawn('/bin/sh', ['-c', script], { stdio: ['pipe', 'pipe', 'pipe'] }));
       this.prepared();
       return { fingerprint: 'f' };
     },
@@ -144,4 +146,30 @@ it('remembers a limited number of answers', async () => {
   await expect(ask(probe, "i=0; while [ $i -lt 5000 ]; do printf '%0100d' 0; i=$((i + 1)); done")).rejects.toThrow(
     'did not finish',
   );
+});
+
+describe('where an engine places sandboxes', () => {
+  /** The agent's own sandbox, and what is asked of it. */
+  async function agentWith(look: string | undefined) {
+    const probe = open();
+    Object.assign(gates.runtime, { capabilities: { images: false, grants: 'engine' } });
+    await gates.runtime.prepare({ ...spec, ...(look !== undefined && { look }) }, () => {}, new AbortController().signal);
+    return () => ask(probe, 'echo not this one');
+  }
+
+  it("is answered by the agent's own, before its gate, and makes no other", async () => {
+    const asked = await agentWith('cat; printf "one\\ntwo"');
+    expect(await asked()).toBe('one\ntwo');
+    expect(gates.made).toHaveLength(1);
+    expect(gates.removed).toEqual([]);
+  });
+
+  it.each([
+    ['exit 3', 'ended with exit code 3'],
+    // One that an earlier onejob has made.
+    [undefined, 'did not finish'],
+  ])('rejects an incomplete answer: %s', async (look, message) => {
+    const asked = await agentWith(look);
+    await expect(asked()).rejects.toMatchObject({ code: 'E_GATE_ENDED', retry: true, message: expect.stringContaining(message) });
+  });
 });

@@ -2,6 +2,9 @@
  * Runs a script in a sandbox like an agent's, and returns its output. A CI service may need to know what an image contains before
  * it registers an agent, or what an agent would find. Such a sandbox has no devices and no slot, and is removed afterwards.
  * Remembered answers come from sandboxes without mounts and network, so they depend only on the image.
+ *
+ * Where an engine places sandboxes, another one might wait for hours while the agent holds its grant, and then see another node. So
+ * the agent's own has answered before its gate, and its log says it for as long as the agent waits.
  */
 import { createShared, type Progress } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
@@ -9,14 +12,14 @@ import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { DiagnosticSandboxes } from '../../ports/ci-service.ts';
 import { type Recipe, type Runtime, type SandboxSpec, start } from '../../ports/runtime.ts';
-import { frame, MarkerFilter } from '../../runtimes/gate.ts';
+import { answerIn, answering, frame, MarkerFilter, readyMarker } from '../../runtimes/gate.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import { poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface ProbeQuestion {
   readonly runtime: Runtime;
-  /** The spec of the agent that it is for. */
+  /** The spec of the agent that it is for, whose gate is ready. */
   readonly spec: SandboxSpec;
   /** What the agent's sandbox was made from. The answer of one applies to all of them. */
   readonly fingerprint: string;
@@ -63,24 +66,32 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
       return answer;
     };
     signal.throwIfAborted();
+    if (runtime.capabilities.grants === 'engine') return within(signal, (until) => saidAtGate(runtime, spec.agent, until));
     return answers.get(key) ?? (await shared(key, work, () => {}, signal));
   }
 
   async function run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
     const agent = newAgent();
-    using limit = deadline(clock, patience, outer);
-    const { signal } = limit;
     guests.add(agent);
     try {
-      await runtime.prepare({ ...spec, agent, devices: [] }, () => {}, signal);
-      return await said(runtime, agent, script, signal);
-    } catch (error) {
-      if (!limit.passed) throw error;
-      throw unfinished(`took more than ${patience / 1000} s`);
+      return await within(outer, async (signal) => {
+        await runtime.prepare({ ...spec, agent, devices: [] }, () => {}, signal);
+        return await said(runtime, agent, script, signal);
+      });
     } finally {
       // If it cannot be removed now, the next look at the runtime finds it as an orphan.
       await runtime.remove(agent).catch(() => {});
       guests.delete(agent);
+    }
+  }
+
+  async function within(outer: AbortSignal, work: (signal: AbortSignal) => Promise<string>): Promise<string> {
+    using limit = deadline(clock, patience, outer);
+    try {
+      return await work(limit.signal);
+    } catch (error) {
+      if (!limit.passed) throw error;
+      throw unfinished(`took more than ${patience / 1000} s`);
     }
   }
 
@@ -93,7 +104,6 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
 
 async function said(runtime: Runtime, agent: AgentId, script: string, signal: AbortSignal): Promise<string> {
   const filter = new MarkerFilter(agent);
-  const whole = `(\n${script}\n)\n_oj_c=$?; printf '\\n%s %s' ${agent} "$_oj_c"`;
   const words: Uint8Array[] = [];
   let length = 0;
   let isAsked = false;
@@ -106,12 +116,26 @@ async function said(runtime: Runtime, agent: AgentId, script: string, signal: Ab
     }
     if (filter.state !== 'ready' || isAsked) continue;
     isAsked = true;
-    await runtime.release(agent, frame(agent, whole), signal);
+    await runtime.release(agent, frame(agent, answering(agent, script)), signal);
   }
-  const text = Buffer.concat(words).toString('utf8');
-  const end = text.lastIndexOf(`\n${agent} `);
-  const code = end === -1 ? null : text.slice(end + agent.length + 2).trim();
-  if (code === '0') return text.slice(0, end);
+  return wholeAnswer(agent, Buffer.concat(words).toString('utf8'));
+}
+
+/** What an agent's own sandbox has answered (`SandboxSpec.look`). Its gate is ready, so its log has it. */
+async function saidAtGate(runtime: Runtime, agent: AgentId, signal: AbortSignal): Promise<string> {
+  let printed = Buffer.alloc(0);
+  for await (const chunks of runtime.logs(agent, start, signal)) {
+    for (const { stream, bytes } of chunks) if (stream === 'stdout') printed = Buffer.concat([printed, bytes]);
+    const end = printed.indexOf(`${readyMarker(agent)}\n`);
+    if (end !== -1) return wholeAnswer(agent, printed.subarray(0, end).toString('utf8'));
+    if (printed.length > longest) break;
+  }
+  throw unfinished('did not finish');
+}
+
+function wholeAnswer(agent: AgentId, printed: string): string {
+  const { text, code } = answerIn(agent, printed);
+  if (code === '0') return text;
   throw unfinished(code === null ? 'did not finish' : `ended with exit code ${code}`);
 }
 

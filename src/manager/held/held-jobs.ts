@@ -453,7 +453,7 @@ function notHeld(job: JobId, why: string | null, result: JobView['result']): One
   const never = neverHeld(result);
   if (never !== null) return new OnejobError('E_NOT_HELD', `Job ${job} is not held: ${never}.`);
   return new OnejobError('E_NOT_HELD', `Job ${job} is not held.`, {
-    hint: 'With "hold_failed" in the config of its pool, the sandbox of a job that failed is kept for a while. "onejob jobs JOB" says whether it is.',
+    hint: 'With "hold_failed" in the config of its pool, the runtimes docker and process keep the sandbox of a job that failed for a while. "onejob jobs JOB" says whether they do.',
   });
 }
 

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 import { poolLike } from '../../../test/kit/pool.ts';
+import { emptySlot } from '../../core/slot.ts';
 import { type Pool, withoutDevices } from './pool.ts';
 
 const host = { stopping: false, paused: false, now: 0 };
@@ -51,6 +52,32 @@ test('a pool whose agents borrow devices needs none once no job has waited for a
   waiting = 0;
   expect([unneeded(early, 17_000), unneeded(early, 31_000)]).toEqual([false, false]);
   expect([early, ...others].map((pool) => pool.view('p/1', host).contested)).toEqual([true, false, false, true]);
+});
+
+test('agents that bind early are asked of an engine while jobs wait, and are unneeded once none has waited for a while', () => {
+  let waiting: number | null = 2;
+  const service = { capabilities: { binds: 'early' }, jobs: null, waiting: () => waiting };
+  const runtime = { name: 'cluster', capabilities: { images: false, grants: 'engine' } };
+  const pool = poolLike({ standby: false, devices: { count: 0 } }, { service, runtime });
+  const at = (now: number) => {
+    const { pilots, unneeded } = pool.view('p/1', { ...host, now });
+    return [pilots, unneeded];
+  };
+  expect(at(0)).toEqual(['more', false]);
+  for (const key of ['p/1', 'p/2'])
+    pool.index({
+      ...emptySlot({ key, runtime: 'cluster', grace: 0 }),
+      standby: { kind: 'preparing', agent: key, reserved: null, since: 0 },
+    });
+  expect(at(1)).toEqual(['enough', false]);
+  // One of them has the job, which its service has not shown yet.
+  waiting = 1;
+  expect(at(2)).toEqual(['enough', false]);
+  waiting = 0;
+  expect([at(100), at(15_100)]).toEqual([
+    ['enough', false],
+    ['enough', true],
+  ]);
 });
 
 test.each([true, false])('a job that names an image gets no standby of a runtime without images (images: %s)', (images) => {

@@ -118,9 +118,9 @@ export class Pool {
     return !standby && devices.count !== 0;
   }
 
-  /** The same, with agents that bind early: they are made only while jobs wait. */
+  /** Whether agents that bind early are made only while jobs wait, since each holds devices. */
   get borrows(): boolean {
-    return this.leases && this.service.capabilities.binds === 'early';
+    return (this.leases || this.hasPilots) && this.service.capabilities.binds === 'early';
   }
 
   /** A list of jobs may lag, so one without any says nothing yet. */
@@ -204,7 +204,10 @@ export class Pool {
   get pilots(): PoolView['pilots'] {
     if (!this.hasPilots) return null;
     const more = (this.service.waiting?.(this.config.name) ?? this.#unused.size) - this.#unused.size;
-    return more > 0 ? 'more' : more < 0 ? 'surplus' : 'enough';
+    if (more >= 0) return more > 0 ? 'more' : 'enough';
+    // A service that binds early may count a job as begun before it shows which agent has it, and what waits at the engine would lose
+    // its place there. Once no job waits, such agents are unneeded.
+    return this.service.capabilities.binds === 'early' ? 'enough' : 'surplus';
   }
 
   /** The next job for this slot. One that names an image fits no standby without any, even if the pool would use the same. */

@@ -110,9 +110,11 @@ function openThere(path: string, flags: number): number | null {
   }
 }
 
-/** Whether the gate was released already. Its markers are at the beginning of the log, whose first file goes when more has come. */
-export function hasReleased(path: string, agent: AgentId): boolean {
-  const buffer = Buffer.alloc(4096);
+/**
+ * Whether the gate was released already. Its markers are within the first bytes of the log, whose first file goes when more has come.
+ */
+export function hasReleased(path: string, agent: AgentId, within = 4096): boolean {
+  const buffer = Buffer.alloc(within);
   const fd = openThere(join(path, 'log/stdout'), constants.O_RDONLY);
   if (fd === null) return readdirSync(join(path, 'log')).some((name) => name.startsWith('stdout.'));
   try {

@@ -19,6 +19,14 @@ export async function check({ config, commands, stateDir, avoided }: CheckParts,
   const findings: Finding[] = [];
   try {
     findings.push(fine(`runtime ${name}`, `Slurm ${await commands.version(signal)} answers.`));
+    const hasAccounting = await commands.accounted('onejob', signal).then(
+      () => true,
+      () => false,
+    );
+    const what = hasAccounting
+      ? 'The cluster has accounting: sacct says how an agent ended that the queue has forgotten.'
+      : 'The cluster has no accounting that answers, so only its queue says how an agent ended.';
+    findings.push(fine(`runtime ${name}`, what));
   } catch (error) {
     signal.throwIfAborted();
     const hint =

@@ -20,6 +20,8 @@ export interface SlurmJob {
   /** Its node; empty while it waits. */
   readonly node: string;
   readonly comment: string;
+  /** Of what only accounting remembers: exit code and signal, such as `0:9`. */
+  readonly exit?: string;
 }
 
 /** A shell script that runs beside a job, on its node. */
@@ -42,6 +44,8 @@ export interface SlurmCommands {
   step(job: Pick<SlurmJob, 'id' | 'node'>, script: string, signal: AbortSignal): Step;
   /** Sends a signal to the batch script of a running job only, or ends a job (null). One that has ended is not an error. @throws OnejobError E_ENGINE_* */
   cancel(id: string, signal: 'USR1' | null): Promise<void>;
+  /** How the job of that name has ended in the last week, as accounting has it; null: it has none. @throws OnejobError E_ENGINE_*, also without accounting */
+  accounted(name: string, signal?: AbortSignal): Promise<SlurmJob | null>;
   /** Slurm's version, such as `22.05.8`, and whether the controller answers. @throws OnejobError E_ENGINE_* */
   version(signal: AbortSignal): Promise<string>;
 }
@@ -116,6 +120,13 @@ export function slurmCommands({ name, path, conf }: CommandOptions): SlurmComman
       const isOver = /Invalid job id|already completing or completed/i.test(ended.stderr);
       if (ended.error !== null && !isOver) throw failed('scancel', ended);
     },
+    async accounted(job, signal) {
+      // Slurm may give away an id twice: without "duplicates" the second job hides the first.
+      const which = ['--duplicates', `--name=${job}`, '--starttime=now-7days'];
+      const ended = await call('sacct', ['-X', '-n', '-P', ...which, '-o', 'JobID,State,ExitCode,NodeList'], signal);
+      if (ended.error !== null) throw failed('sacct', ended);
+      return parseAccount(job, ended.stdout.toString());
+    },
     async version(signal) {
       const ended = await call('scontrol', ['show', 'config'], signal);
       if (ended.error !== null) throw failed('scontrol', ended);
@@ -137,6 +148,17 @@ export function parseJobs(text: string): SlurmJob[] {
     if (id === undefined || state === undefined || reason === undefined || node === undefined || name === undefined) return [];
     return [{ id, state, reason, node, name, comment: comment.join('|') }];
   });
+}
+
+/** Lines of `sacct -P -o JobID,State,ExitCode,NodeList` of one name: the last start that is over. */
+export function parseAccount(name: string, text: string): SlurmJob | null {
+  const ends = text.split('\n').flatMap((line): SlurmJob[] => {
+    // The state may be followed by more, such as "CANCELLED by 1000".
+    const [id = '', state = '', exit, node] = line.replace(/^(\d+\|\w+)[^|]*/, '$1').split('|');
+    if (exit === undefined || node === undefined || /^(PENDING|RUNNING|SUSPENDED|REQUEUED)$/.test(state)) return [];
+    return [{ id, name, state, reason: 'None', node, comment: '', exit }];
+  });
+  return ends.at(-1) ?? null;
 }
 
 /** Whether the controller could not be reached, or took too long. */

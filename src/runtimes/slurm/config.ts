@@ -26,8 +26,8 @@ export const slurmKeys = {
   }),
   address: key((v) => v.ipAddress, null, {
     description:
-      'Address of this host at which the nodes reach it. Agents of CI services call onejob there, encrypted, at the port that `doctor` names. Without it: the only IPv4 address of this host.',
-    example: '10.0.0.1',
+      'Address of this host at which the nodes reach it. Agents of CI services call onejob there, encrypted, at this port, or without one at a port that onejob chooses and `doctor` names. Without it: the only IPv4 address of this host.',
+    example: '10.0.0.1:7443',
     shown: 'the only one',
   }),
   poll: key((v) => v.duration(1000, '1s'), 2_000, {
@@ -44,7 +44,7 @@ export interface SlurmConfig extends RuntimeConfig {
   readonly nodeFolder: string;
   readonly path: string | null;
   readonly conf: string | null;
-  /** IP address of this host, as the nodes reach it; null: the only one. */
+  /** IP address of this host, as the nodes reach it, and the port for their calls if one is given; null: the only one. */
   readonly address: string | null;
   /** ms */
   readonly poll: number;
@@ -66,5 +66,5 @@ export function keepsApart(sandbox: SandboxKind): boolean {
 
 /** Whether a sandbox is made from an image. */
 export function isFromImage(sandbox: SandboxKind): boolean {
-  return sandbox === 'apptainer' || sandbox === 'pyxis';
+  return sandbox === 'apptainer' || sandbox === 'podman' || sandbox === 'pyxis';
 }

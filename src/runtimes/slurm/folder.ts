@@ -34,7 +34,7 @@ const intent = z.object({
   pool: z.string(),
   slot: z.string(),
   fingerprint: z.string(),
-  sandbox: z.enum(['bubblewrap', 'apptainer', 'pyxis', 'none']),
+  sandbox: z.enum(['bubblewrap', 'apptainer', 'podman', 'pyxis', 'none']),
   /** What its node needs of this host. */
   programs: z.array(z.object({ file: z.string(), container: z.string(), path: z.string() })).default([]),
 });
@@ -106,8 +106,14 @@ export class AgentFolders {
     try {
       return (await readdir(this.#agents)).filter((name) => !name.startsWith('.'));
     } catch (error) {
-      if (codeOf(error) !== 'ENOENT') throw unread(this.#agents, error);
       const folder = join(this.#agents, '../..');
+      if (codeOf(error) === 'EACCES')
+        throw new OnejobError('E_SANDBOX_UNREAD', `This user may not read ${this.#agents}.`, {
+          hint: 'Write a "folder" into the runtime that this user can write to, here and on the nodes.',
+          retry: true,
+          cause: error,
+        });
+      if (codeOf(error) !== 'ENOENT') throw unread(this.#agents, error);
       if (existsSync(folder)) return [];
       const hint = 'Is its file system mounted here? If so, write a "folder" into the runtime that this user can make.';
       throw new OnejobError('E_SANDBOX_UNREAD', `There is no folder ${folder}.`, { hint, retry: true, cause: error });

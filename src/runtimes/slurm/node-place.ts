@@ -19,7 +19,8 @@ import type { SlurmCommands, SlurmJob } from './commands.ts';
 import type { AgentFolders } from './folder.ts';
 import type { Place } from './places.ts';
 import { type Program, takeProgram } from './programs.ts';
-import { askedBy } from './script.ts';
+import { askedBy, exitFolder } from './script.ts';
+import { commentOf } from './states.ts';
 
 interface NodePlaceParts {
   readonly clock: Clock;
@@ -29,7 +30,7 @@ interface NodePlaceParts {
   /** A folder that each node has, such as /tmp. */
   readonly base: string;
   readonly owner: string;
-  /** Something was heard of an agent. */
+  /** An agent has begun or ended. */
   readonly heard: () => void;
 }
 
@@ -82,10 +83,12 @@ export class NodePlace implements Place {
       `for d in ${quoted(join(this.#parts.base, `onejob-${this.#parts.owner}-`))}*; do`,
       '  [ ! -O "$d/lock" ] || ! flock -n "$d/lock" true || rm -rf "$d"',
       'done',
+      // Slurm keeps nothing else of it that this host could read once it has ended.
+      `tell() { scontrol update "jobid=$SLURM_JOB_ID" "comment=${commentOf(this.#parts.owner)} $(printf %s "$1" | cut -c -300)" >/dev/null 2>&1; }`,
       // If another user made it, that user could read what is written there.
-      `mkdir ${folder} || exit 94`,
-      `exec 9>${folder}/lock && flock 9 || exit 94`,
-      `cd ${folder} && mkdir -m 755 log work home tmp && chmod 1777 tmp || exit 94`,
+      `w=$(mkdir ${folder} 2>&1) || { tell "$w"; exit ${exitFolder}; }`,
+      `exec 9>${folder}/lock && flock 9 || exit ${exitFolder}`,
+      `cd ${folder} && mkdir -m 755 log work home tmp && chmod 1777 tmp || exit ${exitFolder}`,
       ': >log/stdout; : >log/stderr',
       `printf '%s\\n' '-------' >${quoted(`${agent}.exit`)}`,
       ...files,
@@ -93,10 +96,10 @@ export class NodePlace implements Place {
       // Only this script gets the signal.
       `trap 'kill -${askedBy} "$r"' ${askedBy}`,
       `trap 'ending=1; kill -TERM "$r"' TERM`,
-      '/bin/sh ./run.sh & r=$!',
+      '/bin/sh ./run.sh >words 2>&1 & r=$!',
       'while kill -0 "$r" 2>/dev/null; do wait "$r"; c=$?; done',
       // The grant is kept until its files were fetched. Where Slurm takes it, there is only time to tell the exit code, if there is one.
-      `[ -s ${agent}.where ] || [ -s unfit ] || : >left`,
+      `[ -s ${agent}.where ] || [ -s unfit ] || { tell "$(tail -n 1 words)"; : >left; }`,
       `until='[ -e left ]'; [ -z "$ending" ] || until='[ -e told ] || ! grep -q "^[0-9]" ${agent}.exit'`,
       `n=0; until eval "$until" || [ "$n" -ge ${lingers * 5} ]; do sleep 0.2; n=$((n + 1)); done`,
       `cd / && rm -rf ${folder}`,
@@ -106,7 +109,7 @@ export class NodePlace implements Place {
   }
 
   follow(agent: AgentId, job: SlurmJob): void {
-    if (this.#relays.has(agent) || this.folders.exitCode(agent) !== null) return;
+    if (this.#relays.has(agent) || this.folders.intentOf(agent) === null || this.folders.exitCode(agent) !== null) return;
     const stop = new AbortController();
     this.#relays.set(agent, stop);
     // One that ends early is started again by the next look at the queue.
@@ -189,7 +192,7 @@ export class NodePlace implements Place {
         for (const stream of ['stdout', 'stderr']) await writeFile(join(here, 'log', `${stream}.end`), '');
         await writeWhole(join(this.folders.marks, `${agent}.exit`), `${rest.join(' ')}\n`);
       }
-      this.#parts.heard();
+      if (kind !== 'log') this.#parts.heard();
     }
     await step.ended;
   }

@@ -1,9 +1,9 @@
 /** Slurm's queue as all agents share it: one `squeue` at a time, however many wait for it. */
 import { Waiters } from '../../base/abortable.ts';
-import { type Clock, sleep } from '../../core/clock.ts';
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import type { SlurmCommands, SlurmJob } from './commands.ts';
-import type { Phase } from './states.ts';
+import type { SlurmCommands } from './commands.ts';
+import { type Jobs, jobsOf, type Phase } from './states.ts';
 
 interface QueueParts {
   readonly clock: Clock;
@@ -13,7 +13,7 @@ interface QueueParts {
 }
 
 /** ms between two looks while nothing changes. Sites ask for few. */
-const slowly = 15_000;
+export const slowly = 15_000;
 /** ms until looks after something was asked of Slurm: an idle node begins a job in a tenth of a second. */
 const soon = [100, 300, 1_000] as const;
 /** A look at a long queue costs the controller more, so looks take no more than this share of its time, as long as they are not rarer than this (ms). */
@@ -30,9 +30,12 @@ interface Known {
 export class SlurmQueue {
   readonly #parts: QueueParts;
   readonly #waiters = new Waiters();
+  /** One timer for all that wait. */
+  #due: { readonly at: number; readonly callOff: () => void } | null = null;
+  #waiting = 0;
   /** The look that runs now. */
-  #looking: Promise<readonly SlurmJob[]> | null = null;
-  #last: { readonly jobs: readonly SlurmJob[]; readonly askedAt: number } | null = null;
+  #looking: Promise<Jobs> | null = null;
+  #last: { readonly jobs: Jobs; readonly askedAt: number } | null = null;
   /** Something was asked of Slurm since the last look. */
   #isStale = false;
   /** ms that the last look took. */
@@ -44,12 +47,12 @@ export class SlurmQueue {
   }
 
   /** What the last successful look showed; null: there was none. */
-  get last(): readonly SlurmJob[] | null {
+  get last(): Jobs | null {
     return this.#last?.jobs ?? null;
   }
 
   /** The jobs now, or at most half an interval ago. `fresh`: asked after this call. @throws OnejobError E_ENGINE_* */
-  async look(signal?: AbortSignal, fresh = false): Promise<readonly SlurmJob[]> {
+  async look(signal?: AbortSignal, fresh = false): Promise<Jobs> {
     const { clock } = this.#parts;
     const every = this.#every;
     if (fresh) await this.#looking?.catch(() => {});
@@ -80,19 +83,26 @@ export class SlurmQueue {
   /** Waits until the next look is due, or something has begun or ended. */
   async next(signal: AbortSignal, pace: 'usual' | 'slow' = 'usual'): Promise<void> {
     const { clock } = this.#parts;
-    const every = this.#every;
-    const waiting = this.#waiters.next();
-    const over = new AbortController();
-    await Promise.race([
-      waiting,
-      sleep(clock, pace === 'slow' ? Math.max(every, slowly) : every, AbortSignal.any([signal, over.signal])),
-    ]);
-    over.abort();
+    const ms = pace === 'slow' ? Math.max(this.#every, slowly) : this.#every;
+    if (this.#due === null || clock.now() + ms < this.#due.at) {
+      this.#due?.callOff();
+      this.#due = { at: clock.now() + ms, callOff: clock.after(ms, () => this.wake()) };
+    }
+    this.#waiting += 1;
+    await this.#waiters.next(signal);
+    this.#waiting -= 1;
+    if (this.#waiting === 0) this.#stopTimer();
   }
 
   /** Something has begun or ended, as files show. */
   wake(): void {
+    this.#stopTimer();
     this.#waiters.wake();
+  }
+
+  #stopTimer(): void {
+    this.#due?.callOff();
+    this.#due = null;
   }
 
   /** Something was asked of Slurm, which shows in a moment. */
@@ -112,12 +122,18 @@ export class SlurmQueue {
     return Math.max(this.#parts.every, Math.min(rarest, this.#took / share));
   }
 
-  async #ask(): Promise<readonly SlurmJob[]> {
+  async #ask(): Promise<Jobs> {
     const askedAt = this.#parts.clock.now();
-    const jobs = await this.#parts.commands.jobs();
-    this.#took = this.#parts.clock.now() - askedAt;
-    this.#last = { jobs, askedAt };
+    // What is asked of Slurm from now on may be missing in this look.
     this.#isStale = false;
-    return jobs;
+    try {
+      const jobs = jobsOf(await this.#parts.commands.jobs());
+      this.#took = this.#parts.clock.now() - askedAt;
+      this.#last = { jobs, askedAt };
+      return jobs;
+    } catch (error) {
+      this.#isStale = true;
+      throw error;
+    }
   }
 }

@@ -5,13 +5,15 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { type Child, startChild } from '../../../test/support/child.ts';
+import { epilogOf } from '../../../test/support/page.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { frame } from '../gate.ts';
+import { answerIn, frame } from '../gate.ts';
 import { accounts } from '../process/bubblewrap.ts';
+import { hasReleased } from '../process/release.ts';
 import type { SandboxKind } from './config.ts';
 import { AgentFolders } from './folder.ts';
-import { exitAgain, exitUnfit, scriptsOf } from './script.ts';
+import { exitAgain, exitMissing, exitUnfit, markersWithin, releaseScript, scriptsOf } from './script.ts';
 
 const agent = 'a1';
 
@@ -20,6 +22,7 @@ interface NodeOptions {
   /** That the pool asks for. */
   readonly gpus?: number;
   readonly image?: string;
+  readonly look?: string;
   /** More programs of the node, by name. */
   readonly programs?: Readonly<Record<string, string>>;
   /** What `nvidia-smi` is there, as a script; null: none. */
@@ -31,7 +34,7 @@ interface NodeOptions {
 }
 
 async function node(sandbox: SandboxKind, options: NodeOptions = {}) {
-  const { modules = [], gpus = 0, tool = null, image = '', volumes = [], programs: more = {}, isBare = false } = options;
+  const { modules = [], gpus = 0, tool = null, image = '', look, volumes = [], programs: more = {}, isBare = false } = options;
   const shared = scratch();
   const folders = new AgentFolders(shared.path, 'me');
   const folder = folders.of(agent);
@@ -39,7 +42,7 @@ async function node(sandbox: SandboxKind, options: NodeOptions = {}) {
   const wants = { gpus, model: null, images: false, folders: true, lifetime: null, keys: {} };
   const mounts = volumes.map((host) => ({ host, container: '/data', readOnly: true, variable: null, cache: null }));
   const recipe = { ...plainRecipe, wants, mounts };
-  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, modules, sandbox, image, programs: new Map() };
+  const parts = { agent, name: 'box-1', folder, marks: folders.marks, recipe, look, modules, sandbox, image, programs: new Map() };
   await folders.make(
     { agent, pool: 'p', slot: 'p/1', fingerprint: 'f', sandbox, programs: [] },
     { ...scriptsOf(parts), passwd, group },
@@ -149,18 +152,84 @@ done
 exec "$@"
 `;
 
-describe('in a container of Apptainer', () => {
-  it('a job has what is named, and nothing else of the node', async () => {
-    await using one = await node('apptainer', { image: '/shared/pytorch.sif', programs: { apptainer: fakeApptainer } });
+/** Stands for Podman: it writes down what it was told, and runs the command where the workspace is mounted from. */
+const fakePodman = `#!/bin/sh
+printf '%s\\n' "$*" >>"\${0%/*}/../told"
+case "$*" in info*) echo crun; exit ;; image*) exit 1 ;; pull*/none*) echo "Error: no such image" >&2; exit 125 ;; *' run '*) ;; *) exit 0 ;; esac
+while [ "$1" != -c ]; do
+  case $1 in *:/workspace) cd "\${1%:/workspace}" ;; esac
+  shift
+done
+exec /bin/sh "$@"
+`;
+
+describe('in a container of Podman', () => {
+  const image = 'localhost/box:1';
+  const programs = (epilog: string) => ({
+    podman: fakePodman,
+    scontrol: `#!/bin/sh\necho 'EnforcePartLimits       = NO'; echo 'Epilog                  = ${epilog}'; echo 'EpilogMsgTime = 2000 usec'\n`,
+  });
+  const told = (one: Awaited<ReturnType<typeof node>>): string =>
+    readFileSync(join(one.folders.of(agent), '../../../told'), 'utf8');
+
+  it('a job has what is named, is found by its label, and is removed at its end', async () => {
+    using site = scratch();
+    const epilog = join(site.path, 'epilog');
+    writeFileSync(epilog, epilogOf(readFileSync('docs/runtimes/slurm.md', 'utf8')));
+    await using one = await node('podman', { image, programs: programs(epilog) });
     const batch = one.start();
     await one.until(/ready/);
-    await one.release('echo "home $HOME, user $USER"; pwd; exit 4');
+    await one.release('pwd; exit 4');
     await batch.ended;
     expect(one.folders.exitCode(agent)).toBe(4);
-    expect(one.read('log/stdout')).toMatch(/home \/home\/job, user job\n.*\/a1\/work\n$/);
+    expect(one.read('log/stdout')).toMatch(/\/a1\/work\n$/);
+    const calls = told(one).split('\n');
+    expect(calls.slice(0, 3)).toEqual([`image exists ${image}`, `pull -q ${image}`, expect.stringMatching(/^info /)]);
+    const run = '--cgroup-manager=cgroupfs run --rm -i --init --name oj-a1 --label onejob.slurm=7 --hostname box-1';
+    expect(calls[3]).toContain(run);
+    expect(calls[3]).toMatch(
+      /--cgroups=disabled -v \S+\/a1\/work:\/workspace -v \S+:\/home\/job -v \S+:\/tmp -e HOME=\/home\/job /,
+    );
+    expect(calls.at(-2)).toBe('rm -f -t 0 oj-a1');
+  });
+
+  it.each([
+    ['another Epilog', '/etc/hostname'],
+    ['none', '(null)'],
+  ])('does not begin where Slurm has %s', async (_, epilog) => {
+    await using one = await node('podman', { image, programs: programs(epilog) });
+    const ended = await one.start().ended;
+    const why = '"sandbox: podman" needs the Epilog of docs/runtimes/slurm.md, and Slurm has another one or none there\n';
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, why]);
+  });
+
+  it("ends before the gate with Podman's words when there is no such image", async () => {
+    using site = scratch();
+    const epilog = join(site.path, 'epilog');
+    writeFileSync(epilog, '#!/bin/sh\n# onejob-epilog 1\n');
+    await using one = await node('podman', { image: 'localhost/none:1', programs: programs(epilog) });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stderr]).toEqual([exitMissing, 'Error: no such image\n']);
+  });
+});
+
+describe('in a container of Apptainer', () => {
+  it('a job has what is named, and nothing else of the node', async () => {
+    using images = scratch();
+    const image = join(images.path, 'pytorch.sif');
+    writeFileSync(image, '');
+    await using one = await node('apptainer', { image, programs: { apptainer: fakeApptainer } });
+    const batch = one.start();
+    await one.until(/ready/);
+    await one.release('echo "home $HOME, user $USER"; pwd; env | grep ENV_ | sort; exit 4');
+    await batch.ended;
+    expect(one.folders.exitCode(agent)).toBe(4);
+    expect(one.read('log/stdout')).toMatch(
+      /home \/home\/job, user job\n.*\/a1\/work\nAPPTAINERENV_SLURM_JOB_GPUS=0,3\nAPPTAINERENV_SLURM_JOB_ID=7\n$/,
+    );
     const told = readFileSync(join(one.folders.of(agent), '../../../told'), 'utf8').split('\n');
     expect(told.slice(0, 2)).toEqual(['exec', '--containall']);
-    expect(told).toEqual(expect.arrayContaining(['--pwd', '/workspace', '/shared/pytorch.sif', '--hostname', 'box-1']));
+    expect(told).toEqual(expect.arrayContaining(['--pwd', '/workspace', image, '--hostname', 'box-1']));
     expect(told.filter((word) => word.startsWith('/') && word.includes(':')).map((word) => word.replace(/^.*:/, ''))).toEqual([
       '/home/job',
       '/workspace',
@@ -169,36 +238,75 @@ describe('in a container of Apptainer', () => {
     expect(told).not.toContain('--nv');
   });
 
-  it('a node without it ends the agent, and its words say so', async () => {
-    await using one = await node('apptainer', { image: '/shared/pytorch.sif' });
-    await one.start().ended;
-    expect(one.folders.exitCode(agent)).toBe(127);
-    expect(one.read('log/stderr')).toMatch(/singularity: not found/);
+  it('a node without it is not fit, and says so', async () => {
+    await using one = await node('apptainer', { image: '/shared/pytorch.sif', isBare: true });
+    expect((await one.start().ended).code).toBe(exitUnfit);
+    const why = 'Apptainer is not installed, which "sandbox: apptainer" needs';
+    expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
+  });
+
+  it('an image that the node has not ends it before the gate, and the node stays fit', async () => {
+    await using one = await node('apptainer', { image: '/no/such.sif', programs: { apptainer: fakeApptainer } });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, '/no/such.sif does not exist there\n']);
+    expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
   });
 });
 
-it('modules that are missing end it before the gate', async () => {
-  await using one = await node('none', { modules: ['cuda/12.4'] });
+it('an agent whose service asks what its sandbox has answers before its gate, which takes one script only', async () => {
+  const look = 'n=0; while [ "$n" -lt 1000 ]; do n=$((n + 1)); echo "line $n"; done; cat; exit 3';
+  await using one = await node('none', { look });
+  const batch = one.start();
+  await one.until(/onejob ready a1\n/);
+  const [before = ''] = one.read('log/stdout').split('\u001eonejob ready');
+  const answer = answerIn(agent, before);
+  expect([answer.code, answer.text.split('\n').length]).toEqual(['3', 1001]);
+  const folder = one.folders.of(agent);
+  expect(hasReleased(folder, agent, markersWithin)).toBe(false);
+  await one.release('echo out; exit 5');
+  await batch.ended;
+  expect([one.folders.exitCode(agent), one.read('log/stdout').endsWith('released a1\nout\n')]).toEqual([5, true]);
+  expect(hasReleased(folder, agent, markersWithin)).toBe(true);
+  // Nobody would read another script: the step would wait for ever.
+  expect(
+    (await startChild('/bin/sh', ['-c', releaseScript(folder, agent)], { cwd: '/', env: { PATH: process.env.PATH } }).ended).code,
+  ).toBe(0);
+});
+
+it.each([
+  ['a node without modules', {}, 'its command "module" is missing, which "modules" needs'],
+  [
+    'a module that the node has not',
+    { programs: { module: '#!/bin/sh\necho "Lmod: unknown" >&2; echo "#%Module" >&2; exit 3\n' } },
+    'the module cuda/12.4 cannot be loaded there: "module load" ended with 3',
+  ],
+])('%s ends it before the gate', async (_, parts, words) => {
+  await using one = await node('none', { modules: ['cuda/12.4'], ...parts });
   const ended = await one.start().ended;
-  expect(ended.code).not.toBe(0);
-  expect(ended.stderr).toContain('module');
+  expect([ended.code, ended.stdout]).toEqual([exitMissing, `${words}\n`]);
   expect(one.folders.whereIs(agent)).toBeNull();
   expect(one.read('log/stdout')).toBe('');
 });
 
-it('a node without bubblewrap is not fit, and says so', async () => {
-  await using one = await node('bubblewrap', { isBare: true });
+it.each([
+  ['bubblewrap', 'bubblewrap is not installed, which "sandbox: bubblewrap" needs'],
+  ['apptainer', 'Apptainer is not installed, which "sandbox: apptainer" needs'],
+] as const)('a node without %s is not fit, and says so', async (sandbox, why) => {
+  await using one = await node(sandbox, { isBare: true, image: '/shared/pytorch.sif' });
   expect((await one.start().ended).code).toBe(exitUnfit);
-  const why = 'bubblewrap is not installed, which "sandbox: bubblewrap" needs';
   expect(one.folders.unfit(agent)).toEqual({ node: 'n1', why });
 });
 
-it.skipIf(lacks('bubblewrap'))('a volume that the node has not ends it before the gate, and the node stays fit', async () => {
-  await using one = await node('bubblewrap', { volumes: ["/no/su'ch"] });
-  const ended = await one.start().ended;
-  expect([ended.code, ended.stdout]).toEqual([91, "/no/su'ch does not exist there\n"]);
-  expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
-});
+it.each(['bubblewrap', 'apptainer', 'none'] as const)(
+  'a volume that the node has not ends it before the gate, and the node stays fit: %s',
+  async (sandbox) => {
+    const programs = { apptainer: fakeApptainer, bwrap: '#!/bin/sh\n' };
+    await using one = await node(sandbox, { volumes: ["/no/su'ch"], programs, image: 'docker://pytorch' });
+    const ended = await one.start().ended;
+    expect([ended.code, ended.stdout]).toEqual([exitMissing, "/no/su'ch does not exist there\n"]);
+    expect([one.folders.unfit(agent), one.folders.whereIs(agent)]).toEqual([null, null]);
+  },
+);
 
 describe('what Slurm granted', () => {
   const two = 'case "$1" in -L) echo "GPU 0: A"; echo "GPU 1: B" ;; *) echo "$APPS" ;; esac';

@@ -7,15 +7,17 @@
  */
 import { quoted } from '../../base/quoted.ts';
 import { supervisorScript } from '../process/supervisor.ts';
-import { keepsApart } from './config.ts';
-import { insideScript, type SandboxParts } from './sandboxes.ts';
+import { keepsApart, type SandboxKind } from './config.ts';
+import { containerName, insideScript, type SandboxParts } from './sandboxes.ts';
 
 /** Exit code of a batch script that did not begin, because another start of it had. */
 export const exitAgain = 95;
 /** Exit code of a batch script that did not begin, because what was granted is not fit for a job. */
 export const exitUnfit = 93;
 /** Exit code of a batch script that could not use the agent's folder on its node. */
-const exitFolder = 94;
+export const exitFolder = 94;
+/** Exit code of a batch script that did not begin, because its node lacks what the pool mounts or loads. */
+export const exitMissing = 91;
 
 /** Bytes kept of each stream until they are read. */
 const outputLimit = 64 * 2 ** 20;
@@ -60,12 +62,15 @@ export function batchScript(folder: string): string {
   return `#!/bin/sh\nexec /bin/sh ${quoted(`${folder}/run.sh`)}\n`;
 }
 
+/** Bytes of the log within which a gate's markers are: before them is what the sandbox answers (`SandboxSpec.look`). */
+export const markersWithin = 2 ** 20;
+
 /**
  * Hands the frame on its standard input to the gate, unless that has taken one: nobody would read it. The markers are at the beginning of
  * the log, whose first file goes when more has come.
  */
 export function releaseScript(folder: string, agent: string): string {
-  const taken = `[ ! -e log/stdout ] || head -c 4096 log/stdout | grep -q ${quoted(`onejob released ${agent}`)}`;
+  const taken = `[ ! -e log/stdout ] || head -c ${markersWithin} log/stdout | grep -q ${quoted(`onejob released ${agent}`)}`;
   return `cd ${quoted(folder)} || exit 1; if ${taken}; then exit 0; fi; exec cat >stdin`;
 }
 
@@ -84,10 +89,8 @@ function runScript(parts: ScriptParts): string {
     // A controller that was killed starts a job anew although it was told not to requeue it (seen with 22.05 and 24.11).
     `( set -C; : >started ) 2>/dev/null || { : >again; exit ${exitAgain}; }`,
     ...(gpus === 0 ? [] : gpuCheck(gpus)),
-    ...(modules.length === 0
-      ? []
-      : ['[ ! -r /etc/profile ] || . /etc/profile', ...modules.map((one) => `module load ${quoted(one)} || exit`)]),
-    ...(sandbox === 'bubblewrap' ? sandboxCheck(parts) : []),
+    ...moduleLines(modules),
+    ...sandboxCheck(parts),
     ...[...programs.values()].map(arrived),
     `printf '%s\\n%s\\n%s\\n' "$SLURM_JOB_ID" "\${SLURMD_NODENAME:-$(hostname)}" "\${SLURM_JOB_GPUS:-}" >${where}.new && mv ${where}.new ${where} || exit ${exitFolder}`,
     'exec </dev/null',
@@ -104,13 +107,13 @@ function runScript(parts: ScriptParts): string {
     's=$!',
     // A signal ends the wait, not the supervisor.
     'while kill -0 "$s" 2>/dev/null; do wait "$s"; done',
+    // What was killed was only its client.
+    ...(sandbox === 'podman' ? [`podman rm -f -t 0 ${containerName(agent)} >/dev/null 2>&1`] : []),
     'exit 0',
     '',
   ].join('\n');
 }
 
-/** Exit code of a batch script that did not begin, because its node lacks what the pool mounts. */
-const exitVolume = 91;
 /** Exit code of a batch script that did not begin, because its program did not come. */
 const exitProgram = 92;
 /** s for a program to come. */
@@ -126,15 +129,55 @@ function unfit(words: string): string {
   return `{ printf '%s\\n%s\\n' "\${SLURMD_NODENAME:-$(hostname)}" "${words}" >unfit; exit ${exitUnfit}; }`;
 }
 
-/** Bubblewrap's own words for what is missing would stay in the log of an agent that nobody reads. */
-function sandboxCheck({ recipe, programs }: ScriptParts): string[] {
-  const volumes = recipe.mounts.filter(({ container }) => !programs.has(container));
+/** Ends the batch script with words for people, its last ones. A mistake in the config of one pool does not speak against the node. */
+function missing(words: string): string {
+  return `{ echo ${quoted(words)}; exit ${exitMissing}; }`;
+}
+
+/** What `module load` itself says of a missing one takes many lines, and ends with another advice. */
+function moduleLines(modules: readonly string[]): string[] {
+  if (modules.length === 0) return [];
+  const has = 'command -v module >/dev/null';
   return [
-    `command -v bwrap >/dev/null || ${unfit('bubblewrap is not installed, which \\"sandbox: bubblewrap\\" needs')}`,
-    // A mistake in the config of one pool does not speak against the node.
-    ...volumes.map(
-      ({ host }) => `[ -e ${quoted(host)} ] || { echo ${quoted(`${host} does not exist there`)}; exit ${exitVolume}; }`,
-    ),
+    `${has} || [ ! -r /etc/profile ] || . /etc/profile`,
+    `${has} || ${missing('its command "module" is missing, which "modules" needs')}`,
+    ...modules.map((one) => {
+      const words = quoted(`the module ${one} cannot be loaded there: "module load" ended with `);
+      return `module load ${quoted(one)} || { echo ${words}$?; exit ${exitMissing}; }`;
+    }),
+  ];
+}
+
+/** What makes a sandbox: a program of the node, and its name for people. */
+const makers: Readonly<Record<SandboxKind, readonly [test: string, name: string] | null>> = {
+  bubblewrap: ['command -v bwrap', 'bubblewrap'],
+  apptainer: ['command -v apptainer || command -v singularity', 'Apptainer'],
+  podman: ['command -v podman', 'Podman'],
+  pyxis: null,
+  none: null,
+};
+
+/** A container of Podman may outlive its batch job, while Slurm gives its GPU to the next one. */
+const epilogCheck = `e=$(scontrol show config | sed -n 's/^Epilog\\(\\[[0-9]*\\]\\)* *= //p'); grep -qs '^# onejob-epilog 1' $e /dev/null || ${missing('"sandbox: podman" needs the Epilog of docs/runtimes/slurm.md, and Slurm has another one or none there')}`;
+
+/** Podman's last line says why it could not be pulled. */
+function imagePull(image: string): string {
+  return `podman image exists ${quoted(image)} || podman pull -q ${quoted(image)} >/dev/null || exit ${exitMissing}`;
+}
+
+/** A sandbox's own words for what is missing would stay in the log of an agent that nobody reads. */
+function sandboxCheck({ recipe, programs, sandbox, image }: ScriptParts): string[] {
+  // Slurm has made its container already, in which host paths mean nothing.
+  if (sandbox === 'pyxis') return [];
+  const maker = makers[sandbox];
+  const volumes = recipe.mounts.filter(({ container }) => !programs.has(container)).map(({ host }) => host);
+  const paths = sandbox === 'apptainer' && image.startsWith('/') ? [image, ...volumes] : volumes;
+  return [
+    ...(maker === null
+      ? []
+      : [`{ ${maker[0]}; } >/dev/null || ${unfit(`${maker[1]} is not installed, which \\"sandbox: ${sandbox}\\" needs`)}`]),
+    ...(sandbox === 'podman' ? [epilogCheck, imagePull(image)] : []),
+    ...paths.map((path) => `[ -e ${quoted(path)} ] || ${missing(`${path} does not exist there`)}`),
   ];
 }
 

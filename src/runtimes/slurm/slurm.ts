@@ -36,10 +36,10 @@ import { AgentFolders } from './folder.ts';
 import { NodePlace } from './node-place.ts';
 import { type Place, SharedPlace } from './places.ts';
 import { type Program, programsOf } from './programs.ts';
-import { SlurmQueue } from './queue.ts';
+import { SlurmQueue, slowly } from './queue.ts';
 import { workspaceIn } from './sandboxes.ts';
-import { askedBy, killScript, releaseScript, scriptsOf } from './script.ts';
-import { agentOf, jobName, jobOf, phaseOf, stateOf, waitText } from './states.ts';
+import { askedBy, killScript, markersWithin, releaseScript, scriptsOf } from './script.ts';
+import { commentOf, isOf, type Jobs, jobName, jobOf, patience, phaseOf, saidIn, stateOf, waitText } from './states.ts';
 import { submitOptions, wantsOf } from './submission.ts';
 
 export interface SlurmOptions {
@@ -74,6 +74,12 @@ class SlurmRuntime implements Runtime {
   readonly #avoided: AvoidedNodes;
   /** Agents that are being made: their folder may be there before Slurm knows them. */
   readonly #making = new Set<AgentId>();
+  /** What was last seen of agents that wait or run, and when: core clock, ms. */
+  readonly #seen = new Map<AgentId, { readonly job: SlurmJob; readonly state: SandboxSeen['state']; readonly at: number }>();
+  /** Ends of which only accounting knows; undefined: it is being asked. Each agent once. */
+  readonly #accounted = new Map<AgentId, SlurmJob | null | undefined>();
+  /** Whether changes of marks are noticed. */
+  #isWatching = false;
 
   constructor(options: SlurmOptions) {
     const { config, clock, owner } = options;
@@ -132,8 +138,7 @@ class SlurmRuntime implements Runtime {
           throw new OnejobError('E_GATE_ENDED', `The batch job did not reach its gate: ${early}.`, { retry: true });
         if (state?.kind === 'exited' || state?.kind === 'running') return { fingerprint };
         if (state?.kind === 'created' && job === null) await this.#submit(spec, signal);
-        else if (job !== null)
-          progress(`${this.name}: ${phaseOf(job) === 'waiting' ? this.#waitText(job) : `starts on ${job.node}`}`);
+        else if (job !== null) progress(`${this.name}: ${this.#progressText(job)}`);
         await this.#queue.next(signal);
       }
     } finally {
@@ -214,6 +219,8 @@ class SlurmRuntime implements Runtime {
     }
     await this.#folders.remove(agent);
     this.#queue.forget(agent);
+    this.#seen.delete(agent);
+    this.#accounted.delete(agent);
   }
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
@@ -232,11 +239,11 @@ class SlurmRuntime implements Runtime {
       return [{ agent, pool: about.pool, slot: about.slot, state }];
     });
     // A folder that somebody removed does not end the job.
-    const strays = jobs.flatMap((job): SandboxSeen[] => {
-      const agent = job.comment === this.#comment && phaseOf(job) !== 'ended' ? agentOf(job) : null;
-      return agent === null || agents.includes(agent) ? [] : [{ agent, pool: '', slot: '', state: { kind: 'running' } }];
-    });
-    return [...seen, ...strays];
+    const known = new Set(agents);
+    const strays = [...jobs].filter(
+      ([agent, own]) => !known.has(agent) && own.some((job) => isOf(this.#options.owner, job) && phaseOf(job) !== 'ended'),
+    );
+    return [...seen, ...strays.map(([agent]) => ({ agent, pool: '', slot: '', state: { kind: 'running' } as const }))];
   }
 
   async *events(signal: AbortSignal): AsyncGenerator<RuntimeEvent> {
@@ -251,12 +258,13 @@ class SlurmRuntime implements Runtime {
       const events: RuntimeEvent[] = [];
       try {
         const jobs = await this.#queue.look(signal);
-        const agents = await this.#folders.agents();
-        for (const agent of known.keys()) if (!agents.includes(agent)) events.push({ kind: 'removed', agent });
+        const agents = new Set(await this.#folders.agents());
+        for (const agent of known.keys()) if (!agents.has(agent)) events.push({ kind: 'removed', agent });
         for (const { agent } of events.filter((event) => event.kind === 'removed')) known.delete(agent);
         for (const agent of agents) {
           this.#follow(agent, jobs);
-          const state = this.#folders.intentOf(agent) === null ? null : this.#stateOf(agent, jobs);
+          const same = this.#unchanged(agent, jobOf(agent, jobs));
+          const state = same ?? (this.#folders.intentOf(agent) === null ? null : this.#stateOf(agent, jobs));
           if (this.#isReportedByPrepare(agent, state, jobs)) continue;
           if (state?.kind === 'exited' && known.get(agent) !== true) events.push({ kind: 'exited', agent, exit: state.exit });
           known.set(agent, known.get(agent) === true || state?.kind === 'exited');
@@ -278,10 +286,14 @@ class SlurmRuntime implements Runtime {
 
   /** Files of nodes are seen at once where this host's kernel reports them, otherwise when the queue is looked at. */
   async #wakeBy(watch: ReturnType<typeof watchFolders>, signal: AbortSignal): Promise<void> {
+    this.#isWatching = true;
     while (!signal.aborted) {
-      await watch.next(60_000);
+      const names = await watch.next(60_000);
+      if (names === null) this.#seen.clear();
+      for (const name of names ?? []) this.#seen.delete(name.replace(/\.(where|exit)(\.new)?$/, ''));
       this.#queue.wake();
     }
+    this.#isWatching = false;
   }
 
   placeOf(agent: AgentId): Granted | null {
@@ -316,10 +328,6 @@ class SlurmRuntime implements Runtime {
     this.#place.close();
   }
 
-  get #comment(): string {
-    return `onejob:${this.#options.owner}`;
-  }
-
   async #make({ agent, pool, slot, recipe, ...spec }: SandboxSpec, fingerprint: string): Promise<void> {
     const { sandbox } = wantsOf(recipe).keys as SlurmPool;
     const programs = await programsOf(recipe);
@@ -328,12 +336,12 @@ class SlurmRuntime implements Runtime {
     await this.#folders.make({ agent, pool, slot, fingerprint, sandbox, programs }, files);
   }
 
-  #scripts({ agent, name, recipe }: SandboxSpec, needed: readonly Program[]): Readonly<Record<string, string>> {
+  #scripts({ agent, name, recipe, look }: SandboxSpec, needed: readonly Program[]): Readonly<Record<string, string>> {
     const { sandbox, modules, image = '' } = wantsOf(recipe).keys as SlurmPool;
     const { passwd, group } = accounts(null);
     const [folder, marks] = [this.#place.onNode(agent), this.#place.marksOnNode(agent)];
     const programs = this.#pathsOf(needed);
-    return { ...scriptsOf({ agent, name, folder, marks, recipe, modules, sandbox, image, programs }), passwd, group };
+    return { ...scriptsOf({ agent, name, folder, marks, recipe, look, modules, sandbox, image, programs }), passwd, group };
   }
 
   /** By the path of the sandbox. */
@@ -349,11 +357,14 @@ class SlurmRuntime implements Runtime {
     const shared = folder === null ? null : this.#folders.of(agent);
     const needed = this.#folders.require(agent).programs;
     const [programs, { marks }] = [this.#pathsOf(needed), this.#folders];
-    const options = submitOptions(agent, { comment: this.#comment, folder: shared, marks, programs, recipe, avoided });
+    const comment = commentOf(this.#options.owner);
+    const options = submitOptions(agent, { comment, folder: shared, marks, programs, recipe, avoided });
     const batch = this.#place.batch(agent, this.#scripts(spec, needed));
     await this.#commands.submit(options, batch, signal).catch((error: unknown) => {
       throw error instanceof OnejobError && error.code === 'E_RECIPE' && avoided.length > 0 ? this.#refused(error) : error;
     });
+    // Looks from before have not shown it, which says nothing.
+    this.#queue.forget(agent);
     this.#queue.hurry();
   }
 
@@ -363,7 +374,8 @@ class SlurmRuntime implements Runtime {
     return new OnejobError('E_RECIPE', why, { hint, retry: true });
   }
 
-  #waitText(job: SlurmJob): string {
+  #progressText(job: SlurmJob): string {
+    if (phaseOf(job) !== 'waiting') return job.node === '' ? 'was cancelled in its queue' : `starts on ${job.node}`;
     const avoided = this.#avoided.now;
     return avoided.length === 0 ? waitText(job) : `${waitText(job)}; ${avoidedText(avoided)}`;
   }
@@ -382,8 +394,10 @@ class SlurmRuntime implements Runtime {
     }
   }
 
-  #stateOf(agent: AgentId, jobs: readonly SlurmJob[]): SandboxSeen['state'] | null {
+  #stateOf(agent: AgentId, jobs: Jobs): SandboxSeen['state'] | null {
     const job = jobOf(agent, jobs);
+    const same = this.#unchanged(agent, job);
+    if (same !== null) return same;
     const folders = this.#folders;
     const look = {
       exitCode: folders.exitCode(agent),
@@ -391,12 +405,39 @@ class SlurmRuntime implements Runtime {
       where: folders.whereIs(agent),
       started: folders.hasStarted(agent),
       again: folders.wasStartedAgain(agent),
-      said: job !== null && phaseOf(job) === 'ended' ? folders.lastWords(agent) : '',
+      said: job !== null && phaseOf(job) === 'ended' ? folders.lastWords(agent) || saidIn(this.#options.owner, job) : '',
       unfit: folders.unfit(agent),
     };
     if (look.unfit !== null) this.#avoided.add(look.unfit);
-    const about = this.#queue.about(agent, job === null ? null : phaseOf(job), look.started);
-    return stateOf(look, { job, ...about });
+    const phase = job === null ? null : phaseOf(job);
+    const about = this.#queue.about(agent, phase, look.started);
+    const isForgotten = job === null && look.started && look.exitCode === null && about.since >= patience;
+    const end = isForgotten ? this.#accountedEnd(agent) : null;
+    const state = end === undefined ? null : stateOf(look, { job: job ?? end, ...about });
+    const isSteady = phase === 'waiting' ? !look.started : phase === 'running' && state?.kind === 'running';
+    if (isSteady && job !== null && state !== null) this.#seen.set(agent, { job, state, at: this.#options.clock.now() });
+    else this.#seen.delete(agent);
+    return state;
+  }
+
+  #accountedEnd(agent: AgentId): SlurmJob | null | undefined {
+    if (!this.#accounted.has(agent)) {
+      this.#accounted.set(agent, undefined);
+      // Not every cluster has accounting.
+      const asked = this.#commands.accounted(jobName(agent)).catch(() => null);
+      void asked.then((end) => {
+        this.#accounted.set(agent, end);
+        this.#queue.wake();
+      });
+    }
+    return this.#accounted.get(agent);
+  }
+
+  /** Its state where neither its job nor its marks have changed: what agents cost must not grow with how many wait or run. */
+  #unchanged(agent: AgentId, job: SlurmJob | null): SandboxSeen['state'] | null {
+    const seen = this.#seen.get(agent);
+    if (seen === undefined || !this.#isWatching || this.#options.clock.now() - seen.at > slowly) return null;
+    return seen.job.id === job?.id && seen.job.state === job.state ? seen.state : null;
   }
 
   /**
@@ -409,20 +450,20 @@ class SlurmRuntime implements Runtime {
   }
 
   /** An early end is a failure to prepare the agent, not the exit of one that was ready. */
-  #isReportedByPrepare(agent: AgentId, state: SandboxSeen['state'] | null, jobs: readonly SlurmJob[]): boolean {
+  #isReportedByPrepare(agent: AgentId, state: SandboxSeen['state'] | null, jobs: Jobs): boolean {
     return this.#making.has(agent) && this.#earlyEnd(agent, state, jobOf(agent, jobs)) !== null;
   }
 
-  #follow(agent: AgentId, jobs: readonly SlurmJob[]): void {
+  #follow(agent: AgentId, jobs: Jobs): void {
     const job = jobOf(agent, jobs);
-    if (job !== null && phaseOf(job) === 'running' && this.#folders.intentOf(agent) !== null) this.#place.follow(agent, job);
+    if (job !== null && phaseOf(job) === 'running') this.#place.follow(agent, job);
   }
 
   async #openJobs(agent: AgentId): Promise<SlurmJob[]> {
     const jobs = await this.#queue.look(undefined, true);
     // Another onejob of the same user has jobs there, too. A comment may be a site's, but no other onejob has the agent's folder.
-    const isOwn = (job: SlurmJob): boolean => job.comment === this.#comment || this.#folders.intentOf(agent) !== null;
-    return jobs.filter((job) => job.name === jobName(agent) && phaseOf(job) !== 'ended' && isOwn(job));
+    const isOwn = (job: SlurmJob): boolean => isOf(this.#options.owner, job) || this.#folders.intentOf(agent) !== null;
+    return (jobs.get(agent) ?? []).filter((job) => phaseOf(job) !== 'ended' && isOwn(job));
   }
 
   async #hasEnded(agent: AgentId, signal: AbortSignal): Promise<boolean> {
@@ -432,7 +473,7 @@ class SlurmRuntime implements Runtime {
 
   /** Whether the log shows that a script was taken. */
   #hasReleased(agent: AgentId): boolean {
-    return hasReleased(this.#folders.of(agent), agent);
+    return hasReleased(this.#folders.of(agent), agent, markersWithin);
   }
 }
 

@@ -1,7 +1,7 @@
 /** What a sandbox is, by its folder and by what Slurm says. */
 import { describe, expect, it } from 'vitest';
-import { parseJobs, type SlurmJob } from './commands.ts';
-import { type FolderLook, jobOf, patience, phaseOf, stateOf, waitText } from './states.ts';
+import { parseAccount, parseJobs, type SlurmJob } from './commands.ts';
+import { commentOf, type FolderLook, isOf, jobOf, jobsOf, patience, phaseOf, saidIn, stateOf, waitText } from './states.ts';
 
 const nothing: FolderLook = { exitCode: null, oom: false, where: null, started: false, again: false, said: '', unfit: null };
 const where = { job: '7', place: 'n1', devices: '0' };
@@ -63,7 +63,13 @@ describe('the state of a sandbox', () => {
       'could not begin on its node',
       { ...nothing, started: true, said: 'sh: module: not found' },
       job('FAILED', 'NonZeroExitCode'),
-      lost('it ended on node n1 without an exit code, and Slurm says FAILED (NonZeroExitCode): sh: module: not found'),
+      lost('it could not begin on node n1: sh: module: not found'),
+    ],
+    [
+      'could not begin, and nobody knows why',
+      { ...nothing, started: true },
+      job('FAILED', 'NonZeroExitCode'),
+      lost('it ended on node n1 without an exit code, and Slurm says FAILED (NonZeroExitCode)'),
     ],
     [
       'did not begin on a node with a bad card',
@@ -97,6 +103,27 @@ describe('the state of a sandbox', () => {
   });
 });
 
+describe('what only accounting remembers', () => {
+  const told = (text: string) => stateOf(begun, { job: parseAccount('oj-a', text), since: patience, afterStart: true });
+
+  it.each([
+    ['7|CANCELLED by 1000|0:0|n1\n', 'Slurm ended it on node n1: somebody cancelled it with scancel'],
+    ['7|NODE_FAIL|1:0|n1\n', 'Slurm ended it on node n1: the node failed'],
+    // What it left is gone, so that it passed is not believed.
+    ['7|COMPLETED|0:0|n1\n', "it left no exit code on node n1, and Slurm's accounting says COMPLETED (exit code 0)"],
+    ['7|FAILED|0:9|n1\n', "it left no exit code on node n1, and Slurm's accounting says FAILED (signal 9)"],
+    ['7|REQUEUED|0:0|n1\n7|TIMEOUT|0:0|n1\n', 'Slurm ended it on node n1: its time limit was over'],
+    ['7|RUNNING|0:0|n1\n', 'Slurm no longer knows it on node n1, and it left no exit code'],
+    ['', 'Slurm no longer knows it on node n1, and it left no exit code'],
+  ])('says why an agent was lost: %s', (text, reason) => {
+    expect(told(text)).toEqual(lost(reason));
+  });
+
+  it('says that its memory was used up', () => {
+    expect(told('7|OUT_OF_MEMORY|0:125|n1\n')).toEqual({ kind: 'exited', exit: { kind: 'oom' } });
+  });
+});
+
 describe('the jobs of an agent', () => {
   it('are found by name, and one that is not over counts', () => {
     const jobs = parseJobs(
@@ -104,9 +131,10 @@ describe('the jobs of an agent', () => {
     );
     expect(jobs).toHaveLength(3);
     expect(jobs[2]).toEqual({ id: '13', state: 'RUNNING', reason: 'None', node: 'n2', name: 'other', comment: 'a|b' });
-    expect(jobOf('a', jobs)?.id).toBe('12');
-    expect(jobOf('b', jobs)).toBeNull();
-    expect(jobOf('a', jobs.slice(0, 1))?.id).toBe('9');
+    expect(jobOf('a', jobsOf(jobs))?.id).toBe('12');
+    expect(jobOf('b', jobsOf(jobs))).toBeNull();
+    expect(jobOf('a', jobsOf(jobs.slice(0, 1)))?.id).toBe('9');
+    expect([...jobsOf(jobs).keys()]).toEqual(['a']);
   });
 
   it('wait in every state in which Slurm may still start them', () => {
@@ -125,8 +153,22 @@ describe('the jobs of an agent', () => {
     ]);
   });
 
+  it('are of an owner by their comment, which may also say why they could not begin', () => {
+    const comment = `${commentOf('me')} /data does not exist | there`;
+    expect([isOf('me', { comment }), isOf('me', { comment: 'onejob:me' }), isOf('m', { comment })]).toEqual([true, true, false]);
+    expect([saidIn('me', { comment }), saidIn('me', { comment: 'onejob:me' }), saidIn('me', { comment: 'of a site' })]).toEqual([
+      '/data does not exist | there',
+      '',
+      '',
+    ]);
+  });
+
   it('say why they wait', () => {
     expect(waitText(job('PENDING', 'Resources'))).toBe('waits for resources');
+    expect(waitText(job('PENDING', 'PartitionConfig'))).toBe('asks for more than a node of its partition gives (PartitionConfig)');
+    expect(waitText(job('PENDING', 'ReqNodeNotAvail, UnavailableNodes:n[1-2]'))).toBe(
+      'waits for nodes that are down or reserved (ReqNodeNotAvail, UnavailableNodes:n[1-2])',
+    );
     expect(waitText(job('PENDING', 'QOSMaxGRESPerUser'))).toBe('waits (QOSMaxGRESPerUser)');
   });
 });

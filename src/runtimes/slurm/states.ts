@@ -37,6 +37,20 @@ export function agentOf({ name }: Pick<SlurmJob, 'name'>): AgentId | null {
   return name.startsWith(prefix) ? name.slice(prefix.length) : null;
 }
 
+/** What Slurm shows with the jobs of an owner. */
+export function commentOf(owner: string): string {
+  return `onejob:${owner}`;
+}
+
+export function isOf(owner: string, { comment }: Pick<SlurmJob, 'comment'>): boolean {
+  return comment === commentOf(owner) || comment.startsWith(`${commentOf(owner)} `);
+}
+
+/** Why a batch script could not begin, as it wrote it behind the comment (`node-place.ts`); empty: it wrote nothing. */
+export function saidIn(owner: string, job: Pick<SlurmJob, 'comment'>): string {
+  return isOf(owner, job) ? job.comment.slice(commentOf(owner).length + 1) : '';
+}
+
 const waiting = ['PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'REQUEUE_FED', 'SPECIAL_EXIT', 'RESV_DEL_HOLD'];
 const running = ['RUNNING', 'SUSPENDED', 'STOPPED', 'RESIZING', 'SIGNALING', 'STAGE_OUT'];
 
@@ -48,11 +62,25 @@ export function phaseOf({ state }: Pick<SlurmJob, 'state'>): Phase {
   return state === 'COMPLETING' ? 'completing' : 'ended';
 }
 
+/** What one look at the queue shows of agents. */
+export type Jobs = ReadonlyMap<AgentId, readonly SlurmJob[]>;
+
+/** A user may have thousands of jobs beside them. */
+export function jobsOf(jobs: readonly SlurmJob[]): Jobs {
+  const found = new Map<AgentId, SlurmJob[]>();
+  for (const job of jobs) {
+    const agent = agentOf(job);
+    if (agent === null) continue;
+    const own = found.get(agent);
+    if (own === undefined) found.set(agent, [job]);
+    else own.push(job);
+  }
+  return found;
+}
+
 /** The job of an agent: one that is not over, else the last. A manager that died may have submitted two. */
-export function jobOf(agent: AgentId, jobs: readonly SlurmJob[]): SlurmJob | null {
-  const own = jobs
-    .filter(({ name }) => name === jobName(agent))
-    .sort((a, b) => Number.parseInt(b.id, 10) - Number.parseInt(a.id, 10));
+export function jobOf(agent: AgentId, jobs: Jobs): SlurmJob | null {
+  const own = (jobs.get(agent) ?? []).toSorted((a, b) => Number.parseInt(b.id, 10) - Number.parseInt(a.id, 10));
   return own.find((job) => phaseOf(job) !== 'ended') ?? own[0] ?? null;
 }
 
@@ -113,8 +141,14 @@ function exitOf(look: FolderLook, job: SlurmJob | null): Exit {
   if (job.state === 'OUT_OF_MEMORY') return { kind: 'oom' };
   const why = ends[job.state];
   if (why !== undefined) return lost(`Slurm ended it${where}: ${why}`);
+  if (job.exit !== undefined) {
+    const [code, signal] = job.exit.split(':');
+    const how = signal === undefined || signal === '0' ? `exit code ${code}` : `signal ${signal}`;
+    return lost(`it left no exit code${where}, and Slurm's accounting says ${job.state} (${how})`);
+  }
   // Its batch script was killed, which is how onejob ends it.
   if (job.state === 'FAILED' && look.where !== null) return { kind: 'code', code: 137 };
+  if (job.state === 'FAILED' && look.said !== '') return lost(`it could not begin${where}: ${look.said}`);
   const reason = job.reason === 'None' ? '' : ` (${job.reason})`;
   const words = look.said === '' ? '' : `: ${look.said}`;
   return lost(`it ended${where} without an exit code, and Slurm says ${job.state}${reason}${words}`);
@@ -130,12 +164,15 @@ function lost(reason: string): Exit {
 }
 
 /** Why a job waits, for people. The words are Slurm's: https://slurm.schedmd.com/job_reason_codes.html */
-export function waitText({ reason, state }: SlurmJob): string {
+export function waitText({ reason, state }: Pick<SlurmJob, 'reason' | 'state'>): string {
   const words: Readonly<Record<string, string>> = {
     Resources: 'waits for resources',
     Priority: 'waits behind jobs with a higher priority',
     None: 'waits for the scheduler',
     Dependency: 'waits for an earlier job of the same name',
   };
-  return `${words[reason] ?? `waits (${reason === '' ? state : reason})`}`;
+  const why = reason === '' ? state : reason;
+  if (reason.startsWith('ReqNodeNotAvail')) return `waits for nodes that are down or reserved (${why})`;
+  if (reason === 'PartitionConfig') return `asks for more than a node of its partition gives (${why})`;
+  return words[reason] ?? `waits (${why})`;
 }

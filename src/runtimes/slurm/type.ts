@@ -5,6 +5,7 @@ import type { Checking } from '../../config/checking.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { slurmPoolKeys } from '../../config/keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
+import type { ServiceType } from '../../config/service-type.ts';
 import { complete } from '../../schema/key.ts';
 import { isFromImage, keepsApart, poolOf, type SandboxKind, type SlurmConfig, type SlurmPool, slurmKeys } from './config.ts';
 
@@ -33,12 +34,12 @@ export const slurm: RuntimeType<SlurmConfig> = {
       keys,
     };
   },
-  checkPool(pool, runtime, checking) {
+  checkPool(pool, runtime, checking, agent) {
     const { name } = runtime;
     const { sound, own, inPool } = checking;
     checkImage(pool, runtime, checking);
     const of = `"runtime" is ${name}, of type slurm`;
-    if (sound(pool, 'service') && pool.service !== 'own') checkOfService(pool, name, checking);
+    if (sound(pool, 'service') && pool.service !== 'own') checkOfService(pool, name, checking, agent);
     if (sound(pool, 'agents') && pool.agents === 'per-device')
       inPool(pool, ['agents'], `is per-device, but ${of}, where "agents" is how many may exist at a time; write a number`);
     if (sound(pool, 'user') && pool.recipe.user !== null)
@@ -57,9 +58,15 @@ export const slurm: RuntimeType<SlurmConfig> = {
 };
 
 /** What keeps credentials of a CI service in the sandboxes of its own jobs. */
-function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool }: Checking): void {
+function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool }: Checking, agent: ServiceType['agent']): void {
   const of = `"service" is ${pool.service}`;
   const open = config.pools.find((other) => other.runtime === name && !keepsApart(sandboxOf(other)));
+  if (agent === 'in-image' && !isFromImage(sandboxOf(pool))) {
+    const how = 'whose agent is part of an image: there would be no agent';
+    const instead = 'write "sandbox: apptainer" or "sandbox: pyxis", and as "image" one that contains the agent';
+    inPool(pool, ['slurm', 'sandbox'], `is "${sandboxOf(pool)}", but ${of}, ${how}; ${instead}`);
+    return;
+  }
   if (sandboxOf(pool) === 'none') {
     inPool(pool, ['slurm', 'sandbox'], `is "none", but ${of}, whose agent needs a sandbox; remove the key`);
     return;
@@ -68,7 +75,13 @@ function checkOfService(pool: PoolConfig, name: string, { config, sound, inPool 
     const why = `of the same user, and pool ${open.name} has "sandbox: ${sandboxOf(open)}": its jobs could read the credentials of service ${pool.service}`;
     inPool(pool, ['isolation'], `is full, but jobs of ${name} are all ${why}; give up this protection with "isolation: none"`);
   }
-  if (sound(pool, 'trust') && acceptedOutsiders(pool.trust).length > 0 && pool.trust.network !== 'default') {
+  // Rules of "trust" are for services that say where a job comes from.
+  if (
+    config.origins.has(pool.service) &&
+    sound(pool, 'trust') &&
+    acceptedOutsiders(pool.trust).length > 0 &&
+    pool.trust.network !== 'default'
+  ) {
     const why = `is "${pool.trust.network}", but "runtime" is ${name}, of type slurm: untrusted jobs too have the network of their node`;
     inPool(
       pool,
@@ -85,7 +98,7 @@ function checkImage(pool: PoolConfig, { folder }: SlurmConfig, { inPool }: Check
   if (isFromImage(sandbox) && image === undefined)
     inPool(pool, ['slurm', 'sandbox'], `is ${sandbox}, which makes a container from an image; add "image"`);
   if (!isFromImage(sandbox) && image !== undefined)
-    inPool(pool, ['slurm', 'image'], `is not used: "sandbox" is ${sandbox}; write apptainer or pyxis`, 'warning');
+    inPool(pool, ['slurm', 'image'], `is not used: "sandbox" is ${sandbox}; write apptainer, podman or pyxis`, 'warning');
   if (sandbox === 'pyxis' && folder === null)
     inPool(pool, ['slurm', 'sandbox'], 'is pyxis, which needs a "folder" of the runtime that all nodes share');
 }

@@ -88,6 +88,7 @@ async function check(given: Given): Promise<Finding[]> {
     tokens: { service: token, metrics: bk.metricsToken === null ? token : async () => buildkite.metricsToken },
     keys: given.keys ?? (async () => null),
     filter: {
+      check: async () => [],
       async listenFor(context, signal) {
         return { origin: `http://${await context.hostAddress(7070, signal)}:7070`, ca: null, seal: fakeSeal };
       },

@@ -28,6 +28,7 @@ export async function buildkiteFindings(
   const report = new ServiceReport(config.name, signal);
   const { state } = parts.program;
   report.runner(state, 'agent', howToHave(config.agentPackage.from));
+  report.add((await parts.filter?.check()) ?? []);
   if (state.kind === 'ready') report.add(ageFindings(report.subject, state.version));
   const [token, ofPools, within] = await Promise.all([
     tokenFindings(parts, signal),

@@ -12,6 +12,6 @@ export interface DoctorParts extends Pick<BuildkiteParts, 'config' | 'pools' | '
   /** null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   /** null: no pool accepts untrusted jobs. */
-  readonly filter: Pick<Filter, 'listenFor'> | null;
+  readonly filter: Pick<Filter, 'listenFor' | 'check'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
 }
