@@ -108,7 +108,10 @@ describe('Kubernetes', () => {
       const job = run(home, 'sh', '-c', 'trap "" TERM; echo begun; sleep 600');
       await job.says(/begun/);
       await cluster.kubectl('-n', 'ci', 'delete', '--wait=false', ...(await pods()));
-      expect(await job.ended).toMatchObject({ code: 125, stderr: expect.stringMatching(/somebody deleted its pod/) });
+      expect(await job.ended).toMatchObject({
+        code: 125,
+        stderr: expect.stringMatching(/Kubernetes ended it on node k1: somebody deleted its pod/),
+      });
       await expect.poll(pods).toEqual([]);
     });
 
@@ -116,7 +119,9 @@ describe('Kubernetes', () => {
       await using home = await pool(`${image}, memory: 32MiB`);
       await home.up();
       const job = run(home, 'sh', '-c', 'x=$(head -c 200000000 /dev/zero | tr "\\0" x); echo "${#x}"');
-      expect(await job.ended).toMatchObject({ stderr: expect.stringMatching(/was killed because it used more memory than its limit of 32 MiB/) });
+      expect(await job.ended).toMatchObject({
+        stderr: expect.stringMatching(/was killed because it used more memory than its limit of 32 MiB/),
+      });
       await expect.poll(pods).toEqual([]);
     });
 

@@ -150,7 +150,7 @@ describe('a job that names no pool', () => {
   });
 
   describe('of an engine that grants devices', () => {
-    const wants = { gpus: 2, model: null, images: false, lifetime: null, keys: {} };
+    const wants = { gpus: 2, model: null, images: false, folders: true, lifetime: null, keys: {} };
     const granted = { ...named('gpu', 0, false), recipe: { ...pool.recipe, wants } };
     const none = { ...named('work', 0, false), recipe: { ...pool.recipe, wants: { ...wants, gpus: 0 } } };
 

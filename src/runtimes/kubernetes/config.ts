@@ -22,8 +22,8 @@ export const kubernetesKeys = {
   }),
   address: key((v) => v.ipAddress, null, {
     description:
-      'Address of this host at which pods reach it. Agents of CI services call onejob there, encrypted, at the port that `doctor` names. Without it: the only IPv4 address of this host.',
-    example: '10.0.0.1',
+      'Address of this host at which pods reach it. Agents of CI services call onejob there, encrypted, at this port, or without one at a port that onejob chooses and `doctor` names. Without it: the only IPv4 address of this host.',
+    example: '10.0.0.1:7443',
     shown: 'the only one',
   }),
 };

@@ -6,6 +6,8 @@
  * of a job. Nothing of a job's script is in an object of the cluster.
  */
 import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { realpath } from 'node:fs/promises';
 import type { PassThrough, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { messageOf, OnejobError } from '../../base/errors.ts';
@@ -35,7 +37,7 @@ import { ensureLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
 import { podOfSpec } from './manifest.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
-import { exitUnfit, signalScripts, unfitIn } from './script.ts';
+import { exitUnfit, signalScripts, takeProgram, unfitIn } from './script.ts';
 import { type Running, running, send } from './stream.ts';
 import { PodWatch } from './watch.ts';
 
@@ -56,6 +58,8 @@ const signalLimit = 10_000;
 const graceSeconds = 1;
 /** ms between two looks at what nobody reports, such as the end of a log that nobody reads. */
 const lookAgain = 2_000;
+/** ms that a look at a log may take. */
+const lookLimit = 5_000;
 /** Looks at logs at a time. */
 const looksAtOnce = 16;
 
@@ -90,6 +94,8 @@ class KubernetesRuntime implements Runtime {
   /** What logs have told: it is there before the container ends. */
   readonly #told = new Map<AgentId, Exit>();
   readonly #readers = new Map<AgentId, Readers>();
+  /** Agents whose pod this runtime has deleted. */
+  readonly #removed = new Set<AgentId>();
   /** Agents that are being made: their early end is a failure to prepare them. */
   readonly #making = new Set<AgentId>();
 
@@ -136,8 +142,11 @@ class KubernetesRuntime implements Runtime {
       const known = (await this.#pods(progress, signal)).get(agent) ?? null;
       const fingerprint = known?.fingerprint ?? fingerprintOf(spec.recipe);
       chosen?.({ fingerprint });
+      const programs = spec.recipe.mounts.filter(({ program }) => program === true);
+      const files = await Promise.all(programs.map(({ host }) => programAt(host)));
       if (known === null) await this.#create(spec, fingerprint, progress, signal);
       await this.#begun(agent, progress, signal);
+      for (const [at, { container: path }] of programs.entries()) await this.#bring(agent, files[at] ?? '', path, signal);
       return { fingerprint };
     } finally {
       this.#making.delete(agent);
@@ -193,6 +202,15 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
+  /** Its container waits for it before its gate. One that is there already comes again, whole. */
+  async #bring(agent: AgentId, file: string, path: string, signal: AbortSignal): Promise<void> {
+    const cat = await this.#run(agent, takeProgram(path), signal);
+    const [, ended] = await Promise.allSettled([pipeline(createReadStream(file), cat.stdin), cat.ended, drained(cat.stdout)]);
+    signal.throwIfAborted();
+    if (ended.status === 'fulfilled' && ended.value.code === 0) return;
+    throw filesFailed(agent, `bring ${path} to`, ended.status === 'fulfilled' ? ended.value.words : ended.reason);
+  }
+
   /** A pod that is over before anybody saw it run. One that had a job is not a failure to make it. */
   async #early(agent: AgentId, pod: Pod, signal: AbortSignal): Promise<void> {
     const { terminated, node, ended } = pod;
@@ -229,7 +247,7 @@ class KubernetesRuntime implements Runtime {
 
   async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
     const pod = await this.#require(agent, signal);
-    if (stateOf(pod, this.#told.get(agent) ?? null).kind === 'exited') throw gateEnded(agent, 'its gate has ended');
+    if (this.#stateOf(pod).kind === 'exited') throw gateEnded(agent, 'its gate has ended');
     using limit = deadline(this.#options.clock, releaseLimit, signal);
     try {
       const query = { container, stdin: true, stdout: false, stderr: false };
@@ -317,11 +335,11 @@ class KubernetesRuntime implements Runtime {
       if (!pod.isDeleting) await this.#delete(pod);
       await this.#watch.next(undefined, lookAgain);
     }
-    this.#told.delete(agent);
-    this.#readers.delete(agent);
+    for (const known of [this.#told, this.#readers, this.#removed]) known.delete(agent);
   }
 
   async #delete({ agent, uid }: Pod): Promise<void> {
+    this.#removed.add(agent);
     const body = { gracePeriodSeconds: graceSeconds, preconditions: { uid } };
     const path = this.#client.path('pods', podName(agent));
     await this.#client.ask({ method: 'DELETE', path, body, doing: `remove agent ${agent}`, nothing: [404, 409] });
@@ -332,7 +350,7 @@ class KubernetesRuntime implements Runtime {
     await this.#lookAtEnds(pods, signal);
     return pods.map((pod) => {
       const { agent, pool, slot } = pod;
-      return { agent, pool, slot, state: stateOf(pod, this.#told.get(agent) ?? null) };
+      return { agent, pool, slot, state: this.#stateOf(pod) };
     });
   }
 
@@ -340,17 +358,21 @@ class KubernetesRuntime implements Runtime {
     /** Agents with a pod, and whether their exit was reported. */
     const known = new Map<AgentId, boolean>();
     let isLost = false;
+    let looking: Promise<void> | null = null;
     yield { kind: 'connected' };
     while (!signal.aborted) {
       const events: RuntimeEvent[] = [];
       try {
         const pods = await this.#watch.all(signal);
-        await this.#lookAtEnds([...pods.values()], signal);
+        // A node that does not answer holds up no news of others.
+        looking ??= this.#lookAtEnds([...pods.values()], signal).finally(() => {
+          looking = null;
+        });
         for (const agent of known.keys()) if (!pods.has(agent)) events.push({ kind: 'removed', agent });
         for (const { agent } of events.filter((event) => event.kind === 'removed')) known.delete(agent);
         for (const pod of pods.values()) {
           const { agent } = pod;
-          const state = stateOf(pod, this.#told.get(agent) ?? null);
+          const state = this.#stateOf(pod);
           if (this.#making.has(agent) && state.kind === 'exited') continue;
           if (state.kind === 'exited' && known.get(agent) !== true) events.push({ kind: 'exited', agent, exit: state.exit });
           known.set(agent, known.get(agent) === true || state.kind === 'exited');
@@ -367,6 +389,10 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
+  #stateOf(pod: Pod): SandboxSeen['state'] {
+    return stateOf(pod, { told: this.#told.get(pod.agent) ?? null, isRemoved: this.#removed.has(pod.agent) });
+  }
+
   /** Running agents whose log nobody reads now. */
   #unread(pods: readonly Pod[]): Pod[] {
     const now = this.#options.clock.now();
@@ -378,13 +404,16 @@ class KubernetesRuntime implements Runtime {
     });
   }
 
-  /** Asks for the last line of the logs that nobody reads. */
+  /** Asks for the last line of the logs that nobody reads. What a node does not tell now is not known. */
   async #lookAtEnds(pods: readonly Pod[], signal: AbortSignal): Promise<void> {
     const open = this.#unread(pods);
     const look = async (): Promise<void> => {
       for (let pod = open.pop(); pod !== undefined; pod = open.pop()) {
-        const exit = await endOf({ client: this.#client, agent: pod.agent }, signal);
-        if (exit !== null) this.#told.set(pod.agent, exit);
+        using limit = deadline(this.#options.clock, lookLimit, signal);
+        const exit = await endOf({ client: this.#client, agent: pod.agent }, limit.signal).catch(() => null);
+        if (exit === null) continue;
+        this.#told.set(pod.agent, exit);
+        this.#watch.wake();
       }
     };
     await Promise.all(Array.from({ length: Math.min(looksAtOnce, open.length) }, look));
@@ -491,6 +520,13 @@ class KubernetesRuntime implements Runtime {
     void program.ended.catch(() => {}).finally(() => signal.removeEventListener('abort', program.stop));
     return program;
   }
+}
+
+/** @throws OnejobError E_MOUNT_MISSING if it is not there yet */
+function programAt(path: string): Promise<string> {
+  return realpath(path).catch((cause: unknown) => {
+    throw new OnejobError('E_MOUNT_MISSING', `The program ${path} is not there.`, { retry: true, cause });
+  });
 }
 
 async function drained(stream: PassThrough): Promise<void> {

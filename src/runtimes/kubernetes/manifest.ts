@@ -1,4 +1,5 @@
 /** The pod of an agent. Pure. */
+import { dirname } from 'node:path';
 import { OnejobError } from '../../base/errors.ts';
 import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
 import type { KubernetesPool } from './config.ts';
@@ -27,7 +28,7 @@ const stays = ['not-ready', 'unreachable'].map((key) => ({
   effect: 'NoExecute',
 }));
 
-export function podOfSpec({ agent, pool, slot, name, recipe }: SandboxSpec, parts: PodParts): object {
+export function podOfSpec({ agent, pool, slot, name, recipe, look }: SandboxSpec, parts: PodParts): object {
   const { gpus, model, lifetime, keys } = wantsOf(recipe);
   const { owner, fingerprint, lease, avoided } = parts;
   const volumes = volumesOf(recipe, keys);
@@ -54,7 +55,7 @@ export function podOfSpec({ agent, pool, slot, name, recipe }: SandboxSpec, part
         name: container,
         image: recipe.image,
         imagePullPolicy: { missing: 'IfNotPresent', always: 'Always', never: 'Never' }[recipe.pull],
-        command: ['sh', '-c', supervisorScript(agent, gpus), 'onejob'],
+        command: ['sh', '-c', supervisorScript({ agent, gpus, look, programs: programsIn(recipe) }), 'onejob'],
         stdin: true,
         // The first that writes to it would end it otherwise.
         stdinOnce: false,
@@ -147,10 +148,18 @@ interface Volume {
   readonly [kind: string]: unknown;
 }
 
-function volumesOf({ shmSize, tmpfs }: Recipe, { claims }: KubernetesPool): Volume[] {
+/** Paths of the programs that onejob brings. */
+function programsIn({ mounts }: Recipe): string[] {
+  return mounts.filter(({ program }) => program === true).map(({ container: path }) => path);
+}
+
+function volumesOf(recipe: Recipe, { claims }: KubernetesPool): Volume[] {
+  const { shmSize, tmpfs } = recipe;
+  const folders = [...new Set(programsIn(recipe).map((path) => dirname(path)))];
   const memory = (size: string | number | undefined) => ({ medium: 'Memory', ...(size !== undefined && { sizeLimit: `${size}` }) });
   return [
     { name: 'workspace', emptyDir: {}, mount: { mountPath: workspacePath } },
+    ...folders.map((path, at) => ({ name: `programs-${at}`, emptyDir: {}, mount: { mountPath: path } })),
     ...(shmSize === null ? [] : [{ name: 'shm', emptyDir: memory(shmSize), mount: { mountPath: '/dev/shm' } }]),
     ...Object.entries(tmpfs).map(([path, options], at) => ({
       name: `tmpfs-${at}`,

@@ -15,6 +15,7 @@ function pod(status: object, more: object = {}): Pod {
   if (found === null) throw new Error('it is no pod of an agent');
   return found;
 }
+const unknown = { told: null, isRemoved: false };
 const inState = (state: object) => ({
   containerStatuses: [
     { name: 'other', state: {} },
@@ -40,12 +41,12 @@ test('a pod says whose it is, where it is and what it was granted', () => {
     ],
   };
   expect(pod(status)).toMatchObject({ agent, pool: 'gpu', slot: 'gpu/1', fingerprint: 'f1', node: 'k1', devices: 'GPU-1,GPU-2' });
-  expect(stateOf(pod(status), null)).toEqual({ kind: 'running' });
+  expect(stateOf(pod(status), unknown)).toEqual({ kind: 'running' });
 });
 
 describe('its end', () => {
   const ended = (exitCode: number, more: object = {}, status: object = { phase: 'Failed' }) =>
-    stateOf(pod({ ...status, ...inState({ terminated: { exitCode, ...more } }) }), null);
+    stateOf(pod({ ...status, ...inState({ terminated: { exitCode, ...more } }) }), unknown);
   const disrupted = (reason: string, message = '') => ({
     phase: 'Failed',
     conditions: [{ type: 'DisruptionTarget', status: 'True', reason, message }],
@@ -78,7 +79,7 @@ describe('its end', () => {
     ],
     [
       'a pod that failed without a container',
-      stateOf(pod({ phase: 'Failed', reason: 'Evicted' }), null),
+      stateOf(pod({ phase: 'Failed', reason: 'Evicted' }), unknown),
       { kind: 'lost', reason: 'Kubernetes ended it on node k1: its node evicted it' },
     ],
   ])('%s', (_, state, exit) => {
@@ -86,15 +87,26 @@ describe('its end', () => {
   });
 
   test('what its log has told counts, though its container still waits for its files to be fetched', () => {
-    expect(stateOf(pod({ phase: 'Running', ...inState({ running: {} }) }), { kind: 'code', code: 3 })).toEqual({
+    expect(
+      stateOf(pod({ phase: 'Running', ...inState({ running: {} }) }), { ...unknown, told: { kind: 'code', code: 3 } }),
+    ).toEqual({
       kind: 'exited',
       exit: { kind: 'code', code: 3 },
     });
   });
 
+  test.each([143, 137])('%i of a pod that somebody else deleted is not its own', (code) => {
+    const deleted = pod({ phase: 'Running', ...inState({ running: {} }) }, { deletionTimestamp: '2026-11-29T10:00:00Z' });
+    const told = { kind: 'code', code } as const;
+    const exit = { kind: 'lost', reason: 'Kubernetes ended it on node k1: somebody deleted its pod' };
+    expect(stateOf(deleted, { told, isRemoved: false })).toEqual({ kind: 'exited', exit });
+    expect(stateOf(deleted, { told, isRemoved: true })).toEqual({ kind: 'exited', exit: told });
+    expect(stateOf(deleted, { told: { kind: 'code', code: 3 }, isRemoved: false })).toMatchObject({ exit: { code: 3 } });
+  });
+
   test('a node that is away is no end', () => {
     const conditions = [{ type: 'Ready', status: 'False', reason: 'NodeNotReady' }];
-    expect(stateOf(pod({ phase: 'Running', conditions, ...inState({ running: {} }) }), null)).toEqual({ kind: 'running' });
+    expect(stateOf(pod({ phase: 'Running', conditions, ...inState({ running: {} }) }), unknown)).toEqual({ kind: 'running' });
   });
 });
 

@@ -158,19 +158,32 @@ export function isOver(pod: Pod): boolean {
   return pod.terminated !== null || pod.phase === 'Failed' || pod.phase === 'Succeeded';
 }
 
-/** `told`: how its job ended, if its log says so; that is there before its container ends. */
-export function stateOf(pod: Pod, told: Exit | null): SandboxSeen['state'] {
-  if (told !== null) return { kind: 'exited', exit: told };
-  if (isOver(pod)) return { kind: 'exited', exit: exitOf(pod) };
-  return { kind: pod.isRunning ? 'running' : 'created' };
+/** What is known of a pod beside the pod itself. */
+export interface Known {
+  /** How its job ended, if its log says so; that is there before its container ends. */
+  readonly told: Exit | null;
+  /** onejob itself has deleted it. */
+  readonly isRemoved: boolean;
+}
+
+export function stateOf(pod: Pod, { told, isRemoved }: Known): SandboxSeen['state'] {
+  if (told === null && !isOver(pod)) return { kind: pod.isRunning ? 'running' : 'created' };
+  const exit = told ?? exitOf(pod);
+  // A job that takes its time to end well has its own code; that of a signal is not the job's.
+  const isByOthers = pod.isDeleting && !isRemoved && exit.kind === 'code' && [137, 143].includes(exit.code);
+  return { kind: 'exited', exit: isByOthers ? lost(pod, pod.ended ?? 'somebody deleted its pod') : exit };
+}
+
+function lost({ node }: Pod, why: string): Exit {
+  return { kind: 'lost', reason: `Kubernetes ended it${node === '' ? '' : ` on node ${node}`}: ${why}` };
 }
 
 /** The end of a pod whose log tells none. */
-function exitOf({ terminated, ended, node }: Pod): Exit {
-  const where = node === '' ? '' : ` on node ${node}`;
+function exitOf(pod: Pod): Exit {
+  const { terminated, ended } = pod;
   if (terminated?.reason === 'OOMKilled') return { kind: 'oom' };
-  if (ended !== null) return { kind: 'lost', reason: `Kubernetes ended it${where}: ${ended}` };
-  if (terminated === null) return { kind: 'lost', reason: `it ended${where} without an exit code` };
+  if (ended !== null) return lost(pod, ended);
+  if (terminated === null) return lost(pod, 'it left no exit code');
   return { kind: 'code', code: terminated.code };
 }
 

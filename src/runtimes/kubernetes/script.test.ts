@@ -18,7 +18,7 @@ describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...sh
   function start(gpus = 0, program: string | null = null): Child {
     const { path } = scratch();
     if (program !== null) writeFileSync(join(path, 'nvidia-smi'), `#!/bin/sh\n${program}\n`, { mode: 0o755 });
-    const words = ['--pid', '--fork', '--mount-proc', '--kill-child', ...shell, '-c', supervisorScript(agent, gpus), 'onejob'];
+    const words = ['--pid', '--fork', '--mount-proc', '--kill-child', ...shell, '-c', supervisorScript({ agent, gpus }), 'onejob'];
     return startChild('unshare', words, { cwd: '/', env: { ...process.env, PATH: `${path}:${process.env.PATH}` } });
   }
   function released(script: string): Child {

@@ -6,7 +6,7 @@
  */
 import { quoted } from '../../base/quoted.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
-import { gateScript } from '../gate.ts';
+import { answering, gateScript } from '../gate.ts';
 
 /** Exit code of a container that did not begin, because what was granted is not fit for a job. */
 export const exitUnfit = 93;
@@ -17,9 +17,20 @@ const idleMemory = 1024;
 
 const mark = '\u001e';
 
-export function supervisorScript(agent: AgentId, gpus: number): string {
+export interface SupervisorParts {
+  readonly agent: AgentId;
+  readonly gpus: number;
+  /** Files that onejob brings before the gate, by their paths. */
+  readonly programs?: readonly string[];
+  /** As `SandboxSpec.look`. */
+  readonly look?: string | undefined;
+}
+
+export function supervisorScript({ agent, gpus, programs = [], look }: SupervisorParts): string {
   return [
     ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
+    ...programs.map((path) => `until [ -x ${quoted(path)} ]; do sleep 0.05; done`),
+    ...(look === undefined ? [] : [answering(agent, look)]),
     'exec 3<&0 </dev/null 2>&1',
     'p= t=',
     // A shell that waits handles a signal at once.
@@ -80,3 +91,9 @@ export function unfitIn(agent: AgentId, line: string): string | null {
 
 /** Runs beside the first process. TERM goes to the job, KILL to all that it started. */
 export const signalScripts = { TERM: 'kill -TERM 1', KILL: 'kill -KILL -1' } as const;
+
+/** Takes a program on its standard input, whole or not at all. */
+export function takeProgram(path: string): string {
+  const [whole, draft] = [quoted(path), quoted(`${path}.new`)];
+  return `cat >${draft} && chmod 555 ${draft} && mv ${draft} ${whole}`;
+}

@@ -43,7 +43,7 @@ export const kubernetes: RuntimeType<KubernetesConfig> = {
       refuse('user', 'is root', ' with "security: restricted": write another number');
     if (sound(pool, 'network') && recipe.network !== 'default')
       refuse('network', `is "${recipe.network}"`, ': pods have the network of the cluster; remove the key');
-    if (recipe.mounts.some(({ cache, program }) => cache === null && program === undefined))
+    if (recipe.mounts.some(({ cache }) => cache === null))
       refuse('volumes', 'has folders of this host', ': pods see none of them; use "claims" of "kubernetes"');
     if (recipe.mounts.some(({ cache }) => cache !== null))
       refuse('caches', 'has folders of this host', ': pods see none of them; use "claims" of "kubernetes"');

@@ -5,7 +5,6 @@
  * never by its job id. What its folder says counts more than what Slurm remembers. One `squeue` serves all agents.
  */
 import { createHash } from 'node:crypto';
-import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../base/errors.ts';
@@ -25,6 +24,7 @@ import type {
   SandboxSpec,
 } from '../../ports/runtime.ts';
 import { AvoidedNodes, avoidedText } from '../avoided.ts';
+import { ownAddress } from '../own-address.ts';
 import { accounts } from '../process/bubblewrap.ts';
 import { followLog } from '../process/logs.ts';
 import { hasReleased } from '../process/release.ts';
@@ -309,13 +309,7 @@ class SlurmRuntime implements Runtime {
   }
 
   async hostAddress(): Promise<string> {
-    const { address } = this.#options.config;
-    const found = address === null ? ownAddresses() : [address];
-    const [only] = found;
-    if (only !== undefined && found.length === 1) return only;
-    const why = only === undefined ? 'it has no address in a network' : `it has several: ${found.join(', ')}`;
-    const message = `Cannot tell at which address nodes of runtime ${this.name} reach this host: ${why}.`;
-    throw new OnejobError('E_NO_DOOR', message, { hint: `Write "address" into runtime ${this.name}.` });
+    return ownAddress(this.name, this.#options.config.address, 'nodes');
   }
 
   async sweep(): Promise<void> {}
@@ -480,12 +474,6 @@ class SlurmRuntime implements Runtime {
 /** What its sandboxes are made from: all that the recipe says. */
 function fingerprintOf(recipe: Recipe): string {
   return createHash('sha256').update(JSON.stringify(recipe)).digest('hex').slice(0, 16);
-}
-
-/** IPv4 addresses of this host in networks. */
-function ownAddresses(): string[] {
-  const all = Object.values(networkInterfaces()).flatMap((some) => some ?? []);
-  return all.filter(({ internal, family }) => !internal && family === 'IPv4').map(({ address }) => address);
 }
 
 function gateEnded(agent: AgentId): OnejobError {
