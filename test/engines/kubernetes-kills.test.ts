@@ -2,12 +2,13 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { images } from '../support/images.ts';
-import { lacksKubernetes, startKubernetes } from '../support/kubernetes.ts';
+import { startKubernetes } from '../support/kubernetes.ts';
 import { onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
 
 const jobs = 200;
 
-test.skipIf(lacksKubernetes() !== null)(
+test.skipIf(lacks('kubernetes'))(
   `${jobs} jobs, with kills of both: each runs once, none is lost, and no two share a GPU`,
   async () => {
     await using cluster = await startKubernetes({ gpus: 4 });

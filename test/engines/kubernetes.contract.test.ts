@@ -6,11 +6,12 @@ import { systemClock } from '../../src/system/system-clock.ts';
 import { plainRecipe } from '../kit/process-runtime.ts';
 import { type ContractSubject, runtimeContract } from '../kit/runtime-contract/contract.ts';
 import { images } from '../support/images.ts';
-import { lacksKubernetes, startKubernetes } from '../support/kubernetes.ts';
+import { startKubernetes } from '../support/kubernetes.ts';
+import { lacks } from '../support/require.ts';
 
 const keepsNothing = 'it keeps no sandboxes for people';
 
-describe.skipIf(lacksKubernetes() !== null)('Kubernetes', () => {
+describe.skipIf(lacks('kubernetes'))('Kubernetes', () => {
   runtimeContract('kubernetes', subject);
 });
 

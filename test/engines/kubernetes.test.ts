@@ -1,11 +1,12 @@
 /** The main job on a real Kubernetes, and what only an engine that grants brings: a queue of its own, GPUs, and an API that is away. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { images } from '../support/images.ts';
-import { type Kubernetes, lacksKubernetes, startKubernetes } from '../support/kubernetes.ts';
+import { type Kubernetes, startKubernetes } from '../support/kubernetes.ts';
 import { mainJob } from '../support/main-job.ts';
 import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
 
-const isMissing = lacksKubernetes() !== null;
+const isMissing = lacks('kubernetes');
 
 describe('Kubernetes', () => {
   let cluster: Kubernetes;
