@@ -71,20 +71,17 @@ export async function buildKubernetes(
 }
 
 async function build(name: KubernetesProgram, version: KubernetesVersion, half: string): Promise<void> {
-  const words = (flags: string, what: string): string[] => ['build', '-trimpath', '-ldflags', `-s -w ${flags}`, '-o', half, what];
+  const words = ['build', '-trimpath', '-ldflags', '-s -w', '-o', half];
   if (isOneOf(own, name)) {
-    await go(words('', `./${name}`), source);
+    await go([...words, `./${name}`], source);
   } else if (name === 'runc') {
     const folder = await moduleFolder(`github.com/opencontainers/runc@v${runcVersion}`);
-    const flags = `-X main.version=${runcVersion}`;
-    await go([...words(flags, '.').slice(0, -1), '-tags', 'seccomp', '.'], folder, { CGO_ENABLED: '1' });
+    await go([...words, '-tags', 'seccomp', '.'], folder, { CGO_ENABLED: '1' });
   } else if (name === 'kwok') {
-    const folder = await moduleFolder(`sigs.k8s.io/kwok@v${kwokVersion}`);
-    await go(words(`-X sigs.k8s.io/kwok/pkg/consts.Version=v${kwokVersion}`, './cmd/kwok'), folder);
+    await go([...words, './cmd/kwok'], await moduleFolder(`sigs.k8s.io/kwok@v${kwokVersion}`));
   } else if (isOneOf(newerContainerd, name)) {
     const folder = await moduleFolder(`github.com/containerd/containerd/v2@v${containerdVersion}`);
-    const flags = `-X github.com/containerd/containerd/v2/version.Version=v${containerdVersion}`;
-    await go([...words(flags, '').slice(0, -1), '-tags', 'no_btrfs no_devmapper no_zfs', `./cmd/${name}`], folder);
+    await go([...words, '-tags', 'no_btrfs no_devmapper no_zfs', `./cmd/${name}`], folder);
   } else {
     await buildOfKubernetes(name, version, half);
   }
