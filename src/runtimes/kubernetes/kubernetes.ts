@@ -358,16 +358,19 @@ class KubernetesRuntime implements Runtime {
     /** Agents with a pod, and whether their exit was reported. */
     const known = new Map<AgentId, boolean>();
     let isLost = false;
-    let looking: Promise<void> | null = null;
+    let isLooking = false;
     yield { kind: 'connected' };
     while (!signal.aborted) {
       const events: RuntimeEvent[] = [];
       try {
         const pods = await this.#watch.all(signal);
         // A node that does not answer holds up no news of others.
-        looking ??= this.#lookAtEnds([...pods.values()], signal).finally(() => {
-          looking = null;
-        });
+        if (!isLooking) {
+          isLooking = true;
+          void this.#lookAtEnds([...pods.values()], signal).finally(() => {
+            isLooking = false;
+          });
+        }
         for (const agent of known.keys()) if (!pods.has(agent)) events.push({ kind: 'removed', agent });
         for (const { agent } of events.filter((event) => event.kind === 'removed')) known.delete(agent);
         for (const pod of pods.values()) {
