@@ -33,7 +33,7 @@ import { check } from './check.ts';
 import { KubeClient, refusalOf } from './client.ts';
 import type { KubernetesConfig } from './config.ts';
 import type { Access } from './kubeconfig.ts';
-import { ensureLease } from './lease.ts';
+import { ensureLease, removeLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
 import { podOfSpec } from './manifest.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
@@ -96,6 +96,8 @@ class KubernetesRuntime implements Runtime {
   readonly #readers = new Map<AgentId, Readers>();
   /** Agents whose pod this runtime has deleted. */
   readonly #removed = new Set<AgentId>();
+  /** The end of what a sweep removes. */
+  #sweeping: Promise<void> | null = null;
   /** Agents that are being made: their early end is a failure to prepare them. */
   readonly #making = new Set<AgentId>();
 
@@ -157,6 +159,7 @@ class KubernetesRuntime implements Runtime {
   async #create(spec: SandboxSpec, fingerprint: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
     const { owner, clock } = this.#options;
     const { agent } = spec;
+    await this.#sweeping;
     const lease = await ensureLease(this.#client, owner, signal);
     const avoided = this.#avoided.now.map(({ node }) => node);
     const body = podOfSpec(spec, { owner, fingerprint, lease, avoided });
@@ -472,7 +475,13 @@ class KubernetesRuntime implements Runtime {
     return ownAddress(this.name, this.#options.config.address, 'pods');
   }
 
-  async sweep(): Promise<void> {}
+  async sweep(signal: AbortSignal): Promise<void> {
+    const isUnused = (await this.#watch.all(signal)).size === 0 && this.#making.size === 0;
+    if (!isUnused) return;
+    // A pod that is made meanwhile would go with it.
+    this.#sweeping = removeLease(this.#client, this.#options.owner, signal).catch(() => {});
+    await this.#sweeping;
+  }
 
   async disk(): Promise<null> {
     return null;
