@@ -92,15 +92,16 @@ export class KubeClient {
 
   /** An answer that goes on until the server or `signal` ends it; null for the statuses in `nothing`. @throws as `ask` */
   async flow(call: KubeCall & { readonly signal: AbortSignal }): Promise<Readable | null> {
+    using limit = deadline(this.#clock, patience);
     try {
-      const { statusCode, body } = await this.#send(call, call.signal);
+      const { statusCode, body } = await this.#send(call, AbortSignal.any([call.signal, limit.signal]));
       if (statusCode < 300) return body;
       const content = await body.text();
       if (call.nothing?.includes(statusCode)) return null;
       throw new Refusal(statusCode, content);
     } catch (error) {
       call.signal.throwIfAborted();
-      throw this.#translated(error, call.doing, false);
+      throw this.#translated(error, call.doing, limit.passed);
     }
   }
 
