@@ -1,15 +1,15 @@
 /**
- * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; one that is too old
- * begins with a list again. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+ * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; after one that
+ * fails there is a list again. Pods count as known while a watch is open, never while the API is away. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
  */
 import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { Waiters } from '../../base/abortable.ts';
-import { OnejobError, toFailure } from '../../base/errors.ts';
+import { messageOf, OnejobError } from '../../base/errors.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
-import { type KubeClient, Refusal, refusalOf } from './client.ts';
+import { type KubeClient, Refusal } from './client.ts';
 import { names, type Pod, podOf } from './pods.ts';
 
 /** Pods of one answer. */
@@ -99,8 +99,6 @@ export class PodWatch {
     while (!signal.aborted) {
       try {
         version ??= await this.#list(signal);
-        this.#isCurrent = true;
-        this.#waiters.wake();
         for await (const next of this.#changes(version, signal)) {
           failures = 0;
           version = next;
@@ -109,11 +107,11 @@ export class PodWatch {
         failures += 1;
       } catch (error) {
         if (signal.aborted) return;
-        if (refusalOf(error)?.status === 410) version = null;
+        // Its version may be too old, or of a server that knows nothing of it any more; and what is known must be of now.
+        version = null;
         failures += 1;
         this.#isCurrent = false;
-        this.#failure =
-          error instanceof OnejobError ? error : new OnejobError('E_ENGINE_FAILED', toFailure(error).message, { retry: true });
+        this.#failure = error instanceof OnejobError ? error : cutWatch(error);
         this.#waiters.wake();
       }
       if (failures > 0) await sleep(this.#parts.clock, doubling(firstPause, longestPause, failures), signal);
@@ -159,6 +157,8 @@ export class PodWatch {
     const either = AbortSignal.any([signal, abort.signal]);
     const input = await client.flow({ path: client.path('pods'), query, doing: 'watch the pods of onejob', signal: either });
     if (input === null) return;
+    this.#isCurrent = true;
+    this.#waiters.wake();
     try {
       for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
         limit.again();
@@ -192,6 +192,13 @@ function brokenWatch(object: unknown): OnejobError {
   const { code, message } = Object(object);
   const cause = new Refusal(Number(code), JSON.stringify(object));
   return new OnejobError('E_ENGINE_FAILED', `The watch of the pods of onejob ended: ${code}: ${message}.`, { retry: true, cause });
+}
+
+function cutWatch(cause: unknown): OnejobError {
+  return new OnejobError('E_ENGINE_FAILED', `The watch of the pods of onejob was cut: ${messageOf(cause)}.`, {
+    retry: true,
+    cause,
+  });
 }
 
 /** A limit that begins anew with `again`. */
