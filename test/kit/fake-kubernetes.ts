@@ -124,9 +124,9 @@ export async function fakeKubernetes() {
   const log = ({ url, pod, reply }: Call): void => {
     const { searchParams } = url;
     const state = pods.get(pod)?.status?.containerStatuses?.[0]?.state;
-    if (!pods.has(pod)) return refuse(reply, 404, 'NotFound', `pods "${pod}" not found`);
+    if (!pods.has(pod)) return void refuse(reply, 404, 'NotFound', `pods "${pod}" not found`);
     if (state?.running === undefined && state?.terminated === undefined)
-      return refuse(reply, 400, 'BadRequest', `container "job" in pod "${pod}" is waiting to start: ContainerCreating`);
+      return void refuse(reply, 400, 'BadRequest', `container "job" in pod "${pod}" is waiting to start: ContainerCreating`);
     const since = Date.parse(searchParams.get('sinceTime') ?? '1970-01-01T00:00:00Z');
     const after = (logs.get(pod) ?? []).filter(({ stamp }) => Date.parse(stamp) >= since);
     const tail = after.slice(-Number(searchParams.get('tailLines') ?? 1e9));
@@ -270,8 +270,16 @@ export async function fakeKubernetes() {
     },
     /** Its node throws away all that it has kept so far. */
     rotate: (name: string) => void logs.delete(name),
-    /** Answers of logs that go on. */
-    readersOf: (name: string) => [...(follows.get(name) ?? [])],
+    /** Ends the answers of a log that go on, without a word, though the container runs. */
+    endLogs(name: string) {
+      for (const reader of follows.get(name) ?? []) reader.end();
+      follows.delete(name);
+    },
+    /** Cuts them in the middle of what they say. */
+    cutLogs(name: string, last: string) {
+      for (const reader of follows.get(name) ?? []) reader.write(last, () => reader.destroy());
+      follows.delete(name);
+    },
     /** A watch from before now is too old. */
     compact() {
       history = [];
