@@ -116,6 +116,11 @@ export class KubeClient {
     }
   }
 
+  /** The error for a call that took longer than `ms`. */
+  silent(doing: string, ms: number, cause?: unknown): OnejobError {
+    return this.#unreachable(doing, `it did not answer within ${ms / 1000} s`, cause);
+  }
+
   close(): void {
     void this.#agent.destroy();
   }
@@ -169,18 +174,24 @@ export class KubeClient {
 
   #translated(error: unknown, doing: string, isLate: boolean): OnejobError {
     if (error instanceof OnejobError) return error;
-    const { server, from } = this.access;
-    const at = `the Kubernetes API at ${server.origin} (from ${from})`;
-    if (error instanceof Refusal) return refused(error, doing, at);
-    const why = isLate ? `it did not answer within ${patience / 1000} s` : unreachable(error);
+    if (error instanceof Refusal) return refused(error, doing, this.#place);
+    return isLate ? this.silent(doing, patience, error) : this.#unreachable(doing, unreachable(error), error);
+  }
+
+  #unreachable(doing: string, why: string, cause: unknown): OnejobError {
     const hint = `Check whether "kubectl cluster-info" answers.`;
-    return new OnejobError('E_ENGINE_UNREACHABLE', `Cannot ${doing} with ${at}: ${why}.`, { hint, retry: true, cause: error });
+    return new OnejobError('E_ENGINE_UNREACHABLE', `Cannot ${doing} with ${this.#place}: ${why}.`, { hint, retry: true, cause });
+  }
+
+  get #place(): string {
+    return `the Kubernetes API at ${this.access.server.origin} (from ${this.access.from})`;
   }
 }
 
 function refused(error: Refusal, doing: string, at: string): OnejobError {
   const { status, message } = error;
-  const words = `Cannot ${doing}: ${at} answered ${status}: ${message.replace(/\.$/, '')}.`;
+  const said = message === '' ? '' : `: ${message.replace(/\.$/, '')}`;
+  const words = `Cannot ${doing}: ${at} answered ${status}${said}.`;
   if (status === 401)
     return new OnejobError('E_ENGINE_PERMISSION', words, {
       hint: 'Renew the credentials of the kubeconfig.',

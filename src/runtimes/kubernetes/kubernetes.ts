@@ -50,6 +50,8 @@ export interface KubernetesOptions {
 
 /** ms in which a gate takes a frame; after that it is sent again. */
 const takenWithin = 2_000;
+/** ms between two tries to hand over a frame. */
+const betweenFrames = 200;
 /** ms that a release may take in all. */
 const releaseLimit = 15_000;
 /** ms that a signal may take to arrive. */
@@ -250,35 +252,56 @@ class KubernetesRuntime implements Runtime {
     if (this.#stateOf(pod).kind === 'exited') throw gateEnded(agent, 'its gate has ended');
     using limit = deadline(this.#options.clock, releaseLimit, signal);
     try {
-      const query = { container, stdin: true, stdout: false, stderr: false };
-      const path = this.#client.path('pods', podName(agent), 'attach');
-      const socket = await this.#client.socket({ path, query, doing: `release agent ${agent}`, signal: limit.signal });
-      const { stop } = running(socket, `release agent ${agent}`);
-      try {
-        await send(socket, frame);
-        await this.#taken(socket, limit.signal);
-      } finally {
-        stop();
-      }
+      // What was cut off may not have arrived, and a gate takes the same frame once.
+      while (!(await this.#handOver(agent, frame, limit.signal))) await sleep(this.#options.clock, betweenFrames, limit.signal);
     } catch (error) {
       signal.throwIfAborted();
-      const now = (await this.#find(agent, signal)) ?? pod;
-      if (isOver(now) || (await endOf({ client: this.#client, agent }, signal)) !== null)
-        throw gateEnded(agent, 'its gate has ended');
+      if (limit.passed) throw this.#client.silent(`release agent ${agent}`, releaseLimit);
+      if (refusalOf(error)?.status === 404 || (await this.#hasLeft(agent, signal))) throw gateEnded(agent, 'its gate has ended');
       throw error;
     }
   }
 
+  /** Returns whether the other end was there after all was sent. @throws as `KubeClient.socket` */
+  async #handOver(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<boolean> {
+    const doing = `release agent ${agent}`;
+    const query = { container, stdin: true, stdout: false, stderr: false };
+    const socket = await this.#client.socket({ path: this.#client.path('pods', podName(agent), 'attach'), query, doing, signal });
+    const { stop } = running(socket, doing);
+    signal.addEventListener('abort', stop, { once: true });
+    try {
+      return await send(socket, frame).then(
+        () => this.#taken(socket, signal),
+        () => false,
+      );
+    } finally {
+      signal.removeEventListener('abort', stop);
+      stop();
+    }
+  }
+
   /** Asks the other end whether it is there after what was sent: the answer comes after it was passed on. */
-  async #taken(socket: Parameters<typeof send>[0], signal: AbortSignal): Promise<void> {
+  async #taken(socket: Parameters<typeof send>[0], signal: AbortSignal): Promise<boolean> {
     using limit = deadline(this.#options.clock, takenWithin, signal);
-    await new Promise<void>((resolve) => {
-      const done = (): void => resolve();
-      socket.once('pong', done);
-      socket.once('close', done);
-      limit.signal.addEventListener('abort', done, { once: true });
-      socket.ping();
+    return await new Promise((resolve) => {
+      socket.once('pong', () => resolve(true));
+      socket.once('close', () => resolve(false));
+      limit.signal.addEventListener('abort', () => resolve(false), { once: true });
+      if (socket.readyState === socket.OPEN) socket.ping();
+      else resolve(false);
     });
+  }
+
+  /** Whether nobody is at its gate any more, as far as can be seen now. */
+  async #hasLeft(agent: AgentId, signal: AbortSignal): Promise<boolean> {
+    using limit = deadline(this.#options.clock, lookLimit, signal);
+    try {
+      const now = await this.#find(agent, limit.signal);
+      return now === null || isOver(now) || (await endOf({ client: this.#client, agent }, limit.signal)) !== null;
+    } catch {
+      signal.throwIfAborted();
+      return false;
+    }
   }
 
   async getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
@@ -326,7 +349,7 @@ class KubernetesRuntime implements Runtime {
       if (now === null || isOver(now)) return;
       // What does not even start a program any more is ended with its pod.
       if (signal === 'KILL') return this.#delete(now);
-      throw error;
+      throw limit.passed ? this.#client.silent(`send ${signal} to agent ${agent}`, signalLimit) : error;
     }
   }
 
