@@ -40,6 +40,7 @@ export class PodWatch {
   readonly #waiters = new Waiters();
   readonly #pods = new Map<AgentId, Pod>();
   #isRunning = false;
+  #changeCount = 0;
   /** Whether all pods are known, as they are now. */
   #isCurrent = false;
   #failure: OnejobError | null = null;
@@ -69,9 +70,15 @@ export class PodWatch {
     return this.#pods;
   }
 
-  /** Resolves at the next change, after `atMost` ms, or when `signal` aborts. */
-  async next(signal?: AbortSignal, atMost = Number.POSITIVE_INFINITY): Promise<void> {
+  /** Counts what `next` resolves for. */
+  get changes(): number {
+    return this.#changeCount;
+  }
+
+  /** Resolves at the next change after `seen` of them, after `atMost` ms, or when `signal` aborts. */
+  async next(signal?: AbortSignal, atMost = Number.POSITIVE_INFINITY, seen = this.#changeCount): Promise<void> {
     this.#start();
+    if (seen !== this.#changeCount) return;
     if (atMost === Number.POSITIVE_INFINITY) return this.#waiters.next(signal);
     using limit = deadline(this.#parts.clock, atMost, ...(signal === undefined ? [] : [signal]));
     await this.#waiters.next(limit.signal);
@@ -79,12 +86,13 @@ export class PodWatch {
 
   /** Somebody knows something new about a pod. */
   wake(): void {
+    this.#changeCount += 1;
     this.#waiters.wake();
   }
 
   close(): void {
     this.#abort.abort();
-    this.#waiters.wake();
+    this.wake();
   }
 
   #start(): void {
@@ -112,7 +120,7 @@ export class PodWatch {
         failures += 1;
         this.#isCurrent = false;
         this.#failure = error instanceof OnejobError ? error : cutWatch(error);
-        this.#waiters.wake();
+        this.wake();
       }
       if (failures > 0) await sleep(this.#parts.clock, doubling(firstPause, longestPause, failures), signal);
     }
@@ -158,7 +166,7 @@ export class PodWatch {
     const input = await client.flow({ path: client.path('pods'), query, doing: 'watch the pods of onejob', signal: either });
     if (input === null) return;
     this.#isCurrent = true;
-    this.#waiters.wake();
+    this.wake();
     try {
       for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
         limit.again();
@@ -182,7 +190,7 @@ export class PodWatch {
     if (pod === null) return resourceVersion;
     if (type === 'DELETED') this.#pods.delete(pod.agent);
     else this.#pods.set(pod.agent, pod);
-    this.#waiters.wake();
+    this.wake();
     return resourceVersion;
   }
 }
