@@ -90,6 +90,16 @@ export class KubeClient {
     }
   }
 
+  /** An answer of `ask` that must be of this form. @throws OnejobError E_ENGINE_FAILED if something else answers there */
+  formed<T>(schema: z.ZodType<T>, answer: unknown, doing: string): T {
+    const { success, data, error } = schema.safeParse(answer);
+    if (success) return data;
+    const said = (typeof answer === 'string' ? answer : `${JSON.stringify(answer)}`).trim().slice(0, 200);
+    const hint = 'Check the "server" of the kubeconfig, and proxies before it.';
+    const words = `Cannot ${doing}: ${this.#place} answered with something else: ${said}.`;
+    throw new OnejobError('E_ENGINE_FAILED', words, { hint, retry: true, cause: error });
+  }
+
   /** An answer that goes on until the server or `signal` ends it; null for the statuses in `nothing`. @throws as `ask` */
   async flow(call: KubeCall & { readonly signal: AbortSignal }): Promise<Readable | null> {
     using limit = deadline(this.#clock, patience);

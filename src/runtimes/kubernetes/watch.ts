@@ -133,11 +133,12 @@ export class PodWatch {
   /** Returns the version of the list. */
   async #list(signal: AbortSignal): Promise<string> {
     const { client } = this.#parts;
+    const doing = 'list the pods of onejob';
     const seen = new Set<AgentId>();
     for (let more: string | undefined; ; ) {
       const query = { labelSelector: this.#selector, limit: pageSize, continue: more };
-      const answer = await client.ask({ path: client.path('pods'), query, doing: 'list the pods of onejob', signal });
-      const { metadata, items } = listSchema.parse(answer);
+      const answer = await client.ask({ path: client.path('pods'), query, doing, signal });
+      const { metadata, items } = client.formed(listSchema, answer, doing);
       for (const item of items) {
         const pod = podOf(item);
         if (pod !== null) this.#pods.set(pod.agent, pod);
