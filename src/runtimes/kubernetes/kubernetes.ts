@@ -37,7 +37,7 @@ import { ensureLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
 import { podOfSpec } from './manifest.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
-import { exitUnfit, signalScripts, takeProgram, unfitIn } from './script.ts';
+import { exitUnfit, signalScripts, takeProgram, unfitIn, unfitLines } from './script.ts';
 import { type Running, running, send } from './stream.ts';
 import { PodWatch } from './watch.ts';
 
@@ -152,6 +152,8 @@ class KubernetesRuntime implements Runtime {
       return { fingerprint };
     } finally {
       this.#making.delete(agent);
+      // An end that was kept back meanwhile is told now.
+      this.#watch.wake();
     }
   }
 
@@ -181,26 +183,37 @@ class KubernetesRuntime implements Runtime {
 
   /** Waits until its gate is ready. @throws OnejobError if it will not be */
   async #begun(agent: AgentId, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
-    let wasThere = false;
     for (;;) {
-      const pod = (await this.#pods(progress, signal)).get(agent) ?? null;
-      signal.throwIfAborted();
-      if (pod === null && wasThere) throw gateEnded(agent, 'somebody deleted its pod');
-      wasThere ||= pod !== null;
-      if (pod !== null && isOver(pod)) return await this.#early(agent, pod, signal);
-      if (pod?.isRunning === true) return;
-      if (pod !== null) {
-        const { reason, message } = pod.waiting ?? { reason: '', message: '' };
-        const code = stuck[reason];
-        if (code !== undefined) {
-          const why = `Cannot start agent ${agent} on node ${pod.node}: ${reason}: ${message.trim()}.`;
-          throw new OnejobError(code, why, { retry: code === 'E_PULL_FAILED' });
-        }
-        const avoided = this.#avoided.now;
-        const more = avoided.length === 0 ? '' : `; ${avoidedText(avoided)}`;
-        progress(`${this.name}: ${waitText(pod)}${more}`);
+      const seen = this.#watch.changes;
+      const pod = await this.#created(agent, progress, signal);
+      if (isOver(pod)) return await this.#early(agent, pod, signal);
+      if (pod.isRunning) return;
+      const { reason, message } = pod.waiting ?? { reason: '', message: '' };
+      const code = stuck[reason];
+      if (code !== undefined) {
+        const why = `Cannot start agent ${agent} on node ${pod.node}: ${reason}: ${message.trim()}.`;
+        throw new OnejobError(code, why, { retry: code === 'E_PULL_FAILED' });
       }
-      await this.#watch.next(signal);
+      const avoided = this.#avoided.now;
+      const more = avoided.length === 0 ? '' : `; ${avoidedText(avoided)}`;
+      progress(`${this.name}: ${waitText(pod)}${more}`);
+      await this.#watch.next(signal, undefined, seen);
+      signal.throwIfAborted();
+    }
+  }
+
+  /** A pod that was created, once the API answers. One that the watch never saw may have come and gone meanwhile. */
+  async #created(agent: AgentId, progress: (line: string) => void, signal: AbortSignal): Promise<Pod> {
+    for (;;) {
+      const seen = this.#watch.changes;
+      const pod = await this.#find(agent, signal).catch((error: unknown) => {
+        signal.throwIfAborted();
+        progress(messageOf(error));
+      });
+      if (pod === null) throw gateEnded(agent, 'somebody deleted its pod');
+      if (pod !== undefined) return pod;
+      await this.#watch.next(signal, lookAgain, seen);
+      signal.throwIfAborted();
     }
   }
 
@@ -224,10 +237,12 @@ class KubernetesRuntime implements Runtime {
       const path = this.#client.path('pods', podName(agent), 'log');
       const said = await this.#client.ask({
         path,
-        query: { container, tailLines: 1 },
+        query: { container, tailLines: unfitLines },
         doing: `read the log of agent ${agent}`,
         signal,
+        nothing: [400, 404],
       });
+      if (said === null) throw gateEnded(agent, `it ended on node ${node}, which does not tell why`);
       const why = unfitIn(agent, String(said));
       if (why !== null) {
         this.#avoided.add({ node, why });
@@ -393,6 +408,8 @@ class KubernetesRuntime implements Runtime {
     let looking: Promise<void> | null = null;
     yield { kind: 'connected' };
     while (!signal.aborted) {
+      // Changes go on while a reader of events is busy.
+      const seen = this.#watch.changes;
       const events: RuntimeEvent[] = [];
       try {
         const pods = await this.#watch.all(signal);
@@ -417,7 +434,9 @@ class KubernetesRuntime implements Runtime {
         isLost = true;
       }
       yield* events;
-      await this.#watch.next(signal, this.#unread([...this.#watch.known.values()]).length > 0 ? lookAgain : undefined);
+      // A reader of a log may stall at any time, and nothing else tells of the end then.
+      const isOpen = [...this.#watch.known.values()].some((pod) => pod.isRunning && !this.#told.has(pod.agent));
+      await this.#watch.next(signal, isOpen ? lookAgain : undefined, seen);
     }
   }
 
@@ -485,14 +504,13 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
-  /** The pod of an agent, once that can be known; null: it has none. */
+  /** The pod of an agent, once that can be known, and the watch tells of it; null: it has none. */
   async #awaited(agent: AgentId, signal: AbortSignal): Promise<Pod | null> {
     while (!signal.aborted) {
-      try {
-        return await this.#find(agent, signal);
-      } catch {
-        await this.#watch.next(signal);
-      }
+      const seen = this.#watch.changes;
+      const pod = await this.#find(agent, signal).catch(() => undefined);
+      if (pod === null || (pod !== undefined && this.#watch.known.has(agent))) return pod;
+      await this.#watch.next(signal, lookAgain, seen);
     }
     return null;
   }
