@@ -13,7 +13,7 @@ import { pipeline } from 'node:stream/promises';
 import { messageOf, OnejobError } from '../../base/errors.ts';
 import type { Finding } from '../../base/finding.ts';
 import { quoted } from '../../base/quoted.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
+import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type {
   Granted,
@@ -139,10 +139,12 @@ class KubernetesRuntime implements Runtime {
       chosen?.({ fingerprint });
       const programs = spec.recipe.mounts.filter(({ program }) => program === true);
       const files = await Promise.all(programs.map(({ host }) => programAt(host)));
-      if (known === null) await this.#networks.admit(spec, progress, signal);
+      const settles = await this.#networks.admit(spec, progress, signal);
       if (known === null) await this.#create(spec, fingerprint, progress, signal);
       await this.#begun(agent, progress, signal);
       for (const [at, { container: path }] of programs.entries()) await this.#bring(agent, files[at] ?? '', path, signal);
+      if (settles > 0) await sleep(this.#options.clock, settles, signal);
+      signal.throwIfAborted();
       return { fingerprint };
     } finally {
       this.#making.delete(agent);

@@ -3,7 +3,7 @@
  * the cluster keeps it: a cluster without a network plugin for that takes policies, too, and ignores them.
  */
 import { createShared, type Progress } from '../../base/abortable.ts';
-import { attempt, OnejobError } from '../../base/errors.ts';
+import { attempt, hasCode, OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type Listen, parseListen } from '../../http/address.ts';
 import type { SandboxSpec } from '../../ports/runtime.ts';
@@ -19,6 +19,8 @@ import { proveKept, removeProbes } from './probe.ts';
 const goodFor = 24 * 60 * 60_000;
 /** ms for which an agent with the same image is refused without another try. */
 const refusedFor = 60_000;
+/** ms that an agent stays at its gate, at least, until its policy is taken up. */
+const settlesWithin = 1_000;
 
 interface NetworkParts {
   readonly client: KubeClient;
@@ -36,14 +38,22 @@ export interface Proof {
   readonly failure: OnejobError | null;
 }
 
+/** A policy that is kept. */
+interface Kept {
+  readonly version: string;
+  /** Since when that is known. */
+  readonly at: number;
+  /** ms for which a new pod may be open. */
+  readonly settles: number;
+}
+
 export class GuardedNetworks {
   readonly #parts: NetworkParts;
-  /** By network: which policy is kept, and since when that is known. */
-  readonly #kept = new Map<GuardedNetwork, { readonly version: string; readonly at: number }>();
+  readonly #kept = new Map<GuardedNetwork, Kept>();
   /** By network and image. */
   readonly #refused = new Map<string, { readonly network: GuardedNetwork; readonly failure: OnejobError; readonly at: number }>();
   readonly #doors = new Map<GuardedNetwork, readonly Listen[]>();
-  readonly #shared = createShared<void>({ waits: true });
+  readonly #shared = createShared<number>({ waits: true });
   #turn: Promise<unknown> = Promise.resolve();
   #hasCleared = false;
 
@@ -57,20 +67,23 @@ export class GuardedNetworks {
     return [...kept, ...this.#refused.values()];
   }
 
-  /** Waits until an agent may be made on its network. @throws OnejobError E_NETWORK_UNGUARDED */
-  async admit(spec: SandboxSpec, progress: Progress, signal: AbortSignal): Promise<void> {
+  /**
+   * Waits until an agent may be made on its network. Returns for how many ms it must then stay at its gate.
+   * @throws OnejobError E_NETWORK_UNGUARDED
+   */
+  async admit(spec: SandboxSpec, progress: Progress, signal: AbortSignal): Promise<number> {
     const network = guardedOf(spec.recipe.network);
-    if (network === null) return;
+    if (network === null) return 0;
     const { name } = this.#parts.config;
     const version = await this.#ensure(network, signal);
     const proof = this.#kept.get(network);
     const { clock } = this.#parts;
-    if (proof?.version === version && clock.now() - proof.at < goodFor) return;
+    if (proof?.version === version && clock.now() - proof.at < goodFor) return proof.settles;
     const key = `${network} ${spec.recipe.image}`;
     const refused = this.#refused.get(key);
     if (refused !== undefined && clock.now() - refused.at < refusedFor) throw refused.failure;
-    const work = (say: Progress, stop: AbortSignal): Promise<void> => this.#prove(network, key, { spec, version }, say, stop);
-    await this.#shared(key, work, (line) => progress(`${name}: ${line}`), signal);
+    const work = (say: Progress, stop: AbortSignal): Promise<number> => this.#prove(network, key, { spec, version }, say, stop);
+    return this.#shared(key, work, (line) => progress(`${name}: ${line}`), signal);
   }
 
   async #prove(
@@ -79,20 +92,21 @@ export class GuardedNetworks {
     { spec, version }: { spec: SandboxSpec; version: string },
     progress: Progress,
     signal: AbortSignal,
-  ): Promise<void> {
+  ): Promise<number> {
     const { client, clock, owner, avoided } = this.#parts;
     progress(`tries whether the cluster keeps network ${network}`);
     const lease = await ensureLease(client, owner, signal);
     this.#kept.delete(network);
-    try {
-      await proveKept({ client, clock, owner, lease, network, spec, avoided: avoided() }, progress, signal);
-    } catch (error) {
-      if (error instanceof OnejobError && error.code === 'E_NETWORK_UNGUARDED')
-        this.#refused.set(key, { network, failure: error, at: clock.now() });
+    const proof = proveKept({ client, clock, owner, lease, network, spec, avoided: avoided() }, progress, signal);
+    const open = await proof.catch((error: unknown) => {
+      if (hasCode(error, 'E_NETWORK_UNGUARDED')) this.#refused.set(key, { network, failure: error, at: clock.now() });
       throw error;
-    }
+    });
     for (const [one, refused] of this.#refused) if (refused.network === network) this.#refused.delete(one);
-    this.#kept.set(network, { version, at: clock.now() });
+    // A busy cluster takes longer.
+    const settles = settlesWithin + 2 * open;
+    this.#kept.set(network, { version, at: clock.now(), settles });
+    return settles;
   }
 
   /** As `Runtime.hostAddress`. */

@@ -1,6 +1,7 @@
 /**
- * Tries whether a cluster keeps the policy of a network. Three pods of the pool's image run on one node: one on that network, and two that
- * no policy of onejob selects. These two must reach each other, before and after, and neither may reach the guarded one, nor it them.
+ * Tries whether a cluster keeps the policy of a network. Three pods of the pool's image run on one node: two that no policy of onejob
+ * selects, and then one on that network. The two must reach each other, before and after, and neither may reach the guarded one, nor it
+ * them. Some network plugins leave a new pod open for a moment: how long is measured, too.
  *
  * The pods carry no label of an agent, hold no GPU, and end by themselves after a while.
  */
@@ -97,20 +98,37 @@ export interface ProbeParts {
 
 const roles = ['guarded', 'one', 'other'] as const;
 type Role = (typeof roles)[number];
-type Seen = Readonly<Record<Role, { readonly id: string; readonly ip: string; readonly node: string }>>;
 
-/** Resolves if the policy is kept. @throws OnejobError E_NETWORK_UNGUARDED if not; others if that cannot be known now */
-export async function proveKept(parts: ProbeParts, progress: Progress, signal: AbortSignal): Promise<void> {
-  const { client, clock } = parts;
+interface Seen {
+  readonly id: string;
+  readonly ip: string;
+  readonly node: string;
+}
+
+/**
+ * For how many ms a new pod was open before the policy was kept.
+ * @throws OnejobError E_NETWORK_UNGUARDED if it is not kept; others if that cannot be known now
+ */
+export async function proveKept(parts: ProbeParts, progress: Progress, signal: AbortSignal): Promise<number> {
+  const { client, clock, network } = parts;
   const group = `probe-${randomBytes(4).toString('hex')}`;
   const ids = roles.map((role) => `${group}-${role}`);
+  const create = async (role: Role): Promise<void> => {
+    const body = probePod(parts, role === 'guarded' ? network : 'probe', `${group}-${role}`, ids);
+    const waits = (why: string): void => progress(`waits for room for a probe: ${why}`);
+    await createPod({ client, clock, body, doing: 'create a probe pod', waits }, signal);
+  };
   try {
-    for (const [at, role] of roles.entries()) {
-      const body = probePod(parts, role === 'guarded' ? parts.network : 'probe', ids[at] ?? '', ids);
-      const waits = (why: string): void => progress(`waits for room for a probe: ${why}`);
-      await createPod({ client, clock, body, doing: 'create a probe pod', waits }, signal);
-    }
-    await tryAll(parts, await begun(parts, group, progress, signal), signal);
+    await create('one');
+    await create('other');
+    const [one, other] = await begun(parts, [`${group}-one`, `${group}-other`], progress, signal);
+    await mustReach(parts, one, other, signal);
+    await create('guarded');
+    const [guarded] = await begun(parts, [`${group}-guarded`], progress, signal);
+    const open = await mustBeKept(parts, { guarded, one, other }, signal);
+    // What failed until now, failed because of the policy.
+    await mustReach(parts, one, other, signal);
+    return open;
   } finally {
     // Its signal may have aborted already.
     using limit = deadline(clock, cleanLimit);
@@ -208,22 +226,26 @@ async function listed(client: KubeClient, labelSelector: string, signal: AbortSi
   });
 }
 
-/** Waits until all three run. @throws OnejobError if they will not */
-async function begun(parts: ProbeParts, group: string, progress: Progress, signal: AbortSignal): Promise<Seen> {
-  const { client, clock, owner } = parts;
+/** Waits until these run. @throws OnejobError if they will not */
+async function begun<Ids extends readonly string[]>(
+  parts: ProbeParts,
+  ids: readonly [...Ids],
+  progress: Progress,
+  signal: AbortSignal,
+): Promise<{ readonly [At in keyof Ids]: Seen }> {
+  const { client, clock, owner, network } = parts;
   for (;;) {
     signal.throwIfAborted();
     const all = await listed(client, `${names.owner}=${owner},${names.probe}`, signal);
-    const own = all.filter(({ pod }) => pod.agent.startsWith(`${group}-`));
-    if (own.length < roles.length) throw unknown('somebody deleted a probe pod');
-    for (const { pod } of own) mustLive(parts, pod);
-    if (own.every(({ pod, ip }) => pod.isRunning && ip !== '')) {
-      const of = (role: Role) => own.find(({ pod }) => pod.agent === `${group}-${role}`);
-      const seen = (role: Role) => ({ id: `${group}-${role}`, ip: of(role)?.ip ?? '', node: of(role)?.pod.node ?? '' });
-      return { guarded: seen('guarded'), one: seen('one'), other: seen('other') };
-    }
-    const waiting = own.find(({ pod }) => !pod.isRunning);
-    if (waiting !== undefined) progress(`tries network ${parts.network}: ${waitText(waiting.pod)}`);
+    const own = ids.map((id) => all.find(({ pod }) => pod.agent === id));
+    const seen = own.map((one) => {
+      if (one === undefined) throw unknown('somebody deleted a probe pod');
+      mustLive(parts, one.pod);
+      return { id: one.pod.agent, ip: one.ip, node: one.pod.node };
+    });
+    const waiting = own.find((one) => one?.pod.isRunning === false || one?.ip === '');
+    if (waiting === undefined) return seen as { [At in keyof Ids]: Seen };
+    progress(`tries network ${network}: ${waitText(waiting.pod)}`);
     await sleep(clock, lookAgain, signal);
   }
 }
@@ -237,34 +259,45 @@ function mustLive({ network, spec }: ProbeParts, pod: Pod): void {
   throw unguarded(network, why, 'Add one of them to the image');
 }
 
-async function tryAll(parts: ProbeParts, seen: Seen, signal: AbortSignal): Promise<void> {
-  const { clock, network, owner } = parts;
-  const { guarded, one, other } = seen;
-  const reaches = (from: Seen[Role], to: Seen[Role]): Promise<boolean> => connects(parts, from.id, to.ip, signal);
-  const free = async (): Promise<void> => {
-    for (const until = clock.now() + reachesWithin; !(await reaches(one, other)); await sleep(clock, lookAgain, signal)) {
-      if (clock.now() < until) continue;
-      const why = `two pods on node ${one.node} that no policy of onejob keeps apart do not reach each other, so nothing can be tried`;
-      const where = `to reach each other at port ${port} in namespace ${parts.client.access.namespace}`;
-      throw unguarded(network, why, `Allow pods with the label ${names.network}=probe ${where}`);
-    }
-  };
-  await free();
-  let failed = 0;
-  for (const until = clock.now() + keepsWithin; failed < failsInRow; await sleep(clock, lookAgain, signal)) {
-    const [out, into] = await Promise.all([reaches(guarded, one), reaches(other, guarded)]);
+/** One without a policy reaches another. @throws OnejobError E_NETWORK_UNGUARDED if not: then nothing can be tried */
+async function mustReach(parts: ProbeParts, from: Seen, to: Seen, signal: AbortSignal): Promise<void> {
+  const { clock, client, network } = parts;
+  for (const until = clock.now() + reachesWithin; ; await sleep(clock, lookAgain, signal)) {
+    if (await connects(client, from, to, signal)) return;
+    if (clock.now() < until) continue;
+    const why = `two pods on node ${from.node} that no policy of onejob keeps apart do not reach each other, so nothing can be tried`;
+    const where = `to reach each other at port ${port} in namespace ${client.access.namespace}`;
+    throw unguarded(network, why, `Allow pods with the label ${names.network}=probe ${where}`);
+  }
+}
+
+interface Three {
+  readonly guarded: Seen;
+  readonly one: Seen;
+  readonly other: Seen;
+}
+
+/** Returns for how many ms it was not so. @throws OnejobError E_NETWORK_UNGUARDED if it does not become so */
+async function mustBeKept(parts: ProbeParts, { guarded, one, other }: Three, signal: AbortSignal): Promise<number> {
+  const { clock, client, network, owner } = parts;
+  const from = clock.now();
+  let open = 0;
+  for (let failed = 0; failed < failsInRow; await sleep(clock, lookAgain, signal)) {
+    const [out, into] = await Promise.all([connects(client, guarded, one, signal), connects(client, other, guarded, signal)]);
     failed = out || into ? 0 : failed + 1;
-    if (failed > 0 || clock.now() < until) continue;
+    if (failed > 0) continue;
+    open = clock.now() - from;
+    if (open < keepsWithin) continue;
     const how = out ? 'a pod that it selects reached another one' : 'another pod reached one that it selects';
     const why = `the cluster does not keep policy ${policyName(owner, network)}: ${how}, on node ${guarded.node}`;
     const help = 'Use a network plugin that keeps network policies, such as Calico or Cilium';
     throw unguarded(network, why, `${help}, and see whether another policy of the namespace allows more`);
   }
-  await free();
+  return open;
 }
 
 /** Whether a connection from a probe pod to an address is there in time. */
-async function connects({ client }: ProbeParts, id: string, ip: string, signal: AbortSignal): Promise<boolean> {
+async function connects(client: KubeClient, { id }: Seen, { ip }: Seen, signal: AbortSignal): Promise<boolean> {
   const script = `set -- ${isIPv6(ip) ? ip : ip.replaceAll(/[^\d.]/g, '')}\n${probeScript('connect')}`;
   const program = await runBeside(client, { agent: id, script, doing: 'try a network in a probe pod' }, signal);
   program.stdin.end();
