@@ -375,7 +375,7 @@ export const poolKeys = {
   }),
   network: key((v) => v.text('a network: "default", "internet", "none", "host" or a name', v.networkName), 'default', {
     description:
-      "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine. Processes have [a network of their own](runtimes/process.md#the-network) by `default` if the host has pasta.",
+      "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine. Processes have [a network of their own](runtimes/process.md#the-network) by `default` if the host has pasta; pods of Kubernetes have [that of the cluster](runtimes/kubernetes.md#networks).",
     example: 'none',
   }),
   user: key((v) => v.user, undefined, 'text', {

@@ -209,7 +209,8 @@ describe('Kubernetes', () => {
     ['image: auto', 'pools.a.image: is to be built, but "runtime" is ci, of type kubernetes'],
     ['user: builder', 'pools.a.user: is builder, but "runtime" is ci, of type kubernetes, which knows users by number'],
     ['user: "0", kubernetes: { security: restricted }', 'pools.a.user: is root'],
-    ['network: none', 'pods have the network of the cluster'],
+    ['network: host', 'pools.a.network: is "host", but "runtime" is ci, of type kubernetes: write "default", "internet" or "none"'],
+    ['network: lab', 'pools.a.network: is "lab", but "runtime" is ci, of type kubernetes'],
     ['volumes: ["/data:/data"]', 'pods see none of them; use "claims" of "kubernetes"'],
     ['caches: ["c:/c"]', 'pods see none of them; use "claims" of "kubernetes"'],
     ['agents: per-device', 'write a number'],
@@ -218,5 +219,27 @@ describe('Kubernetes', () => {
     ['slurm: { partition: gpu }', 'is not used: "runtime" is not of type slurm'],
   ])('says what is wrong with "%s"', async (keys, said) => {
     expect((await folder.check(`${ci}pools: { a: { runtime: ci, ${keys} } }\n`)).join('\n')).toContain(said);
+  });
+
+  const service = () => `services: { bk: { type: buildkite, token: { file: ${folder.write('token', 'x')} } } }\n`;
+  const pool = (keys: string): string =>
+    `pools: { a: { runtime: ci, service: bk, image: "debian:13", kubernetes: { security: restricted }, ${keys} } }\n`;
+
+  it.each([
+    ['trust: { network: lab }', 'pools.a.trust.network: is "lab", but "runtime" is ci, of type kubernetes; write "internet"'],
+    ['network: none', 'pools.a.network: is "none", but "service" is bk'],
+  ])('says what is wrong with a pool of a service that has "%s"', async (keys, said) => {
+    expect((await folder.check(`${ci}${service()}${pool(keys)}`)).join('\n')).toContain(said);
+  });
+
+  it.each(['devices: 1', 'network: internet', 'trust: { network: default }'])(
+    'takes untrusted jobs of a service with "%s"',
+    async (keys) => {
+      expect((await folder.check(`${ci}${service()}${pool(keys)}`)).filter((line) => line.includes('pools.'))).toEqual([]);
+    },
+  );
+
+  it.each(['internet', 'none'])('takes network: %s', async (network) => {
+    expect((await folder.check(`${ci}pools: { a: { runtime: ci, network: ${network} } }\n`)).join('\n')).not.toContain('network');
   });
 });

@@ -138,6 +138,8 @@ function rangesOf(
 ): { match: string; but: readonly string[] }[] {
   if (peers === undefined || peers.length === 0) return [{ match: '', but: [] }];
   return peers.flatMap(({ ipBlock, podSelector, namespaceSelector }) => {
+    // No pod here has an address of IPv6.
+    if (ipBlock?.cidr.includes(':') === true) return [];
     if (ipBlock !== undefined) return [{ match: ipBlock.cidr, but: ipBlock.except ?? [] }];
     const spaces =
       namespaceSelector === undefined

@@ -12,6 +12,7 @@ import { z } from 'zod';
 import { OnejobError } from '../../base/errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
+import { blockedRanges } from '../private-ranges.ts';
 
 export interface Firewall {
   /** Name of the bridge that the rules are about. */
@@ -215,24 +216,6 @@ export function serversOfDaemon(text: string): string[] {
   // The file is missing, or the Engine would not start with it.
   return daemonConfig.safeParse(jsonOf(text)).data?.dns ?? [];
 }
-
-/** Ranges that are not globally reachable (IANA's registry), such as neighbours and metadata services, and multicast. */
-const blockedRanges: readonly string[] = [
-  '0.0.0.0/8',
-  '10.0.0.0/8',
-  '100.64.0.0/10',
-  '127.0.0.0/8',
-  '169.254.0.0/16',
-  '172.16.0.0/12',
-  '192.0.0.0/24',
-  '192.0.2.0/24',
-  '192.168.0.0/16',
-  '198.18.0.0/15',
-  '198.51.100.0/24',
-  '203.0.113.0/24',
-  '224.0.0.0/4',
-  '240.0.0.0/4',
-];
 
 /** `bridge` (15 characters at most), and the chains for packets from it: `forward` to anywhere else, `input` to the host. */
 export type Names = Readonly<Record<'bridge' | 'forward' | 'input', string>>;

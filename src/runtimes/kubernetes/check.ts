@@ -4,11 +4,13 @@ import { toFailure } from '../../base/errors.ts';
 import { type Finding, fine, problem, warning } from '../../base/finding.ts';
 import type { AvoidedNodes } from '../avoided.ts';
 import type { KubeClient } from './client.ts';
+import type { Proof } from './networks.ts';
 
 interface CheckParts {
   readonly name: string;
   readonly client: KubeClient;
   readonly avoided: AvoidedNodes['now'];
+  readonly networks: readonly Proof[];
 }
 
 /** What onejob does with the API, in the namespace of the agents. A test holds deploy/kubernetes to the same. */
@@ -21,10 +23,15 @@ export const rights = [
   { group: 'coordination.k8s.io', resource: 'leases', verbs: ['create', 'get', 'delete'] },
 ] as const;
 
+/** More, for the networks `internet` and `none`. */
+export const networkRights = [
+  { group: 'networking.k8s.io', resource: 'networkpolicies', verbs: ['create', 'get', 'update', 'delete'] },
+] as const;
+
 const versionSchema = z.looseObject({ gitVersion: z.string() });
 const reviewSchema = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }) });
 
-export async function check({ name, client, avoided }: CheckParts, signal: AbortSignal): Promise<Finding[]> {
+export async function check({ name, client, avoided, networks }: CheckParts, signal: AbortSignal): Promise<Finding[]> {
   const subject = `runtime ${name}`;
   const { namespace, from } = client.access;
   const findings: Finding[] = [];
@@ -32,11 +39,12 @@ export async function check({ name, client, avoided }: CheckParts, signal: Abort
     const doing = 'ask for the version';
     const version = client.formed(versionSchema, await client.ask({ path: '/version', doing, signal }), doing);
     findings.push(fine(subject, `Kubernetes ${version.gitVersion} answers (${from}); agents are in namespace ${namespace}.`));
-    const missing = await missingRights(client, signal);
+    const missing = await missingRights(client, rights, signal);
     if (missing.length > 0) {
       const hint = `Give it the Role of docs/runtimes/kubernetes.md: "kubectl -n ${namespace} apply -f role.yaml".`;
       findings.push(problem(subject, `It may not ${missing.join(', ')} in namespace ${namespace}.`, hint));
     }
+    findings.push(...networkFindings(subject, networks, await missingRights(client, networkRights, signal)));
   } catch (error) {
     signal.throwIfAborted();
     const { message } = toFailure(error);
@@ -53,10 +61,27 @@ export async function check({ name, client, avoided }: CheckParts, signal: Abort
   return findings;
 }
 
+/** Whether pools may use the networks that policies keep. Without the right it is a limit, not a fault: no pool may want one. */
+function networkFindings(subject: string, networks: readonly Proof[], missing: readonly string[]): Finding[] {
+  if (missing.length > 0)
+    return [fine(subject, `Pools cannot use network: internet or none, because it may not ${missing.join(', ')}.`)];
+  if (networks.length === 0)
+    return [fine(subject, 'Pools may use network: internet or none, if their first agent shows that the cluster keeps policies.')];
+  return networks.map(({ network, failure }) =>
+    failure === null
+      ? fine(subject, `The cluster keeps network ${network}: pods have tried it.`)
+      : problem(subject, `${failure.message} (${failure.code})`, failure.hint),
+  );
+}
+
 /** In words, such as `create pods/exec`. */
-async function missingRights(client: KubeClient, signal: AbortSignal): Promise<string[]> {
+async function missingRights(
+  client: KubeClient,
+  wanted: typeof rights | typeof networkRights,
+  signal: AbortSignal,
+): Promise<string[]> {
   const { namespace } = client.access;
-  const asked = rights.flatMap(({ group, resource, verbs }) => verbs.map((verb) => ({ group, resource, verb })));
+  const asked = wanted.flatMap(({ group, resource, verbs }) => verbs.map((verb) => ({ group, resource, verb })));
   const answers = await Promise.all(
     asked.map(async ({ group, resource: whole, verb }) => {
       const [resource, subresource] = whole.split('/');

@@ -28,7 +28,7 @@ import type {
   SandboxSpec,
 } from '../../ports/runtime.ts';
 import { AvoidedNodes, avoidedText } from '../avoided.ts';
-import { ownAddress } from '../own-address.ts';
+import { createPod, stuckIn, unstarted } from './begin.ts';
 import { check } from './check.ts';
 import { KubeClient, refusalOf } from './client.ts';
 import type { KubernetesConfig } from './config.ts';
@@ -36,7 +36,9 @@ import type { Access } from './kubeconfig.ts';
 import { ensureLease, removeLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
 import { podOfSpec } from './manifest.ts';
+import { GuardedNetworks } from './networks.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
+import { runBeside } from './run.ts';
 import { exitUnfit, signalScripts, takeProgram, unfitIn, unfitLines } from './script.ts';
 import { type Running, running, send } from './stream.ts';
 import { PodWatch } from './watch.ts';
@@ -65,16 +67,6 @@ const lookLimit = 5_000;
 /** Looks at logs at a time. */
 const looksAtOnce = 16;
 
-/** Why a container waits that will not begin by itself, and the error that it is. */
-const stuck: Readonly<Record<string, 'E_IMAGE_NOT_FOUND' | 'E_PULL_FAILED' | 'E_RECIPE'>> = {
-  ErrImageNeverPull: 'E_IMAGE_NOT_FOUND',
-  InvalidImageName: 'E_IMAGE_NOT_FOUND',
-  ImagePullBackOff: 'E_PULL_FAILED',
-  CreateContainerConfigError: 'E_RECIPE',
-  CreateContainerError: 'E_RECIPE',
-  RunContainerError: 'E_RECIPE',
-};
-
 /** Readers of a log. */
 interface Readers {
   count: number;
@@ -93,6 +85,7 @@ class KubernetesRuntime implements Runtime {
   readonly #client: KubeClient;
   readonly #watch: PodWatch;
   readonly #avoided: AvoidedNodes;
+  readonly #networks: GuardedNetworks;
   /** What logs have told: it is there before the container ends. */
   readonly #told = new Map<AgentId, Exit>();
   readonly #readers = new Map<AgentId, Readers>();
@@ -110,6 +103,8 @@ class KubernetesRuntime implements Runtime {
     this.#client = new KubeClient(access, clock);
     this.#watch = new PodWatch({ client: this.#client, clock, owner });
     this.#avoided = new AvoidedNodes(clock);
+    const avoided = (): string[] => this.#avoided.now.map(({ node }) => node);
+    this.#networks = new GuardedNetworks({ client: this.#client, clock, owner, config, avoided });
     this.capabilities = {
       weaker:
         'A GPU is not proved clean by onejob between two jobs: Kubernetes grants it, and its memory is looked at before the gate.',
@@ -127,7 +122,7 @@ class KubernetesRuntime implements Runtime {
   }
 
   check(signal: AbortSignal): Promise<Finding[]> {
-    return check({ name: this.name, client: this.#client, avoided: this.#avoided.now }, signal);
+    return check({ name: this.name, client: this.#client, avoided: this.#avoided.now, networks: this.#networks.proofs }, signal);
   }
 
   async fingerprint(recipe: Recipe): Promise<string> {
@@ -148,9 +143,12 @@ class KubernetesRuntime implements Runtime {
       chosen?.({ fingerprint });
       const programs = spec.recipe.mounts.filter(({ program }) => program === true);
       const files = await Promise.all(programs.map(({ host }) => programAt(host)));
+      const settles = await this.#networks.admit(spec, progress, signal);
       if (known === null) await this.#create(spec, fingerprint, progress, signal);
       await this.#begun(agent, progress, signal);
       for (const [at, { container: path }] of programs.entries()) await this.#bring(agent, files[at] ?? '', path, signal);
+      if (settles > 0) await sleep(this.#options.clock, settles, signal);
+      signal.throwIfAborted();
       return { fingerprint };
     } finally {
       this.#making.delete(agent);
@@ -167,21 +165,8 @@ class KubernetesRuntime implements Runtime {
     const lease = await ensureLease(this.#client, owner, signal);
     const avoided = this.#avoided.now.map(({ node }) => node);
     const body = podOfSpec(spec, { owner, fingerprint, lease, avoided });
-    for (;;) {
-      try {
-        await this.#client.ask({ method: 'POST', path: this.#client.path('pods'), body, doing: `create agent ${agent}`, signal });
-        return;
-      } catch (error) {
-        const { status, message, reason } = refusalOf(error) ?? {};
-        if (reason === 'AlreadyExists') return;
-        // A new namespace has no service account for a moment.
-        const mayPass = status === 403 && /exceeded quota|serviceaccount .* not found/.test(`${message}`);
-        if (!mayPass) throw status === 403 ? refusedPod(error as OnejobError) : error;
-        progress(`${this.name}: waits for room: ${message}`);
-        await sleep(clock, lookAgain, signal);
-        signal.throwIfAborted();
-      }
-    }
+    const waits = (why: string): void => progress(`${this.name}: waits for room: ${why}`);
+    await createPod({ client: this.#client, clock, body, doing: `create agent ${agent}`, waits }, signal);
   }
 
   /** Waits until its gate is ready. @throws OnejobError if it will not be */
@@ -191,12 +176,8 @@ class KubernetesRuntime implements Runtime {
       const pod = await this.#created(agent, progress, signal);
       if (isOver(pod)) return await this.#early(agent, pod, signal);
       if (pod.isRunning) return;
-      const { reason, message } = pod.waiting ?? { reason: '', message: '' };
-      const code = stuck[reason];
-      if (code !== undefined) {
-        const why = `Cannot start agent ${agent} on node ${pod.node}: ${reason}: ${message.trim()}.`;
-        throw new OnejobError(code, why, { retry: code === 'E_PULL_FAILED' });
-      }
+      const isStuck = stuckIn(pod, `agent ${agent}`);
+      if (isStuck !== null) throw isStuck;
       const avoided = this.#avoided.now;
       const more = avoided.length === 0 ? '' : `; ${avoidedText(avoided)}`;
       progress(`${this.name}: ${waitText(pod)}${more}`);
@@ -232,10 +213,8 @@ class KubernetesRuntime implements Runtime {
   /** A pod that is over before anybody saw it run. One that had a job is not a failure to make it. */
   async #early(agent: AgentId, pod: Pod, signal: AbortSignal): Promise<void> {
     const { terminated, node, ended } = pod;
-    if (terminated?.reason === 'StartError' || terminated?.reason === 'ContainerCannotRun') {
-      const hint = 'Its image needs a POSIX sh.';
-      throw new OnejobError('E_RECIPE', `Cannot start agent ${agent}: ${terminated.message.trim()}.`, { hint });
-    }
+    const notStarted = unstarted(pod, `agent ${agent}`);
+    if (notStarted !== null) throw notStarted;
     if (terminated?.code === exitUnfit) {
       const path = this.#client.path('pods', podName(agent), 'log');
       const said = await this.#client.ask({
@@ -397,6 +376,7 @@ class KubernetesRuntime implements Runtime {
 
   async list(signal: AbortSignal): Promise<SandboxSeen[]> {
     const pods = [...(await this.#watch.all(signal)).values()];
+    await this.#networks.guard(signal);
     await this.#lookAtEnds(pods, signal);
     return pods.map((pod) => {
       const { agent, pool, slot } = pod;
@@ -521,11 +501,12 @@ class KubernetesRuntime implements Runtime {
     return null;
   }
 
-  async hostAddress(): Promise<string> {
-    return ownAddress(this.name, this.#options.config.address, 'pods');
+  hostAddress(network: string, port: number, signal: AbortSignal): Promise<string> {
+    return this.#networks.hostAddress(network, port, signal);
   }
 
   async sweep(signal: AbortSignal): Promise<void> {
+    await this.#networks.sweep(signal);
     const isUnused = (await this.#watch.all(signal)).size === 0 && this.#making.size === 0;
     if (!isUnused) return;
     // A pod that is made meanwhile would go with it.
@@ -572,15 +553,8 @@ class KubernetesRuntime implements Runtime {
     return pod;
   }
 
-  async #run(agent: AgentId, script: string, signal: AbortSignal): Promise<Running> {
-    const doing = `run a program beside agent ${agent}`;
-    const query = { container, command: ['sh', '-c', script], stdin: true, stdout: true, stderr: true };
-    const path = this.#client.path('pods', podName(agent), 'exec');
-    const socket = await this.#client.socket({ path, query, doing, signal });
-    const program = running(socket, doing);
-    signal.addEventListener('abort', program.stop, { once: true });
-    void program.ended.catch(() => {}).finally(() => signal.removeEventListener('abort', program.stop));
-    return program;
+  #run(agent: AgentId, script: string, signal: AbortSignal): Promise<Running> {
+    return runBeside(this.#client, { agent, script, doing: `run a program beside agent ${agent}` }, signal);
   }
 }
 
@@ -598,14 +572,6 @@ async function drained(stream: PassThrough): Promise<void> {
 /** What its sandboxes are made from: all that the recipe says. */
 function fingerprintOf(recipe: Recipe): string {
   return createHash('sha256').update(JSON.stringify(recipe)).digest('hex').slice(0, 16);
-}
-
-/** The namespace does not allow such a pod, which is a matter of the pool. */
-function refusedPod(error: OnejobError): OnejobError {
-  const isPolicy = /violates PodSecurity|is forbidden: .*(admission|policy)/i.test(error.message);
-  if (!isPolicy) return error;
-  const hint = 'Write "security: restricted" and a "user" into the pool, or allow it in the namespace.';
-  return new OnejobError('E_RECIPE', error.message, { hint, cause: error.cause });
 }
 
 function gateEnded(agent: AgentId, why: string): OnejobError {

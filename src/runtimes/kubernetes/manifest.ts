@@ -186,6 +186,7 @@ const kept = [
   'metadata.ownerReferences',
   `metadata.labels.${names.owner}`,
   `metadata.labels.${names.agent}`,
+  `metadata.labels.${names.network}`,
   'spec.restartPolicy',
 ] as const;
 

@@ -7,6 +7,8 @@ import type { Granted, SandboxSeen } from '../../ports/runtime.ts';
 export const names = {
   owner: 'onejob/owner',
   agent: 'onejob/agent',
+  /** In place of `agent`, on a pod that only tries the network. */
+  probe: 'onejob/probe',
   network: 'onejob/network',
   pool: 'onejob/pool',
   slot: 'onejob/slot',
@@ -82,12 +84,12 @@ export interface Pod {
   readonly ended: string | null;
 }
 
-/** null: it is not a pod of an agent. */
-export function podOf(value: unknown): Pod | null {
+/** null: it is not a pod of an agent. `label`: which has its id. */
+export function podOf(value: unknown, label: string = names.agent): Pod | null {
   const parsed = podSchema.safeParse(value);
   if (!parsed.success) return null;
   const { metadata, spec, status } = parsed.data;
-  const { [names.agent]: agent } = metadata.labels ?? {};
+  const { [label]: agent } = metadata.labels ?? {};
   if (agent === undefined || metadata.name !== podName(agent)) return null;
   const annotations = metadata.annotations ?? {};
   const own = status?.containerStatuses?.find(({ name }) => name === container);

@@ -7,9 +7,12 @@ import { kubernetesPoolKeys } from '../../config/kubernetes-keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
 import { type KubernetesConfig, type KubernetesPool, kubernetesKeys, poolOf } from './config.ts';
+import { guardedNetworks } from './policy.ts';
 
 /** ms that an agent may need beside its job. */
 const slack = 10 * 60_000;
+/** That of the cluster, and those that policies keep. */
+const networks: readonly string[] = ['default', ...guardedNetworks];
 
 export const kubernetes: RuntimeType<KubernetesConfig> = {
   type: 'kubernetes',
@@ -41,8 +44,8 @@ export const kubernetes: RuntimeType<KubernetesConfig> = {
       refuse('user', `is ${recipe.user}`, ', which knows users by number: write "1000" or "1000:1000"');
     if (keysOf(pool).security === 'restricted' && /^0(:|$)/.test(recipe.user ?? ''))
       refuse('user', 'is root', ' with "security: restricted": write another number');
-    if (sound(pool, 'network') && recipe.network !== 'default')
-      refuse('network', `is "${recipe.network}"`, ': pods have the network of the cluster; remove the key');
+    if (sound(pool, 'network') && !networks.includes(recipe.network))
+      refuse('network', `is "${recipe.network}"`, ': write "default", "internet" or "none"');
     if (recipe.mounts.some(({ cache }) => cache === null))
       refuse('volumes', 'has folders of this host', ': pods see none of them; use "claims" of "kubernetes"');
     if (recipe.mounts.some(({ cache }) => cache !== null))
@@ -67,13 +70,9 @@ function checkUntrusted(pool: PoolConfig, name: string, { inPool }: Checking): v
     const why = `is not restricted, but the pool accepts untrusted jobs, and "runtime" is ${name}, of type kubernetes`;
     inPool(pool, ['kubernetes', 'security'], `${why}; write "restricted", or keep them out with forks: refuse, others: refuse`);
   }
-  if (pool.trust.network !== 'default') {
-    const why = `is "${pool.trust.network}", but "runtime" is ${name}, of type kubernetes: untrusted jobs too have the network of the cluster`;
-    inPool(
-      pool,
-      ['trust', 'network'],
-      `${why}; write "default" to accept that, or keep them out with forks: refuse, others: refuse`,
-    );
+  if (!networks.includes(pool.trust.network)) {
+    const why = `is "${pool.trust.network}", but "runtime" is ${name}, of type kubernetes; write "internet"`;
+    inPool(pool, ['trust', 'network'], `${why}, or "default" to let untrusted jobs reach the network of the cluster`);
   }
 }
 

@@ -1,0 +1,201 @@
+/**
+ * The networks `internet` and `none`. No agent is made on one of them unless its policy was seen just before, and pods have shown that
+ * the cluster keeps it: a cluster without a network plugin for that takes policies, too, and ignores them.
+ */
+import { createShared, type Progress } from '../../base/abortable.ts';
+import { attempt, hasCode, OnejobError } from '../../base/errors.ts';
+import type { Clock } from '../../core/clock.ts';
+import { type Listen, parseListen } from '../../http/address.ts';
+import type { SandboxSpec } from '../../ports/runtime.ts';
+import { ownAddress } from '../own-address.ts';
+import type { KubeClient } from './client.ts';
+import type { KubernetesConfig } from './config.ts';
+import { ensureLease } from './lease.ts';
+import { names, podOf } from './pods.ts';
+import { type GuardedNetwork, guardedNetworks, guardedOf, policyName, policyOf, policySeen, withDoor } from './policy.ts';
+import { proveKept, removeProbes } from './probe.ts';
+
+/** ms for which a proof is good: network plugins are changed, and taken away. */
+const goodFor = 24 * 60 * 60_000;
+/** ms for which an agent with the same image is refused without another try. */
+const refusedFor = 60_000;
+/** ms that an agent stays at its gate, at least, until its policy is taken up. */
+const settlesWithin = 1_000;
+
+interface NetworkParts {
+  readonly client: KubeClient;
+  readonly clock: Clock;
+  readonly owner: string;
+  readonly config: Pick<KubernetesConfig, 'name' | 'address'>;
+  /** Names of nodes that are avoided now. */
+  readonly avoided: () => readonly string[];
+}
+
+/** What is known of a network. */
+export interface Proof {
+  readonly network: GuardedNetwork;
+  /** Why it cannot be used; null: its policy is kept. */
+  readonly failure: OnejobError | null;
+}
+
+/** A policy that is kept. */
+interface Kept {
+  readonly version: string;
+  /** Since when that is known. */
+  readonly at: number;
+  /** ms for which a new pod may be open. */
+  readonly settles: number;
+}
+
+export class GuardedNetworks {
+  readonly #parts: NetworkParts;
+  readonly #kept = new Map<GuardedNetwork, Kept>();
+  /** By network and image. */
+  readonly #refused = new Map<string, { readonly network: GuardedNetwork; readonly failure: OnejobError; readonly at: number }>();
+  readonly #doors = new Map<GuardedNetwork, readonly Listen[]>();
+  readonly #shared = createShared<number>({ waits: true });
+  #turn: Promise<unknown> = Promise.resolve();
+  #hasCleared = false;
+
+  constructor(parts: NetworkParts) {
+    this.#parts = parts;
+  }
+
+  /** What was tried and not forgotten, for people. */
+  get proofs(): Proof[] {
+    const kept = [...this.#kept.keys()].map((network) => ({ network, failure: null }));
+    return [...kept, ...this.#refused.values()];
+  }
+
+  /**
+   * Waits until an agent may be made on its network. Returns for how many ms it must then stay at its gate.
+   * @throws OnejobError E_NETWORK_UNGUARDED
+   */
+  async admit(spec: SandboxSpec, progress: Progress, signal: AbortSignal): Promise<number> {
+    const network = guardedOf(spec.recipe.network);
+    if (network === null) return 0;
+    const { name } = this.#parts.config;
+    const version = await this.#ensure(network, signal);
+    const proof = this.#kept.get(network);
+    const { clock } = this.#parts;
+    if (proof?.version === version && clock.now() - proof.at < goodFor) return proof.settles;
+    const key = `${network} ${spec.recipe.image}`;
+    const refused = this.#refused.get(key);
+    if (refused !== undefined && clock.now() - refused.at < refusedFor) throw refused.failure;
+    const work = (say: Progress, stop: AbortSignal): Promise<number> => this.#prove(network, key, { spec, version }, say, stop);
+    return this.#shared(key, work, (line) => progress(`${name}: ${line}`), signal);
+  }
+
+  async #prove(
+    network: GuardedNetwork,
+    key: string,
+    { spec, version }: { spec: SandboxSpec; version: string },
+    progress: Progress,
+    signal: AbortSignal,
+  ): Promise<number> {
+    const { client, clock, owner, avoided } = this.#parts;
+    progress(`tries whether the cluster keeps network ${network}`);
+    const lease = await ensureLease(client, owner, signal);
+    this.#kept.delete(network);
+    const proof = proveKept({ client, clock, owner, lease, network, spec, avoided: avoided() }, progress, signal);
+    const open = await proof.catch((error: unknown) => {
+      if (hasCode(error, 'E_NETWORK_UNGUARDED')) this.#refused.set(key, { network, failure: error, at: clock.now() });
+      throw error;
+    });
+    for (const [one, refused] of this.#refused) if (refused.network === network) this.#refused.delete(one);
+    // A busy cluster takes longer.
+    const settles = settlesWithin + 2 * open;
+    this.#kept.set(network, { version, at: clock.now(), settles });
+    return settles;
+  }
+
+  /** As `Runtime.hostAddress`. */
+  async hostAddress(network: string, port: number, signal: AbortSignal): Promise<string> {
+    const { name, address } = this.#parts.config;
+    if (network === 'none') {
+      const message = 'Sandboxes on network "none" cannot reach services on this host: it has no way out.';
+      throw new OnejobError('E_NO_DOOR', message, { hint: 'Write network: default or internet.' });
+    }
+    const own = ownAddress(name, address, 'pods');
+    if (network === 'internet') await this.#ensure('internet', signal, parseListen(own) ?? { host: own, port });
+    return own;
+  }
+
+  /** Restores policies that somebody removed while agents use them, and removes what a killed onejob left. Never fails. */
+  async guard(signal: AbortSignal): Promise<void> {
+    try {
+      if (!this.#hasCleared && !this.#shared.isBusy()) {
+        this.#hasCleared = true;
+        await this.#clear(signal);
+      }
+      for (const network of this.#kept.keys()) await this.#ensure(network, signal);
+    } catch {
+      // The next agent is refused with the reason.
+    }
+  }
+
+  /** Removes what no pod needs any more. */
+  async sweep(signal: AbortSignal): Promise<void> {
+    const { client, owner } = this.#parts;
+    await this.#clear(signal);
+    const labelSelector = `${names.owner}=${owner}`;
+    const answer = await client.ask({
+      path: client.path('pods'),
+      query: { labelSelector },
+      doing: 'list the pods of onejob',
+      signal,
+    });
+    const items: readonly unknown[] = Object(answer).items ?? [];
+    const used = items.flatMap((item) => (podOf(item) === null ? [] : [Object(Object(item).metadata?.labels)[names.network]]));
+    for (const network of guardedNetworks) {
+      if (used.includes(network)) continue;
+      this.#kept.delete(network);
+      this.#doors.delete(network);
+      const path = this.#path(network);
+      // Who may not remove one has made none.
+      await client.ask({ method: 'DELETE', path, doing: `remove the policy of network ${network}`, signal, nothing: [403, 404] });
+    }
+  }
+
+  async #clear(signal: AbortSignal): Promise<void> {
+    const { client, owner } = this.#parts;
+    await removeProbes(client, owner, signal);
+  }
+
+  /** Makes sure that its policy is there, with this door. Returns its version. */
+  #ensure(network: GuardedNetwork, signal: AbortSignal, door?: Listen): Promise<string> {
+    // One at a time: two would close each other's doors.
+    const done = this.#turn.then(() => this.#written(network, signal, door));
+    this.#turn = done.catch(() => {});
+    return done;
+  }
+
+  async #written(network: GuardedNetwork, signal: AbortSignal, door?: Listen): Promise<string> {
+    const { client, owner } = this.#parts;
+    const path = this.#path(network);
+    const doing = `look at the policy of network ${network}`;
+    const answer = await client.ask({ path, doing, signal, nothing: [404] });
+    const seen = answer === null ? null : attempt(() => policySeen(answer));
+    const known = this.#doors.get(network) ?? [];
+    const before = [...known, ...(seen?.doors ?? [])].reduce<readonly Listen[]>(withDoor, []);
+    const doors = door === undefined ? before : withDoor(before, door);
+    this.#doors.set(network, doors);
+    const lease = await ensureLease(client, owner, signal);
+    const policy = (these: readonly Listen[]) => policyOf({ network, owner, lease, doors: these });
+    if (seen?.says(policy(doors)) === true) return seen.version;
+    const body = policy(doors);
+    const write = answer === null ? ({ method: 'POST', path: this.#path() } as const) : ({ method: 'PUT', path } as const);
+    const made = policySeen(await client.ask({ ...write, body, doing: `write the policy of network ${network}`, signal }));
+    const proof = this.#kept.get(network);
+    // A door of ours does not change what was proved. What others changed, may.
+    if (proof !== undefined && proof.version === seen?.version && seen.says(policy(seen.doors)))
+      this.#kept.set(network, { ...proof, version: made.version });
+    return made.version;
+  }
+
+  #path(network?: GuardedNetwork): string {
+    const { client, owner } = this.#parts;
+    const all = `/apis/networking.k8s.io/v1/namespaces/${encodeURIComponent(client.access.namespace)}/networkpolicies`;
+    return network === undefined ? all : `${all}/${policyName(owner, network)}`;
+  }
+}
