@@ -114,6 +114,7 @@ class KubernetesRuntime implements Runtime {
       grants: 'engine',
       holdsSecrets: true,
       elsewhere: true,
+      oneStream: true,
       workspace: () => workspacePath,
     };
   }
