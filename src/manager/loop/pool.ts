@@ -189,6 +189,7 @@ export class Pool {
       unneeded: this.#isUnneeded(host.now),
       contested: this.leases && this.devices.contested(this.config.name),
       pilots: this.pilots,
+      alone: this.#runtime.capabilities.grants === 'engine',
     };
   }
 
