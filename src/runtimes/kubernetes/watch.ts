@@ -2,10 +2,10 @@
  * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; one that is too old
  * begins with a list again. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
  */
-import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { Waiters } from '../../base/abortable.ts';
 import { OnejobError, toFailure } from '../../base/errors.ts';
+import { linesOf } from '../../base/lines.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -160,7 +160,7 @@ export class PodWatch {
     const input = await client.flow({ path: client.path('pods'), query, doing: 'watch the pods of onejob', signal: either });
     if (input === null) return;
     try {
-      for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
+      for await (const line of linesOf(input)) {
         limit.again();
         const event = eventSchema.safeParse(jsonOf(line));
         // The last line of a connection that was cut.
