@@ -229,7 +229,10 @@ describe('Kubernetes', () => {
 
   it.each([
     ['service: bk', 'pools.a.kubernetes.security: is not restricted, but the pool accepts untrusted jobs'],
-    ['service: bk, user: "1000", kubernetes: { security: restricted }', 'pools.a.trust.network: is "internet", but "runtime" is ci'],
+    [
+      'service: bk, user: "1000", kubernetes: { security: restricted }',
+      'pools.a.trust.network: is "internet", but "runtime" is ci',
+    ],
     ['service: early, queue: acme', 'pools.a.standby: is false, but "service" is early, which gives jobs only'],
     ['service: az', 'pools.a.standby: is false, but "service" is az, which gives jobs only to agents that wait already'],
     ['service: gh, queue: acme', 'pools.a.standby: is false, but "service" is gh, which gives jobs only'],

@@ -142,7 +142,8 @@ export class LogFollowers {
   #tell({ agent, file }: LogFollower, { capabilities }: Runtime): void {
     const hear = this.#options.listener?.(agent) ?? null;
     if (hear === null || this.#told.has(agent)) return;
-    const told = tellLines(file, capabilities.oneStream === true ? 'stdout' : 'stderr', hear).catch((error: unknown) => this.#options.failed(agent, error));
+    const its = capabilities.oneStream === true ? 'stdout' : 'stderr';
+    const told = tellLines(file, its, hear).catch((error: unknown) => this.#options.failed(agent, error));
     this.#told.set(agent, told);
   }
 }

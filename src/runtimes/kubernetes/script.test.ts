@@ -18,7 +18,8 @@ describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...sh
   function start(gpus = 0, program: string | null = null, look?: string): Child {
     const { path } = scratch();
     if (program !== null) writeFileSync(join(path, 'nvidia-smi'), `#!/bin/sh\n${program}\n`, { mode: 0o755 });
-    const words = ['--pid', '--fork', '--mount-proc', '--kill-child', ...shell, '-c', supervisorScript({ agent, gpus, look }), 'onejob'];
+    const script = supervisorScript({ agent, gpus, look });
+    const words = ['--pid', '--fork', '--mount-proc', '--kill-child', ...shell, '-c', script, 'onejob'];
     return startChild('unshare', words, { cwd: '/', env: { ...process.env, PATH: `${path}:${process.env.PATH}` } });
   }
   function released(script: string): Child {
