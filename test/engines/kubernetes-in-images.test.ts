@@ -26,21 +26,23 @@ describe.skipIf(lacks('kubernetes', 'docker'))('on a Kubernetes', () => {
   let dir: string;
   beforeAll(async () => {
     dir = mkdtempSync(join(tmpdir(), 'oj-images-'));
-    cluster = await startKubernetes();
-    await cluster.namespace('ci');
-    await cluster.namespace('closed', podSecurity('restricted'));
-    await ensureAzureImages();
-    await cluster.loadDockerImage(images.azure);
-    await cluster.loadDockerImage(images.bare);
-    if (!lacks('github')) {
-      const root = join(dir, 'github');
-      await writeApptainerImage(root, [...(await nodeRoot()), ...(await withLibraries('/bin/bash'))]);
-      mkdirSync(join(root, 'opt/agent'));
-      execFileSync('tar', ['-xzf', await writeRunnerPackage(dir), '-C', join(root, 'opt/agent')]);
-      await cluster.loadImage(root, images.github);
-    }
-    if (!lacks('image')) await cluster.loadDockerImage(defaultImage);
-  });
+    [cluster] = await Promise.all([startKubernetes(), ensureAzureImages()]);
+    const ofDocker = [images.azure, images.bare, ...(lacks('image') ? [] : [defaultImage])];
+    await Promise.all([
+      cluster.namespace('ci'),
+      cluster.namespace('closed', podSecurity('restricted')),
+      ...ofDocker.map((name) => cluster.loadDockerImage(name)),
+      ...(lacks('github') ? [] : [loadRunner()]),
+    ]);
+    // Images are large, and both processors may be busy.
+  }, 180_000);
+  async function loadRunner(): Promise<void> {
+    const root = join(dir, 'github');
+    await writeApptainerImage(root, [...(await nodeRoot()), ...(await withLibraries('/bin/bash'))]);
+    mkdirSync(join(root, 'opt/agent'));
+    execFileSync('tar', ['-xzf', await writeRunnerPackage(dir), '-C', join(root, 'opt/agent')]);
+    await cluster.loadImage(root, images.github);
+  }
   afterAll(async () => {
     await cluster?.[Symbol.asyncDispose]();
     rmSync(dir, { recursive: true, force: true });
@@ -72,7 +74,7 @@ pools: { ci: { runtime: cluster, agents: 1, devices: 1, image: "${image}", pull:
   };
   const sound = async (here: Home): Promise<void> => {
     const doctor = await here.cli(['doctor']).ended;
-    expect([doctor.code, doctor.stdout], doctor.stdout).toEqual([0, expect.not.stringContaining('pool ci')]);
+    expect([doctor.code, doctor.stdout], doctor.stdout).toEqual([0, expect.not.stringMatching(/^(error|warning) /m)]);
   };
 
   async function azureDevOps(options: StandInOptions = {}) {
@@ -189,14 +191,16 @@ pools: { ci: { runtime: cluster, agents: 1, devices: 1, image: "${image}", pull:
     const daemon = await here.up();
     if (mode === 'mode: scale-set') await expect.poll(() => github.sets[0]?.session ?? null, soon).not.toBeNull();
     if (!isEarly) expect(await pods(namespace)).toEqual([]);
-    const jobs = [gpu, 'echo about to fail; exit 7', 'echo last'].map((step) => github.queue({ labels: ['gpu'], steps: [[step]] }));
+    // Nobody sees a job that is over between two looks: this runner does not tell of it as GitHub's own does.
+    const lasts = isEarly ? 'sleep 6; ' : '';
+    const steps = [gpu, 'echo about to fail; exit 7', 'echo last'].map((step) => `${lasts}${step}`);
+    const jobs = steps.map((step) => github.queue({ labels: ['gpu'], steps: [[step]] }));
     for (const job of jobs) await expect.poll(() => job.status, soon).toBe('completed');
     expect(jobs.map(({ conclusion }) => conclusion)).toEqual(['success', 'failure', 'success']);
     expect(jobs[0]?.log).toMatch(isEarly ? /gpu GPU-fake-[01] as 1000 in/ : /gpu GPU-fake-[01] as 0 in/);
     expect(new Set(jobs.map(({ ranOn }) => ranOn?.name)).size).toBe(3);
     const known = async () =>
       (await here.api.jobs({ all: true, pool: null })).map(({ about, verdict }) => [about?.repository, verdict?.kind]);
-    // Those of the others are over before anybody looks, and this runner does not tell of them as GitHub's own does.
     if (mode === 'mode: scale-set')
       await expect.poll(known, soon).toEqual([
         ['acme/demo', 'passed'],
