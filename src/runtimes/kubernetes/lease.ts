@@ -29,7 +29,7 @@ export async function ensureLease(client: KubeClient, owner: string, signal: Abo
       if (refusalOf(error)?.status === 409) return read();
       throw error;
     });
-  const { metadata } = leaseSchema.parse((await read()) ?? (await make()));
+  const { metadata } = client.formed(leaseSchema, (await read()) ?? (await make()), `look at lease ${name}`);
   return { name: metadata.name, uid: metadata.uid };
 }
 
