@@ -113,6 +113,7 @@ class KubernetesRuntime implements Runtime {
       grants: 'engine',
       holdsSecrets: true,
       elsewhere: true,
+      oneStream: true,
       workspace: () => workspacePath,
     };
   }

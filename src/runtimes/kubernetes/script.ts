@@ -30,7 +30,8 @@ export function supervisorScript({ agent, gpus, programs = [], look }: Superviso
   return [
     ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
     ...programs.map((path) => `until [ -x ${quoted(path)} ]; do sleep 0.05; done`),
-    ...(look === undefined ? [] : [answering(agent, look)]),
+    // Its errors would be part of the answer: the log does not tell them apart.
+    ...(look === undefined ? [] : [`{ ${answering(agent, look)}\n} 2>/dev/null`]),
     'exec 3<&0 </dev/null 2>&1',
     'p= t=',
     // A shell that waits handles a signal at once.
