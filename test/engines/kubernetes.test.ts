@@ -1,18 +1,17 @@
 /** The main job on a real Kubernetes, and what only an engine that grants brings: a queue of its own, GPUs, and an API that is away. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { images } from '../support/images.ts';
-import { type Kubernetes, startKubernetes } from '../support/kubernetes.ts';
+import { type Kubernetes, startKubernetes, testedVersions } from '../support/kubernetes.ts';
 import { mainJob } from '../support/main-job.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
-const isMissing = lacks('kubernetes');
-
-describe('Kubernetes', () => {
+describe.each(testedVersions)('Kubernetes $version', ({ version, need }) => {
+  const isMissing = lacks(need);
   let cluster: Kubernetes;
   beforeAll(async () => {
     if (isMissing) return;
-    cluster = await startKubernetes();
+    cluster = await startKubernetes({ version });
     await cluster.namespace('ci');
   });
   afterAll(() => cluster?.[Symbol.asyncDispose]());
