@@ -35,7 +35,7 @@ import type { KubernetesConfig } from './config.ts';
 import type { Access } from './kubeconfig.ts';
 import { ensureLease, removeLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
-import { podOfSpec } from './manifest.ts';
+import { podOfSpec, wantsOf } from './manifest.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
 import { exitUnfit, signalScripts, takeProgram, unfitIn } from './script.ts';
 import { type Running, running, send } from './stream.ts';
@@ -58,6 +58,10 @@ const signalLimit = 10_000;
 const graceSeconds = 1;
 /** ms between two looks at what nobody reports, such as the end of a log that nobody reads. */
 const lookAgain = 2_000;
+/** ms between two looks at an agent that is about to reach its gate. */
+const lookSoon = 200;
+/** Bytes of its log that show what it has said. */
+const lookBytes = 1_024;
 /** ms that a look at a log may take. */
 const lookLimit = 5_000;
 /** Looks at logs at a time. */
@@ -149,6 +153,7 @@ class KubernetesRuntime implements Runtime {
       if (known === null) await this.#create(spec, fingerprint, progress, signal);
       await this.#begun(agent, progress, signal);
       for (const [at, { container: path }] of programs.entries()) await this.#bring(agent, files[at] ?? '', path, signal);
+      if (wantsOf(spec.recipe).gpus > 0) await this.#fit(agent, progress, signal);
       return { fingerprint };
     } finally {
       this.#making.delete(agent);
@@ -205,6 +210,27 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
+  /** Waits until its GPUs were looked at: a container that runs is not yet at its gate. @throws OnejobError if they are not fit */
+  async #fit(agent: AgentId, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
+    for (;;) {
+      const pod = (await this.#pods(progress, signal)).get(agent);
+      signal.throwIfAborted();
+      if (pod === undefined) throw gateEnded(agent, 'somebody deleted its pod');
+      if (isOver(pod)) return await this.#early(agent, pod, signal);
+      // It says nothing before that. A node that does not answer now may do so later.
+      const said = await this.#log(agent, { limitBytes: lookBytes }, signal).catch(() => '');
+      if (said !== '' && unfitIn(agent, said) === null) return;
+      await this.#watch.next(signal, lookSoon);
+    }
+  }
+
+  async #log(agent: AgentId, query: Readonly<Record<string, number>>, signal: AbortSignal): Promise<string> {
+    const path = this.#client.path('pods', podName(agent), 'log');
+    const doing = `read the log of agent ${agent}`;
+    const said = await this.#client.ask({ path, query: { container, ...query }, doing, signal, nothing: [400, 404] });
+    return typeof said === 'string' ? said : '';
+  }
+
   /** Its container waits for it before its gate. One that is there already comes again, whole. */
   async #bring(agent: AgentId, file: string, path: string, signal: AbortSignal): Promise<void> {
     const cat = await this.#run(agent, takeProgram(path), signal);
@@ -222,14 +248,7 @@ class KubernetesRuntime implements Runtime {
       throw new OnejobError('E_RECIPE', `Cannot start agent ${agent}: ${terminated.message.trim()}.`, { hint });
     }
     if (terminated?.code === exitUnfit) {
-      const path = this.#client.path('pods', podName(agent), 'log');
-      const said = await this.#client.ask({
-        path,
-        query: { container, tailLines: 1 },
-        doing: `read the log of agent ${agent}`,
-        signal,
-      });
-      const why = unfitIn(agent, String(said));
+      const why = unfitIn(agent, await this.#log(agent, { tailLines: 1 }, signal));
       if (why !== null) {
         this.#avoided.add({ node, why });
         throw gateEnded(agent, `node ${node} is not fit for it: ${why}`);
@@ -334,8 +353,11 @@ class KubernetesRuntime implements Runtime {
   }
 
   async remove(agent: AgentId): Promise<void> {
+    let isAsked = false;
     for (let pod = await this.#find(agent); pod !== null; pod = await this.#find(agent)) {
-      if (!pod.isDeleting) await this.#delete(pod);
+      // Others that delete it give it more time to end, which nobody needs any more.
+      if (!isAsked || !pod.isDeleting) await this.#delete(pod);
+      isAsked = true;
       await this.#watch.next(undefined, lookAgain);
     }
     for (const known of [this.#told, this.#readers, this.#removed]) known.delete(agent);

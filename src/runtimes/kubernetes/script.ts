@@ -28,8 +28,8 @@ export interface SupervisorParts {
 
 export function supervisorScript({ agent, gpus, programs = [], look }: SupervisorParts): string {
   return [
-    ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
     ...programs.map((path) => `until [ -x ${quoted(path)} ]; do sleep 0.05; done`),
+    ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
     ...(look === undefined ? [] : [answering(agent, look)]),
     'exec 3<&0 </dev/null 2>&1',
     'p= t= n=',
