@@ -1,4 +1,4 @@
-/** The runtime contract, with a real Kubernetes. */
+/** The runtime contract, with real Kubernetes. */
 import { describe } from 'vitest';
 import { accessOf } from '../../src/runtimes/kubernetes/kubeconfig.ts';
 import { createKubernetesRuntime } from '../../src/runtimes/kubernetes/kubernetes.ts';
@@ -6,17 +6,20 @@ import { systemClock } from '../../src/system/system-clock.ts';
 import { plainRecipe } from '../kit/process-runtime.ts';
 import { type ContractSubject, runtimeContract } from '../kit/runtime-contract/contract.ts';
 import { images } from '../support/images.ts';
-import { startKubernetes } from '../support/kubernetes.ts';
+import { startKubernetes, testedVersions } from '../support/kubernetes.ts';
+import type { KubernetesVersion } from '../support/kubernetes-programs.ts';
 import { lacks } from '../support/require.ts';
 
 const keepsNothing = 'it keeps no sandboxes for people';
 
-describe.skipIf(lacks('kubernetes'))('Kubernetes', () => {
-  runtimeContract('kubernetes', subject);
+describe.each(testedVersions)('Kubernetes $version', ({ version, need }) => {
+  describe.skipIf(lacks(need))('on its nodes', () => {
+    runtimeContract('kubernetes', () => subject(version));
+  });
 });
 
-async function subject(): Promise<ContractSubject> {
-  const cluster = await startKubernetes();
+async function subject(version: KubernetesVersion): Promise<ContractSubject> {
+  const cluster = await startKubernetes({ version });
   const namespace = await cluster.namespace('ci');
   const config = {
     type: 'kubernetes',

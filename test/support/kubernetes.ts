@@ -25,6 +25,12 @@ import { scratch } from './scratch.ts';
 export type { KubernetesDaemon } from './kubernetes-daemon.ts';
 export type { KubernetesNode } from './kubernetes-node.ts';
 
+/** For `describe.each`, with what `lacks` calls them. */
+export const testedVersions = [
+  { version: '1.37', need: 'kubernetes' },
+  { version: '1.34', need: 'olderKubernetes' },
+] as const satisfies readonly { readonly version: KubernetesVersion; readonly need: string }[];
+
 export interface KubernetesOptions {
   /** Default 1.37. */
   readonly version?: KubernetesVersion;

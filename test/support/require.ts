@@ -88,6 +88,8 @@ export interface Machine {
   readonly slurmAccounting: string | null;
   /** Kubernetes' own programs, for a cluster of a test's own. CI may lack them: only acceptance builds them. */
   readonly kubernetes: string | null;
+  /** The same of the oldest version that the tests know. CI may lack it, too. */
+  readonly olderKubernetes: string | null;
   /** The same with a newer containerd and runc: for grants by DRA, and for pods with users of their own. CI may lack them, too. */
   readonly newerContainerd: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
@@ -147,6 +149,7 @@ export async function lookAtMachine(): Promise<Machine> {
     newerSlurm: lacksSlurm({ version: 'newer' }),
     slurmAccounting: lacksSlurmAccounting(),
     kubernetes: lacksKubernetes(),
+    olderKubernetes: lacksKubernetes({ version: '1.34' }),
     newerContainerd: lacksKubernetes({ dra: true, runc: 'newer' }),
     host: lacksHost(),
   };
@@ -160,8 +163,9 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
+  const engines = ['slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'olderKubernetes', 'newerContainerd'];
   return (
-    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'newerContainerd'].includes(need) ||
+    ['loop', 'host', 'cloudInit', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }

@@ -35,7 +35,7 @@ import type { KubernetesConfig } from './config.ts';
 import type { Access } from './kubeconfig.ts';
 import { ensureLease, removeLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
-import { podOfSpec } from './manifest.ts';
+import { podOfSpec, wantsOf } from './manifest.ts';
 import { GuardedNetworks } from './networks.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
 import { runBeside } from './run.ts';
@@ -62,6 +62,10 @@ const signalLimit = 10_000;
 const graceSeconds = 1;
 /** ms between two looks at what nobody reports, such as the end of a log that nobody reads. */
 const lookAgain = 2_000;
+/** ms between two looks at an agent that is about to reach its gate. */
+const lookSoon = 200;
+/** Bytes of its log that show what it has said. */
+const lookBytes = 1_024;
 /** ms that a look at a log may take. */
 const lookLimit = 5_000;
 /** Looks at logs at a time. */
@@ -148,6 +152,7 @@ class KubernetesRuntime implements Runtime {
       if (known === null) await this.#create(spec, fingerprint, progress, signal);
       await this.#begun(agent, progress, signal);
       for (const [at, { container: path }] of programs.entries()) await this.#bring(agent, files[at] ?? '', path, signal);
+      if (wantsOf(spec.recipe).gpus > 0) await this.#fit(agent, progress, signal);
       if (settles > 0) await sleep(this.#options.clock, settles, signal);
       signal.throwIfAborted();
       return { fingerprint };
@@ -200,6 +205,27 @@ class KubernetesRuntime implements Runtime {
       await this.#watch.next(signal, lookAgain, seen);
       signal.throwIfAborted();
     }
+  }
+
+  /** Waits until its GPUs were looked at: a container that runs is not yet at its gate. @throws OnejobError if they are not fit */
+  async #fit(agent: AgentId, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
+    for (;;) {
+      const pod = (await this.#pods(progress, signal)).get(agent);
+      signal.throwIfAborted();
+      if (pod === undefined) throw gateEnded(agent, 'somebody deleted its pod');
+      if (isOver(pod)) return await this.#early(agent, pod, signal);
+      // It says nothing before that. A node that does not answer now may do so later.
+      const said = await this.#log(agent, { limitBytes: lookBytes }, signal).catch(() => '');
+      if (said !== '' && unfitIn(agent, said) === null) return;
+      await this.#watch.next(signal, lookSoon);
+    }
+  }
+
+  async #log(agent: AgentId, query: Readonly<Record<string, number>>, signal: AbortSignal): Promise<string> {
+    const path = this.#client.path('pods', podName(agent), 'log');
+    const doing = `read the log of agent ${agent}`;
+    const said = await this.#client.ask({ path, query: { container, ...query }, doing, signal, nothing: [400, 404] });
+    return typeof said === 'string' ? said : '';
   }
 
   /** Its container waits for it before its gate. One that is there already comes again, whole. */

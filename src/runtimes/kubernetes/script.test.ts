@@ -27,10 +27,11 @@ describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...sh
     child.typeMore(Buffer.from(frame(agent, script)).toString('latin1'));
     return child;
   }
-  /** What the node sends to the first process. */
-  const term = ({ pid }: Child): void => {
-    process.kill(Number(readFileSync(`/proc/${pid}/task/${pid}/children`, 'latin1').trim()), 'SIGTERM');
+  /** To the first process: what the node sends, or what onejob does. */
+  const send = ({ pid }: Child, signal: 'SIGTERM' | 'SIGUSR1'): void => {
+    process.kill(Number(readFileSync(`/proc/${pid}/task/${pid}/children`, 'latin1').trim()), signal);
   };
+  const term = (child: Child): void => send(child, 'SIGTERM');
 
   test.each([0, 7, 255])('tells exit code %i, and waits until its files were fetched', async (code) => {
     const child = released(`echo words; echo more >&2; printf last; exit ${code}`);
@@ -41,12 +42,32 @@ describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...sh
     expect(endIn(agent, Buffer.from(child.stdout))?.exit).toEqual({ kind: 'code', code });
   });
 
-  test('passes TERM on to the job, which has its time', async () => {
+  test.each(['SIGTERM', 'SIGUSR1'] as const)('passes %s on to the job as TERM, which has its time', async (signal) => {
     const child = released('trap "sleep 0.2; echo last words; exit 3" TERM; echo up; while :; do sleep 0.02; done');
     await child.says(/up\n/);
-    term(child);
+    send(child, signal);
     await child.says(exitCode(3));
     expect(child.stdout).toContain('last words\n');
+    // Its files may still be fetched.
+    send(child, 'SIGUSR1');
+    expect(child.running).toBe(true);
+    await child.kill();
+  });
+
+  test('tells no code of a job that the node has ended, and stays no longer', async () => {
+    const child = released('echo up; while :; do sleep 0.02; done');
+    await child.says(/up\n/);
+    term(child);
+    const { code, stdout } = await child.ended;
+    expect(code).toBe(143);
+    expect(endIn(agent, Buffer.from(stdout))).toBe(null);
+  });
+
+  test('tells the code of a job that onejob has ended', async () => {
+    const child = released('echo up; while :; do sleep 0.02; done');
+    await child.says(/up\n/);
+    send(child, 'SIGUSR1');
+    await child.says(exitCode(143));
     await child.kill();
   });
 
@@ -61,7 +82,7 @@ describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...sh
   test('a gate that gets no script ends when it is told to', async () => {
     const child = start();
     await child.says(new RegExp(`onejob ready ${agent}\n`));
-    term(child);
+    send(child, 'SIGUSR1');
     await child.says(exitCode(143));
     await child.kill();
   });

@@ -1,6 +1,6 @@
 /**
- * The first process of an agent's container: starts the gate, passes TERM on to it, and prints how it ended. Then it waits for its
- * files to be fetched. It is in the pod's spec, which others can read: no script of a job and no secret.
+ * The first process of an agent's container: starts the gate, passes on the wish that it ends, and prints how it ended, unless its
+ * node has ended it. Then it waits for its files to be fetched. It is in the pod's spec, which others can read: no script of a job and no secret.
  *
  * Standard error goes where standard output goes: the API cannot tell them apart, and so they keep their order.
  */
@@ -28,26 +28,31 @@ export interface SupervisorParts {
 
 export function supervisorScript({ agent, gpus, programs = [], look }: SupervisorParts): string {
   return [
-    ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
     ...programs.map((path) => `until [ -x ${quoted(path)} ]; do sleep 0.05; done`),
+    ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
     // Its errors would be part of the answer: the log does not tell them apart.
     ...(look === undefined ? [] : [`{ ${answering(agent, look)}\n} 2>/dev/null`]),
     'exec 3<&0 </dev/null 2>&1',
-    'p= t=',
-    // A shell that waits handles a signal at once.
-    `trap 't=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' TERM`,
+    'p= t= n=',
+    // A shell that waits handles a signal at once. TERM comes from the node.
+    ...[
+      `trap 'n=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' TERM`,
+      `trap 't=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' USR1`,
+    ],
     `sh -c ${quoted(gateScript(agent))} <&3 3<&- &`,
     'p=$!',
-    '[ -z "$t" ] || kill -TERM "$p"',
+    '[ -z "$n$t" ] || kill -TERM "$p"',
     'exec 3<&-',
     'while :; do wait "$p"; c=$?; kill -0 "$p" 2>/dev/null || break; done',
     // All that the job left; a process that signals all others is not among them, nor is the first one.
     'kill -KILL -1 2>/dev/null',
+    // What the node has ended has no code of its own: the pod says why.
+    'case $n:$c in 1:137 | 1:143) exit "$c" ;; esac',
     'o=',
     '[ "$c" != 137 ] || for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do',
     `  while read -r n v; do [ "$n:$v" = "$n:0" ] || [ "$n" != oom_kill ] || o=' oom'; done <"$f"`,
     'done 2>/dev/null',
-    `trap 'exit "$c"' TERM`,
+    `trap 'exit "$c"' TERM; trap '' USR1`,
     `printf '\\036onejob exited ${agent} %s%s\\n' "$c" "$o"`,
     `sleep ${lingers} &`,
     'wait "$!"',
@@ -93,8 +98,8 @@ export function unfitIn(agent: AgentId, log: string): string | null {
   return said === undefined ? null : (said.split('\n')[0] ?? '').trim();
 }
 
-/** Runs beside the first process. TERM goes to the job, KILL to all that it started. */
-export const signalScripts = { TERM: 'kill -TERM 1', KILL: 'kill -KILL -1' } as const;
+/** Runs beside the first process. The job gets TERM, all that it started KILL. TERM to the first process would be the node's. */
+export const signalScripts = { TERM: 'kill -USR1 1', KILL: 'kill -KILL -1' } as const;
 
 /** Takes a program on its standard input, whole or not at all. */
 export function takeProgram(path: string): string {
