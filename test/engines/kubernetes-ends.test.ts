@@ -294,9 +294,7 @@ describe.skipIf(isMissing)('a node that', () => {
       signals.set(`${one.at}`);
       await isWhole(one);
     }
-    const from = performance.now();
     expect(await run(home, 'echo elsewhere').ended).toMatchObject({ code: 0, stdout: 'elsewhere\n' });
-    console.log(`a job beside a silent node: ${Math.round(performance.now() - from)} ms`);
     expect((await home.api.status()).problems).toEqual([]);
     expect(k2.map(({ job }) => job.running)).toEqual([true, true]);
     await cluster.node('k2').kubelet.start();
@@ -336,10 +334,11 @@ describe.skipIf(isMissing)('GPUs of Kubernetes', () => {
       // Each way in which an agent goes that does not want to.
       if (at % 3 === 0) job.signal('SIGINT');
       else if (at % 3 === 1) await cluster.kubectl('-n', 'ci', 'delete', '--wait=false', '--grace-period=2', ...(await running()));
-      else await cluster.kubectl('-n', 'ci', 'exec', (await running())[0] ?? '', '--', 'sh', '-c', 'kill -KILL -1');
+      // It may be killed with the others.
+      else await cluster.kubectl('-n', 'ci', 'exec', (await running())[0] ?? '', '--', 'sh', '-c', 'kill -KILL -1').catch(() => '');
       await job.ended;
     }
-    const times = jobs.map(({ stdout }) => stdout.split('\n').slice(1, -1).map(Number));
+    const times = jobs.map(({ stdout }) => Array.from(stdout.matchAll(/^(\d+\.\d\d)\n/gm), ([, time]) => Number(time)));
     expect(times.every((one) => one.length > 0)).toBe(true);
     times.sort(([one = 0], [other = 0]) => one - other);
     for (const [at, [from = 0]] of times.entries()) expect(from).toBeGreaterThanOrEqual(times[at - 1]?.at(-1) ?? 0);
@@ -399,7 +398,6 @@ describe.skipIf(isMissingClaims)('GPUs by dynamic resource allocation', () => {
         expect.stringMatching(/^cluster: waits for a node: .*claim/),
         ...Array(2).fill(expect.stringMatching(/^on node k1/)),
       ]);
-    console.log(await notes());
     jobs.find(({ stdout }) => stdout !== '')?.signal('SIGINT');
     await expect.poll(() => cards().length, { timeout: 60_000 }).toBe(3);
     for (const job of jobs) job.signal('SIGINT');

@@ -36,14 +36,17 @@ export function supervisorScript({ agent, gpus, programs = [], look }: Superviso
     'p= t= n=',
     // A shell that waits handles a signal at once. TERM comes from the node.
     ...[
-      `trap 'n=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' TERM`,
-      `trap 't=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' USR1`,
+      `trap 'n=1 i=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' TERM`,
+      `trap 't=1 i=1; [ -z "$p" ] || kill -TERM "$p" 2>/dev/null' USR1`,
     ],
     `sh -c ${quoted(gateScript(agent))} <&3 3<&- &`,
     'p=$!',
     '[ -z "$n$t" ] || kill -TERM "$p"',
     'exec 3<&-',
-    'while :; do wait "$p"; c=$?; kill -0 "$p" 2>/dev/null || break; done',
+    // A wait that a signal has ended has the signal's code, though the job may have ended meanwhile, with its own: then it is asked for
+    // again. Shells that have told it say 127.
+    'c=',
+    'while i=; wait "$p" 2>/dev/null; s=$?; [ "$s" = 127 ] && [ -n "$c" ] && [ "$c" != 138 ] || c=$s; [ -n "$i" ]; do :; done',
     // All that the job left; a process that signals all others is not among them, nor is the first one.
     'kill -KILL -1 2>/dev/null',
     // What the node has ended has no code of its own: the pod says why.
