@@ -3,9 +3,9 @@
  * an Engine nor a registry. In it: a release with its Node, the libraries of this machine that Node loads, and busybox as the shell.
  * The same release and the same machine give the same bytes.
  *
- *     npm run image:manager [-- --out FILE] [--release ARCHIVE]
+ *     npm run image:manager [-- --name IMAGE] [--out FILE] [--release ARCHIVE]
  *
- * Without `--release`, it makes a release of the commit that is checked out.
+ * `--name`: without its tag, which is the version. Without `--release`, it makes a release of the commit that is checked out.
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -27,10 +27,10 @@ import { parseArgs } from 'node:util';
 
 const root = join(import.meta.dirname, '..');
 const { values } = parseArgs({
-  options: { out: { type: 'string' }, release: { type: 'string' }, help: { type: 'boolean', default: false } },
+  options: { name: { type: 'string', default: 'onejob' }, out: { type: 'string' }, release: { type: 'string' }, help: { type: 'boolean', default: false } },
 });
 if (values.help) {
-  console.log('npm run image:manager [-- --out FILE] [--release ARCHIVE]');
+  console.log('npm run image:manager [-- --name IMAGE] [--out FILE] [--release ARCHIVE]');
   process.exit(0);
 }
 const busybox = ['/bin/busybox', '/usr/bin/busybox'].find((path) => existsSync(path));
@@ -110,7 +110,7 @@ try {
     history: layers.map((file) => ({ created_by: `onejob: ${file}` })),
   };
   writeFileSync(join(work, 'image/config.json'), JSON.stringify(config));
-  const name = `onejob:${version}`;
+  const name = `${values.name}:${version}`;
   const manifest = [{ Config: 'config.json', RepoTags: [name], Layers: layers }];
   writeFileSync(join(work, 'image/manifest.json'), JSON.stringify(manifest));
   const out = resolve(values.out ?? `release/onejob-${version}-image-${process.arch}.tar`);
