@@ -27,7 +27,12 @@ import { parseArgs } from 'node:util';
 
 const root = join(import.meta.dirname, '..');
 const { values } = parseArgs({
-  options: { name: { type: 'string', default: 'onejob' }, out: { type: 'string' }, release: { type: 'string' }, help: { type: 'boolean', default: false } },
+  options: {
+    name: { type: 'string', default: 'onejob' },
+    out: { type: 'string' },
+    release: { type: 'string' },
+    help: { type: 'boolean', default: false },
+  },
 });
 if (values.help) {
   console.log('npm run image:manager [-- --name IMAGE] [--out FILE] [--release ARCHIVE]');

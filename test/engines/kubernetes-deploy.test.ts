@@ -1,95 +1,188 @@
-/** onejob itself in a cluster, by what `deploy/kubernetes` has and docs/kubernetes.md says: as a new user types it. */
-import { execFileSync } from 'node:child_process';
-import { chownSync, cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+/** onejob itself in a cluster, by what `deploy/kubernetes` has: every command of docs/kubernetes.md, as a new user types it. */
+import { execFile, execFileSync } from 'node:child_process';
+import { chownSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { parse, parseAllDocuments } from 'yaml';
 import { packThisClone } from '../support/cloud-machine.ts';
 import { images } from '../support/images.ts';
 import { type Kubernetes, podSecurity, startKubernetes } from '../support/kubernetes.ts';
+import { kubernetesProgram } from '../support/kubernetes-programs.ts';
 import { lacks } from '../support/require.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
 
 const root = join(import.meta.dirname, '../..');
+const page = readFileSync(join(root, 'docs/kubernetes.md'), 'utf8');
+const consoles = [...page.matchAll(/^```console\n(.*?)^```$/gms)].map(([, block = '']) => block);
+const commands = consoles.flatMap((block) => [...block.matchAll(/^\$ (.+)$/gm)].map(([, line = '']) => line));
+
+/** A file of the page, by the name in its first line. */
+function fileOf(name: string): string {
+  const [, text = ''] = new RegExp(`^\`\`\`yaml\\n(# ${name}\\n.*?)^\`\`\`$`, 'ms').exec(page) ?? [];
+  return text;
+}
+
+type Typed = (command: string) => Promise<string>;
 
 describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
   let cluster: Kubernetes;
   let folder: Scratch;
+  /** Pods are told an address of the API server that this cluster, which has no services, does not have. */
+  let env: readonly { readonly name: string; readonly value: string }[];
   beforeAll(async () => {
     folder = scratch();
     using archive = packThisClone();
     const image = join(folder.path, 'image.tar');
-    const words = ['scripts/image-manager.ts', '--release', archive.path, '--out', image];
-    execFileSync(process.execPath, words, { cwd: root });
+    const words = ['--release', archive.path, '--out', image, '--name', 'registry.example.org/onejob'];
+    execFileSync(process.execPath, ['scripts/image-manager.ts', ...words], { cwd: root });
     cluster = await startKubernetes();
     await cluster.loadImage(image, 'onejob');
+    const { hostname, port } = new URL(cluster.server);
+    env = [
+      { name: 'KUBERNETES_SERVICE_HOST', value: hostname },
+      { name: 'KUBERNETES_SERVICE_PORT', value: port },
+    ];
     cpSync(join(root, 'deploy/kubernetes'), join(folder.path, 'kubernetes'), { recursive: true });
+    mkdirSync(join(folder.path, 'bin'));
+    for (const name of ['kubectl', 'helm'] as const) symlinkSync(kubernetesProgram(name), join(folder.path, 'bin', name));
   }, 300_000);
   afterAll(async () => {
     await cluster?.[Symbol.asyncDispose]();
     folder?.[Symbol.dispose]();
   });
 
-  /** A namespace that takes only restricted pods, and a volume for its claim: nobody makes volumes here. */
-  async function place(name: string): Promise<(...words: string[]) => Promise<string>> {
-    await cluster.namespace(name, podSecurity('restricted'));
-    const path = join(folder.path, `volume-${name}`);
+  /** A namespace that takes only restricted pods, a volume for its claim, and a folder with a config in which to type. */
+  async function place(namespace: string): Promise<{ type: Typed; write(name: string, text: string): void }> {
+    await cluster.namespace(namespace, podSecurity('restricted'));
+    const path = join(folder.path, `volume-${namespace}`);
     mkdirSync(path);
     // The kubelet gives no folder of a node to the group of a pod.
     chownSync(path, 65_532, 65_532);
-    await cluster.apply({
-      apiVersion: 'v1',
-      kind: 'PersistentVolume',
-      metadata: { name },
-      spec: {
-        capacity: { storage: '10Gi' },
-        accessModes: ['ReadWriteOnce'],
-        hostPath: { path },
-        claimRef: { namespace: name, name: 'onejob' },
+    const claimRef = { namespace, name: 'onejob' };
+    const spec = { capacity: { storage: '10Gi' }, accessModes: ['ReadWriteOnce'], hostPath: { path }, claimRef };
+    await cluster.apply({ apiVersion: 'v1', kind: 'PersistentVolume', metadata: { name: namespace }, spec });
+    const cwd = join(folder.path, namespace);
+    mkdirSync(cwd);
+    const vars = { HOME: cwd, KUBECONFIG: cluster.kubeconfig, PATH: `${folder.path}/bin:${process.env.PATH}` };
+    return {
+      async type(command) {
+        const here = command.replace('-n ci ', `-n ${namespace} `);
+        try {
+          return (await promisify(execFile)('sh', ['-c', here], { cwd, env: vars })).stdout;
+        } catch (error) {
+          const more = await cluster.kubectl('-n', namespace, 'describe', 'pods').catch(String);
+          const log = await cluster.kubectl('-n', namespace, 'logs', 'deployment/onejob').catch(String);
+          throw new Error(`${here}: ${error}\n${more.slice(-3_000)}\n${log.slice(-3_000)}`);
+        }
       },
-    });
-    return (...words) => cluster.kubectl('--namespace', name, ...words);
+      write: (name, text) => writeFileSync(join(cwd, name), text),
+    };
   }
 
-  test('by Kustomize', async () => {
-    const kubectl = await place('ci');
-    const overlay = join(folder.path, 'overlay');
-    mkdirSync(overlay);
-    const { hostname, port } = new URL(cluster.server);
-    // This cluster has no services, and so not the address of the API server that pods are told.
-    const env = [
-      { name: 'KUBERNETES_SERVICE_HOST', value: hostname },
-      { name: 'KUBERNETES_SERVICE_PORT', value: port },
-    ];
-    const write = (config: string): void => {
-      writeFileSync(join(overlay, 'config.yml'), config);
-      writeFileSync(
-        join(overlay, 'kustomization.yaml'),
-        JSON.stringify({
-          namespace: 'ci',
-          resources: ['../kubernetes/base'],
-          configMapGenerator: [{ name: 'onejob', behavior: 'replace', files: ['config.yml'] }],
-          patches: [
-            {
-              target: { kind: 'Deployment' },
-              patch: JSON.stringify([{ op: 'add', path: '/spec/template/spec/containers/0/env', value: env }]),
-            },
-          ],
-        }),
-      );
+  const config = (agents: number): string =>
+    fileOf('config.yml')
+      .replace('image: debian:stable-slim', `image: "${images.base}"\n    pull: never`)
+      .replace('agents: 16', `agents: ${agents}`);
+  const find = (start: string, nth = 0): string => {
+    const found = commands.filter((command) => command.startsWith(start))[nth];
+    if (found === undefined) throw new Error(`the page has no command ${start}`);
+    return found;
+  };
+  const inPod = 'kubectl -n ci exec deployment/onejob -- onejob';
+
+  /** A job that ends with 3 once its file `go` is there. */
+  async function begin(type: Typed): Promise<{ id: string; end(): Promise<void> }> {
+    const script = 'echo begun; until [ -e /workspace/go ]; do sleep 0.1; done; echo done; exit 3';
+    const id = (await type(`${inPod} run --detach --no-workspace -- sh -c '${script}'`)).trim();
+    await expect.poll(() => type(`${inPod} logs ${id}`), { timeout: 60_000 }).toBe('begun\n');
+    return {
+      id,
+      async end() {
+        const pod = (await type('kubectl -n ci get pods -l onejob/agent -o name')).trim();
+        await type(`kubectl -n ci exec ${pod} -- touch /workspace/go`);
+        expect(await type(`${inPod} wait ${id} >&2; echo $?`)).toBe('3\n');
+        expect(await type(`${inPod} logs ${id}`)).toBe('begun\ndone\n');
+      },
     };
-    const config = readFileSync(join(root, 'deploy/kubernetes/base/config.yml'), 'utf8').replace(
-      'image: debian:stable-slim',
-      `image: ${images.base}, pull: never`.replace(', ', '\n    '),
-    );
-    write(config);
-    await kubectl('apply', '-k', overlay);
-    await kubectl('rollout', 'status', 'deployment/onejob', '--timeout=120s').catch(async (error: unknown) => {
-      throw new Error(
-        `${error}\n${await kubectl('describe', 'pods')}\n${await kubectl('logs', 'deployment/onejob').catch(String)}`,
-      );
-    });
-    const exec = (...words: string[]) => kubectl('exec', 'deployment/onejob', '--', 'onejob', ...words);
-    expect(await exec('run', '--no-workspace', '--', 'echo', 'hello')).toBe('hello\n');
-    console.log(await exec('doctor'));
+  }
+
+  const left = async (type: Typed): Promise<string[]> => {
+    const kinds = 'deployments,replicasets,pods,configmaps,secrets,services,networkpolicies,roles,rolebindings,leases';
+    const all = await type(`kubectl -n ci get ${kinds},serviceaccounts,persistentvolumeclaims -o name`);
+    return all.split('\n').filter((name) => !['', 'configmap/kube-root-ca.crt', 'serviceaccount/default'].includes(name));
+  };
+  const claim = ['persistentvolumeclaim/onejob'];
+  const agentsOf = async (type: Typed): Promise<number> =>
+    (JSON.parse(await type(`${inPod} status --json`)) as { pools: { slots: unknown[] }[] }).pools[0]?.slots.length ?? 0;
+
+  test('by Kustomize', async () => {
+    const { type, write } = await place('ci');
+    const here = { op: 'add', path: '/spec/template/spec/containers/0/env', value: env };
+    const patches = [{ target: { kind: 'Deployment' }, patch: JSON.stringify([here]) }];
+    write('kustomization.yaml', JSON.stringify({ ...parse(fileOf('kustomization.yaml')), patches }));
+    write('config.yml', config(16));
+    const [apply, ready] = [find('kubectl apply'), find('kubectl -n ci rollout status')];
+    await type(apply);
+    await type(ready);
+    expect(await type(find(`${inPod} doctor`))).toMatch(/^0 errors, 0 warnings/m);
+    expect(await type(find(`${inPod} run`))).toBe('hello\n');
+    const job = await begin(type);
+    write('config.yml', config(17));
+    await type(apply);
+    await type(ready);
+    expect(await agentsOf(type)).toBe(17);
+    await type(find('kubectl -n ci rollout undo'));
+    await type(ready);
+    expect(await agentsOf(type)).toBe(16);
+    await job.end();
+    await begin(type);
+    for (const nth of [0, 1, 2]) await type(find('kubectl -n ci delete', nth));
+    await expect.poll(() => left(type), { timeout: 60_000 }).toEqual(claim);
+  });
+
+  test.skipIf(lacks('helm'))('by Helm', async () => {
+    const { type, write } = await place('charts');
+    const image = { repository: 'registry.example.org/onejob' };
+    write('values.yaml', JSON.stringify({ image, env }));
+    write('config.yml', config(16));
+    const upgrade = find('helm -n ci upgrade');
+    await type(upgrade);
+    expect(await type(find(`${inPod} run`))).toBe('hello\n');
+    const job = await begin(type);
+    write('config.yml', config(17));
+    await type(upgrade);
+    expect(await agentsOf(type)).toBe(17);
+    await type(find('helm -n ci rollback'));
+    expect(await agentsOf(type)).toBe(16);
+    await job.end();
+    await type(find('helm -n ci uninstall'));
+    await type(find('kubectl -n ci delete leases'));
+    await expect.poll(() => left(type), { timeout: 60_000 }).toEqual(claim);
+  });
+
+  test.skipIf(lacks('helm'))('both install the same', async () => {
+    const { type, write } = await place('same');
+    const components = ['../kubernetes/metrics', '../kubernetes/monitor'];
+    write('kustomization.yaml', JSON.stringify({ namespace: 'same', resources: ['../kubernetes/base'], components }));
+    const chart = 'helm -n ci template onejob ../kubernetes/chart --set metrics.enabled=true,metrics.monitor=true';
+    expect(objectsIn(await type(chart))).toEqual(objectsIn(await type('kubectl kustomize .')));
   });
 });
+
+/** Objects by kind, without what only one of the two writes: labels, hashes, what is so by default, where the namespace is. */
+function objectsIn(text: string): unknown {
+  const bare = text
+    .replaceAll(/\bonejob-[a-z0-9]{10}\b/g, 'onejob')
+    .replaceAll(/onejob\.(?:\$1|same)\.svc/g, 'onejob.NAMESPACE.svc');
+  const own = ['labels', 'annotations', 'matchLabels', 'imagePullPolicy', 'namespace', 'sourceLabels'];
+  const plain = (key: string, value: unknown): unknown => (own.includes(key) ? undefined : value);
+  const objects = parseAllDocuments(bare).map((document) => JSON.parse(JSON.stringify(document.toJS(), plain)));
+  return Object.fromEntries(
+    objects.map((object) => {
+      if (object.kind === 'Service') delete object.spec.selector;
+      if (object.kind === 'ConfigMap') object.data = parse(object.data['config.yml']);
+      return [object.kind, object];
+    }),
+  );
+}

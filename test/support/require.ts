@@ -18,6 +18,7 @@ import { lacksGitHub } from './github-programs.ts';
 import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
 import { lacksKubernetes } from './kubernetes.ts';
+import { lacksKubernetesPrograms } from './kubernetes-programs.ts';
 import { lacksSlurm } from './slurm.ts';
 import { lacksSlurmAccounting } from './slurm-accounting.ts';
 
@@ -90,6 +91,8 @@ export interface Machine {
   readonly kubernetes: string | null;
   /** The same with a newer containerd and runc: for grants by DRA, and for pods with users of their own. CI may lack them, too. */
   readonly newerContainerd: string | null;
+  /** Which installs charts in such a cluster. CI may lack it, too. */
+  readonly helm: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -148,6 +151,7 @@ export async function lookAtMachine(): Promise<Machine> {
     slurmAccounting: lacksSlurmAccounting(),
     kubernetes: lacksKubernetes(),
     newerContainerd: lacksKubernetes({ dra: true, runc: 'newer' }),
+    helm: lacksKubernetesPrograms('1.37', ['helm']),
     host: lacksHost(),
   };
 }
@@ -161,7 +165,9 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return (
-    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'newerContainerd'].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'newerContainerd', 'helm'].includes(
+      need,
+    ) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }
