@@ -1,7 +1,9 @@
 /** onejob itself in a cluster, by what `deploy/kubernetes` has: every command of docs/kubernetes.md, as a new user types it. */
 import { execFile, execFileSync } from 'node:child_process';
 import { chownSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { get } from 'node:https';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
@@ -11,6 +13,7 @@ import { type Kubernetes, podSecurity, startKubernetes } from '../support/kubern
 import { kubernetesProgram } from '../support/kubernetes-programs.ts';
 import { lacks } from '../support/require.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
+import { createAuthority } from '../support/tls-front.ts';
 
 const root = join(import.meta.dirname, '../..');
 const page = readFileSync(join(root, 'docs/kubernetes.md'), 'utf8');
@@ -89,7 +92,8 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
     if (found === undefined) throw new Error(`the page has no command ${start}`);
     return found;
   };
-  const inPod = 'kubectl -n ci exec deployment/onejob -- onejob';
+  const exec = 'kubectl -n ci exec deployment/onejob --';
+  const inPod = `${exec} onejob`;
 
   /** A job that ends with 3 once its file `go` is there. */
   async function begin(type: Typed): Promise<{ id: string; end(): Promise<void> }> {
@@ -113,6 +117,8 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
     return all.split('\n').filter((name) => !['', 'configmap/kube-root-ca.crt', 'serviceaccount/default'].includes(name));
   };
   const claim = ['persistentvolumeclaim/onejob'];
+  /** What people made by hand. */
+  const secrets = ['onejob', 'onejob-read-token', 'onejob-tls'].map((name) => `secret/${name}`);
   const agentsOf = async (type: Typed): Promise<number> =>
     (JSON.parse(await type(`${inPod} status --json`)) as { pools: { slots: unknown[] }[] }).pools[0]?.slots.length ?? 0;
 
@@ -128,17 +134,30 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
     expect(await type(find(`${inPod} doctor`))).toMatch(/^0 errors, 0 warnings/m);
     expect(await type(find(`${inPod} run`))).toBe('hello\n');
     const job = await begin(type);
-    write('config.yml', config(17));
+    const authority = createAuthority(folder.path);
+    const { key, cert } = authority.issue('onejob.ci.svc');
+    const stringData = { 'tls.crt': cert, 'tls.key': key, 'ca.crt': authority.certificate };
+    await cluster.apply({ apiVersion: 'v1', kind: 'Secret', metadata: { name: 'onejob-tls', namespace: 'ci' }, stringData });
+    write('github.token', 'ghp_of-nobody');
+    await type(find('kubectl -n ci create secret generic onejob '));
+    const components = ['../kubernetes/metrics'];
+    write('kustomization.yaml', JSON.stringify({ ...parse(fileOf('kustomization.yaml')), patches, components }));
+    write('config.yml', config(17).replace(/^api: .*\n/m, fileOf('config.yml, instead of its "api"')));
     await type(apply);
     await type(ready);
     expect(await agentsOf(type)).toBe(17);
+    expect(await type(`${exec} cat /etc/onejob-secrets/github.token`)).toBe('ghp_of-nobody');
+    for (const nth of [0, 1]) await type(commands[commands.indexOf(find(`${exec} cat `)) + nth] ?? '');
+    const token = await type('kubectl -n ci get secret onejob-read-token -o "jsonpath={.data.token}" | base64 -d');
+    const ip = await type('kubectl -n ci get pods -l app.kubernetes.io/name=onejob -o "jsonpath={.items[0].status.podIP}"');
+    expect(await metrics(ip, authority.certificate, token)).toMatch(/^onejob_/m);
     await type(find('kubectl -n ci rollout undo'));
     await type(ready);
     expect(await agentsOf(type)).toBe(16);
     await job.end();
     await begin(type);
     for (const nth of [0, 1, 2]) await type(find('kubectl -n ci delete', nth));
-    await expect.poll(() => left(type), { timeout: 60_000 }).toEqual(claim);
+    await expect.poll(() => left(type), { timeout: 60_000 }).toEqual([...secrets, ...claim]);
   });
 
   test.skipIf(lacks('helm'))('by Helm', async () => {
@@ -170,9 +189,19 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
   });
 });
 
+/** As Prometheus asks: by the name of the Service, at the address of the pod. */
+function metrics(host: string, ca: string, token: string): Promise<string> {
+  const headers = { host: 'onejob.ci.svc:8443', authorization: `Bearer ${token.trim()}` };
+  return new Promise((resolve, reject) => {
+    get({ host, port: 8443, path: '/metrics', ca, servername: 'onejob.ci.svc', headers, agent: false }, (answer) => {
+      text(answer).then(resolve, reject);
+    }).on('error', reject);
+  });
+}
+
 /** Objects by kind, without what only one of the two writes: labels, hashes, what is so by default, where the namespace is. */
-function objectsIn(text: string): unknown {
-  const bare = text
+function objectsIn(yaml: string): unknown {
+  const bare = yaml
     .replaceAll(/\bonejob-[a-z0-9]{10}\b/g, 'onejob')
     .replaceAll(/onejob\.(?:\$1|same)\.svc/g, 'onejob.NAMESPACE.svc');
   const own = ['labels', 'annotations', 'matchLabels', 'imagePullPolicy', 'namespace', 'sourceLabels'];
