@@ -26,6 +26,8 @@ import { dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 
 const root = join(import.meta.dirname, '..');
+// The image's folders are for everybody, whatever those of this user are.
+process.umask(0o022);
 const { values } = parseArgs({
   options: {
     name: { type: 'string', default: 'onejob' },
