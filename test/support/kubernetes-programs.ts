@@ -14,6 +14,7 @@ const versions = { '1.37': '1.37.2', '1.34': '1.34.4' } as const;
 const containerdVersion = '2.4.2';
 const runcVersion = '1.5.1';
 const kwokVersion = '0.8.0';
+const helmVersion = '4.3.2';
 
 export type KubernetesVersion = keyof typeof versions;
 export const kubernetesVersions = Object.keys(versions) as KubernetesVersion[];
@@ -27,8 +28,8 @@ const needed = [...ofKubernetes, 'gpus', 'pause'] as const;
 /** Newer than Debian's. */
 export const newerContainerd = ['containerd', 'containerd-shim-runc-v2', 'ctr'] as const;
 /** What the tests have beside. */
-export const forTests = [...needed, ...newerContainerd, 'runc', 'dra'] as const;
-const others = [...newerContainerd, 'runc', 'dra', 'kwok'] as const;
+export const forTests = [...needed, ...newerContainerd, 'runc', 'dra', 'helm'] as const;
+const others = [...newerContainerd, 'runc', 'dra', 'helm', 'kwok'] as const;
 
 export type KubernetesProgram = (typeof needed)[number] | (typeof others)[number];
 
@@ -46,6 +47,7 @@ const isOneOf = <Name extends string>(names: readonly Name[], name: string): nam
 export function kubernetesProgram(name: KubernetesProgram, version: KubernetesVersion = '1.37'): string {
   if (isOneOf(own, name)) return join(inCache(`kubernetes-test-${sourceHash}`), name);
   if (name === 'runc') return join(inCache(`runc-${runcVersion}`), name);
+  if (name === 'helm') return join(inCache(`helm-${helmVersion}`), name);
   if (name === 'kwok') return join(inCache(`kwok-${kwokVersion}`), name);
   if (isOneOf(newerContainerd, name)) return join(inCache(`containerd-${containerdVersion}`), name);
   return join(inCache(`kubernetes-${versions[version]}`), name);
@@ -77,6 +79,8 @@ async function build(name: KubernetesProgram, version: KubernetesVersion, half: 
   } else if (name === 'runc') {
     const folder = await moduleFolder(`github.com/opencontainers/runc@v${runcVersion}`);
     await go([...words, '-tags', 'seccomp', '.'], folder, { CGO_ENABLED: '1' });
+  } else if (name === 'helm') {
+    await go([...words, './cmd/helm'], await moduleFolder(`helm.sh/helm/v4@v${helmVersion}`));
   } else if (name === 'kwok') {
     await go([...words, './cmd/kwok'], await moduleFolder(`sigs.k8s.io/kwok@v${kwokVersion}`));
   } else if (isOneOf(newerContainerd, name)) {

@@ -18,6 +18,7 @@ import { lacksGitHub } from './github-programs.ts';
 import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
 import { lacksKubernetes } from './kubernetes.ts';
+import { lacksKubernetesPrograms } from './kubernetes-programs.ts';
 import { lacksSlurm } from './slurm.ts';
 import { lacksSlurmAccounting } from './slurm-accounting.ts';
 
@@ -92,6 +93,8 @@ export interface Machine {
   readonly olderKubernetes: string | null;
   /** The same with a newer containerd and runc: for grants by DRA, and for pods with users of their own. CI may lack them, too. */
   readonly newerContainerd: string | null;
+  /** Which installs charts in such a cluster. CI may lack it, too. */
+  readonly helm: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -151,6 +154,7 @@ export async function lookAtMachine(): Promise<Machine> {
     kubernetes: lacksKubernetes(),
     olderKubernetes: lacksKubernetes({ version: '1.34' }),
     newerContainerd: lacksKubernetes({ dra: true, runc: 'newer' }),
+    helm: lacksKubernetesPrograms('1.37', ['helm']),
     host: lacksHost(),
   };
 }
@@ -163,7 +167,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
-  const engines = ['slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'olderKubernetes', 'newerContainerd'];
+  const engines = ['slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'olderKubernetes', 'newerContainerd', 'helm'];
   return (
     ['loop', 'host', 'cloudInit', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
