@@ -228,7 +228,7 @@ function unreachable(error: unknown): string {
   return messageOf(error).replace(/\.$/, '') || `${code}`;
 }
 
-/** The Refusal behind an error of `KubeClient`; null: it was none. */
+/** The Refusal behind an error of `KubeClient`; null for other errors. */
 export function refusalOf(error: unknown): Refusal | null {
   const { cause } = Object(error);
   return cause instanceof Refusal ? cause : null;

@@ -33,7 +33,7 @@ import { check } from './check.ts';
 import { KubeClient, refusalOf } from './client.ts';
 import type { KubernetesConfig } from './config.ts';
 import type { Access } from './kubeconfig.ts';
-import { ensureLease } from './lease.ts';
+import { ensureLease, removeLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
 import { podOfSpec } from './manifest.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
@@ -98,6 +98,8 @@ class KubernetesRuntime implements Runtime {
   readonly #readers = new Map<AgentId, Readers>();
   /** Agents whose pod this runtime has deleted. */
   readonly #removed = new Set<AgentId>();
+  /** The end of what a sweep removes. */
+  #sweeping: Promise<void> | null = null;
   /** Agents that are being made: their early end is a failure to prepare them. */
   readonly #making = new Set<AgentId>();
 
@@ -161,6 +163,7 @@ class KubernetesRuntime implements Runtime {
   async #create(spec: SandboxSpec, fingerprint: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
     const { owner, clock } = this.#options;
     const { agent } = spec;
+    await this.#sweeping;
     const lease = await ensureLease(this.#client, owner, signal);
     const avoided = this.#avoided.now.map(({ node }) => node);
     const body = podOfSpec(spec, { owner, fingerprint, lease, avoided });
@@ -405,7 +408,7 @@ class KubernetesRuntime implements Runtime {
     /** Agents with a pod, and whether their exit was reported. */
     const known = new Map<AgentId, boolean>();
     let isLost = false;
-    let looking: Promise<void> | null = null;
+    let isLooking = false;
     yield { kind: 'connected' };
     while (!signal.aborted) {
       // Changes go on while a reader of events is busy.
@@ -414,9 +417,12 @@ class KubernetesRuntime implements Runtime {
       try {
         const pods = await this.#watch.all(signal);
         // A node that does not answer holds up no news of others.
-        looking ??= this.#lookAtEnds([...pods.values()], signal).finally(() => {
-          looking = null;
-        });
+        if (!isLooking) {
+          isLooking = true;
+          void this.#lookAtEnds([...pods.values()], signal).finally(() => {
+            isLooking = false;
+          });
+        }
         for (const agent of known.keys()) if (!pods.has(agent)) events.push({ kind: 'removed', agent });
         for (const { agent } of events.filter((event) => event.kind === 'removed')) known.delete(agent);
         for (const pod of pods.values()) {
@@ -519,7 +525,13 @@ class KubernetesRuntime implements Runtime {
     return ownAddress(this.name, this.#options.config.address, 'pods');
   }
 
-  async sweep(): Promise<void> {}
+  async sweep(signal: AbortSignal): Promise<void> {
+    const isUnused = (await this.#watch.all(signal)).size === 0 && this.#making.size === 0;
+    if (!isUnused) return;
+    // A pod that is made meanwhile would go with it.
+    this.#sweeping = removeLease(this.#client, this.#options.owner, signal).catch(() => {});
+    await this.#sweeping;
+  }
 
   async disk(): Promise<null> {
     return null;

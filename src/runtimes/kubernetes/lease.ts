@@ -1,5 +1,5 @@
 /**
- * The Lease that owns all pods of an installation: whoever removes it removes them, even if onejob is gone. It is created before the
+ * The Lease that owns all pods of an installation: to remove it removes them, even if onejob is gone. It is created before the
  * first pod, because the cluster removes a pod whose owner does not exist.
  */
 import { z } from 'zod';

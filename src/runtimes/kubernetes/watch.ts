@@ -2,10 +2,10 @@
  * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; after one that
  * fails there is a list again. Pods count as known while a watch is open, never while the API is away. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
  */
-import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { Waiters } from '../../base/abortable.ts';
 import { messageOf, OnejobError } from '../../base/errors.ts';
+import { linesOf } from '../../base/lines.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -169,7 +169,7 @@ export class PodWatch {
     this.#isCurrent = true;
     this.wake();
     try {
-      for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
+      for await (const line of linesOf(input)) {
         limit.again();
         const event = eventSchema.safeParse(jsonOf(line));
         // The last line of a connection that was cut.
