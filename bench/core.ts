@@ -29,6 +29,7 @@ const pool: PoolView = {
   unneeded: false,
   contested: false,
   pilots: null,
+  alone: false,
 };
 
 /** A job's end at a busy slot with a standby: the event that matters most, since a job waits behind it. */

@@ -13,6 +13,7 @@ import { giteaGaps } from './gitea.ts';
 import { gitlabGaps } from './gitlab.ts';
 import { parsing, proving } from './gpus.ts';
 import { historyFigures } from './history.ts';
+import { kubernetesFigures } from './kubernetes.ts';
 import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
 import { statusWall, submitMany } from './people.ts';
@@ -259,6 +260,23 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         ),
         info('sbatch to first byte; the same by onejob', `${data.floor.p50} ms; ${data.ours.p50} ms p50`),
         line('Slurm, an agent waits: submit to first byte', data.waiting.p50, 100, 'ms p50'),
+      ],
+    };
+  },
+
+  kubernetes: async ({ quick }) => {
+    const data = await kubernetesFigures(quick ? 3 : 20);
+    return {
+      data,
+      lines: [
+        line('Kubernetes, an agent waits: submit to first byte', data.waiting.p50, 40, 'ms p50'),
+        line(
+          'Kubernetes: end of a job to the first line of the next on the same GPU, more than bare pods',
+          Math.round(data.gap.p50 - data.floor.p50),
+          100,
+          'ms p50',
+        ),
+        info('of bare pods; of onejob', `${data.floor.p50}; ${data.gap.p50} ms p50`),
       ],
     };
   },

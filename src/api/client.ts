@@ -1,11 +1,11 @@
 /** Client of a daemon: the calls of the contract, checked, and what takes more than one call. */
 
 import type http from 'node:http';
-import { createInterface } from 'node:readline';
 import { type Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { OnejobError } from '../base/errors.ts';
+import { linesOf } from '../base/lines.ts';
 import type { Answered, Call, CallName, Request } from '../contract/calls.ts';
 import { readFrames } from '../contract/frames.ts';
 import { type Counts, none } from '../contract/gap.ts';
@@ -267,7 +267,7 @@ export class Client {
     const { imageEvent } = await import('../contract/schema.ts');
     const outcomes: ImageOutcome[] = [];
     try {
-      for await (const line of createInterface({ input: response })) {
+      for await (const line of linesOf(response)) {
         const event = imageEvent.parse(JSON.parse(line));
         if (event.kind === 'progress') progress(event.pool, event.line);
         else if (event.kind === 'done') outcomes.push(event.outcome);

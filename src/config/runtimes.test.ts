@@ -242,4 +242,37 @@ describe('Kubernetes', () => {
   it.each(['internet', 'none'])('takes network: %s', async (network) => {
     expect((await folder.check(`${ci}pools: { a: { runtime: ci, network: ${network} } }\n`)).join('\n')).not.toContain('network');
   });
+
+  const services = () => {
+    const token = `token: { file: ${folder.write('token', 'x')} }`;
+    const github = `type: github, ${token}`;
+    const gitea = `type: gitea, url: https://git.example, ${token}`;
+    return `services: { bk: { type: buildkite, ${token} }, early: { ${gitea} }, gh: { ${github} }, sets: { ${github}, mode: scale-set }, engine: { ${github}, docker: { socket: /run/d.sock, folder: /srv/jobs } }, there: { ${github}, agent: { folder: /opt/runner } }, az: { type: azure-pipelines, url: https://dev.azure.com/acme, ${token} } }\n`;
+  };
+
+  it.each([
+    ['service: bk', 'pools.a.kubernetes.security: is not restricted, but the pool accepts untrusted jobs'],
+    ['service: early, queue: acme', 'pools.a.standby: is false, but "service" is early, which gives jobs only'],
+    ['service: az', 'pools.a.standby: is false, but "service" is az, which gives jobs only to agents that wait already'],
+    ['service: gh, queue: acme', 'pools.a.standby: is false, but "service" is gh, which gives jobs only'],
+    ['service: az, standby: true, image: auto', 'pools.a.image: is to be built, but "runtime" is ci, of type kubernetes'],
+    ['service: engine, queue: acme, standby: true', 'pools.a.runtime: is ci, but "service" is engine, whose "docker" is an Engine'],
+    ['service: there, queue: acme, standby: true', 'pools.a.runtime: is ci, but "service" is there, whose "agent.folder" is a'],
+  ])('of a pool of a service is told: %s', async (keys, said) => {
+    const pools = `pools: { a: { runtime: ci, image: "agent:1", ${keys} } }\n`.replace(/image: "agent:1", (.*image:)/, '$1');
+    expect((await folder.check(`${ci}${services()}${pools}`)).join('\n')).toContain(said);
+  });
+
+  it.each([
+    'service: bk, trust: { forks: refuse, others: refuse }',
+    'service: bk, trust: { network: default }, user: "1000", kubernetes: { security: restricted }',
+    'service: early, queue: acme, standby: true',
+    'service: az, standby: true, devices: 1',
+    'service: gh, queue: acme, standby: true',
+    'service: gh, queue: acme/one, devices: 1',
+    'service: sets, queue: acme, devices: 1',
+  ])('a pool of a service on it is sound: %s', async (keys) => {
+    const said = await folder.check(`${ci}${services()}pools: { a: { runtime: ci, image: "agent:1", ${keys} } }\n`);
+    expect(said.filter((line) => line.includes('pools.'))).toEqual([]);
+  });
 });

@@ -22,6 +22,7 @@ const pool: PoolView = {
   unneeded: false,
   contested: false,
   pilots: 'more',
+  alone: true,
 };
 const free = emptySlot({ key: 'p/1', runtime: 'cluster', grace: 1 });
 const queued: Slot = { ...free, standby: { kind: 'preparing', agent: 'a', reserved: null, since: 0 } };

@@ -25,6 +25,7 @@ const pool: PoolView = {
   unneeded: false,
   contested: false,
   pilots: null,
+  alone: false,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
 
@@ -34,6 +35,17 @@ describe('plan', () => {
     const working: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
     expect(plan(working, pool, now)).toEqual({ kind: 'fill', reserved: null });
     expect(plan(ready, pool, now)).toBeNull();
+  });
+
+  test('keeps no standby beside an agent where an engine would grant it devices of its own, and renews without one', () => {
+    const alone = { ...pool, alone: true };
+    expect(plan(empty, alone, now)).toEqual({ kind: 'fill', reserved: null });
+    const working: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
+    expect(plan(working, alone, now)).toBeNull();
+    const idle: Slot = { ...empty, agent: { kind: 'idle', agent: 'a1', fingerprint: 'f', online: true, since: now } };
+    const early = { ...alone, binds: 'early' as const };
+    expect(plan(idle, early, now)).toBeNull();
+    expect(plan(idle, { ...early, fingerprint: 'g' }, now)).toEqual({ kind: 'retire', agent: 'a1' });
   });
 
   test('releases a waiting job to a standby that fits', () => {

@@ -42,6 +42,8 @@ export interface PoolView {
    * job: `more`: another one is wanted; `surplus`: there are more than jobs. null: no such runtime, or the pool keeps standbys.
    */
   readonly pilots: 'more' | 'enough' | 'surplus' | null;
+  /** Its runtime grants devices to each sandbox: a standby beside an agent would hold some that nobody uses, so there is none. */
+  readonly alone: boolean;
 }
 
 /** ms after which an idle agent that gets no job gives its leased devices to another pool that waits. */
@@ -86,7 +88,8 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       if (pool.pilots !== null)
         return pool.pilots === 'more' && slot.agent.kind === 'free' ? { kind: 'fill', reserved: null } : null;
       // An agent that must be online to get a job is made before there is one, even without standby.
-      const isNeeded = pool.standby || (pool.binds === 'early' && slot.agent.kind === 'free' && !pool.unneeded);
+      const isKept = pool.standby && (!pool.alone || slot.agent.kind === 'free');
+      const isNeeded = isKept || (pool.binds === 'early' && slot.agent.kind === 'free' && !pool.unneeded);
       return isNeeded && !pool.ownImageOnly ? { kind: 'fill', reserved: null } : null;
     }
   }
@@ -112,7 +115,7 @@ function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, poo
   if (pool.paused || pool.ownImageOnly || !pool.mayRenew) return false;
   const isCurrent = now - agent.since <= pool.standbyMaxAge && (pool.fingerprint ?? agent.fingerprint) === agent.fingerprint;
   if (isCurrent) return false;
-  return !pool.standby || (slot.standby.kind === 'standby' && !isStale(slot.standby, pool, now));
+  return !pool.standby || pool.alone || (slot.standby.kind === 'standby' && !isStale(slot.standby, pool, now));
 }
 
 /** A sandbox for any job, while fewer jobs wait than there are such sandboxes. */

@@ -11,7 +11,7 @@ const agent = 'a1b2c3d4e5';
 const dir = eachScratch();
 
 /** A sandbox whose output comes when it is given. */
-function slowly(listener: (agent: string) => ((line: string) => void) | null = () => null) {
+function slowly(listener: (agent: string) => ((line: string) => void) | null = () => null, oneStream = false) {
   const clock = handClock();
   const logs = createLogFolder(dir.path);
   const path = logs.path(agent);
@@ -26,7 +26,7 @@ function slowly(listener: (agent: string) => ((line: string) => void) | null = (
     failed: () => {},
     listener,
   });
-  followers.follow(agent, { logs: output } as unknown as Runtime);
+  followers.follow(agent, { logs: output, capabilities: { oneStream } } as unknown as Runtime);
   let time = 0n;
   const give = async (text: string | null, stream: 'stdout' | 'stderr' = 'stdout'): Promise<void> => {
     // The follower waits for it by then.
@@ -82,6 +82,16 @@ test('a released agent’s standard error is passed on line by line, completely 
   await give(null);
   expect(await followers.complete(agent, 60_000)).toBe(true);
   expect(lines.at(-1)).toBe(`${agent}: last`);
+});
+
+test('where standard error comes as standard output, all lines are passed on, but none of before its release', async () => {
+  const lines: string[] = [];
+  const { followers, give } = slowly(() => (line) => void lines.push(line), true);
+  await give(`before\n${readyMarker(agent)}\n${releasedMarker(agent)}\na line\nand `);
+  await give('another\n');
+  await give(null);
+  expect(await followers.complete(agent, 60_000)).toBe(true);
+  expect(lines).toEqual(['a line', 'and another']);
 });
 
 test('a later manager gets all of it again', async () => {

@@ -64,7 +64,7 @@ export class LogFollowers {
     const follower = new LogFollower(agent, this.#options.logs.open(agent), runtime, {
       state: (_, state) => {
         this.#options.state(agent, state);
-        if (state === 'released') this.#tell(follower);
+        if (state === 'released') this.#tell(follower, runtime);
         follower.waiters.wake();
       },
       failed: this.#options.failed,
@@ -139,10 +139,11 @@ export class LogFollowers {
     await Promise.all(followers.map((follower) => follower.stop()));
   }
 
-  #tell({ agent, file }: LogFollower): void {
+  #tell({ agent, file }: LogFollower, { capabilities }: Runtime): void {
     const hear = this.#options.listener?.(agent) ?? null;
     if (hear === null || this.#told.has(agent)) return;
-    const told = tellLines(file, hear).catch((error: unknown) => this.#options.failed(agent, error));
+    const its = capabilities.oneStream === true ? 'stdout' : 'stderr';
+    const told = tellLines(file, its, hear).catch((error: unknown) => this.#options.failed(agent, error));
     this.#told.set(agent, told);
   }
 }
@@ -150,12 +151,12 @@ export class LogFollowers {
 /** Maximum characters of one line that is passed on. */
 const longest = 4_096;
 
-/** Passes on each line of standard error, from the first kept one until the log is closed. @throws OnejobError E_STATE_* */
-async function tellLines(file: Pick<LogFile, 'read'>, tell: (line: string) => void): Promise<void> {
+/** Passes on each line of a stream, from the first kept one until the log is closed. @throws OnejobError E_STATE_* */
+async function tellLines(file: Pick<LogFile, 'read'>, of: 'stdout' | 'stderr', tell: (line: string) => void): Promise<void> {
   const decoder = new TextDecoder();
   let rest = '';
   for await (const { stream, bytes } of file.read({ follow: true })) {
-    if (stream !== 'stderr') continue;
+    if (stream !== of) continue;
     const lines = (rest + decoder.decode(bytes, { stream: true })).split('\n');
     rest = (lines.pop() ?? '').slice(0, longest);
     for (const line of lines) tell(line.slice(0, longest));

@@ -11,6 +11,7 @@ const never = new AbortController().signal;
 function world(...images: readonly (string | null)[]) {
   const asked: (string | null)[] = [];
   const runtime = {
+    capabilities: { grants: 'host' },
     name: 'docker',
     imageTrouble: async ({ image }: Recipe) => {
       asked.push(image);

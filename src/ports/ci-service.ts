@@ -171,7 +171,7 @@ export interface CiService {
   settle?(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
   /**
    * An agent was released, by this manager or an earlier one. The function gets each line of its standard error, from the first,
-   * before `settle` and `deregister`. It must not throw.
+   * before `settle` and `deregister`. It must not throw. Where a runtime has one stream only, it gets the lines of its job, too.
    */
   listen?(agent: AgentId): (line: string) => void;
   /** The failure of an agent that ended without a job. `outputTail`: the end of its output. Absent: `endedWithoutJob`. */

@@ -198,6 +198,8 @@ export interface RuntimeCapabilities {
   readonly holdsSecrets: boolean;
   /** Its sandboxes are on another host, and outlive a restart of this one. */
   readonly elsewhere?: boolean;
+  /** Its engine does not tell standard error from standard output: all of it is standard output. */
+  readonly oneStream?: boolean;
   /** Path of the workspace for the job. Without mounts it differs per agent. */
   workspace(agent: AgentId): string;
 }

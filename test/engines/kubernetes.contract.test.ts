@@ -47,7 +47,7 @@ async function subject(): Promise<ContractSubject> {
     remake: make,
     stranger: () => make('other'),
     async leftovers() {
-      const names = await cluster.kubectl('-n', namespace, 'get', 'pods', '-l', 'onejob/owner=me', '-o', 'name');
+      const names = await cluster.kubectl('-n', namespace, 'get', 'pods,leases', '-l', 'onejob/owner=me', '-o', 'name');
       return names.split('\n').filter((line) => line !== '');
     },
     cleanup: async () => cluster[Symbol.asyncDispose](),

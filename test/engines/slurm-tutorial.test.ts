@@ -1,13 +1,12 @@
 /** docs/tutorials/slurm.md as a new user follows it: every command of the page, in its order, on a real Slurm and as an ordinary user. */
 import { spawnSync } from 'node:child_process';
-import { chmodSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { Child } from '../support/child.ts';
-import { notPrinted, stepsOf } from '../support/page.ts';
 import { lacks } from '../support/require.ts';
 import { scratch } from '../support/scratch.ts';
 import { type Slurm, startSlurm } from '../support/slurm.ts';
+import { followTutorial } from '../support/tutorial.ts';
 
 const page = 'docs/tutorials/slurm.md';
 const user = 'nobody';
@@ -18,9 +17,6 @@ const notRun: Readonly<Record<string, string>> = {
   'ssh a true && ssh b true && ssh c true':
     'there are no such hosts; what "init slurm" asks them is answered by a stand-in for ssh',
 };
-
-/** The daemon of the second terminal. */
-const inBackground = 'onejob up';
 
 /** What shows a state that is still to come is looked at until it is there. */
 const looks = /^(?:onejob (?:status|doctor)|squeue|sinfo)\b/;
@@ -46,7 +42,6 @@ const variables: readonly (readonly [RegExp, string])[] = [
   [/\bGPU \d\b/g, 'GPU N'],
   [/\bgpu\/\d\b/g, 'gpu/N'],
 ];
-const steady = (text: string): string => variables.reduce((now, [pattern, word]) => now.replace(pattern, word), text);
 
 /** Hosts for `init slurm`: what they answer to its look. */
 const hosts: Readonly<Record<string, readonly [shape: string, memory: number, cards: number]>> = {
@@ -59,27 +54,6 @@ const hosts: Readonly<Record<string, readonly [shape: string, memory: number, ca
 function lacksUser(): boolean {
   const probe = ['bwrap', '--ro-bind', '/', '/', '--unshare-all', 'test', '-r', program];
   return spawnSync('setpriv', ['--reuid=nobody', '--regid=nogroup', '--clear-groups', ...probe]).status !== 0;
-}
-
-/** A shell that keeps its folder and variables between commands, as a terminal does. */
-class Terminal {
-  readonly #shell: Child;
-  #count = 0;
-
-  constructor(shell: Child) {
-    this.#shell = shell;
-    shell.typeMore('exec 2>&1\n');
-  }
-
-  /** What it printed, and its exit code. */
-  async type(command: string): Promise<{ output: string; code: number }> {
-    const mark = `--- end of ${++this.#count}:`;
-    const from = this.#shell.stdoutBytes.length;
-    this.#shell.typeMore(`{ ${command}\n} </dev/null\nprintf '\\n${mark} %s\\n' "$?"\n`);
-    const [, code] = await this.#shell.says(new RegExp(`^${mark} (\\d+)$`, 'm'));
-    const said = this.#shell.stdoutBytes.subarray(from).toString();
-    return { output: said.slice(0, said.indexOf(`\n${mark}`)), code: Number(code) };
-  }
 }
 
 describe.skipIf(lacks('slurm') || lacksUser())(page, () => {
@@ -108,45 +82,17 @@ describe.skipIf(lacks('slurm') || lacksUser())(page, () => {
       [' ada ', ` ${user} `],
     ];
     const toHere = (text: string): string => places.reduce((now, [name, here]) => now.replaceAll(name, here), text);
-    const toPage = (text: string): string => places.reduce((now, [name, here]) => now.replaceAll(here, name), text);
     const home = toHere('/home/ada');
-    const config = join(home, '.config/onejob/config.yml');
     // Readers have one cluster, which Slurm's commands find by themselves.
     const configOf = (text: string): string =>
-      toHere(text).replace('type: slurm,', `type: slurm, conf: "${cluster.env.SLURM_CONF}", poll: 1s,`);
+      text.replace('type: slurm,', `type: slurm, conf: "${cluster.env.SLURM_CONF}", poll: 1s,`);
 
     const path = `${programs.path}:${process.env.PATH}`;
     const env = ['-i', `HOME=${home}`, `USER=${user}`, 'LANG=C.UTF-8', `PATH=${path}`, `SLURM_CONF=${cluster.env.SLURM_CONF}`];
     await cluster.run('mkdir', '-p', home, toHere('/shared/ada'));
-    const terminal = new Terminal(cluster.start('env', ...env, 'bash', '--norc'));
-
-    const steps = stepsOf(page);
-    const passed = new Set<string>();
-    for (const step of steps) {
-      if (step.kind === 'config') {
-        writeFileSync(config, configOf(step.text));
-        continue;
-      }
-      const { command, prints } = step;
-      const missing = async (): Promise<unknown> => {
-        const { output, code } = await terminal.type(toHere(command));
-        const said = steady(toPage(output));
-        const not = notPrinted(said, steady(prints), !inAnyOrder.test(command));
-        // A red test shows both.
-        return { missing: not, instead: not.length === 0 ? '' : said, code };
-      };
-      const right = { missing: [], instead: '', code: exitCodes[command] ?? 0 };
-      if (command in notRun) passed.add(command);
-      else if (command === inBackground) {
-        const shown = join(home, 'up.out');
-        await terminal.type(`script -qfc '${command}' /dev/null >${shown} 2>&1 &`);
-        await expect
-          .poll(() => notPrinted(steady(toPage(readFileSync(shown, 'utf8'))), steady(prints), true), { message: command })
-          .toEqual([]);
-      } else if (looks.test(command)) await expect.poll(missing, { message: command, interval: 500 }).toEqual(right);
-      else expect(await missing(), command).toEqual(right);
-    }
-    expect(Object.keys(notRun).filter((command) => !passed.has(command))).toEqual([]);
+    const shell = cluster.start('env', ...env, 'bash', '--norc');
+    const ways = { configOf, variables, looks, inAnyOrder, notRun, exitCodes };
+    const terminal = await followTutorial({ page, shell, home, places, ...ways });
     // `down` was the page's last word to the daemon, and nothing of it is left.
     expect(await cluster.run('squeue', '-h')).toBe('');
     await expect.poll(async () => (await terminal.type('pgrep -u "$USER" -f "onejob|bwrap" | wc -l')).output.trim()).toBe('0');

@@ -174,7 +174,7 @@ export function mainJob(
       mkdirSync(flags);
       if (!hasFolders) {
         const refused = await shared.run('--volume', `${flags}:/flags`, '--', 'true').ended;
-        expect(refused).toMatchObject({ code: 2, stderr: expect.stringContaining('see no folders of hosts') });
+        expect(refused).toMatchObject({ code: 125, stderr: expect.stringContaining('see no folders of hosts') });
         return;
       }
       chmodSync(flags, 0o777);

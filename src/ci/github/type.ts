@@ -148,6 +148,10 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     const how = 'whose "docker" is an Engine and a folder of this host, which jobs on other hosts do not have';
     inPool(pool, ['runtime'], `is ${pool.runtime}, but ${of}, ${how}; use a service without "docker" for this pool`);
   }
+  if (pool.recipe.wants?.folders === false && service.mountedRunner !== null && sound(pool, 'runtime')) {
+    const how = 'whose "agent.folder" is a folder of this host, which its sandboxes do not see';
+    inPool(pool, ['runtime'], `is ${pool.runtime}, but ${of}, ${how}; use a service without it, and an image with the runner`);
+  }
   const whyUser = service.docker === null ? null : whyNotAs(pool, service, userFor(service.docker.socket, host !== null));
   if (sound(pool, 'user') && whyUser !== null) inPool(pool, ['user'], whyUser);
   if (sound(pool, 'standby', 'queue') && !pool.standby && pool.devices.count !== 0 && !knowsWaiting(service, pool)) {

@@ -5,7 +5,10 @@ import type { RuntimeName } from '../../config/config.ts';
 import type { Runtime } from '../../ports/runtime.ts';
 import { chooseEvery, keepChoosing } from './choose-again.ts';
 
-const [host, docker] = ['process', 'docker'].map((name) => ({ name }) as Runtime) as [Runtime, Runtime];
+const [host, docker] = ['process', 'docker'].map((name) => ({ name, capabilities: { grants: 'host' } }) as Runtime) as [
+  Runtime,
+  Runtime,
+];
 
 const poolOf = (runtime: RuntimeName | null, leaving = false) => poolLike({ runtime }, { runtime: host, leaving });
 

@@ -106,7 +106,7 @@ export class Pool {
     this.rollout = new ImageRollout({
       name: config.name,
       service: parts.service,
-      standby: this.#keepStandby,
+      standby: this.#keepStandby && parts.runtime.capabilities.grants === 'host',
       isPerSlot: this.isPerSlot,
       able: (key) => devices.of(key) !== null && devices.heldBack(key) === null && !devices.lost(key),
     });
@@ -189,6 +189,7 @@ export class Pool {
       unneeded: this.#isUnneeded(host.now),
       contested: this.leases && this.devices.contested(this.config.name),
       pilots: this.pilots,
+      alone: this.#runtime.capabilities.grants === 'engine',
     };
   }
 

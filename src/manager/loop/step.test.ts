@@ -52,7 +52,7 @@ test('without an event the slot is only planned, and an unchanged slot is the sa
 
 test('a pool that moves to another runtime lets its agent end, makes no new one there, and continues in the new one', () => {
   const pool = poolOf(serviceOf('own', { job: 'j2', limit: null, cold: false }));
-  pool.moveTo({ name: 'other' } as Runtime);
+  pool.moveTo({ name: 'other', capabilities: { grants: 'host' } } as Runtime);
   pool.rollout.learn('p/1', 'f');
   const moving = step({ ...empty, standby, agent: busy }, null, pool, taking).slot;
   expect([moving.standby.kind, moving.agent, moving.runtime]).toEqual(['none', busy, 'docker']);

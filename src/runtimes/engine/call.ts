@@ -5,10 +5,10 @@
 import { type ClientRequest, Agent as HttpAgent, request as http, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node:https';
 import type { Socket } from 'node:net';
-import { createInterface } from 'node:readline';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { messageOf, OnejobError } from '../../base/errors.ts';
+import { linesOf } from '../../base/lines.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Endpoint } from './endpoint.ts';
@@ -94,7 +94,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock): Conne
   async function* lines(call: Omit<EngineCall, 'stream'>): AsyncGenerator<string, void> {
     const input = await raw({ ...call, stream: true });
     if (!(input instanceof Readable)) throw new TypeError('the Engine answered without a stream');
-    for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) if (line.trim() !== '') yield line;
+    for await (const line of linesOf(input)) if (line.trim() !== '') yield line;
   }
   return { raw, ask, flow, lines, close: () => agent.destroy() };
 }

@@ -36,7 +36,8 @@ export async function check({ name, client, avoided, networks }: CheckParts, sig
   const { namespace, from } = client.access;
   const findings: Finding[] = [];
   try {
-    const version = versionSchema.parse(await client.ask({ path: '/version', doing: 'ask for the version', signal }));
+    const doing = 'ask for the version';
+    const version = client.formed(versionSchema, await client.ask({ path: '/version', doing, signal }), doing);
     findings.push(fine(subject, `Kubernetes ${version.gitVersion} answers (${from}); agents are in namespace ${namespace}.`));
     const missing = await missingRights(client, rights, signal);
     if (missing.length > 0) {
@@ -88,7 +89,7 @@ async function missingRights(
       const body = { apiVersion: 'authorization.k8s.io/v1', kind: 'SelfSubjectAccessReview', spec };
       const path = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews';
       const answer = await client.ask({ method: 'POST', path, body, doing: 'ask what it may do', signal });
-      return reviewSchema.parse(answer).status.allowed ? [] : [`${verb} ${whole}`];
+      return client.formed(reviewSchema, answer, 'ask what it may do').status.allowed ? [] : [`${verb} ${whole}`];
     }),
   );
   return answers.flat();

@@ -90,17 +90,28 @@ export class KubeClient {
     }
   }
 
+  /** An answer of `ask` that must be of this form. @throws OnejobError E_ENGINE_FAILED if something else answers there */
+  formed<T>(schema: z.ZodType<T>, answer: unknown, doing: string): T {
+    const { success, data, error } = schema.safeParse(answer);
+    if (success) return data;
+    const said = (typeof answer === 'string' ? answer : `${JSON.stringify(answer)}`).trim().slice(0, 200);
+    const hint = 'Check the "server" of the kubeconfig, and proxies before it.';
+    const words = `Cannot ${doing}: ${this.#place} answered with something else: ${said}.`;
+    throw new OnejobError('E_ENGINE_FAILED', words, { hint, retry: true, cause: error });
+  }
+
   /** An answer that goes on until the server or `signal` ends it; null for the statuses in `nothing`. @throws as `ask` */
   async flow(call: KubeCall & { readonly signal: AbortSignal }): Promise<Readable | null> {
+    using limit = deadline(this.#clock, patience);
     try {
-      const { statusCode, body } = await this.#send(call, call.signal);
+      const { statusCode, body } = await this.#send(call, AbortSignal.any([call.signal, limit.signal]));
       if (statusCode < 300) return body;
       const content = await body.text();
       if (call.nothing?.includes(statusCode)) return null;
       throw new Refusal(statusCode, content);
     } catch (error) {
       call.signal.throwIfAborted();
-      throw this.#translated(error, call.doing, false);
+      throw this.#translated(error, call.doing, limit.passed);
     }
   }
 
@@ -113,6 +124,11 @@ export class KubeClient {
       signal?.throwIfAborted();
       throw this.#translated(error, doing, limit.passed);
     }
+  }
+
+  /** The error for a call that took longer than `ms`. */
+  silent(doing: string, ms: number, cause?: unknown): OnejobError {
+    return this.#unreachable(doing, `it did not answer within ${ms / 1000} s`, cause);
   }
 
   close(): void {
@@ -168,18 +184,24 @@ export class KubeClient {
 
   #translated(error: unknown, doing: string, isLate: boolean): OnejobError {
     if (error instanceof OnejobError) return error;
-    const { server, from } = this.access;
-    const at = `the Kubernetes API at ${server.origin} (from ${from})`;
-    if (error instanceof Refusal) return refused(error, doing, at);
-    const why = isLate ? `it did not answer within ${patience / 1000} s` : unreachable(error);
+    if (error instanceof Refusal) return refused(error, doing, this.#place);
+    return isLate ? this.silent(doing, patience, error) : this.#unreachable(doing, unreachable(error), error);
+  }
+
+  #unreachable(doing: string, why: string, cause: unknown): OnejobError {
     const hint = `Check whether "kubectl cluster-info" answers.`;
-    return new OnejobError('E_ENGINE_UNREACHABLE', `Cannot ${doing} with ${at}: ${why}.`, { hint, retry: true, cause: error });
+    return new OnejobError('E_ENGINE_UNREACHABLE', `Cannot ${doing} with ${this.#place}: ${why}.`, { hint, retry: true, cause });
+  }
+
+  get #place(): string {
+    return `the Kubernetes API at ${this.access.server.origin} (from ${this.access.from})`;
   }
 }
 
 function refused(error: Refusal, doing: string, at: string): OnejobError {
   const { status, message } = error;
-  const words = `Cannot ${doing}: ${at} answered ${status}: ${message.replace(/\.$/, '')}.`;
+  const said = message === '' ? '' : `: ${message.replace(/\.$/, '')}`;
+  const words = `Cannot ${doing}: ${at} answered ${status}${said}.`;
   if (status === 401)
     return new OnejobError('E_ENGINE_PERMISSION', words, {
       hint: 'Renew the credentials of the kubeconfig.',
@@ -202,7 +224,7 @@ function unreachable(error: unknown): string {
   return messageOf(error).replace(/\.$/, '') || `${code}`;
 }
 
-/** The Refusal behind an error of `KubeClient`; null: it was none. */
+/** The Refusal behind an error of `KubeClient`; null for other errors. */
 export function refusalOf(error: unknown): Refusal | null {
   const { cause } = Object(error);
   return cause instanceof Refusal ? cause : null;

@@ -30,16 +30,16 @@ import type {
 import { AvoidedNodes, avoidedText } from '../avoided.ts';
 import { createPod, stuckIn, unstarted } from './begin.ts';
 import { check } from './check.ts';
-import { KubeClient } from './client.ts';
+import { KubeClient, refusalOf } from './client.ts';
 import type { KubernetesConfig } from './config.ts';
 import type { Access } from './kubeconfig.ts';
-import { ensureLease } from './lease.ts';
+import { ensureLease, removeLease } from './lease.ts';
 import { endOf, followLog } from './logs.ts';
 import { podOfSpec } from './manifest.ts';
 import { GuardedNetworks } from './networks.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
 import { runBeside } from './run.ts';
-import { exitUnfit, signalScripts, takeProgram, unfitIn } from './script.ts';
+import { exitUnfit, signalScripts, takeProgram, unfitIn, unfitLines } from './script.ts';
 import { type Running, running, send } from './stream.ts';
 import { PodWatch } from './watch.ts';
 
@@ -52,6 +52,8 @@ export interface KubernetesOptions {
 
 /** ms in which a gate takes a frame; after that it is sent again. */
 const takenWithin = 2_000;
+/** ms between two tries to hand over a frame. */
+const betweenFrames = 200;
 /** ms that a release may take in all. */
 const releaseLimit = 15_000;
 /** ms that a signal may take to arrive. */
@@ -89,6 +91,8 @@ class KubernetesRuntime implements Runtime {
   readonly #readers = new Map<AgentId, Readers>();
   /** Agents whose pod this runtime has deleted. */
   readonly #removed = new Set<AgentId>();
+  /** The end of what a sweep removes. */
+  #sweeping: Promise<void> | null = null;
   /** Agents that are being made: their early end is a failure to prepare them. */
   readonly #making = new Set<AgentId>();
 
@@ -109,6 +113,7 @@ class KubernetesRuntime implements Runtime {
       grants: 'engine',
       holdsSecrets: true,
       elsewhere: true,
+      oneStream: true,
       workspace: () => workspacePath,
     };
   }
@@ -148,6 +153,8 @@ class KubernetesRuntime implements Runtime {
       return { fingerprint };
     } finally {
       this.#making.delete(agent);
+      // An end that was kept back meanwhile is told now.
+      this.#watch.wake();
     }
   }
 
@@ -155,6 +162,7 @@ class KubernetesRuntime implements Runtime {
   async #create(spec: SandboxSpec, fingerprint: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
     const { owner, clock } = this.#options;
     const { agent } = spec;
+    await this.#sweeping;
     const lease = await ensureLease(this.#client, owner, signal);
     const avoided = this.#avoided.now.map(({ node }) => node);
     const body = podOfSpec(spec, { owner, fingerprint, lease, avoided });
@@ -164,22 +172,33 @@ class KubernetesRuntime implements Runtime {
 
   /** Waits until its gate is ready. @throws OnejobError if it will not be */
   async #begun(agent: AgentId, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
-    let wasThere = false;
     for (;;) {
-      const pod = (await this.#pods(progress, signal)).get(agent) ?? null;
+      const seen = this.#watch.changes;
+      const pod = await this.#created(agent, progress, signal);
+      if (isOver(pod)) return await this.#early(agent, pod, signal);
+      if (pod.isRunning) return;
+      const isStuck = stuckIn(pod, `agent ${agent}`);
+      if (isStuck !== null) throw isStuck;
+      const avoided = this.#avoided.now;
+      const more = avoided.length === 0 ? '' : `; ${avoidedText(avoided)}`;
+      progress(`${this.name}: ${waitText(pod)}${more}`);
+      await this.#watch.next(signal, undefined, seen);
       signal.throwIfAborted();
-      if (pod === null && wasThere) throw gateEnded(agent, 'somebody deleted its pod');
-      wasThere ||= pod !== null;
-      if (pod !== null && isOver(pod)) return await this.#early(agent, pod, signal);
-      if (pod?.isRunning === true) return;
-      if (pod !== null) {
-        const isStuck = stuckIn(pod, `agent ${agent}`);
-        if (isStuck !== null) throw isStuck;
-        const avoided = this.#avoided.now;
-        const more = avoided.length === 0 ? '' : `; ${avoidedText(avoided)}`;
-        progress(`${this.name}: ${waitText(pod)}${more}`);
-      }
-      await this.#watch.next(signal);
+    }
+  }
+
+  /** A pod that was created, once the API answers. One that the watch never saw may have come and gone meanwhile. */
+  async #created(agent: AgentId, progress: (line: string) => void, signal: AbortSignal): Promise<Pod> {
+    for (;;) {
+      const seen = this.#watch.changes;
+      const pod = await this.#find(agent, signal).catch((error: unknown) => {
+        signal.throwIfAborted();
+        progress(messageOf(error));
+      });
+      if (pod === null) throw gateEnded(agent, 'somebody deleted its pod');
+      if (pod !== undefined) return pod;
+      await this.#watch.next(signal, lookAgain, seen);
+      signal.throwIfAborted();
     }
   }
 
@@ -201,10 +220,12 @@ class KubernetesRuntime implements Runtime {
       const path = this.#client.path('pods', podName(agent), 'log');
       const said = await this.#client.ask({
         path,
-        query: { container, tailLines: 1 },
+        query: { container, tailLines: unfitLines },
         doing: `read the log of agent ${agent}`,
         signal,
+        nothing: [400, 404],
       });
+      if (said === null) throw gateEnded(agent, `it ended on node ${node}, which does not tell why`);
       const why = unfitIn(agent, String(said));
       if (why !== null) {
         this.#avoided.add({ node, why });
@@ -229,35 +250,56 @@ class KubernetesRuntime implements Runtime {
     if (this.#stateOf(pod).kind === 'exited') throw gateEnded(agent, 'its gate has ended');
     using limit = deadline(this.#options.clock, releaseLimit, signal);
     try {
-      const query = { container, stdin: true, stdout: false, stderr: false };
-      const path = this.#client.path('pods', podName(agent), 'attach');
-      const socket = await this.#client.socket({ path, query, doing: `release agent ${agent}`, signal: limit.signal });
-      const { stop } = running(socket, `release agent ${agent}`);
-      try {
-        await send(socket, frame);
-        await this.#taken(socket, limit.signal);
-      } finally {
-        stop();
-      }
+      // What was cut off may not have arrived, and a gate takes the same frame once.
+      while (!(await this.#handOver(agent, frame, limit.signal))) await sleep(this.#options.clock, betweenFrames, limit.signal);
     } catch (error) {
       signal.throwIfAborted();
-      const now = (await this.#find(agent, signal)) ?? pod;
-      if (isOver(now) || (await endOf({ client: this.#client, agent }, signal)) !== null)
-        throw gateEnded(agent, 'its gate has ended');
+      if (limit.passed) throw this.#client.silent(`release agent ${agent}`, releaseLimit);
+      if (refusalOf(error)?.status === 404 || (await this.#hasLeft(agent, signal))) throw gateEnded(agent, 'its gate has ended');
       throw error;
     }
   }
 
+  /** Returns whether the other end was there after all was sent. @throws as `KubeClient.socket` */
+  async #handOver(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<boolean> {
+    const doing = `release agent ${agent}`;
+    const query = { container, stdin: true, stdout: false, stderr: false };
+    const socket = await this.#client.socket({ path: this.#client.path('pods', podName(agent), 'attach'), query, doing, signal });
+    const { stop } = running(socket, doing);
+    signal.addEventListener('abort', stop, { once: true });
+    try {
+      return await send(socket, frame).then(
+        () => this.#taken(socket, signal),
+        () => false,
+      );
+    } finally {
+      signal.removeEventListener('abort', stop);
+      stop();
+    }
+  }
+
   /** Asks the other end whether it is there after what was sent: the answer comes after it was passed on. */
-  async #taken(socket: Parameters<typeof send>[0], signal: AbortSignal): Promise<void> {
+  async #taken(socket: Parameters<typeof send>[0], signal: AbortSignal): Promise<boolean> {
     using limit = deadline(this.#options.clock, takenWithin, signal);
-    await new Promise<void>((resolve) => {
-      const done = (): void => resolve();
-      socket.once('pong', done);
-      socket.once('close', done);
-      limit.signal.addEventListener('abort', done, { once: true });
-      socket.ping();
+    return await new Promise((resolve) => {
+      socket.once('pong', () => resolve(true));
+      socket.once('close', () => resolve(false));
+      limit.signal.addEventListener('abort', () => resolve(false), { once: true });
+      if (socket.readyState === socket.OPEN) socket.ping();
+      else resolve(false);
     });
+  }
+
+  /** Whether nobody is at its gate any more, as far as can be seen now. */
+  async #hasLeft(agent: AgentId, signal: AbortSignal): Promise<boolean> {
+    using limit = deadline(this.#options.clock, lookLimit, signal);
+    try {
+      const now = await this.#find(agent, limit.signal);
+      return now === null || isOver(now) || (await endOf({ client: this.#client, agent }, limit.signal)) !== null;
+    } catch {
+      signal.throwIfAborted();
+      return false;
+    }
   }
 
   async getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
@@ -305,14 +347,23 @@ class KubernetesRuntime implements Runtime {
       if (now === null || isOver(now)) return;
       // What does not even start a program any more is ended with its pod.
       if (signal === 'KILL') return this.#delete(now);
-      throw error;
+      throw limit.passed ? this.#client.silent(`send ${signal} to agent ${agent}`, signalLimit) : error;
     }
   }
 
   async remove(agent: AgentId): Promise<void> {
-    for (let pod = await this.#find(agent); pod !== null; pod = await this.#find(agent)) {
-      if (!pod.isDeleting) await this.#delete(pod);
-      await this.#watch.next(undefined, lookAgain);
+    const { clock } = this.#options;
+    let asked = Number.NEGATIVE_INFINITY;
+    for (;;) {
+      const seen = this.#watch.changes;
+      const pod = await this.#find(agent);
+      if (pod === null) break;
+      // One that others delete has more time, up to hours.
+      if (clock.now() - asked >= lookAgain) {
+        await this.#delete(pod);
+        asked = clock.now();
+      }
+      await this.#watch.next(undefined, lookAgain, seen);
     }
     for (const known of [this.#told, this.#readers, this.#removed]) known.delete(agent);
   }
@@ -338,16 +389,21 @@ class KubernetesRuntime implements Runtime {
     /** Agents with a pod, and whether their exit was reported. */
     const known = new Map<AgentId, boolean>();
     let isLost = false;
-    let looking: Promise<void> | null = null;
+    let isLooking = false;
     yield { kind: 'connected' };
     while (!signal.aborted) {
+      // Changes go on while a reader of events is busy.
+      const seen = this.#watch.changes;
       const events: RuntimeEvent[] = [];
       try {
         const pods = await this.#watch.all(signal);
         // A node that does not answer holds up no news of others.
-        looking ??= this.#lookAtEnds([...pods.values()], signal).finally(() => {
-          looking = null;
-        });
+        if (!isLooking) {
+          isLooking = true;
+          void this.#lookAtEnds([...pods.values()], signal).finally(() => {
+            isLooking = false;
+          });
+        }
         for (const agent of known.keys()) if (!pods.has(agent)) events.push({ kind: 'removed', agent });
         for (const { agent } of events.filter((event) => event.kind === 'removed')) known.delete(agent);
         for (const pod of pods.values()) {
@@ -365,7 +421,9 @@ class KubernetesRuntime implements Runtime {
         isLost = true;
       }
       yield* events;
-      await this.#watch.next(signal, this.#unread([...this.#watch.known.values()]).length > 0 ? lookAgain : undefined);
+      // A reader of a log may stall at any time, and nothing else tells of the end then.
+      const isOpen = [...this.#watch.known.values()].some((pod) => pod.isRunning && !this.#told.has(pod.agent));
+      await this.#watch.next(signal, isOpen ? lookAgain : undefined, seen);
     }
   }
 
@@ -433,14 +491,13 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
-  /** The pod of an agent, once that can be known; null: it has none. */
+  /** The pod of an agent, once that can be known, and the watch tells of it; null: it has none. */
   async #awaited(agent: AgentId, signal: AbortSignal): Promise<Pod | null> {
     while (!signal.aborted) {
-      try {
-        return await this.#find(agent, signal);
-      } catch {
-        await this.#watch.next(signal);
-      }
+      const seen = this.#watch.changes;
+      const pod = await this.#find(agent, signal).catch(() => undefined);
+      if (pod === null || (pod !== undefined && this.#watch.known.has(agent))) return pod;
+      await this.#watch.next(signal, lookAgain, seen);
     }
     return null;
   }
@@ -449,8 +506,13 @@ class KubernetesRuntime implements Runtime {
     return this.#networks.hostAddress(network, port, signal);
   }
 
-  sweep(signal: AbortSignal): Promise<void> {
-    return this.#networks.sweep(signal);
+  async sweep(signal: AbortSignal): Promise<void> {
+    await this.#networks.sweep(signal);
+    const isUnused = (await this.#watch.all(signal)).size === 0 && this.#making.size === 0;
+    if (!isUnused) return;
+    // A pod that is made meanwhile would go with it.
+    this.#sweeping = removeLease(this.#client, this.#options.owner, signal).catch(() => {});
+    await this.#sweeping;
   }
 
   async disk(): Promise<null> {

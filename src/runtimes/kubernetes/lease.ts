@@ -1,5 +1,5 @@
 /**
- * The Lease that owns all pods of an installation: whoever removes it removes them, even if onejob is gone. It is created before the
+ * The Lease that owns all pods of an installation: to remove it removes them, even if onejob is gone. It is created before the
  * first pod, because the cluster removes a pod whose owner does not exist.
  */
 import { z } from 'zod';
@@ -29,7 +29,7 @@ export async function ensureLease(client: KubeClient, owner: string, signal: Abo
       if (refusalOf(error)?.status === 409) return read();
       throw error;
     });
-  const { metadata } = leaseSchema.parse((await read()) ?? (await make()));
+  const { metadata } = client.formed(leaseSchema, (await read()) ?? (await make()), `look at lease ${name}`);
   return { name: metadata.name, uid: metadata.uid };
 }
 

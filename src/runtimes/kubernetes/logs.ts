@@ -70,7 +70,6 @@ export async function* followLog(source: LogSource, from: LogPosition, signal: A
       if (isLast) continue;
     } catch (error) {
       if (signal.aborted) return;
-      if (isLast) return;
       if (error instanceof OnejobError && !error.retry && !passing.includes(error.code)) throw error;
       isLast = hasEnded() === true;
     }

@@ -12,7 +12,7 @@ function pod(status: object, more: object = {}): Pod {
     annotations: { 'onejob/pool': 'gpu', 'onejob/slot': 'gpu/1', 'onejob/fingerprint': 'f1' },
   };
   const found = podOf({ metadata: { ...metadata, ...more }, spec: { nodeName: 'k1' }, status });
-  if (found === null) throw new Error('it is no pod of an agent');
+  if (found === null) throw new Error('not a pod of an agent');
   return found;
 }
 const unknown = { told: null, isRemoved: false };
@@ -104,7 +104,7 @@ describe('its end', () => {
     expect(stateOf(deleted, { told: { kind: 'code', code: 3 }, isRemoved: false })).toMatchObject({ exit: { code: 3 } });
   });
 
-  test('a node that is away is no end', () => {
+  test('a node that is away ends nothing', () => {
     const conditions = [{ type: 'Ready', status: 'False', reason: 'NodeNotReady' }];
     expect(stateOf(pod({ phase: 'Running', conditions, ...inState({ running: {} }) }), unknown)).toEqual({ kind: 'running' });
   });

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { type Child, startChild } from '../../../test/support/child.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { frame } from '../gate.ts';
+import { answerIn, frame } from '../gate.ts';
 import { endIn, exitUnfit, supervisorScript, unfitIn } from './script.ts';
 
 const agent = 'a1b2c3';
@@ -15,10 +15,11 @@ const exitCode = (code: number) => new RegExp(`\u001eonejob exited ${agent} ${co
 
 describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...shell) => {
   /** `program`: what `nvidia-smi` does there; null: there is none. */
-  function start(gpus = 0, program: string | null = null): Child {
+  function start(gpus = 0, program: string | null = null, look?: string): Child {
     const { path } = scratch();
     if (program !== null) writeFileSync(join(path, 'nvidia-smi'), `#!/bin/sh\n${program}\n`, { mode: 0o755 });
-    const words = ['--pid', '--fork', '--mount-proc', '--kill-child', ...shell, '-c', supervisorScript({ agent, gpus }), 'onejob'];
+    const script = supervisorScript({ agent, gpus, look });
+    const words = ['--pid', '--fork', '--mount-proc', '--kill-child', ...shell, '-c', script, 'onejob'];
     return startChild('unshare', words, { cwd: '/', env: { ...process.env, PATH: `${path}:${process.env.PATH}` } });
   }
   function released(script: string): Child {
@@ -62,6 +63,15 @@ describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...sh
     await child.says(new RegExp(`onejob ready ${agent}\n`));
     term(child);
     await child.says(exitCode(143));
+    await child.kill();
+  });
+
+  test('says what was asked of it before its gate, and nothing else', async () => {
+    const child = start(0, null, 'echo root=/opt/agent; echo a warning >&2; cat; exit 3');
+    await child.says(new RegExp(`onejob ready ${agent}\n`));
+    // The log of a container has both.
+    expect(child.stderr).toBe('');
+    expect(answerIn(agent, child.stdout.split('\u001e')[0] ?? '')).toEqual({ text: 'root=/opt/agent\n', code: '3' });
     await child.kill();
   });
 

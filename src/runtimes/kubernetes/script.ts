@@ -30,7 +30,8 @@ export function supervisorScript({ agent, gpus, programs = [], look }: Superviso
   return [
     ...(gpus === 0 ? [] : gpuCheck(agent, gpus)),
     ...programs.map((path) => `until [ -x ${quoted(path)} ]; do sleep 0.05; done`),
-    ...(look === undefined ? [] : [answering(agent, look)]),
+    // Its errors would be part of the answer: the log does not tell them apart.
+    ...(look === undefined ? [] : [`{ ${answering(agent, look)}\n} 2>/dev/null`]),
     'exec 3<&0 </dev/null 2>&1',
     'p= t=',
     // A shell that waits handles a signal at once.
@@ -83,10 +84,13 @@ export function endIn(agent: AgentId, bytes: Uint8Array): { readonly before: num
 /** Bytes of its last line, at most. */
 export const endLength = 128;
 
-/** Why it did not begin, if this is what a line tells. */
-export function unfitIn(agent: AgentId, line: string): string | null {
-  const start = `${mark}onejob unfit ${agent} `;
-  return line.startsWith(start) ? line.slice(start.length).trim() : null;
+/** Lines in which a container says why it did not begin, at most: what programs say of GPUs has several. */
+export const unfitLines = 20;
+
+/** Why it did not begin, if the end of its log tells that: the first line of it. */
+export function unfitIn(agent: AgentId, log: string): string | null {
+  const [, said] = log.split(`${mark}onejob unfit ${agent} `);
+  return said === undefined ? null : (said.split('\n')[0] ?? '').trim();
 }
 
 /** Runs beside the first process. TERM goes to the job, KILL to all that it started. */

@@ -64,8 +64,9 @@ export const kubernetes: RuntimeType<KubernetesConfig> = {
 };
 
 /** Jobs of strangers. */
-function checkUntrusted(pool: PoolConfig, name: string, { inPool }: Checking): void {
-  if (pool.service === 'own') return;
+function checkUntrusted(pool: PoolConfig, name: string, { config, inPool }: Checking): void {
+  // Rules of "trust" are for services that say where a job comes from.
+  if (!config.origins.has(pool.service)) return;
   if (keysOf(pool).security !== 'restricted') {
     const why = `is not restricted, but the pool accepts untrusted jobs, and "runtime" is ${name}, of type kubernetes`;
     inPool(pool, ['kubernetes', 'security'], `${why}; write "restricted", or keep them out with forks: refuse, others: refuse`);

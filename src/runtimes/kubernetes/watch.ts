@@ -1,15 +1,15 @@
 /**
- * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; one that is too old
- * begins with a list again. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+ * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; after one that
+ * fails there is a list again. Pods count as known while a watch is open, never while the API is away. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
  */
-import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { Waiters } from '../../base/abortable.ts';
-import { OnejobError, toFailure } from '../../base/errors.ts';
+import { messageOf, OnejobError } from '../../base/errors.ts';
+import { linesOf } from '../../base/lines.ts';
 import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
-import { type KubeClient, Refusal, refusalOf } from './client.ts';
+import { type KubeClient, Refusal } from './client.ts';
 import { names, type Pod, podOf } from './pods.ts';
 
 /** Pods of one answer. */
@@ -40,6 +40,7 @@ export class PodWatch {
   readonly #waiters = new Waiters();
   readonly #pods = new Map<AgentId, Pod>();
   #isRunning = false;
+  #changeCount = 0;
   /** Whether all pods are known, as they are now. */
   #isCurrent = false;
   #failure: OnejobError | null = null;
@@ -69,9 +70,15 @@ export class PodWatch {
     return this.#pods;
   }
 
-  /** Resolves at the next change, after `atMost` ms, or when `signal` aborts. */
-  async next(signal?: AbortSignal, atMost = Number.POSITIVE_INFINITY): Promise<void> {
+  /** Counts what `next` resolves for. */
+  get changes(): number {
+    return this.#changeCount;
+  }
+
+  /** Resolves at the next change after `seen` of them, after `atMost` ms, or when `signal` aborts. */
+  async next(signal?: AbortSignal, atMost = Number.POSITIVE_INFINITY, seen = this.#changeCount): Promise<void> {
     this.#start();
+    if (seen !== this.#changeCount) return;
     if (atMost === Number.POSITIVE_INFINITY) return this.#waiters.next(signal);
     using limit = deadline(this.#parts.clock, atMost, ...(signal === undefined ? [] : [signal]));
     await this.#waiters.next(limit.signal);
@@ -79,12 +86,13 @@ export class PodWatch {
 
   /** Somebody knows something new about a pod. */
   wake(): void {
+    this.#changeCount += 1;
     this.#waiters.wake();
   }
 
   close(): void {
     this.#abort.abort();
-    this.#waiters.wake();
+    this.wake();
   }
 
   #start(): void {
@@ -99,8 +107,6 @@ export class PodWatch {
     while (!signal.aborted) {
       try {
         version ??= await this.#list(signal);
-        this.#isCurrent = true;
-        this.#waiters.wake();
         for await (const next of this.#changes(version, signal)) {
           failures = 0;
           version = next;
@@ -109,12 +115,12 @@ export class PodWatch {
         failures += 1;
       } catch (error) {
         if (signal.aborted) return;
-        if (refusalOf(error)?.status === 410) version = null;
+        // Its version may be too old, or of a server that knows nothing of it any more; and what is known must be of now.
+        version = null;
         failures += 1;
         this.#isCurrent = false;
-        this.#failure =
-          error instanceof OnejobError ? error : new OnejobError('E_ENGINE_FAILED', toFailure(error).message, { retry: true });
-        this.#waiters.wake();
+        this.#failure = error instanceof OnejobError ? error : cutWatch(error);
+        this.wake();
       }
       if (failures > 0) await sleep(this.#parts.clock, doubling(firstPause, longestPause, failures), signal);
     }
@@ -127,11 +133,12 @@ export class PodWatch {
   /** Returns the version of the list. */
   async #list(signal: AbortSignal): Promise<string> {
     const { client } = this.#parts;
+    const doing = 'list the pods of onejob';
     const seen = new Set<AgentId>();
     for (let more: string | undefined; ; ) {
       const query = { labelSelector: this.#selector, limit: pageSize, continue: more };
-      const answer = await client.ask({ path: client.path('pods'), query, doing: 'list the pods of onejob', signal });
-      const { metadata, items } = listSchema.parse(answer);
+      const answer = await client.ask({ path: client.path('pods'), query, doing, signal });
+      const { metadata, items } = client.formed(listSchema, answer, doing);
       for (const item of items) {
         const pod = podOf(item);
         if (pod !== null) this.#pods.set(pod.agent, pod);
@@ -159,8 +166,10 @@ export class PodWatch {
     const either = AbortSignal.any([signal, abort.signal]);
     const input = await client.flow({ path: client.path('pods'), query, doing: 'watch the pods of onejob', signal: either });
     if (input === null) return;
+    this.#isCurrent = true;
+    this.wake();
     try {
-      for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
+      for await (const line of linesOf(input)) {
         limit.again();
         const event = eventSchema.safeParse(jsonOf(line));
         // The last line of a connection that was cut.
@@ -182,7 +191,7 @@ export class PodWatch {
     if (pod === null) return resourceVersion;
     if (type === 'DELETED') this.#pods.delete(pod.agent);
     else this.#pods.set(pod.agent, pod);
-    this.#waiters.wake();
+    this.wake();
     return resourceVersion;
   }
 }
@@ -192,6 +201,13 @@ function brokenWatch(object: unknown): OnejobError {
   const { code, message } = Object(object);
   const cause = new Refusal(Number(code), JSON.stringify(object));
   return new OnejobError('E_ENGINE_FAILED', `The watch of the pods of onejob ended: ${code}: ${message}.`, { retry: true, cause });
+}
+
+function cutWatch(cause: unknown): OnejobError {
+  return new OnejobError('E_ENGINE_FAILED', `The watch of the pods of onejob was cut: ${messageOf(cause)}.`, {
+    retry: true,
+    cause,
+  });
 }
 
 /** A limit that begins anew with `again`. */

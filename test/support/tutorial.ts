@@ -1,0 +1,88 @@
+/** A tutorial of the docs, followed as a new user does: every command, in its order, in one terminal. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import type { Child } from './child.ts';
+import { notPrinted, stepsOf } from './page.ts';
+
+export interface Tutorial {
+  readonly page: string;
+  /** A shell that reads commands, as the user of the page. */
+  readonly shell: Child;
+  /** Of the user, on this machine. */
+  readonly home: string;
+  /** Names of the page, and what they are here. */
+  readonly places: readonly (readonly [name: string, here: string])[];
+  /** The config of the page, as it has to be here; default: as it is. */
+  readonly configOf?: (text: string) => string;
+  /** What varies, in the page and in what is printed alike. */
+  readonly variables: readonly (readonly [pattern: RegExp, word: string])[];
+  /** What shows a state that is still to come is looked at until it is there. */
+  readonly looks: RegExp;
+  /** Of these, lines may come in any order. */
+  readonly inAnyOrder: RegExp;
+  /** Commands that are not run, each with the reason. */
+  readonly notRun?: Readonly<Record<string, string>>;
+  /** Others exit with 0. */
+  readonly exitCodes?: Readonly<Record<string, number>>;
+}
+
+/** The daemon of the second terminal. */
+const inBackground = 'onejob up';
+
+/** @returns the terminal, as the page leaves it */
+export async function followTutorial(tutorial: Tutorial): Promise<Terminal> {
+  const { page, home, places, configOf = (text) => text, variables, looks, inAnyOrder, notRun = {}, exitCodes = {} } = tutorial;
+  const toHere = (text: string): string => places.reduce((now, [name, here]) => now.replaceAll(name, here), text);
+  const toPage = (text: string): string => places.reduce((now, [name, here]) => now.replaceAll(here, name), text);
+  const steady = (text: string): string => variables.reduce((now, [pattern, word]) => now.replace(pattern, word), text);
+  const terminal = new Terminal(tutorial.shell);
+  const passed = new Set<string>();
+  for (const step of stepsOf(page)) {
+    if (step.kind === 'config') {
+      writeFileSync(join(home, '.config/onejob/config.yml'), configOf(toHere(step.text)));
+      continue;
+    }
+    const { command, prints } = step;
+    const missing = async (): Promise<unknown> => {
+      const { output, code } = await terminal.type(toHere(command));
+      const said = steady(toPage(output));
+      const not = notPrinted(said, steady(prints), !inAnyOrder.test(command));
+      // A red test shows both.
+      return { missing: not, instead: not.length === 0 ? '' : said, code };
+    };
+    const right = { missing: [], instead: '', code: exitCodes[command] ?? 0 };
+    if (command in notRun) passed.add(command);
+    else if (command === inBackground) {
+      const shown = join(home, 'up.out');
+      await terminal.type(`script -qfc '${command}' /dev/null >${shown} 2>&1 &`);
+      await expect
+        .poll(() => notPrinted(steady(toPage(readFileSync(shown, 'utf8'))), steady(prints), true), { message: command })
+        .toEqual([]);
+    } else if (looks.test(command)) await expect.poll(missing, { message: command, interval: 500 }).toEqual(right);
+    else expect(await missing(), command).toEqual(right);
+  }
+  expect(Object.keys(notRun).filter((command) => !passed.has(command))).toEqual([]);
+  return terminal;
+}
+
+/** A shell that keeps its folder and variables between commands, as a terminal does. */
+export class Terminal {
+  readonly #shell: Child;
+  #count = 0;
+
+  constructor(shell: Child) {
+    this.#shell = shell;
+    shell.typeMore('exec 2>&1\n');
+  }
+
+  /** What it printed, and its exit code. */
+  async type(command: string): Promise<{ output: string; code: number }> {
+    const mark = `--- end of ${++this.#count}:`;
+    const from = this.#shell.stdoutBytes.length;
+    this.#shell.typeMore(`{ ${command}\n} </dev/null\nprintf '\\n${mark} %s\\n' "$?"\n`);
+    const [, code] = await this.#shell.says(new RegExp(`^${mark} (\\d+)$`, 'm'));
+    const said = this.#shell.stdoutBytes.subarray(from).toString();
+    return { output: said.slice(0, said.indexOf(`\n${mark}`)), code: Number(code) };
+  }
+}
