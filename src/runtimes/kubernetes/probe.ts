@@ -129,6 +129,10 @@ export async function proveKept(parts: ProbeParts, progress: Progress, signal: A
     // What failed until now, failed because of the policy.
     await mustReach(parts, one, other, signal);
     return open;
+  } catch (error) {
+    // One that ended meanwhile says more than what failed because of that.
+    for (const { pod } of await ofGroup(parts, ids, signal).catch(() => [])) mustLive(parts, pod);
+    throw error;
   } finally {
     // Its signal may have aborted already.
     using limit = deadline(clock, cleanLimit);
@@ -219,11 +223,18 @@ const listSchema = z.looseObject({ items: z.array(z.unknown()) });
 
 /** Probe pods, with their ids in place of agents'. */
 async function listed(client: KubeClient, labelSelector: string, signal: AbortSignal): Promise<{ pod: Pod; ip: string }[]> {
-  const answer = await client.ask({ path: client.path('pods'), query: { labelSelector }, doing: 'list probe pods', signal });
-  return listSchema.parse(answer).items.flatMap((item) => {
+  const doing = 'list probe pods';
+  const answer = await client.ask({ path: client.path('pods'), query: { labelSelector }, doing, signal });
+  return client.formed(listSchema, answer, doing).items.flatMap((item) => {
     const pod = podOf(item, names.probe);
     return pod === null ? [] : [{ pod, ip: addressSchema.parse(item).status?.podIP ?? '' }];
   });
+}
+
+/** Those of them that are there. */
+async function ofGroup({ client, owner }: ProbeParts, ids: readonly string[], signal: AbortSignal) {
+  const all = await listed(client, `${names.owner}=${owner},${names.probe}`, signal);
+  return all.filter(({ pod }) => ids.includes(pod.agent));
 }
 
 /** Waits until these run. @throws OnejobError if they will not */
@@ -233,10 +244,10 @@ async function begun<Ids extends readonly string[]>(
   progress: Progress,
   signal: AbortSignal,
 ): Promise<{ readonly [At in keyof Ids]: Seen }> {
-  const { client, clock, owner, network } = parts;
+  const { clock, network } = parts;
   for (;;) {
     signal.throwIfAborted();
-    const all = await listed(client, `${names.owner}=${owner},${names.probe}`, signal);
+    const all = await ofGroup(parts, ids, signal);
     const own = ids.map((id) => all.find(({ pod }) => pod.agent === id));
     const seen = own.map((one) => {
       if (one === undefined) throw unknown('somebody deleted a probe pod');
