@@ -129,10 +129,6 @@ export async function proveKept(parts: ProbeParts, progress: Progress, signal: A
     // What failed until now, failed because of the policy.
     await mustReach(parts, one, other, signal);
     return open;
-  } catch (error) {
-    // One that ended meanwhile says more than what failed because of that.
-    for (const { pod } of await ofGroup(parts, ids, signal).catch(() => [])) mustLive(parts, pod);
-    throw error;
   } finally {
     // Its signal may have aborted already.
     using limit = deadline(clock, cleanLimit);
@@ -274,8 +270,15 @@ function mustLive({ network, spec }: ProbeParts, pod: Pod): void {
 async function mustReach(parts: ProbeParts, from: Seen, to: Seen, signal: AbortSignal): Promise<void> {
   const { clock, client, network } = parts;
   for (const until = clock.now() + reachesWithin; ; await sleep(clock, lookAgain, signal)) {
-    if (await connects(client, from, to, signal)) return;
-    if (clock.now() < until) continue;
+    const isLast = clock.now() >= until;
+    const reached = await connects(client, from, to, signal).catch(async (error: unknown) => {
+      // A node tells a moment later that one has ended, which says more than what fails because of that.
+      for (const { pod } of await ofGroup(parts, [from.id, to.id], signal)) mustLive(parts, pod);
+      if (isLast) throw error;
+      return false;
+    });
+    if (reached) return;
+    if (!isLast) continue;
     const why = `two pods on node ${from.node} that no policy of onejob keeps apart do not reach each other, so nothing can be tried`;
     const where = `to reach each other at port ${port} in namespace ${client.access.namespace}`;
     throw unguarded(network, why, `Allow pods with the label ${names.network}=probe ${where}`);
