@@ -62,26 +62,82 @@ export const success = channel(3, { status: 'Success' });
 
 export type FakeKubernetes = Awaited<ReturnType<typeof fakeKubernetes>>;
 
+/** What a test may change of it at any time. */
+interface State {
+  version: number;
+  oldest: number;
+  isAway: boolean;
+  /** Connections that were ended because it is away. */
+  refused: number;
+  /** Pods of one answer. */
+  pageSize: number;
+  /** Whether a pod that is deleted stays until `remove`. */
+  staysDeleted: boolean;
+}
+
 /** Disposing of it ends all connections. */
 export async function fakeKubernetes() {
-  const pods = new Map<string, Json>();
-  const logs = new Map<string, Line[]>();
-  const inputs = new Map<string, Buffer>();
-  const leases = new Map<string, Json>();
+  const it: State = { version: 100, oldest: 0, isAway: false, refused: 0, pageSize: 500, staysDeleted: false };
   const calls: Call[] = [];
   const orders = new Map<What, Way[]>();
   const standing = new Map<What, Way>();
   const waiting = new Set<() => void>();
-  const connections = new Set<Duplex>();
-  const watches = new Set<ServerResponse>();
-  const follows = new Map<string, Set<ServerResponse>>();
-  let history: { readonly version: number; readonly line: string }[] = [];
-  const it = { version: 100, oldest: 0, isAway: false, refused: 0, pageSize: 500, staysDeleted: false };
-  const sockets = new WebSocketServer({ noServer: true, handleProtocols: () => 'v5.channel.k8s.io' });
-
   const changed = (): void => {
     for (const look of [...waiting]) look();
   };
+  const { list, watch, ...store } = storeOf(it);
+  const { log, ...logs } = logsOf(store.pods);
+  const inputs = new Map<string, Buffer>();
+  const usual: Usual = {
+    list,
+    watch,
+    log,
+    follow: log,
+    ...podAnswers(it, store),
+    ...otherAnswers(),
+    ...streamAnswers(inputs, changed),
+  };
+  const take = (call: Call): void => {
+    calls.push(call);
+    const way = orders.get(call.what)?.shift() ?? standing.get(call.what);
+    if (way === 'cut') call.cut();
+    else if (typeof way === 'function') way(call);
+    else if (typeof way === 'object') refuse(call.reply, way.status, way.reason ?? '', way.message ?? '', way.body);
+    else if (way !== 'silent') void usual[call.what](call);
+    changed();
+  };
+  const server = await serverOf(it, take, changed);
+  return {
+    ...store,
+    ...logs,
+    ...server,
+    calls,
+    it,
+    /** The next calls of this kind are answered in these ways, one each. */
+    answer: (what: What, ...ways: Way[]) => void orders.set(what, [...(orders.get(what) ?? []), ...ways]),
+    /** All further ones are; null: as usual again. */
+    always: (what: What, way: Way | null) => void (way === null ? standing.delete(what) : standing.set(what, way)),
+    count: (what: What) => calls.filter((call) => call.what === what).length,
+    /** Resolves once `isTrue` is, which is looked at when a call or input comes. */
+    until: (isTrue: () => boolean) => until(waiting, isTrue),
+    /** Resolves at the nth call of this kind, counted from 1. */
+    async called(what: What, n = 1): Promise<Call> {
+      const all = () => calls.filter((call) => call.what === what);
+      await until(waiting, () => all().length >= n);
+      return all()[n - 1] as Call;
+    },
+    /** What was written to a container. */
+    inputOf: (name: string) => `${inputs.get(name) ?? ''}`,
+  };
+}
+
+type Usual = Readonly<Record<What, (call: Call) => unknown>>;
+
+/** Pods, and who watches them. */
+function storeOf(it: State) {
+  const pods = new Map<string, Json>();
+  const watches = new Set<ServerResponse>();
+  let history: { readonly version: number; readonly line: string }[] = [];
   const tell = (type: string, object: Json): void => {
     it.version += 1;
     object.metadata.resourceVersion = `${it.version}`;
@@ -99,8 +155,6 @@ export async function fakeKubernetes() {
     pods.delete(name);
     if (pod !== undefined) tell('DELETED', pod);
   };
-  const written = ({ stamp, text }: Line, hasStamps: boolean): string => `${hasStamps ? `${stamp} ` : ''}${text}`;
-
   const list = ({ url, reply }: Call): void => {
     const from = Number(url.searchParams.get('continue') ?? 0);
     const label = (url.searchParams.get('labelSelector') ?? '').split('=');
@@ -121,6 +175,36 @@ export async function fakeKubernetes() {
     watches.add(reply);
     reply.on('close', () => watches.delete(reply));
   };
+  return {
+    pods,
+    tell,
+    put,
+    remove,
+    list,
+    watch,
+    /** Ends the watches that are open, without a word; with `last`, in the middle of what they say. */
+    endWatches(last?: string) {
+      for (const watch of watches) {
+        if (last === undefined) watch.end();
+        else watch.write(last, () => watch.destroy());
+      }
+      watches.clear();
+    },
+    /** A watch from before now is too old. */
+    compact() {
+      history = [];
+      it.oldest = it.version + 1;
+      it.version += 1;
+    },
+  };
+}
+
+/** What containers have written, and who reads it. */
+function logsOf(pods: ReadonlyMap<string, Json>) {
+  const logs = new Map<string, Line[]>();
+  const follows = new Map<string, Set<ServerResponse>>();
+  const written = ({ stamp, text }: Line, hasStamps: boolean): string => `${hasStamps ? `${stamp} ` : ''}${text}`;
+
   const log = ({ url, pod, reply }: Call): void => {
     const { searchParams } = url;
     const state = pods.get(pod)?.status?.containerStatuses?.[0]?.state;
@@ -140,13 +224,31 @@ export async function fakeKubernetes() {
     follows.set(pod, readers.add(reply));
     reply.on('close', () => readers.delete(reply));
   };
-  const usual: Readonly<Record<What, (call: Call) => unknown>> = {
-    list,
-    watch,
+  return {
     log,
-    follow: log,
-    version: ({ reply }) => reply.end('{"gitVersion":"v1.37.2"}'),
-    review: ({ reply }) => reply.end('{"status":{"allowed":true}}'),
+    /** A container writes a line. */
+    write(name: string, stamp: string, text: string) {
+      const line = { stamp, text };
+      logs.set(name, [...(logs.get(name) ?? []), line]);
+      for (const reader of follows.get(name) ?? []) reader.write(written(line, true));
+    },
+    /** Its node throws away all that it has kept so far. */
+    rotate: (name: string) => void logs.delete(name),
+    /** Ends the answers of a log that go on, without a word, though the container runs. */
+    endLogs(name: string) {
+      for (const reader of follows.get(name) ?? []) reader.end();
+      follows.delete(name);
+    },
+    /** Cuts them in the middle of what they say. */
+    cutLogs(name: string, last: string) {
+      for (const reader of follows.get(name) ?? []) reader.write(last, () => reader.destroy());
+      follows.delete(name);
+    },
+  };
+}
+
+function podAnswers(it: State, { pods, put, remove, tell }: Omit<ReturnType<typeof storeOf>, 'list' | 'watch'>) {
+  return {
     get({ pod, reply }) {
       if (!pods.has(pod)) return refuse(reply, 404, 'NotFound', `pods "${pod}" not found`);
       reply.end(JSON.stringify(pods.get(pod)));
@@ -169,6 +271,14 @@ export async function fakeKubernetes() {
       else remove(pod);
       reply.end('{}');
     },
+  } satisfies Partial<Usual>;
+}
+
+function otherAnswers() {
+  const leases = new Map<string, Json>();
+  return {
+    version: ({ reply }) => reply.end('{"gitVersion":"v1.37.2"}'),
+    review: ({ reply }) => reply.end('{"status":{"allowed":true}}'),
     lease({ method, url, body, reply }) {
       const name = body?.metadata?.name ?? url.pathname.split('/').at(-1);
       if (method === 'POST') leases.set(name, { ...body, metadata: { ...body.metadata, uid: 'lease-1' } });
@@ -177,6 +287,11 @@ export async function fakeKubernetes() {
       if (found === undefined) return refuse(reply, 404, 'NotFound', `leases "${name}" not found`);
       reply.end(JSON.stringify(found));
     },
+  } satisfies Partial<Usual>;
+}
+
+function streamAnswers(inputs: Map<string, Buffer>, changed: () => void) {
+  return {
     async attach({ pod, open }) {
       const socket = await open();
       socket.on('message', (data: Buffer) => {
@@ -188,17 +303,13 @@ export async function fakeKubernetes() {
       const socket = await open();
       socket.send(success, () => socket.close(1000));
     },
-  };
+  } satisfies Partial<Usual>;
+}
 
-  const take = (call: Call): void => {
-    calls.push(call);
-    const way = orders.get(call.what)?.shift() ?? standing.get(call.what);
-    if (way === 'cut') call.cut();
-    else if (typeof way === 'function') way(call);
-    else if (typeof way === 'object') refuse(call.reply, way.status, way.reason ?? '', way.message ?? '', way.body);
-    else if (way !== 'silent') void usual[call.what](call);
-    changed();
-  };
+/** Listens at once. */
+async function serverOf(it: State, take: (call: Call) => void, changed: () => void) {
+  const connections = new Set<Duplex>();
+  const sockets = new WebSocketServer({ noServer: true, handleProtocols: () => 'v5.channel.k8s.io' });
   const server = createServer((request, reply) => {
     void bodyOf(request).then(
       (body) => {
@@ -234,58 +345,6 @@ export async function fakeKubernetes() {
 
   return {
     access,
-    pods,
-    calls,
-    it,
-    put,
-    remove,
-    /** Ends the watches that are open, without a word; with `last`, in the middle of what they say. */
-    endWatches(last?: string) {
-      for (const watch of watches) {
-        if (last === undefined) watch.end();
-        else watch.write(last, () => watch.destroy());
-      }
-      watches.clear();
-    },
-    /** The next calls of this kind are answered in these ways, one each. */
-    answer: (what: What, ...ways: Way[]) => void orders.set(what, [...(orders.get(what) ?? []), ...ways]),
-    /** All further ones are; null: as usual again. */
-    always: (what: What, way: Way | null) => void (way === null ? standing.delete(what) : standing.set(what, way)),
-    count: (what: What) => calls.filter((call) => call.what === what).length,
-    /** Resolves once `isTrue` is, which is looked at when a call or input comes. */
-    until: (isTrue: () => boolean) => until(waiting, isTrue),
-    /** Resolves at the nth call of this kind, counted from 1. */
-    async called(what: What, n = 1): Promise<Call> {
-      const all = () => calls.filter((call) => call.what === what);
-      await until(waiting, () => all().length >= n);
-      return all()[n - 1] as Call;
-    },
-    /** What was written to a container. */
-    inputOf: (name: string) => `${inputs.get(name) ?? ''}`,
-    /** A container writes a line. */
-    write(name: string, stamp: string, text: string) {
-      const line = { stamp, text };
-      logs.set(name, [...(logs.get(name) ?? []), line]);
-      for (const reader of follows.get(name) ?? []) reader.write(written(line, true));
-    },
-    /** Its node throws away all that it has kept so far. */
-    rotate: (name: string) => void logs.delete(name),
-    /** Ends the answers of a log that go on, without a word, though the container runs. */
-    endLogs(name: string) {
-      for (const reader of follows.get(name) ?? []) reader.end();
-      follows.delete(name);
-    },
-    /** Cuts them in the middle of what they say. */
-    cutLogs(name: string, last: string) {
-      for (const reader of follows.get(name) ?? []) reader.write(last, () => reader.destroy());
-      follows.delete(name);
-    },
-    /** A watch from before now is too old. */
-    compact() {
-      history = [];
-      it.oldest = it.version + 1;
-      it.version += 1;
-    },
     /** Goes away, with all connections, or comes back. */
     away(isAway: boolean) {
       it.isAway = isAway;

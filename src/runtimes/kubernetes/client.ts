@@ -115,7 +115,7 @@ export class KubeClient {
     }
   }
 
-  /** A WebSocket of the protocol `v5.channel.k8s.io`, which is open. @throws as `ask` */
+  /** A WebSocket of the protocol `v5.channel.k8s.io`, which is open, and paused. @throws as `ask` */
   async socket({ path, query = {}, doing, signal }: KubeCall): Promise<WebSocket> {
     using limit = deadline(this.#clock, patience, ...(signal === undefined ? [] : [signal]));
     try {
@@ -162,7 +162,11 @@ export class KubeClient {
     const opened = Promise.withResolvers<void>();
     const stop = (): void => opened.reject(signal.reason);
     signal.addEventListener('abort', stop, { once: true });
-    socket.on('open', opened.resolve);
+    socket.on('open', () => {
+      // Its first messages may be here already, and nobody listens yet.
+      socket.pause();
+      opened.resolve();
+    });
     socket.on('error', opened.reject);
     socket.on('unexpected-response', (_request, answer) => {
       let content = '';

@@ -125,8 +125,8 @@ export class GuardedNetworks {
   async guard(signal: AbortSignal): Promise<void> {
     try {
       if (!this.#hasCleared && !this.#shared.isBusy()) {
+        await removeProbes(this.#parts.client, this.#parts.owner, signal);
         this.#hasCleared = true;
-        await this.#clear(signal);
       }
       for (const network of this.#kept.keys()) await this.#ensure(network, signal);
     } catch {
@@ -137,7 +137,7 @@ export class GuardedNetworks {
   /** Removes what no pod needs any more. */
   async sweep(signal: AbortSignal): Promise<void> {
     const { client, owner } = this.#parts;
-    await this.#clear(signal);
+    await removeProbes(client, owner, signal);
     const labelSelector = `${names.owner}=${owner}`;
     const answer = await client.ask({
       path: client.path('pods'),
@@ -155,11 +155,6 @@ export class GuardedNetworks {
       // Who may not remove one has made none.
       await client.ask({ method: 'DELETE', path, doing: `remove the policy of network ${network}`, signal, nothing: [403, 404] });
     }
-  }
-
-  async #clear(signal: AbortSignal): Promise<void> {
-    const { client, owner } = this.#parts;
-    await removeProbes(client, owner, signal);
   }
 
   /** Makes sure that its policy is there, with this door. Returns its version. */

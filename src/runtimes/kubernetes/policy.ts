@@ -87,7 +87,7 @@ export interface PolicySeen {
   says(policy: { readonly spec: object }): boolean;
 }
 
-/** @throws ZodError if it is none */
+/** @throws ZodError for anything else */
 export function policySeen(value: unknown): PolicySeen {
   const { metadata, spec } = policySchema.parse(value);
   const written = metadata.annotations?.[doorsName] ?? '';

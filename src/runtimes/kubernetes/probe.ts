@@ -219,11 +219,18 @@ const listSchema = z.looseObject({ items: z.array(z.unknown()) });
 
 /** Probe pods, with their ids in place of agents'. */
 async function listed(client: KubeClient, labelSelector: string, signal: AbortSignal): Promise<{ pod: Pod; ip: string }[]> {
-  const answer = await client.ask({ path: client.path('pods'), query: { labelSelector }, doing: 'list probe pods', signal });
-  return listSchema.parse(answer).items.flatMap((item) => {
+  const doing = 'list probe pods';
+  const answer = await client.ask({ path: client.path('pods'), query: { labelSelector }, doing, signal });
+  return client.formed(listSchema, answer, doing).items.flatMap((item) => {
     const pod = podOf(item, names.probe);
     return pod === null ? [] : [{ pod, ip: addressSchema.parse(item).status?.podIP ?? '' }];
   });
+}
+
+/** Those of them that are there. */
+async function ofGroup({ client, owner }: ProbeParts, ids: readonly string[], signal: AbortSignal) {
+  const all = await listed(client, `${names.owner}=${owner},${names.probe}`, signal);
+  return all.filter(({ pod }) => ids.includes(pod.agent));
 }
 
 /** Waits until these run. @throws OnejobError if they will not */
@@ -233,10 +240,10 @@ async function begun<Ids extends readonly string[]>(
   progress: Progress,
   signal: AbortSignal,
 ): Promise<{ readonly [At in keyof Ids]: Seen }> {
-  const { client, clock, owner, network } = parts;
+  const { clock, network } = parts;
   for (;;) {
     signal.throwIfAborted();
-    const all = await listed(client, `${names.owner}=${owner},${names.probe}`, signal);
+    const all = await ofGroup(parts, ids, signal);
     const own = ids.map((id) => all.find(({ pod }) => pod.agent === id));
     const seen = own.map((one) => {
       if (one === undefined) throw unknown('somebody deleted a probe pod');
@@ -263,8 +270,15 @@ function mustLive({ network, spec }: ProbeParts, pod: Pod): void {
 async function mustReach(parts: ProbeParts, from: Seen, to: Seen, signal: AbortSignal): Promise<void> {
   const { clock, client, network } = parts;
   for (const until = clock.now() + reachesWithin; ; await sleep(clock, lookAgain, signal)) {
-    if (await connects(client, from, to, signal)) return;
-    if (clock.now() < until) continue;
+    const isLast = clock.now() >= until;
+    const reached = await connects(client, from, to, signal).catch(async (error: unknown) => {
+      // A node tells a moment later that one has ended, which says more than what fails because of that.
+      for (const { pod } of await ofGroup(parts, [from.id, to.id], signal)) mustLive(parts, pod);
+      if (isLast) throw error;
+      return false;
+    });
+    if (reached) return;
+    if (!isLast) continue;
     const why = `two pods on node ${from.node} that no policy of onejob keeps apart do not reach each other, so nothing can be tried`;
     const where = `to reach each other at port ${port} in namespace ${client.access.namespace}`;
     throw unguarded(network, why, `Allow pods with the label ${names.network}=probe ${where}`);

@@ -24,7 +24,7 @@ export interface Running {
   stop(): void;
 }
 
-/** Takes what comes over an open socket. `stderr`: where that goes, instead of being kept as words. */
+/** Takes what comes over an open socket that is paused. `stderr`: where that goes, instead of being kept as words. */
 export function running(socket: WebSocket, doing: string, stderr: PassThrough | null = null): Running {
   const stdout = new PassThrough();
   const ended = Promise.withResolvers<{ readonly code: number; readonly words: string }>();
@@ -59,6 +59,7 @@ export function running(socket: WebSocket, doing: string, stderr: PassThrough | 
   });
   stdout.on('error', () => {});
   stdout.on('close', () => socket.resume());
+  socket.resume();
   return { stdin: inputOf(socket), stdout, ended: ended.promise, stop: () => socket.terminate() };
 }
 
