@@ -74,7 +74,7 @@ function shared(options: KubernetesOptions, isMissing: boolean, ready: (cluster:
 const podsOf = async ({ kubectl }: Kubernetes): Promise<string[]> =>
   (await kubectl('-n', 'ci', 'get', 'pods', '-o', 'name')).split('\n').filter((line) => line !== '');
 
-/** Nothing of onejob is left in the namespace, nor on the nodes. */
+/** No pod of onejob is left. */
 async function leavesNothing(cluster: Kubernetes): Promise<void> {
   await expect.poll(() => podsOf(cluster)).toEqual([]);
 }
