@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Runtime } from '../../src/ports/runtime.ts';
 import { frame } from '../../src/runtimes/gate.ts';
 import { networkRights, rights } from '../../src/runtimes/kubernetes/check.ts';
-import { poolOf } from '../../src/runtimes/kubernetes/config.ts';
+import { completePool } from '../../src/runtimes/kubernetes/config.ts';
 import { accessOf } from '../../src/runtimes/kubernetes/kubeconfig.ts';
 import { createKubernetesRuntime } from '../../src/runtimes/kubernetes/kubernetes.ts';
 import { systemClock } from '../../src/system/system-clock.ts';
@@ -47,7 +47,7 @@ async function runtimeIn(cluster: Kubernetes, owner = 'me'): Promise<Runtime> {
 }
 
 const specFor = (network: string, image: string = images.base) => {
-  const keys = { ...poolOf({}), security: 'restricted' as const };
+  const keys = { ...completePool({}), security: 'restricted' as const };
   const wants = { gpus: 0, model: null, images: true, folders: false, lifetime: null, keys };
   return specOf({ ...plainRecipe, image, pull: 'never', network, user: '1000', wants });
 };

@@ -1,5 +1,5 @@
 /** A Kubernetes runtime on an API that does what a test says, in virtual time. */
-import { poolOf } from '../../src/runtimes/kubernetes/config.ts';
+import { completePool } from '../../src/runtimes/kubernetes/config.ts';
 import { createKubernetesRuntime } from '../../src/runtimes/kubernetes/kubernetes.ts';
 import { fakeKubernetes, toldClock } from './fake-kubernetes.ts';
 import { bareRecipe } from './recipe.ts';
@@ -34,7 +34,7 @@ export const specOf = (agent: string, gpus = 0) => ({
   recipe: {
     ...bareRecipe,
     image: 'debian:12',
-    wants: { gpus, model: null, images: true, folders: false, lifetime: null, keys: poolOf({}) },
+    wants: { gpus, model: null, images: true, folders: false, lifetime: null, keys: completePool({}) },
   },
   devices: [],
 });

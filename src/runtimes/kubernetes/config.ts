@@ -39,8 +39,8 @@ export interface KubernetesConfig extends RuntimeConfig {
 }
 
 /** The keys of a pool, complete. */
-export type KubernetesPool = ReturnType<typeof poolOf>;
+export type KubernetesPool = ReturnType<typeof completePool>;
 
-export function poolOf(written: WrittenKeys<typeof kubernetesPoolKeys>) {
+export function completePool(written: WrittenKeys<typeof kubernetesPoolKeys>) {
   return complete(kubernetesPoolKeys, written);
 }

@@ -40,7 +40,7 @@ import { GuardedNetworks } from './networks.ts';
 import { container, grantedOf, isOver, type Pod, podName, podOf, stateOf, waitText, workspacePath } from './pods.ts';
 import { runBeside } from './run.ts';
 import { exitUnfit, signalScripts, takeProgram, unfitIn, unfitLines } from './script.ts';
-import { type Running, running, send } from './stream.ts';
+import { programOver, type Running, send } from './stream.ts';
 import { PodWatch } from './watch.ts';
 
 export interface KubernetesOptions {
@@ -291,7 +291,7 @@ class KubernetesRuntime implements Runtime {
     const doing = `release agent ${agent}`;
     const query = { container, stdin: true, stdout: false, stderr: false };
     const socket = await this.#client.socket({ path: this.#client.path('pods', podName(agent), 'attach'), query, doing, signal });
-    const { stop } = running(socket, doing);
+    const { stop } = programOver(socket, doing);
     signal.addEventListener('abort', stop, { once: true });
     try {
       return await send(socket, frame).then(

@@ -21,7 +21,7 @@ const [firstPause, longestPause] = [50, 5_000];
 /** Errors that pass although the same call would fail again at once. */
 const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION', 'E_RECIPE'];
 
-export interface LogSource {
+export interface PodLog {
   readonly client: KubeClient;
   readonly clock: Clock;
   readonly agent: AgentId;
@@ -32,7 +32,7 @@ export interface LogSource {
 }
 
 /** Output after `from`, until the job has ended and all was read. @throws OnejobError for errors that do not pass */
-export async function* followLog(source: LogSource, from: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[], void> {
+export async function* followLog(source: PodLog, from: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[], void> {
   const { clock, hasEnded } = source;
   let position = from;
   let since = 0n;
@@ -79,7 +79,7 @@ export async function* followLog(source: LogSource, from: LogPosition, signal: A
 }
 
 /** null: there is no log yet, or no longer. */
-async function ask({ client, agent }: Pick<LogSource, 'client' | 'agent'>, since: bigint, signal: AbortSignal) {
+async function ask({ client, agent }: Pick<PodLog, 'client' | 'agent'>, since: bigint, signal: AbortSignal) {
   const seconds = since / 1_000_000_000n;
   const query = {
     container,
@@ -93,7 +93,7 @@ async function ask({ client, agent }: Pick<LogSource, 'client' | 'agent'>, since
 }
 
 /** The last line of the log, if that is the supervisor's; null: the job has not ended, as far as the log says. */
-export async function endOf({ client, agent }: Pick<LogSource, 'client' | 'agent'>, signal?: AbortSignal): Promise<Exit | null> {
+export async function endOf({ client, agent }: Pick<PodLog, 'client' | 'agent'>, signal?: AbortSignal): Promise<Exit | null> {
   const query = { container, tailLines: 1 };
   const path = client.path('pods', podName(agent), 'log');
   const said = await client.ask({ path, query, doing: `read the log of agent ${agent}`, signal, nothing: [400, 404] });

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { bareRecipe } from '../../../test/kit/recipe.ts';
 import type { Recipe } from '../../ports/runtime.ts';
-import { type KubernetesPool, poolOf } from './config.ts';
+import { completePool, type KubernetesPool } from './config.ts';
 import { podOfSpec } from './manifest.ts';
 
 /** The pod of an agent whose pool has these keys. */
@@ -10,7 +10,7 @@ function podWith(
   recipe: Partial<Recipe> = {},
   { gpus = 0, model = null as string | null } = {},
 ) {
-  const wants = { gpus, model, images: true, folders: false, lifetime: 90_500, keys: { ...poolOf({}), ...keys } };
+  const wants = { gpus, model, images: true, folders: false, lifetime: 90_500, keys: { ...completePool({}), ...keys } };
   const spec = {
     agent: 'a1b2c3',
     pool: 'gpu',

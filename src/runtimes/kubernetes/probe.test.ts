@@ -1,13 +1,13 @@
 import { expect, test } from 'vitest';
 import { bareRecipe } from '../../../test/kit/recipe.ts';
 import type { Recipe } from '../../ports/runtime.ts';
-import { type KubernetesPool, poolOf } from './config.ts';
+import { completePool, type KubernetesPool } from './config.ts';
 import { names, podOf } from './pods.ts';
 import { probePod } from './probe.ts';
 
 /** A probe pod of an agent with these keys. */
 function probeOf(recipe: Partial<Recipe> = {}, keys: Partial<KubernetesPool> = {}) {
-  const wants = { gpus: 4, model: 'A100', images: true, folders: false, lifetime: null, keys: { ...poolOf({}), ...keys } };
+  const wants = { gpus: 4, model: 'A100', images: true, folders: false, lifetime: null, keys: { ...completePool({}), ...keys } };
   const spec = {
     agent: 'a1b2c3',
     pool: 'gpu',

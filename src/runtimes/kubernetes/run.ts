@@ -2,7 +2,7 @@
 import type { AgentId } from '../../core/slot.ts';
 import type { KubeClient } from './client.ts';
 import { container, podName } from './pods.ts';
-import { type Running, running } from './stream.ts';
+import { programOver, type Running } from './stream.ts';
 
 interface Beside {
   readonly agent: AgentId;
@@ -15,7 +15,7 @@ interface Beside {
 export async function runBeside(client: KubeClient, { agent, script, doing }: Beside, signal: AbortSignal): Promise<Running> {
   const query = { container, command: ['sh', '-c', script], stdin: true, stdout: true, stderr: true };
   const socket = await client.socket({ path: client.path('pods', podName(agent), 'exec'), query, doing, signal });
-  const program = running(socket, doing);
+  const program = programOver(socket, doing);
   signal.addEventListener('abort', program.stop, { once: true });
   void program.ended.catch(() => {}).finally(() => signal.removeEventListener('abort', program.stop));
   return program;

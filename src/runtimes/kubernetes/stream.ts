@@ -25,7 +25,7 @@ export interface Running {
 }
 
 /** Takes what comes over an open socket that is paused. `stderr`: where that goes, instead of being kept as words. */
-export function running(socket: WebSocket, doing: string, stderr: PassThrough | null = null): Running {
+export function programOver(socket: WebSocket, doing: string, stderr: PassThrough | null = null): Running {
   const stdout = new PassThrough();
   const ended = Promise.withResolvers<{ readonly code: number; readonly words: string }>();
   ended.promise.catch(() => {});

@@ -6,7 +6,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { kubernetesPoolKeys } from '../../config/kubernetes-keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
-import { type KubernetesConfig, type KubernetesPool, kubernetesKeys, poolOf } from './config.ts';
+import { completePool, type KubernetesConfig, type KubernetesPool, kubernetesKeys } from './config.ts';
 import { guardedNetworks } from './policy.ts';
 
 /** ms that an agent may need beside its job. */
@@ -28,7 +28,7 @@ export const kubernetes: RuntimeType<KubernetesConfig> = {
       images: true,
       folders: false,
       lifetime: timeout === null ? null : timeout + slack + (standby ? standbyMaxAge : 0),
-      keys: poolOf(written),
+      keys: completePool(written),
     };
   },
   checkPool(pool, { name }, checking) {
