@@ -44,3 +44,7 @@ export type KubernetesPool = ReturnType<typeof completePool>;
 export function completePool(written: WrittenKeys<typeof kubernetesPoolKeys>) {
   return complete(kubernetesPoolKeys, written);
 }
+
+/** Networks that a policy keeps. */
+export const guardedNetworks = ['internet', 'none'] as const;
+export type GuardedNetwork = (typeof guardedNetworks)[number];

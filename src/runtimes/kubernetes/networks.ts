@@ -10,9 +10,10 @@ import type { SandboxSpec } from '../../ports/runtime.ts';
 import { ownAddress } from '../own-address.ts';
 import type { KubeClient } from './client.ts';
 import type { KubernetesConfig } from './config.ts';
+import { type GuardedNetwork, guardedNetworks } from './config.ts';
 import { ensureLease } from './lease.ts';
 import { names, podOf } from './pods.ts';
-import { type GuardedNetwork, guardedNetworks, guardedOf, policyName, policyOf, policySeen, withDoor } from './policy.ts';
+import { guardedOf, policyName, policyOf, policySeen, withDoor } from './policy.ts';
 import { proveKept, removeProbes } from './probe.ts';
 
 /** ms for which a proof is good: network plugins are changed, and taken away. */

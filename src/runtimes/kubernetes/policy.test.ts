@@ -1,6 +1,7 @@
 import { BlockList } from 'node:net';
 import { expect, test } from 'vitest';
-import { type GuardedNetwork, policyOf, policySeen, withDoor } from './policy.ts';
+import type { GuardedNetwork } from './config.ts';
+import { policyOf, policySeen, withDoor } from './policy.ts';
 
 const doors = [
   { host: '10.0.0.1', port: 7443 },

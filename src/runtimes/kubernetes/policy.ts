@@ -8,11 +8,8 @@ import { isDeepStrictEqual } from 'node:util';
 import { z } from 'zod';
 import { type Listen, parseListen } from '../../http/address.ts';
 import { blockedRanges } from '../private-ranges.ts';
+import { type GuardedNetwork, guardedNetworks } from './config.ts';
 import { names } from './pods.ts';
-
-/** Networks that a policy keeps. */
-export const guardedNetworks = ['internet', 'none'] as const;
-export type GuardedNetwork = (typeof guardedNetworks)[number];
 
 /** null: nothing keeps that network. */
 export function guardedOf(network: string): GuardedNetwork | null {

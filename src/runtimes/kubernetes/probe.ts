@@ -14,10 +14,11 @@ import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { SandboxSpec } from '../../ports/runtime.ts';
 import { createPod, stuckIn, unstarted } from './begin.ts';
 import type { KubeClient } from './client.ts';
+import type { GuardedNetwork } from './config.ts';
 import type { LeaseSeen } from './lease.ts';
 import { podOfSpec, wantsOf } from './manifest.ts';
 import { container, isOver, names, type Pod, podName, podOf, waitText } from './pods.ts';
-import { type GuardedNetwork, policyName } from './policy.ts';
+import { policyName } from './policy.ts';
 import { runBeside } from './run.ts';
 
 const port = 18_080;

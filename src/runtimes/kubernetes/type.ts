@@ -6,8 +6,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { kubernetesPoolKeys } from '../../config/kubernetes-keys.ts';
 import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
-import { completePool, type KubernetesConfig, type KubernetesPool, kubernetesKeys } from './config.ts';
-import { guardedNetworks } from './policy.ts';
+import { completePool, guardedNetworks, type KubernetesConfig, type KubernetesPool, kubernetesKeys } from './config.ts';
 
 /** ms that an agent may need beside its job. */
 const slack = 10 * 60_000;
