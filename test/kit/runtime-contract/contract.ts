@@ -23,14 +23,17 @@ export { follow, specOf, watch } from './follow.ts';
 const never = () => new AbortController().signal;
 const quiet = () => {};
 
+/** ms: all sandboxes of the suite are removed one after the other. */
+const removalOfAll = 240_000;
+
 /** Defines the suite. `make` is called once, before the first test. */
 export function runtimeContract(name: string, make: () => Promise<ContractSubject>): void {
-  describe(`${name} keeps the runtime contract`, { timeout: 60_000 }, () => {
+  describe(`${name} keeps the runtime contract`, () => {
     const bench = contractBench(make);
     beforeAll(bench.open);
     afterAll(bench.close);
     for (const { key, title, body } of bench.cases)
-      test(`${key}: ${title}`, async (context) => {
+      test(`${key}: ${title}`, { timeout: key === 'leftovers' ? removalOfAll : 60_000 }, async (context) => {
         const reason = bench.subject.exceptions[key];
         if (reason !== undefined) context.skip(reason);
         await body();
