@@ -70,6 +70,8 @@ describe.skipIf(lacks('kubernetes') || lacksUser())(page, () => {
       });
       await expect.poll(async () => (await terminal.type(`pgrep -f ${home} | wc -l`)).output.trim()).toBe('0');
     } finally {
+      // A page that breaks off leaves its daemon running.
+      spawnSync('setpriv', [...ordinary, program, 'down'], { env });
       await shell.kill();
     }
   });

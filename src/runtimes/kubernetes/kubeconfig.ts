@@ -21,7 +21,7 @@ export interface Access {
   readonly from: string;
   readonly namespace: string;
   readonly tls: TlsOptions;
-  /** The bearer token of now; null: there is none. @throws OnejobError E_CONFIG */
+  /** The bearer token that is valid now; null without one. @throws OnejobError E_CONFIG */
   token(): Promise<string | null>;
 }
 

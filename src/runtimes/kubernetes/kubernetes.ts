@@ -5,7 +5,6 @@
  * time to end, because its devices would be granted again while its processes run. The end of a connection is never taken for the end
  * of a job. Nothing of a job's script is in an object of the cluster.
  */
-import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { realpath } from 'node:fs/promises';
 import type { PassThrough, Readable } from 'node:stream';
@@ -28,6 +27,7 @@ import type {
   SandboxSpec,
 } from '../../ports/runtime.ts';
 import { AvoidedNodes, avoidedText } from '../avoided.ts';
+import { recipeFingerprint } from '../recipe-fingerprint.ts';
 import { createPod, stuckIn, unstarted } from './begin.ts';
 import { check } from './check.ts';
 import { KubeClient, refusalOf } from './client.ts';
@@ -131,7 +131,7 @@ class KubernetesRuntime implements Runtime {
   }
 
   async fingerprint(recipe: Recipe): Promise<string> {
-    return fingerprintOf(recipe);
+    return recipeFingerprint(recipe);
   }
 
   async prepare(
@@ -144,7 +144,7 @@ class KubernetesRuntime implements Runtime {
     this.#making.add(agent);
     try {
       const known = (await this.#pods(progress, signal)).get(agent) ?? null;
-      const fingerprint = known?.fingerprint ?? fingerprintOf(spec.recipe);
+      const fingerprint = known?.fingerprint ?? recipeFingerprint(spec.recipe);
       chosen?.({ fingerprint });
       const programs = spec.recipe.mounts.filter(({ program }) => program === true);
       const files = await Promise.all(programs.map(({ host }) => programAt(host)));
@@ -594,11 +594,6 @@ function programAt(path: string): Promise<string> {
 
 async function drained(stream: PassThrough): Promise<void> {
   for await (const _ of stream);
-}
-
-/** What its sandboxes are made from: all that the recipe says. */
-function fingerprintOf(recipe: Recipe): string {
-  return createHash('sha256').update(JSON.stringify(recipe)).digest('hex').slice(0, 16);
 }
 
 function gateEnded(agent: AgentId, why: string): OnejobError {

@@ -14,7 +14,7 @@ const shells = [['/bin/dash'], ['/bin/bash', '--posix'], ['/bin/busybox', 'sh']]
 const exitCode = (code: number) => new RegExp(`\u001eonejob exited ${agent} ${code}\n`);
 
 describe.skipIf(lacks('root')).each(shells)('the first process in %s %s', (...shell) => {
-  /** `program`: what `nvidia-smi` does there; null: there is none. */
+  /** `program`: what `nvidia-smi` does there; null: it is not installed. */
   function start(gpus = 0, program: string | null = null, look?: string): Child {
     const { path } = scratch();
     if (program !== null) writeFileSync(join(path, 'nvidia-smi'), `#!/bin/sh\n${program}\n`, { mode: 0o755 });

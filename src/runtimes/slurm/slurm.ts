@@ -4,7 +4,6 @@
  * Guarantees: Slurm places agents and grants their devices; onejob keeps no second book of them. An agent is found by its name,
  * never by its job id. What its folder says counts more than what Slurm remembers. One `squeue` serves all agents.
  */
-import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { OnejobError, toFailure } from '../../base/errors.ts';
@@ -28,6 +27,7 @@ import { ownAddress } from '../own-address.ts';
 import { accounts } from '../process/bubblewrap.ts';
 import { followLog } from '../process/logs.ts';
 import { hasReleased } from '../process/release.ts';
+import { recipeFingerprint } from '../recipe-fingerprint.ts';
 import { watchFolders } from '../watch.ts';
 import { check } from './check.ts';
 import { type SlurmCommands, type SlurmJob, slurmCommands } from './commands.ts';
@@ -114,13 +114,13 @@ class SlurmRuntime implements Runtime {
   }
 
   async fingerprint(recipe: Recipe): Promise<string> {
-    return fingerprintOf(recipe);
+    return recipeFingerprint(recipe);
   }
 
   async prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<Made> {
     const { agent } = spec;
     const known = this.#folders.intentOf(agent);
-    const fingerprint = known?.fingerprint ?? fingerprintOf(spec.recipe);
+    const fingerprint = known?.fingerprint ?? recipeFingerprint(spec.recipe);
     this.#making.add(agent);
     try {
       if (known === null) {
@@ -469,11 +469,6 @@ class SlurmRuntime implements Runtime {
   #hasReleased(agent: AgentId): boolean {
     return hasReleased(this.#folders.of(agent), agent, markersWithin);
   }
-}
-
-/** What its sandboxes are made from: all that the recipe says. */
-function fingerprintOf(recipe: Recipe): string {
-  return createHash('sha256').update(JSON.stringify(recipe)).digest('hex').slice(0, 16);
 }
 
 function gateEnded(agent: AgentId): OnejobError {
