@@ -1,6 +1,6 @@
 /**
  * The API of a Kubernetes, in memory, for what a real one does only on bad days: it refuses, is silent, cuts answers, forgets.
- * Without such orders it does what a real one does for pods, their logs and streams, and Leases. Pods change only when a test says so.
+ * Without such orders it does what a real one does for pods, their logs and streams, Leases and network policies. Pods change only when a test says so.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -23,6 +23,7 @@ export type What =
   | 'attach'
   | 'exec'
   | 'lease'
+  | 'policy'
   | 'review'
   | 'version';
 
@@ -88,13 +89,14 @@ export async function fakeKubernetes() {
   const { list, watch, ...store } = storeOf(it);
   const { log, ...logs } = logsOf(store.pods);
   const inputs = new Map<string, Buffer>();
+  const policies = new Map<string, Json>();
   const usual: Usual = {
     list,
     watch,
     log,
     follow: log,
     ...podAnswers(it, store),
-    ...otherAnswers(),
+    ...otherAnswers(policies),
     ...streamAnswers(inputs, changed),
   };
   const take = (call: Call): void => {
@@ -113,6 +115,7 @@ export async function fakeKubernetes() {
     ...server,
     calls,
     it,
+    policies,
     /** The next calls of this kind are answered in these ways, one each. */
     answer: (what: What, ...ways: Way[]) => void orders.set(what, [...(orders.get(what) ?? []), ...ways]),
     /** All further ones are; null: as usual again. */
@@ -157,8 +160,10 @@ function storeOf(it: State) {
   };
   const list = ({ url, reply }: Call): void => {
     const from = Number(url.searchParams.get('continue') ?? 0);
-    const label = (url.searchParams.get('labelSelector') ?? '').split('=');
-    const all = [...pods.values()].filter(({ metadata }) => metadata.labels?.[label[0] ?? ''] === label[1]);
+    const labels = (url.searchParams.get('labelSelector') ?? '').split(',').map((label) => label.split('='));
+    const isWanted = ({ metadata }: Json) =>
+      labels.every(([name = '', value = metadata.labels?.[name]]) => value !== undefined && metadata.labels?.[name] === value);
+    const all = [...pods.values()].filter(isWanted);
     const more = from + it.pageSize < all.length ? `${from + it.pageSize}` : '';
     const metadata = { resourceVersion: `${it.version}`, continue: more };
     reply.end(JSON.stringify({ kind: 'PodList', metadata, items: all.slice(from, from + it.pageSize) }));
@@ -264,7 +269,7 @@ function podAnswers(it: State, { pods, put, remove, tell }: Omit<ReturnType<type
     delete({ pod, body, reply }) {
       const found = pods.get(pod);
       if (found === undefined) return refuse(reply, 404, 'NotFound', `pods "${pod}" not found`);
-      if (body.preconditions.uid !== found.metadata.uid)
+      if ((body.preconditions?.uid ?? found.metadata.uid) !== found.metadata.uid)
         return refuse(reply, 409, 'Conflict', 'the UID in the precondition differs');
       found.metadata.deletionTimestamp = '2030-01-01T00:00:00Z';
       if (it.staysDeleted) tell('MODIFIED', found);
@@ -274,7 +279,7 @@ function podAnswers(it: State, { pods, put, remove, tell }: Omit<ReturnType<type
   } satisfies Partial<Usual>;
 }
 
-function otherAnswers() {
+function otherAnswers(policies: Map<string, Json>) {
   const leases = new Map<string, Json>();
   return {
     version: ({ reply }) => reply.end('{"gitVersion":"v1.37.2"}'),
@@ -285,6 +290,15 @@ function otherAnswers() {
       const found = leases.get(name);
       if (method === 'DELETE') leases.delete(name);
       if (found === undefined) return refuse(reply, 404, 'NotFound', `leases "${name}" not found`);
+      reply.end(JSON.stringify(found));
+    },
+    policy({ method, url, body, reply }) {
+      const name = body?.metadata?.name ?? url.pathname.split('/').at(-1);
+      const { uid = `policy-${policies.size + 1}`, generation = 0 } = policies.get(name)?.metadata ?? {};
+      if (body !== null) policies.set(name, { ...body, metadata: { ...body.metadata, uid, generation: generation + 1 } });
+      const found = policies.get(name);
+      if (method === 'DELETE') policies.delete(name);
+      if (found === undefined) return refuse(reply, 404, 'NotFound', `networkpolicies "${name}" not found`);
       reply.end(JSON.stringify(found));
     },
   } satisfies Partial<Usual>;
@@ -375,6 +389,7 @@ function aboutOf({ url: path = '', method = 'GET' }: IncomingMessage): Pick<Call
     if (url.pathname === '/version') return 'version';
     if (url.pathname.endsWith('/selfsubjectaccessreviews')) return 'review';
     if (url.pathname.includes('/leases')) return 'lease';
+    if (url.pathname.includes('/networkpolicies')) return 'policy';
     if (part === 'log') return url.searchParams.get('follow') === 'true' ? 'follow' : 'log';
     if (part !== undefined) return part as What;
     if (pod === '' && method === 'GET') return url.searchParams.get('watch') === 'true' ? 'watch' : 'list';
