@@ -2,11 +2,13 @@
  * Calls to the API of one cluster: requests in bounded time, answers that go on (a watch, a log), and WebSockets into containers.
  * https://kubernetes.io/docs/reference/using-api/api-concepts/
  */
+import { once } from 'node:events';
 import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { Agent, request } from 'undici';
 import { WebSocket } from 'ws';
 import { z } from 'zod';
-import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
+import { codeOf, type ErrorCode, messageOf, OnejobError } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Access } from './kubeconfig.ts';
@@ -19,7 +21,7 @@ const idle = 300_000;
 type Query = Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
 
 export interface KubeCall {
-  readonly method?: 'GET' | 'POST' | 'PATCH' | 'PUT' | 'DELETE';
+  readonly method?: 'GET' | 'POST' | 'PUT' | 'DELETE';
   readonly path: string;
   /** In words for messages: `Cannot <doing>: …`. */
   readonly doing: string;
@@ -30,14 +32,11 @@ export interface KubeCall {
   readonly nothing?: readonly number[];
 }
 
+/** Groups of resources that are not of the core. */
+const groups: Readonly<Record<string, string>> = { leases: 'coordination.k8s.io', networkpolicies: 'networking.k8s.io' };
+
 /** What the API says instead of what it was asked for (`v1.Status`). */
-const statusSchema = z.looseObject({
-  message: z.string().optional(),
-  reason: z.string().optional(),
-  details: z
-    .looseObject({ causes: z.array(z.looseObject({ reason: z.string().optional(), message: z.string().optional() })).optional() })
-    .optional(),
-});
+const statusSchema = z.looseObject({ message: z.string().optional(), reason: z.string().optional() });
 
 /** A refusal of the API, with its own words. */
 export class Refusal extends Error {
@@ -69,25 +68,21 @@ export class KubeClient {
     });
   }
 
-  /** The path of something in the namespace of the agents. */
-  path(resource: string, name?: string, part?: string): string {
-    const rest = [name, part].filter((one) => one !== undefined).map((one) => `/${encodeURIComponent(one)}`);
-    return `/api/v1/namespaces/${encodeURIComponent(this.access.namespace)}/${resource}${rest.join('')}`;
+  /** The path of resources in the namespace of the agents, of one with its name, or of a part of that. */
+  path(resource: string, ...rest: readonly string[]): string {
+    const root = groups[resource] === undefined ? '/api/v1' : `/apis/${groups[resource]}/v1`;
+    return `${root}/namespaces/${[this.access.namespace, resource, ...rest].map(encodeURIComponent).join('/')}`;
   }
 
-  /** The answer, parsed; null for the statuses in `nothing`. @throws OnejobError E_ENGINE_*, whose cause is a Refusal if the API refused */
-  async ask(call: KubeCall): Promise<unknown> {
-    using limit = deadline(this.#clock, patience, ...(call.signal === undefined ? [] : [call.signal]));
-    try {
-      const { statusCode, body } = await this.#send(call, limit.signal);
-      const content = await body.text();
-      if (call.nothing?.includes(statusCode)) return null;
-      if (statusCode >= 300) throw new Refusal(statusCode, content);
-      return jsonOf(content) ?? content;
-    } catch (error) {
-      call.signal?.throwIfAborted();
-      throw this.#translated(error, call.doing, limit.passed);
-    }
+  /**
+   * The answer, parsed if it is JSON; null for the statuses in `nothing`.
+   * @throws OnejobError E_ENGINE_UNREACHABLE, E_ENGINE_PERMISSION, E_ENGINE_FAILED, E_RECIPE
+   */
+  ask(call: KubeCall): Promise<unknown> {
+    return this.#inTime(call, async (limit) => {
+      const content = await (await this.#send(call, limit))?.text();
+      return content === undefined ? null : (jsonOf(content) ?? content);
+    });
   }
 
   /** An answer of `ask` that must be of this form. @throws OnejobError E_ENGINE_FAILED if something else answers there */
@@ -101,29 +96,13 @@ export class KubeClient {
   }
 
   /** An answer that goes on until the server or `signal` ends it; null for the statuses in `nothing`. @throws as `ask` */
-  async flow(call: KubeCall & { readonly signal: AbortSignal }): Promise<Readable | null> {
-    using limit = deadline(this.#clock, patience);
-    try {
-      const { statusCode, body } = await this.#send(call, AbortSignal.any([call.signal, limit.signal]));
-      if (statusCode < 300) return body;
-      const content = await body.text();
-      if (call.nothing?.includes(statusCode)) return null;
-      throw new Refusal(statusCode, content);
-    } catch (error) {
-      call.signal.throwIfAborted();
-      throw this.#translated(error, call.doing, limit.passed);
-    }
+  flow(call: KubeCall & { readonly signal: AbortSignal }): Promise<Readable | null> {
+    return this.#inTime(call, (limit) => this.#send(call, AbortSignal.any([call.signal, limit])));
   }
 
   /** A WebSocket of the protocol `v5.channel.k8s.io`, which is open, and paused. @throws as `ask` */
-  async socket({ path, query = {}, doing, signal }: KubeCall): Promise<WebSocket> {
-    using limit = deadline(this.#clock, patience, ...(signal === undefined ? [] : [signal]));
-    try {
-      return await this.#open(`${path}${queryOf(query)}`, limit.signal);
-    } catch (error) {
-      signal?.throwIfAborted();
-      throw this.#translated(error, doing, limit.passed);
-    }
+  socket(call: KubeCall): Promise<WebSocket> {
+    return this.#inTime(call, (limit) => this.#open(call, limit));
   }
 
   /** The error for a call that took longer than `ms`. */
@@ -135,61 +114,63 @@ export class KubeClient {
     void this.#agent.destroy();
   }
 
-  async #send({ method = 'GET', path, query = {}, body }: KubeCall, signal: AbortSignal) {
-    const token = await this.access.token();
-    const type = method === 'PATCH' ? 'application/merge-patch+json' : 'application/json';
-    return request(new URL(`${path}${queryOf(query)}`, this.access.server), {
+  /** Tells in words what failed, or that it took too long. */
+  async #inTime<T>({ doing, signal }: KubeCall, work: (limit: AbortSignal) => Promise<T>): Promise<T> {
+    using limit = deadline(this.#clock, patience, ...(signal === undefined ? [] : [signal]));
+    try {
+      return await work(limit.signal);
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (error instanceof OnejobError) throw error;
+      if (error instanceof Refusal) throw refused(error, doing, this.#place);
+      throw limit.passed ? this.silent(doing, patience, error) : this.#unreachable(doing, unreachable(error), error);
+    }
+  }
+
+  /** null for the statuses in `nothing`. @throws Refusal */
+  async #send({ method = 'GET', path, query, body, nothing }: KubeCall, signal: AbortSignal) {
+    const answer = await request(new URL(`${path}${queryOf(query)}`, this.access.server), {
       method,
       dispatcher: this.#agent,
       signal,
       headers: {
+        ...(await this.#headers()),
         accept: 'application/json, */*',
-        'user-agent': 'onejob',
-        ...(token !== null && { authorization: `Bearer ${token}` }),
-        ...(body !== undefined && { 'content-type': type }),
+        ...(body !== undefined && { 'content-type': 'application/json' }),
       },
       ...(body !== undefined && { body: JSON.stringify(body) }),
     });
+    if (answer.statusCode < 300) return answer.body;
+    const content = await answer.body.text();
+    if (nothing?.includes(answer.statusCode)) return null;
+    throw new Refusal(answer.statusCode, content);
   }
 
-  async #open(path: string, signal: AbortSignal): Promise<WebSocket> {
-    signal.throwIfAborted();
-    const token = await this.access.token();
-    const url = new URL(path, this.access.server);
+  async #open({ path, query }: KubeCall, signal: AbortSignal): Promise<WebSocket> {
+    const headers = await this.#headers();
+    const url = new URL(`${path}${queryOf(query)}`, this.access.server);
     url.protocol = url.protocol === 'http:' ? 'ws:' : 'wss:';
-    const headers = { 'user-agent': 'onejob', ...(token !== null && { authorization: `Bearer ${token}` }) };
     const socket = new WebSocket(url, 'v5.channel.k8s.io', { ...this.access.tls, headers, perMessageDeflate: false });
-    const opened = Promise.withResolvers<void>();
-    const stop = (): void => opened.reject(signal.reason);
-    signal.addEventListener('abort', stop, { once: true });
-    socket.on('open', () => {
-      // Its first messages may be here already, and nobody listens yet.
-      socket.pause();
-      opened.resolve();
-    });
-    socket.on('error', opened.reject);
+    // Its first messages may be here already, and nobody listens yet.
+    socket.on('open', () => socket.pause());
+    // One that fails later also closes.
+    socket.on('error', () => {});
     socket.on('unexpected-response', (_request, answer) => {
-      let content = '';
-      answer.on('data', (bytes) => {
-        content += String(bytes);
-      });
-      answer.on('end', () => opened.reject(new Refusal(answer.statusCode ?? 0, content)));
+      const refuse = (content: string) => socket.emit('error', new Refusal(answer.statusCode ?? 0, content));
+      text(answer).then(refuse, () => refuse(''));
     });
     try {
-      await opened.promise;
+      await once(socket, 'open', { signal });
       return socket;
     } catch (error) {
       socket.terminate();
       throw error;
-    } finally {
-      signal.removeEventListener('abort', stop);
     }
   }
 
-  #translated(error: unknown, doing: string, isLate: boolean): OnejobError {
-    if (error instanceof OnejobError) return error;
-    if (error instanceof Refusal) return refused(error, doing, this.#place);
-    return isLate ? this.silent(doing, patience, error) : this.#unreachable(doing, unreachable(error), error);
+  async #headers(): Promise<Record<string, string>> {
+    const token = await this.access.token();
+    return { 'user-agent': 'onejob', ...(token !== null && { authorization: `Bearer ${token}` }) };
   }
 
   #unreachable(doing: string, why: string, cause: unknown): OnejobError {
@@ -202,23 +183,16 @@ export class KubeClient {
   }
 }
 
-function refused(error: Refusal, doing: string, at: string): OnejobError {
-  const { status, message } = error;
+function refused(cause: Refusal, doing: string, at: string): OnejobError {
+  const { status, message } = cause;
   const said = message === '' ? '' : `: ${message.replace(/\.$/, '')}`;
-  const words = `Cannot ${doing}: ${at} answered ${status}${said}.`;
-  if (status === 401)
-    return new OnejobError('E_ENGINE_PERMISSION', words, {
-      hint: 'Renew the credentials of the kubeconfig.',
-      retry: true,
-      cause: error,
-    });
-  if (status === 403) {
-    const hint = 'Give it the rights that docs/runtimes/kubernetes.md lists.';
-    return new OnejobError('E_ENGINE_PERMISSION', words, { hint, retry: true, cause: error });
-  }
-  if (status === 400 || status === 422) return new OnejobError('E_RECIPE', words, { cause: error });
-  const retry = status >= 500 || status === 409 || status === 429;
-  return new OnejobError('E_ENGINE_FAILED', words, { hint: 'Type "onejob doctor" to check the cluster.', retry, cause: error });
+  const error = (code: ErrorCode, retry: boolean, hint?: string) =>
+    new OnejobError(code, `Cannot ${doing}: ${at} answered ${status}${said}.`, { hint, retry, cause });
+  if (status === 400 || status === 422) return error('E_RECIPE', false);
+  if (status === 401) return error('E_ENGINE_PERMISSION', true, 'Renew the credentials of the kubeconfig.');
+  if (status === 403) return error('E_ENGINE_PERMISSION', true, 'Give it the rights that docs/runtimes/kubernetes.md lists.');
+  const mayPass = status >= 500 || status === 409 || status === 429;
+  return error('E_ENGINE_FAILED', mayPass, 'Type "onejob doctor" to check the cluster.');
 }
 
 function unreachable(error: unknown): string {
@@ -235,7 +209,7 @@ export function refusalOf(error: unknown): Refusal | null {
 }
 
 /** A list becomes one parameter for each. */
-function queryOf(query: Query): string {
+function queryOf(query: Query = {}): string {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query))
     for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined) search.append(name, String(one));

@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
@@ -103,6 +103,12 @@ describe('a program for credentials', () => {
     expect(await found.token()).toBe('a-e-');
     now = 9 * 60_000;
     expect(await found.token()).toBe('a-e-2');
+  });
+
+  test('runs once for what it gives', async () => {
+    const found = await withProgram(`echo run >>${place('runs')}; echo '{"status":{"token":"t","clientCertificateData":"c"}}'`);
+    expect([await found.token(), await found.token(), found.tls.cert]).toEqual(['t', 't', 'c']);
+    expect(readFileSync(place('runs'), 'utf8')).toBe('run\n');
   });
 
   test('gives a certificate', async () => {

@@ -2,16 +2,16 @@
  * Where a cluster's API is, and who calls it: from a kubeconfig (https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/), or
  * from the service account of the pod that this process is in.
  */
-import { execFile } from 'node:child_process';
-import { readFile } from 'node:fs/promises';
+import { access, readFile } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { delimiter, dirname, resolve } from 'node:path';
-import { promisify } from 'node:util';
 import { parse } from 'yaml';
 import { z } from 'zod';
 import { codeOf, messageOf, OnejobError } from '../../base/errors.ts';
+import type { Variables } from '../../base/variables.ts';
 import type { Clock } from '../../core/clock.ts';
 import { jsonOf } from '../../system/json.ts';
+import { run } from '../../system/run.ts';
 import type { KubernetesConfig } from './config.ts';
 
 /** The API of a cluster, and the credentials for it. */
@@ -25,11 +25,11 @@ export interface Access {
   token(): Promise<string | null>;
 }
 
-export interface TlsOptions {
-  readonly ca?: string;
-  readonly cert?: string;
-  readonly key?: string;
-  readonly servername?: string;
+interface TlsOptions {
+  readonly ca?: string | undefined;
+  readonly cert?: string | undefined;
+  readonly key?: string | undefined;
+  readonly servername?: string | undefined;
   readonly rejectUnauthorized?: boolean;
 }
 
@@ -74,19 +74,15 @@ const fileSchema = z.looseObject({
   contexts: named({ context: contextSchema }),
 });
 const credentialSchema = z.looseObject({
-  status: z.looseObject({
-    token: text,
-    expirationTimestamp: text,
-    clientCertificateData: text,
-    clientKeyData: text,
-  }),
+  status: z.looseObject({ token: text, expirationTimestamp: text, clientCertificateData: text, clientKeyData: text }),
 });
 
-type Env = Readonly<Record<string, string | undefined>>;
+type Time = Pick<Clock, 'now' | 'wall'>;
 type Wanted = Pick<KubernetesConfig, 'kubeconfig' | 'context' | 'namespace'>;
+type User = z.infer<typeof userSchema>;
 
 /** @throws OnejobError E_CONFIG, which says what is missing */
-export async function accessOf(wanted: Wanted, clock: Pick<Clock, 'now' | 'wall'>, env: Env = process.env): Promise<Access> {
+export async function accessOf(wanted: Wanted, clock: Time, env: Variables = process.env): Promise<Access> {
   const { KUBERNETES_SERVICE_HOST: host, KUBERNETES_SERVICE_PORT: port = '443', KUBECONFIG: named } = env;
   if (wanted.kubeconfig === null && wanted.context === null && host !== undefined) return ofPod(wanted, host, port, clock);
   // The first that is there, as one file: contexts that are spread over several files are not joined.
@@ -95,71 +91,63 @@ export async function accessOf(wanted: Wanted, clock: Pick<Clock, 'now' | 'wall'
       ? (named?.split(delimiter).filter((path) => path !== '') ?? [resolve(homedir(), '.kube/config')])
       : [wanted.kubeconfig];
   for (const path of paths) {
-    const content = await readFile(path, 'utf8').catch((error: unknown) => {
-      if (codeOf(error) === 'ENOENT') return null;
-      throw wrong(path, `cannot be read: ${codeOf(error)}`);
-    });
-    if (content !== null) return ofFile(path, content, wanted, clock);
+    const isMissing = await access(path).then(
+      () => false,
+      (error: unknown) => codeOf(error) === 'ENOENT',
+    );
+    if (!isMissing) return ofFile(path, wanted, clock);
   }
   throw wrong(paths.join(' and '), 'does not exist');
 }
 
-async function ofPod(wanted: Wanted, host: string, port: string, clock: Pick<Clock, 'now'>): Promise<Access> {
-  const read = (name: string) =>
-    readFile(`${inPod}/${name}`, 'utf8').catch((error: unknown) => {
-      throw wrong(`${inPod}/${name}`, `cannot be read: ${codeOf(error)}`);
-    });
+async function ofPod(wanted: Wanted, host: string, port: string, clock: Time): Promise<Access> {
+  const token = remembered(() => tokenIn(`${inPod}/token`, clock), clock);
   return {
     server: new URL(`https://${host.includes(':') ? `[${host}]` : host}:${port}`),
     from: 'its service account',
-    namespace: wanted.namespace ?? (await read('namespace')).trim(),
-    tls: { ca: await read('ca.crt') },
-    token: remembered(async () => ({ token: (await read('token')).trim(), until: clock.now() + fileTokenFor }), clock),
+    namespace: wanted.namespace ?? (await contentOf(`${inPod}/namespace`)).trim(),
+    tls: { ca: await contentOf(`${inPod}/ca.crt`) },
+    token: async () => (await token()).token,
   };
 }
 
-async function ofFile(path: string, content: string, wanted: Wanted, clock: Pick<Clock, 'now' | 'wall'>): Promise<Access> {
-  const file = parsed(path, content);
+async function ofFile(path: string, wanted: Wanted, clock: Time): Promise<Access> {
+  const file = parsed(path, await contentOf(path));
+  const found = <T extends { readonly name: string }>(kind: string, all: readonly T[] | null | undefined, name: string): T => {
+    const one = all?.find((each) => each.name === name);
+    if (one === undefined) throw wrong(path, `has no ${kind} ${JSON.stringify(name)}`);
+    return one;
+  };
   const context = wanted.context ?? file['current-context'];
   if (context === undefined || context === '') throw wrong(path, 'has no current-context', 'Write "context" into the runtime.');
-  const { cluster: clusterName, user: userName, namespace } = found(path, file.contexts, 'context', context).context;
-  const { cluster } = found(path, file.clusters, 'cluster', clusterName);
-  const { user } = found(path, file.users, 'user', userName);
+  const { cluster: clusterName, user: userName, namespace } = found('context', file.contexts, context).context;
+  const { cluster } = found('cluster', file.clusters, clusterName);
+  const { user } = found('user', file.users, userName);
   for (const key of ['auth-provider', 'username'] as const)
     if (user[key] !== undefined) throw wrong(path, `has "${key}" for user ${userName}, which Kubernetes does not know any more`);
   if (cluster['proxy-url'] !== undefined)
     throw wrong(path, `has "proxy-url" for cluster ${clusterName}, which onejob does not use`);
-  const given = user.exec === undefined ? null : await credentialOf(path, user.exec, cluster.server);
+  const credential = credentialOf(path, user, cluster.server, clock);
+  // Certificates are read once.
+  const given = user.exec === undefined ? null : await credential();
   const [ca, cert, key] = await Promise.all([
     dataOf(path, cluster['certificate-authority-data'], cluster['certificate-authority']),
     given?.cert ?? dataOf(path, user['client-certificate-data'], user['client-certificate']),
     given?.key ?? dataOf(path, user['client-key-data'], user['client-key']),
   ]);
-  const servername = cluster['tls-server-name'];
   return {
     server: new URL(cluster.server),
     from: path,
     namespace: wanted.namespace ?? namespace ?? 'default',
     tls: {
-      ...(ca !== null && { ca }),
-      ...(cert !== null && { cert }),
-      ...(key !== null && { key }),
-      ...(servername !== undefined && { servername }),
+      ca,
+      cert,
+      key,
+      servername: cluster['tls-server-name'],
       ...(cluster['insecure-skip-tls-verify'] === true && { rejectUnauthorized: false }),
     },
-    token: tokenOf(path, user, cluster.server, clock),
+    token: async () => (await credential()).token,
   };
-}
-
-function found<T extends { readonly name: string }>(
-  path: string,
-  list: readonly T[] | null | undefined,
-  kind: string,
-  name: string,
-): T {
-  const one = list?.find((each) => each.name === name);
-  if (one === undefined) throw wrong(path, `has no ${kind} ${JSON.stringify(name)}`);
-  return one;
 }
 
 function parsed(path: string, content: string): z.infer<typeof fileSchema> {
@@ -175,85 +163,63 @@ function parsed(path: string, content: string): z.infer<typeof fileSchema> {
   throw wrong(path, `is not a kubeconfig: ${issue?.path.join('.')}: ${issue?.message}`);
 }
 
-function tokenOf(
-  path: string,
-  user: z.infer<typeof userSchema>,
-  server: string,
-  clock: Pick<Clock, 'now' | 'wall'>,
-): Access['token'] {
-  const { token, tokenFile, exec } = user;
-  if (exec !== undefined)
-    return remembered(async () => {
-      const { token: fresh, expires } = await credentialOf(path, exec, server);
-      const left = expires === null ? Number.POSITIVE_INFINITY : Math.max(0, expires - clock.wall() - fileTokenFor);
-      return { token: fresh, until: clock.now() + left };
-    }, clock);
-  // `tokenFile` counts more, because it may be renewed.
-  if (tokenFile !== undefined)
-    return remembered(async () => {
-      const at = resolve(dirname(path), tokenFile);
-      const content = await readFile(at, 'utf8').catch((error: unknown) => {
-        throw wrong(at, `cannot be read: ${codeOf(error)}`);
-      });
-      return { token: content.trim(), until: clock.now() + fileTokenFor };
-    }, clock);
-  return async () => token ?? null;
+interface Credential {
+  readonly token: string | null;
+  readonly cert?: string | undefined;
+  readonly key?: string | undefined;
+  /** The time of the clock until which it counts. */
+  readonly until: number;
 }
 
-function remembered(
-  read: () => Promise<{ readonly token: string | null; readonly until: number }>,
-  clock: Pick<Clock, 'now'>,
-): Access['token'] {
-  let last: { readonly token: string | null; readonly until: number } | null = null;
+/** What is valid now. `tokenFile` counts more than `token`, because it may be renewed. */
+function credentialOf(path: string, { token, tokenFile, exec }: User, server: string, clock: Time) {
+  if (exec !== undefined) return remembered(() => printed(path, exec, server, clock), clock);
+  if (tokenFile !== undefined) return remembered(() => tokenIn(resolve(dirname(path), tokenFile), clock), clock);
+  return async (): Promise<Credential> => ({ token: token ?? null, until: Number.POSITIVE_INFINITY });
+}
+
+function remembered(read: () => Promise<Credential>, clock: Time): () => Promise<Credential> {
+  let last: Credential | null = null;
   return async () => {
     if (last === null || last.until <= clock.now()) last = await read();
-    return last.token;
+    return last;
   };
 }
 
-interface Credential {
-  readonly token: string | null;
-  readonly cert: string | null;
-  readonly key: string | null;
-  /** ms since the epoch; null: it does not say. */
-  readonly expires: number | null;
+async function tokenIn(path: string, clock: Time): Promise<Credential> {
+  return { token: (await contentOf(path)).trim(), until: clock.now() + fileTokenFor };
 }
 
 /** Runs a program of the kubeconfig, as https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins says. */
-async function credentialOf(
-  path: string,
-  { apiVersion, command, args, env }: z.infer<typeof execSchema>,
-  server: string,
-): Promise<Credential> {
+async function printed(path: string, exec: NonNullable<User['exec']>, server: string, clock: Time): Promise<Credential> {
+  const { apiVersion, command, args, env } = exec;
   const info = { apiVersion, kind: 'ExecCredential', spec: { interactive: false, cluster: { server } } };
-  const more = Object.fromEntries((env ?? []).map(({ name, value }) => [name, value]));
+  const moreEnv = Object.fromEntries((env ?? []).map(({ name, value }) => [name, value]));
   const program = command.includes('/') ? resolve(dirname(path), command) : command;
-  const options = { timeout: execLimit, env: { ...process.env, ...more, KUBERNETES_EXEC_INFO: JSON.stringify(info) } };
-  const { stdout } = await promisify(execFile)(program, args ?? [], options).catch((error: unknown) => {
-    throw wrong(
-      path,
-      `names program ${command} for credentials, which failed: ${messageOf(error).split('\n').slice(0, 3).join(' ')}`,
-    );
+  const { error, stdout } = await run(program, args ?? [], {
+    timeout: execLimit,
+    moreEnv: { ...moreEnv, KUBERNETES_EXEC_INFO: JSON.stringify(info) },
   });
-  const answer = credentialSchema.safeParse(jsonOf(stdout));
+  const words = error?.message.split('\n').slice(0, 3).join(' ');
+  if (error !== null) throw wrong(path, `names program ${command} for credentials, which failed: ${words}`);
+  const answer = credentialSchema.safeParse(jsonOf(`${stdout}`));
   if (!answer.success) throw wrong(path, `names program ${command}, which printed no credentials`);
-  const { token, expirationTimestamp, clientCertificateData, clientKeyData } = answer.data.status;
-  const expires = expirationTimestamp === undefined ? Number.NaN : Date.parse(expirationTimestamp);
-  return {
-    token: token ?? null,
-    cert: clientCertificateData ?? null,
-    key: clientKeyData ?? null,
-    expires: Number.isNaN(expires) ? null : expires,
-  };
+  const { token, expirationTimestamp = '', clientCertificateData: cert, clientKeyData: key } = answer.data.status;
+  const expires = Date.parse(expirationTimestamp);
+  const left = Number.isNaN(expires) ? Number.POSITIVE_INFINITY : Math.max(0, expires - clock.wall() - fileTokenFor);
+  return { token: token ?? null, cert, key, until: clock.now() + left };
 }
 
 /** What is in the file itself counts more than another file; paths are relative to the file. */
-async function dataOf(path: string, data: string | undefined, file: string | undefined): Promise<string | null> {
+async function dataOf(path: string, data: string | undefined, file: string | undefined): Promise<string | undefined> {
   if (data !== undefined && data !== '') return Buffer.from(data, 'base64').toString('utf8');
-  if (file === undefined) return null;
-  const at = resolve(dirname(path), file);
-  return readFile(at, 'utf8').catch((error: unknown) => {
-    throw wrong(at, `cannot be read: ${codeOf(error)}`);
+  return file === undefined ? undefined : contentOf(resolve(dirname(path), file));
+}
+
+/** @throws OnejobError E_CONFIG */
+function contentOf(path: string): Promise<string> {
+  return readFile(path, 'utf8').catch((error: unknown) => {
+    throw wrong(path, `cannot be read: ${codeOf(error)}`);
   });
 }
 
