@@ -1,4 +1,5 @@
 /** Nodes on which something was wrong with what the engine granted: they are not asked for, for a time. Known until onejob ends. */
+import { type Finding, warning } from '../base/finding.ts';
 import type { Clock } from '../core/clock.ts';
 
 /** What was granted on a node is not fit for a job. */
@@ -35,4 +36,12 @@ export class AvoidedNodes {
 /** Which nodes are avoided, and why, for people. */
 export function avoidedText(nodes: readonly Unfit[]): string {
   return `avoids ${nodes.map(({ node, why }) => `node ${node} (${why})`).join(' and ')}`;
+}
+
+/** The same, of `doctor`. `keeps`: a command that keeps everybody from a node. */
+export function avoidedFindings(subject: string, nodes: AvoidedNodes['now'], keeps: (node: string) => string): Finding[] {
+  return nodes.map(({ node, why, left }) => {
+    const message = `Node ${node} is avoided for ${Math.ceil(left / 60_000)} more minutes: ${why}.`;
+    return warning(subject, message, `Look at the node; "${keeps(node)}" keeps everybody from it.`);
+  });
 }

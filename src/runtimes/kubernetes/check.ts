@@ -1,8 +1,8 @@
 /** What `doctor` says of a runtime of type kubernetes. Changes nothing. */
 import { z } from 'zod';
 import { toFailure } from '../../base/errors.ts';
-import { type Finding, fine, problem, warning } from '../../base/finding.ts';
-import type { AvoidedNodes } from '../avoided.ts';
+import { type Finding, fine, problem } from '../../base/finding.ts';
+import { type AvoidedNodes, avoidedFindings } from '../avoided.ts';
 import type { KubeClient } from './client.ts';
 import type { Proof } from './networks.ts';
 
@@ -13,20 +13,26 @@ interface CheckParts {
   readonly networks: readonly Proof[];
 }
 
+interface Right {
+  readonly group: string;
+  readonly resource: string;
+  readonly verbs: readonly string[];
+}
+
 /** What onejob does with the API, in the namespace of the agents. A test holds deploy/kubernetes to the same. */
-export const rights = [
+export const rights: readonly Right[] = [
   { group: '', resource: 'pods', verbs: ['create', 'get', 'list', 'watch', 'delete'] },
   { group: '', resource: 'pods/log', verbs: ['get'] },
   // A WebSocket is a GET; newer servers ask for create.
   { group: '', resource: 'pods/attach', verbs: ['create', 'get'] },
   { group: '', resource: 'pods/exec', verbs: ['create', 'get'] },
   { group: 'coordination.k8s.io', resource: 'leases', verbs: ['create', 'get', 'delete'] },
-] as const;
+];
 
 /** More, for the networks `internet` and `none`. */
-export const networkRights = [
+export const networkRights: readonly Right[] = [
   { group: 'networking.k8s.io', resource: 'networkpolicies', verbs: ['create', 'get', 'update', 'delete'] },
-] as const;
+];
 
 const versionSchema = z.looseObject({ gitVersion: z.string() });
 const reviewSchema = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }) });
@@ -50,15 +56,7 @@ export async function check({ name, client, avoided, networks }: CheckParts, sig
     const { message } = toFailure(error);
     findings.push({ ...problem(subject, message, 'Check whether "kubectl cluster-info" answers.'), mayPass: true });
   }
-  for (const { node, why, left } of avoided)
-    findings.push(
-      warning(
-        subject,
-        `Node ${node} is avoided for ${Math.ceil(left / 60_000)} more minutes: ${why}.`,
-        `Look at the node; "kubectl cordon ${node}" keeps everybody from it.`,
-      ),
-    );
-  return findings;
+  return [...findings, ...avoidedFindings(subject, avoided, (node) => `kubectl cordon ${node}`)];
 }
 
 /** Whether pools may use the networks that policies keep. Without the right it is a limit, not a fault: no pool may want one. */
@@ -75,22 +73,19 @@ function networkFindings(subject: string, networks: readonly Proof[], missing: r
 }
 
 /** In words, such as `create pods/exec`. */
-async function missingRights(
-  client: KubeClient,
-  wanted: typeof rights | typeof networkRights,
-  signal: AbortSignal,
-): Promise<string[]> {
+async function missingRights(client: KubeClient, wanted: readonly Right[], signal: AbortSignal): Promise<string[]> {
   const { namespace } = client.access;
-  const asked = wanted.flatMap(({ group, resource, verbs }) => verbs.map((verb) => ({ group, resource, verb })));
-  const answers = await Promise.all(
-    asked.map(async ({ group, resource: whole, verb }) => {
-      const [resource, subresource] = whole.split('/');
-      const spec = { resourceAttributes: { namespace, group, resource, verb, ...(subresource !== undefined && { subresource }) } };
-      const body = { apiVersion: 'authorization.k8s.io/v1', kind: 'SelfSubjectAccessReview', spec };
-      const path = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews';
-      const answer = await client.ask({ method: 'POST', path, body, doing: 'ask what it may do', signal });
-      return client.formed(reviewSchema, answer, 'ask what it may do').status.allowed ? [] : [`${verb} ${whole}`];
-    }),
+  const doing = 'ask what it may do';
+  const isAllowed = async (group: string, whole: string, verb: string): Promise<boolean> => {
+    const [resource, subresource] = whole.split('/');
+    const spec = { resourceAttributes: { namespace, group, resource, verb, subresource } };
+    const body = { apiVersion: 'authorization.k8s.io/v1', kind: 'SelfSubjectAccessReview', spec };
+    const path = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews';
+    const answer = await client.ask({ method: 'POST', path, body, doing, signal });
+    return client.formed(reviewSchema, answer, doing).status.allowed;
+  };
+  const all = wanted.flatMap(({ group, resource, verbs }) =>
+    verbs.map(async (verb) => ((await isAllowed(group, resource, verb)) ? [] : [`${verb} ${resource}`])),
   );
-  return answers.flat();
+  return (await Promise.all(all)).flat();
 }

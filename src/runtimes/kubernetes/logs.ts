@@ -5,12 +5,13 @@
  * The end of an answer says nothing of the end of the job: the server may have ended it. What counts is the last line of the supervisor,
  * or that the container has ended.
  */
+import type { Readable } from 'node:stream';
 import { type ErrorCode, OnejobError } from '../../base/errors.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import { advance, type LogChunk, type LogPosition } from '../../ports/runtime.ts';
 import { type LogFrame, Rejoiner, stampReader } from '../rejoin.ts';
-import type { KubeClient } from './client.ts';
+import type { KubeCall, KubeClient } from './client.ts';
 import { container, podName } from './pods.ts';
 import { endIn, endLength } from './script.ts';
 
@@ -21,10 +22,13 @@ const [firstPause, longestPause] = [50, 5_000];
 /** Errors that pass although the same call would fail again at once. */
 const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION', 'E_RECIPE'];
 
-export interface PodLog {
+interface Whose {
   readonly client: KubeClient;
-  readonly clock: Clock;
   readonly agent: AgentId;
+}
+
+export interface PodLog extends Whose {
+  readonly clock: Clock;
   /** Whether its container has ended, or is gone; null: not known now. */
   readonly hasEnded: () => boolean | null;
   /** Its last line was read. */
@@ -41,30 +45,27 @@ export async function* followLog(source: PodLog, from: LogPosition, signal: Abor
   while (!signal.aborted) {
     const rejoiner = new Rejoiner(position);
     const reader = new LineReader(source.agent);
+    const take = (frames: readonly LogFrame[]): LogChunk[] => {
+      const chunks = rejoiner.push(frames);
+      position = chunks.reduce(advance, position);
+      return chunks;
+    };
     try {
-      const answer = await ask(source, since, signal);
-      if (answer !== null) {
-        for await (const bytes of answer) {
-          const chunks = rejoiner.push(reader.push(bytes as Buffer));
-          if (chunks.length > 0) {
-            since = rejoiner.since;
-            position = chunks.reduce(advance, position);
-            wait = firstPause;
-            yield chunks;
-          }
-          if (reader.exit !== null) break;
+      for await (const bytes of (await ask(source, since, signal)) ?? []) {
+        const chunks = take(reader.push(bytes));
+        if (chunks.length > 0) {
+          since = rejoiner.since;
+          wait = firstPause;
+          yield chunks;
         }
-        answer.destroy();
-        // A line that was cut off comes again, unless nothing more comes.
-        const last = isLast ? rejoiner.push(reader.rest()) : [];
-        if (last.length > 0) yield last;
-        position = last.reduce(advance, position);
+        if (reader.exit !== null) return source.ended(reader.exit);
       }
-      if (reader.exit !== null) {
-        source.ended(reader.exit);
+      if (isLast) {
+        // A line that was cut off comes again, unless nothing more comes.
+        const last = take(reader.rest());
+        if (last.length > 0) yield last;
         return;
       }
-      if (isLast) return;
       // What came between the end of the answer and that of the container is asked for once more.
       isLast = hasEnded() === true;
       if (isLast) continue;
@@ -78,26 +79,22 @@ export async function* followLog(source: PodLog, from: LogPosition, signal: Abor
   }
 }
 
-/** null: there is no log yet, or no longer. */
-async function ask({ client, agent }: Pick<PodLog, 'client' | 'agent'>, since: bigint, signal: AbortSignal) {
-  const seconds = since / 1_000_000_000n;
-  const query = {
-    container,
-    follow: true,
-    timestamps: true,
-    // Whole seconds: the server cuts off the rest.
-    sinceTime: since === 0n ? undefined : new Date(Number(seconds) * 1000).toISOString(),
-  };
+/** The call for a log. It answers with null where there is none yet, or no longer. */
+function callOf({ client, agent }: Whose, query: KubeCall['query']): KubeCall {
   const path = client.path('pods', podName(agent), 'log');
-  return client.flow({ path, query, doing: `read the log of agent ${agent}`, signal, nothing: [400, 404] });
+  return { path, query: { container, ...query }, doing: `read the log of agent ${agent}`, nothing: [400, 404] };
+}
+
+function ask(whose: Whose, since: bigint, signal: AbortSignal): Promise<Readable | null> {
+  // Whole seconds: the server cuts off the rest.
+  const sinceTime = since === 0n ? undefined : new Date(Number(since / 1_000_000_000n) * 1000).toISOString();
+  return whose.client.flow({ ...callOf(whose, { follow: true, timestamps: true, sinceTime }), signal });
 }
 
 /** The last line of the log, if that is the supervisor's; null: the job has not ended, as far as the log says. */
-export async function endOf({ client, agent }: Pick<PodLog, 'client' | 'agent'>, signal?: AbortSignal): Promise<Exit | null> {
-  const query = { container, tailLines: 1 };
-  const path = client.path('pods', podName(agent), 'log');
-  const said = await client.ask({ path, query, doing: `read the log of agent ${agent}`, signal, nothing: [400, 404] });
-  return typeof said === 'string' ? (endIn(agent, Buffer.from(said))?.exit ?? null) : null;
+export async function endOf(whose: Whose, signal?: AbortSignal): Promise<Exit | null> {
+  const said = await whose.client.ask({ ...callOf(whose, { tailLines: 1 }), signal });
+  return typeof said === 'string' ? (endIn(whose.agent, Buffer.from(said))?.exit ?? null) : null;
 }
 
 /** Splits an answer into frames: each line begins with its time and a space. Where it was cut into pieces makes no difference. */

@@ -2,6 +2,7 @@
 import { dirname } from 'node:path';
 import { OnejobError } from '../../base/errors.ts';
 import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
+import { programsIn } from '../programs.ts';
 import type { KubernetesPool } from './config.ts';
 import { container, names, podName, workspacePath } from './pods.ts';
 import { supervisorScript } from './script.ts';
@@ -31,7 +32,8 @@ const stays = ['not-ready', 'unreachable'].map((key) => ({
 export function podOfSpec({ agent, pool, slot, name, recipe, look }: SandboxSpec, parts: PodParts): object {
   const { gpus, model, lifetime, keys } = wantsOf(recipe);
   const { owner, fingerprint, lease, avoided } = parts;
-  const volumes = volumesOf(recipe, keys);
+  const programs = programsIn(recipe).map(({ container: path }) => path);
+  const volumes = volumesOf(recipe, keys, programs);
   const selector = { ...keys.node_selector, ...(model !== null && { 'nvidia.com/gpu.product': model }) };
   const spec = {
     restartPolicy: 'Never',
@@ -55,7 +57,7 @@ export function podOfSpec({ agent, pool, slot, name, recipe, look }: SandboxSpec
         name: container,
         image: recipe.image,
         imagePullPolicy: { missing: 'IfNotPresent', always: 'Always', never: 'Never' }[recipe.pull],
-        command: ['sh', '-c', supervisorScript({ agent, gpus, look, programs: programsIn(recipe) }), 'onejob'],
+        command: ['sh', '-c', supervisorScript({ agent, gpus, look, programs }), 'onejob'],
         stdin: true,
         // The first that writes to it would end it otherwise.
         stdinOnce: false,
@@ -96,13 +98,8 @@ export function podOfSpec({ agent, pool, slot, name, recipe, look }: SandboxSpec
 
 /** A host name from the agent's name, which may have other characters. */
 function hostName(name: string): string {
-  return (
-    name
-      .toLowerCase()
-      .replaceAll(/[^a-z0-9-]/g, '-')
-      .slice(0, 63)
-      .replace(/^-+|-+$/g, '') || 'agent'
-  );
+  const plain = name.toLowerCase().replaceAll(/[^a-z0-9-]/g, '-');
+  return plain.slice(0, 63).replace(/^-+|-+$/g, '') || 'agent';
 }
 
 /** `$(NAME)` would be replaced. https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/ */
@@ -148,14 +145,8 @@ interface Volume {
   readonly [kind: string]: unknown;
 }
 
-/** Paths of the programs that onejob brings. */
-function programsIn({ mounts }: Recipe): string[] {
-  return mounts.filter(({ program }) => program === true).map(({ container: path }) => path);
-}
-
-function volumesOf(recipe: Recipe, { claims }: KubernetesPool): Volume[] {
-  const { shmSize, tmpfs } = recipe;
-  const folders = [...new Set(programsIn(recipe).map((path) => dirname(path)))];
+function volumesOf({ shmSize, tmpfs }: Recipe, { claims }: KubernetesPool, programs: readonly string[]): Volume[] {
+  const folders = [...new Set(programs.map((path) => dirname(path)))];
   const memory = (size: string | number | undefined) => ({ medium: 'Memory', ...(size !== undefined && { sizeLimit: `${size}` }) });
   return [
     { name: 'workspace', emptyDir: {}, mount: { mountPath: workspacePath } },
@@ -191,21 +182,15 @@ const kept = [
 ] as const;
 
 /** Maps are merged, lists are replaced; containers and volumes are joined by name. @throws OnejobError E_RECIPE */
-export function patched(pod: object, patch: object | undefined): object {
+function patched(pod: object, patch: object | undefined): object {
   if (patch === undefined) return pod;
   const merged = merge(pod, patch) as object;
   for (const path of kept) {
-    const read = (of: object): unknown => keysIn(path).reduce((at: unknown, key) => Object(at)[key], of);
+    const read = (of: object): unknown => path.split('.').reduce((at: unknown, key) => Object(at)[key], of);
     if (JSON.stringify(read(merged)) !== JSON.stringify(read(pod)))
       throw new OnejobError('E_RECIPE', `"pod" of the pool changes ${path}, which onejob needs as it is.`);
   }
   return merged;
-}
-
-function keysIn(path: string): string[] {
-  const [top = '', ...rest] = path.split('.');
-  if (top !== 'metadata' || rest[0] !== 'labels') return [top, ...rest];
-  return [top, 'labels', rest.slice(1).join('.')];
 }
 
 function merge(one: unknown, other: unknown): unknown {
@@ -214,10 +199,8 @@ function merge(one: unknown, other: unknown): unknown {
     return [...one.map((item) => merge(item, other.find(({ name }) => name === item.name) ?? {})), ...added];
   }
   if (!isMap(one) || !isMap(other)) return other;
-  const all = new Set([...Object.keys(one), ...Object.keys(other)]);
-  return Object.fromEntries(
-    [...all].map((key) => [key, key in other ? (key in one ? merge(one[key], other[key]) : other[key]) : one[key]]),
-  );
+  const changed = Object.entries(other).map(([key, value]) => [key, key in one ? merge(one[key], value) : value]);
+  return { ...one, ...Object.fromEntries(changed) };
 }
 
 function isMap(value: unknown): value is Record<string, unknown> {

@@ -24,30 +24,22 @@ export interface Running {
   stop(): void;
 }
 
-/** Takes what comes over an open socket that is paused. `stderr`: where that goes, instead of being kept as words. */
-export function programOver(socket: WebSocket, doing: string, stderr: PassThrough | null = null): Running {
+/** Takes what comes over an open socket that is paused. */
+export function programOver(socket: WebSocket, doing: string): Running {
   const stdout = new PassThrough();
   const ended = Promise.withResolvers<{ readonly code: number; readonly words: string }>();
   ended.promise.catch(() => {});
   let words = '';
   let status: unknown;
-  const pass = (stream: PassThrough, bytes: Buffer): void => {
-    if (stream.write(bytes) || stream.destroyed) return;
-    socket.pause();
-    stream.once('drain', () => socket.resume());
-  };
   socket.on('message', (data: Buffer) => {
     const bytes = data.subarray(1);
-    if (data[0] === channels.stdout && bytes.length > 0) pass(stdout, bytes);
-    else if (data[0] === channels.stderr && stderr !== null) pass(stderr, bytes);
-    else if (data[0] === channels.stderr) words = (words + bytes.toString('utf8')).slice(-wordsKept);
+    if (data[0] === channels.stdout) {
+      if (!stdout.write(bytes) && !stdout.destroyed) socket.pause();
+    } else if (data[0] === channels.stderr) words = (words + bytes.toString('utf8')).slice(-wordsKept);
     else if (data[0] === channels.status) status = jsonOf(bytes.toString('utf8'));
   });
-  // A failed connection closes, too.
-  socket.on('error', () => {});
   socket.on('close', () => {
     const code = codeOf(status);
-    stderr?.end();
     if (code === null) {
       const error = new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: ${failure(status)}.`, { retry: true });
       ended.reject(error);
@@ -58,7 +50,7 @@ export function programOver(socket: WebSocket, doing: string, stderr: PassThroug
     }
   });
   stdout.on('error', () => {});
-  stdout.on('close', () => socket.resume());
+  for (const event of ['drain', 'close'] as const) stdout.on(event, () => socket.resume());
   socket.resume();
   return { stdin: inputOf(socket), stdout, ended: ended.promise, stop: () => socket.terminate() };
 }

@@ -3,7 +3,7 @@ import { access, constants, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { codeOf, toFailure } from '../../base/errors.ts';
 import { type Finding, fine, problem, warning } from '../../base/finding.ts';
-import type { AvoidedNodes } from '../avoided.ts';
+import { type AvoidedNodes, avoidedFindings } from '../avoided.ts';
 import type { SlurmCommands } from './commands.ts';
 import type { SlurmConfig } from './config.ts';
 
@@ -46,15 +46,10 @@ export async function check({ config, commands, stateDir, avoided }: CheckParts,
         'Run onejob as a user of its own on a login node.',
       ),
     );
-  for (const { node, why, left } of avoided)
-    findings.push(
-      warning(
-        `runtime ${name}`,
-        `Node ${node} is avoided for ${Math.ceil(left / 60_000)} more minutes: ${why}.`,
-        `Look at the node; "scontrol update nodename=${node} state=drain reason=…" keeps everybody from it.`,
-      ),
-    );
-  return findings;
+  return [
+    ...findings,
+    ...avoidedFindings(`runtime ${name}`, avoided, (node) => `scontrol update nodename=${node} state=drain reason=…`),
+  ];
 }
 
 async function checkFolder(name: string, folder: string): Promise<Finding> {

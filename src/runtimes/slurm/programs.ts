@@ -8,12 +8,12 @@
  * ```
  */
 import { constants } from 'node:fs';
-import { copyFile, mkdtemp, readdir, realpath, rename, stat, utimes } from 'node:fs/promises';
+import { copyFile, mkdtemp, readdir, rename, stat, utimes } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { OnejobError } from '../../base/errors.ts';
 import { quoted } from '../../base/quoted.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { removeTree } from '../../system/foreign-tree.ts';
+import { programFiles } from '../programs.ts';
 
 export interface Program {
   /** Path here. */
@@ -28,16 +28,9 @@ export interface Program {
 const kept = 7;
 
 /** @throws OnejobError E_MOUNT_MISSING if one is not there yet */
-export function programsOf({ mounts }: Pick<Recipe, 'mounts'>): Promise<Program[]> {
-  const all = mounts.filter(({ program }) => program === true);
-  return Promise.all(
-    all.map(async ({ host, container }) => {
-      const file = await realpath(host).catch((cause: unknown) => {
-        throw new OnejobError('E_MOUNT_MISSING', `The program ${host} is not there.`, { retry: true, cause });
-      });
-      return { file, container, path: join(basename(dirname(file)), basename(file)) };
-    }),
-  );
+export async function programsOf(recipe: Pick<Recipe, 'mounts'>): Promise<Program[]> {
+  const found = await programFiles(recipe);
+  return found.map((one) => ({ ...one, path: join(basename(dirname(one.file)), basename(one.file)) }));
 }
 
 /** Copies what is missing into a folder that the nodes see, and removes what nobody has used for long. */
