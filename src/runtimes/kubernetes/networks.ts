@@ -14,7 +14,8 @@ import { type GuardedNetwork, guardedNetworks } from './config.ts';
 import { ensureLease } from './lease.ts';
 import { names, podOf } from './pods.ts';
 import { guardedOf, policyName, policyOf, policySeen, withDoor } from './policy.ts';
-import { proveKept, removeProbes } from './probe.ts';
+import { proveKept } from './probe.ts';
+import { removeProbes } from './probe-pod.ts';
 
 /** ms for which a proof is good: network plugins are changed, and taken away. */
 const goodFor = 24 * 60 * 60_000;

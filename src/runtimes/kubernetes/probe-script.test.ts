@@ -6,7 +6,7 @@ import { describe, expect, test } from 'vitest';
 import { startChild } from '../../../test/support/child.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { probeScript } from './probe.ts';
+import { probeScript } from './probe-script.ts';
 
 /** Of the system: others may be scripts. */
 const tools = [

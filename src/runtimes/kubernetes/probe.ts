@@ -7,98 +7,34 @@
  */
 import { randomBytes } from 'node:crypto';
 import { isIPv6 } from 'node:net';
-import { z } from 'zod';
 import type { Progress } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { type Clock, deadline, sleep } from '../../core/clock.ts';
-import type { SandboxSpec } from '../../ports/runtime.ts';
 import { createPod, stuckIn, unstarted } from './begin.ts';
 import type { KubeClient } from './client.ts';
 import type { GuardedNetwork } from './config.ts';
-import type { LeaseSeen } from './lease.ts';
-import { podOfSpec, wantsOf } from './manifest.ts';
-import { container, isOver, names, type Pod, podName, podOf, waitText } from './pods.ts';
+import { isOver, names, waitText } from './pods.ts';
 import { policyName } from './policy.ts';
+import { type Probe, type ProbeOf, probePod, probesOf, removeProbe } from './probe-pod.ts';
+import { probePort, probeScript, toolless } from './probe-script.ts';
 import { runBeside } from './run.ts';
 
-const port = 18_080;
-/** ms after which a probe pod ends, its image included. */
-const lifetime = 15 * 60_000;
 /** ms in which pods without a policy must reach each other. */
 const reachesWithin = 30_000;
 /** ms in which a network plugin must have taken a policy up. */
 const keepsWithin = 20_000;
 /** ms between two looks. */
 const lookAgain = 500;
-/** s in which a connection is there, or is taken to be kept back. */
-const connectsWithin = 2;
 /** Tries in a row that must fail. */
 const failsInRow = 2;
 /** ms that cleaning up may take. */
 const cleanLimit = 30_000;
-/** Exit code of a script that has no tool. */
-const toolless = 93;
 
-interface Tool {
-  readonly has: string;
-  readonly listen: string;
-  /** To the address in `$1`. */
-  readonly connect: string;
-}
-
-/** What listens and connects, for both families of addresses. */
-const tools: Readonly<Record<'perl' | 'python3' | 'nc', Tool>> = {
-  perl: {
-    has: 'perl -MIO::Socket::IP -e 1 2>/dev/null',
-    listen: `exec perl -MIO::Socket::IP -e '
-my %o = (LocalPort => ${port}, Listen => 16, ReuseAddr => 1);
-my $s = IO::Socket::IP->new(LocalHost => "::", V6Only => 0, %o) || IO::Socket::IP->new(LocalHost => "0.0.0.0", %o) or die $@;
-while (1) { my $c = $s->accept or next; close $c }'`,
-    connect: `exec perl -MIO::Socket::IP -e 'exit !IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => ${port}, Timeout => ${connectsWithin})' "$1"`,
-  },
-  python3: {
-    has: 'python3 -c "import socket" 2>/dev/null',
-    listen: `exec python3 -c '
-import socket
-try:
-    s = socket.socket(socket.AF_INET6)
-    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    s.bind(("::", ${port}))
-except OSError:
-    s = socket.socket()
-    s.bind(("", ${port}))
-s.listen(16)
-while True:
-    s.accept()[0].close()'`,
-    connect: `exec python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], ${port}), ${connectsWithin})' "$1" 2>/dev/null`,
-  },
-  nc: {
-    has: 'command -v nc >/dev/null',
-    // Some serve one connection only.
-    listen: `while :; do nc -l -p ${port} </dev/null >/dev/null || sleep 0.1; done`,
-    connect: `exec nc -w ${connectsWithin} "$1" ${port} </dev/null >/dev/null 2>&1`,
-  },
-};
-
-/** A script that listens, or that connects to the address in `$1`, with the first tool that is there: 0 if that worked, 1 if not. */
-export function probeScript(does: 'listen' | 'connect'): string {
-  return [...Object.values(tools).map((tool) => `if ${tool.has}; then\n${tool[does]}\nfi`), `exit ${toolless}`].join('\n');
-}
-
-export interface ProbeParts {
+export interface ProbeParts extends ProbeOf {
   readonly client: KubeClient;
   readonly clock: Clock;
-  readonly owner: string;
-  readonly lease: LeaseSeen;
   readonly network: GuardedNetwork;
-  /** The agent that is to be made on that network. */
-  readonly spec: SandboxSpec;
-  /** Names of nodes. */
-  readonly avoided: readonly string[];
 }
-
-const roles = ['guarded', 'one', 'other'] as const;
-type Role = (typeof roles)[number];
 
 interface Seen {
   readonly id: string;
@@ -113,19 +49,19 @@ interface Seen {
 export async function proveKept(parts: ProbeParts, progress: Progress, signal: AbortSignal): Promise<number> {
   const { client, clock, network } = parts;
   const group = `probe-${randomBytes(4).toString('hex')}`;
-  const ids = roles.map((role) => `${group}-${role}`);
-  const create = async (role: Role): Promise<void> => {
-    const body = probePod(parts, role === 'guarded' ? network : 'probe', `${group}-${role}`, ids);
-    const waits = (why: string): void => progress(`waits for room for a probe: ${why}`);
-    await createPod({ client, clock, body, doing: 'create a probe pod', waits }, signal);
-  };
+  const ids = { one: `${group}-one`, other: `${group}-other`, guarded: `${group}-guarded` };
+  const all = Object.values(ids);
+  const waits = (why: string): void => progress(`waits for room for a probe: ${why}`);
+  const create = (id: string, on = 'probe'): Promise<void> =>
+    createPod({ client, clock, body: probePod(parts, on, id, all), doing: 'create a probe pod', waits }, signal);
   try {
-    await create('one');
-    await create('other');
-    const [one, other] = await begun(parts, [`${group}-one`, `${group}-other`], progress, signal);
+    await create(ids.one);
+    await create(ids.other);
+    const one = await begun(parts, ids.one, progress, signal);
+    const other = await begun(parts, ids.other, progress, signal);
     await mustReach(parts, one, other, signal);
-    await create('guarded');
-    const [guarded] = await begun(parts, [`${group}-guarded`], progress, signal);
+    await create(ids.guarded, network);
+    const guarded = await begun(parts, ids.guarded, progress, signal);
     const open = await mustBeKept(parts, { guarded, one, other }, signal);
     // What failed until now, failed because of the policy.
     await mustReach(parts, one, other, signal);
@@ -133,135 +69,28 @@ export async function proveKept(parts: ProbeParts, progress: Progress, signal: A
   } finally {
     // Its signal may have aborted already.
     using limit = deadline(clock, cleanLimit);
-    await Promise.all(ids.map((id) => removeProbe(client, id, limit.signal).catch(() => {})));
+    await Promise.all(all.map((id) => removeProbe(client, id, limit.signal).catch(() => {})));
   }
 }
 
-/** Removes all probe pods of an owner. */
-export async function removeProbes(client: KubeClient, owner: string, signal: AbortSignal): Promise<void> {
-  for (const { agent } of (await listed(client, `${names.owner}=${owner},${names.probe}`, signal)).map(({ pod }) => pod))
-    await removeProbe(client, agent, signal);
-}
-
-async function removeProbe(client: KubeClient, id: string, signal: AbortSignal): Promise<void> {
-  const path = client.path('pods', podName(id));
-  await client.ask({
-    method: 'DELETE',
-    path,
-    body: { gracePeriodSeconds: 1 },
-    doing: 'remove a probe pod',
-    nothing: [404],
-    signal,
-  });
-}
-
-/** As an agent of its pool, but small, harmless, and without a right to anything. `ids`: those of all that must be on one node. */
-export function probePod(
-  { owner, lease, spec, avoided }: ProbePodParts,
-  network: string,
-  id: string,
-  ids: readonly string[],
-): object {
-  const { recipe } = spec;
-  const { keys, ...wants } = wantsOf(recipe);
-  const mayStay = keys.security === 'restricted' || (recipe.user !== null && !/^0(:|$)/.test(recipe.user));
-  const pod = podOfSpec(
-    {
-      agent: id,
-      name: id,
-      pool: spec.pool,
-      slot: spec.slot,
-      devices: [],
-      recipe: {
-        ...recipe,
-        network,
-        env: {},
-        mounts: [],
-        tmpfs: {},
-        shmSize: null,
-        capAdd: [],
-        cpus: 0.1,
-        memory: 64 * 1024 * 1024,
-        unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
-        user: mayStay ? recipe.user : '65534:65534',
-        wants: { ...wants, gpus: 0, lifetime, keys: { ...keys, claim: undefined, claims: [], security: 'restricted' } },
-      },
-    },
-    { owner, lease, avoided, fingerprint: 'probe' },
-  ) as ReadPod;
-  const { [names.agent]: _, ...labels } = pod.metadata.labels;
-  const together = {
-    labelSelector: { matchExpressions: [{ key: names.probe, operator: 'In', values: ids }] },
-    topologyKey: 'kubernetes.io/hostname',
-  };
-  return {
-    ...pod,
-    metadata: { ...pod.metadata, labels: { ...labels, [names.probe]: id } },
-    spec: {
-      ...pod.spec,
-      affinity: { ...pod.spec.affinity, podAffinity: { requiredDuringSchedulingIgnoredDuringExecution: [together] } },
-      containers: pod.spec.containers.map((one) =>
-        one.name === container ? { ...one, command: ['sh', '-c', probeScript('listen')], stdin: false } : one,
-      ),
-    },
-  };
-}
-
-type ProbePodParts = Pick<ProbeParts, 'owner' | 'lease' | 'spec' | 'avoided'>;
-
-/** What is changed of a pod of an agent. */
-interface ReadPod {
-  readonly metadata: { readonly labels: Readonly<Record<string, string>> };
-  readonly spec: { readonly affinity?: object; readonly containers: readonly { readonly name: string }[] };
-}
-
-const addressSchema = z.looseObject({ status: z.looseObject({ podIP: z.string().optional() }).optional() });
-const listSchema = z.looseObject({ items: z.array(z.unknown()) });
-
-/** Probe pods, with their ids in place of agents'. */
-async function listed(client: KubeClient, labelSelector: string, signal: AbortSignal): Promise<{ pod: Pod; ip: string }[]> {
-  const doing = 'list probe pods';
-  const answer = await client.ask({ path: client.path('pods'), query: { labelSelector }, doing, signal });
-  return client.formed(listSchema, answer, doing).items.flatMap((item) => {
-    const pod = podOf(item, names.probe);
-    return pod === null ? [] : [{ pod, ip: addressSchema.parse(item).status?.podIP ?? '' }];
-  });
-}
-
-/** Those of them that are there. */
-async function ofGroup({ client, owner }: ProbeParts, ids: readonly string[], signal: AbortSignal) {
-  const all = await listed(client, `${names.owner}=${owner},${names.probe}`, signal);
-  return all.filter(({ pod }) => ids.includes(pod.agent));
-}
-
-/** Waits until these run. @throws OnejobError if they will not */
-async function begun<Ids extends readonly string[]>(
-  parts: ProbeParts,
-  ids: readonly [...Ids],
-  progress: Progress,
-  signal: AbortSignal,
-): Promise<{ readonly [At in keyof Ids]: Seen }> {
-  const { clock, network } = parts;
+/** Waits until it runs. @throws OnejobError if it will not */
+async function begun(parts: ProbeParts, id: string, progress: Progress, signal: AbortSignal): Promise<Seen> {
   for (;;) {
-    signal.throwIfAborted();
-    const all = await ofGroup(parts, ids, signal);
-    const own = ids.map((id) => all.find(({ pod }) => pod.agent === id));
-    const seen = own.map((one) => {
-      if (one === undefined) throw unknown('somebody deleted a probe pod');
-      mustLive(parts, one.pod);
-      return { id: one.pod.agent, ip: one.ip, node: one.pod.node };
-    });
-    const waiting = own.find((one) => one?.pod.isRunning === false || one?.ip === '');
-    if (waiting === undefined) return seen as { [At in keyof Ids]: Seen };
-    progress(`tries network ${network}: ${waitText(waiting.pod)}`);
-    await sleep(clock, lookAgain, signal);
+    const { pod, ip } = await living(parts, id, signal);
+    if (pod.isRunning && ip !== '') return { id, ip, node: pod.node };
+    progress(`tries network ${parts.network}: ${waitText(pod)}`);
+    await sleep(parts.clock, lookAgain, signal);
   }
 }
 
-function mustLive({ network, spec }: ProbeParts, pod: Pod): void {
+/** @throws OnejobError if it is not there, has ended, or will not begin */
+async function living({ client, owner, network, spec }: ProbeParts, id: string, signal: AbortSignal): Promise<Probe> {
+  const probe = (await probesOf(client, owner, signal)).find(({ pod }) => pod.agent === id);
+  if (probe === undefined) throw unknown('somebody deleted a probe pod');
+  const { pod } = probe;
   const failure = stuckIn(pod, 'a probe pod') ?? unstarted(pod, 'a probe pod');
   if (failure !== null) throw failure;
-  if (!isOver(pod)) return;
+  if (!isOver(pod)) return probe;
   if (pod.terminated?.code !== toolless) throw unknown(pod.ended ?? 'a probe pod has ended');
   const why = `image "${spec.recipe.image}" has neither perl nor python3 nor nc, with which that could be tried`;
   throw unguarded(network, why, 'Add one of them to the image');
@@ -274,23 +103,19 @@ async function mustReach(parts: ProbeParts, from: Seen, to: Seen, signal: AbortS
     const isLast = clock.now() >= until;
     const reached = await connects(client, from, to, signal).catch(async (error: unknown) => {
       // A node tells a moment later that one has ended, which says more than what fails because of that.
-      for (const { pod } of await ofGroup(parts, [from.id, to.id], signal)) mustLive(parts, pod);
+      for (const { id } of [from, to]) await living(parts, id, signal);
       if (isLast) throw error;
       return false;
     });
     if (reached) return;
     if (!isLast) continue;
     const why = `two pods on node ${from.node} that no policy of onejob keeps apart do not reach each other, so nothing can be tried`;
-    const where = `to reach each other at port ${port} in namespace ${client.access.namespace}`;
+    const where = `to reach each other at port ${probePort} in namespace ${client.access.namespace}`;
     throw unguarded(network, why, `Allow pods with the label ${names.network}=probe ${where}`);
   }
 }
 
-interface Three {
-  readonly guarded: Seen;
-  readonly one: Seen;
-  readonly other: Seen;
-}
+type Three = Readonly<Record<'guarded' | 'one' | 'other', Seen>>;
 
 /** Returns for how many ms it was not so. @throws OnejobError E_NETWORK_UNGUARDED if it does not become so */
 async function mustBeKept(parts: ProbeParts, { guarded, one, other }: Three, signal: AbortSignal): Promise<number> {

@@ -3,7 +3,7 @@ import { bareRecipe } from '../../../test/kit/recipe.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { completePool, type KubernetesPool } from './config.ts';
 import { names, podOf } from './pods.ts';
-import { probePod } from './probe.ts';
+import { probePod } from './probe-pod.ts';
 
 /** A probe pod of an agent with these keys. */
 function probeOf(recipe: Partial<Recipe> = {}, keys: Partial<KubernetesPool> = {}) {
