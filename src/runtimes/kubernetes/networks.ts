@@ -2,6 +2,7 @@
  * The networks `internet` and `none`. No agent is made on one of them unless its policy was seen just before, and pods have shown that
  * the cluster keeps it: a cluster without a network plugin for that takes policies, too, and ignores them.
  */
+import { z } from 'zod';
 import { createShared, type Progress } from '../../base/abortable.ts';
 import { attempt, hasCode, OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
@@ -9,10 +10,9 @@ import { type Listen, parseListen } from '../../http/address.ts';
 import type { SandboxSpec } from '../../ports/runtime.ts';
 import { ownAddress } from '../own-address.ts';
 import type { KubeClient } from './client.ts';
-import type { KubernetesConfig } from './config.ts';
-import { type GuardedNetwork, guardedNetworks } from './config.ts';
+import { type GuardedNetwork, guardedNetworks, type KubernetesConfig } from './config.ts';
 import { ensureLease } from './lease.ts';
-import { names, podOf } from './pods.ts';
+import { names } from './pods.ts';
 import { guardedOf, policyName, policyOf, policySeen, withDoor } from './policy.ts';
 import { proveKept } from './probe.ts';
 import { removeProbes } from './probe-pod.ts';
@@ -23,6 +23,8 @@ const goodFor = 24 * 60 * 60_000;
 const refusedFor = 60_000;
 /** ms that an agent stays at its gate, at least, until its policy is taken up. */
 const settlesWithin = 1_000;
+
+const listSchema = z.looseObject({ items: z.array(z.unknown()) });
 
 interface NetworkParts {
   readonly client: KubeClient;
@@ -40,6 +42,11 @@ export interface Proof {
   readonly failure: OnejobError | null;
 }
 
+interface Refused extends Proof {
+  readonly failure: OnejobError;
+  readonly at: number;
+}
+
 /** A policy that is kept. */
 interface Kept {
   readonly version: string;
@@ -53,7 +60,7 @@ export class GuardedNetworks {
   readonly #parts: NetworkParts;
   readonly #kept = new Map<GuardedNetwork, Kept>();
   /** By network and image. */
-  readonly #refused = new Map<string, { readonly network: GuardedNetwork; readonly failure: OnejobError; readonly at: number }>();
+  readonly #refused = new Map<string, Refused>();
   readonly #doors = new Map<GuardedNetwork, readonly Listen[]>();
   readonly #shared = createShared<number>({ waits: true });
   #turn: Promise<unknown> = Promise.resolve();
@@ -76,39 +83,36 @@ export class GuardedNetworks {
   async admit(spec: SandboxSpec, progress: Progress, signal: AbortSignal): Promise<number> {
     const network = guardedOf(spec.recipe.network);
     if (network === null) return 0;
-    const { name } = this.#parts.config;
+    const { clock, config } = this.#parts;
     const version = await this.#ensure(network, signal);
-    const proof = this.#kept.get(network);
-    const { clock } = this.#parts;
-    if (proof?.version === version && clock.now() - proof.at < goodFor) return proof.settles;
+    const kept = this.#kept.get(network);
+    if (kept?.version === version && clock.now() - kept.at < goodFor) return kept.settles;
     const key = `${network} ${spec.recipe.image}`;
     const refused = this.#refused.get(key);
     if (refused !== undefined && clock.now() - refused.at < refusedFor) throw refused.failure;
-    const work = (say: Progress, stop: AbortSignal): Promise<number> => this.#prove(network, key, { spec, version }, say, stop);
-    return this.#shared(key, work, (line) => progress(`${name}: ${line}`), signal);
+    const work = async (say: Progress, stop: AbortSignal): Promise<number> => {
+      say(`tries whether the cluster keeps network ${network}`);
+      try {
+        const settles = await this.#prove(network, spec, say, stop);
+        this.#kept.set(network, { version, at: clock.now(), settles });
+        return settles;
+      } catch (error) {
+        if (hasCode(error, 'E_NETWORK_UNGUARDED')) this.#refused.set(key, { network, failure: error, at: clock.now() });
+        throw error;
+      }
+    };
+    return this.#shared(key, work, (line) => progress(`${config.name}: ${line}`), signal);
   }
 
-  async #prove(
-    network: GuardedNetwork,
-    key: string,
-    { spec, version }: { spec: SandboxSpec; version: string },
-    progress: Progress,
-    signal: AbortSignal,
-  ): Promise<number> {
+  /** Returns for how many ms an agent must stay at its gate. */
+  async #prove(network: GuardedNetwork, spec: SandboxSpec, progress: Progress, signal: AbortSignal): Promise<number> {
     const { client, clock, owner, avoided } = this.#parts;
-    progress(`tries whether the cluster keeps network ${network}`);
     const lease = await ensureLease(client, owner, signal);
     this.#kept.delete(network);
-    const proof = proveKept({ client, clock, owner, lease, network, spec, avoided: avoided() }, progress, signal);
-    const open = await proof.catch((error: unknown) => {
-      if (hasCode(error, 'E_NETWORK_UNGUARDED')) this.#refused.set(key, { network, failure: error, at: clock.now() });
-      throw error;
-    });
+    const open = await proveKept({ client, clock, owner, lease, network, spec, avoided: avoided() }, progress, signal);
     for (const [one, refused] of this.#refused) if (refused.network === network) this.#refused.delete(one);
     // A busy cluster takes longer.
-    const settles = settlesWithin + 2 * open;
-    this.#kept.set(network, { version, at: clock.now(), settles });
-    return settles;
+    return settlesWithin + 2 * open;
   }
 
   /** As `Runtime.hostAddress`. */
@@ -140,17 +144,11 @@ export class GuardedNetworks {
   async sweep(signal: AbortSignal): Promise<void> {
     const { client, owner } = this.#parts;
     await removeProbes(client, owner, signal);
-    const labelSelector = `${names.owner}=${owner}`;
-    const answer = await client.ask({
-      path: client.path('pods'),
-      query: { labelSelector },
-      doing: 'list the pods of onejob',
-      signal,
-    });
-    const items: readonly unknown[] = Object(answer).items ?? [];
-    const used = items.flatMap((item) => (podOf(item) === null ? [] : [Object(Object(item).metadata?.labels)[names.network]]));
     for (const network of guardedNetworks) {
-      if (used.includes(network)) continue;
+      const doing = `look for pods on network ${network}`;
+      const labelSelector = `${names.owner}=${owner},${names.network}=${network},${names.agent}`;
+      const answer = await client.ask({ path: client.path('pods'), query: { labelSelector, limit: 1 }, doing, signal });
+      if (client.formed(listSchema, answer, doing).items.length > 0) continue;
       this.#kept.delete(network);
       this.#doors.delete(network);
       const path = this.#path(network);
@@ -170,29 +168,26 @@ export class GuardedNetworks {
   async #written(network: GuardedNetwork, signal: AbortSignal, door?: Listen): Promise<string> {
     const { client, owner } = this.#parts;
     const path = this.#path(network);
-    const doing = `look at the policy of network ${network}`;
-    const answer = await client.ask({ path, doing, signal, nothing: [404] });
+    const answer = await client.ask({ path, doing: `look at the policy of network ${network}`, signal, nothing: [404] });
     const seen = answer === null ? null : attempt(() => policySeen(answer));
-    const known = this.#doors.get(network) ?? [];
-    const before = [...known, ...(seen?.doors ?? [])].reduce<readonly Listen[]>(withDoor, []);
-    const doors = door === undefined ? before : withDoor(before, door);
+    const known = [...(this.#doors.get(network) ?? []), ...(seen?.doors ?? []), ...(door === undefined ? [] : [door])];
+    const doors = known.reduce<readonly Listen[]>(withDoor, []);
     this.#doors.set(network, doors);
     const lease = await ensureLease(client, owner, signal);
     const policy = (these: readonly Listen[]) => policyOf({ network, owner, lease, doors: these });
-    if (seen?.says(policy(doors)) === true) return seen.version;
     const body = policy(doors);
-    const write = answer === null ? ({ method: 'POST', path: this.#path() } as const) : ({ method: 'PUT', path } as const);
-    const made = policySeen(await client.ask({ ...write, body, doing: `write the policy of network ${network}`, signal }));
-    const proof = this.#kept.get(network);
+    if (seen?.says(body) === true) return seen.version;
+    const [method, to] = answer === null ? (['POST', client.path('networkpolicies')] as const) : (['PUT', path] as const);
+    const doing = `write the policy of network ${network}`;
+    const { version } = policySeen(await client.ask({ method, path: to, body, doing, signal }));
+    const kept = this.#kept.get(network);
     // A door of ours does not change what was proved. What others changed, may.
-    if (proof !== undefined && proof.version === seen?.version && seen.says(policy(seen.doors)))
-      this.#kept.set(network, { ...proof, version: made.version });
-    return made.version;
+    if (kept !== undefined && kept.version === seen?.version && seen.says(policy(seen.doors)))
+      this.#kept.set(network, { ...kept, version });
+    return version;
   }
 
-  #path(network?: GuardedNetwork): string {
-    const { client, owner } = this.#parts;
-    const all = `/apis/networking.k8s.io/v1/namespaces/${encodeURIComponent(client.access.namespace)}/networkpolicies`;
-    return network === undefined ? all : `${all}/${policyName(owner, network)}`;
+  #path(network: GuardedNetwork): string {
+    return this.#parts.client.path('networkpolicies', policyName(this.#parts.owner, network));
   }
 }
