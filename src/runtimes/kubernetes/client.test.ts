@@ -60,6 +60,16 @@ test.each(kinds)('%s: a refusal', async (kind) => {
   }
 });
 
+test.each(kinds)('%s: credentials that were refused are asked for anew, once', async (kind) => {
+  await using here = await calling();
+  const [what, call] = here.kinds[kind];
+  const asked: unknown[] = [];
+  Object.assign(here.api.access, { token: async (isRefused: unknown) => `token-${asked.push(isRefused)}` });
+  here.api.answer(what, { status: 401 }, { status: 503 }, { status: 503 });
+  for (let n = 0; n < 3; n += 1) await expect(call()).rejects.toThrow();
+  expect(asked).toEqual([false, true, false]);
+});
+
 test.each(kinds)('%s: silence is given up after 30 s', async (kind) => {
   await using here = await calling();
   const [what, call] = here.kinds[kind];

@@ -56,6 +56,8 @@ export class KubeClient {
   readonly access: Access;
   readonly #clock: Clock;
   readonly #agent: Agent;
+  /** Whether the API has refused the last credentials. */
+  #isRefused = false;
 
   constructor(access: Access, clock: Clock) {
     this.access = access;
@@ -122,6 +124,7 @@ export class KubeClient {
     } catch (error) {
       signal?.throwIfAborted();
       if (error instanceof OnejobError) throw error;
+      if (error instanceof Refusal && error.status === 401) this.#isRefused = true;
       if (error instanceof Refusal) throw refused(error, doing, this.#place);
       throw limit.passed ? this.silent(doing, patience, error) : this.#unreachable(doing, unreachable(error), error);
     }
@@ -169,7 +172,9 @@ export class KubeClient {
   }
 
   async #headers(): Promise<Record<string, string>> {
-    const token = await this.access.token();
+    const isRefused = this.#isRefused;
+    this.#isRefused = false;
+    const token = await this.access.token(isRefused);
     return { 'user-agent': 'onejob', ...(token !== null && { authorization: `Bearer ${token}` }) };
   }
 

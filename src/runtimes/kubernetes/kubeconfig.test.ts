@@ -111,6 +111,18 @@ describe('a program for credentials', () => {
     expect(readFileSync(place('runs'), 'utf8')).toBe('run\n');
   });
 
+  test('runs once for all that wait, and again for what the API refused', async () => {
+    now = 0;
+    const found = await withProgram(
+      `echo >>${place('count')}; printf '{"status":{"token":"%s","expirationTimestamp":"1970-01-01T00:10:00Z"}}' "$(wc -l <${place('count')})"`,
+    );
+    now = 9 * 60_000;
+    write('count', '');
+    expect(await Promise.all([found.token(), found.token()])).toEqual(['1', '1']);
+    now = 0;
+    expect([await found.token(), await found.token(true), await found.token()]).toEqual(['1', '2', '2']);
+  });
+
   test('gives a certificate', async () => {
     const found = await withProgram(`echo '{"status":{"clientCertificateData":"cert","clientKeyData":"key"}}'`);
     expect([found.tls, await found.token()]).toEqual([{ cert: 'cert', key: 'key' }, null]);

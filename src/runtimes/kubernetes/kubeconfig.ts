@@ -21,8 +21,8 @@ export interface Access {
   readonly from: string;
   readonly namespace: string;
   readonly tls: TlsOptions;
-  /** The bearer token that is valid now; null without one. @throws OnejobError E_CONFIG */
-  token(): Promise<string | null>;
+  /** The bearer token that is valid now; null without one. `isRefused`: the last one is not. @throws OnejobError E_CONFIG */
+  token(isRefused?: boolean): Promise<string | null>;
 }
 
 interface TlsOptions {
@@ -107,7 +107,7 @@ async function ofPod(wanted: Wanted, host: string, port: string, clock: Time): P
     from: 'its service account',
     namespace: wanted.namespace ?? (await contentOf(`${inPod}/namespace`)).trim(),
     tls: { ca: await contentOf(`${inPod}/ca.crt`) },
-    token: async () => (await token()).token,
+    token: async (isRefused) => (await token(isRefused)).token,
   };
 }
 
@@ -146,7 +146,7 @@ async function ofFile(path: string, wanted: Wanted, clock: Time): Promise<Access
       servername: cluster['tls-server-name'],
       ...(cluster['insecure-skip-tls-verify'] === true && { rejectUnauthorized: false }),
     },
-    token: async () => (await credential()).token,
+    token: async (isRefused) => (await credential(isRefused)).token,
   };
 }
 
@@ -172,16 +172,22 @@ interface Credential {
 }
 
 /** What is valid now. `tokenFile` counts more than `token`, because it may be renewed. */
-function credentialOf(path: string, { token, tokenFile, exec }: User, server: string, clock: Time) {
+function credentialOf(path: string, { token, tokenFile, exec }: User, server: string, clock: Time): ReturnType<typeof remembered> {
   if (exec !== undefined) return remembered(() => printed(path, exec, server, clock), clock);
   if (tokenFile !== undefined) return remembered(() => tokenIn(resolve(dirname(path), tokenFile), clock), clock);
-  return async (): Promise<Credential> => ({ token: token ?? null, until: Number.POSITIVE_INFINITY });
+  return async () => ({ token: token ?? null, until: Number.POSITIVE_INFINITY });
 }
 
-function remembered(read: () => Promise<Credential>, clock: Time): () => Promise<Credential> {
+/** All that wait get what is read once. */
+function remembered(read: () => Promise<Credential>, clock: Time) {
   let last: Credential | null = null;
-  return async () => {
-    if (last === null || last.until <= clock.now()) last = await read();
+  let next: Promise<Credential> | null = null;
+  return async (isRefused = false): Promise<Credential> => {
+    if (last !== null && last.until > clock.now() && !isRefused) return last;
+    next ??= read().finally(() => {
+      next = null;
+    });
+    last = await next;
     return last;
   };
 }

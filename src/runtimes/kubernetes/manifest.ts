@@ -29,13 +29,33 @@ const stays = ['not-ready', 'unreachable'].map((key) => ({
   effect: 'NoExecute',
 }));
 
-export function podOfSpec({ agent, pool, slot, name, recipe, look }: SandboxSpec, parts: PodParts): object {
+export function podOfSpec(of: SandboxSpec, { owner, fingerprint, lease, avoided }: PodParts): object {
+  const { agent, pool, slot, recipe } = of;
+  const { keys } = wantsOf(recipe);
+  const labels = {
+    'app.kubernetes.io/managed-by': 'onejob',
+    [names.owner]: owner,
+    [names.agent]: agent,
+    [names.network]: recipe.network,
+    ...(keys.queue !== undefined && { 'kueue.x-k8s.io/queue-name': keys.queue }),
+  };
+  const annotations = {
+    [names.pool]: pool,
+    [names.slot]: slot,
+    [names.fingerprint]: fingerprint,
+    'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false',
+  };
+  const ownerReferences = [{ apiVersion: 'coordination.k8s.io/v1', kind: 'Lease', name: lease.name, uid: lease.uid }];
+  const metadata = { name: podName(agent), labels, annotations, ownerReferences };
+  return patched({ apiVersion: 'v1', kind: 'Pod', metadata, spec: podSpecOf(of, avoided) }, keys.pod);
+}
+
+/** Keys without a value are in no JSON. */
+function podSpecOf({ agent, name, recipe, look }: SandboxSpec, avoided: readonly string[]): object {
   const { gpus, model, lifetime, keys } = wantsOf(recipe);
-  const { owner, fingerprint, lease, avoided } = parts;
   const programs = programsIn(recipe).map(({ container: path }) => path);
   const volumes = volumesOf(recipe, keys, programs);
-  const selector = { ...keys.node_selector, ...(model !== null && { 'nvidia.com/gpu.product': model }) };
-  const spec = {
+  return {
     restartPolicy: 'Never',
     hostname: hostName(name),
     // The job's own time to end is counted by onejob, which ends it by a signal.
@@ -44,12 +64,12 @@ export function podOfSpec({ agent, pool, slot, name, recipe, look }: SandboxSpec
     enableServiceLinks: false,
     tolerations: [...stays, ...keys.tolerations],
     ...(lifetime !== null && { activeDeadlineSeconds: Math.ceil(lifetime / 1000) }),
-    ...(Object.keys(selector).length > 0 && { nodeSelector: selector }),
+    nodeSelector: { ...keys.node_selector, ...(model !== null && { 'nvidia.com/gpu.product': model }) },
     ...(avoided.length > 0 && { affinity: without(avoided) }),
-    ...(keys.priority_class !== undefined && { priorityClassName: keys.priority_class }),
-    ...(keys.runtime_class !== undefined && { runtimeClassName: keys.runtime_class }),
-    ...(keys.service_account !== undefined && { serviceAccountName: keys.service_account }),
-    ...(keys.pull_secrets.length > 0 && { imagePullSecrets: keys.pull_secrets.map((one) => ({ name: one })) }),
+    priorityClassName: keys.priority_class,
+    runtimeClassName: keys.runtime_class,
+    serviceAccountName: keys.service_account,
+    imagePullSecrets: keys.pull_secrets.map((one) => ({ name: one })),
     ...(keys.claim !== undefined && { resourceClaims: [{ name: 'devices', resourceClaimTemplateName: keys.claim }] }),
     volumes: volumes.map(({ mount: _, ...volume }) => volume),
     containers: [
@@ -69,31 +89,6 @@ export function podOfSpec({ agent, pool, slot, name, recipe, look }: SandboxSpec
       },
     ],
   };
-  return patched(
-    {
-      apiVersion: 'v1',
-      kind: 'Pod',
-      metadata: {
-        name: podName(agent),
-        labels: {
-          'app.kubernetes.io/managed-by': 'onejob',
-          [names.owner]: owner,
-          [names.agent]: agent,
-          [names.network]: recipe.network,
-          ...(keys.queue !== undefined && { 'kueue.x-k8s.io/queue-name': keys.queue }),
-        },
-        annotations: {
-          [names.pool]: pool,
-          [names.slot]: slot,
-          [names.fingerprint]: fingerprint,
-          'cluster-autoscaler.kubernetes.io/safe-to-evict': 'false',
-        },
-        ownerReferences: [{ apiVersion: 'coordination.k8s.io/v1', kind: 'Lease', name: lease.name, uid: lease.uid }],
-      },
-      spec,
-    },
-    keys.pod,
-  );
 }
 
 /** A host name from the agent's name, which may have other characters. */
