@@ -183,6 +183,14 @@ test('a policy that somebody removes comes back with its doors, and another onej
   expect(api.policies.get('onejob-me-internet')).toMatchObject({ spec, metadata: { generation: 1 } });
 });
 
+test('a policy that somebody removed while onejob was away comes back, if an agent is on its network', async () => {
+  await using here = await cluster();
+  const labels = { 'onejob/owner': 'me', 'onejob/agent': 'a9', 'onejob/network': 'none' };
+  here.api.put({ metadata: { name: 'oj-a9', uid: 'u2', labels } });
+  await here.networks.guard(never);
+  expect([...here.api.policies.keys()]).toEqual(['onejob-me-none']);
+});
+
 test('no door leads from the network none', async () => {
   await using here = await cluster();
   await expect(here.networks.hostAddress('none', 7443, never)).rejects.toMatchObject({ code: 'E_NO_DOOR' });

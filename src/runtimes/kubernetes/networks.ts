@@ -61,10 +61,11 @@ export class GuardedNetworks {
   readonly #kept = new Map<GuardedNetwork, Kept>();
   /** By network and image. */
   readonly #refused = new Map<string, Refused>();
+  /** Of each network whose policy was looked at, and not removed since. */
   readonly #doors = new Map<GuardedNetwork, readonly Listen[]>();
   readonly #shared = createShared<number>({ waits: true });
   #turn: Promise<unknown> = Promise.resolve();
-  #hasCleared = false;
+  #hasBegun = false;
 
   constructor(parts: NetworkParts) {
     this.#parts = parts;
@@ -127,14 +128,16 @@ export class GuardedNetworks {
     return own;
   }
 
-  /** Restores policies that somebody removed while agents use them, and removes what a killed onejob left. Never fails. */
+  /** Restores policies that somebody removed while agents use them, and removes probes that a killed onejob left. Never fails. */
   async guard(signal: AbortSignal): Promise<void> {
     try {
-      if (!this.#hasCleared && !this.#shared.isBusy()) {
+      if (!this.#hasBegun && !this.#shared.isBusy()) {
         await removeProbes(this.#parts.client, this.#parts.owner, signal);
-        this.#hasCleared = true;
+        // Its agents go on.
+        for (const network of guardedNetworks) if (await this.#isUsed(network, signal)) await this.#ensure(network, signal);
+        this.#hasBegun = true;
       }
-      for (const network of this.#kept.keys()) await this.#ensure(network, signal);
+      for (const network of this.#doors.keys()) await this.#ensure(network, signal);
     } catch {
       // The next agent is refused with the reason.
     }
@@ -145,16 +148,21 @@ export class GuardedNetworks {
     const { client, owner } = this.#parts;
     await removeProbes(client, owner, signal);
     for (const network of guardedNetworks) {
-      const doing = `look for pods on network ${network}`;
-      const labelSelector = `${names.owner}=${owner},${names.network}=${network},${names.agent}`;
-      const answer = await client.ask({ path: client.path('pods'), query: { labelSelector, limit: 1 }, doing, signal });
-      if (client.formed(listSchema, answer, doing).items.length > 0) continue;
+      if (await this.#isUsed(network, signal)) continue;
       this.#kept.delete(network);
       this.#doors.delete(network);
       const path = this.#path(network);
       // Who may not remove one has made none.
       await client.ask({ method: 'DELETE', path, doing: `remove the policy of network ${network}`, signal, nothing: [403, 404] });
     }
+  }
+
+  async #isUsed(network: GuardedNetwork, signal: AbortSignal): Promise<boolean> {
+    const { client, owner } = this.#parts;
+    const doing = `look for pods on network ${network}`;
+    const labelSelector = `${names.owner}=${owner},${names.network}=${network},${names.agent}`;
+    const answer = await client.ask({ path: client.path('pods'), query: { labelSelector, limit: 1 }, doing, signal });
+    return client.formed(listSchema, answer, doing).items.length > 0;
   }
 
   /** Makes sure that its policy is there, with this door. Returns its version. */
