@@ -60,6 +60,15 @@ test.each(kinds)('%s: a refusal', async (kind) => {
   }
 });
 
+test.each(kinds)('%s: an API below a path, as Rancher has it', async (kind) => {
+  await using here = await calling();
+  const [what, call] = here.kinds[kind];
+  Object.assign(here.api.access, { server: new URL('/k8s/clusters/c-1', here.api.access.server) });
+  here.api.answer(what, { status: 404 });
+  await expect(call()).rejects.toMatchObject({ code: 'E_ENGINE_FAILED' });
+  expect(here.api.calls[0]?.url.pathname).toMatch(/^\/k8s\/clusters\/c-1\/api\/v1\/namespaces\/ci\/pods\/p/);
+});
+
 test.each(kinds)('%s: credentials that were refused are asked for anew, once', async (kind) => {
   await using here = await calling();
   const [what, call] = here.kinds[kind];

@@ -132,7 +132,7 @@ export class KubeClient {
 
   /** null for the statuses in `nothing`. @throws Refusal */
   async #send({ method = 'GET', path, query, body, nothing }: KubeCall, signal: AbortSignal) {
-    const answer = await request(new URL(`${path}${queryOf(query)}`, this.access.server), {
+    const answer = await request(this.#url(path, query), {
       method,
       dispatcher: this.#agent,
       signal,
@@ -151,7 +151,7 @@ export class KubeClient {
 
   async #open({ path, query }: KubeCall, signal: AbortSignal): Promise<WebSocket> {
     const headers = await this.#headers();
-    const url = new URL(`${path}${queryOf(query)}`, this.access.server);
+    const url = this.#url(path, query);
     url.protocol = url.protocol === 'http:' ? 'ws:' : 'wss:';
     const socket = new WebSocket(url, 'v5.channel.k8s.io', { ...this.access.tls, headers, perMessageDeflate: false });
     // Its first messages may be here already, and nobody listens yet.
@@ -169,6 +169,14 @@ export class KubeClient {
       socket.terminate();
       throw error;
     }
+  }
+
+  /** The API may be below a path. A list in `query` becomes one parameter for each. */
+  #url(path: string, query: Query = {}): URL {
+    const url = new URL(`${this.access.server.pathname.replace(/\/$/, '')}${path}`, this.access.server);
+    for (const [name, value] of Object.entries(query))
+      for (const one of [value].flat()) if (one !== undefined) url.searchParams.append(name, String(one));
+    return url;
   }
 
   async #headers(): Promise<Record<string, string>> {
@@ -211,12 +219,4 @@ function unreachable(error: unknown): string {
 export function refusalOf(error: unknown): Refusal | null {
   const { cause } = Object(error);
   return cause instanceof Refusal ? cause : null;
-}
-
-/** A list becomes one parameter for each. */
-function queryOf(query: Query = {}): string {
-  const search = new URLSearchParams();
-  for (const [name, value] of Object.entries(query))
-    for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined) search.append(name, String(one));
-  return search.size === 0 ? '' : `?${search}`;
 }

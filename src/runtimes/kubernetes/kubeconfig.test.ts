@@ -77,6 +77,14 @@ describe('a kubeconfig', () => {
     await expect(access(content)).rejects.toMatchObject({ code: 'E_CONFIG', message: expect.stringContaining(said) });
   });
 
+  test('with a server that is not an address is refused', async () => {
+    const content = file('token: secret').replace('https://10.0.0.1:6443', 'localhost:6443');
+    await expect(access(content)).rejects.toMatchObject({
+      code: 'E_CONFIG',
+      message: `Cannot use the kubeconfig: ${place('config')} has the server "localhost:6443" for cluster c, which is not an http:// or https:// address.`,
+    });
+  });
+
   test('is found by KUBECONFIG: the first that exists', async () => {
     const env = { KUBECONFIG: `${place('none')}:${write('other', file('token: found'))}` };
     expect(await (await accessOf(anything, clock, env)).token()).toBe('found');

@@ -125,6 +125,9 @@ async function ofFile(path: string, wanted: Wanted, clock: Time): Promise<Access
   const { user } = found('user', file.users, userName);
   for (const key of ['auth-provider', 'username'] as const)
     if (user[key] !== undefined) throw wrong(path, `has "${key}" for user ${userName}, which Kubernetes does not know any more`);
+  const server = URL.parse(cluster.server);
+  if (server === null || !/^https?:$/.test(server.protocol))
+    throw wrong(path, `has the server "${cluster.server}" for cluster ${clusterName}, which is not an http:// or https:// address`);
   if (cluster['proxy-url'] !== undefined)
     throw wrong(path, `has "proxy-url" for cluster ${clusterName}, which onejob does not use`);
   const credential = credentialOf(path, user, cluster.server, clock);
@@ -136,7 +139,7 @@ async function ofFile(path: string, wanted: Wanted, clock: Time): Promise<Access
     given?.key ?? dataOf(path, user['client-key-data'], user['client-key']),
   ]);
   return {
-    server: new URL(cluster.server),
+    server,
     from: path,
     namespace: wanted.namespace ?? namespace ?? 'default',
     tls: {

@@ -182,16 +182,14 @@ export class GuardedNetworks {
     const doors = known.reduce<readonly Listen[]>(withDoor, []);
     this.#doors.set(network, doors);
     const lease = await ensureLease(client, owner, signal);
-    const policy = (these: readonly Listen[]) => policyOf({ network, owner, lease, doors: these });
-    const body = policy(doors);
+    const body = policyOf({ network, owner, lease, doors });
     if (seen?.says(body) === true) return seen.version;
     const [method, to] = answer === null ? (['POST', client.path('networkpolicies')] as const) : (['PUT', path] as const);
     const doing = `write the policy of network ${network}`;
     const { version } = policySeen(await client.ask({ method, path: to, body, doing, signal }));
     const kept = this.#kept.get(network);
     // A door of ours does not change what was proved. What others changed, may.
-    if (kept !== undefined && kept.version === seen?.version && seen.says(policy(seen.doors)))
-      this.#kept.set(network, { ...kept, version });
+    if (kept !== undefined && kept.version === seen?.version) this.#kept.set(network, { ...kept, version });
     return version;
   }
 

@@ -15,8 +15,5 @@ interface Beside {
 export async function runBeside(client: KubeClient, { agent, script, doing }: Beside, signal: AbortSignal): Promise<Running> {
   const query = { container, command: ['sh', '-c', script], stdin: true, stdout: true, stderr: true };
   const socket = await client.socket({ path: client.path('pods', podName(agent), 'exec'), query, doing, signal });
-  const program = programOver(socket, doing);
-  signal.addEventListener('abort', program.stop, { once: true });
-  void program.ended.catch(() => {}).finally(() => signal.removeEventListener('abort', program.stop));
-  return program;
+  return programOver(socket, doing, signal);
 }

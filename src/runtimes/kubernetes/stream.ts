@@ -2,7 +2,6 @@
  * Programs beside a container's first process, and its input, over a WebSocket. Each message begins with the number of a channel:
  * https://github.com/kubernetes/kubernetes/blob/v1.37.0/staging/src/k8s.io/apimachinery/pkg/util/httpstream/wsstream/conn.go
  */
-import { once } from 'node:events';
 import { PassThrough, Writable } from 'node:stream';
 import type { WebSocket } from 'ws';
 import { OnejobError } from '../../base/errors.ts';
@@ -24,8 +23,8 @@ export interface Running {
   stop(): void;
 }
 
-/** Takes what comes over an open socket that is paused. */
-export function programOver(socket: WebSocket, doing: string): Running {
+/** Takes what comes over an open socket that is paused, until it ends or `signal` aborts. */
+export function programOver(socket: WebSocket, doing: string, signal?: AbortSignal): Running {
   const stdout = new PassThrough();
   const ended = Promise.withResolvers<{ readonly code: number; readonly words: string }>();
   ended.promise.catch(() => {});
@@ -38,7 +37,10 @@ export function programOver(socket: WebSocket, doing: string): Running {
     } else if (data[0] === channels.stderr) words = (words + bytes.toString('utf8')).slice(-wordsKept);
     else if (data[0] === channels.status) status = jsonOf(bytes.toString('utf8'));
   });
+  const stop = (): void => socket.terminate();
+  signal?.addEventListener('abort', stop, { once: true });
   socket.on('close', () => {
+    signal?.removeEventListener('abort', stop);
     const code = codeOf(status);
     if (code === null) {
       const error = new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: ${failure(status)}.`, { retry: true });
@@ -52,34 +54,29 @@ export function programOver(socket: WebSocket, doing: string): Running {
   stdout.on('error', () => {});
   for (const event of ['drain', 'close'] as const) stdout.on(event, () => socket.resume());
   socket.resume();
-  return { stdin: inputOf(socket), stdout, ended: ended.promise, stop: () => socket.terminate() };
+  return { stdin: inputOf(socket), stdout, ended: ended.promise, stop };
 }
 
-/** Writes all of it, and waits until it was sent. */
+/** Writes all of it to the container's input, and waits until it was sent. */
 export async function send(socket: WebSocket, bytes: Uint8Array): Promise<void> {
-  const stdin = inputOf(socket, false);
-  stdin.end(bytes);
-  await once(stdin, 'finish');
+  for (let at = 0; at < bytes.length; at += piece) await sendTo(channels.stdin, socket, bytes.subarray(at, at + piece));
 }
 
-/** The container's input. `closes`: its end closes that, too. */
-function inputOf(socket: WebSocket, closes = true): Writable {
-  const write = (bytes: Uint8Array): Promise<void> =>
-    new Promise((resolve, reject) => socket.send(bytes, (error) => (error == null ? resolve() : reject(error))));
+function sendTo(channel: number, socket: WebSocket, bytes: Uint8Array): Promise<void> {
+  const message = Buffer.concat([Buffer.of(channel), bytes]);
+  return new Promise((resolve, reject) => socket.send(message, (error) => (error == null ? resolve() : reject(error))));
+}
+
+/** The container's input. Its end closes that, too. */
+function inputOf(socket: WebSocket): Writable {
   const stdin = new Writable({
     highWaterMark: piece,
-    async write(bytes: Buffer, _encoding, done) {
-      try {
-        for (let at = 0; at < bytes.length; at += piece)
-          await write(Buffer.concat([Buffer.of(channels.stdin), bytes.subarray(at, at + piece)]));
-        done();
-      } catch (error) {
-        done(error as Error);
-      }
+    write(bytes: Buffer, _encoding, done) {
+      send(socket, bytes).then(() => done(), done);
     },
     final(done) {
-      if (!closes || socket.readyState !== socket.OPEN) return done();
-      write(Buffer.of(channels.close, channels.stdin)).then(() => done(), done);
+      if (socket.readyState !== socket.OPEN) return done();
+      sendTo(channels.close, socket, Buffer.of(channels.stdin)).then(() => done(), done);
     },
   });
   stdin.on('error', () => {});
