@@ -54,7 +54,7 @@ const processes = [
   'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
   'src/runtimes/docker/{facts,inputs,logs,networks,prepare,witness,workspace}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
-  'src/runtimes/kubernetes/{bad-days,client,kubeconfig,networks,probe-script,releases,script,streams,tails,watch}.test.ts',
+  'src/runtimes/kubernetes/{bad-days,client,kubeconfig,networks,probe-script,releases,script,streams,tails,waiting,watch}.test.ts',
   'src/runtimes/slurm/programs.test.ts',
   'src/runtimes/slurm/script.test.ts',
   'src/secrets/seed-format.test.ts',

@@ -1,6 +1,6 @@
-/** Shared work: done once, for as long as somebody waits for it. */
+/** Shared work: done once, for as long as somebody waits for it. And turns: at most so many at a time. */
 import { expect, test } from 'vitest';
-import { createShared, type Progress } from './abortable.ts';
+import { createShared, type Progress, Turns } from './abortable.ts';
 
 function work() {
   const done = Promise.withResolvers<string>();
@@ -70,4 +70,30 @@ test('a failure goes to all callers, and is not remembered', async () => {
   await settled();
   await expect(join()).rejects.toThrow('no');
   expect(begun.length).toBe(2);
+});
+
+test('turns: the next one begins when one ends, in their order; one that gives up takes none', async () => {
+  const turns = new Turns(2);
+  const began: string[] = [];
+  const take = async (name: string, signal?: AbortSignal): Promise<Disposable> => {
+    const turn = await turns.take(signal);
+    began.push(name);
+    return turn;
+  };
+  const [first, second] = [await take('first'), await take('second')];
+  const stop = new AbortController();
+  const third = take('third', stop.signal);
+  const fourth = take('fourth');
+  const fifth = take('fifth');
+  stop.abort(new Error('no more'));
+  await expect(third).rejects.toThrow('no more');
+  first[Symbol.dispose]();
+  await fourth;
+  await settled();
+  expect(began).toEqual(['first', 'second', 'fourth']);
+  second[Symbol.dispose]();
+  (await fourth)[Symbol.dispose]();
+  (await fifth)[Symbol.dispose]();
+  expect(began).toEqual(['first', 'second', 'fourth', 'fifth']);
+  for (const turn of [await take('sixth'), await take('seventh')]) turn[Symbol.dispose]();
 });

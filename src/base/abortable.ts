@@ -35,6 +35,49 @@ export class Waiters {
   }
 }
 
+/** At most so many at a time; the others wait, in their order. */
+export class Turns {
+  #free: number;
+  readonly #waiting = new Set<() => void>();
+
+  constructor(atOnce: number) {
+    this.#free = atOnce;
+  }
+
+  /** Resolves to a turn, which ends when it is disposed of. Rejects when `signal` aborts before. */
+  async take(signal?: AbortSignal): Promise<Disposable> {
+    signal?.throwIfAborted();
+    if (this.#free > 0) this.#free -= 1;
+    else await this.#next(signal);
+    return { [Symbol.dispose]: () => this.#end() };
+  }
+
+  #next(signal?: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const stop = (): void => {
+        this.#waiting.delete(begin);
+        reject(signal?.reason);
+      };
+      const begin = (): void => {
+        signal?.removeEventListener('abort', stop);
+        resolve();
+      };
+      this.#waiting.add(begin);
+      signal?.addEventListener('abort', stop, { once: true });
+    });
+  }
+
+  #end(): void {
+    const [first] = this.#waiting;
+    if (first === undefined) {
+      this.#free += 1;
+      return;
+    }
+    this.#waiting.delete(first);
+    first();
+  }
+}
+
 type Work<T> = (progress: Progress, signal: AbortSignal) => Promise<T>;
 
 interface Running<T> {

@@ -39,7 +39,7 @@ export function writeIdentities({ home, server, address, nodes }: Cluster): stri
     leaf apiserver /CN=kube-apiserver "$2"
     leaf kubelet-client /O=system:masters/CN=kubelet-client DNS:client
     leaf kubelet /CN=kubelet "$3"`;
-  const names = nodes.map(({ name, address }) => `DNS:${name},IP:${address}`).join(',');
+  const names = [`IP:${address}`, ...nodes.map(({ name, address }) => `DNS:${name},IP:${address}`)].join(',');
   execFileSync('sh', ['-c', script, 'sh', pki, `IP:${address},IP:10.96.0.1,DNS:localhost,DNS:kubernetes.default.svc`, names]);
   const all = [
     ...Object.entries(people),

@@ -6,7 +6,7 @@
  * All that it starts, pods included, is in one cgroup; closing it ends that and leaves nothing. Should the test die first, a process
  * that waits for that does the same.
  */
-import { execFile } from 'node:child_process';
+import { execFile, execFileSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
 import { basename, delimiter, join } from 'node:path';
@@ -18,6 +18,7 @@ import { networkPlugins, pauseImage, writeIdentities, writeKubeconfig } from './
 import { isArchive, rootOf, writeArchive } from './kubernetes-images.ts';
 import { joinNodes, type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
 import { keepPolicies } from './kubernetes-policies.ts';
+import { pretendNodes } from './kubernetes-pretended.ts';
 import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms, newerContainerd } from './kubernetes-programs.ts';
 import { lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
@@ -34,8 +35,10 @@ export const testedVersions = [
 export interface KubernetesOptions {
   /** Default 1.37. */
   readonly version?: KubernetesVersion;
-  /** How many, named k1 and k2; default 1. */
+  /** How many, named k1 and k2; default 1, and 0 with pretended ones. */
   readonly nodes?: 1 | 2;
+  /** Nodes that are only words, and whose pods are: they run once they are placed, and go when they are deleted. Needs `kwok`. */
+  readonly pretended?: number;
   /** `nvidia.com/gpu` of each node; default 2, named GPU-fake-0 and so on through all nodes. */
   readonly gpus?: number;
   /** Default `installed`: this machine's. `newer` is 2.4. */
@@ -73,7 +76,7 @@ export interface Kubernetes extends AsyncDisposable {
   readonly apiserver: KubernetesDaemon;
   readonly controllerManager: KubernetesDaemon;
   readonly scheduler: KubernetesDaemon;
-  /** Of the first node. */
+  /** Of the first node. @throws Error when there are only pretended ones */
   readonly kubelet: KubernetesDaemon;
   /** @throws Error when it has no such node */
   node(name: string): KubernetesNode;
@@ -121,13 +124,15 @@ export function lacksKubernetes(options: KubernetesOptions = {}): string | null 
     ...(isNewer ? newerContainerd : []),
     ...(runc === 'newer' ? ['runc' as const] : []),
     ...(dra ? ['dra' as const] : []),
+    ...(options.pretended === undefined ? [] : ['kwok' as const]),
   ];
   return lacksGroups() ?? lacksKubernetesPrograms(version) ?? lacksKubernetesPrograms(version, more);
 }
 
 /** Starts one and waits until its nodes take pods; about 10 s. Needs `lacksKubernetes()` to be null. */
 export async function startKubernetes(options: KubernetesOptions = {}): Promise<Kubernetes> {
-  const { version = '1.37', nodes: count = 1, gpus = 2, dra = false, flags = {}, kubelet = {} } = options;
+  const { version = '1.37', gpus = 2, dra = false, flags = {}, kubelet = {} } = options;
+  const { pretended = 0, nodes: count = pretended > 0 ? 0 : 1 } = options;
   const isNewer = dra || options.containerd === 'newer';
   const home = scratch().path;
   const number = freeNumber();
@@ -135,7 +140,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
   const places = Array.from({ length: count }, (_, at) => placeOf(number, at));
   const name = basename(home);
   const groups = [...mounts('cgroup2').slice(0, 1), ...mounts('cgroup')].map((path) => join(path, name));
-  const will = lastWill({ home, groups, links: places.map(({ link }) => link) });
+  const here = `ojk${number}-0`;
+  const will = lastWill({ home, groups, links: [here, ...places.map(({ link }) => link)] });
   try {
     // Root of a pod with users of its own has to reach that pod's files.
     chmodSync(home, 0o711);
@@ -143,6 +149,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     const own = join(groups[0] ?? '', 'daemons');
     mkdirSync(own);
     mkdirSync(join(home, 'log'));
+    // Nodes with a network bring the address as well.
+    if (count === 0) execFileSync('sh', ['-c', alone, 'sh', here, address]);
     const server = `https://${address}:${await freePort()}`;
     const token = writeIdentities({ home, server, address, nodes: places });
     const ground: Ground = {
@@ -173,18 +181,23 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     await Promise.all(nodes.map((node) => node.start()));
     const cluster = faces(ground, nodes);
     if (dra) await cluster.apply(deviceClass);
+    const logs = pretended > 0 ? await pretendNodes(ground, pretended, cluster.apply) : null;
     await takesPods(ground, 'default');
     const keeper = options.keepsPolicies === true ? keepPolicies(ground, nodes) : null;
     const close = async (): Promise<void> => {
       await keeper?.end();
+      logs?.end();
       await will.execute();
     };
-    return { ...control, ...cluster, [Symbol.asyncDispose]: close };
+    return Object.assign(cluster, control, { [Symbol.asyncDispose]: close });
   } catch (error) {
     await will.execute();
     throw error;
   }
 }
+
+/** This machine has address `$2` by an interface of its own. */
+const alone = 'ip link add "$1" type veth peer name "$1p" && ip address add "$2/32" dev "$1" && ip link set "$1" up';
 
 /** Its name is in the claims of tests; whoever asks for the resource gets the same cards. */
 const deviceClass = {
@@ -268,8 +281,6 @@ async function takesPods({ call }: Ground, namespace: string): Promise<void> {
 function faces(ground: Ground, nodes: readonly KubernetesNode[]): Omit<Kubernetes, keyof Control | typeof Symbol.asyncDispose> {
   const { home, server, address, call } = ground;
   const kubeconfig = join(home, 'admin.kubeconfig');
-  const [first] = nodes;
-  if (first === undefined) throw new Error('no node');
   const kubectl = (...words: string[]): Promise<string> =>
     toEnd(ground, [ground.program('kubectl'), `--kubeconfig=${kubeconfig}`, ...words]);
   const apply = async (...objects: readonly unknown[]): Promise<void> => {
@@ -286,7 +297,11 @@ function faces(ground: Ground, nodes: readonly KubernetesNode[]): Omit<Kubernete
     server,
     address,
     kubeconfig,
-    kubelet: first.kubelet,
+    get kubelet() {
+      const [first] = nodes;
+      if (first === undefined) throw new Error('no node has a kubelet');
+      return first.kubelet;
+    },
     kubectl,
     apply,
     call,

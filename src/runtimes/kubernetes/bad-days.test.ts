@@ -4,6 +4,7 @@ import { expect, test } from 'vitest';
 import { podOf, token } from '../../../test/kit/fake-kubernetes.ts';
 import { type FakedCluster, fakedCluster, specOf } from '../../../test/kit/faked-cluster.ts';
 import { type RuntimeEvent, start } from '../../ports/runtime.ts';
+import { readyMarker, releasedMarker } from '../gate.ts';
 import { exitUnfit } from './script.ts';
 
 const agent = 'a1b2c3';
@@ -262,6 +263,8 @@ test('the end of a log whose reader stalls is looked for', async () => {
     for await (const event of here.runtime.events(stop.signal)) told.push(event);
   })();
   const logs = here.runtime.logs(agent, start, stop.signal)[Symbol.asyncIterator]();
+  for (const marker of [readyMarker(agent), releasedMarker(agent)]) here.api.write(name, '2026-11-29T10:00:00Z', `${marker}\n`);
+  await logs.next();
   const first = logs.next();
   await here.api.called('follow');
   here.api.write(name, '2026-11-29T10:00:01Z', 'one\n');

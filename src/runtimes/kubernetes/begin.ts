@@ -21,7 +21,7 @@ interface CreateParts {
 export async function createPod({ client, clock, body, doing, waits }: CreateParts, signal: AbortSignal): Promise<void> {
   for (;;) {
     try {
-      await client.ask({ method: 'POST', path: client.path('pods'), body, doing, signal });
+      await client.bytes({ method: 'POST', path: client.path('pods'), body, doing, signal });
       return;
     } catch (error) {
       const { status, message, reason } = refusalOf(error) ?? {};

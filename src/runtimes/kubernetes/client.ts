@@ -5,9 +5,11 @@
 import { once } from 'node:events';
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
+import { type ConnectionOptions, createSecureContext } from 'node:tls';
 import { Agent, request } from 'undici';
 import { WebSocket } from 'ws';
 import { z } from 'zod';
+import { Turns } from '../../base/abortable.ts';
 import { codeOf, type ErrorCode, messageOf, OnejobError } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -17,6 +19,8 @@ import type { Access } from './kubeconfig.ts';
 const patience = 30_000;
 /** ms without a byte after which a connection that is to go on is given up. A watch has bookmarks every minute. */
 const idle = 300_000;
+/** Calls at a time that do not go on: each has a connection, and a server that is busy answers none of them sooner. */
+const callsAtOnce = 32;
 
 type Query = Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
 
@@ -56,14 +60,17 @@ export class KubeClient {
   readonly access: Access;
   readonly #clock: Clock;
   readonly #agent: Agent;
+  readonly #tls: ConnectionOptions;
+  readonly #turns = new Turns(callsAtOnce);
   /** Whether the API has refused the last credentials. */
   #isRefused = false;
 
   constructor(access: Access, clock: Clock) {
     this.access = access;
     this.#clock = clock;
+    this.#tls = readOnce(access.tls);
     this.#agent = new Agent({
-      connect: { ...access.tls, timeout: patience },
+      connect: { ...(this.#tls as object), timeout: patience },
       headersTimeout: patience,
       bodyTimeout: idle,
       allowH2: false,
@@ -80,10 +87,17 @@ export class KubeClient {
    * The answer, parsed if it is JSON; null for the statuses in `nothing`.
    * @throws OnejobError E_ENGINE_UNREACHABLE, E_ENGINE_PERMISSION, E_ENGINE_FAILED, E_RECIPE
    */
-  ask(call: KubeCall): Promise<unknown> {
-    return this.#inTime(call, async (limit) => {
-      const content = await (await this.#send(call, limit))?.text();
-      return content === undefined ? null : (jsonOf(content) ?? content);
+  async ask(call: KubeCall): Promise<unknown> {
+    const content = (await this.bytes(call))?.toString('utf8');
+    return content === undefined ? null : (jsonOf(content) ?? content);
+  }
+
+  /** The answer as it is; null for the statuses in `nothing`. @throws as `ask` */
+  async bytes(call: KubeCall): Promise<Buffer | null> {
+    using _ = await this.#turns.take(call.signal);
+    return await this.#inTime(call, async (limit) => {
+      const body = await this.#send(call, limit);
+      return body === null ? null : Buffer.from(await body.arrayBuffer());
     });
   }
 
@@ -153,7 +167,7 @@ export class KubeClient {
     const headers = await this.#headers();
     const url = this.#url(path, query);
     url.protocol = url.protocol === 'http:' ? 'ws:' : 'wss:';
-    const socket = new WebSocket(url, 'v5.channel.k8s.io', { ...this.access.tls, headers, perMessageDeflate: false });
+    const socket = new WebSocket(url, 'v5.channel.k8s.io', { ...this.#tls, headers, perMessageDeflate: false });
     // Its first messages may be here already, and nobody listens yet.
     socket.on('open', () => socket.pause());
     // One that fails later also closes.
@@ -193,6 +207,16 @@ export class KubeClient {
 
   get #place(): string {
     return `the Kubernetes API at ${this.access.server.origin} (from ${this.access.from})`;
+  }
+}
+
+/** With its certificates read: for each connection anew, that takes longer than the rest of it. */
+function readOnce(tls: Access['tls']): ConnectionOptions {
+  try {
+    return { ...tls, secureContext: createSecureContext(tls) };
+  } catch {
+    // Each connection says what is wrong with them.
+    return tls;
   }
 }
 

@@ -5,19 +5,26 @@
  * The end of an answer says nothing of the end of the job: the server may have ended it. What counts is the last line of the supervisor,
  * or that the container has ended.
  */
-import type { Readable } from 'node:stream';
 import { type ErrorCode, OnejobError } from '../../base/errors.ts';
-import { type Clock, sleep } from '../../core/clock.ts';
+import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import { advance, type LogChunk, type LogPosition } from '../../ports/runtime.ts';
+import { MarkerFilter } from '../gate.ts';
 import { type LogFrame, Rejoiner, stampReader } from '../rejoin.ts';
 import type { KubeCall, KubeClient } from './client.ts';
 import { container, podName } from './pods.ts';
-import { endIn, endLength } from './script.ts';
+import { endIn, endLength, unfitLines } from './script.ts';
+import type { Change } from './watch.ts';
 
 /** Bytes of a frame, at most: longer lines are several of the same time. */
 const pieceSize = 16 * 1024;
 const [firstPause, longestPause] = [50, 5_000];
+/** Bytes of one look at a log: what is said before the gate is less. */
+const lookBytes = 1 << 20;
+/** ms between two looks at the log of an agent that is about to reach its gate. */
+const lookSoon = 500;
+/** ms between two looks at one that waits at its gate, whose gate another onejob may have opened before it died. */
+const [firstLook, longestLook] = [5_000, 600_000];
 
 /** Errors that pass although the same call would fail again at once. */
 const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION', 'E_RECIPE'];
@@ -29,6 +36,10 @@ interface Whose {
 
 export interface PodLog extends Whose {
   readonly clock: Clock;
+  /** Whether its gate was opened, or its end is wanted. Until then nothing is followed. null: another onejob may have done so. */
+  readonly isReleased: () => boolean | null;
+  /** The next change of that, or of its container. */
+  readonly change: () => Change;
   /** Whether its container has ended, or is gone; null: not known now. */
   readonly hasEnded: () => boolean | null;
   /** Its last line was read. */
@@ -37,21 +48,26 @@ export interface PodLog extends Whose {
 
 /** Output after `from`, until the job has ended and all was read. @throws OnejobError for errors that do not pass */
 export async function* followLog(source: PodLog, from: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[], void> {
-  const { clock, hasEnded } = source;
+  const { agent, clock, hasEnded, isReleased } = source;
   let position = from;
   let since = 0n;
   let wait = firstPause;
+  let looks = 0;
   let isLast = false;
+  const gate = new MarkerFilter(agent);
+  const waits = (): boolean => from.time === 0n && isReleased() !== true && gate.state !== 'released';
   while (!signal.aborted) {
+    const isFollowed = isLast || !waits();
     const rejoiner = new Rejoiner(position);
-    const reader = new LineReader(source.agent);
+    const reader = new LineReader(agent);
     const take = (frames: readonly LogFrame[]): LogChunk[] => {
       const chunks = rejoiner.push(frames);
       position = chunks.reduce(advance, position);
+      if (!isFollowed) for (const { bytes } of chunks) gate.push(bytes);
       return chunks;
     };
     try {
-      for await (const bytes of (await ask(source, since, signal)) ?? []) {
+      for await (const bytes of await ask(source, { since, follow: isFollowed }, signal)) {
         const chunks = take(reader.push(bytes));
         if (chunks.length > 0) {
           since = rejoiner.since;
@@ -66,16 +82,35 @@ export async function* followLog(source: PodLog, from: LogPosition, signal: Abor
         if (last.length > 0) yield last;
         return;
       }
-      // What came between the end of the answer and that of the container is asked for once more.
-      isLast = hasEnded() === true;
-      if (isLast) continue;
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof OnejobError && !error.retry && !passing.includes(error.code)) throw error;
       isLast = hasEnded() === true;
+      await sleep(clock, wait, signal);
+      wait = Math.min(longestPause, wait * 2);
+      continue;
     }
-    await sleep(clock, wait, signal);
-    wait = Math.min(longestPause, wait * 2);
+    // What came between the end of the answer and that of the container is asked for once more.
+    isLast = hasEnded() === true;
+    if (isLast || (!isFollowed && !waits())) continue;
+    if (!isFollowed && gate.state === 'ready') {
+      looks += 1;
+      await rest(source, isReleased() === null ? doubling(firstLook, longestLook, looks) : null, signal);
+    } else {
+      await sleep(clock, wait, signal);
+      wait = Math.min(isFollowed ? longestPause : lookSoon, wait * 2);
+    }
+  }
+}
+
+/** Waits for what may make it say more: its release, or its end. Other news of its pod are many. `atMost`: in ms. */
+async function rest({ clock, isReleased, hasEnded, change }: PodLog, atMost: number | null, signal: AbortSignal): Promise<void> {
+  using limit = atMost === null ? null : deadline(clock, atMost, signal);
+  const until = limit?.signal ?? signal;
+  while (!until.aborted) {
+    using changed = change();
+    if (isReleased() === true || hasEnded() === true) return;
+    await changed.next(until);
   }
 }
 
@@ -85,16 +120,36 @@ function callOf({ client, agent }: Whose, query: KubeCall['query']): KubeCall {
   return { path, query: { container, ...query }, doing: `read the log of agent ${agent}`, nothing: [400, 404] };
 }
 
-function ask(whose: Whose, since: bigint, signal: AbortSignal): Promise<Readable | null> {
+interface Part {
+  /** ns since the epoch. */
+  readonly since: bigint;
+  readonly follow: boolean;
+}
+
+/** What goes on, or what is there now. Nothing: there is no log yet, or no longer. */
+async function ask(whose: Whose, { since, follow }: Part, signal: AbortSignal): Promise<AsyncIterable<Buffer> | Buffer[]> {
   // Whole seconds: the server cuts off the rest.
   const sinceTime = since === 0n ? undefined : new Date(Number(since / 1_000_000_000n) * 1000).toISOString();
-  return whose.client.flow({ ...callOf(whose, { follow: true, timestamps: true, sinceTime }), signal });
+  const query = { timestamps: true, sinceTime };
+  if (follow) return (await whose.client.flow({ ...callOf(whose, { ...query, follow }), signal })) ?? [];
+  const now = await whose.client.bytes({ ...callOf(whose, { ...query, limitBytes: lookBytes }), signal });
+  return now === null ? [] : [now];
+}
+
+/** What is said before the gate; empty: nothing yet. */
+export async function firstWords(whose: Whose, signal: AbortSignal): Promise<string> {
+  return (await whose.client.bytes({ ...callOf(whose, { limitBytes: 1_024 }), signal }))?.toString() ?? '';
+}
+
+/** What a container says last that did not begin; null: its node does not tell. */
+export async function lastWords(whose: Whose, signal: AbortSignal): Promise<string | null> {
+  return (await whose.client.bytes({ ...callOf(whose, { tailLines: unfitLines }), signal }))?.toString() ?? null;
 }
 
 /** The last line of the log, if that is the supervisor's; null: the job has not ended, as far as the log says. */
 export async function endOf(whose: Whose, signal?: AbortSignal): Promise<Exit | null> {
-  const said = await whose.client.ask({ ...callOf(whose, { tailLines: 1 }), signal });
-  return typeof said === 'string' ? (endIn(whose.agent, Buffer.from(said))?.exit ?? null) : null;
+  const said = await whose.client.bytes({ ...callOf(whose, { tailLines: 1 }), signal });
+  return said === null ? null : (endIn(whose.agent, said)?.exit ?? null);
 }
 
 /** Splits an answer into frames: each line begins with its time and a space. Where it was cut into pieces makes no difference. */

@@ -1,5 +1,6 @@
 /** What is read of a pod, and what it means. Pure. https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/ */
 import { z } from 'zod';
+import { OnejobError } from '../../base/errors.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type { Granted, SandboxSeen } from '../../ports/runtime.ts';
 
@@ -191,6 +192,11 @@ function exitOf(pod: Pod): Exit {
 
 export function grantedOf({ node, devices }: Pod): Granted | null {
   return node === '' ? null : { place: node, devices };
+}
+
+/** Nobody is at the gate of an agent. */
+export function gateEnded(agent: AgentId, why: string): OnejobError {
+  return new OnejobError('E_GATE_ENDED', `Agent ${agent} did not reach its gate, or has left it: ${why}.`, { retry: true });
 }
 
 /** Why it waits, for people. */

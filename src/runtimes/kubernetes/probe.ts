@@ -17,7 +17,7 @@ import { isOver, names, waitText } from './pods.ts';
 import { policyName } from './policy.ts';
 import { type Probe, type ProbeOf, probePod, probesOf, removeProbe } from './probe-pod.ts';
 import { probePort, probeScript, toolless } from './probe-script.ts';
-import { runBeside } from './run.ts';
+import { runBeside } from './stream.ts';
 
 /** ms in which pods without a policy must reach each other. */
 const reachesWithin = 30_000;

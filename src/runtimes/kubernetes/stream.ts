@@ -5,7 +5,10 @@
 import { PassThrough, Writable } from 'node:stream';
 import type { WebSocket } from 'ws';
 import { OnejobError } from '../../base/errors.ts';
+import type { AgentId } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
+import type { KubeClient } from './client.ts';
+import { container, podName } from './pods.ts';
 
 const channels = { stdin: 0, stdout: 1, stderr: 2, status: 3, close: 255 } as const;
 /** Bytes of one message, and of what may wait to be sent. */
@@ -21,6 +24,20 @@ export interface Running {
   readonly ended: Promise<{ readonly code: number; readonly words: string }>;
   /** Ends the connection. The program may go on. */
   stop(): void;
+}
+
+interface Beside {
+  readonly agent: AgentId;
+  readonly script: string;
+  /** In words: `Cannot <doing>`. */
+  readonly doing: string;
+}
+
+/** Runs a shell script beside the first process of an agent's container, until it ends or `signal` aborts. */
+export async function runBeside(client: KubeClient, { agent, script, doing }: Beside, signal: AbortSignal): Promise<Running> {
+  const query = { container, command: ['sh', '-c', script], stdin: true, stdout: true, stderr: true };
+  const socket = await client.socket({ path: client.path('pods', podName(agent), 'exec'), query, doing, signal });
+  return programOver(socket, doing, signal);
 }
 
 /** Takes what comes over an open socket that is paused, until it ends or `signal` aborts. */

@@ -27,7 +27,8 @@ async function following(from: LogPosition = start) {
   const ended = (exit: Exit): void => {
     it.exit = exit;
   };
-  const source = { client, clock, agent, hasEnded: () => it.hasEnded, ended };
+  const change = () => ({ next: () => new Promise<void>(() => {}), [Symbol.dispose]: () => {} });
+  const source = { client, clock, agent, hasEnded: () => it.hasEnded, ended, isReleased: () => true, change };
   const read = async (): Promise<void> => {
     for await (const chunks of followLog(source, from, stop.signal))
       for (const chunk of chunks) {

@@ -10,7 +10,7 @@ import { type Clock, deadline, doubling, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { jsonOf } from '../../system/json.ts';
 import { type KubeClient, Refusal } from './client.ts';
-import { names, type Pod, podOf } from './pods.ts';
+import { names, type Pod, podName, podOf } from './pods.ts';
 
 /** Pods of one answer. */
 const pageSize = 500;
@@ -28,17 +28,35 @@ const listSchema = z.looseObject({
 const eventSchema = z.looseObject({ type: z.string(), object: z.unknown() });
 const versionSchema = z.looseObject({ metadata: z.looseObject({ resourceVersion: z.string() }) });
 
-interface WatchParts {
+export interface WatchParts {
   readonly client: KubeClient;
   readonly clock: Clock;
   readonly owner: string;
+}
+
+/** A change that somebody waits for, from before a look at what there is. */
+export interface Change extends Disposable {
+  /** Resolves once there was one, after `atMost` ms, or when `signal` aborts. */
+  next(signal?: AbortSignal, atMost?: number): Promise<void>;
+}
+
+/** What has changed since the last look, which is all once the pods are known again, or are not any more. */
+export interface News extends Disposable {
+  /** Agents whose pod has changed, or about which somebody knows something new; null: any may have. */
+  take(): ReadonlySet<AgentId> | null;
+  /** Resolves once there is more to take; after `atMost` ms, or when `signal` aborts. */
+  next(signal: AbortSignal, atMost?: number): Promise<void>;
 }
 
 export class PodWatch {
   readonly #parts: WatchParts;
   readonly #abort = new AbortController();
   readonly #waiters = new Waiters();
+  /** Those who wait for the pod of one agent: with thousands of them, most changes are nobody else's. */
+  readonly #changesOf = new Map<AgentId, { readonly waiters: Waiters; count: number; users: number }>();
   readonly #pods = new Map<AgentId, Pod>();
+  /** By who follows them. */
+  readonly #news = new Set<{ changed: Set<AgentId> | null }>();
   #isRunning = false;
   #changeCount = 0;
   /** Whether all pods are known, as they are now. */
@@ -65,9 +83,40 @@ export class PodWatch {
     return this.#pods;
   }
 
+  /** The same, however long the API is away. */
+  async sure(progress: (line: string) => void, signal: AbortSignal): Promise<ReadonlyMap<AgentId, Pod>> {
+    for (;;) {
+      try {
+        return await this.all(signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        progress(messageOf(error));
+        await this.#waiters.next(signal);
+      }
+    }
+  }
+
   /** What is known, even if it is old. */
   get known(): ReadonlyMap<AgentId, Pod> {
     return this.#pods;
+  }
+
+  /** The pod of an agent; null: it has none. It may be too new for the watch. @throws OnejobError why that cannot be known */
+  async find(agent: AgentId, signal?: AbortSignal): Promise<Pod | null> {
+    const { client, owner } = this.#parts;
+    const known = (await this.all(signal)).get(agent);
+    if (known !== undefined) return known;
+    const path = client.path('pods', podName(agent));
+    const answer = await client.ask({ path, doing: `look at agent ${agent}`, signal, nothing: [404] });
+    const isOwn = Object(Object(answer).metadata?.labels)[names.owner] === owner;
+    return isOwn ? podOf(answer) : null;
+  }
+
+  /** As `find`. @throws OnejobError E_SANDBOX_LOST if it has none */
+  async require(agent: AgentId, signal: AbortSignal): Promise<Pod> {
+    const pod = await this.find(agent, signal);
+    if (pod === null) throw new OnejobError('E_SANDBOX_LOST', `There is no agent ${agent} in the cluster.`);
+    return pod;
   }
 
   /** Counts what `next` resolves for. */
@@ -79,15 +128,64 @@ export class PodWatch {
   async next(signal?: AbortSignal, atMost = Number.POSITIVE_INFINITY, seen = this.#changeCount): Promise<void> {
     this.#start();
     if (seen !== this.#changeCount) return;
-    if (atMost === Number.POSITIVE_INFINITY) return this.#waiters.next(signal);
-    using limit = deadline(this.#parts.clock, atMost, ...(signal === undefined ? [] : [signal]));
-    await this.#waiters.next(limit.signal);
+    await this.#within(this.#waiters, signal, atMost);
   }
 
-  /** Somebody knows something new about a pod. */
-  wake(): void {
+  /** The next change of what is known of an agent, counted from now. */
+  changeOf(agent: AgentId): Change {
+    this.#start();
+    const entry = this.#changesOf.get(agent) ?? { waiters: new Waiters(), count: 0, users: 0 };
+    this.#changesOf.set(agent, entry);
+    entry.users += 1;
+    const seen = entry.count;
+    return {
+      next: async (signal, atMost = Number.POSITIVE_INFINITY) => {
+        if (entry.count === seen) await this.#within(entry.waiters, signal, atMost);
+      },
+      [Symbol.dispose]: () => {
+        entry.users -= 1;
+        if (entry.users === 0) this.#changesOf.delete(agent);
+      },
+    };
+  }
+
+  async #within(waiters: Waiters, signal: AbortSignal | undefined, atMost: number): Promise<void> {
+    if (atMost === Number.POSITIVE_INFINITY) return waiters.next(signal);
+    using limit = deadline(this.#parts.clock, atMost, ...(signal === undefined ? [] : [signal]));
+    await waiters.next(limit.signal);
+  }
+
+  /** What changes from now on; the first look takes all. */
+  follow(): News {
+    const news: { changed: Set<AgentId> | null } = { changed: null };
+    this.#news.add(news);
+    return {
+      take: () => {
+        const { changed } = news;
+        news.changed = new Set();
+        return changed;
+      },
+      next: async (signal, atMost = Number.POSITIVE_INFINITY) => {
+        if (news.changed?.size === 0) await this.#within(this.#waiters, signal, atMost);
+      },
+      [Symbol.dispose]: () => void this.#news.delete(news),
+    };
+  }
+
+  /** Somebody knows something new about an agent's pod; without one, about any. */
+  wake(agent?: AgentId): void {
     this.#changeCount += 1;
+    for (const news of this.#news) {
+      if (agent === undefined) news.changed = null;
+      else news.changed?.add(agent);
+    }
     this.#waiters.wake();
+    const own = agent === undefined ? [...this.#changesOf.values()] : [this.#changesOf.get(agent)];
+    for (const entry of own) {
+      if (entry === undefined) continue;
+      entry.count += 1;
+      entry.waiters.wake();
+    }
   }
 
   close(): void {
@@ -191,7 +289,7 @@ export class PodWatch {
     if (pod === null) return resourceVersion;
     if (type === 'DELETED') this.#pods.delete(pod.agent);
     else this.#pods.set(pod.agent, pod);
-    this.wake();
+    this.wake(pod.agent);
     return resourceVersion;
   }
 }
