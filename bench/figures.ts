@@ -14,6 +14,7 @@ import { gitlabGaps } from './gitlab.ts';
 import { parsing, proving } from './gpus.ts';
 import { historyFigures } from './history.ts';
 import { kubernetesFigures } from './kubernetes.ts';
+import { kubernetesMany } from './kubernetes-many.ts';
 import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
 import { statusWall, submitMany } from './people.ts';
@@ -297,6 +298,23 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         shareLine(`of the same user, ${many.agents} agents in the queue, too`, data.pending),
         info('of it the daemon and its commands', [data.beside, data.own, data.pending].map(split).join('; ')),
         info('one squeue: jobs of others; of the same user', `${data.squeue.others}; ${data.squeue.own} ms`),
+      ],
+    };
+  },
+
+  kubernetesMany: async ({ quick }) => {
+    const many = quick ? { nodes: 20, agents: 100, seconds: 10 } : { nodes: 1_000, agents: 5_000, seconds: 60 };
+    const data = await kubernetesMany(many);
+    const { cpu, memory, took, idle } = data;
+    const where = `Kubernetes, ${many.agents.toLocaleString('en')} agents on ${many.nodes.toLocaleString('en')} pretended nodes`;
+    return {
+      data,
+      lines: [
+        line(`${where}: the daemon until all are at their gates`, cpu.made, 5, 's of CPU'),
+        line(`${where}: its memory, at most`, memory.most, 200, 'MB RSS'),
+        info('with none; of it with all at their gates', `${memory.before} MB RSS; ${idle} % of one core`),
+        info('until all are removed', `${cpu.removed} s of CPU`),
+        info('all at their gates; all removed, after', `${took.made}; ${took.removed} s`),
       ],
     };
   },

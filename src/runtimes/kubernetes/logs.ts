@@ -23,8 +23,8 @@ const [firstPause, longestPause] = [50, 5_000];
 const lookBytes = 1 << 20;
 /** ms between two looks at the log of an agent that is about to reach its gate. */
 const lookSoon = 500;
-/** ms between two looks at one that waits at its gate, whose gate another onejob may have opened before it died. */
-const [firstLook, longestLook] = [5_000, 600_000];
+/** ms between two looks at one that waits at its gate; first, if another onejob may have opened it just before it died; at most. */
+const [firstLook, soonLook, longestLook] = [60_000, 5_000, 600_000];
 
 /** Errors that pass although the same call would fail again at once. */
 const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION', 'E_RECIPE'];
@@ -95,7 +95,7 @@ export async function* followLog(source: PodLog, from: LogPosition, signal: Abor
     if (isLast || (!isFollowed && !waits())) continue;
     if (!isFollowed && gate.state === 'ready') {
       looks += 1;
-      await rest(source, isReleased() === null ? doubling(firstLook, longestLook, looks) : null, signal);
+      await rest(source, doubling(isReleased() === null ? soonLook : firstLook, longestLook, looks), signal);
     } else {
       await sleep(clock, wait, signal);
       wait = Math.min(isFollowed ? longestPause : lookSoon, wait * 2);
@@ -104,13 +104,12 @@ export async function* followLog(source: PodLog, from: LogPosition, signal: Abor
 }
 
 /** Waits for what may make it say more: its release, or its end. Other news of its pod are many. `atMost`: in ms. */
-async function rest({ clock, isReleased, hasEnded, change }: PodLog, atMost: number | null, signal: AbortSignal): Promise<void> {
-  using limit = atMost === null ? null : deadline(clock, atMost, signal);
-  const until = limit?.signal ?? signal;
-  while (!until.aborted) {
+async function rest({ clock, isReleased, hasEnded, change }: PodLog, atMost: number, signal: AbortSignal): Promise<void> {
+  using limit = deadline(clock, atMost, signal);
+  while (!limit.signal.aborted) {
     using changed = change();
     if (isReleased() === true || hasEnded() === true) return;
-    await changed.next(until);
+    await changed.next(limit.signal);
   }
 }
 

@@ -40,7 +40,8 @@ test('the log of an agent is followed from its release on', async () => {
   await made(here);
   using log = heard(here);
   await log.says('ready');
-  // Nobody waits for a time: what comes next is the release.
+  // The next look would be a minute later.
+  await here.clock.waits(60_000);
   await here.runtime.release(agent, frame(agent, 'echo hi'), never);
   await here.api.called('follow');
   expect(here.api.count('log')).toBe(1);
