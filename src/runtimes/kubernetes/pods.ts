@@ -29,23 +29,23 @@ export function podName(agent: AgentId): string {
 
 const text = z.string().optional();
 const labels = z.record(z.string(), z.string()).optional();
-const terminated = z.looseObject({ exitCode: z.number(), signal: z.number().optional(), reason: text, message: text });
-const containerStatus = z.looseObject({
+const terminated = z.object({ exitCode: z.number(), signal: z.number().optional(), reason: text, message: text });
+const containerStatus = z.object({
   name: z.string(),
   imageID: text,
   state: z
     .looseObject({
-      waiting: z.looseObject({ reason: text, message: text }).optional(),
-      running: z.looseObject({}).optional(),
+      waiting: z.object({ reason: text, message: text }).optional(),
+      running: z.object({}).optional(),
       terminated: terminated.optional(),
     })
     .optional(),
   allocatedResourcesStatus: z
-    .array(z.looseObject({ resources: z.array(z.looseObject({ resourceID: z.string() })).optional() }))
+    .array(z.object({ resources: z.array(z.object({ resourceID: z.string() })).optional() }))
     .optional(),
 });
-export const podSchema = z.looseObject({
-  metadata: z.looseObject({
+export const podSchema = z.object({
+  metadata: z.object({
     name: z.string(),
     uid: z.string(),
     resourceVersion: text,
@@ -53,13 +53,13 @@ export const podSchema = z.looseObject({
     annotations: labels,
     deletionTimestamp: text,
   }),
-  spec: z.looseObject({ nodeName: text }).optional(),
+  spec: z.object({ nodeName: text }).optional(),
   status: z
     .looseObject({
       phase: text,
       reason: text,
       message: text,
-      conditions: z.array(z.looseObject({ type: z.string(), status: text, reason: text, message: text })).optional(),
+      conditions: z.array(z.object({ type: z.string(), status: text, reason: text, message: text })).optional(),
       containerStatuses: z.array(containerStatus).optional(),
     })
     .optional(),

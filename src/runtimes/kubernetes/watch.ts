@@ -21,12 +21,12 @@ const silentFor = 150_000;
 /** In ms. */
 const [firstPause, longestPause] = [200, 15_000];
 
-const listSchema = z.looseObject({
-  metadata: z.looseObject({ resourceVersion: z.string(), continue: z.string().optional() }),
+const listSchema = z.object({
+  metadata: z.object({ resourceVersion: z.string(), continue: z.string().optional() }),
   items: z.array(z.unknown()),
 });
-const eventSchema = z.looseObject({ type: z.string(), object: z.unknown() });
-const versionSchema = z.looseObject({ metadata: z.looseObject({ resourceVersion: z.string() }) });
+const eventSchema = z.object({ type: z.string(), object: z.unknown() });
+const versionSchema = z.object({ metadata: z.object({ resourceVersion: z.string() }) });
 
 export interface WatchParts {
   readonly client: KubeClient;
