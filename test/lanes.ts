@@ -38,7 +38,7 @@ const processes = [
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,completion,connect,control,dashboard,devices,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/init/{azure-drop-in,azure-pipelines,buildkite,gitea,github,gitlab}.test.ts',
-  'src/cli/{jobs,logs,named-config,program,secret-pins,service,service-jobs,status-all,upgrade}.test.ts',
+  'src/cli/{jobs,logs,named-config,program,report,secret-pins,service,service-jobs,status-all,upgrade}.test.ts',
   'src/machines/boot/boot.test.ts',
   'src/machines/join/{machine,server,tunnel}.test.ts',
   'src/config/{host-places,load}.test.ts',
