@@ -9,6 +9,7 @@ import { formatBytes } from '../base/units.ts';
 import { systemClock } from '../system/system-clock.ts';
 import { askFor, isAsked } from './ask-before-ending.ts';
 import { exitCodes } from './exit.ts';
+import { personOf } from './gpus.ts';
 import { unlessInterrupted } from './init/ask.ts';
 import { collectReport, type Part, type Report } from './report/parts.ts';
 import { createPublicWords } from './report/public-words.ts';
@@ -28,6 +29,8 @@ export async function makeReport(
 ): Promise<number> {
   const { output, context } = session;
   const words = createPublicWords();
+  const person = personOf(context);
+  if (person !== null && person !== 'root') words.hide(person);
   const report = await collectReport(session, named, words);
   const listed = [{ file: 'README.txt', what: 'this list', text: readme(report) }, ...report.parts];
   const when = new Date(systemClock.wall()).toISOString().slice(0, 19).replaceAll(':', '-');

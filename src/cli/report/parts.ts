@@ -1,6 +1,7 @@
 /** What a report is made of. Each part is collected on its own: one that fails is left out, and says so. */
 import { readFileSync } from 'node:fs';
 import { arch, availableParallelism, release, totalmem } from 'node:os';
+import { join } from 'node:path';
 import { attempt, codeOf } from '../../base/errors.ts';
 import { configForStrangers } from '../../config/explain.ts';
 import { checkConfig } from '../../config/load.ts';
@@ -81,6 +82,11 @@ export async function collectReport(
     add('doctor.json', 'what doctor says', pick(findingFields, await findingsOf(session, false), words)),
   );
   await collectJobs(session, named, words, { part, add, leftOut });
+  await part("the end of the daemon's log", async () => {
+    const lines = await daemonLog(session, runner);
+    if (lines.length === 0) leftOut.push({ what: "the daemon's log", why: 'neither the journal nor the state directory has one' });
+    else parts.push({ file: 'daemon.log', what: `the last lines of the daemon's log`, text: `${words.text(lines.join('\n'))}\n` });
+  });
   await part('what GPU tools say', async () => {
     const { made, silent } = await recordGpus(runner, words);
     for (const { file, call, text } of made) parts.push({ file: `gpus/${file}`, what: `the output of "${call}"`, text });
@@ -113,6 +119,7 @@ async function collectJobs(
   { part, add, leftOut }: Into,
 ): Promise<void> {
   const one = async (reader: JobReader, at: number, source: LogSource, job: JobView | null, what: string) => {
+    if (job?.user != null) words.hide(job.user);
     const output = await endOf(reader, source, words).catch((error: unknown) => {
       // Nothing else says whether there is such an agent.
       if (job === null) throw error;
@@ -162,6 +169,21 @@ async function endOf(reader: JobReader, source: LogSource, words: PublicWords): 
     .filter((line) => line.trim() !== '')
     .slice(-logLines)
     .map((line) => words.text(line));
+}
+
+/** Of the service, else of daemons that \`onejob run\` started. */
+async function daemonLog(session: Session, runner: ToolRunner): Promise<string[]> {
+  const units = session.context.environment.uid === 0 ? [] : ['--user-unit', 'onejob'];
+  const asked = ['-u', 'onejob', ...units, '-n', `${logLines}`, '-o', 'cat', '-q', '--no-pager'];
+  const { code, output } = await runner.run('journalctl', asked, { limit: 10_000 });
+  const { stateDir } = await session.place();
+  const text =
+    code === 0 && output.trim() !== '' ? output : (attempt(() => readFileSync(join(stateDir, 'daemon.log'), 'utf8')) ?? '');
+  return text
+    .trimEnd()
+    .split('\n')
+    .filter((line) => line !== '')
+    .slice(-logLines);
 }
 
 function about({ version }: Session) {

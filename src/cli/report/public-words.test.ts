@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { createPublicWords, peopleOf } from './public-words.ts';
 
-const words = () => createPublicWords(['Will Power', 'gpuci']);
+const words = () => createPublicWords(['Power Young', 'gpuci']);
 const shown = (text: string) =>
   words()
     .text(text)
@@ -19,7 +19,9 @@ test.each([
   ['known words, joined', 'open-the-gate not_a_word', '… …'],
   ['a path with one unknown word', 'cannot read /srv/zephyrium/config.yml', 'cannot read …'],
   ['home folders, whosever', 'in /home/default/run', 'in …'],
-  ['people of this host, in any spelling', 'will WILL power.run gpuci', '… … … …'],
+  ['people of this host, in any spelling', 'young YOUNG power.run gpuci', '… … … …'],
+  ['who wrote a commit', 'Author: Young Price  on main\nsigned-off-by: run', 'Author: … …  … …\n… …'],
+  ['given names that are words, too', 'thanks to Mark and Max; it will mark', '… to … and …; it will mark'],
   ['addresses', 'to 10.1.2.3 fe80::1 https://error/run a@error.run', 'to … … … …'],
   ['what is said to be a secret', 'password=error token: open', '… token: …'],
   ['numbers of cards and phones', '4111 1111 1111 1111 and 0171-2345678 and 4711471147114711', '… and … and …'],
@@ -27,6 +29,12 @@ test.each([
   ['tokens between brackets and quotes', '{"k":["ghp_0123456789abcdef"]}', '{"…":["***"]}'],
   ['a token that the job’s own colours cut', 'run hun\u001b[0mter2', 'run …'],
 ])('%s', (_what, text, left) => expect(shown(text)).toBe(left));
+
+test('names that become known later go, too', () => {
+  const known = words();
+  known.hide('Run Default');
+  expect(known.text('RUN as default-run on error').replaceAll(/<hidden-\d+>/g, '…')).toBe('… as … on error');
+});
 
 test('the same piece has the same mark, so that lines can be compared', () => {
   expect(words().text('zephyrium in qwertzuiop\nzephyrium')).toBe('<hidden-1> in <hidden-2>\n<hidden-1>');

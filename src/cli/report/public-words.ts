@@ -3,7 +3,7 @@
  * if each of its words stands in onejob's own source, or is a small number. Any other piece, such as a path with a name, an address or a
  * token, becomes a mark, the same one for the same piece. Must never happen: that a piece stays because no rule has thought of it.
  */
-import { globSync, readFileSync } from 'node:fs';
+import { globSync, readdirSync, readFileSync } from 'node:fs';
 import { hostname, userInfo } from 'node:os';
 import { join } from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
@@ -14,6 +14,8 @@ import { printable } from '../text.ts';
 export interface PublicWords {
   /** A line or several, of anybody. */
   text(text: string): string;
+  /** From now on a person's name never stays, in any spelling. */
+  hide(name: string): void;
   /** Pieces that became marks, each counted once. */
   hidden(): number;
 }
@@ -37,13 +39,21 @@ const time = /^\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?Z?)?$/;
 const version = /^v?\d{1,4}\.\d{1,4}(\.\d{1,5})?([+~-](alpha|beta|ce|dfsg|rc|ubuntu)\.?\d{0,2})?$/;
 /** The next piece is a secret, whatever words it is made of. */
 const announces = /(pass\w*|pwd|secret|token|key)[:=]$/i;
+/** The rest of the line is a person, as in the log of Git. */
+const introduces = /^(author|committer|[a-z-]+-by|user|username|login|logname|owner|sender)[:=]$/i;
 /** Characters of a text that are looked at: the rest is its beginning, which matters less. */
 const longest = 64 * 1024;
 
 /** `people`: words that never stay, in any spelling. */
 export function createPublicWords(people: readonly string[] = peopleOf(), known: ReadonlySet<string> = sourceWords()): PublicWords {
   const marks = new Map<string, string>();
-  const never = new Set(people.flatMap((name) => [name, ...name.split(/[^\p{L}\p{N}]+/u)]).map((name) => name.toLowerCase()));
+  const never = new Set<string>();
+  const hide = (name: string): void => {
+    // Initials would take words such as "a" out of every text.
+    const parts = [name, ...name.split(/[^\p{L}\p{N}]+/u)].filter((part) => part.length > 1);
+    for (const part of parts) never.add(part.toLowerCase());
+  };
+  people.forEach(hide);
   const mark = (piece: string): string => {
     const made = marks.get(piece) ?? `<hidden-${marks.size + 1}>`;
     marks.set(piece, made);
@@ -52,6 +62,7 @@ export function createPublicWords(people: readonly string[] = peopleOf(), known:
   const isKnown = (word: string): boolean => {
     if (never.has(word.toLowerCase()) || word.split(/[_-]/).some((part) => never.has(part.toLowerCase()))) return false;
     if (number.test(word)) return true;
+    if (/^\p{Lu}/u.test(word) && givenNames.has(word.toLowerCase())) return false;
     if (token.test(word)) return false;
     // Letters one by one spell anything.
     if (word.length < 2) return /^[aA]$/.test(word) || !/[\p{L}\p{N}]/u.test(word);
@@ -71,7 +82,9 @@ export function createPublicWords(people: readonly string[] = peopleOf(), known:
     const pieces = grouping.split(between);
     // As in "the host's".
     const isEnding = (piece: string, at: number) => /^[st][.:]?$/.test(piece) && pieces[at - 1] === "'";
-    const stays = (piece: string, at: number) => !announces.test(pieces[at - 2] ?? '') && (isPublic(piece) || isEnding(piece, at));
+    const person = pieces.findIndex((piece) => introduces.test(piece));
+    const isTold = (at: number) => announces.test(pieces[at - 2] ?? '') || (person >= 0 && at > person);
+    const stays = (piece: string, at: number) => !isTold(at) && (isPublic(piece) || isEnding(piece, at));
     const isText = (piece: string, at: number) => at % 2 === 0 && piece !== '' && !/^hidden-\d+$/.test(piece);
     return pieces.map((piece, at) => (!isText(piece, at) || stays(piece, at) ? piece : mark(piece))).join('');
   };
@@ -82,11 +95,12 @@ export function createPublicWords(people: readonly string[] = peopleOf(), known:
         .split('\n')
         .map((each, at) => line(printable(at === 0 && text.length > longest ? each.replace(/^\S*/, '') : each)))
         .join('\n'),
+    hide,
     hidden: () => marks.size,
   };
 }
 
-/** People of this host and its name: words of the source may be names, too. */
+/** People of this host, its name and the names in its home folders: words of the source may be names, too. */
 export function peopleOf(accounts = attempt(() => readFileSync('/etc/passwd', 'utf8')) ?? ''): string[] {
   const ofPeople = accounts.split('\n').flatMap((line) => {
     const [name = '', , uid, , comment = ''] = line.split(':');
@@ -94,11 +108,21 @@ export function peopleOf(accounts = attempt(() => readFileSync('/etc/passwd', 'u
   });
   const own = attempt(() => userInfo());
   const self = own === null || own.uid < 1000 ? [] : [own.username];
-  return [...ofPeople, ...self, ...hostname().split('.'), ...examples].filter((name) => name !== '' && name !== 'localhost');
+  const homes = attempt(() => readdirSync('/home')) ?? [];
+  return [...ofPeople, ...self, ...homes, ...hostname().split('.'), ...examples].filter(
+    (name) => name !== '' && name !== 'localhost',
+  );
 }
 
 /** People in the examples of the source. */
 const examples = ['ada', 'alice', 'bob', 'carol', 'dave', 'eve', 'grace', 'mallory'];
+
+/** Given names that are words of the source, too. With a capital they are taken for names. */
+const givenNames = new Set(
+  'art april basil bill carol chase chip clay cliff dean drew frank grace grant guy hope iris jack jade joy june mark max may miles norm pat penny peg ray rich rob rose ruby sandy sky sue victor will'.split(
+    ' ',
+  ),
+);
 
 let words: ReadonlySet<string> | null = null;
 
