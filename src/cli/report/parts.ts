@@ -99,7 +99,8 @@ export async function collectReport(
 }
 
 const never: readonly LeftOut[] = [
-  { what: 'secrets, variables of jobs, their commands, names, users, branches and links', why: 'they are never read for a report' },
+  { what: 'secrets, variables of jobs, their commands, names, users, branches and links', why: 'no report takes them' },
+  { what: 'machines in clouds', why: 'their names and ids say whose they are' },
   {
     what: 'words that onejob itself does not publish: paths, addresses, names, tokens',
     why: 'each is replaced by a mark such as <hidden-1>',
