@@ -43,6 +43,10 @@ export async function runCli(context: CliContext): Promise<number> {
     if (error.exitCode === 0) return exitCodes.ok;
     // Without a command, help is on standard error already.
     if (error.code !== 'commander.help') output.fail(usageError(error, args, program));
+    else if (args.length === 0) {
+      const next = (await import('./cli/service.ts')).nextStepHere(context);
+      if (next !== null) output.say(`next: "${next}" starts the daemon now and at every boot`);
+    }
     return exitCodes.usage;
   }
   return code;
@@ -66,7 +70,21 @@ const definitions: readonly Definition[] = [
   },
   {
     group: 'The daemon:',
-    commands: ['up', 'down', 'status', 'top', 'plan', 'doctor', 'dashboard', 'pause', 'resume', 'drain', 'relay', 'filter'],
+    commands: [
+      'up',
+      'down',
+      'status',
+      'top',
+      'plan',
+      'doctor',
+      'report',
+      'dashboard',
+      'pause',
+      'resume',
+      'drain',
+      'relay',
+      'filter',
+    ],
     load: async () => (await import('./cli/commands/daemon.ts')).addDaemonCommands,
   },
   { group: setup, commands: ['init'], load: async () => (await import('./cli/commands/init.ts')).addInitCommands },

@@ -19,6 +19,7 @@ export type Shell = (typeof shells)[number];
 /** Names that are offered after a command. */
 const live: Readonly<Record<string, string>> = {
   logs: 'open-jobs jobs slots',
+  report: 'jobs slots',
   jobs: 'jobs',
   artifacts: 'jobs',
   cancel: 'open-jobs',

@@ -22,12 +22,7 @@ import { types } from './types.ts';
 /** 1 when there is an error among the findings. */
 export async function showDoctor(session: Session): Promise<number> {
   const { output } = session;
-  const findings = await withDaemon(
-    session,
-    (client) => client.call('GET /v1/doctor'),
-    (absent) => doctorAlone(session, absent),
-    { named: true },
-  );
+  const findings = await findingsOf(session, true);
   const code = findings.some((each) => each.level === 'error') ? exitCodes.failed : exitCodes.ok;
   const { colors } = output;
   const marks = { ok: colors.green('ok     '), warning: colors.yellow('warning'), error: colors.red('error  ') };
@@ -44,6 +39,16 @@ export async function showDoctor(session: Session): Promise<number> {
     return [...lines, '', `${count('error')}, ${count('warning')}, ${findings.length} checked.`];
   });
   return code;
+}
+
+/** Those of the daemon, or without one of what would run. `named`: the daemon must have the config that the command names. */
+export function findingsOf(session: Session, named: boolean): Promise<FindingView[]> {
+  return withDaemon(
+    session,
+    (client) => client.call('GET /v1/doctor'),
+    (absent) => doctorAlone(session, absent),
+    { named },
+  );
 }
 
 /** ms for all runtimes to answer. */

@@ -542,7 +542,7 @@ const leastOfId = 4;
 const idsNamed = 5;
 
 /** A slot has a slash in its name; what is not a job is taken for an agent. @throws OnejobError E_USAGE */
-async function findSource(client: JobReader, target: string, previous: boolean): Promise<LogSource> {
+export async function findSource(client: JobReader, target: string, previous: boolean): Promise<LogSource> {
   if (target.includes('/')) return { slot: target, previous };
   if (previous) {
     const message = `--previous shows the agent before the current one, so it needs a slot, and ${target} is not a slot.`;

@@ -114,7 +114,8 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
       if (error instanceof OutputClosed) return;
       if (json) return line(JSON.stringify(toErrorView(error)));
       const known = error instanceof OnejobError ? error : null;
-      const hint = known === null ? 'This is a bug in onejob; please report it with the lines above.' : known.hint;
+      const hint =
+        known === null ? 'This is a bug in onejob; please report it with the lines above and with "onejob report".' : known.hint;
       if (known === null && error instanceof Error && error.stack !== undefined) line(harmless(error.stack));
       // Messages and hints may contain names and links of a service.
       for (const [at, each] of harmless(messageOf(error)).split('\n').entries())

@@ -3,7 +3,7 @@
  * each version into a folder of its own; the link `current` names the one that runs, `previous` the one before it.
  */
 
-import { existsSync, readFileSync, readlinkSync } from 'node:fs';
+import { existsSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { attempt, messageOf, OnejobError } from '../base/errors.ts';
@@ -27,7 +27,7 @@ const patience = 180_000;
 const problem = (message: string, hint?: string) => new OnejobError('E_SERVICE', message, { hint });
 
 /** Where this onejob is, and what its unit is called. */
-function installation({ context, flags: given }: Session, { user = false }: Flags) {
+function installation({ context, flags: given }: Pick<Session, 'context' | 'flags'>, { user = false }: Flags) {
   const { environment } = context;
   const root = join(import.meta.dirname, '..', '..');
   const versions = dirname(root);
@@ -93,6 +93,35 @@ export function howToStart(session: Session): WayToStart {
     hasUnit: existsSync(unit),
     user,
     config: session.flags.config ?? environment.config,
+  });
+}
+
+/** What to type next on a host where a release is installed and no service is; null elsewhere. */
+export function nextStep({ isRelease, hasSystemd, hasUnit, uid, isOwn }: Next): string | null {
+  if (!isRelease || !hasSystemd || hasUnit) return null;
+  return `${uid === 0 || isOwn ? '' : 'sudo '}onejob service install${uid !== 0 && isOwn ? ' --user' : ''}`;
+}
+
+interface Next {
+  readonly isRelease: boolean;
+  readonly hasSystemd: boolean;
+  /** Of the system, or of this user. */
+  readonly hasUnit: boolean;
+  readonly uid: number;
+  /** Whether the release is in a folder of this user. */
+  readonly isOwn: boolean;
+}
+
+/** `nextStep` for this onejob. */
+export function nextStepHere(context: Session['context']): string | null {
+  const { uid } = context.environment;
+  const [own, system] = [true, false].map((user) => installation({ context, flags: {} }, { user }));
+  return nextStep({
+    isRelease: own?.isRelease === true,
+    hasSystemd: existsSync('/run/systemd/system'),
+    hasUnit: [own, system].some((one) => one !== undefined && existsSync(one.unit)),
+    uid,
+    isOwn: uid !== 0 && attempt(() => statSync(own?.root ?? '').uid) === uid,
   });
 }
 

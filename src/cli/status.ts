@@ -1,4 +1,5 @@
 /** `onejob status`: problems first, then one line per slot. */
+import type { Client } from '../api/client.ts';
 import { offerText } from '../clouds/offer.ts';
 import type { AboutView, CloudHostView, PoolView, SlotView, StatusView } from '../contract/schema.ts';
 import { sleep } from '../core/clock.ts';
@@ -16,11 +17,13 @@ export type StatusFlags = { readonly watch?: boolean; readonly wide?: boolean };
 export async function showStatus(session: Session, { watch = false, wide = false }: StatusFlags): Promise<number> {
   const { output } = session;
   return withDaemon(session, async (client) => {
-    for (;;) {
+    for (let isAtFirst = true; ; ) {
       const status = await client.status();
       if (output.json) await output.value(status);
       else {
-        const lines = statusLines(status, output.colors, wide ? null : output.width, wide);
+        isAtFirst &&= await isNew(client, status);
+        const width = wide ? null : output.width;
+        const lines = [...statusLines(status, output.colors, width, wide), ...(isAtFirst ? firstSteps : [])];
         if (watch && output.width !== null) await output.write('stdout', `${redrawn(lines)}\n`);
         else await output.print(...lines);
       }
@@ -28,6 +31,21 @@ export async function showStatus(session: Session, { watch = false, wide = false
       await sleep(systemClock, redrawEvery);
     }
   });
+}
+
+/** What to do on a host that has done nothing yet. */
+const firstSteps = [
+  '',
+  'No job has run here yet. Try one with "onejob run -- echo hello",',
+  'or connect a CI service: "onejob init" says which there are, and writes the config.',
+];
+
+/** Whether nobody has written a config and no job ever came. The history outlives the jobs. */
+async function isNew(client: Pick<Client, 'jobs' | 'history'>, { config, temporary }: StatusView): Promise<boolean> {
+  if (config !== null || temporary) return false;
+  if ((await client.jobs({ all: true, pool: null, limit: 1 })).length > 0) return false;
+  const ever = { by: 'pool', pool: null, since: null, until: null, service: null, image: null, device: null } as const;
+  return (await client.history(ever)).length === 0;
 }
 
 /** `width`: null for a pipe, where nothing is cut. `links`: also links to jobs. */

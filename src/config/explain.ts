@@ -22,11 +22,43 @@ const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'sta
 
 /** The whole config in effect, in the order of the docs. */
 export function configShow(checked: Checked): ShownValue[] {
-  const { written, writing, paths, config, types } = checked;
-  const kinds = kindsOf(types);
-  const shown: ShownValue[] = [];
-  const add = (path: Path, value: unknown, origin: string) =>
-    shown.push({ key: formatPath(path), value: show(kinds.get(String(path.at(-1))), value), origin });
+  const kinds = kindsOf(checked.types);
+  return valuesOf(checked).map(({ path, value, origin }) => ({
+    key: formatPath(path),
+    value: show(kinds.get(String(path.at(-1))), value),
+    origin,
+  }));
+}
+
+/**
+ * The same for strangers: of values, words of onejob, numbers, true and false; of others only that they are set, with the value null. Names
+ * of services and pools are what `named` makes of them, and below a key whose own keys people choose, such as `env`, nothing is shown.
+ */
+export function configForStrangers(checked: Checked, named: (name: string) => string) {
+  const kinds = kindsOf(checked.types);
+  const typeNames = new Set(checked.types.services.map(({ type }) => type));
+  const shown = new Map<string, { readonly key: string; readonly value: string | null; readonly isWritten: boolean }>();
+  for (const { path, value, origin } of valuesOf(checked)) {
+    const start = path[0] === 'services' || path[0] === 'pools' ? 2 : 0;
+    const [outer, inner] = path.slice(start).map(String);
+    const maps: Readonly<Record<string, { readonly shape: object }>> = nestedKeys;
+    const isNested = path.length === start + 2 && Object.hasOwn(maps[outer ?? '']?.shape ?? {}, inner ?? '');
+    const isKnown = isNested || path.length === start + 1;
+    const keys = path
+      .slice(0, start + (isNested ? 2 : 1))
+      .map((key, at) => (start === 2 && at === 1 ? named(String(key)) : String(key)));
+    const isType = outer === 'type' && typeof value === 'string' && typeNames.has(value);
+    const said = isType ? value : isKnown ? plainIn(kinds.get(isNested ? (inner ?? '') : (outer ?? '')), value) : null;
+    const isWritten = origin !== 'default';
+    shown.set(keys.join('.'), { key: keys.join('.'), value: said, isWritten });
+  }
+  return [...shown.values()].filter(({ value, isWritten }) => value !== null || isWritten);
+}
+
+/** Each value of the config in effect, as it is. */
+function valuesOf({ written, writing, paths, config, types }: Checked) {
+  const shown: { readonly path: Path; readonly value: unknown; readonly origin: string }[] = [];
+  const add = (path: Path, value: unknown, origin: string) => shown.push({ path, value, origin });
   const fromFile = (path: Path) => {
     const place = writing.locate(path, 'key');
     return place.line === null ? place.source : `${place.source}:${place.line}`;

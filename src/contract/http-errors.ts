@@ -37,7 +37,12 @@ export function statusOf(code: ErrorCode): number {
 
 export function toErrorView(error: unknown): ErrorView {
   if (error instanceof OnejobError) return { code: error.code, message: error.message, hint: error.hint, retry: error.retry };
-  return { code: 'E_BUG', message: messageOf(error), hint: 'This is a bug in onejob; please report it.', retry: false };
+  return {
+    code: 'E_BUG',
+    message: messageOf(error),
+    hint: 'This is a bug in onejob; please report it, with what "onejob report" writes.',
+    retry: false,
+  };
 }
 
 /** An unknown code is kept in the message. */

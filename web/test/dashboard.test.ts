@@ -65,6 +65,17 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     expect(faults).toEqual([]);
   });
 
+  test('a host that has done nothing yet says the next step, and whose it is', async () => {
+    const state = workingDay();
+    state.jobs = [];
+    state.status.config = null;
+    await using standin = await startStandin(state);
+    await using view = await open(standin.url);
+    const running = view.page.getByRole('region', { name: 'Running' });
+    await expect.poll(() => running.innerText()).toMatch(/onejob run -- echo hello\s+Connect a CI service: onejob init/);
+    expect([await view.page.title(), await view.page.locator('.brand').innerText()]).toEqual(['gpuci · Now', 'gpuci']);
+  });
+
   test('shows events as they come, and draws nothing else again', async () => {
     const state = workingDay();
     state.status.pools.push(

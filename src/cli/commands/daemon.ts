@@ -1,8 +1,9 @@
-/** `up`, `down`, `status`, `plan`, `doctor`, `dashboard`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
+/** `up`, `down`, `status`, `plan`, `doctor`, `report`, `dashboard`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
 import { Option } from 'commander';
 import type { DaemonOptions } from '../context.ts';
 import type { DashboardFlags } from '../dashboard.ts';
 import { wrongUsage } from '../exit.ts';
+import type { ReportFlags } from '../report.ts';
 import type { StatusFlags } from '../status.ts';
 import { type Cli, configFile, failed, wrongOrFailed } from './options.ts';
 
@@ -110,6 +111,27 @@ function addDoctorAndDashboard(program: Cli): void {
     .command('doctor')
     .description('find problems of this host, and say what to do')
     .does(failed, async (session) => (await import('../doctor.ts')).showDoctor(session));
+
+  program
+    .command('report')
+    .local()
+    .description('write an archive for a bug report, without secrets and names; it lists what is in it first')
+    .argument('[what...]', 'jobs, agents or slots (default: jobs that went wrong in the last 24 hours)')
+    .option('-o, --output <file>', 'the archive (default: onejob-report-TIME.tar.gz in the current folder)')
+    .option('-y, --yes', 'write it, and ask nobody')
+    .after(`
+It contains versions, the config without its texts, what status and doctor say, how the jobs ended with the ends of their logs, and what
+GPU tools print. Of texts, only words stay that onejob itself publishes. Nothing is sent to anybody.
+
+Examples:
+  onejob report
+  onejob report --yes --output report.tar.gz 7f3a9c
+  onejob report --json                         only the list of what it would contain
+
+Exit codes: 0; 1 when nothing was written; 2 wrong usage.`)
+    .does(wrongOrFailed, async (session, what: string[], flags: ReportFlags) =>
+      (await import('../report.ts')).makeReport(session, what, flags),
+    );
 
   program
     .command('dashboard')

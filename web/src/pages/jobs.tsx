@@ -12,7 +12,7 @@ import { isWaiting, jobName, jobOrigin, poolsFor, whenStartsShort, whyWaitsBrief
 /** At first, of each list and queue. */
 const [jobsShown, queuedShown] = [25, 8];
 
-export function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
+export function Jobs({ world: { jobs, pools, host } }: { readonly world: World }) {
   const groups = useMemo(() => {
     const waiting: Job[] = [];
     const running: Job[] = [];
@@ -39,6 +39,11 @@ export function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
         {isFirst && (
           <p className="nothing">
             Submit a first one: <code>onejob run -- echo hello</code>
+          </p>
+        )}
+        {jobs.size === 0 && host.config === null && (
+          <p className="nothing">
+            Connect a CI service: <code>onejob init</code>
           </p>
         )}
         <Entries entries={groups.entries} first={jobsShown} of={({ jobs: of }) => <RunningEntry jobs={of} />} />
