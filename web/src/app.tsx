@@ -243,7 +243,9 @@ function Help({ onClose }: { readonly onClose: () => void }) {
         />
         Use these keys
       </label>
-      <p className="nothing">onejob {version}</p>
+      <p className="nothing">
+        <a href="/docs/">Documentation</a> of onejob {version}
+      </p>
       <div className="buttons">
         <button
           type="button"
