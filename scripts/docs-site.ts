@@ -3,14 +3,13 @@
  *
  *     npm run docs:site [-- --out DIR]
  */
-import { createHash } from 'node:crypto';
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
 import { credited } from '../web/credited.ts';
 import type { Asset } from './site/page.ts';
-import { renderSite } from './site/site.ts';
+import { renderSite, sealed } from './site/site.ts';
 
 const root = join(import.meta.dirname, '..');
 
@@ -42,7 +41,7 @@ function assetOf(files: ReadonlyMap<string, string | Buffer>, end: string): Asse
   const [one] = found;
   if (one === undefined || found.length > 1) throw new Error(`Vite has made ${found.length} files ${end}, not one.`);
   const [path, bytes] = one;
-  return { path, integrity: `sha384-${createHash('sha384').update(bytes).digest('base64')}` };
+  return sealed(path, bytes);
 }
 
 /** Writes the site into `out`, and answers how many pages it has. */

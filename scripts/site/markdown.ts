@@ -7,10 +7,12 @@ export interface Heading {
   readonly text: string;
 }
 
-/** A heading with the text up to the next one. */
+/** What can be found: a heading with the text up to the next one, or a name with its row of a table. */
 export interface Section {
-  readonly heading: Heading;
+  readonly id: string;
+  readonly title: string;
   readonly text: string;
+  readonly isName: boolean;
 }
 
 export interface Rendered {
@@ -39,7 +41,8 @@ export function slugOf(heading: string): string {
 /** @throws Error for HTML that is neither a comment nor a line break */
 export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
   const marked = new Marked();
-  const ids = new Map<Token, string>();
+  const tokens = marked.lexer(text);
+  const { headings, sections, ids } = outlineOf(tokens);
   marked.use({
     renderer: {
       heading(token) {
@@ -53,16 +56,25 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
         // By keyboard one can only scroll what has the focus.
         return `<pre tabindex="0"><code>${escapeHtml(code)}\n</code></pre>\n`;
       },
+      codespan(token) {
+        const id = ids.get(token);
+        return `<code${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${escapeHtml(token.text)}</code>`;
+      },
       table(token) {
+        const titles = token.header.map(cellText);
+        const isCards = titles.length === 4 || titles.length === 5;
         const cells = (row: readonly Tokens.TableCell[]) =>
-          row.map((cell) => {
+          row.map((cell, at) => {
             const tag = cell.header ? 'th' : 'td';
             const align = cell.align === null ? '' : ` class="${cell.align}"`;
-            return `<${tag}${align}>${this.parser.parseInline(cell.tokens)}</${tag}>`;
+            const title = isCards && !cell.header && at > 0 ? titles[at] : '';
+            const label = title === undefined || title === '' ? '' : ` data-label="${escapeHtml(title)}"`;
+            return `<${tag}${align}${label}>${this.parser.parseInline(cell.tokens)}</${tag}>`;
           });
         const rows = token.rows.map((row) => `<tr>${cells(row).join('')}</tr>`).join('\n');
         const head = `<thead><tr>${cells(token.header).join('')}</tr></thead>`;
-        return `<div class="table" tabindex="0"><table>${head}\n<tbody>${rows}</tbody></table></div>\n`;
+        // On a phone, each row of such a table is a card of its own.
+        return `<div class="table${isCards ? ' cards' : ''}" tabindex="0"><table>${head}\n<tbody>${rows}</tbody></table></div>\n`;
       },
       link({ href, tokens }) {
         const words = this.parser.parseInline(tokens);
@@ -83,29 +95,58 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
       },
     },
   });
-  const tokens = marked.lexer(text);
-  const sections = sectionsOf(tokens, ids);
-  return { html: marked.parser(tokens), headings: sections.map(({ heading }) => heading), sections };
+  return { html: marked.parser(tokens), headings, sections };
 }
 
-function sectionsOf(tokens: readonly Token[], ids: Map<Token, string>): Section[] {
-  const sections: { heading: Heading; text: string }[] = [];
+/** What the tokens of a page say, and the anchors of headings and names among them. */
+function outlineOf(tokens: readonly Token[]) {
+  const headings: Heading[] = [];
+  const sections: { id: string; title: string; text: string; isName: boolean }[] = [];
+  const ids = new Map<Token, string>();
   const used = new Map<string, number>();
-  for (const token of tokens) {
-    if (token.type !== 'heading') {
-      const last = sections.at(-1);
-      if (last !== undefined) last.text = `${last.text} ${plainText(token)}`.replace(/\s+/g, ' ').trim();
-      continue;
-    }
-    const text = plainText(token).trim();
-    const slug = slugOf(text);
+  const idFor = (token: Token, slug: string): string => {
     const before = used.get(slug) ?? 0;
     used.set(slug, before + 1);
     const id = before === 0 ? slug : `${slug}-${before}`;
     ids.set(token, id);
-    sections.push({ heading: { depth: (token as Tokens.Heading).depth, id, text }, text: '' });
+    return id;
+  };
+  let current: (typeof sections)[number] | undefined;
+  for (const token of tokens) {
+    if (token.type === 'heading') {
+      const title = plainText(token).trim();
+      const id = idFor(token, slugOf(title));
+      headings.push({ depth: (token as Tokens.Heading).depth, id, text: title });
+      current = { id, title, text: '', isName: false };
+      sections.push(current);
+      continue;
+    }
+    if (current === undefined) continue;
+    current.text = oneLine(`${current.text} ${plainText(token)}`);
+    if (token.type !== 'table') continue;
+    for (const row of (token as Tokens.Table).rows)
+      for (const name of namesIn(row)) {
+        const id = idFor(name, `${current.id}-${slugOf(name.text)}`);
+        const text = oneLine(row.slice(1).map(cellText).join(' '));
+        sections.push({ id, title: `${current.title} › ${name.text}`, text, isName: true });
+      }
   }
-  return sections;
+  return { headings, sections, ids };
+}
+
+/** The names that a row explains, such as a key of the config or codes of findings: its first cell has nothing else. */
+function namesIn([first]: readonly Tokens.TableCell[]): Tokens.Codespan[] {
+  const isName = (token: Token): token is Tokens.Codespan => token.type === 'codespan';
+  const tokens = first?.tokens ?? [];
+  return tokens.every((token) => isName(token) || token.raw.trim() === ',') ? tokens.filter(isName) : [];
+}
+
+function cellText({ tokens }: Tokens.TableCell): string {
+  return tokens.map(plainText).join('');
+}
+
+function oneLine(text: string): string {
+  return text.replace(/\s+/g, ' ').trim();
 }
 
 /** The words of a token, as a reader sees them. */
@@ -113,7 +154,7 @@ function plainText(token: Token): string {
   if (token.type === 'html') return ' ';
   if (token.type === 'table') {
     const { header, rows } = token as Tokens.Table;
-    return [header, ...rows].map((row) => row.map((cell) => cell.tokens.map(plainText).join('')).join(' ')).join(' ');
+    return [header, ...rows].map((row) => row.map(cellText).join(' ')).join(' ');
   }
   if (token.type === 'list') return (token as Tokens.List).items.map(plainText).join(' ');
   const inner = (token as Tokens.Generic).tokens;

@@ -3,7 +3,7 @@ import { posix } from 'node:path';
 import { escapeHtml, type Heading, type Rendered } from './markdown.ts';
 import { type Group, type Part, startPage } from './parts.ts';
 
-/** A file that every page loads. A browser refuses one of other bytes. */
+/** A file that pages load. A browser refuses one with other bytes, such as what another program left in its cache. */
 export interface Asset {
   /** On the site. */
   readonly path: string;
@@ -29,12 +29,14 @@ interface Framed {
   readonly pages: ReadonlyMap<string, Page>;
   readonly parts: readonly Part[];
   readonly bundle: Bundle;
+  /** The index of the search. */
+  readonly search: Asset;
 }
 
 /** More headings than these on a page would be a second sidebar. */
 const mostHeadings = 40;
 
-export function htmlOf({ page, pages, parts, bundle }: Framed): string {
+export function htmlOf({ page, pages, parts, bundle, search }: Framed): string {
   const to = (path: string) => escapeHtml(posix.relative(posix.dirname(page.path), path));
   const { script, style } = bundle;
   const isStart = page.source === startPage;
@@ -57,7 +59,7 @@ export function htmlOf({ page, pages, parts, bundle }: Framed): string {
 <link rel="stylesheet" href="${to(style.path)}" integrity="${style.integrity}">
 <script type="module" blocking="render" src="${to(script.path)}" integrity="${script.integrity}"></script>
 </head>
-<body data-search="${to('search.json')}">
+<body data-search="${to(search.path)}" data-integrity="${search.integrity}">
 <a class="skip" href="#content">Skip to the content</a>
 <header class="bar">
 <button type="button" class="menu" popovertarget="pages">Menu</button>

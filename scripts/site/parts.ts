@@ -19,6 +19,9 @@ export interface Part {
 /** The page that the site begins with. */
 export const startPage = 'README.md';
 
+/** The part for those who change onejob. */
+export const inner = 'How onejob is made';
+
 /** Globs of pages; what a line before has is not in a later one. */
 const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
   Tutorials: { '': ['docs/tutorials/*.md'] },
@@ -34,7 +37,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/moving/*.md',
     ],
     'CI services': ['docs/ci/own-queue.md', 'docs/ci/*.md'],
-    'Machines in clouds': ['docs/cloud.md', 'docs/cloud/*.md'],
+    Clouds: ['docs/cloud.md', 'docs/cloud/*.md'],
   },
   Reference: {
     '': ['docs/configuration.md', 'docs/errors.md', 'docs/metrics.md', 'docs/json.md', 'docs/api.md', 'CHANGELOG.md'],
@@ -50,7 +53,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/performance.md',
     ],
   },
-  'How onejob is made': {
+  [inner]: {
     '': ['CONTRIBUTING.md', 'docs/architecture.md', 'docs/architecture/*.md', 'docs/testing.md', 'docs/style.md'],
     Decisions: ['docs/adr/*.md'],
   },

@@ -11,7 +11,8 @@ const root = join(import.meta.dirname, '..', '..');
 const asset = (path: string) => ({ path, integrity: 'sha384-x' });
 const files = renderSite(root, { script: asset('assets/site.js'), style: asset('assets/site.css') });
 const pages = [...files].flatMap(([path, text]): [string, string][] => (path.endsWith('.html') ? [[path, String(text)]] : []));
-const search = createSearch(JSON.parse(String(files.get('search.json'))) as SearchEntry[]);
+const index = [...files].find(([path]) => /^assets\/search-[0-9a-f]{8}\.json$/.test(path))?.[1];
+const search = createSearch(JSON.parse(String(index)) as SearchEntry[]);
 const hrefsOf = (query: string) => search(query).map(({ entry }) => entry.href);
 
 test('every page of docs/ is a page of the site, once, in one of five parts', () => {
@@ -47,24 +48,34 @@ test('a link or an anchor that leads nowhere is found', () => {
   expect(brokenLinks(site)).toEqual(['a.html: b/c.html#d', 'b/c.html: d.png']);
 });
 
-test('every error code has its anchor', () => {
+test('every error code and every finding of a GPU has its anchor', () => {
   const text = String(files.get('errors.html'));
   const missing = Object.keys(errorCodes).filter((code) => !text.includes(` id="${code.toLowerCase()}"`));
   expect(missing).toEqual([]);
+  expect(String(files.get('gpus.html'))).toContain('<code id="findings-gpu-lost">gpu-lost</code>');
 });
 
 test('search finds names, words, their beginnings, and words with a slip', () => {
   expect(hrefsOf('E_SECRET_KEY')[0]).toBe('errors.html#e_secret_key');
-  expect(hrefsOf('keep_jobs')).toContain('configuration.html#top-level');
+  expect(hrefsOf('keep_jobs')[0]).toBe('configuration.html#top-level-keep_jobs');
+  expect(hrefsOf('how to upgrade')[0]).toBe('operating.html#upgrade-and-roll-back');
   expect(hrefsOf('quarant').length).toBeGreaterThan(3);
   expect(hrefsOf('dashbord')).toContain('dashboard.html');
   expect(hrefsOf('buildkite')[0]).toBe('ci/buildkite.html');
+  // Pages for those who use onejob come first.
+  expect(hrefsOf('gate').findIndex((href) => /^(adr|architecture|testing)/.test(href))).not.toBe(0);
   expect(hrefsOf('xyzzyq')).toEqual([]);
   expect(hrefsOf('  ')).toEqual([]);
 });
 
 test('the excerpt of a hit shows the word, and is short', () => {
-  const entry = { href: 'a.html', page: 'A', heading: '', text: `${'before '.repeat(40)}the Word itself ${'after '.repeat(40)}` };
+  const entry = {
+    href: 'a.html',
+    page: 'A',
+    heading: '',
+    weight: 1,
+    text: `${'before '.repeat(40)}the Word itself ${'after '.repeat(40)}`,
+  };
   const pieces = excerptOf({ entry, words: ['word'] });
   expect(pieces).toEqual([expect.stringMatching(/^… before .*the $/), 'Word', expect.stringMatching(/^ itself after .* …$/)]);
   expect(pieces.join('').length).toBeLessThan(160);

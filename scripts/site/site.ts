@@ -2,12 +2,13 @@
  * The documentation as a site of static files: each page of docs/ with the changelog and README as its start. All links are relative,
  * so it works below any address. Every link and anchor inside of it leads somewhere, or nothing is made.
  */
+import { createHash } from 'node:crypto';
 import { readFileSync, statSync } from 'node:fs';
 import { join, posix } from 'node:path';
 import type { SearchEntry } from '../../web/docs/search.ts';
 import { renderMarkdown } from './markdown.ts';
-import { type Bundle, htmlOf, type Page } from './page.ts';
-import { type Part, readParts, startPage } from './parts.ts';
+import { type Asset, type Bundle, htmlOf, type Page } from './page.ts';
+import { inner, type Part, readParts, startPage } from './parts.ts';
 
 /** Files by their path on the site. */
 export type Files = ReadonlyMap<string, string | Buffer>;
@@ -25,14 +26,22 @@ export function renderSite(root: string, bundle: Bundle): Files {
   const sources = [startPage, ...parts.flatMap(pagesIn)];
   const site: Site = { root, sources: new Set(sources), extras: new Set() };
   const pages = new Map(sources.map((source) => [source, readPage(site, source)]));
-  const files = new Map<string, string | Buffer>();
-  for (const page of pages.values()) files.set(page.path, htmlOf({ page, pages, parts, bundle }));
+  const aside = new Set(parts.filter(({ title }) => title === inner).flatMap(pagesIn));
+  const index = JSON.stringify(searchEntries([...pages.values()], aside));
+  // A browser that has it does not read it again.
+  const search = sealed(`assets/search-${createHash('sha256').update(index).digest('hex').slice(0, 8)}.json`, index);
+  const files = new Map<string, string | Buffer>([[search.path, index]]);
+  for (const page of pages.values()) files.set(page.path, htmlOf({ page, pages, parts, bundle, search }));
   for (const extra of site.extras) files.set(pathOf(extra), readFileSync(join(root, extra)));
   files.set('favicon.svg', readFileSync(join(root, 'web/public/favicon.svg')));
-  files.set('search.json', JSON.stringify(searchEntries([...pages.values()])));
   const broken = brokenLinks(files);
   if (broken.length > 0) throw new Error(`Links of the documentation lead nowhere:\n${broken.join('\n')}`);
   return files;
+}
+
+/** A file as pages name it. */
+export function sealed(path: string, bytes: string | Uint8Array): Asset {
+  return { path, integrity: `sha384-${createHash('sha384').update(bytes).digest('base64')}` };
 }
 
 function pagesIn({ groups }: Part): string[] {
@@ -72,11 +81,13 @@ function rewrite(site: Site, source: string, target: string): string | null {
   return anchor === undefined ? href : `${href}#${anchor}`;
 }
 
-function searchEntries(pages: readonly Page[]): SearchEntry[] {
-  return pages.flatMap(({ path, title, rendered }) =>
-    rendered.sections.map(({ heading, text }): SearchEntry => {
-      const isTop = heading.depth === 1;
-      return { href: isTop ? path : `${path}#${heading.id}`, page: title, heading: isTop ? '' : heading.text, text };
+function searchEntries(pages: readonly Page[], aside: ReadonlySet<string>): SearchEntry[] {
+  return pages.flatMap(({ source, path, title, rendered }) =>
+    rendered.sections.map(({ id, title: heading, text, isName }, at): SearchEntry => {
+      // Guides come before names with the same words, and both before what only those need who change onejob.
+      const weight = (isName ? 0.6 : 1) * (aside.has(source) ? 0.3 : 1);
+      const place = at === 0 ? { href: path, heading: '' } : { href: `${path}#${id}`, heading };
+      return { ...place, page: title, text, weight };
     }),
   );
 }

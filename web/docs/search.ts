@@ -1,7 +1,7 @@
 /** Finds sections of the documentation by words, their beginnings, and words with a slip. No page and no network is needed for that. */
 import MiniSearch from 'minisearch';
 
-/** A section of a page, as `search.json` has it. */
+/** A section of a page, as the index of the site has it. */
 export interface SearchEntry {
   /** From the root of the site. */
   readonly href: string;
@@ -9,6 +9,8 @@ export interface SearchEntry {
   /** Empty: the beginning of the page. */
   readonly heading: string;
   readonly text: string;
+  /** 1, or less for what fewer people look for. */
+  readonly weight: number;
 }
 
 export interface Hit {
@@ -16,6 +18,9 @@ export interface Hit {
   /** The words of the section that were found. */
   readonly words: readonly string[];
 }
+
+/** Words that are everywhere. */
+const isSmall = /^(a|an|and|are|can|do|does|for|how|i|in|is|it|my|of|on|or|the|to|what|why|with)$/i;
 
 export type Search = (query: string) => Hit[];
 
@@ -34,10 +39,12 @@ export function createSearch(entries: readonly SearchEntry[]): Search {
   const index = new MiniSearch<SearchEntry & { id: number }>({
     fields: ['page', 'heading', 'text'],
     tokenize: words,
+    processTerm: (word) => (isSmall.test(word) ? null : word.toLowerCase()),
     searchOptions: {
       boost: { heading: 4, page: 2 },
       prefix: true,
       fuzzy: (word) => (word.length > 4 ? 0.2 : false),
+      boostDocument: (id) => entries[id as number]?.weight ?? 1,
       combineWith: 'AND',
     },
   });

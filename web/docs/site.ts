@@ -7,12 +7,21 @@ startTheme();
 addEventListener('DOMContentLoaded', () => {
   offerThemes();
   offerSearch();
+  showPlace();
 });
 
 function byId<T extends HTMLElement>(id: string): T {
   const found = document.getElementById(id);
   if (found === null) throw new Error(`The page has no ${id}.`);
   return found as T;
+}
+
+/** The page in the list of pages, which is longer than most windows. */
+function showPlace(): void {
+  const pages = byId('pages');
+  const show = () => pages.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest' });
+  pages.addEventListener('toggle', show);
+  show();
 }
 
 function offerThemes(): void {
@@ -33,10 +42,12 @@ function offerThemes(): void {
 function offerSearch(): void {
   const input = byId<HTMLInputElement>('search');
   const list = byId('found');
-  const index = new URL(document.body.dataset.search ?? '', location.href);
+  const { search: path = '', integrity = '' } = document.body.dataset;
+  const index = new URL(path, location.href);
+  const root = new URL('..', index);
   let reading: Promise<Search> | null = null;
   const load = () => {
-    reading ??= fetch(index).then(async (response) => createSearch((await response.json()) as SearchEntry[]));
+    reading ??= fetch(index, { integrity }).then(async (response) => createSearch((await response.json()) as SearchEntry[]));
     return reading;
   };
   const show = async () => {
@@ -48,7 +59,7 @@ function offerSearch(): void {
     list.hidden = query === '';
     const hits = search?.(query) ?? [];
     const none = search === null ? 'The index for searching cannot be loaded.' : 'Nothing was found.';
-    list.replaceChildren(...(hits.length === 0 ? [element('p', none)] : hits.map((hit) => resultOf(hit, index))));
+    list.replaceChildren(...(hits.length === 0 ? [element('p', none)] : hits.map((hit) => resultOf(hit, root))));
   };
   input.addEventListener('focus', () => void load().catch(() => {}));
   input.addEventListener('input', () => void show());
@@ -80,10 +91,10 @@ function onKey(event: KeyboardEvent, input: HTMLInputElement, list: HTMLElement)
   event.preventDefault();
 }
 
-function resultOf(hit: Hit, index: URL): HTMLElement {
+function resultOf(hit: Hit, root: URL): HTMLElement {
   const { page, heading, href } = hit.entry;
   const link = element('a');
-  link.href = new URL(href, index).href;
+  link.href = new URL(href, root).href;
   const excerpt = element('span');
   excerpt.append(...excerptOf(hit).map((piece, n) => (n % 2 === 1 ? element('mark', piece) : piece)));
   link.append(element('b', heading === '' ? page : `${page} › ${heading}`), excerpt);

@@ -244,7 +244,10 @@ function Help({ onClose }: { readonly onClose: () => void }) {
         Use these keys
       </label>
       <p className="nothing">
-        <a href="/docs/">Documentation</a> of onejob {version}
+        <a href="/docs/" target="_blank" rel="noopener">
+          Documentation
+        </a>{' '}
+        of onejob {version}
       </p>
       <div className="buttons">
         <button
