@@ -31,7 +31,10 @@ export function renderSite(root: string, bundle: Bundle): Files {
   // A browser that has it does not read it again.
   const search = sealed(`assets/search-${createHash('sha256').update(index).digest('hex').slice(0, 8)}.json`, index);
   const files = new Map<string, string | Buffer>([[search.path, index]]);
-  for (const page of pages.values()) files.set(page.path, htmlOf({ page, pages, parts, bundle, search }));
+  for (const page of pages.values()) {
+    if (files.has(page.path)) throw new Error(`Two pages of the documentation would be ${page.path}.`);
+    files.set(page.path, htmlOf({ page, pages, parts, bundle, search }));
+  }
   for (const extra of site.extras) files.set(pathOf(extra), readFileSync(join(root, extra)));
   files.set('favicon.svg', readFileSync(join(root, 'web/public/favicon.svg')));
   const broken = brokenLinks(files);
