@@ -1,6 +1,7 @@
 import { existsSync, globSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { expect, test } from 'vitest';
+import { slugOf } from './site/markdown.ts';
 
 const root = join(import.meta.dirname, '..');
 const pages = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', ...globSync('docs/**/*.md', { cwd: root })];
@@ -47,12 +48,7 @@ test('each way to die in docs/what-happens-if.md names a test that is there', ()
 });
 
 test('links to a heading lead to one', () => {
-  const slug = (heading: string) =>
-    heading
-      .toLowerCase()
-      .replace(/[^\p{L}\p{N} _-]/gu, '')
-      .replaceAll(' ', '-');
-  const headings = (page: string) => [...readFileSync(page, 'utf8').matchAll(/^#+ (.+)$/gm)].map((found) => slug(found[1] ?? ''));
+  const headings = (page: string) => [...readFileSync(page, 'utf8').matchAll(/^#+ (.+)$/gm)].map((found) => slugOf(found[1] ?? ''));
   const broken = pages.flatMap((page) =>
     [...readFileSync(join(root, page), 'utf8').matchAll(/\]\(([^)\s:]*)#([^)\s]+)\)/g)].flatMap(([, path = '', heading = '']) => {
       const to = path === '' ? join(root, page) : join(root, dirname(page), path);

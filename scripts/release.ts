@@ -112,16 +112,16 @@ try {
   writeFileSync(join(app, 'package.json'), `${JSON.stringify(about, null, 2)}\n`);
   const materials = materialsOf(app);
   rmSync(join(app, 'package-lock.json'));
-  // What the dashboard's files contain is not installed, and yet delivered.
-  const bundled = (JSON.parse(readFileSync(join(app, 'dist/web/bundled.json'), 'utf8')) as Record<string, string>[]).map(
-    ({ name, version, license }) => ({
+  // What the files of the dashboard and of the documentation contain is not installed, and yet delivered.
+  const bundled = ['web', 'docs']
+    .flatMap((site) => JSON.parse(readFileSync(join(app, 'dist', site, 'bundled.json'), 'utf8')) as Record<string, string>[])
+    .map(({ name, version, license }) => ({
       type: 'library',
       name,
       version,
       purl: `pkg:npm/${name}@${version}`,
       licenses: [{ license: { id: license } }],
-    }),
-  );
+    }));
   const committed = run('git', ['log', '-1', '--format=%ct'], root).trim();
   const made: string[] = [];
   for (const arch of values.arch) {

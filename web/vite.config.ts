@@ -1,9 +1,10 @@
 /** Builds the dashboard into dist/web: files that a strict Content-Security-Policy takes, and that stay small. */
 import { createHash } from 'node:crypto';
-import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs';
+import { globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { defineConfig, type Plugin } from 'vite';
+import { credited } from './credited.ts';
 
 /** Bytes of all files together, each compressed by itself. */
 const most = 300_000;
@@ -20,24 +21,6 @@ function weighed(): Plugin {
       const said = `The dashboard has ${Math.round(bytes / 1000)} kB (gzip) in ${files.length} files`;
       if (bytes > most) throw new Error(`${said}, and may have ${most / 1000} kB.`);
       this.info(`${said}.`);
-    },
-  };
-}
-
-/** Writes down whose work is in the files, with the licences that have to come along; the release lists it among its materials. */
-function credited(): Plugin {
-  return {
-    name: 'credited',
-    apply: 'build',
-    generateBundle() {
-      const found = [...this.getModuleIds()].flatMap((id) => /^.*\/node_modules\/(?:@[^/]+\/)?[^/]+/.exec(id)?.[0] ?? []);
-      const packages = [...new Set(found)].sort().map((folder) => {
-        const { name, version, license } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Record<string, string>;
-        const file = join(folder, 'LICENSE');
-        if (!existsSync(file)) throw new Error(`${name} has no file LICENSE, which the dashboard would have to contain.`);
-        return { name, version, license, text: readFileSync(file, 'utf8') };
-      });
-      this.emitFile({ type: 'asset', fileName: 'bundled.json', source: `${JSON.stringify(packages, null, 2)}\n` });
     },
   };
 }

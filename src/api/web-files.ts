@@ -1,6 +1,6 @@
 /**
- * The files of the dashboard. A request only chooses among the files that are there: its path never becomes a path of the disk. A
- * path that names no file is a page of the dashboard itself.
+ * The files of the dashboard and, below /docs/, of the documentation. A request only chooses among the files that are there: its path
+ * never becomes a path of the disk. A path that names no file is a page of the dashboard itself.
  */
 import { existsSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
@@ -17,6 +17,7 @@ const types: Readonly<Record<string, string>> = {
   '.ico': 'image/x-icon',
   '.woff2': 'font/woff2',
   '.txt': 'text/plain; charset=utf-8',
+  '.yml': 'text/plain; charset=utf-8',
   '.webmanifest': 'application/manifest+json',
 };
 
@@ -62,6 +63,13 @@ In a clone of onejob, type:
     npm run build:web
 `;
 
+const noDocs = `The documentation is not built.
+
+In a clone of onejob, type:
+
+    npm run docs:site
+`;
+
 interface File {
   readonly type: string;
   readonly bytes: Buffer;
@@ -74,11 +82,13 @@ export interface WebFiles {
   serve(response: ServerResponse, path: string, forgets?: boolean): Promise<void>;
 }
 
-/** Answers GETs from `folder`, which is read once: requests need no login, and shall cost next to nothing. */
-export function createWebFiles(folder: string): WebFiles {
-  let files: Promise<ReadonlyMap<string, File>> | null = null;
+type Files = ReadonlyMap<string, File>;
 
-  async function read(): Promise<ReadonlyMap<string, File>> {
+/** Reads `folder` at the first call only: requests need no login, and shall cost next to nothing. */
+function reader(folder: string): () => Promise<Files> {
+  let files: Promise<Files> | null = null;
+
+  async function read(): Promise<Files> {
     const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []);
     const found = entries
       .filter((one) => one.isFile())
@@ -89,17 +99,32 @@ export function createWebFiles(folder: string): WebFiles {
     return new Map(await Promise.all(found));
   }
 
-  const isBuilt = (): boolean => existsSync(join(folder, 'index.html'));
-  const serve = async (response: ServerResponse, path: string, forgets = false): Promise<void> => {
+  return async () => {
     files ??= read();
     const known = await files.catch(() => new Map<string, File>());
     // It may be built yet.
     if (!known.has('/index.html')) files = null;
-    const isHashed = path.startsWith('/assets/');
-    const file = known.get(path) ?? (isHashed ? undefined : known.get('/index.html'));
+    return known;
+  };
+}
+
+/** Answers GETs from `folder`, and those below /docs/ from `docs`. */
+export function createWebFiles(folder: string, docs = join(folder, '..', 'docs')): WebFiles {
+  const readPages = reader(folder);
+  const readDocs = reader(docs);
+
+  const isBuilt = (): boolean => existsSync(join(folder, 'index.html'));
+  const serve = async (response: ServerResponse, path: string, forgets = false): Promise<void> => {
+    // Links of its pages are relative.
+    if (path === '/docs') return void response.writeHead(308, { location: '/docs/' }).end();
+    const isDocs = path.startsWith('/docs/');
+    const files = await (isDocs ? readDocs() : readPages());
+    const name = isDocs ? path.slice('/docs'.length).replace(/\/$/, '/index.html') : path;
+    const isHashed = name.startsWith('/assets/');
+    const file = files.get(name) ?? (isDocs || isHashed ? undefined : files.get('/index.html'));
     if (file === undefined) {
       response.writeHead(404, { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' });
-      response.end(isHashed ? 'Not found.\n' : notBuilt);
+      response.end(isDocs && files.size === 0 ? noDocs : isDocs || isHashed ? 'Not found.\n' : notBuilt);
       return;
     }
     response.writeHead(200, {

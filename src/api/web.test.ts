@@ -459,6 +459,25 @@ describe('the dashboard’s files', () => {
     expect((await buffer(socket)).toString()).toMatch(/^HTTP\/1\.1 404 /);
   });
 
+  test('the documentation is below /docs/, under the same policy', async () => {
+    const docs = join(dir.path, 'docs');
+    expect(await ask(base, 'GET', '/docs/')).toMatchObject({ status: 404, text: expect.stringContaining('npm run docs:site') });
+    mkdirSync(join(docs, 'ci'), { recursive: true });
+    writeFileSync(join(docs, 'index.html'), '<title>docs</title>');
+    writeFileSync(join(docs, 'ci', 'own-queue.html'), 'own queue');
+    const start = await ask(base, 'GET', '/docs/');
+    expect(start).toMatchObject({ status: 200, text: '<title>docs</title>' });
+    expect(start.headers['content-security-policy']).toBe((await ask(base, 'GET', '/')).headers['content-security-policy']);
+    expect((await ask(base, 'GET', '/docs/ci/own-queue.html?x=1')).text).toBe('own queue');
+    expect(await ask(base, 'GET', '/docs')).toMatchObject({ status: 308, headers: { location: '/docs/' } });
+    for (const path of ['/docs/no.html', '/docs/assets/no.js', '/docs/../secret.html', '/docs/%2e%2e/secret.html'])
+      expect(await ask(base, 'GET', path), path).toMatchObject({
+        status: expect.any(Number),
+        text: expect.not.stringContaining('secret'),
+      });
+    expect(await ask(base, 'GET', '/docs/no.html')).toMatchObject({ status: 404, text: 'Not found.\n' });
+  });
+
   test('a dashboard that was not built says how to', async () => {
     rmSync(web(), { recursive: true });
     const { status, text, headers } = await ask(base, 'GET', '/');

@@ -60,7 +60,12 @@ describe('npm pack', () => {
       'docs/openapi.json',
       'dist/share/man/man1/onejob.1',
     ];
-    expect(packed).toEqual(expect.arrayContaining([...others, 'dist/web/index.html', 'dist/web/bundled.json']));
+    expect(packed).toEqual(
+      expect.arrayContaining([
+        ...others,
+        ...['web', 'docs'].flatMap((site) => [`dist/${site}/index.html`, `dist/${site}/bundled.json`]),
+      ]),
+    );
     expect(
       packed.filter((path) => /\.test\.[jt]sx?$|^dist\/.*(testing|\.contract\.|fake-engine)|^(test|tools|bench|src)\//.test(path)),
     ).toEqual([]);
@@ -71,7 +76,7 @@ describe('npm pack', () => {
     expect(all.length).toBeGreaterThan(5);
     expect(all.length).toBeLessThanOrEqual(mostPackages);
     // The dashboard is built: what it was made with is not needed any more.
-    expect(all.map(({ name }) => name).filter((name) => /^(react|vite|uplot|playwright)/.test(name))).toEqual([]);
+    expect(all.map(({ name }) => name).filter((name) => /^(react|vite|uplot|playwright|marked|minisearch)/.test(name))).toEqual([]);
     expect(all.filter(({ installScripts }) => installScripts.length > 0)).toEqual([]);
   });
 

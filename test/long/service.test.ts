@@ -72,15 +72,17 @@ const status = async ({ sh }: Guest, flags = ''): Promise<Record<string, unknown
 describe.skipIf(lacks('nspawn'))('an archive of a release', () => {
   const here = (...path: string[]): string => join(work, nameOf(version), ...path);
 
-  test('names everything in its bill of materials: what is installed, what the dashboard was made from, and its Node', () => {
+  test('names everything in its bill of materials: what is installed, what dashboard and documentation were made from, and its Node', () => {
     const { components } = JSON.parse(readFileSync(here('sbom.cdx.json'), 'utf8')) as {
       components: { name: string; version: string; purl: string }[];
     };
     const listed = components.map(({ name, version: of }) => `${name} ${of}`);
     const installed = installedUnder(here('node_modules'), ['node']).map(({ name, version: of }) => `${name} ${of}`);
     expect(installed.length).toBeGreaterThan(20);
-    const bundled = JSON.parse(readFileSync(here('dist/web/bundled.json'), 'utf8')) as { name: string; version: string }[];
-    expect(bundled.map(({ name }) => name)).toEqual(expect.arrayContaining(['react', 'react-dom', 'uplot']));
+    const bundled = ['dist/web/bundled.json', 'dist/docs/bundled.json'].flatMap(
+      (file) => JSON.parse(readFileSync(here(file), 'utf8')) as { name: string; version: string }[],
+    );
+    expect(bundled.map(({ name }) => name)).toEqual(expect.arrayContaining(['react', 'react-dom', 'uplot', 'minisearch']));
     const node = components.filter(({ name }) => name === 'node').map(({ version: of }) => `node ${of}`);
     expect(node).toHaveLength(1);
     expect(listed.toSorted()).toEqual(

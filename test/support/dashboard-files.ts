@@ -1,6 +1,6 @@
 /** What a daemon serves as the dashboard: for tests of packages, and, as a program, on a machine where nothing else can ask. */
 
-/** Status and type of the page, and of everything that it loads; each name without what its content decides. */
+/** Status and type of the page, of everything that it loads, and of the documentation; each name without what its content decides. */
 export async function dashboardAt(origin: string): Promise<Record<string, string>> {
   const found: Record<string, string> = {};
   const look = async (path: string): Promise<string> => {
@@ -11,6 +11,7 @@ export async function dashboardAt(origin: string): Promise<Record<string, string
   };
   const page = await look('/');
   for (const [, path = ''] of page.matchAll(/(?:src|href)="(\/[^"]+)"/g)) await look(path);
+  await look('/docs/');
   return found;
 }
 
@@ -19,6 +20,7 @@ export const dashboard: Readonly<Record<string, string>> = {
   '/favicon.svg': '200 image/svg+xml',
   '/assets/index-HASH.js': '200 text/javascript; charset=utf-8',
   '/assets/index-HASH.css': '200 text/css; charset=utf-8',
+  '/docs/': '200 text/html; charset=utf-8',
 };
 
 if (import.meta.main) {

@@ -243,7 +243,12 @@ function Help({ onClose }: { readonly onClose: () => void }) {
         />
         Use these keys
       </label>
-      <p className="nothing">onejob {version}</p>
+      <p className="nothing">
+        <a href="/docs/" target="_blank" rel="noopener">
+          Documentation
+        </a>{' '}
+        of onejob {version}
+      </p>
       <div className="buttons">
         <button
           type="button"

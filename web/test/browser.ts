@@ -35,7 +35,9 @@ export async function buildDashboard(): Promise<void> {
 
 function isBuilt(): boolean {
   const index = statSync(join(made, 'index.html'), { throwIfNoEntry: false });
-  const sources = globSync(['src/**/*', 'public/*', 'index.html', 'vite.config.ts', '../src/api/signed.ts'], { cwd: web });
+  const sources = globSync(['src/**/*', 'public/*', 'index.html', 'vite.config.ts', 'credited.ts', '../src/api/signed.ts'], {
+    cwd: web,
+  });
   return index !== undefined && sources.every((file) => statSync(join(web, file)).mtimeMs <= index.mtimeMs);
 }
 

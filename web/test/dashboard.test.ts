@@ -461,6 +461,7 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await page.keyboard.press('?');
     const help = page.getByRole('dialog', { name: 'Keyboard' });
     expect(await help.innerText()).toContain('Find a job');
+    expect(await help.getByRole('link', { name: 'Documentation' }).getAttribute('href')).toBe('/docs/');
     await help.getByLabel('Use these keys').uncheck();
     await page.keyboard.press('Escape');
     await page.keyboard.press('3');
@@ -582,6 +583,14 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await using view = await open(`${standin.url}/#/jobs/e1a1b2c3d4e5`);
     await view.page.getByRole('region', { name: 'Its files' }).waitFor();
     expect(await view.page.getByRole('button', { name: 'End the hold' }).count()).toBe(0);
+  });
+
+  test('a refusal leads to what the documentation says about its code', async () => {
+    await using standin = await startStandin(workingDay());
+    await using view = await open(`${standin.url}/#/jobs/never`);
+    const link = view.page.getByRole('alert').getByRole('link', { name: 'E_JOB_UNKNOWN' });
+    await link.waitFor();
+    expect(await link.getAttribute('href')).toBe('/docs/errors.html#e_job_unknown');
   });
 
   test('history is counted by day, as a chart and as a table, for what is chosen', async () => {

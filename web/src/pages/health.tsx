@@ -1,8 +1,8 @@
 /** What `onejob doctor` says, and what happened while this page was open. */
-import { useCallback, useEffect, useState } from 'react';
+import { type ReactNode, useCallback, useEffect, useState } from 'react';
 import { get } from '../api.ts';
 import { useLive } from '../live/store.ts';
-import { problemText } from '../parts/dialog.tsx';
+import { explained } from '../parts/dialog.tsx';
 import { Icon, ToneIcon } from '../parts/icon.tsx';
 import { TableScroll } from '../parts/scroll.tsx';
 import { Age, Clock } from '../parts/time.tsx';
@@ -54,7 +54,7 @@ const order = { error: 0, warning: 1, ok: 2 } as const;
 
 function Doctor() {
   const [findings, setFindings] = useState<readonly FindingView[] | null>(null);
-  const [problem, setProblem] = useState<string | null>(null);
+  const [problem, setProblem] = useState<ReactNode>(null);
   const [readAt, setReadAt] = useState<number | null>(null);
   const read = useCallback(() => {
     const gone = new AbortController();
@@ -66,7 +66,7 @@ function Doctor() {
         setReadAt(Date.now());
       },
       (error: unknown) => {
-        if (!gone.signal.aborted) setProblem(problemText(error));
+        if (!gone.signal.aborted) setProblem(explained(error));
       },
     );
     return () => gone.abort();

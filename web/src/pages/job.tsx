@@ -1,5 +1,5 @@
 /** One job: how it stands or ended, its times, its devices, and its output. */
-import { useEffect, useMemo, useState } from 'react';
+import { type ReactNode, useEffect, useMemo, useState } from 'react';
 import type uPlot from 'uplot';
 import { commandText } from '../../../src/cli/job-title.ts';
 import { newEvidence } from '../../../src/verdict/shown.ts';
@@ -7,7 +7,7 @@ import { get, Problem, path } from '../api.ts';
 import { useLive, useMay, useNamed, useNames, useServices, useTimed } from '../live/store.ts';
 import { LogPanel } from '../log/panel.tsx';
 import { Chart } from '../parts/chart.tsx';
-import { problemText, useAsk } from '../parts/dialog.tsx';
+import { explained, useAsk } from '../parts/dialog.tsx';
 import { HeldFiles } from '../parts/held.tsx';
 import { Badge } from '../parts/icon.tsx';
 import { cancelQuestion } from '../parts/job.tsx';
@@ -57,10 +57,10 @@ export function JobPage({ id }: { readonly id: string }) {
 }
 
 /** From events as long as it is among the live jobs, else as the daemon answers. */
-function useJob(id: string): { readonly job: Job | null; readonly problem: string | null } {
+function useJob(id: string): { readonly job: Job | null; readonly problem: ReactNode } {
   const live = useLive(({ world }) => world?.jobs.get(id) ?? null);
   const [read, setRead] = useState<Job | null>(null);
-  const [problem, setProblem] = useState<string | null>(null);
+  const [problem, setProblem] = useState<ReactNode>(null);
   const [mayPass, setMayPass] = useState(false);
   // A waiting job's place changes with others, so it is read again now and then; so is one that could not be read.
   const turn = useTimed((now) => (mayPass || (live !== null && isWaiting(live)) ? Math.floor(now / 5_000) : 0));
@@ -77,7 +77,7 @@ function useJob(id: string): { readonly job: Job | null; readonly problem: strin
       },
       (error: unknown) => {
         if (gone.signal.aborted) return;
-        if (error instanceof Problem && !error.mayPass) setProblem(problemText(error));
+        if (error instanceof Problem && !error.mayPass) setProblem(explained(error));
         else setMayPass(true);
       },
     );

@@ -55,7 +55,7 @@ export function Questions({ children }: { readonly children: ReactNode }) {
 
 function QuestionDialog({ question, onEnd }: { readonly question: Question; readonly onEnd: (done: string | null) => void }) {
   const { title, text, confirm, danger = false, fields = [], run } = question;
-  const [problem, setProblem] = useState<string | null>(null);
+  const [problem, setProblem] = useState<ReactNode>(null);
   const [busy, setBusy] = useState(false);
   const submit = async (form: HTMLFormElement) => {
     setBusy(true);
@@ -64,7 +64,7 @@ function QuestionDialog({ question, onEnd }: { readonly question: Question; read
     try {
       onEnd(await run(values));
     } catch (error) {
-      setProblem(problemText(error));
+      setProblem(explained(error));
       setBusy(false);
     }
   };
@@ -146,4 +146,18 @@ export function Dialog({
 export function problemText(error: unknown): string {
   if (!(error instanceof Problem)) return error instanceof Error ? error.message : String(error);
   return error.hint === null ? error.message : `${error.message} ${error.hint}`;
+}
+
+/** The same, with a link to what the documentation says about it. */
+export function explained(error: unknown): ReactNode {
+  // Where none answered, none has the page either.
+  if (!(error instanceof Problem) || error.status === 0) return problemText(error);
+  return (
+    <>
+      {problemText(error)}{' '}
+      <a href={`/docs/errors.html#${error.code.toLowerCase()}`} target="_blank" rel="noopener">
+        {error.code}
+      </a>
+    </>
+  );
 }

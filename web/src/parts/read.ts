@@ -1,12 +1,12 @@
 /** What is read when a page is looked at, and does not follow events. */
-import { useEffect, useState } from 'react';
+import { type ReactNode, useEffect, useState } from 'react';
 import { ask, get } from '../api.ts';
-import { problemText } from './dialog.tsx';
+import { explained } from './dialog.tsx';
 
 export interface Read<T> {
   /** null until it is read. */
   readonly data: T | null;
-  readonly problem: string | null;
+  readonly problem: ReactNode;
 }
 
 /** Reads an address, and again when it changes; null: nothing. */
@@ -20,7 +20,7 @@ export function useRead<T>(address: string | null, parse?: (response: Response) 
     read.then(
       (data) => setAnswer({ address, data, problem: null }),
       (error: unknown) => {
-        if (!gone.signal.aborted) setAnswer({ address, data: null, problem: problemText(error) });
+        if (!gone.signal.aborted) setAnswer({ address, data: null, problem: explained(error) });
       },
     );
     return () => gone.abort();

@@ -1,0 +1,72 @@
+/** Finds sections of the documentation by words, their beginnings, and words with a slip. No page and no network is needed for that. */
+import MiniSearch from 'minisearch';
+
+/** A section of a page, as the index of the site has it. */
+export interface SearchEntry {
+  /** From the root of the site. */
+  readonly href: string;
+  readonly page: string;
+  /** Empty: the beginning of the page. */
+  readonly heading: string;
+  readonly text: string;
+  /** 1, or less for what fewer people look for. */
+  readonly weight: number;
+}
+
+export interface Hit {
+  readonly entry: SearchEntry;
+  /** The words of the section that were found. */
+  readonly words: readonly string[];
+}
+
+/** Words that are everywhere. */
+const isSmall = /^(a|an|and|are|can|do|does|for|how|i|in|is|it|my|of|on|or|the|to|what|why|with)$/i;
+
+export type Search = (query: string) => Hit[];
+
+const mostHits = 12;
+const excerptLength = 140;
+
+/** Names such as `keep_jobs` and `E_CONFIG` are found as a whole and by their parts. */
+function words(text: string): string[] {
+  return text.split(/[^\p{L}\p{N}_]+/u).flatMap((word) => {
+    const parts = word.split('_').filter((part) => part !== '');
+    return parts.length > 1 ? [word, ...parts] : parts;
+  });
+}
+
+export function createSearch(entries: readonly SearchEntry[]): Search {
+  const index = new MiniSearch<SearchEntry & { id: number }>({
+    fields: ['page', 'heading', 'text'],
+    tokenize: words,
+    processTerm: (word) => (isSmall.test(word) ? null : word.toLowerCase()),
+    searchOptions: {
+      boost: { heading: 4, page: 2 },
+      prefix: true,
+      fuzzy: (word) => (word.length > 4 ? 0.2 : false),
+      boostDocument: (id) => entries[id as number]?.weight ?? 1,
+      combineWith: 'AND',
+    },
+  });
+  // The beginning of a page is what a search for its title should find.
+  index.addAll(entries.map((entry, id) => ({ ...entry, id, heading: entry.heading === '' ? entry.page : entry.heading })));
+  return (query) =>
+    index
+      // A whole name is enough: its parts would only find more.
+      .search(query, { tokenize: (text) => text.split(/[^\p{L}\p{N}_]+/u).filter((word) => word !== '') })
+      .slice(0, mostHits)
+      .flatMap(({ id, terms }) => {
+        const entry = entries[id as number];
+        return entry === undefined ? [] : [{ entry, words: terms }];
+      });
+}
+
+/** The text around the first word that was found, in pieces; each second one was found. */
+export function excerptOf({ entry: { text }, words: found }: Hit): string[] {
+  const pattern = new RegExp(`(${found.map((word) => word.replace(/[^\p{L}\p{N}_]/gu, '')).join('|')})`, 'iu');
+  const at = Math.max(0, text.search(pattern));
+  const begin = at < 50 ? 0 : text.lastIndexOf(' ', at - 40) + 1;
+  const end = text.length - begin <= excerptLength ? text.length : text.lastIndexOf(' ', begin + excerptLength);
+  const cut = `${begin > 0 ? '… ' : ''}${text.slice(begin, Math.max(end, begin))}${end < text.length ? ' …' : ''}`;
+  return cut.split(new RegExp(pattern, 'giu'));
+}
