@@ -39,6 +39,8 @@ export interface CreateContext {
   readonly podman: boolean;
   readonly log: LogLimits;
   readonly grant: Grant;
+  /** The Engine's host is a container, whose folder for the workspace it is. */
+  readonly inside?: boolean;
 }
 
 /** How much output the Engine keeps per sandbox. Unread output beyond that is lost, but the job never waits. */
@@ -66,6 +68,25 @@ export function hostName(name: string): string {
  */
 const shareOutput = '[ -p /proc/$$/fd/1 ] && [ -p /proc/$$/fd/2 ] && chmod 622 /proc/$$/fd/1 /proc/$$/fd/2 2>/dev/null & wait';
 
+/** Labels of what is made for an agent. */
+export function sandboxLabels(
+  spec: SandboxSpec,
+  { owner, boot, engineStart }: Pick<CreateContext, 'owner' | 'boot' | 'engineStart'>,
+): Record<string, string> {
+  return {
+    // What is left out would be that of the image, which a job may choose.
+    ...Object.fromEntries(Object.values(labels).map((name) => [name, ''])),
+    [labels.owner]: owner,
+    [labels.agent]: spec.agent,
+    [labels.pool]: spec.pool,
+    [labels.slot]: spec.slot,
+    [labels.name]: spec.name,
+    [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
+    ...(boot !== null && { [labels.boot]: boot }),
+    ...(engineStart != null && { [labels.engine]: engineStart }),
+  };
+}
+
 /** The body of `POST /containers/create` (Engine API 1.41 and later). */
 export function createBody(spec: SandboxSpec, context: CreateContext) {
   const { recipe } = spec;
@@ -83,17 +104,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
     ...(recipe.user !== null && { User: recipe.user }),
     Env: environment(spec, context),
     WorkingDir: workspacePath,
-    Labels: {
-      // What is left out would be that of the image, which a job may choose.
-      ...Object.fromEntries(Object.values(labels).map((name) => [name, ''])),
-      ...owned,
-      [labels.pool]: spec.pool,
-      [labels.slot]: spec.slot,
-      [labels.name]: spec.name,
-      [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
-      ...(context.boot !== null && { [labels.boot]: context.boot }),
-      ...(context.engineStart != null && { [labels.engine]: context.engineStart }),
-    },
+    Labels: sandboxLabels(spec, context),
     // Standard input stays open for a later manager. Output is read from the log, never by attaching.
     OpenStdin: true,
     StdinOnce: false,
@@ -116,7 +127,9 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
         },
       }),
       Mounts: [
-        { Type: 'volume', Target: workspacePath, VolumeOptions: { Labels: owned } },
+        context.inside === true
+          ? { Type: 'bind', Source: workspacePath, Target: workspacePath }
+          : { Type: 'volume', Target: workspacePath, VolumeOptions: { Labels: owned } },
         ...recipe.mounts.map(({ host, container, readOnly }, at) => ({
           Type: 'bind',
           Source: spec.places?.[at] ?? host,

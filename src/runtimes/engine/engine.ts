@@ -225,6 +225,12 @@ export class Engine {
     return this.#connection.lines({ method: 'POST', path: '/images/create', query, auth, doing, limit: 'idle', signal });
   }
 
+  /** An image as `docker save` writes it; null if it does not exist. */
+  saveImage(id: string, signal: AbortSignal): Promise<Readable | null> {
+    const doing = `read image ${id}`;
+    return this.#connection.flow({ method: 'GET', path: `/images/${id}/get`, doing, limit: 'late', signal, nothing: [404] });
+  }
+
   /** Asks the registry for the description of an image. @throws foreign errors, too */
   async distribution(reference: string, auth: object | null, signal: AbortSignal): Promise<void> {
     const path = `/distribution/${reference}/json`;
