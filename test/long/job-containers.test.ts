@@ -1,0 +1,130 @@
+/** Jobs that run containers, each with an engine of its own, on an Engine of the test's. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
+import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
+import { clientImage, loadEngineBase } from '../support/engine-base.ts';
+import type { Engine } from '../support/engine-http.ts';
+import { ensureImages } from '../support/images.ts';
+import { type Daemon, type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+
+/** The job's engine reaches no registry, so its image is made of the sandbox itself. */
+const makeImage = 'tar -C / -c bin etc tmp | docker import - box:1 >/dev/null';
+
+/** Runs a script in the container of an engine, as the sandbox's user 1000 is known there, and does not wait for it. */
+async function inEngineOf(api: Engine, id: string, script: string): Promise<void> {
+  const User = String(inEngine.firstId + 1000);
+  const { Id } = (await api.ok('POST', `/containers/${id}/exec`, { User, Cmd: ['sh', '-c', script] })) as { readonly Id: string };
+  await api.ok('POST', `/exec/${Id}/start`, { Detach: true });
+}
+
+describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool with containers', () => {
+  let engine: PrivateEngine;
+  let home: Home;
+  let daemon: Daemon;
+
+  beforeAll(async () => {
+    engine = await privateEngine();
+    await ensureImages(engine.socket);
+    await loadEngineBase(engine.api);
+    home = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      config: `pools: { box: { image: "${clientImage}", containers: true, user: "1000:1000", memory: 2GiB } }\n`,
+    });
+    const built = await home.cli(['image', 'build', 'engine']).ended;
+    expect(built).toMatchObject({ code: 0, stdout: expect.stringMatching(/^engine: onejob\/engine:\w{12} was built$/m) });
+    daemon = await home.up();
+  }, 300_000);
+  afterAll(async () => {
+    await home?.close();
+    await engine?.[Symbol.asyncDispose]();
+  }, 120_000);
+
+  /** Runs a script as a job; what it printed. */
+  async function job(...lines: readonly string[]): Promise<string> {
+    const { code, stdout, stderr } = await home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
+    expect(code, `${stdout}\n${stderr}`).toBe(0);
+    return stdout;
+  }
+
+  test('a job runs containers, with its folder at the same path and their ports at its localhost', async () => {
+    writeFileSync(join(home.cwd, 'sent'), 'from here\n');
+    const said = await job(
+      makeImage,
+      'docker run --rm -v "$PWD:$PWD" -w "$PWD" box:1 sh -c "cat sent; echo made >made"',
+      'cat made',
+      'docker run -d -p 8088:80 box:1 sh -c "echo page >/tmp/index.html; httpd -f -p 80 -h /tmp" >/dev/null',
+      'until wget -qO- http://127.0.0.1:8088/ 2>/dev/null; do sleep 0.1; done',
+    );
+    expect(said).toBe('from here\nmade\npage\n');
+  }, 120_000);
+
+  test('a job builds an image with BuildKit, its secrets and its caches', async () => {
+    writeFileSync(
+      join(home.cwd, 'Dockerfile'),
+      'FROM box:1\nRUN --mount=type=cache,target=/c --mount=type=secret,id=s wc -c </run/secrets/s >/size\nCOPY sent /sent\n',
+    );
+    const said = await job(
+      makeImage,
+      'printf 12345 >secret',
+      'docker build -q --secret id=s,src=secret -t mine . >/dev/null',
+      'docker run --rm mine cat /size /sent',
+    );
+    expect(said).toBe('5\nfrom here\n');
+  }, 120_000);
+
+  test('a job brings up a compose file that builds, and waits for a healthy service', async () => {
+    writeFileSync(
+      join(home.cwd, 'compose.yaml'),
+      `services:
+  db: { image: "box:1", command: sleep 100, init: true, healthcheck: { test: [CMD, "true"], interval: 1s } }
+  app:
+    build: { context: ., dockerfile_inline: "FROM box:1\\nRUN echo built >/b\\n" }
+    depends_on: { db: { condition: service_healthy } }
+    command: sh -c "ping -c 1 db >/dev/null && cat /b"
+`,
+    );
+    const said = await job(
+      makeImage,
+      'docker compose up -d --quiet-pull 2>/dev/null',
+      'docker compose logs -f --no-log-prefix app',
+    );
+    expect(said).toContain('built\n');
+  }, 120_000);
+
+  test('all rights in a container of a job are none over the host', async () => {
+    const said = await job(
+      makeImage,
+      'docker run --rm --privileged --pid host --network host -v /:/h box:1 sh -c "',
+      'mknod /tmp/disk b 1 0 2>/dev/null && echo node',
+      'echo 1 2>/dev/null >/proc/sys/kernel/sysrq && echo kernel',
+      'ls /h/run/docker.sock.host /h/proc/1/root 2>/dev/null && echo host',
+      'rm -f /h/run/onejob/api.sock /h/run/docker.sock 2>/dev/null && echo sockets',
+      'echo end"',
+    );
+    expect(said).toBe('end\n');
+  }, 120_000);
+
+  test('a job that ends its engine is one that was lost, and nothing of it stays', async () => {
+    const { code } = await home.run(
+      ...['--pool', 'box', '--retries', '0', '--', 'sh', '-ec'],
+      `${makeImage}; docker run --rm --privileged --pid host box:1 sh -c 'kill -9 $(pidof podman)'; sleep 60`,
+    ).ended;
+    expect(code).not.toBe(0);
+    expect(await job('echo next')).toBe('next\n');
+  }, 120_000);
+
+  test('a daemon that is killed takes over the job of an engine, and hears how it ends', async () => {
+    const script = `${makeImage}; docker run -d --name box box:1 sleep 300 >/dev/null; echo begun; read -r line <in; echo "$line"; exit 7`;
+    const running = home.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', `mkfifo in; ${script}`);
+    await running.says(/begun/);
+    await daemon.kill();
+    daemon = await home.up();
+    const agents = (await engine.api.ok('GET', '/containers/json')) as readonly { readonly Id: string }[];
+    for (const { Id } of agents) await inEngineOf(engine.api, Id, '[ ! -p /workspace/in ] || echo heard >/workspace/in');
+    expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun\nheard\n' });
+  }, 120_000);
+});
