@@ -2,6 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
 import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
 import { clientImage, loadEngineBase } from '../support/engine-base.ts';
@@ -29,11 +30,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     engine = await privateEngine();
     await ensureImages(engine.socket);
     await loadEngineBase(engine.api);
-    home = await onejob({
-      engine: engine.socket,
-      env: { DOCKER_HOST: engine.url },
-      config: `pools: { box: { image: "${clientImage}", containers: true, user: "1000:1000", memory: 2GiB } }\n`,
-    });
+    home = await homeOf('user: "1000:1000", memory: 2GiB');
     const built = await home.cli(['image', 'build', 'engine']).ended;
     expect(built).toMatchObject({ code: 0, stdout: expect.stringMatching(/^engine: onejob\/engine:\w{12} was built$/m) });
     daemon = await home.up();
@@ -42,6 +39,13 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     await home?.close();
     await engine?.[Symbol.asyncDispose]();
   }, 120_000);
+
+  const homeOf = (keys: string): Promise<Home> =>
+    onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      config: `pools: { box: { image: "${clientImage}", containers: true, stop_grace: 1s, ${keys} } }\n`,
+    });
 
   /** Runs a script as a job; what it printed. */
   async function job(...lines: readonly string[]): Promise<string> {
@@ -127,4 +131,40 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     for (const { Id } of agents) await inEngineOf(engine.api, Id, '[ ! -p /workspace/in ] || echo heard >/workspace/in');
     expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun\nheard\n' });
   }, 120_000);
+
+  test('a job over the memory of its pool is told so', async () => {
+    await using here = await homeOf('memory: 64MiB');
+    await here.up();
+    const script = `x=$(head -c 600m /dev/zero | tr "\\0" x)`;
+    const { code } = await here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', script).ended;
+    expect(code).not.toBe(0);
+    const [ended] = await here.api.jobs({ all: true, pool: null });
+    expect(ended).toMatchObject({ result: { kind: 'oom' }, verdict: { kind: 'code' } });
+  }, 180_000);
+
+  const boundaries = [
+    'prepare.intent',
+    'prepare.effect',
+    'release.effect',
+    'settle.intent',
+    'clear.intent',
+    'clear.effect',
+  ] as const;
+  test.each(boundaries satisfies readonly Boundary[])(
+    'a daemon that is killed at %s leaves one run, and nothing else',
+    async (at) => {
+      await using here = await homeOf('agents: 1');
+      const doomed = here.cli(['up'], { env: { ONEJOB_CRASH_AT: at } });
+      await doomed.says(/onejob is up/);
+      const submit = () => here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', 'docker version >/dev/null && echo done');
+      const early = at.startsWith('prepare') ? null : submit();
+      expect((await doomed.ended).signal).toBe('SIGKILL');
+      const next = await here.up();
+      expect(await (early ?? submit()).ended).toMatchObject({ code: 0, stdout: 'done\n' });
+      expect(await here.api.jobs({ all: true, pool: null })).toHaveLength(1);
+      await next.stop();
+      expect((await here.census()).left).toEqual([]);
+    },
+    180_000,
+  );
 });

@@ -126,9 +126,11 @@ export class AgentEngine {
   /** Podman does not know what the memory limit of its own container has ended. */
   async #judged(exit: Exit): Promise<Exit> {
     if (exit.kind !== 'code' || exit.code !== killed) return exit;
-    const { containers } = this.#outer.parts;
-    const seen = await this.#within((signal) => containers.sure(this.#agent, signal)).catch(() => null);
-    return seen?.State.OOMKilled === true ? { kind: 'oom' } : exit;
+    const { containers, engine } = this.#outer.parts;
+    const id = containers.recall(this.#agent);
+    if (id === null) return exit;
+    const isOver = await this.#within((signal) => engine.hasExceededMemory(id, signal)).catch(() => false);
+    return isOver ? { kind: 'oom' } : exit;
   }
 
   async #within<T>(call: (signal: AbortSignal) => Promise<T>): Promise<T> {

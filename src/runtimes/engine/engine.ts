@@ -333,6 +333,13 @@ export class Engine {
     return this.#connection.flow({ method: 'GET', path: '/events', query, doing: 'follow events', limit: 'soon', signal });
   }
 
+  /** Whether the memory limit of a running container has ended something in it, as far as the Engine's last events say. */
+  async hasExceededMemory(id: string, signal: AbortSignal): Promise<boolean> {
+    const query = { filters: { container: [id], event: ['oom'] }, since: 1, until: Math.ceil(this.clock.wall() / 1000) };
+    const doing = `ask what container ${short(id)} ran out of`;
+    return (await this.#ask({ method: 'GET', path: '/events', query, doing, limit: 'soon', signal })) !== '';
+  }
+
   #raw(call: EngineCall): Promise<unknown> {
     return this.#connection.raw(call);
   }
