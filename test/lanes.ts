@@ -51,7 +51,7 @@ const processes = [
   'src/manager/{actions/probe-sandbox,caches/cache-tree,caches/disk-watch,caches/state-room,devices/repair}.test.ts',
   'src/notices/send.test.ts',
   'src/runtimes/{choose,gate}.test.ts',
-  'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
+  'src/runtimes/docker/{agent-engine,archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
   'src/runtimes/docker/{facts,inputs,logs,networks,prepare,witness,workspace}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
   'src/runtimes/kubernetes/{bad-days,client,kubeconfig,probe-script,releases,script,streams,tails,watch}.test.ts',

@@ -1,5 +1,5 @@
 /** Jobs that run containers, each with an engine of its own, on an Engine of the test's. */
-import { writeFileSync } from 'node:fs';
+import { readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Boundary } from '../../src/manager/actions/action-runner.ts';
@@ -7,6 +7,7 @@ import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
 import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
 import { clientImage, loadEngineBase } from '../support/engine-base.ts';
 import type { Engine } from '../support/engine-http.ts';
+import { heldEngine } from '../support/held-engine.ts';
 import { ensureImages } from '../support/images.ts';
 import { type Daemon, type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
@@ -164,6 +165,46 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
       expect(await here.api.jobs({ all: true, pool: null })).toHaveLength(1);
       await next.stop();
       expect((await here.census()).left).toEqual([]);
+    expect(readdirSync(join(here.stateDir, 'engines'))).toEqual([]);
+    },
+    180_000,
+  );
+
+  test.each<readonly [string, readonly [RegExp, RegExp?]]>([
+    ['makes the container that brings an image to the engines', [/^POST \S*\/containers\/create\?name=onejob-\w+-images/]],
+    ['starts it', [/^POST \S*\/start/]],
+    ['reads the image', [/^GET \S*\/images\/\S+\/get/]],
+    ['removes it again', [/^GET \S*\/images\/\S+\/get/, /^DELETE \S*\/containers/]],
+    ['makes the container of an engine', [/^POST \S*\/containers\/create\?name=onejob-box/]],
+    ['starts that', [/^POST \S*\/containers\/create\?name=onejob-box/, /^POST \S*\/start/]],
+  ])(
+    'a daemon that was killed while it %s leaves nothing, also when that takes effect late',
+    async (_, calls) => {
+      using held = await heldEngine(engine.socket);
+      await using here = await onejob({
+        engine: engine.socket,
+        env: { DOCKER_HOST: held.url },
+        config: `pools: { box: { name: "box-{n}", image: "${clientImage}", containers: true } }\n`,
+      });
+      const built = await here.cli(['image', 'build', 'engine']).ended;
+      expect(built.code, built.stderr).toBe(0);
+      const [first, second] = calls;
+      const holding = held.hold(first);
+      const doomed = await here.up();
+      let one = await holding;
+      if (second !== undefined) {
+        const then = held.hold(second);
+        await one.letGo();
+        one = await then;
+      }
+      await doomed.kill();
+      const next = await here.up();
+      const run = here.run('--no-workspace', '--pool', 'box', '--', 'sh', '-c', 'docker version >/dev/null && echo done');
+      expect(await run.ended).toMatchObject({ code: 0, stdout: 'done\n' });
+      await one.letGo();
+      await next.stop();
+      expect((await here.census()).left).toEqual([]);
+    expect(readdirSync(join(here.stateDir, 'engines'))).toEqual([]);
     },
     180_000,
   );
