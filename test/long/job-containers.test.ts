@@ -119,6 +119,8 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
       `${makeImage}; docker run --rm --privileged --pid host box:1 sh -c 'kill -9 $(pidof podman)'; sleep 60`,
     ).ended;
     expect(code).not.toBe(0);
+    const [ended] = await home.api.jobs({ all: true, pool: null });
+    expect(ended?.result).toEqual({ kind: 'lost', reason: expect.stringMatching(/^the engine of its containers ended/) });
     expect(await job('echo next')).toBe('next\n');
   }, 120_000);
 

@@ -1,6 +1,6 @@
 /** The request that creates the container of a sandbox. Pure: the same spec gives the same container. */
 
-import type { SandboxSpec } from '../../ports/runtime.ts';
+import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
 import { gateScript } from '../gate.ts';
 import type { Grant } from './grants.ts';
 
@@ -146,7 +146,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       // Podman sets its own limit if none is given.
       PidsLimit: recipe.pids ?? -1,
       ...(recipe.shmSize !== null && { ShmSize: recipe.shmSize }),
-      Ulimits: ulimits(spec, grant),
+      Ulimits: ulimitsOf(recipe, grant.openFiles),
       OomScoreAdj: recipe.oomScoreAdj,
       CapAdd: [...recipe.capAdd],
       // With AUDIT_WRITE a job's root writes lines of its own into the audit log, and so on the console, of the host.
@@ -175,7 +175,8 @@ function environment({ recipe }: SandboxSpec, { grant: { defaults, env }, imageP
   return Object.entries({ ...variables, ...env }).map(([name, value]) => `${name}=${value}`);
 }
 
-function ulimits({ recipe }: SandboxSpec, { openFiles }: Grant) {
+/** Limits of processes. `openFiles`: what the devices need; null: nothing. */
+export function ulimitsOf(recipe: Pick<Recipe, 'ulimits'>, openFiles: number | null) {
   const given = recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard }));
   // The kernel writes a core dump to a path of the host, mostly on its own disk, with the memory of the job.
   const own = [

@@ -3,7 +3,7 @@
  * It carries the labels of the agent, and the limits that hold for the sandbox and all containers of its job together.
  */
 import type { SandboxSpec } from '../../ports/runtime.ts';
-import { type CreateContext, hostName, sandboxLabels, workspacePath } from './create.ts';
+import { type CreateContext, hostName, sandboxLabels, ulimitsOf, workspacePath } from './create.ts';
 import { engineProgram, inEngine } from './engine-program.ts';
 import { engineSeccomp } from './engine-rights.ts';
 
@@ -68,7 +68,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
       ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
       ...(recipe.memory !== null && { Memory: recipe.memory + need.memory, MemorySwap: recipe.memory + need.memory }),
       PidsLimit: recipe.pids === null ? -1 : recipe.pids + need.pids,
-      Ulimits: recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard })),
+      Ulimits: ulimitsOf(recipe, null),
       // The sandbox is to be ended before it.
       OomScoreAdj: 0,
     },
