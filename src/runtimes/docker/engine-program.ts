@@ -1,6 +1,6 @@
 /**
  * The first program in the container of an agent's engine, in Perl, which every Debian has. As root it makes two sockets that nobody
- * else can replace. Podman, which makes the sandbox, answers on one. For the other it starts a rootless Docker Engine at the first
+ * else can replace. Podman, which makes the sandbox, answers on one, which only the manager can open. For the other it starts a rootless Docker Engine at the first
  * connection, so that jobs without containers pay nothing. The container ends with Podman.
  */
 
@@ -38,10 +38,10 @@ export const engineProgram = String.raw`
 use strict; use warnings; use POSIX (); use Socket;
 my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
 sub listening {
-  my ($path, $owner) = @_;
+  my ($path, $owner, $mask) = @_;
   socket(my $socket, AF_UNIX, SOCK_STREAM, 0) or die "socket: $!\n";
   local $> = $owner;
-  umask 0;
+  umask $mask;
   # Under its name it answers from the first moment.
   unlink "$path.new";
   bind($socket, pack_sockaddr_un("$path.new")) && listen($socket, 128) && rename("$path.new", $path) or die "$path: $!\n";
@@ -66,8 +66,8 @@ my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4net
   '${dockerStart.replaceAll('\n', ' ')}');
 chmod 0666, '/dev/net/tun';
 my $owner = (stat '${inEngine.folder}')[4] // die "${inEngine.folder}: $!\n";
-my $asked = listening('${inEngine.docker}', 0);
-my $podman = start(listening('${inEngine.folder}/${inEngine.api}', $owner), qw(podman system service --time=0));
+my $asked = listening('${inEngine.docker}', 0, 0);
+my $podman = start(listening('${inEngine.folder}/${inEngine.api}', $owner, 077), qw(podman system service --time=0));
 my $docker = 0;
 $SIG{CHLD} = sub {};
 for (;;) {
