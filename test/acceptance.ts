@@ -16,6 +16,7 @@ import { parseArgs } from 'node:util';
 import { lacksHost } from './hosts/machine.ts';
 import type { LaneName } from './lanes.ts';
 import { settle } from './support/again.ts';
+import { makeEngineBase } from './support/engine-base.ts';
 import { keptReports, treeOf } from './support/kept-reports.ts';
 import { forTests, makeKubernetes } from './support/kubernetes-programs.ts';
 import { makeNewerSlurm } from './support/slurm-newer.ts';
@@ -37,6 +38,8 @@ const lacks = lacksHost();
 // The gate has no tests on a Slurm, so it does not make this one. Who has no network still has all other tests.
 const lacksSlurm = await makeNewerSlurm().catch(String);
 if (lacksSlurm !== null) console.log(`Tests with a newer Slurm are skipped: ${lacksSlurm}`);
+const lacksBase = await makeEngineBase().catch(String);
+if (lacksBase !== null) console.log(`Tests with engines of agents are skipped: ${lacksBase}`);
 // Nor these, for which two cores need a quarter of an hour.
 const lacksKubernetes = (await makeKubernetes('1.37', forTests).catch(String)) ?? (await makeKubernetes('1.34').catch(String));
 if (lacksKubernetes !== null) console.log(`Tests with a real Kubernetes are skipped: ${lacksKubernetes}`);

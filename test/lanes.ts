@@ -51,7 +51,7 @@ const processes = [
   'src/manager/{actions/probe-sandbox,caches/cache-tree,caches/disk-watch,caches/state-room,devices/repair}.test.ts',
   'src/notices/send.test.ts',
   'src/runtimes/{choose,gate}.test.ts',
-  'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
+  'src/runtimes/docker/{agent-engine,archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
   'src/runtimes/docker/{facts,inputs,logs,networks,prepare,witness,workspace}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,holding,isolation,network,process,supervisor}.test.ts',
   'src/runtimes/kubernetes/{bad-days,client,kubeconfig,networks,probe-script,releases,script,streams,tails,waiting,watch}.test.ts',
@@ -80,7 +80,7 @@ const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,github-clients,gpu-gra
  * or say how long something may take. The others wait for most of their time, and have only what carries their own owner's label.
  */
 const alone = [
-  'test/long/{auto-image,built-images,gpu-tool,image-builder,images,internet-network,private-engine,service}.test.ts',
+  'test/long/{auto-image,built-images,gpu-tool,image-builder,images,internet-network,job-containers,private-engine,service}.test.ts',
   'test/long/{docker-*,engine*,podman.*}.test.ts',
 ];
 

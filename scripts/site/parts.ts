@@ -27,11 +27,14 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
   Tutorials: { '': ['docs/tutorials/*.md'] },
   'How-to guides': {
     '': [
+      'docs/choose.md',
       'docs/operating.md',
+      'docs/troubleshooting.md',
       'docs/changing-the-config.md',
       'docs/dashboard.md',
       'docs/gpus.md',
       'docs/images.md',
+      'docs/job-containers.md',
       'docs/secrets.md',
       'docs/kubernetes.md',
       'docs/moving/*.md',
@@ -40,13 +43,23 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
     Clouds: ['docs/cloud.md', 'docs/cloud/*.md'],
   },
   Reference: {
-    '': ['docs/configuration.md', 'docs/errors.md', 'docs/metrics.md', 'docs/json.md', 'docs/api.md', 'CHANGELOG.md'],
+    '': [
+      'docs/configuration.md',
+      'docs/errors.md',
+      'docs/metrics.md',
+      'docs/json.md',
+      'docs/api.md',
+      'docs/sizing.md',
+      'docs/glossary.md',
+      'CHANGELOG.md',
+    ],
     Runtimes: ['docs/runtimes/*.md'],
   },
   Explanation: {
     '': [
       'docs/what-happens-if.md',
       'docs/verdict.md',
+      'docs/comparison.md',
       'docs/scaling.md',
       'docs/security.md',
       'docs/slot-lifecycle.md',

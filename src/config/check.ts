@@ -8,6 +8,7 @@ import { isNamed, untrustedFolder } from '../schema/volumes.ts';
 import { looksSecret } from '../schema/webhook.ts';
 import { isFound } from '../system/real-path.ts';
 import { checkApi } from './check-api.ts';
+import { checkContainers } from './check-containers.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
@@ -55,6 +56,7 @@ export function checkAcross(
       checkPoolRuntime(pool, where, types);
       checkDevices(pool, where);
       checkRecipe(pool, where);
+      checkContainers(pool, where);
       // A Dockerfile of a machine is there, not here.
       if (where === checking) checkImage(pool, where);
       checkMounts(pool, where);

@@ -378,6 +378,11 @@ export const poolKeys = {
       "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine. Processes have [a network of their own](runtimes/process.md#the-network) by `default` if the host has pasta; pods of Kubernetes have [that of the cluster](runtimes/kubernetes.md#networks).",
     example: 'none',
   }),
+  containers: key((v) => v.yesNo, false, {
+    description:
+      'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. See [job-containers.md](job-containers.md).',
+    example: 'true',
+  }),
   user: key((v) => v.user, undefined, 'text', {
     description:
       'User that jobs run as, with a group after a colon. A number means the same user as on the host: the user with that number there can read the memory and environment of jobs.',

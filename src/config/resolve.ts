@@ -162,7 +162,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
   const { devices, capabilities, numa } = resolveDevices(given);
   const { privileged, pid_host: pidHost, seccomp_unconfined: seccompUnconfined } = complete(unsafeKeys, given.unsafe);
-  const best: RuntimeName | null = isInImages || given.image !== undefined ? 'docker' : null;
+  const best: RuntimeName | null = isInImages || given.image !== undefined || pool.containers ? 'docker' : null;
   const { timeout, standby, standby_max_age: standbyMaxAge } = pool;
   const written = engine === null ? {} : ((given as Readonly<Record<string, Keys | undefined>>)[engine.type] ?? {});
   const wants = engine?.wants({ devices, timeout, standby, standbyMaxAge, written });
@@ -187,6 +187,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     capAdd: given.cap_add ?? [],
     oomScoreAdj: pool.oom_score_adj,
     grant: { way: pool.grant, capabilities: [...new Set(capabilities)], numa },
+    ...(pool.containers && { containers: { image: null } }),
     unsafe: { privileged, pidHost, seccompUnconfined },
   };
   return {

@@ -97,7 +97,7 @@ test('every stage of a Dockerfile is marked as the owner’s, and nothing else i
 test('a template says what it is for, and needs nothing but its arguments', () => {
   const { packages, agent, needs } = templates;
   expect(Object.keys(needs).sort()).toEqual(
-    serviceTypes.flatMap(({ type, agent: kind }) => (kind === 'mounted' ? [type] : [])).sort(),
+    ['engine', ...serviceTypes.flatMap(({ type, agent: kind }) => (kind === 'mounted' ? [type] : []))].sort(),
   );
   for (const text of [packages, agent, ...Object.values(needs)]) {
     if (text === undefined) continue;

@@ -82,6 +82,8 @@ export interface Recipe {
   readonly oomScoreAdj: number;
   /** How its devices are granted. `numa`: only with CPUs of their NUMA nodes. */
   readonly grant: { readonly way: GrantWay; readonly capabilities: readonly DriverCapability[]; readonly numa: boolean };
+  /** An engine of its own, with which jobs run containers. `image`: of that engine; null until onejob has built it. */
+  readonly containers?: { readonly image: string | null };
   readonly unsafe: { readonly privileged: boolean; readonly pidHost: boolean; readonly seccompUnconfined: boolean };
 }
 

@@ -145,7 +145,10 @@ async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise
 
 async function create(name: string, options: ChooseOptions): Promise<Runtime> {
   const { config, env, owner, stateDir, clock } = options;
-  if (name === 'docker') return makeDocker(options);
+  if (name === 'docker') {
+    const { WithEngines } = await import('./docker/with-engines.ts');
+    return new WithEngines(await makeDocker(options), join(stateDir, 'engines'));
+  }
   const entry = config.runtimes.find((one) => one.name === name);
   if (entry !== undefined) {
     const { runtimeTypes } = await import('./types.ts');

@@ -151,3 +151,9 @@ test('frames are read wherever the network cuts them, with zones and fractions o
     expect(got.map(({ stream, time, bytes }) => [stream, time, bytes.toString('latin1')])).toEqual(expected);
   }
 });
+
+test('a frame that no Engine writes ends the reading, before it fills memory', () => {
+  const read = createFrameReader();
+  expect(read(Buffer.from([1, 0, 0, 0, 1, 0, 0, 0]))).toEqual([]);
+  expect(() => createFrameReader()(Buffer.from([1, 0, 0, 0, 1, 0, 0, 1]))).toThrow('a frame that no Engine writes');
+});

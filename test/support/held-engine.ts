@@ -1,5 +1,5 @@
 /**
- * The machine's Engine behind a socket that holds up one kind of call: for what happens while the Engine is at it. What was held
+ * An Engine, by default the machine's, behind a socket that holds up one kind of call: for what happens while the Engine is at it. What was held
  * reaches the Engine when it is let go, also when its caller has gone, as a call does that an Engine had begun.
  */
 import { randomUUID } from 'node:crypto';
@@ -23,12 +23,12 @@ export interface Held {
 }
 
 /** `call` is tried on `METHOD path`, with the query. */
-export async function heldEngine(): Promise<HeldEngine> {
+export async function heldEngine(socket = machineSocket): Promise<HeldEngine> {
   const path = join(tmpdir(), `onejob-held-${randomUUID().slice(0, 8)}.sock`);
   const open = new Set<Socket>();
   let waiting: { readonly call: RegExp; readonly held: (one: Held) => void } | null = null;
   const server = createServer({ allowHalfOpen: true }, (client) => {
-    const engine = connect({ path: machineSocket, allowHalfOpen: true });
+    const engine = connect({ path: socket, allowHalfOpen: true });
     let isHeld = false;
     for (const [one, other] of [
       [client, engine],

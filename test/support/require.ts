@@ -11,6 +11,7 @@ import { lacksHost } from '../hosts/machine.ts';
 import { lacksAwsClients } from './aws-clients.ts';
 import { lacksAzureClients } from './azure-clients.ts';
 import { lacksAgent } from './buildkite-agent.ts';
+import { lacksEngineBase } from './engine-base.ts';
 import { engineAt } from './engine-http.ts';
 import { hasPython, lacksGcpClients } from './gcp-clients.ts';
 import { lacksGitea } from './gitea-programs.ts';
@@ -95,6 +96,8 @@ export interface Machine {
   readonly newerContainerd: string | null;
   /** Which installs charts in such a cluster. CI may lack it, too. */
   readonly helm: string | null;
+  /** What engines of agents are built on. CI may lack it: only acceptance makes it. */
+  readonly engineBase: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -155,6 +158,7 @@ export async function lookAtMachine(): Promise<Machine> {
     olderKubernetes: lacksKubernetes({ version: '1.34' }),
     newerContainerd: lacksKubernetes({ dra: true, runc: 'newer' }),
     helm: lacksKubernetesPrograms('1.37', ['helm']),
+    engineBase: lacksEngineBase(),
     host: lacksHost(),
   };
 }
@@ -169,7 +173,7 @@ export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   const engines = ['slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'olderKubernetes', 'newerContainerd', 'helm'];
   return (
-    ['loop', 'host', 'cloudInit', ...engines].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'engineBase', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }

@@ -84,8 +84,9 @@ export function untrustedRecipe(
       : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
   };
   const isImage = hasImages({ runtime: pool.runtime, recipe });
+  const { containers: _, ...plain } = recipe;
   return {
-    ...recipe,
+    ...plain,
     image: !isImage ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
     // A process has its host's network, which config allows untrusted jobs only without isolation.

@@ -33,7 +33,7 @@ export interface ActParts {
   readonly observer: Pick<Observer, 'unreachable' | 'cannotReach'>;
   /** null if no pool needs devices. */
   readonly deviceManager: Pick<DeviceManager, 'registry' | 'verifier' | 'cpusNear'> | null;
-  readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'made'>;
+  readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'made' | 'withEngine'>;
   readonly caches: Pick<Caches, 'ensure'>;
   readonly mountPlaces: MountPlaces;
   readonly followers: LogFollowers;
@@ -262,7 +262,7 @@ export class SlotActions implements Executors {
     const own = recipeOf(pool, { key, name }, job);
     const places = own.mounts.length === 0 ? null : await mountPlaces.of(own.mounts);
     const named = own.image === null ? await fingerprints.imageOf(pool, (line) => slots.note(key, line), signal) : null;
-    const recipe = { ...own, ...named };
+    const recipe = await fingerprints.withEngine({ ...own, ...named }, (line) => slots.note(key, line), signal);
     await caches.ensure(recipe.mounts);
     const wantsImage =
       recipe.image !== pool.config.recipe.image || (job !== null && (pool.service.jobs?.namesImage?.(job) ?? false));

@@ -58,8 +58,9 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
   async function ask({ runtime, spec, fingerprint, script }: ProbeQuestion, signal: AbortSignal): Promise<string> {
     const key = `${fingerprint}\n${script}`;
     const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
-    const bare = { ...spec, recipe: { ...spec.recipe, mounts: [], network } };
-    const work = async (_: Progress, until: AbortSignal): Promise<string> => {
+    const { containers: _, ...recipe } = spec.recipe;
+    const bare = { ...spec, recipe: { ...recipe, mounts: [], network } };
+    const work = async (__: Progress, until: AbortSignal): Promise<string> => {
       const answer = await run(runtime, bare, script, until);
       answers.set(key, answer);
       for (const old of [...answers.keys()].slice(0, -remembered)) answers.delete(old);

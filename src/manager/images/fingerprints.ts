@@ -14,7 +14,7 @@ import { expandRecipe } from '../../schema/template.ts';
 import type { Origin, SlotLook } from '../loop/image-rollout.ts';
 import { isOfImage, oldRecipe, type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
-import type { PoolImages } from './pool-images.ts';
+import { engineImage, type PoolImages } from './pool-images.ts';
 
 interface FingerprintParts {
   readonly log: Log;
@@ -70,6 +70,13 @@ export class Fingerprints {
   ): Promise<Pick<Recipe, 'image' | 'pull'> | null> {
     const { images } = this.#parts;
     return images.has(config.name) && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
+  }
+
+  /** The recipe with the image of its engine, which is built now if needed. @throws OnejobError */
+  async withEngine(recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Recipe> {
+    if (recipe.containers === undefined) return recipe;
+    const { image } = await this.#parts.images.need(engineImage, progress, signal);
+    return { ...recipe, containers: { image } };
   }
 
   /** The image that contains what this pool's GPUs need; null where there is none, or none is chosen yet. */
@@ -138,6 +145,11 @@ export class Fingerprints {
   /** A pool has its first image, or another one, so that earlier sandboxes are no longer current. */
   #renewed(name: string, hadOne: boolean): void {
     const { reconciler } = this.#parts;
+    if (name === engineImage) {
+      this.#epoch++;
+      for (const each of reconciler.pools) if (each.config.recipe.containers !== undefined) void this.#relearn(each);
+      return;
+    }
     const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined) return;
     // It has an image now.
@@ -164,6 +176,7 @@ export class Fingerprints {
     const epoch = this.#epoch;
     const { runtime, rollout, config } = pool;
     if (runtime.capabilities.images) await this.#parts.images.look(config.name, signal);
+    if (config.recipe.containers !== undefined) await this.#parts.images.look(engineImage, signal);
     const origin = pool.leaving ? null : await this.#originNow(pool, signal);
     const found = await this.#lookAt(pool, origin, signal);
     signal.throwIfAborted();
@@ -183,7 +196,8 @@ export class Fingerprints {
     const { runtime, rollout } = pool;
     const { trusted } = rollout;
     const stamped = async (recipe: Recipe | null): Promise<string | null> => {
-      const fingerprint = recipe === null ? null : await runtime.fingerprint(recipe, signal);
+      const whole = recipe === null ? null : this.#withKnownEngine(recipe);
+      const fingerprint = whole === null ? null : await runtime.fingerprint(whole, signal);
       return fingerprint === null ? null : this.#stamp(pool, fingerprint);
     };
     const found: SlotLook[] = [];
@@ -230,6 +244,13 @@ export class Fingerprints {
     if (chosen === null || !runtime.capabilities.images) return;
     if ('image' in chosen) log.info('image chosen', { pool, image: chosen.image });
     else log.warn('no image fits', { pool, reason: chosen.problem });
+  }
+
+  /** null while the image of its engine is not known. */
+  #withKnownEngine(recipe: Recipe): Recipe | null {
+    if (recipe.containers === undefined) return recipe;
+    const image = this.madeFrom(engineImage);
+    return image === null ? null : { ...recipe, containers: { image } };
   }
 
   /** null while no image is chosen or built for it. */

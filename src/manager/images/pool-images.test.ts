@@ -8,7 +8,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
 import type { ImageThere } from '../../images/engine.ts';
 import { createAutoImages } from './auto-image.ts';
-import { PoolImages, renewImages } from './pool-images.ts';
+import { createImageDesk, PoolImages, renewImages } from './pool-images.ts';
 
 const cuda124 = 'nvidia/cuda:12.4.1-devel-ubuntu22.04';
 const plain = { base: 'debian:12', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
@@ -18,16 +18,17 @@ interface PoolLike {
   readonly devices?: number;
   readonly image?: Partial<NonNullable<PoolConfig['imageRecipe']>> | null;
   readonly pull?: 'missing' | 'always' | 'never';
+  readonly containers?: true;
 }
 
-function pool(name: string, { service = 'own', devices = 0, image = {}, pull = 'missing' }: PoolLike = {}): PoolConfig {
+function pool(name: string, { service = 'own', devices = 0, image = {}, pull = 'missing', containers }: PoolLike = {}): PoolConfig {
   const imageRecipe = image === null ? null : { ...plain, ...image };
   return {
     name,
     service,
     devices: { ...oneDevice, count: devices },
     imageRecipe,
-    recipe: { image: null, pull },
+    recipe: { image: null, pull, ...(containers && { containers: { image: null } }) },
   } as unknown as PoolConfig;
 }
 
@@ -298,4 +299,38 @@ test('closing ends what is being built', async () => {
   const signal = await began.promise;
   await images.close();
   expect([signal.aborted, await asked]).toMatchObject([true, { name: 'AbortError' }]);
+});
+
+describe('the image of engines for containers', () => {
+  test('is one for all pools that have them, built from its own Dockerfile and without an agent', async () => {
+    const own = pool('a', { image: null, containers: true });
+    const { images, world, need, changed } = bench(own, pool('b', { service: 'azure', containers: true }));
+    const wishes: ImageWish[] = [];
+    world.next = async (wish) => {
+      wishes.push(wish);
+      return made('e1');
+    };
+    expect(images.names).toEqual(['b', 'engine']);
+    expect(await need('engine')).toEqual({ image: 'onejob/x:e1', pull: 'never' });
+    expect(wishes).toEqual([
+      expect.objectContaining({ type: 'engine', base: 'debian:trixie-slim', packages: [], dockerfile: null }),
+    ]);
+    expect(images.of('engine')).toEqual({ image: 'onejob/x:e1' });
+    expect(changed).toEqual(['engine none']);
+  });
+
+  test('is not there where no pool has them', () => {
+    expect(bench(pool('a', { image: null })).images.names).toEqual([]);
+  });
+
+  test('can be asked for by its name, like a pool', async () => {
+    const own = pool('a', { image: null, containers: true });
+    const { images, never } = bench(own);
+    const desk = createImageDesk(images, [own]);
+    const outcome = { pool: 'engine', image: 'onejob/x:1', agent: null, what: 'built', problem: null };
+    expect(await desk.make('build', ['engine'], () => {}, never)).toEqual([outcome]);
+    await expect(createImageDesk(bench().images, []).make('build', ['engine'], () => {}, never)).rejects.toMatchObject({
+      code: 'E_POOL_UNKNOWN',
+    });
+  });
 });

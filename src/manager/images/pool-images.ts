@@ -26,6 +26,8 @@ import type { AutoImages, ImageOf } from './auto-image.ts';
 interface ImagePool {
   readonly name: string;
   readonly service: string;
+  /** Which Dockerfile it needs. */
+  readonly type: string;
   readonly pull: Recipe['pull'];
   readonly imageRecipe: ImageRecipe;
   /** False when nothing has to be built on the named or chosen image. */
@@ -42,6 +44,20 @@ interface PoolImagesParts {
   readonly builder: () => Promise<ImageBuilder>;
   readonly agentPackage: (service: string, platform: string, signal: AbortSignal) => Promise<AgentPackage | null>;
 }
+
+/** Stands for a pool: the image of the engines that jobs run containers with. */
+export const engineImage = 'engine';
+
+const engineEntry: ImagePool = {
+  name: engineImage,
+  service: '',
+  type: engineImage,
+  pull: 'missing',
+  imageRecipe: { base: 'debian:trixie-slim', packages: [], dockerfile: null, flavour: 'devel', distribution: null },
+  isBuilt: true,
+  built: null,
+  problem: null,
+};
 
 export class PoolImages {
   readonly #parts: PoolImagesParts;
@@ -60,11 +76,13 @@ export class PoolImages {
       if (imageRecipe === null || !hasImages({ runtime, recipe })) return [];
       const { base, packages, dockerfile } = imageRecipe;
       // Only a job of the own queue is there without an agent.
-      const hasAgent = parts.typeOf(service) !== ownQueue.type;
+      const type = parts.typeOf(service);
+      const hasAgent = type !== ownQueue.type;
       const isBuilt = base === null || packages.length > 0 || dockerfile !== null || hasAgent;
-      return [{ name, service, pull: recipe.pull, imageRecipe, isBuilt, built: null, problem: null }];
+      return [{ name, service, type, pull: recipe.pull, imageRecipe, isBuilt, built: null, problem: null }];
     });
-    this.#pools = new Map(own.map((pool) => [pool.name, pool]));
+    const engine = parts.pools.some(({ recipe }) => recipe.containers !== undefined) ? [{ ...engineEntry }] : [];
+    this.#pools = new Map([...own, ...engine].map((pool) => [pool.name, pool]));
   }
 
   get names(): readonly string[] {
@@ -214,10 +232,10 @@ export class PoolImages {
   }
 
   #wish(pool: ImagePool): ImageWish {
-    const { service, pull, imageRecipe } = pool;
+    const { service, type, pull, imageRecipe } = pool;
     const { packages, dockerfile } = imageRecipe;
     const agent: ImageWish['agent'] = (platform, signal) => this.#parts.agentPackage(service, platform, signal);
-    return { type: this.#parts.typeOf(service), base: this.#base(pool), packages, dockerfile, pull, agent };
+    return { type, base: this.#base(pool), packages, dockerfile, pull, agent };
   }
 
   #base({ name, imageRecipe: { base } }: ImagePool): string | null {
@@ -305,7 +323,7 @@ async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise
 /** Answers requests about the images that onejob builds, from the images of pools and those on the Engine. */
 export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolConfig, 'name' | 'recipe'>[]): ImageService {
   const chosen = (asked: readonly string[]): readonly string[] => {
-    const unknown = asked.find((name) => !pools.some((pool) => pool.name === name));
+    const unknown = asked.find((name) => !images.has(name) && !pools.some((pool) => pool.name === name));
     if (unknown === undefined) return asked.length === 0 ? images.names : asked;
     const known = pools.map((pool) => pool.name).join(', ');
     throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${unknown}".`, { hint: `The pools are: ${known}.` });

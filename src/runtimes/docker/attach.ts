@@ -148,6 +148,6 @@ export class Inputs {
 }
 
 /** Attaches to standard input only. */
-function attachPath(id: string): string {
+export function attachPath(id: string): string {
   return `/containers/${id}/attach?stream=1&stdin=1`;
 }

@@ -1,6 +1,6 @@
 /** The request that creates the container of a sandbox. Pure: the same spec gives the same container. */
 
-import type { SandboxSpec } from '../../ports/runtime.ts';
+import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
 import { gateScript } from '../gate.ts';
 import type { Grant } from './grants.ts';
 
@@ -39,6 +39,8 @@ export interface CreateContext {
   readonly podman: boolean;
   readonly log: LogLimits;
   readonly grant: Grant;
+  /** The Engine's host is a container, whose folder for the workspace it is. */
+  readonly inside?: boolean;
 }
 
 /** How much output the Engine keeps per sandbox. Unread output beyond that is lost, but the job never waits. */
@@ -66,6 +68,25 @@ export function hostName(name: string): string {
  */
 const shareOutput = '[ -p /proc/$$/fd/1 ] && [ -p /proc/$$/fd/2 ] && chmod 622 /proc/$$/fd/1 /proc/$$/fd/2 2>/dev/null & wait';
 
+/** Labels of what is made for an agent. */
+export function sandboxLabels(
+  spec: SandboxSpec,
+  { owner, boot, engineStart }: Pick<CreateContext, 'owner' | 'boot' | 'engineStart'>,
+): Record<string, string> {
+  return {
+    // What is left out would be that of the image, which a job may choose.
+    ...Object.fromEntries(Object.values(labels).map((name) => [name, ''])),
+    [labels.owner]: owner,
+    [labels.agent]: spec.agent,
+    [labels.pool]: spec.pool,
+    [labels.slot]: spec.slot,
+    [labels.name]: spec.name,
+    [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
+    ...(boot !== null && { [labels.boot]: boot }),
+    ...(engineStart != null && { [labels.engine]: engineStart }),
+  };
+}
+
 /** The body of `POST /containers/create` (Engine API 1.41 and later). */
 export function createBody(spec: SandboxSpec, context: CreateContext) {
   const { recipe } = spec;
@@ -83,17 +104,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
     ...(recipe.user !== null && { User: recipe.user }),
     Env: environment(spec, context),
     WorkingDir: workspacePath,
-    Labels: {
-      // What is left out would be that of the image, which a job may choose.
-      ...Object.fromEntries(Object.values(labels).map((name) => [name, ''])),
-      ...owned,
-      [labels.pool]: spec.pool,
-      [labels.slot]: spec.slot,
-      [labels.name]: spec.name,
-      [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
-      ...(context.boot !== null && { [labels.boot]: context.boot }),
-      ...(context.engineStart != null && { [labels.engine]: context.engineStart }),
-    },
+    Labels: sandboxLabels(spec, context),
     // Standard input stays open for a later manager. Output is read from the log, never by attaching.
     OpenStdin: true,
     StdinOnce: false,
@@ -116,7 +127,9 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
         },
       }),
       Mounts: [
-        { Type: 'volume', Target: workspacePath, VolumeOptions: { Labels: owned } },
+        context.inside === true
+          ? { Type: 'bind', Source: workspacePath, Target: workspacePath }
+          : { Type: 'volume', Target: workspacePath, VolumeOptions: { Labels: owned } },
         ...recipe.mounts.map(({ host, container, readOnly }, at) => ({
           Type: 'bind',
           Source: spec.places?.[at] ?? host,
@@ -133,7 +146,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       // Podman sets its own limit if none is given.
       PidsLimit: recipe.pids ?? -1,
       ...(recipe.shmSize !== null && { ShmSize: recipe.shmSize }),
-      Ulimits: ulimits(spec, grant),
+      Ulimits: ulimitsOf(recipe, grant.openFiles),
       OomScoreAdj: recipe.oomScoreAdj,
       CapAdd: [...recipe.capAdd],
       // With AUDIT_WRITE a job's root writes lines of its own into the audit log, and so on the console, of the host.
@@ -162,7 +175,8 @@ function environment({ recipe }: SandboxSpec, { grant: { defaults, env }, imageP
   return Object.entries({ ...variables, ...env }).map(([name, value]) => `${name}=${value}`);
 }
 
-function ulimits({ recipe }: SandboxSpec, { openFiles }: Grant) {
+/** Limits of processes. `openFiles`: what the devices need; null: nothing. */
+export function ulimitsOf(recipe: Pick<Recipe, 'ulimits'>, openFiles: number | null) {
   const given = recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard }));
   // The kernel writes a core dump to a path of the host, mostly on its own disk, with the memory of the job.
   const own = [

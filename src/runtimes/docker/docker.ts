@@ -37,6 +37,7 @@ import { checkEngine, checkInternet } from './check.ts';
 import { Containers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
 import { Devices } from './devices.ts';
+import { inEngine } from './engine-program.ts';
 import { followEvents } from './events.ts';
 import { runInside } from './exec.ts';
 import { Exits } from './exits.ts';
@@ -46,7 +47,7 @@ import { logFolder } from './log-files.ts';
 import { followLogs, type LogSource } from './logs.ts';
 import { mtuFindings } from './mtu.ts';
 import { Networks } from './networks.ts';
-import { createPrepare, dockerFingerprint } from './prepare.ts';
+import { createPrepare, dockerFingerprint, type Inside, type SandboxParts } from './prepare.ts';
 import { Givers, insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
 export interface DockerOptions {
@@ -64,9 +65,14 @@ export interface DockerOptions {
   readonly nameservers?: () => Promise<readonly string[]>;
   /** Default: the real one. */
   readonly clock?: Clock;
+  /** Set for an engine in a container of another. */
+  readonly inside?: Inside;
   /** Time limits of calls to the Engine; a test has shorter ones. */
   readonly limits?: Limits;
 }
+
+/** Where volumes of an agent are: of its sandbox, and of its engine. */
+const ownVolumes: readonly string[] = [workspacePath, '/tmp', inEngine.storage];
 
 /** Container states without an exit code. */
 const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
@@ -84,11 +90,18 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   return new DockerRuntime(await resolveEndpoint(options.environment), options);
 }
 
+/** What the engines of agents are made with, in addition to sandboxes. */
+export interface DockerParts extends SandboxParts {
+  readonly images: Images;
+  readonly exits: Exits;
+}
+
 export class DockerRuntime implements Runtime {
   readonly name = 'docker';
+  readonly parts: DockerParts;
+  readonly options: DockerOptions;
   readonly capabilities: RuntimeCapabilities;
   readonly holding: DockerHolding;
-  readonly #options: DockerOptions;
   readonly #isLocal: boolean;
   readonly #boot: string | null;
   readonly #log: LogLimits;
@@ -106,7 +119,7 @@ export class DockerRuntime implements Runtime {
 
   constructor(endpoint: Endpoint, options: DockerOptions) {
     const { owner } = options;
-    this.#options = options;
+    this.options = options;
     this.#isLocal = endpoint.kind === 'unix';
     this.#boot = this.#isLocal ? bootId() : null;
     this.#log = options.log ?? logLimits(64 * 2 ** 20);
@@ -123,9 +136,12 @@ export class DockerRuntime implements Runtime {
       this.#exits.forget(id);
     });
     this.#givers = new Givers(engine, owner);
+    const images = this.#images;
+    const exits = this.#exits;
     const parts = { engine, owner, boot: this.#boot, log: this.#log, containers: this.#containers, networks: this.#networks };
+    this.parts = { ...parts, images, exits };
     const devices = new Devices(engine, options.grant);
-    this.#prepare = createPrepare({ ...parts, images: this.#images, devices, exits: this.#exits, givers: this.#givers });
+    this.#prepare = createPrepare({ ...this.parts, devices, givers: this.#givers, inside: options.inside ?? null });
     this.holding = new DockerHolding({ ...parts, stopped: (id) => this.#inputs.drop(id) });
     this.capabilities = {
       weaker: null,
@@ -155,7 +171,7 @@ export class DockerRuntime implements Runtime {
   async check(signal: AbortSignal): Promise<Finding[]> {
     const { endpoint, clock } = this.#engine;
     const [findings, bridge, podman] = await Promise.all([
-      checkEngine(endpoint, signal, this.#options.grant ?? 'auto', clock),
+      checkEngine(endpoint, signal, this.options.grant ?? 'auto', clock),
       this.#engine.network('bridge', signal).catch(() => null),
       this.#engine.isPodman(signal).catch(() => false),
     ]);
@@ -244,7 +260,7 @@ export class DockerRuntime implements Runtime {
   }
 
   events(signal: AbortSignal): AsyncIterable<RuntimeEvent> {
-    return followEvents(this.#engine, this.#exits, this.#options.owner, signal);
+    return followEvents(this.#engine, this.#exits, this.options.owner, signal);
   }
 
   logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncIterable<LogChunk[]> {
@@ -266,7 +282,7 @@ export class DockerRuntime implements Runtime {
     const there = await Promise.all((await this.#listed(signal)).map(({ Id }) => engine.inspect(Id, signal)));
     if (there.some((container) => container !== null)) return;
     // Containers that somebody removed without their volumes leave these behind.
-    const volumes = await engine.danglingVolumes([`${labels.owner}=${this.#options.owner}`], signal);
+    const volumes = await engine.danglingVolumes([`${labels.owner}=${this.options.owner}`], signal);
     for (const name of volumes) await engine.removeVolume(name);
     await this.#networks.sweep(signal);
   }
@@ -277,7 +293,7 @@ export class DockerRuntime implements Runtime {
     if (container === null) return null;
     const shells = await Promise.all(this.holding.shellsIn(agent).map((shell) => this.#engine.inspect(shell, signal)));
     const own = [container, ...shells].map((one) => one?.GraphDriver?.Data?.UpperDir ?? '');
-    const volumes = (container.Mounts ?? []).filter(({ Destination }) => Destination === workspacePath);
+    const volumes = (container.Mounts ?? []).filter(({ Destination }) => ownVolumes.includes(Destination));
     return diskUsage([...own, ...volumes.map(({ Source }) => Source)].filter(Boolean), signal);
   }
 
@@ -293,12 +309,12 @@ export class DockerRuntime implements Runtime {
 
   /** All containers of this owner. */
   #listed(signal: AbortSignal): Promise<ContainerListed[]> {
-    return this.#engine.containers([`${labels.owner}=${this.#options.owner}`], signal);
+    return this.#engine.containers([`${labels.owner}=${this.options.owner}`], signal);
   }
 
   /** Folder of a container's log; null if it cannot be read. */
   async #logFolder(id: string, signal: AbortSignal): Promise<string | null> {
-    if (!this.#isLocal || this.#options.readFiles === false) return null;
+    if (!this.#isLocal || this.options.readFiles === false) return null;
     this.#engineRoot ??= (await this.#engine.info(signal)).DockerRootDir;
     return this.#engineRoot === '' ? null : logFolder(this.#engineRoot, id);
   }

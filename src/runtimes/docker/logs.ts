@@ -141,6 +141,9 @@ function written(time: bigint): string {
   return `${time / 1_000_000_000n}.${String(time % 1_000_000_000n).padStart(9, '0')}`;
 }
 
+/** Bytes of a frame. Engines cut long lines; one that belongs to a job may announce 4 GiB. */
+const longestFrame = 16 * 2 ** 20;
+
 /**
  * Splits a stream of the API into frames, wherever it was cut. Each holds one message: `[stream, 0, 0, 0, length32]`, a time stamp,
  * a space and the bytes (ContainerAttach and ContainerLogs with `timestamps`). Frames share memory with the pushed chunks.
@@ -153,7 +156,10 @@ export function createFrameReader() {
     const frames: LogFrame[] = [];
     let at = 0;
     while (at + 8 <= buffer.length) {
-      const end = at + 8 + buffer.readUInt32BE(at + 4);
+      const length = buffer.readUInt32BE(at + 4);
+      if (length > longestFrame)
+        throw new OnejobError('E_ENGINE_FAILED', 'The log of a container has a frame that no Engine writes.');
+      const end = at + 8 + length;
       if (end > buffer.length) break;
       const space = buffer.indexOf(0x20, at + 8);
       const stream = buffer[at] === 2 ? 'stderr' : 'stdout';

@@ -5,6 +5,7 @@
 import { hash } from 'node:crypto';
 import type { Progress } from '../../base/abortable.ts';
 import { type ErrorCode, hasCode, messageOf, OnejobError } from '../../base/errors.ts';
+import type { AgentId } from '../../core/slot.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../../ports/runtime.ts';
 import { type Endpoint, endpointUrl } from '../engine/endpoint.ts';
 import type { Engine } from '../engine/engine.ts';
@@ -16,7 +17,7 @@ import { type CreateContext, containerName, createBody } from './create.ts';
 import type { Devices } from './devices.ts';
 import type { Exits } from './exits.ts';
 import type { Networks } from './networks.ts';
-import { type Givers, giveWorkspace } from './workspace.ts';
+import { type Givers, giveWorkspace, type Owner } from './workspace.ts';
 
 /** What all containers of sandboxes are made with. */
 export interface SandboxParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
@@ -25,15 +26,23 @@ export interface SandboxParts extends Pick<CreateContext, 'owner' | 'boot' | 'lo
   readonly networks: Pick<Networks, 'resolve' | 'forget'>;
 }
 
+/** What another engine does for one inside of a container of it: this host sees nothing of its containers. */
+export interface Inside {
+  /** Gives the workspace to the user of the sandbox. */
+  readonly give: (agent: AgentId, owner: Owner, signal: AbortSignal) => Promise<void>;
+}
+
 interface PrepareParts extends SandboxParts {
   readonly images: Images;
   readonly devices: Pick<Devices, 'grant' | 'retreat' | 'verify'>;
   readonly exits: Pick<Exits, 'engineStart' | 'sawAlive'>;
   readonly givers: Pick<Givers, 'give'>;
+  /** null: the Engine is not in a container of another. */
+  readonly inside?: Inside | null;
 }
 
 export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
-  const { engine, owner, boot, log, containers, images, networks, devices, exits, givers } = parts;
+  const { engine, owner, boot, log, containers, images, networks, devices, exits, givers, inside = null } = parts;
   const { endpoint } = engine;
 
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
@@ -45,7 +54,18 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     // Podman has no daemon that ends its containers.
     const engineStart = podman ? null : await exits.engineStart(signal);
     try {
-      const context = { owner, boot, engineStart, imageId: image.id, imagePath: image.path, network, podman, log, grant };
+      const context = {
+        owner,
+        boot,
+        engineStart,
+        imageId: image.id,
+        imagePath: image.path,
+        network,
+        podman,
+        log,
+        grant,
+        inside: inside !== null,
+      };
       return await engine.create(containerName(spec), createBody(spec, context));
     } catch (error) {
       // Podman answers 500 for a name that is in use.
@@ -69,7 +89,8 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     const files = await containers.filesOf(spec.agent, { id, image: image.id, user }, signal);
     if (files.uid !== 0 || files.gid !== 0) {
       // Podman unpacks into the volume whatever the root is.
-      if (!spec.recipe.readOnly || (await engine.isPodman(signal))) await giveWorkspace(engine, id, files, signal);
+      if (inside !== null) await inside.give(spec.agent, files, signal);
+      else if (!spec.recipe.readOnly || (await engine.isPodman(signal))) await giveWorkspace(engine, id, files, signal);
       else await givers.give(spec.agent, { id, image: image.id }, files, signal);
     }
     try {
@@ -78,6 +99,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     } catch (error) {
       throw prepareRefusal(error, spec, endpoint);
     }
+    if (inside !== null) return;
     try {
       await devices.verify(spec, id, progress, signal);
       await verifyFolders(engine, spec, id, signal);

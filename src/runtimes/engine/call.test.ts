@@ -100,3 +100,19 @@ test('work of the Engine may take as long as it answers other calls, and is give
   await third;
   expect(one.clock.next()).toBeNull();
 });
+
+test('an engine that belongs to a job cannot fill memory with an answer that does not end', async () => {
+  let sent = 0;
+  using one = await engine((_, response) => {
+    const piece = Buffer.alloc(2 ** 20, ' ');
+    const more = (): void => {
+      do sent += piece.length;
+      while (response.write(piece) && sent < 2 ** 30);
+    };
+    response.on('drain', more);
+    more();
+  });
+  const call = one.raw({ method: 'GET', path: '/containers/json', doing: 'list', limit: 'soon' });
+  await expect(call).rejects.toThrow('its answer is longer than 64 MiB');
+  expect(sent).toBeLessThan(2 ** 28);
+});

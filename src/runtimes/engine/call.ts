@@ -6,7 +6,6 @@ import { type ClientRequest, Agent as HttpAgent, request as http, type IncomingM
 import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node:https';
 import type { Socket } from 'node:net';
 import { PassThrough, pipeline, Readable } from 'node:stream';
-import { text } from 'node:stream/consumers';
 import { messageOf, OnejobError } from '../../base/errors.ts';
 import { linesOf } from '../../base/lines.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
@@ -211,6 +210,20 @@ class PendingCall {
   }
 }
 
+/** Bytes of an answer. An engine may belong to a job, which answers what it wants; a list of a thousand containers has 2 MiB. */
+const longestAnswer = 64 * 2 ** 20;
+
+async function textOf(answer: IncomingMessage): Promise<string> {
+  const pieces: Buffer[] = [];
+  let size = 0;
+  for await (const piece of answer as AsyncIterable<Buffer>) {
+    size += piece.length;
+    if (size > longestAnswer) throw new Error(`its answer is longer than ${longestAnswer / 2 ** 20} MiB`);
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces).toString();
+}
+
 const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
 
 /** The answer, parsed if it is JSON; with `stream` unread. @throws Refusal, and what Node throws */
@@ -234,9 +247,9 @@ async function send(
   if (body instanceof Readable) pipeline(body, sent, () => {});
   else sent.end(body);
   const answer = await answered.promise;
-  if (!success.has(answer.statusCode)) throw new Refusal(answer.statusCode ?? 0, await text(answer));
+  if (!success.has(answer.statusCode)) throw new Refusal(answer.statusCode ?? 0, await textOf(answer));
   if (call.stream) return answer;
-  const content = await text(answer);
+  const content = await textOf(answer);
   return jsonOf(content) ?? content;
 }
 
@@ -285,7 +298,7 @@ export interface EngineAnswer {
 }
 
 async function whole(answer: IncomingMessage): Promise<EngineAnswer> {
-  return { status: answer.statusCode ?? 0, body: await text(answer) };
+  return { status: answer.statusCode ?? 0, body: await textOf(answer) };
 }
 
 /** Explains a call without an answer within `limit` ms: sends a ping on another connection. @throws why `signal` aborted */

@@ -225,6 +225,12 @@ export class Engine {
     return this.#connection.lines({ method: 'POST', path: '/images/create', query, auth, doing, limit: 'idle', signal });
   }
 
+  /** An image as `docker save` writes it; null if it does not exist. */
+  saveImage(id: string, signal: AbortSignal): Promise<Readable | null> {
+    const doing = `read image ${id}`;
+    return this.#connection.flow({ method: 'GET', path: `/images/${id}/get`, doing, limit: 'late', signal, nothing: [404] });
+  }
+
   /** Asks the registry for the description of an image. @throws foreign errors, too */
   async distribution(reference: string, auth: object | null, signal: AbortSignal): Promise<void> {
     const path = `/distribution/${reference}/json`;
@@ -325,6 +331,13 @@ export class Engine {
   events(filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> {
     const query = { filters, since };
     return this.#connection.flow({ method: 'GET', path: '/events', query, doing: 'follow events', limit: 'soon', signal });
+  }
+
+  /** Whether the memory limit of a running container has ended something in it, as far as the Engine's last events say. */
+  async hasExceededMemory(id: string, signal: AbortSignal): Promise<boolean> {
+    const query = { filters: { container: [id], event: ['oom'] }, since: 1, until: Math.ceil(this.clock.wall() / 1000) };
+    const doing = `ask what container ${short(id)} ran out of`;
+    return (await this.#ask({ method: 'GET', path: '/events', query, doing, limit: 'soon', signal })) !== '';
   }
 
   #raw(call: EngineCall): Promise<unknown> {

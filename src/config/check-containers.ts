@@ -1,0 +1,24 @@
+/** Whether jobs of a pool can have an engine of their own, and with what else of the pool that works. */
+import type { Checking } from './checking.ts';
+import type { PoolConfig } from './config.ts';
+
+export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): void {
+  const { recipe, devices, holdFailed, name, runtime } = pool;
+  if (recipe.containers === undefined || !sound(pool, 'containers', 'runtime')) return;
+  const refuse = (why: string): void => inPool(pool, ['containers'], `is true, but ${why}`);
+  if (runtime !== 'docker') {
+    refuse(`"runtime" is ${runtime}, which cannot give jobs an engine for containers; write "runtime: docker", or remove the key`);
+    return;
+  }
+  if (name === 'engine') refuse('the pool is named "engine", like the image of such engines; give the pool another name');
+  if (sound(pool, 'devices') && devices.count !== 0)
+    refuse('"devices" is not 0, and containers of jobs cannot have devices yet; use a pool without one of the two');
+  if (sound(pool, 'network') && recipe.network === 'host')
+    refuse('"network" is host: containers of jobs would open ports of this host; write "default"');
+  if (sound(pool, 'caches') && recipe.mounts.some(({ cache }) => cache !== null))
+    refuse('the pool has "caches", in which its jobs could not write: they run as users that own nothing on this host');
+  if (sound(pool, 'volumes') && recipe.mounts.some(({ cache, readOnly }) => cache === null && !readOnly))
+    refuse('a volume is "rw", and its jobs run as users that own nothing on this host; write "ro"');
+  if (sound(pool, 'hold_failed') && holdFailed !== null)
+    refuse('"hold_failed" is set, and files of such jobs go with their engine; remove one of the two');
+}

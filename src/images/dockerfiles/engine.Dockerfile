@@ -1,0 +1,43 @@
+# An engine of its own for one agent, of which containers of its job are: rootless Podman, and a rootless Docker Engine that
+# starts when a job first asks for one. On Debian 13. Only what is missing is installed, so that a base that has all of it
+# needs no network.
+#
+#   docker build -f engine.Dockerfile --build-arg BASE=debian:trixie-slim -t mine:1 .
+ARG BASE=debian:trixie-slim
+FROM ${BASE}
+ARG OWNER=by-hand
+LABEL io.onejob.owner=${OWNER}
+USER 0
+
+RUN : the engines; set -eu; \
+    wanted=""; \
+    for name in podman crun netavark aardvark-dns passt catatonit uidmap libcap2-bin \
+                docker.io docker-cli docker-buildx docker-compose rootlesskit slirp4netns iptables iproute2 ca-certificates; do \
+      if ! dpkg-query -W -f '${Status}' "$name" 2>/dev/null | grep -q 'ok installed'; then wanted="$wanted $name"; fi; \
+    done; \
+    if [ -z "$wanted" ]; then echo "onejob: all of it is there."; exit 0; fi; \
+    export DEBIAN_FRONTEND=noninteractive; \
+    apt-get update; \
+    apt-get install -y --no-install-recommends $wanted; \
+    rm -rf /var/lib/apt/lists/*
+
+# Its ids are above those that systemd, useradd and people use, so no process of the host has them. With setuid programs it would
+# need more capabilities than SETUID and SETGID.
+RUN : a user whose ids nobody else has; set -eu; \
+    first=1879048192; \
+    echo "engine:x:$first:" >>/etc/group; \
+    echo "engine:x:$first:$first::/home/engine:/usr/sbin/nologin" >>/etc/passwd; \
+    echo "engine:$((first + 1)):65536" >/etc/subuid; \
+    cp /etc/subuid /etc/subgid; \
+    chmod u-s /usr/bin/newuidmap /usr/bin/newgidmap; \
+    setcap cap_setuid=ep /usr/bin/newuidmap; \
+    setcap cap_setgid=ep /usr/bin/newgidmap; \
+    mkdir -p /home/engine/.config/containers /var/lib/engine /var/lib/images /run/engine /workspace; \
+    printf '[storage]\ndriver = "overlay"\ngraphroot = "/var/lib/engine/podman"\nrunroot = "/run/engine/podman"\n[storage.options]\nadditionalimagestores = ["/var/lib/images"]\n' \
+      >/home/engine/.config/containers/storage.conf; \
+    printf '[containers]\nkeyring = false\npids_limit = 0\nlog_driver = "k8s-file"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n' \
+      >/home/engine/.config/containers/containers.conf; \
+    chown -R engine:engine /home/engine; \
+    chown engine:engine /var/lib/engine /var/lib/images /run/engine /workspace
+ARG BASE_USER=0
+USER ${BASE_USER}

@@ -1,0 +1,145 @@
+/**
+ * The engine of one agent, as this host reaches it. Once its job has begun, it belongs to that job and may answer anything: so only small
+ * answers are asked for, each in bounded time, and its socket is in a folder that no job can write.
+ */
+import { existsSync } from 'node:fs';
+import { type ErrorCode, OnejobError, toFailure } from '../../base/errors.ts';
+import { deadline, sleep } from '../../core/clock.ts';
+import type { AgentId, Exit } from '../../core/slot.ts';
+import type { SandboxSeen } from '../../ports/runtime.ts';
+import { usualLimits } from '../engine/call.ts';
+import { DockerRuntime } from './docker.ts';
+import { inEngine } from './engine-program.ts';
+import { giveWorkspace, type Owner } from './workspace.ts';
+
+/** Of calls to it, in ms. */
+const limits = { ...usualLimits, soon: 10_000, ping: 2_000 };
+/** ms that it gets for one answer where it must not hold up others. */
+const patience = 10_000;
+/** ms until one that does not say how its sandbox is doing is asked again. */
+const again = 1_000;
+/** How what KILL has ended ends. */
+const killed = 137;
+
+/** What only says that this engine is away. It must not count for the Engine of the host. */
+const away: readonly ErrorCode[] = ['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_ENGINE_SILENT', 'E_ENGINE_ADDRESS'];
+
+export class AgentEngine {
+  readonly #agent: AgentId;
+  readonly #outer: DockerRuntime;
+  readonly #socket: string;
+  readonly #gone = new AbortController();
+  readonly #ended: (exit: Exit) => void;
+  /** The runtime with this engine. */
+  readonly runtime: DockerRuntime;
+  /** How its sandbox has ended; null while that is not known. */
+  exit: Exit | null = null;
+
+  #isWatched = false;
+  #looking: Promise<SandboxSeen['state'] | null> | null = null;
+
+  /** `outer`: with the Engine of the host. `ended` is called once. */
+  constructor(agent: AgentId, outer: DockerRuntime, socket: string, ended: (exit: Exit) => void) {
+    this.#agent = agent;
+    this.#outer = outer;
+    this.#socket = socket;
+    this.#ended = ended;
+    const give = async (_: AgentId, owner: Owner, signal: AbortSignal): Promise<void> => {
+      const { Id } = await outer.parts.containers.sure(agent, signal);
+      await giveWorkspace(outer.parts.engine, Id, outside(owner), signal);
+    };
+    const endpoint = { kind: 'unix', path: socket, from: `agent ${agent}` } as const;
+    this.runtime = new DockerRuntime(endpoint, { ...outer.options, limits, readFiles: false, inside: { give } });
+  }
+
+  /** Aborts when the engine answers nothing any more: its container has ended, or is gone. */
+  get gone(): AbortSignal {
+    return this.#gone.signal;
+  }
+
+  /** Its container has ended, or is gone. */
+  lost(): void {
+    this.#gone.abort();
+  }
+
+  close(): void {
+    this.lost();
+    this.runtime.close();
+  }
+
+  /** @throws OnejobError what `call` throws, but never that the Engine of the host is away */
+  async ask<T>(call: (runtime: DockerRuntime) => Promise<T>): Promise<T> {
+    return call(this.runtime).catch((error: unknown) => {
+      if (!(error instanceof OnejobError && away.includes(error.code))) throw error;
+      const message = `The engine of agent ${this.#agent} does not answer: ${toFailure(error).message}`;
+      throw new OnejobError('E_SANDBOX_LOST', message, { retry: true, cause: error });
+    });
+  }
+
+  /** The sandbox as its engine sees it; null if it does not say. Takes note of its end. */
+  look(): Promise<SandboxSeen['state'] | null> {
+    this.#looking ??= this.#look().finally(() => {
+      this.#looking = null;
+    });
+    return this.#looking;
+  }
+
+  async #look(): Promise<SandboxSeen['state'] | null> {
+    const seen = await this.#within((signal) => this.runtime.list(signal)).catch(() => []);
+    const state = seen.find(({ agent }) => agent === this.#agent)?.state ?? null;
+    if (state?.kind !== 'exited' || this.exit !== null) return state;
+    this.exit = await this.#judged(state.exit);
+    this.#ended(this.exit);
+    return state;
+  }
+
+  /** Ends the sandbox. Whether it did is not certain if this is false. */
+  async kill(): Promise<boolean> {
+    await this.runtime.signal(this.#agent, 'KILL').catch(() => {});
+    const { containers, engine } = this.runtime.parts;
+    const id = containers.recall(this.#agent);
+    if (id !== null) await this.#within((signal) => engine.ended(id, signal)).catch(() => {});
+    return (await this.look())?.kind === 'exited';
+  }
+
+  /** Waits for the end of the sandbox, which may not have been made yet. */
+  async watch(): Promise<void> {
+    if (this.#isWatched) return;
+    this.#isWatched = true;
+    const { containers, engine } = this.runtime.parts;
+    const { clock } = this.#outer.parts.engine;
+    let saidSo = false;
+    while (!this.gone.aborted && this.exit === null) {
+      const state = existsSync(this.#socket) ? await this.look() : null;
+      const id = containers.recall(this.#agent);
+      if (state?.kind === 'exited') return;
+      // One that says that what it lists as running has ended is asked now and then.
+      if (state?.kind !== 'running' || id === null || saidSo) await sleep(clock, again, this.gone);
+      else
+        saidSo = await engine.ended(id, this.gone).then(
+          () => true,
+          () => false,
+        );
+    }
+  }
+
+  /** Podman does not know what the memory limit of its own container has ended. */
+  async #judged(exit: Exit): Promise<Exit> {
+    if (exit.kind !== 'code' || exit.code !== killed) return exit;
+    const { containers, engine } = this.#outer.parts;
+    const id = containers.recall(this.#agent);
+    if (id === null) return exit;
+    const isOver = await this.#within((signal) => engine.hasExceededMemory(id, signal)).catch(() => false);
+    return isOver ? { kind: 'oom' } : exit;
+  }
+
+  async #within<T>(call: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    using limit = deadline(this.#outer.parts.engine.clock, patience, this.gone);
+    return await call(limit.signal);
+  }
+}
+
+/** A user of a sandbox as this host knows it. */
+export function outside({ uid, gid }: Owner): Owner {
+  return { uid: inEngine.firstId + uid, gid: inEngine.firstId + gid };
+}

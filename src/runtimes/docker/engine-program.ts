@@ -1,0 +1,89 @@
+/**
+ * The first program in the container of an agent's engine, in Perl, which every Debian has. As root it makes two sockets that nobody
+ * else can replace. Podman, which makes the sandbox, answers on one, which only the manager can open. For the other it starts a rootless Docker Engine at the first
+ * connection, so that jobs without containers pay nothing. The container ends with Podman.
+ */
+
+/** Names inside of the container; the image and the program have the same. */
+export const inEngine = {
+  /** Where this host mounts a folder for the socket of Podman. */
+  folder: '/run/onejob',
+  api: 'api.sock',
+  /** What jobs know as `/var/run/docker.sock`. */
+  docker: '/run/docker.sock',
+  storage: '/var/lib/engine',
+  images: '/var/lib/images',
+  user: 'engine',
+  /** The host's ids of user 0 inside; all others follow. */
+  firstId: 1_879_048_192,
+} as const;
+
+/**
+ * Runs in the namespaces of the Docker Engine. runc wants to see control groups, and the host's are not in the container, so it gets
+ * those of its own namespace: the container's group and nothing above.
+ */
+const dockerStart = `
+rm -f /run/docker /run/containerd /run/xtables.lock;
+mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup;
+while IFS=: read -r _ kind _; do
+[ "$kind" ] && mkdir "/sys/fs/cgroup/\${kind#name=}" && mount -t cgroup -o "$kind" cgroup "/sys/fs/cgroup/\${kind#name=}";
+done </proc/self/cgroup;
+[ "$(ls /sys/fs/cgroup)" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup;
+exec 3<&9 9<&-; export LISTEN_PID=$$;
+exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid
+`.trim();
+
+/** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
+export const engineProgram = String.raw`
+use strict; use warnings; use POSIX (); use Socket;
+my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
+sub listening {
+  my ($path, $owner, $mask) = @_;
+  socket(my $socket, AF_UNIX, SOCK_STREAM, 0) or die "socket: $!\n";
+  local $> = $owner;
+  umask $mask;
+  # Under its name it answers from the first moment.
+  unlink "$path.new";
+  bind($socket, pack_sockaddr_un("$path.new")) && listen($socket, 128) && rename("$path.new", $path) or die "$path: $!\n";
+  return $socket;
+}
+sub start {
+  my ($socket, @command) = @_;
+  my $pid = fork // die "fork: $!\n";
+  return $pid if $pid;
+  umask 022;
+  $) = "$gid $gid";
+  POSIX::setgid($gid);
+  POSIX::setuid($uid);
+  die "still root\n" if $< != $uid || $> != $uid || POSIX::setuid(0);
+  POSIX::dup2(fileno $socket, $_) // die "dup2: $!\n" for 3, 9;
+  %ENV = (HOME => $home, PATH => '/usr/sbin:/usr/bin:/sbin:/bin', XDG_RUNTIME_DIR => '/run/engine', LISTEN_FDS => 1, LISTEN_PID => $$,
+    PODMAN_IGNORE_CGROUPSV1_WARNING => 1);
+  exec @command or POSIX::_exit(127);
+}
+my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto
+  --slirp4netns-seccomp=auto --disable-host-loopback --port-driver=builtin --copy-up=/etc --copy-up=/run --cgroupns sh -c),
+  '${dockerStart.replaceAll('\n', ' ')}');
+chmod 0666, '/dev/net/tun';
+my $owner = (stat '${inEngine.folder}')[4] // die "${inEngine.folder}: $!\n";
+my $asked = listening('${inEngine.docker}', 0, 0);
+my $podman = start(listening('${inEngine.folder}/${inEngine.api}', $owner, 077), qw(podman system service --time=0));
+my $docker = 0;
+$SIG{CHLD} = sub {};
+for (;;) {
+  while ((my $gone = waitpid -1, POSIX::WNOHANG()) > 0) {
+    exit 1 if $gone == $podman;
+    next if $gone != $docker;
+    $docker = 0;
+    # Who waits for an answer gets none, so that an engine that cannot start is not started again and again.
+    for (;;) {
+      vec(my $waiting = '', fileno $asked, 1) = 1;
+      last if select($waiting, undef, undef, 0) <= 0;
+      accept(my $refused, $asked);
+    }
+  }
+  my $set = '';
+  vec($set, fileno $asked, 1) = 1 if !$docker;
+  $docker = start($asked, @docker) if select($set, undef, undef, undef) > 0;
+}
+`;

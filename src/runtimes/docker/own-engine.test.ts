@@ -1,0 +1,69 @@
+import { expect, it } from 'vitest';
+import { bareRecipe } from '../../../test/kit/recipe.ts';
+import type { Recipe } from '../../ports/runtime.ts';
+import { engineBody, specInside } from './own-engine.ts';
+
+const context = {
+  owner: 'o',
+  boot: 'b',
+  engineStart: null,
+  imageId: 'sha256:e',
+  network: 'n',
+  folder: '/s/engines/a1',
+  store: 'v',
+};
+const specOf = (changes: Partial<Recipe>) => ({
+  agent: 'a1',
+  pool: 'p',
+  slot: 'p/1',
+  name: 'box-1',
+  devices: [],
+  recipe: { ...bareRecipe, image: 'i', containers: { image: 'e' }, ...changes },
+});
+
+it('an engine has two capabilities, a filter on system calls, and never all rights', () => {
+  const { HostConfig } = engineBody(specOf({ unsafe: { privileged: true, pidHost: true, seccompUnconfined: true } }), context);
+  expect(HostConfig).toMatchObject({ CapDrop: ['ALL'], CapAdd: ['SETUID', 'SETGID'] });
+  expect(HostConfig.SecurityOpt[0]).toMatch(/^seccomp=\{/);
+  expect(HostConfig).not.toHaveProperty('Privileged');
+  expect(HostConfig).not.toHaveProperty('PidMode');
+});
+
+it('an engine is found as the agent that it is for, with its limits and what engines need on top', () => {
+  const body = engineBody(specOf({ memory: 2 ** 30, cpus: 2, pids: 100 }), context);
+  expect(body.Labels).toMatchObject({ 'onejob.owner': 'o', 'onejob.agent': 'a1', 'onejob.pool': 'p', 'onejob.slot': 'p/1' });
+  expect(body.HostConfig).toMatchObject({
+    Memory: 2 ** 30 + 2 ** 28,
+    MemorySwap: 2 ** 30 + 2 ** 28,
+    NanoCpus: 2e9,
+    PidsLimit: 612,
+  });
+  const volumes = body.HostConfig.Mounts.filter((mount) => 'VolumeOptions' in mount);
+  expect(volumes).toHaveLength(3);
+  for (const { VolumeOptions } of volumes) expect(VolumeOptions).toEqual({ Labels: body.Labels });
+});
+
+it('the images that all engines share are read-only', () => {
+  const { Mounts } = engineBody(specOf({}), context).HostConfig;
+  expect(Mounts).toContainEqual({ Type: 'volume', Source: 'v', Target: '/var/lib/images', ReadOnly: true });
+});
+
+it('inside, folders have the same paths, and limits and network are those of the engine', () => {
+  const mount = { host: '/data', container: '/d', readOnly: true, variable: 'D', cache: null };
+  const spec = { ...specOf({ memory: 2 ** 30, cpus: 2, pids: 9, network: 'internet', mounts: [mount] }), places: ['/real'] };
+  const { Mounts } = engineBody(spec, context).HostConfig;
+  expect(Mounts).toContainEqual({ Type: 'bind', Source: '/real', Target: '/d', ReadOnly: true });
+  const { recipe, ...rest } = specInside(spec, 'localhost/onejob:1');
+  expect(rest).not.toHaveProperty('places');
+  expect(recipe).not.toHaveProperty('containers');
+  expect(recipe).toMatchObject({ imageId: 'localhost/onejob:1', network: 'host', memory: null, cpus: null, pids: null });
+  expect(recipe.mounts.map(({ host, container }) => `${host} ${container}`)).toEqual([
+    '/d /d',
+    '/run/docker.sock /var/run/docker.sock',
+    '/tmp /tmp',
+  ]);
+});
+
+it.each([{ readOnly: true }, { tmpfs: { '/tmp': 'size=1m' } }])('a sandbox with a /tmp in memory keeps it: %o', (changes) => {
+  expect(specInside(specOf(changes), 'i').recipe.mounts.map(({ container }) => container)).toEqual(['/var/run/docker.sock']);
+});

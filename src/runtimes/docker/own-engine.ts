@@ -1,0 +1,101 @@
+/**
+ * The container in which an agent has an engine of its own: nothing in it has more rights than a user of this host that owns nothing.
+ * It carries the labels of the agent, and the limits that hold for the sandbox and all containers of its job together.
+ */
+import type { SandboxSpec } from '../../ports/runtime.ts';
+import { type CreateContext, hostName, sandboxLabels, ulimitsOf, workspacePath } from './create.ts';
+import { engineProgram, inEngine } from './engine-program.ts';
+import { engineSeccomp } from './engine-rights.ts';
+
+/** What each container with a rootless engine is made with. */
+export const engineHost = {
+  // Its child ends everything with it.
+  Init: true,
+  RestartPolicy: { Name: 'no' },
+  LogConfig: { Type: 'local', Config: { 'max-size': '1m', 'max-file': '2' } },
+  CapDrop: ['ALL'],
+  // What newuidmap and newgidmap have as file capabilities. They need more only if they are setuid.
+  CapAdd: ['SETUID', 'SETGID'],
+  // Docker's own AppArmor profile lets no engine start.
+  SecurityOpt: [`seccomp=${engineSeccomp()}`, 'apparmor=unconfined'],
+  // The kernel mounts a new /proc only where an old one is fully visible.
+  MaskedPaths: [],
+  ReadonlyPaths: [],
+} as const;
+
+/** What the engines themselves need in addition to the job. */
+const need = { memory: 256 * 2 ** 20, pids: 512 };
+
+interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineStart' | 'imageId' | 'network'> {
+  /** Folder of this host for the socket. */
+  readonly folder: string;
+  /** Volume with images. */
+  readonly store: string;
+}
+
+/** The body of `POST /containers/create`. */
+export function engineBody(spec: SandboxSpec, context: EngineContext) {
+  const { recipe } = spec;
+  const all = sandboxLabels(spec, context);
+  const volume = (Target: string) => ({ Type: 'volume', Target, VolumeOptions: { Labels: all } });
+  return {
+    Image: context.imageId,
+    User: '0',
+    Entrypoint: ['perl', '-e', engineProgram],
+    Cmd: [],
+    WorkingDir: '/',
+    Hostname: hostName(spec.name),
+    Labels: all,
+    HostConfig: {
+      ...engineHost,
+      NetworkMode: context.network,
+      Mounts: [
+        ...[workspacePath, '/tmp', inEngine.storage].map(volume),
+        { Type: 'volume', Source: context.store, Target: inEngine.images, ReadOnly: true },
+        { Type: 'bind', Source: context.folder, Target: inEngine.folder },
+        // Not read-only, and without what is mounted below: containers of the job with all rights then get one, too.
+        { Type: 'bind', Source: '/sys', Target: '/sys', BindOptions: { NonRecursive: true } },
+        ...recipe.mounts.map(({ host, container, readOnly }, at) => ({
+          Type: 'bind',
+          Source: spec.places?.[at] ?? host,
+          Target: container,
+          ReadOnly: readOnly,
+        })),
+      ],
+      Tmpfs: { '/sys/fs/cgroup': '' },
+      Devices: [{ PathOnHost: '/dev/net/tun', PathInContainer: '/dev/net/tun', CgroupPermissions: 'rw' }],
+      ...(spec.cpuset !== undefined && { CpusetCpus: spec.cpuset }),
+      ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
+      ...(recipe.memory !== null && { Memory: recipe.memory + need.memory, MemorySwap: recipe.memory + need.memory }),
+      PidsLimit: recipe.pids === null ? -1 : recipe.pids + need.pids,
+      Ulimits: ulimitsOf(recipe, null),
+      // The sandbox is to be ended before it.
+      OomScoreAdj: 0,
+    },
+  };
+}
+
+/** The sandbox as the agent's engine makes it: limits and networks are those of the engine, and its folders have the same paths there. */
+export function specInside(spec: SandboxSpec, imageId: string): SandboxSpec {
+  const { containers: _, ...recipe } = spec.recipe;
+  const { places: __, cpuset: ___, ...rest } = spec;
+  const same = (path: string, container = path) => ({ host: path, container, readOnly: false, variable: null, cache: null });
+  const hasTmp = recipe.readOnly || Object.hasOwn(recipe.tmpfs, '/tmp');
+  return {
+    ...rest,
+    recipe: {
+      ...recipe,
+      imageId,
+      pull: 'never',
+      network: 'host',
+      cpus: null,
+      memory: null,
+      pids: null,
+      mounts: [
+        ...recipe.mounts.map((mount) => ({ ...mount, host: mount.container })),
+        same(inEngine.docker, '/var/run/docker.sock'),
+        ...(hasTmp ? [] : [same('/tmp')]),
+      ],
+    },
+  };
+}

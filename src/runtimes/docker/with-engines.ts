@@ -1,0 +1,312 @@
+/**
+ * The docker runtime with engines of agents: an agent whose recipe asks for containers has an engine in a container, and its sandbox is
+ * made by the same runtime on that engine. All else of the agent is what the container of its engine is: its labels, its limits, its
+ * network, its files and its removal. So only the Engine of the host says whether it is gone.
+ *
+ * For each such agent there is a folder, made before its container and removed after it. It holds the socket of the engine, and says
+ * after a restart which agents have one.
+ */
+import { existsSync, watch } from 'node:fs';
+import { type FileHandle, mkdir, readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import { type Progress, Waiters } from '../../base/abortable.ts';
+import { OnejobError } from '../../base/errors.ts';
+import type { AgentId, Exit } from '../../core/slot.ts';
+import type {
+  LogChunk,
+  LogPosition,
+  Made,
+  Recipe,
+  RunningShell,
+  Runtime,
+  RuntimeEvent,
+  SandboxSeen,
+  SandboxSpec,
+} from '../../ports/runtime.ts';
+import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
+import { statusOf } from '../engine/failures.ts';
+import { AgentEngine, outside } from './agent-engine.ts';
+import { containerName } from './create.ts';
+import type { DockerRuntime } from './docker.ts';
+import { inEngine } from './engine-program.ts';
+import { ImageStore } from './image-store.ts';
+import { engineBody, specInside } from './own-engine.ts';
+import { dockerFingerprint, prepareRefusal } from './prepare.ts';
+import { putWorkspace } from './workspace.ts';
+
+export class WithEngines implements Runtime {
+  readonly name = 'docker';
+  readonly capabilities: Runtime['capabilities'];
+  readonly holding: DockerRuntime['holding'];
+  readonly #outer: DockerRuntime;
+  readonly #folder: string;
+  readonly #store: ImageStore;
+  readonly #engines = new Map<AgentId, AgentEngine>();
+  readonly #events: RuntimeEvent[] = [];
+  readonly #waiters = new Waiters();
+  /** The folder, opened once: a path through it has no limit on its length. */
+  #opened: FileHandle | null = null;
+  #isSwept = false;
+
+  /** `folder`: of this installation alone, for the sockets of engines. */
+  constructor(outer: DockerRuntime, folder: string) {
+    this.#outer = outer;
+    this.#folder = folder;
+    this.#store = new ImageStore(outer.parts.engine, outer.parts.owner);
+    this.capabilities = outer.capabilities;
+    this.holding = outer.holding;
+  }
+
+  close(): void {
+    for (const engine of this.#engines.values()) engine.close();
+    this.#engines.clear();
+    void this.#opened?.close();
+    this.#outer.close();
+  }
+
+  groupsOf(agent: AgentId): readonly string[] {
+    return this.#outer.groupsOf(agent);
+  }
+
+  check(signal: AbortSignal): ReturnType<Runtime['check']> {
+    return this.#outer.check(signal);
+  }
+
+  imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    return this.#outer.imageTrouble(recipe, signal);
+  }
+
+  imageId(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    return this.#outer.imageId(recipe, signal);
+  }
+
+  /** The name of the engine's image follows from all that it was built from, so it counts as it is. */
+  async fingerprint(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    return recipe.containers?.image === null ? null : this.#outer.fingerprint(recipe, signal);
+  }
+
+  async prepare(spec: SandboxSpec, progress: Progress, signal: AbortSignal, chosen?: (made: Made) => void): Promise<Made> {
+    const { agent, recipe } = spec;
+    if (recipe.containers === undefined) return this.#outer.prepare(spec, progress, signal, chosen);
+    const { boot, images } = this.#outer.parts;
+    const image = await images.get(recipe, progress, signal);
+    const made = { fingerprint: dockerFingerprint(recipe, image, boot), imageId: image.id };
+    chosen?.(made);
+    try {
+      const maker = await this.#makerOf(spec, progress, signal);
+      const name = await this.#store.ensure(image.id, maker, progress, signal);
+      const engine = await this.#start(spec, maker, signal);
+      await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
+      void engine.watch();
+      return made;
+    } catch (error) {
+      // Somebody may have removed the volume with the images.
+      this.#store.forget();
+      await this.remove(agent).catch(() => {});
+      throw error;
+    }
+  }
+
+  async putFiles(agent: AgentId, files: Readable, signal: AbortSignal): Promise<void> {
+    const engine = await this.#of(agent);
+    if (engine === null) return this.#outer.putFiles(agent, files, signal);
+    const { owner } = await engine.ask(({ parts }) => parts.containers.home(agent, signal));
+    const { Id } = await this.#outer.parts.containers.sure(agent, signal);
+    await putWorkspace(this.#outer.parts.engine, Id, outside(owner), files, signal);
+  }
+
+  async release(agent: AgentId, frame: Uint8Array, signal: AbortSignal): Promise<void> {
+    return this.#ask(agent, (runtime) => runtime.release(agent, frame, signal));
+  }
+
+  /** The workspace is in the container of its engine, which the Engine of the host can read also after the end of both. */
+  getFiles(agent: AgentId, signal: AbortSignal, only?: readonly string[] | null): Promise<Readable> {
+    return this.#outer.getFiles(agent, signal, only);
+  }
+
+  getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null> {
+    return this.#outer.getFolder(agent, folder, signal);
+  }
+
+  async exec(agent: AgentId, command: readonly string[], signal: AbortSignal): Promise<RunningShell> {
+    return this.#ask(agent, (runtime) => runtime.exec(agent, command, signal));
+  }
+
+  /** KILL is the Engine's of the host if the agent's own does not do it. It is asked first, so that what was written can be read. */
+  async signal(agent: AgentId, signal: 'TERM' | 'KILL'): Promise<void> {
+    const engine = await this.#of(agent);
+    if (engine === null) return this.#outer.signal(agent, signal);
+    if (signal === 'TERM') await engine.runtime.signal(agent, signal).catch(() => {});
+    else if (!(await engine.kill())) await this.#outer.signal(agent, signal);
+  }
+
+  async remove(agent: AgentId): Promise<void> {
+    await this.#outer.remove(agent);
+    this.#engines.get(agent)?.close();
+    this.#engines.delete(agent);
+    if (existsSync(this.#folderOf(agent))) await removeTree(this.#folderOf(agent));
+  }
+
+  async list(signal: AbortSignal): Promise<SandboxSeen[]> {
+    const folders = await readdir(this.#folder).catch((): string[] => []);
+    if (!this.#isSwept) await this.#store.sweep();
+    this.#isSwept = true;
+    const seen = await this.#outer.list(signal);
+    const there = new Set(seen.map(({ agent }) => agent));
+    for (const agent of folders) if (!there.has(agent) && !this.#engines.has(agent)) await removeTree(this.#folderOf(agent));
+    return Promise.all(seen.map((sandbox) => this.#seen(sandbox)));
+  }
+
+  async *events(signal: AbortSignal): AsyncGenerator<RuntimeEvent, void> {
+    void this.#follow(signal);
+    while (!signal.aborted) {
+      for (let event = this.#events.shift(); event !== undefined; event = this.#events.shift()) yield event;
+      await this.#waiters.next(signal);
+    }
+  }
+
+  async *logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[], void> {
+    const engine = await this.#of(agent);
+    if (engine === null) yield* this.#outer.logs(agent, from, signal);
+    else yield* engine.runtime.logs(agent, from, AbortSignal.any([signal, engine.gone]));
+  }
+
+  hostAddress(network: string, port: number, signal: AbortSignal): Promise<string> {
+    return this.#outer.hostAddress(network, port, signal);
+  }
+
+  async sweep(signal: AbortSignal): Promise<void> {
+    await this.#store.sweep();
+    await this.#outer.sweep(signal);
+    this.#store.forget();
+  }
+
+  usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {
+    return this.#outer.usage(agent, signal);
+  }
+
+  disk(signal: AbortSignal): ReturnType<Runtime['disk']> {
+    return this.#outer.disk(signal);
+  }
+
+  #folderOf(agent: AgentId): string {
+    return join(this.#folder, agent);
+  }
+
+  /** Id of the image of the engines. @throws OnejobError if there can be no engine, with what to do */
+  async #makerOf(spec: SandboxSpec, progress: Progress, signal: AbortSignal): Promise<string> {
+    const { engine, images } = this.#outer.parts;
+    const { imageId: _, publicOnly: __, containers, ...recipe } = spec.recipe;
+    const isPodman = await engine.isPodman(signal);
+    if (containers?.image != null && engine.endpoint.kind === 'unix' && !isPodman)
+      return (await images.get({ ...recipe, image: containers.image, pull: 'never' }, progress, signal)).id;
+    const why = isPodman ? 'it needs a Docker Engine, and this is Podman' : 'it needs a Docker Engine on this host';
+    const hint = `Remove "containers" from pools.${spec.pool}, or move the pool to such a host.`;
+    throw new OnejobError('E_ENGINE_FAILED', `Cannot give agent ${spec.name} an engine for containers: ${why}.`, { hint });
+  }
+
+  /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
+  async #start(spec: SandboxSpec, imageId: string, signal: AbortSignal): Promise<AgentEngine> {
+    const { boot, containers, engine, exits, networks, owner } = this.#outer.parts;
+    const { agent } = spec;
+    const folder = this.#folderOf(agent);
+    const path = join(folder, inEngine.api);
+    const before = await containers.find(agent, signal);
+    if (before !== null) {
+      const known = await this.#of(agent);
+      const isRunning = (await engine.inspect(before, signal))?.State.Running === true;
+      if (known !== null && isRunning && existsSync(path)) return known;
+      await this.remove(agent);
+    }
+    await mkdir(folder, { recursive: true, mode: 0o755 });
+    const made = await this.#open(agent);
+    const network = await networks.resolve(spec.recipe.network);
+    const engineStart = await exits.engineStart(signal);
+    const body = engineBody(spec, { owner, boot, engineStart, imageId, network, folder, store: this.#store.volume });
+    const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
+      // The request of an earlier attempt has taken effect meanwhile.
+      if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);
+      throw new OnejobError('E_NAME_TAKEN', `Cannot start agent ${spec.name}: its container is there already.`, { retry: true });
+    });
+    containers.note(agent, id);
+    // An aborted request may still take effect, so it was not aborted.
+    signal.throwIfAborted();
+    const waiting = new AbortController();
+    const watcher = watch(folder, { signal: waiting.signal });
+    try {
+      const socket = new Promise<boolean>((resolve) => watcher.on('change', () => existsSync(path) && resolve(true)));
+      await engine.start(id).catch((error: unknown) => {
+        throw prepareRefusal(error, spec, engine.endpoint);
+      });
+      exits.sawAlive([id]);
+      const ended = engine.ended(id, AbortSignal.any([signal, waiting.signal])).then(() => false);
+      ended.catch(() => {});
+      if (await Promise.race([socket, ended])) return made;
+    } finally {
+      waiting.abort();
+    }
+    throw new OnejobError('E_ENGINE_FAILED', `Cannot start agent ${spec.name}: the engine for its containers ended at once.`, {
+      hint: 'Type "onejob doctor" to check the Engine, and see docs/job-containers.md for what such an engine needs.',
+      retry: true,
+    });
+  }
+
+  /** The engine of an agent; null if it has none. */
+  async #of(agent: AgentId): Promise<AgentEngine | null> {
+    const known = this.#engines.get(agent);
+    if (known !== undefined) return known;
+    if (!existsSync(this.#folderOf(agent))) return null;
+    const engine = await this.#open(agent);
+    void engine.watch();
+    return engine;
+  }
+
+  async #open(agent: AgentId): Promise<AgentEngine> {
+    this.#opened ??= await openFolder(this.#folder);
+    const known = this.#engines.get(agent);
+    if (known !== undefined) return known;
+    const socket = join(inside(this.#opened, agent), inEngine.api);
+    const engine = new AgentEngine(agent, this.#outer, socket, (exit) => this.#tell({ kind: 'exited', agent, exit }));
+    this.#engines.set(agent, engine);
+    return engine;
+  }
+
+  /** What an agent's own engine, or that of the host, does for it. */
+  async #ask<T>(agent: AgentId, call: (runtime: DockerRuntime) => Promise<T>): Promise<T> {
+    const engine = await this.#of(agent);
+    return engine === null ? call(this.#outer) : engine.ask(call);
+  }
+
+  async #seen(sandbox: SandboxSeen): Promise<SandboxSeen> {
+    const engine = await this.#of(sandbox.agent);
+    if (engine === null || sandbox.state.kind === 'created') return sandbox;
+    if (sandbox.state.kind === 'exited') {
+      engine.lost();
+      return { ...sandbox, state: { kind: 'exited', exit: engine.exit ?? withEngine(sandbox.state.exit) } };
+    }
+    if (engine.exit === null) await engine.look();
+    return engine.exit === null ? sandbox : { ...sandbox, state: { kind: 'exited', exit: engine.exit } };
+  }
+
+  async #follow(signal: AbortSignal): Promise<void> {
+    for await (const event of this.#outer.events(signal)) {
+      const hasEnded = event.kind === 'exited' || event.kind === 'removed';
+      const engine = hasEnded ? await this.#of(event.agent).catch(() => null) : null;
+      engine?.lost();
+      if (event.kind !== 'exited' || engine === null) this.#tell(event);
+      else this.#tell({ ...event, exit: engine.exit ?? withEngine(event.exit) });
+    }
+  }
+
+  #tell(event: RuntimeEvent): void {
+    this.#events.push(event);
+    this.#waiters.wake();
+  }
+}
+
+/** How a sandbox ended whose engine did. */
+function withEngine(exit: Exit): Exit {
+  if (exit.kind !== 'code') return exit;
+  return { kind: 'lost', reason: `the engine of its containers ended (exit code ${exit.code})` };
+}

@@ -1,0 +1,216 @@
+/** Jobs that run containers, each with an engine of its own, on an Engine of the test's. */
+import { readdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Boundary } from '../../src/manager/actions/action-runner.ts';
+import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
+import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
+import { clientImage, loadEngineBase } from '../support/engine-base.ts';
+import type { Engine } from '../support/engine-http.ts';
+import { heldEngine } from '../support/held-engine.ts';
+import { ensureImages } from '../support/images.ts';
+import { type Daemon, type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+
+/** The job's engine reaches no registry, so its image is made of the sandbox itself. */
+const makeImage = 'tar -C / -c bin etc tmp | docker import - box:1 >/dev/null';
+
+/** Runs a script in the container of an engine, as the sandbox's user 1000 is known there, and does not wait for it. */
+async function inEngineOf(api: Engine, id: string, script: string): Promise<void> {
+  const User = String(inEngine.firstId + 1000);
+  const { Id } = (await api.ok('POST', `/containers/${id}/exec`, { User, Cmd: ['sh', '-c', script] })) as { readonly Id: string };
+  await api.ok('POST', `/exec/${Id}/start`, { Detach: true });
+}
+
+describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool with containers', () => {
+  let engine: PrivateEngine;
+  let home: Home;
+  let daemon: Daemon;
+
+  beforeAll(async () => {
+    engine = await privateEngine();
+    await ensureImages(engine.socket);
+    await loadEngineBase(engine.api);
+    home = await homeOf('user: "1000:1000", memory: 2GiB');
+    const built = await home.cli(['image', 'build', 'engine']).ended;
+    expect(built).toMatchObject({ code: 0, stdout: expect.stringMatching(/^engine: onejob\/engine:\w{12} was built$/m) });
+    daemon = await home.up();
+  }, 300_000);
+  afterAll(async () => {
+    await home?.close();
+    await engine?.[Symbol.asyncDispose]();
+  }, 120_000);
+
+  const homeOf = (keys: string): Promise<Home> =>
+    onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      config: `pools: { box: { image: "${clientImage}", containers: true, stop_grace: 1s, ${keys} } }\n`,
+    });
+
+  /** Runs a script as a job; what it printed. */
+  async function job(...lines: readonly string[]): Promise<string> {
+    const { code, stdout, stderr } = await home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
+    expect(code, `${stdout}\n${stderr}`).toBe(0);
+    return stdout;
+  }
+
+  test('a job runs containers, with its folder at the same path and their ports at its localhost', async () => {
+    writeFileSync(join(home.cwd, 'sent'), 'from here\n');
+    const said = await job(
+      makeImage,
+      'docker run --rm -v "$PWD:$PWD" -w "$PWD" box:1 sh -c "cat sent; echo made >made"',
+      'cat made',
+      'docker run -d -p 8088:80 box:1 sh -c "echo page >/tmp/index.html; httpd -f -p 80 -h /tmp" >/dev/null',
+      'until wget -qO- http://127.0.0.1:8088/ 2>/dev/null; do sleep 0.1; done',
+    );
+    expect(said).toBe('from here\nmade\npage\n');
+  }, 120_000);
+
+  test('a job builds an image with BuildKit, its secrets and its caches', async () => {
+    writeFileSync(
+      join(home.cwd, 'Dockerfile'),
+      'FROM box:1\nRUN --mount=type=cache,target=/c --mount=type=secret,id=s wc -c </run/secrets/s >/size\nCOPY sent /sent\n',
+    );
+    const said = await job(
+      makeImage,
+      'printf 12345 >secret',
+      'docker build -q --secret id=s,src=secret -t mine . >/dev/null',
+      'docker run --rm mine cat /size /sent',
+    );
+    expect(said).toBe('5\nfrom here\n');
+  }, 120_000);
+
+  test('a job brings up a compose file that builds, and waits for a healthy service', async () => {
+    writeFileSync(
+      join(home.cwd, 'compose.yaml'),
+      `services:
+  db: { image: "box:1", command: sleep 100, init: true, healthcheck: { test: [CMD, "true"], interval: 1s } }
+  app:
+    build: { context: ., dockerfile_inline: "FROM box:1\\nRUN echo built >/b\\n" }
+    depends_on: { db: { condition: service_healthy } }
+    command: sh -c "ping -c 1 db >/dev/null && cat /b"
+`,
+    );
+    const said = await job(
+      makeImage,
+      'docker compose up -d --quiet-pull 2>/dev/null',
+      'docker compose logs -f --no-log-prefix app',
+    );
+    expect(said).toContain('built\n');
+  }, 120_000);
+
+  test('all rights in a container of a job are none over the host', async () => {
+    const said = await job(
+      makeImage,
+      'docker run --rm --privileged --pid host --network host -v /:/h box:1 sh -c "',
+      'mknod /tmp/disk b 1 0 2>/dev/null && echo node',
+      'echo 1 2>/dev/null >/proc/sys/kernel/sysrq && echo kernel',
+      'ls /h/run/docker.sock.host /h/proc/1/root 2>/dev/null && echo host',
+      'rm -f /h/run/onejob/api.sock /h/run/docker.sock 2>/dev/null && echo sockets',
+      // With the right to write, it would be "No such device or address".
+      '( : >/h/run/onejob/api.sock ) 2>&1 | grep -q Permission && echo closed',
+      'echo end"',
+    );
+    expect(said).toBe('closed\nend\n');
+  }, 120_000);
+
+  test('a job that ends its engine is one that was lost, and nothing of it stays', async () => {
+    const { code } = await home.run(
+      ...['--pool', 'box', '--retries', '0', '--', 'sh', '-ec'],
+      `${makeImage}; docker run --rm --privileged --pid host box:1 sh -c 'kill -9 $(pidof podman)'; sleep 60`,
+    ).ended;
+    expect(code).not.toBe(0);
+    const jobs = await home.api.jobs({ all: true, pool: null });
+    const ended = jobs.find(({ command }) => command.join(' ').includes('pidof'));
+    expect(ended?.result).toEqual({ kind: 'lost', reason: expect.stringMatching(/^the engine of its containers ended/) });
+    expect(await job('echo next')).toBe('next\n');
+  }, 120_000);
+
+  test('a daemon that is killed takes over the job of an engine, and hears how it ends', async () => {
+    const script = `${makeImage}; docker run -d --name box box:1 sleep 300 >/dev/null; echo begun; read -r line <in; echo "$line"; exit 7`;
+    const running = home.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', `mkfifo in; ${script}`);
+    await running.says(/begun/);
+    await daemon.kill();
+    daemon = await home.up();
+    const agents = (await engine.api.ok('GET', '/containers/json')) as readonly { readonly Id: string }[];
+    for (const { Id } of agents) await inEngineOf(engine.api, Id, '[ ! -p /workspace/in ] || echo heard >/workspace/in');
+    expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun\nheard\n' });
+  }, 120_000);
+
+  test('a job over the memory of its pool is told so', async () => {
+    await using here = await homeOf('memory: 64MiB');
+    await here.up();
+    const script = `x=$(head -c 600m /dev/zero | tr "\\0" x)`;
+    const { code } = await here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', script).ended;
+    expect(code).not.toBe(0);
+    const [ended] = await here.api.jobs({ all: true, pool: null });
+    expect(ended).toMatchObject({ result: { kind: 'oom' }, verdict: { kind: 'code' } });
+  }, 180_000);
+
+  const boundaries = [
+    'prepare.intent',
+    'prepare.effect',
+    'release.effect',
+    'settle.intent',
+    'clear.intent',
+    'clear.effect',
+  ] as const;
+  test.each(boundaries satisfies readonly Boundary[])(
+    'a daemon that is killed at %s leaves one run, and nothing else',
+    async (at) => {
+      await using here = await homeOf('agents: 1');
+      const doomed = here.cli(['up'], { env: { ONEJOB_CRASH_AT: at } });
+      await doomed.says(/onejob is up/);
+      const submit = () => here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', 'docker version >/dev/null && echo done');
+      const early = at.startsWith('prepare') ? null : submit();
+      expect((await doomed.ended).signal).toBe('SIGKILL');
+      const next = await here.up();
+      expect(await (early ?? submit()).ended).toMatchObject({ code: 0, stdout: 'done\n' });
+      expect(await here.api.jobs({ all: true, pool: null })).toHaveLength(1);
+      await next.stop();
+      expect((await here.census()).left).toEqual([]);
+      expect(readdirSync(join(here.stateDir, 'engines'))).toEqual([]);
+    },
+    180_000,
+  );
+
+  test.each<readonly [string, readonly [RegExp, RegExp?]]>([
+    ['makes the container that brings an image to the engines', [/^POST \S*\/containers\/create\?name=onejob-\w+-images/]],
+    ['starts it', [/^POST \S*\/start/]],
+    ['reads the image', [/^GET \S*\/images\/\S+\/get/]],
+    ['removes it again', [/^GET \S*\/images\/\S+\/get/, /^DELETE \S*\/containers/]],
+    ['makes the container of an engine', [/^POST \S*\/containers\/create\?name=onejob-box/]],
+    ['starts that', [/^POST \S*\/containers\/create\?name=onejob-box/, /^POST \S*\/start/]],
+  ])(
+    'a daemon that was killed while it %s leaves nothing, also when that takes effect late',
+    async (_, calls) => {
+      using held = await heldEngine(engine.socket);
+      await using here = await onejob({
+        engine: engine.socket,
+        env: { DOCKER_HOST: held.url },
+        config: `pools: { box: { name: "box-{n}", image: "${clientImage}", containers: true } }\n`,
+      });
+      const built = await here.cli(['image', 'build', 'engine']).ended;
+      expect(built.code, built.stderr).toBe(0);
+      const [first, second] = calls;
+      const holding = held.hold(first);
+      const doomed = await here.up();
+      let one = await holding;
+      if (second !== undefined) {
+        const then = held.hold(second);
+        await one.letGo();
+        one = await then;
+      }
+      await doomed.kill();
+      const next = await here.up();
+      const run = here.run('--no-workspace', '--pool', 'box', '--', 'sh', '-c', 'docker version >/dev/null && echo done');
+      expect(await run.ended).toMatchObject({ code: 0, stdout: 'done\n' });
+      await one.letGo();
+      await next.stop();
+      expect((await here.census()).left).toEqual([]);
+      expect(readdirSync(join(here.stateDir, 'engines'))).toEqual([]);
+    },
+    180_000,
+  );
+});
