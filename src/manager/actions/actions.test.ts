@@ -188,7 +188,7 @@ async function preparing(job: string | null, { runtime, service }: { runtime: ob
     slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} },
     deviceManager: null,
     caches: { ensure: async () => {} },
-    fingerprints,
+    fingerprints: { withEngine: async (recipe: object) => recipe, ...fingerprints },
   } as unknown as ActParts;
   return new SlotActions(parts).prepare({ act: 'prepare', agent: 'a', job }, 'p/1', new AbortController().signal);
 }
