@@ -11,7 +11,7 @@ import { askFor, isAsked } from './ask-before-ending.ts';
 import { exitCodes } from './exit.ts';
 import { personOf } from './gpus.ts';
 import { unlessInterrupted } from './init/ask.ts';
-import { collectReport, type Part, type Report } from './report/parts.ts';
+import { collectReport, type Report, type ReportPart } from './report/parts.ts';
 import { createPublicWords } from './report/public-words.ts';
 import type { Session } from './session.ts';
 import { titledTable } from './text.ts';
@@ -73,7 +73,7 @@ function readme({ parts, leftOut }: Report): string {
   ].join('\n');
 }
 
-async function archiveOf(files: readonly Part[]): Promise<Buffer> {
+async function archiveOf(files: readonly ReportPart[]): Promise<Buffer> {
   const archive = pack();
   const bytes = buffer(archive);
   // Nothing of this host: no owner, and no time but the one in the name.

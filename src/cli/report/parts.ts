@@ -19,7 +19,7 @@ import { findingFields, jobFields, pick, statusFields } from './fields.ts';
 import type { PublicWords } from './public-words.ts';
 import { recordGpus } from './recordings.ts';
 
-export interface Part {
+export interface ReportPart {
   readonly file: string;
   /** For people, also strangers. */
   readonly what: string;
@@ -32,7 +32,7 @@ export interface LeftOut {
 }
 
 export interface Report {
-  readonly parts: readonly Part[];
+  readonly parts: readonly ReportPart[];
   readonly leftOut: readonly LeftOut[];
 }
 
@@ -47,7 +47,7 @@ export async function collectReport(
   words: PublicWords,
   runner: ToolRunner = hostRunner(session),
 ): Promise<Report> {
-  const parts: Part[] = [];
+  const parts: ReportPart[] = [];
   const leftOut: LeftOut[] = [...never];
   const add = (file: string, what: string, value: unknown) =>
     parts.push({ file, what, text: `${JSON.stringify(value, null, 1)}\n` });
