@@ -100,7 +100,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     expect(said).toContain('built\n');
   }, 120_000);
 
-  test('all rights in a container of a job do not reach the host', async () => {
+  test('a container with all rights has no rights over the host', async () => {
     const said = await job(
       makeImage,
       'docker run --rm --privileged --pid host --network host -v /:/h box:1 sh -c "',

@@ -48,7 +48,10 @@ function host() {
   };
   const runtime = {
     name: 'docker',
-    disk: async () => ({ path: '/', free: it.free }),
+    // A runtime is an object: what it knows is its own.
+    async disk(this: { readonly name: string } | undefined) {
+      return { path: this?.name ?? '', free: this === undefined ? 1 : it.free };
+    },
     async usage(agent: AgentId) {
       it.measured += 1;
       if (it.slow > 0) await sleep(clock, it.slow);

@@ -429,8 +429,8 @@ export class HeldJobs {
     return this.#runtimeOf(one)?.holding ?? null;
   }
 
-  async #isFull({ disk }: Runtime, signal: AbortSignal): Promise<boolean> {
-    return ((await disk(signal).catch(() => null))?.free ?? 1) < this.#parts.minFree;
+  async #isFull(runtime: Runtime, signal: AbortSignal): Promise<boolean> {
+    return ((await runtime.disk(signal).catch(() => null))?.free ?? 1) < this.#parts.minFree;
   }
 }
 

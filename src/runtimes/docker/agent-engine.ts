@@ -95,6 +95,8 @@ export class AgentEngine {
 
   /** Ends the sandbox. Whether it did is not certain if this is false. */
   async kill(): Promise<boolean> {
+    // What it has written is read from its engine, which must not be ended for a sandbox that has.
+    if (this.exit !== null || (await this.look())?.kind === 'exited') return true;
     await this.runtime.signal(this.#agent, 'KILL').catch(() => {});
     const { containers, engine } = this.runtime.parts;
     const id = containers.recall(this.#agent);

@@ -47,7 +47,7 @@ import { logFolder } from './log-files.ts';
 import { followLogs, type LogSource } from './logs.ts';
 import { mtuFindings } from './mtu.ts';
 import { Networks } from './networks.ts';
-import { createPrepare, dockerFingerprint, type Inside, type SandboxParts } from './prepare.ts';
+import { createPrepare, dockerFingerprint, type InnerEngine, type SandboxParts } from './prepare.ts';
 import { Givers, insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
 export interface DockerOptions {
@@ -66,7 +66,7 @@ export interface DockerOptions {
   /** Default: the real one. */
   readonly clock?: Clock;
   /** Set for an engine in a container of another. */
-  readonly inside?: Inside;
+  readonly inside?: InnerEngine;
   /** Time limits of calls to the Engine; a test has shorter ones. */
   readonly limits?: Limits;
 }

@@ -27,7 +27,7 @@ export interface SandboxParts extends Pick<CreateContext, 'owner' | 'boot' | 'lo
 }
 
 /** What another engine does for one inside of a container of it: this host sees nothing of its containers. */
-export interface Inside {
+export interface InnerEngine {
   /** Gives the workspace to the user of the sandbox. */
   readonly give: (agent: AgentId, owner: Owner, signal: AbortSignal) => Promise<void>;
 }
@@ -38,7 +38,7 @@ interface PrepareParts extends SandboxParts {
   readonly exits: Pick<Exits, 'engineStart' | 'sawAlive'>;
   readonly givers: Pick<Givers, 'give'>;
   /** null: the Engine is not in a container of another. */
-  readonly inside?: Inside | null;
+  readonly inside?: InnerEngine | null;
 }
 
 export function createPrepare(parts: PrepareParts): Runtime['prepare'] {

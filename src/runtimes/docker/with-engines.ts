@@ -45,8 +45,8 @@ export class WithEngines implements Runtime {
   readonly #engines = new Map<AgentId, AgentEngine>();
   readonly #events: RuntimeEvent[] = [];
   readonly #waiters = new Waiters();
-  /** The folder, opened once: a path through it has no limit on its length. */
-  #opened: FileHandle | null = null;
+  /** The folder, opened once and for as long as this lives: a path through it has no limit on its length, and leads nowhere else. */
+  #opened: Promise<FileHandle> | null = null;
   #isSwept = false;
 
   /** `folder`: of this installation alone, for the sockets of engines. */
@@ -61,7 +61,7 @@ export class WithEngines implements Runtime {
   close(): void {
     for (const engine of this.#engines.values()) engine.close();
     this.#engines.clear();
-    void this.#opened?.close();
+    void this.#opened?.then((folder) => folder.close());
     this.#outer.close();
   }
 
@@ -263,10 +263,12 @@ export class WithEngines implements Runtime {
   }
 
   async #open(agent: AgentId): Promise<AgentEngine> {
-    this.#opened ??= await openFolder(this.#folder);
+    // Before it is awaited, since a handle that two open would be closed as garbage, and its number given away.
+    this.#opened ??= openFolder(this.#folder);
+    const folder = await this.#opened;
     const known = this.#engines.get(agent);
     if (known !== undefined) return known;
-    const socket = join(inside(this.#opened, agent), inEngine.api);
+    const socket = join(inside(folder, agent), inEngine.api);
     const engine = new AgentEngine(agent, this.#outer, socket, (exit) => this.#tell({ kind: 'exited', agent, exit }));
     this.#engines.set(agent, engine);
     return engine;

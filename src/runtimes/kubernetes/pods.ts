@@ -40,9 +40,7 @@ const containerStatus = z.object({
       terminated: terminated.optional(),
     })
     .optional(),
-  allocatedResourcesStatus: z
-    .array(z.object({ resources: z.array(z.object({ resourceID: z.string() })).optional() }))
-    .optional(),
+  allocatedResourcesStatus: z.array(z.object({ resources: z.array(z.object({ resourceID: z.string() })).optional() })).optional(),
 });
 export const podSchema = z.object({
   metadata: z.object({
