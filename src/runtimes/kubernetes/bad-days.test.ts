@@ -248,10 +248,27 @@ test('an outage is lost once, and connected once', async () => {
   here.api.remove('oj-a');
   here.api.away(false);
   await here.clock.pass(15_000);
-  await expect.poll(() => events, { interval: 1 }).toEqual(['connected', 'lost', 'removed a', 'connected']);
+  await expect.poll(() => events, { interval: 1 }).toEqual(['connected', 'lost', 'exited a', 'removed a', 'connected']);
   await expect(here.runtime.list(never)).resolves.toMatchObject([{ agent: 'b' }]);
   stop.abort();
   await read;
+});
+
+test('a pod that goes before anybody saw it end was deleted by somebody', async () => {
+  await using here = await fakedCluster();
+  here.api.put(podOf('a'));
+  const stop = new AbortController();
+  const events: RuntimeEvent[] = [];
+  void (async () => {
+    for await (const event of here.runtime.events(stop.signal)) events.push(event);
+  })();
+  await here.api.called('watch');
+  here.api.remove('oj-a');
+  const exit = { kind: 'lost', reason: expect.stringMatching(/^Kubernetes ended it.*: somebody deleted its pod$/) };
+  await expect
+    .poll(() => events, { interval: 1 })
+    .toEqual([{ kind: 'connected' }, { kind: 'exited', agent: 'a', exit }, { kind: 'removed', agent: 'a' }]);
+  stop.abort();
 });
 
 test('the end of a log whose reader stalls is looked for', async () => {

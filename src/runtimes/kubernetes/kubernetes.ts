@@ -35,7 +35,7 @@ import { ensureLease, removeLease } from './lease.ts';
 import { followLog } from './logs.ts';
 import { PodMaker } from './making.ts';
 import { GuardedNetworks } from './networks.ts';
-import { gateEnded, grantedOf, isOver, type Pod, podName, stateOf, workspacePath } from './pods.ts';
+import { gateEnded, grantedOf, isOver, lost, type Pod, podName, stateOf, workspacePath } from './pods.ts';
 import { releaseGate } from './release.ts';
 import { signalScripts } from './script.ts';
 import { PodWatch } from './watch.ts';
@@ -53,6 +53,12 @@ const signalLimit = 10_000;
 const graceSeconds = 1;
 /** ms between two looks at what nobody reports, such as the end of a log that nobody reads. */
 const lookAgain = 2_000;
+
+/** A pod as it was last seen, and whether its end was reported. */
+interface Reported {
+  readonly pod: Pod;
+  readonly hasExited: boolean;
+}
 
 export function createKubernetesRuntime(options: KubernetesOptions): Runtime {
   return new KubernetesRuntime(options);
@@ -233,8 +239,7 @@ class KubernetesRuntime implements Runtime {
   }
 
   async *events(signal: AbortSignal): AsyncGenerator<RuntimeEvent> {
-    /** Agents with a pod, and whether their exit was reported. */
-    const known = new Map<AgentId, boolean>();
+    const known = new Map<AgentId, Reported>();
     let isLost = false;
     using news = this.#watch.follow();
     yield { kind: 'connected' };
@@ -258,14 +263,22 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
-  #newsOf(agent: AgentId, known: Map<AgentId, boolean>): RuntimeEvent[] {
+  #newsOf(agent: AgentId, known: Map<AgentId, Reported>): RuntimeEvent[] {
+    const before = known.get(agent);
     const pod = this.#watch.known.get(agent);
-    if (pod === undefined) return known.delete(agent) ? [{ kind: 'removed', agent }] : [];
+    const exited = (exit: Exit): RuntimeEvent => ({ kind: 'exited', agent, exit });
+    if (pod === undefined) {
+      if (!known.delete(agent) || before === undefined) return [];
+      const removed: RuntimeEvent = { kind: 'removed', agent };
+      // Who deletes a pod may leave no time to see it end.
+      const isSilent = before.hasExited || this.#removed.has(agent);
+      return isSilent ? [removed] : [exited(this.#ends.of(agent) ?? lost(before.pod, 'somebody deleted its pod')), removed];
+    }
     const state = this.#stateOf(pod);
     if (this.#making.has(agent) && state.kind === 'exited') return [];
-    const isTold = known.get(agent) === true;
-    known.set(agent, isTold || state.kind === 'exited');
-    return state.kind === 'exited' && !isTold ? [{ kind: 'exited', agent, exit: state.exit }] : [];
+    const hasExited = before?.hasExited === true;
+    known.set(agent, { pod, hasExited: hasExited || state.kind === 'exited' });
+    return state.kind === 'exited' && !hasExited ? [exited(state.exit)] : [];
   }
 
   #stateOf(pod: Pod): SandboxSeen['state'] {

@@ -172,19 +172,19 @@ export function stateOf(pod: Pod, { told, isRemoved }: Known): SandboxSeen['stat
   const exit = told ?? exitOf(pod);
   // A job that takes its time to end well has its own code; that of a signal is not the job's.
   const isByOthers = pod.isDeleting && !isRemoved && exit.kind === 'code' && [137, 143].includes(exit.code);
-  return { kind: 'exited', exit: isByOthers ? lost(pod, pod.ended ?? 'somebody deleted its pod') : exit };
+  return { kind: 'exited', exit: isByOthers ? lost(pod, 'somebody deleted its pod') : exit };
 }
 
-function lost({ node }: Pod, why: string): Exit {
-  return { kind: 'lost', reason: `Kubernetes ended it${node === '' ? '' : ` on node ${node}`}: ${why}` };
+/** An end that is not the job's. `why`: unless Kubernetes itself says it. */
+export function lost({ node, ended }: Pod, why: string): Exit {
+  return { kind: 'lost', reason: `Kubernetes ended it${node === '' ? '' : ` on node ${node}`}: ${ended ?? why}` };
 }
 
 /** The end of a pod whose log tells none. */
 function exitOf(pod: Pod): Exit {
   const { terminated, ended } = pod;
   if (terminated?.reason === 'OOMKilled') return { kind: 'oom' };
-  if (ended !== null) return lost(pod, ended);
-  if (terminated === null) return lost(pod, 'it left no exit code');
+  if (ended !== null || terminated === null) return lost(pod, 'it left no exit code');
   return { kind: 'code', code: terminated.code };
 }
 
