@@ -260,6 +260,10 @@ describe('early binding', () => {
     expect(step.actions).toEqual([{ act: 'clear', agent: 'a0' }]);
     const early = withAgent({ kind: 'releasing', agent: 'a0', job: null, limit: null, fingerprint: 'f', since: 0 });
     expect(decide(early, exit(1, true), now).slot.leaving).toEqual(step.slot.leaving);
+    // Also why it was lost: nobody else can say that in the log of a job that it had.
+    const lost = { kind: 'lost', reason: 'somebody deleted its pod' } as const;
+    const gone = decide(withAgent(idle), { kind: 'exited', agent: 'a0', exit: lost, released: true }, now);
+    expect(gone.slot.leaving).toEqual([{ agent: 'a0', job: null, exit: lost }]);
     const clear = (outcome: Extract<SlotEvent, { kind: 'cleared' }>['outcome']) =>
       decide(step.slot, { kind: 'cleared', agent: 'a0', outcome }, now).changes;
     expect(clear('worked')).toEqual([{ change: 'worked', stage: 'release' }]);

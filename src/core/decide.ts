@@ -202,7 +202,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
 
 /** No job was seen, so its CI service is asked, with how it ended. */
 function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): LaneStep {
-  return leaveLane(slot, { agent, exit: exit.kind === 'lost' ? null : exit }, now);
+  return leaveLane(slot, { agent, exit }, now);
 }
 
 function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {

@@ -123,7 +123,7 @@ export type AgentLane =
 export interface Leaving {
   readonly agent: AgentId;
   readonly job: JobId | null;
-  /** How an idle agent ended by itself; its CI service says whether it had a job. null for any other. */
+  /** How an idle agent ended by itself, or was lost; its CI service says whether it had a job. null for any other. */
   readonly exit: Exit | null;
 }
 

@@ -311,7 +311,9 @@ export class SlotActions implements Executors {
   }
 
   /** An idle agent ended by itself: its service may know whether it had a job; otherwise, what was wrong. */
-  async #ended(key: string, agent: AgentId, exit: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
+  async #ended(key: string, agent: AgentId, how: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
+    // What was lost says nothing of the agent itself.
+    const exit = how?.kind === 'lost' ? null : how;
     const { followers, slots, hurry } = this.#parts;
     const { service, runtime, context } = this.#endedOf(key, agent, null);
     const isEarly = service.capabilities.binds === 'early';
