@@ -15,12 +15,12 @@ test.skipIf(lacks('slurm', 'bubblewrap', 'kubernetes'))(
     await kubernetes.loadDockerImage(defaultImage);
     const config = (runtime: string): string => `
 runtimes:
-  slurm: { type: slurm, folder: "${slurm.folder}/onejob", conf: "${slurm.env.SLURM_CONF}", poll: 1s, sandbox: bubblewrap }
+  slurm: { type: slurm, folder: "${slurm.folder}/onejob", conf: "${slurm.env.SLURM_CONF}", poll: 1s }
   kubernetes: { type: kubernetes, kubeconfig: "${kubernetes.kubeconfig}", namespace: ci }
 pools:
   work:
     runtime: ${runtime}
-    image: ${defaultImage} # of this host's runtimes and of Slurm with bubblewrap, none uses it
+    image: ${defaultImage} # only Kubernetes uses it
     pull: never
     agents: 4
     timeout: 30m
