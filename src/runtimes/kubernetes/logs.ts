@@ -113,7 +113,7 @@ async function rest({ clock, isReleased, hasEnded, change }: PodLog, atMost: num
   }
 }
 
-/** The call for a log. It answers with null where there is none yet, or no longer. */
+/** The call that reads a log. Its answer is null while there is no log yet, and once the log is gone. */
 function callOf({ client, agent }: Whose, query: KubeCall['query']): KubeCall {
   const path = client.path('pods', podName(agent), 'log');
   return { path, query: { container, ...query }, doing: `read the log of agent ${agent}`, nothing: [400, 404] };
