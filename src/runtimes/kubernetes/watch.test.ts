@@ -4,12 +4,19 @@ import { type FakeKubernetes, fakeKubernetes, podOf, token, toldClock } from '..
 import { KubeClient } from './client.ts';
 import { PodWatch } from './watch.ts';
 
+const never = new AbortController().signal;
+
 async function watching(prepare: (api: FakeKubernetes) => void = () => {}) {
   const api = await fakeKubernetes();
   prepare(api);
   const clock = toldClock();
   const client = new KubeClient(api.access, clock);
   const watch = new PodWatch({ client, clock, owner: 'me' });
+  const news = watch.follow();
+  const next = async (): Promise<void> => {
+    await news.next(never);
+    news.take();
+  };
   const agents = (): string[] => [...watch.known.keys()].toSorted();
   return {
     api,
@@ -18,11 +25,11 @@ async function watching(prepare: (api: FakeKubernetes) => void = () => {}) {
     agents,
     /** Resolves once these are known. */
     async knows(...wanted: string[]) {
-      while (watch.failure !== null || agents().join() !== wanted.join()) await watch.next();
+      while (watch.failure !== null || agents().join() !== wanted.join()) await next();
     },
     /** Resolves once the pods are not known. */
     async loses() {
-      while (watch.failure === null) await watch.next();
+      while (watch.failure === null) await next();
       return watch.failure;
     },
     async [Symbol.asyncDispose]() {

@@ -58,7 +58,6 @@ export class PodWatch {
   /** By who follows them. */
   readonly #news = new Set<{ changed: Set<AgentId> | null }>();
   #isRunning = false;
-  #changeCount = 0;
   /** Whether all pods are known, as they are now. */
   #isCurrent = false;
   #failure: OnejobError | null = null;
@@ -119,18 +118,6 @@ export class PodWatch {
     return pod;
   }
 
-  /** Counts what `next` resolves for. */
-  get changes(): number {
-    return this.#changeCount;
-  }
-
-  /** Resolves at the next change after `seen` of them, after `atMost` ms, or when `signal` aborts. */
-  async next(signal?: AbortSignal, atMost = Number.POSITIVE_INFINITY, seen = this.#changeCount): Promise<void> {
-    this.#start();
-    if (seen !== this.#changeCount) return;
-    await this.#within(this.#waiters, signal, atMost);
-  }
-
   /** The next change of what is known of an agent, counted from now. */
   changeOf(agent: AgentId): Change {
     this.#start();
@@ -157,6 +144,7 @@ export class PodWatch {
 
   /** What changes from now on; the first look takes all. */
   follow(): News {
+    this.#start();
     const news: { changed: Set<AgentId> | null } = { changed: null };
     this.#news.add(news);
     return {
@@ -174,7 +162,6 @@ export class PodWatch {
 
   /** Somebody knows something new about an agent's pod; without one, about any. */
   wake(agent?: AgentId): void {
-    this.#changeCount += 1;
     for (const news of this.#news) {
       if (agent === undefined) news.changed = null;
       else news.changed?.add(agent);
