@@ -3,7 +3,7 @@ import type { JobView } from '../contract/schema.ts';
 import { missingCommand, resultWord, verdict } from './exit.ts';
 
 const ended = (code: number, ...command: string[]) => ({ command, result: { kind: 'code', code } }) as unknown as JobView;
-const shell = { stdout: 0, stderr: 1 };
+const shell = { stdout: '', lines: 1 };
 const debian = { workspace: true, image: 'debian:stable-slim', script: null };
 
 describe('a command that is not found', () => {
@@ -11,7 +11,14 @@ describe('a command that is not found', () => {
     expect(missingCommand(ended(127, 'make', 'test'), shell, debian)).toBe(
       'exit code 127 means that a command was not found: it may be missing from the image debian:stable-slim; --image chooses another',
     );
-    expect(missingCommand(ended(127, 'make'), { stdout: 0, stderr: 0 }, { ...debian, image: null })).toMatch(/installed where/);
+    expect(missingCommand(ended(127, 'make'), { stdout: '', lines: 0 }, { ...debian, image: null })).toMatch(/installed where/);
+  });
+
+  test('is told where both streams of a job are one', () => {
+    const joined = { stdout: '/bin/sh: make: not found\n', lines: 1 };
+    expect(missingCommand(ended(127, 'make'), joined, debian)).toMatch(/^exit code 127 means that a command was not found/);
+    const refused = { stdout: 'sh: 1: ./t.sh: Permission denied\n', lines: 1 };
+    expect(missingCommand(ended(126, './t.sh'), refused, debian)).toMatch(/^exit code 126 means/);
   });
 
   test('explains --no-workspace for a script, and what else may be missing', () => {
@@ -24,8 +31,10 @@ describe('a command that is not found', () => {
   });
 
   test('is not assumed if the job printed more than a shell would, or for another code', () => {
-    expect(missingCommand(ended(127, 'make'), { stdout: 1, stderr: 0 }, debian)).toBeNull();
-    expect(missingCommand(ended(127, 'make'), { stdout: 0, stderr: 2 }, debian)).toBeNull();
+    expect(missingCommand(ended(127, 'make'), { stdout: 'building', lines: 1 }, debian)).toBeNull();
+    expect(missingCommand(ended(127, 'make'), { stdout: 'building', lines: 0 }, debian)).toBeNull();
+    expect(missingCommand(ended(127, 'make'), { stdout: '', lines: 2 }, debian)).toBeNull();
+    expect(missingCommand(ended(127, 'make'), { stdout: 'building\nsh: 1: make: not found\n', lines: 2 }, debian)).toBeNull();
     expect(missingCommand(ended(125, 'make'), shell, debian)).toBeNull();
   });
 

@@ -106,8 +106,21 @@ function signalOf(code: number): string | null {
   return name?.slice('SIG'.length) ?? null;
 }
 
-/** How much a job has printed: bytes on standard output, lines on standard error. */
-export type Said = { stdout: number; stderr: number };
+/** What a job has printed: the beginning of its standard output, and lines on both streams, of which more than two do not count. */
+export type Said = { stdout: string; lines: number };
+
+/** Characters of `Said.stdout`, at most. */
+const saidLimit = 300;
+
+/** Adds what was printed. */
+export function hear(said: Said, { stream, bytes }: { readonly stream: string; readonly bytes: Uint8Array }): void {
+  if (said.lines > 1 || (stream !== 'stdout' && stream !== 'stderr')) return;
+  if (stream === 'stdout') said.stdout += Buffer.from(bytes.subarray(0, saidLimit - said.stdout.length)).toString('utf8');
+  said.lines += bytes.filter((byte) => byte === 10).length;
+}
+
+/** A shell's words, on standard output where a runtime has one stream for both. */
+const complaint = /not found|no such file|permission denied|cannot execute/i;
 
 /** A script of the workspace as it is here. */
 export interface Script {
@@ -126,7 +139,8 @@ export function missingCommand(
   { workspace, image, script }: { readonly workspace: boolean; readonly image: string | null; readonly script: Script | null },
 ): string | null {
   const code = result?.kind === 'code' ? result.code : 0;
-  if ((code !== 127 && code !== 126) || said.stdout > 0 || said.stderr > 1) return null;
+  const isShells = said.lines <= 1 && (said.stdout === '' || complaint.test(said.stdout));
+  if ((code !== 127 && code !== 126) || !isShells) return null;
   if (script !== null && /^#!.*\r$/.test(script.firstLine)) {
     const fix = `type "sed -i 's/\\r$//' ${first}", and in git write "* text=auto eol=lf" into .gitattributes`;
     return `exit code ${code}: the first line of ${first} ends with a carriage return (CRLF), which became part of its interpreter's name: ${fix}`;

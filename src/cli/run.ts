@@ -18,7 +18,7 @@ import { afterInBackground, systemClock } from '../system/system-clock.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { bringBack } from './artifacts.ts';
 import { connect, isGone } from './connect.ts';
-import { exitCodes, missingCommand, type Said, type Script, verdict } from './exit.ts';
+import { exitCodes, hear, missingCommand, type Said, type Script, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
 import { findJob } from './jobs.ts';
 import { checkNamedConfig } from './named-config.ts';
@@ -199,12 +199,11 @@ async function attend(
   let closed = false;
   /** Streams that cannot be written: a full disk ends neither the job nor the other stream. */
   const failed = new Set<string>();
-  const said: Said = { stdout: 0, stderr: 0 };
+  const said: Said = { stdout: '', lines: 0 };
   try {
     const done = await lasting.followJob(job.id, async (piece) => {
       stopWatching();
-      if (piece.stream === 'stdout') said.stdout += piece.bytes.length;
-      if (piece.stream === 'stderr') said.stderr += Buffer.from(piece.bytes).filter((byte) => byte === newline).length;
+      hear(said, piece);
       if (closed || failed.has(piece.stream)) return;
       try {
         await interrupts.orStop(printer.show(piece));
@@ -253,8 +252,6 @@ async function attend(
     stopWatching();
   }
 }
-
-const newline = 10;
 
 /** The command as a script in the folder that was sent; null for any other command. */
 function scriptOf(folder: string, [first = '']: readonly string[]): Script | null {

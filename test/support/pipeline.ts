@@ -26,8 +26,7 @@ export async function pipeline(home: Home, { results, joinsOutput }: Place): Pro
       .filter((one) => one !== '' && !/^onejob: (?:Jobs |A GPU is not proved |job \w+ is waiting )/.test(one))
       .map(steady);
     if (!joinsOutput) return { code, stdout: steady(stdout), stderr: said };
-    // Where a shell's complaint is among the output, `run` does not add what exit code 127 means.
-    const lines = [...steady(stdout).split('\n'), ...said].filter((one) => one !== '' && !one.includes('exit code 127 means'));
+    const lines = [...steady(stdout).split('\n'), ...said].filter((one) => one !== '');
     return { code, lines: lines.map((one) => one.replace(/^\/bin\/sh: /, 'sh: ')).toSorted() };
   };
   const run = async (name: string, ...words: string[]): Promise<unknown> =>
