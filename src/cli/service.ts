@@ -223,7 +223,7 @@ async function renewSocket(here: Installation, text: string | null): Promise<voi
 
 export async function installService(session: Session, flags: Flags): Promise<number> {
   const here = installation(session, flags);
-  const { output, context } = session;
+  const { output } = session;
   const listens = await listensHere(session);
   const text = unitText(here, listens.length > 0);
   const socket = listens.length === 0 ? null : socketText(here, listens);
@@ -244,11 +244,7 @@ export async function installService(session: Session, flags: Flags): Promise<nu
   await renewSocket(here, socket);
   writeUnit(here.unit, text);
   // Without it, systemd ends a user's services when the last session of the user closes.
-  const lingering = here.user ? await run('loginctl', ['enable-linger']) : null;
-  if (lingering !== null && lingering.error !== null) {
-    const asRoot = `loginctl enable-linger ${context.environment.uid}`;
-    output.say(`the service will stop when you log out (${lingering.stderr.trim()}): as root, type "${asRoot}"`);
-  }
+  if (here.user) await linger(session);
   await must(here.systemctl('daemon-reload'));
   await must(here.systemctl('enable', 'onejob'));
   // systemd's link, which starts the daemon at the next boot.
@@ -256,6 +252,17 @@ export async function installService(session: Session, flags: Flags): Promise<nu
   await start(session, here);
   await output.result({ installed: here.unit }, () => [`Installed ${here.unit}, and started the daemon.`]);
   return exitCodes.ok;
+}
+
+/** Lets the service outlive the logout of its user, or says why it will not. */
+async function linger({ context, output }: Session): Promise<void> {
+  const uid = `${context.environment.uid}`;
+  const { error, stderr } = await run('loginctl', ['enable-linger']);
+  if (error === null) return;
+  // Without a seat polkit refuses even what is so already.
+  const { stdout } = await run('loginctl', ['show-user', uid, '-p', 'Linger', '--value']);
+  if (stdout.toString().trim() === 'yes') return;
+  output.say(`the service will stop when you log out (${stderr.trim()}): as root, type "loginctl enable-linger ${uid}"`);
 }
 
 export async function uninstallService(session: Session, flags: Flags): Promise<number> {

@@ -11,7 +11,7 @@ import type { GrantWay } from '../../ports/runtime.ts';
 import { roomOf } from '../../system/disk-room.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { type Endpoint, endpointUrl, resolveEndpoint } from '../engine/endpoint.ts';
-import { probeDocker } from '../engine/probe.ts';
+import { type InfoAnswer, probeDocker } from '../engine/probe.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type GrantMethod } from './grants.ts';
 
@@ -28,7 +28,7 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
     const hint = 'Write { "live-restore": true } into /etc/docker/daemon.json and type "sudo systemctl reload docker".';
     findings.push(warning(subject, message, hint));
   }
-  if (podman) findings.push(warning(subject, 'This is Podman: memory kills are reported as exit code 137.'));
+  if (podman) findings.push(...podmanFindings(info));
   if (!probe.local) {
     const where = `The Engine at ${endpointUrl(endpoint)} is not on this host`;
     findings.push(warning(subject, `${where}: it only works for pools without devices and volumes.`));
@@ -55,6 +55,12 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
     findings.push(free >= 0.1 ? fine('disk', message) : warning('disk', message, hint));
   }
   return findings;
+}
+
+/** Measured: Podman 5.4 tells of memory kills with cgroup v2, Podman 4.3 with v1 does not. */
+export function podmanFindings({ CgroupVersion }: Pick<InfoAnswer, 'CgroupVersion'>): Finding[] {
+  if (CgroupVersion?.endsWith('2') === true) return [];
+  return [warning('docker', 'This is Podman on cgroup v1: memory kills are reported as exit code 137.')];
 }
 
 const ways: Readonly<Record<GrantMethod, string>> = {

@@ -9,6 +9,7 @@ import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contra
 import { engineAt } from '../../../test/support/engine-http.ts';
 import { ensureImages, images } from '../../../test/support/images.ts';
 import { lacks } from '../../../test/support/require.ts';
+import { messageOf } from '../../base/errors.ts';
 import type { Recipe } from '../../ports/runtime.ts';
 import { frame, MarkerFilter, readyMarker, releasedMarker } from '../gate.ts';
 import type { DockerRuntime } from './docker.ts';
@@ -211,10 +212,13 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
 
   test('the default network is created once, isolates sandboxes, and is created again if somebody removed it', async () => {
     using engine = engineAt();
-    // What managers that were killed while they asked for one may leave: an Engine makes several of one name.
+    // What managers that were killed while they asked for one may leave: older Engines make several of one name.
     const network = { Name: `onejob-${owner}`, Labels: { 'onejob.owner': owner } };
     const options = { 'com.docker.network.bridge.enable_icc': 'false' };
-    for (let n = 0; n < 2; n++) await engine.ok('POST', '/networks/create', { ...network, Options: options });
+    await engine.ok('POST', '/networks/create', { ...network, Options: options });
+    await engine.ok('POST', '/networks/create', { ...network, Options: options }).catch((error: unknown) => {
+      expect(messageOf(error)).toMatch(/already exists/);
+    });
     const other = await make();
     const specs = Array.from({ length: 3 }, () => specOf({ ...recipe, network: 'default' }));
     await Promise.all(specs.map((spec) => other.prepare(spec, quiet, never())));

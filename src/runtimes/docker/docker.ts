@@ -126,7 +126,10 @@ export class DockerRuntime implements Runtime {
     this.#engine = new Engine(endpoint, options.limits, options.clock);
     const engine = this.#engine;
     this.#images = new Images(engine, options.environment.config, engine.clock.now);
-    this.#firewall = createFirewall(owner, this.#isLocal, options.nameservers);
+    this.#firewall = createFirewall(owner, this.#isLocal, {
+      nameservers: options.nameservers,
+      isPodman: () => engine.isPodman(),
+    });
     this.#networks = new Networks(engine, owner, this.#firewall, this.#uplink);
     this.#inputs = new Inputs(engine);
     // An ended container accepts a connection and stays silent.

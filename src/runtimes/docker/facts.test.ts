@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { recipe, settings } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { engineFacts } from './check.ts';
+import { engineFacts, podmanFindings } from './check.ts';
 
 const never = new AbortController().signal;
 type Asking = Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>;
@@ -69,4 +69,9 @@ describe('an Engine', () => {
     await expect(facts).rejects.toMatchObject({ name: 'AbortError' });
     await fake.stop();
   });
+});
+
+test('Podman is said to keep memory kills to itself only where it does', () => {
+  for (const CgroupVersion of ['2', 'v2']) expect(podmanFindings({ CgroupVersion })).toEqual([]);
+  expect(podmanFindings({ CgroupVersion: '1' })).toMatchObject([{ level: 'warning', message: expect.stringContaining('137') }]);
 });

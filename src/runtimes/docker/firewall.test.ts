@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import {
+  createFirewall,
   hostPortsIn,
   isEngines,
   missingRule,
@@ -22,6 +23,12 @@ const standing = [
   ...rules.input.map((rule) => `-A ${names.input} ${rule}\n`),
   'COMMIT\n',
 ].join('');
+
+test.runIf(process.getuid?.() === 0)('Podman beside a Docker Engine has no use for the chains of that', async () => {
+  const firewall = createFirewall('beside', true, { isPodman: async () => true });
+  expect(await firewall.obstacle()).toBe('Podman keeps its rules elsewhere than in the chain DOCKER-USER');
+  await expect(firewall.guard()).rejects.toMatchObject({ code: 'E_NETWORK_UNGUARDED' });
+});
 
 describe('rules of the network internet', () => {
   test('names fit an interface and a chain, even for a long owner', () => {

@@ -36,12 +36,16 @@ const families = ['ipv4', 'ipv6'] as const;
 /** ms */
 const patience = 20_000;
 
-/** `local`: whether the Engine is on this host. `nameservers`: those that jobs may ask, by default those of the Engine. */
-export function createFirewall(
-  owner: string,
-  local: boolean,
-  nameservers: () => Promise<readonly string[]> = nameserversOfHost,
-): Firewall {
+export interface FirewallOptions {
+  /** Those that jobs may ask; default: those of the Engine. */
+  readonly nameservers?: (() => Promise<readonly string[]>) | undefined;
+  /** Whether the Engine is Podman, whose packets do not pass Docker's chains, although a Docker Engine beside it may keep some. */
+  readonly isPodman?: () => Promise<boolean>;
+}
+
+/** `local`: whether the Engine is on this host. */
+export function createFirewall(owner: string, local: boolean, options: FirewallOptions = {}): Firewall {
+  const { nameservers = nameserversOfHost, isPodman = async () => false } = options;
   const names = namesOf(owner);
   /** How the tools print our rules, with the rules themselves: each tool prints them in its own way. */
   const written = new Map<Family, { readonly from: string; readonly lines: string }>();
@@ -58,6 +62,7 @@ export function createFirewall(
   const look = async (): Promise<{ flavour: Flavour } | { why: string }> => {
     if (!local) return { why: 'the Engine is not on this host' };
     if (process.getuid?.() !== 0) return { why: 'only root may change the firewall of this host' };
+    if (await isPodman()) return { why: 'Podman keeps its rules elsewhere than in the chain DOCKER-USER' };
     const whys: string[] = [];
     for (const flavour of await flavoursHere()) {
       const saved = await ask(tool(flavour, 'ipv4', 'save'), ['-t', 'filter']);

@@ -27,6 +27,8 @@ export const infoAnswer = z.object({
   PidsLimit: lenient(z.boolean()),
   /** `systemd` or `cgroupfs`. */
   CgroupDriver: lenient(z.string()),
+  /** `1` or `2`; with a `v` before it from some Podman. */
+  CgroupVersion: lenient(z.string()),
   /** By name. NVIDIA's toolkit adds `nvidia`. */
   Runtimes: lenient(z.record(z.string(), z.unknown())),
   /** Folders of CDI specifications; empty if CDI is turned off (API 1.44). */

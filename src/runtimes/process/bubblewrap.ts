@@ -129,6 +129,22 @@ async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8
   return { end: 'fails', why: `Bubblewrap is installed but a probe sandbox failed: ${lastLine.replace(/\.$/, '')}.` };
 }
 
+/**
+ * What to do about a sandbox that did not run. `setting`: reads a file below `/proc/sys`; empty if it is not there.
+ * https://documentation.ubuntu.com/release-notes/24.04/#unprivileged-user-namespace-restrictions
+ */
+export function bubblewrapFix({ end }: Pick<Trial, 'end'>, setting: (name: string) => string): string {
+  if (end === 'absent') return 'Install bubblewrap: apt-get install bubblewrap.';
+  const is = (name: string, value: string): boolean => setting(name).trim() === value;
+  if (is('user/max_user_namespaces', '0'))
+    return 'User namespaces are turned off here. As root, type "sysctl -w user.max_user_namespaces=15000", and keep that line in /etc/sysctl.d.';
+  if (is('kernel/unprivileged_userns_clone', '0'))
+    return 'User namespaces are for root only here. As root, type "sysctl -w kernel.unprivileged_userns_clone=1", and keep that line in /etc/sysctl.d.';
+  if (is('kernel/apparmor_restrict_unprivileged_userns', '1'))
+    return 'AppArmor allows user namespaces only to programs that have a profile. As root, type "apt-get install apparmor-profiles && ln -s /usr/share/apparmor/extra-profiles/bwrap-userns-restrict /etc/apparmor.d/ && systemctl reload apparmor".';
+  return 'The kernel, an AppArmor profile or a container around onejob may forbid it: "bwrap --unshare-user --ro-bind / / true" says what, "dmesg" says who.';
+}
+
 export const etcNames = [
   'alternatives',
   'bash_completion.d',

@@ -1,6 +1,6 @@
 /** Devices of process sandboxes, with nodes that are /dev/null under another name. Creating them needs root. */
 import { spawnSync } from 'node:child_process';
-import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { chmodSync, chownSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -9,6 +9,7 @@ import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contra
 import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
 import { lacks } from '../../../test/support/require.ts';
 import type { LeasedDevice, Runtime } from '../../ports/runtime.ts';
+import { mountOf } from '../../system/mountinfo.ts';
 import { exitNoDevice, frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { ProcessHost } from './host.ts';
 import { deviceArgs, grantDevices } from './prepare.ts';
@@ -20,8 +21,14 @@ const everything = 'for n in /dev/nvidia* /dev/kfd /dev/dri/*; do [ -e $n ] && e
 /** What only a group's members may open. */
 const group = 4711;
 
+/** Where device nodes may be used: Debian 13 mounts /tmp with `nodev`. */
+function folder(): string {
+  const mounts = readFileSync('/proc/self/mountinfo', 'utf8');
+  return mountOf(tmpdir(), mounts)?.options.includes('nodev') === true ? '/var/tmp' : tmpdir();
+}
+
 function makeNodes(): string {
-  const dir = mkdtempSync(join(tmpdir(), 'onejob-dev-'));
+  const dir = mkdtempSync(join(folder(), 'onejob-dev-'));
   mkdirSync(join(dir, 'dri'));
   for (const name of ['nvidiactl', 'nvidia-uvm', 'nvidia0', 'nvidia1', 'kfd', 'dri/renderD128', 'dri/renderD129']) {
     if (spawnSync('mknod', ['-m', '666', join(dir, name), 'c', '1', '3']).status !== 0) throw new Error(`cannot make ${name}`);
@@ -42,7 +49,7 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
   let events: ReturnType<typeof watch>;
 
   beforeAll(async () => {
-    dir = mkdtempSync(join(tmpdir(), 'onejob-process-'));
+    dir = mkdtempSync(join(folder(), 'onejob-process-'));
     deviceDir = makeNodes();
     runtime = await createProcessRuntime({ owner, dir, bubblewrap, deviceDir });
     events = watch(runtime);

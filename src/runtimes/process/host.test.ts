@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { networkFinding, noexec } from './host.ts';
+import { bubblewrapFix } from './bubblewrap.ts';
+import { networkFinding, noexec, noGroupKill } from './host.ts';
 
 const mountinfo = ['22 1 254:0 / / rw,relatime - ext4 /dev/vda rw', '40 22 0:40 / /no-such rw,noexec,nosuid - tmpfs x rw'].join(
   '\n',
@@ -31,4 +32,28 @@ test('without networks of their own, doctor says what that means, why, and what 
     level: 'ok',
     message: expect.stringContaining('networks of their own'),
   });
+});
+
+test.each([
+  ['absent', {}, /^Install bubblewrap: apt-get install bubblewrap\.$/],
+  ['fails', { 'user/max_user_namespaces': '0\n' }, /"sysctl -w user\.max_user_namespaces=15000"/],
+  ['fails', { 'kernel/unprivileged_userns_clone': '0\n' }, /"sysctl -w kernel\.unprivileged_userns_clone=1"/],
+  [
+    'fails',
+    { 'kernel/apparmor_restrict_unprivileged_userns': '1\n' },
+    /^AppArmor allows .* apparmor-profiles && ln -s .*bwrap-userns-restrict/,
+  ],
+  [
+    'fails',
+    { 'user/max_user_namespaces': '63000\n' },
+    /^The kernel, an AppArmor profile or a container around onejob may forbid it/,
+  ],
+] as const)('for bubblewrap that %s, with %j, doctor says what helps', (end, settings, fix) => {
+  const known: Readonly<Record<string, string>> = settings;
+  expect(bubblewrapFix({ end }, (name) => known[name] ?? '')).toMatch(fix);
+});
+
+test('doctor blames the kernel only if it is the cause', () => {
+  expect(noGroupKill('5.10.0-28-amd64').message).toMatch(/because the kernel is older than Linux 5\.14\.$/);
+  expect(noGroupKill('7.2.13').message).toMatch(/because onejob may make no control groups of version 2\.$/);
 });

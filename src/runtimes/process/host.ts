@@ -11,7 +11,7 @@ import { mountOf } from '../../system/mountinfo.ts';
 import { bootId, inheritedDescriptors, readOr } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { hostMounts, probeBubblewrap } from './bubblewrap.ts';
+import { bubblewrapFix, hostMounts, probeBubblewrap } from './bubblewrap.ts';
 import { type Cgroups, findCgroups } from './cgroup.ts';
 import { type Intent, type Layout, layout } from './folder.ts';
 import { probeNetwork } from './network.ts';
@@ -39,6 +39,8 @@ export interface ProcessHost extends Required<Pick<ProcessRuntimeOptions, 'owner
   readonly mode: Intent['mode'];
   /** The reason for that mode, as a sentence. */
   readonly why: string;
+  /** What would let sandboxes run in bubblewrap. */
+  readonly fix: string;
   readonly trials: Pick<Trials, 'doubts' | 'path'>;
   /** Whether sandboxes get a network of their own, and why, as a sentence; what to do about it, null: nothing. */
   readonly network: { readonly own: boolean; readonly why: string; readonly fix: string | null };
@@ -67,11 +69,16 @@ export async function lookAtHost(options: ProcessRuntimeOptions): Promise<Proces
   using limit = deadline(clock, 2 * trialLimit);
   const probe = isOff ? null : await probeBubblewrap(limit.signal, root ? firstUid : null, filter);
   const usable = probe !== null && trials.settle('bubblewrap', probe.sandbox);
+  const fix = bubblewrapFix(probe?.sandbox ?? { end: 'absent' }, (name) => readOr(`/proc/sys/${name}`, ''));
   const net: Trial = usable
     ? await probeNetwork(root, at.agents)
     : { end: 'absent', why: 'A network of their own needs bubblewrap.' };
   const ownNetwork = usable && trials.settle('network', net);
-  const network = { own: ownNetwork, why: net.why, fix: ownNetwork ? null : networkFix(usable, net) };
+  const network = {
+    own: ownNetwork,
+    why: net.why,
+    fix: ownNetwork ? null : usable ? networkFix(net) : `${fix} Install pasta, too: apt-get install passt.`,
+  };
   // A job that runs as the user who started onejob could do everything through another process of that user.
   const filtered = usable ? trials.settle('seccomp', probe.filtered) : root && filter !== null && (await canLoad(filter, dir));
   const mode: Intent['mode'] = usable ? 'bubblewrap' : 'plain';
@@ -84,6 +91,7 @@ export async function lookAtHost(options: ProcessRuntimeOptions): Promise<Proces
     cgroups,
     mode,
     why: probe?.sandbox.why ?? 'Bubblewrap was turned off.',
+    fix,
     trials,
     network,
     boot: bootId(),
@@ -96,8 +104,7 @@ export async function lookAtHost(options: ProcessRuntimeOptions): Promise<Proces
   };
 }
 
-function networkFix(usable: boolean, { end }: Trial): string {
-  if (!usable) return 'Install bubblewrap and pasta: apt-get install bubblewrap passt.';
+function networkFix({ end }: Trial): string {
   if (end === 'absent') return 'Install pasta: apt-get install passt.';
   return 'Update pasta (Debian package "passt") if it does not know an option; "pasta --version" says what is there.';
 }
@@ -143,15 +150,19 @@ export async function hostFindings(host: ProcessHost): Promise<Finding[]> {
     const message =
       'The number of processes of a job is not limited, and "pids" has no effect: there is no writable control group for it.';
     findings.push(
-      warning('pids', message, 'Run onejob as root, install bubblewrap (Linux 5.14 or newer), or use "runtime: docker".'),
+      warning('pids', message, 'Run onejob as root, let jobs run in bubblewrap (Linux 5.14 or newer), or use "runtime: docker".'),
     );
   } else findings.push(fine('pids', 'Limits on the number of processes are enforced.'));
-  if (host.mode === 'plain' && !kills) {
-    const message =
-      'The kernel of this host cannot end a whole group of processes at once; a job that forks quickly takes longer to end.';
-    findings.push(warning('cgroup.kill', message, 'Install bubblewrap, or use Linux 5.14 or newer as root.'));
-  }
+  if (host.mode === 'plain' && !kills) findings.push(noGroupKill(release()));
   return findings;
+}
+
+/** Of a plain process whose group cannot be ended at once. `kernel`: its release. */
+export function noGroupKill(kernel: string): Finding {
+  const isOld = compareVersions(leadingVersion(kernel) ?? '', '5.14') < 0;
+  const why = isOld ? 'the kernel is older than Linux 5.14' : 'onejob may make no control groups of version 2';
+  const message = `A job that forks quickly takes longer to end: its processes cannot be ended all at once, because ${why}.`;
+  return warning('cgroup.kill', message, `Let jobs run in bubblewrap, or use ${isOld ? 'Linux 5.14 or newer as root' : 'root'}.`);
 }
 
 /** Of what could not be shown now, and jobs have all the same. */
@@ -167,7 +178,7 @@ const doubt =
 function bubblewrap(host: ProcessHost): Finding {
   if (host.mode === 'bubblewrap') return fine('bubblewrap', host.why);
   const message = `${host.why} Jobs are less isolated from each other.`;
-  return warning('bubblewrap', message, 'Install bubblewrap: apt-get install bubblewrap.');
+  return warning('bubblewrap', message, host.fix);
 }
 
 /** Whether jobs share the network of this host. */
@@ -195,7 +206,7 @@ function seccomp({ mode, root, filter }: ProcessHost): Finding {
   return warning(
     'seccomp',
     `${why} jobs may make every system call: they can read keys of the session that started onejob, and leave keys for later jobs.`,
-    mode === 'plain' ? 'Install bubblewrap; if onejob runs as root, perl is enough.' : 'Use "runtime: docker".',
+    mode === 'plain' ? 'Let jobs run in bubblewrap; if onejob runs as root, perl is enough.' : 'Use "runtime: docker".',
   );
 }
 
@@ -215,5 +226,5 @@ function devices({ mode, deviceDir }: ProcessHost): Finding {
     'Variables such as CUDA_VISIBLE_DEVICES tell jobs which GPUs are theirs, but do not restrict them: jobs can use every GPU.';
   const gpus = ['nvidiactl', 'kfd'].some((name) => existsSync(join(deviceDir, name)));
   if (!gpus) return fine('devices', message);
-  return warning('devices', message, 'Install bubblewrap, or use "runtime: docker" for pools with devices.');
+  return warning('devices', message, 'Let jobs run in bubblewrap, or use "runtime: docker" for pools with devices.');
 }
