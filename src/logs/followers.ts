@@ -5,7 +5,7 @@ import type { LogPiece } from '../contract/manager.ts';
 import { type Clock, deadline, sleep } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import type { LogChunk, Runtime } from '../ports/runtime.ts';
-import { type GateState, MarkerFilter } from '../runtimes/gate.ts';
+import { type GateState, MarkerFilter, readyMarker } from '../runtimes/gate.ts';
 import type { LogFile, LogFolder, ReadOptions } from './log-file.ts';
 import { linesIn } from './select.ts';
 
@@ -164,6 +164,8 @@ async function tellLines(file: Pick<LogFile, 'read'>, of: 'stdout' | 'stderr', t
   if (rest !== '') tell(rest);
 }
 
+/** Bytes of `lastWords`, at most. */
+const wordsLimit = 400;
 /** Bytes of stderr before the release that are kept. */
 const earlyLimit = 1 << 20;
 /**
@@ -200,6 +202,8 @@ export class LogFollower {
   readonly #early: Taken[] = [];
   readonly #pending: Taken[] = [];
   #earlyBytes = 0;
+  /** The end of what was printed before the release. */
+  #before: Buffer<ArrayBufferLike> = Buffer.alloc(0);
   #unmarkedBytes = 0;
   #state: GateState = 'silent';
 
@@ -220,6 +224,15 @@ export class LogFollower {
   /** Its log, once read as a whole, proves that the script has not begun. A log without the gate's first line proves nothing. */
   get showsNothingBegan(): boolean {
     return this.#state === 'ready' && this.#filter.waits;
+  }
+
+  /** The last line before the release that is not the gate's, for one line of a message; empty: none. */
+  get lastWords(): string {
+    const lines = this.#before.toString('utf8').split('\n');
+    const words = lines
+      .filter((line) => !line.includes(readyMarker(this.agent)))
+      .map((line) => line.replace(/\p{Cc}+/gu, ' ').trim());
+    return words.findLast((line) => line !== '') ?? '';
   }
 
   /** Stops following. Kept output stays. */
@@ -274,6 +287,7 @@ export class LogFollower {
       this.#pending.push({ chunk, kept: chunk.bytes });
       return;
     }
+    this.#before = Buffer.concat([this.#before, chunk.bytes]).subarray(-wordsLimit);
     this.#unmarkedBytes += chunk.bytes.length + addedToLine * linesIn(chunk.bytes);
     // A gate prints two short lines. A log without its beginning does not show that the script has not begun.
     if ((chunk.missing ?? 0) > 0 || chunk.gap === true || this.#unmarkedBytes > lostLimit) {

@@ -23,23 +23,30 @@ const stopped: AgentLane = {
 };
 const registering: AgentLane = { kind: 'registering', agent, fingerprint: 'f', since: 0 };
 
-/** What becomes of the job of an agent in `lane` that ended with exit code 0, if this is all that is left of its output. */
-async function judged(lane: AgentLane, output: string): Promise<{ readonly returned: boolean; readonly result: JobResult | null }> {
+/** What is told once an agent in this place of its slot has ended with `code`, if this is all that is left of its output. */
+async function told(place: Partial<Slot>, output: string, code: number): Promise<{ slot: Slot; event: SlotEvent }> {
   using dir = scratch();
   const clock = handClock();
   async function* logs() {
     if (output !== '') yield [{ stream: 'stdout', time: 1n, bytes: Buffer.from(output) }];
   }
   const runtime = { name: 'docker', logs } as unknown as Runtime;
-  const slot: Slot = { ...emptySlot({ key: 'p/1', runtime: 'docker', service: 'own', grace: 5 }), agent: lane };
+  const slot: Slot = { ...emptySlot({ key: 'p/1', runtime: 'docker', service: 'own', grace: 5 }), ...place };
   const posted: SlotEvent[] = [];
-  const reconciler = { slotOf: () => slot, post: (_: string, event: SlotEvent) => posted.push(event) };
+  const pool = { config: { recipe: { image: 'acme/broken:1' } }, service: { capabilities: {} } };
+  const reconciler = { slotOf: () => slot, poolOf: () => pool, post: (_: string, event: SlotEvent) => posted.push(event) };
   const followers = new LogFollowers({ logs: createLogFolder(dir.path), clock, state: () => {}, failed: () => {} });
   const parts = { clock, followers, reconciler, runtimes: [runtime] } as unknown as ObserveParts;
-  await new Observer(parts).exited(agent, { kind: 'code', code: 0 });
+  await new Observer(parts).exited(agent, { kind: 'code', code });
   await followers.close();
   const [event] = posted;
   if (event === undefined) throw new Error('nothing was posted');
+  return { slot, event };
+}
+
+/** What becomes of the job of an agent in `lane` that ended with exit code 0, if this is all that is left of its output. */
+async function judged(lane: AgentLane, output: string): Promise<{ readonly returned: boolean; readonly result: JobResult | null }> {
+  const { slot, event } = await told({ agent: lane }, output, 0);
   const { changes } = decide(slot, event, 1);
   const ended = changes.find((one) => one.change === 'ended');
   return { returned: changes.some(({ change }) => change === 'returned'), result: ended?.change === 'ended' ? ended.result : null };
@@ -67,3 +74,24 @@ test('a job that its log shows to have begun has the result of its script', asyn
 test('an agent without a job that says nothing is a failure of its pool', async () => {
   expect(await judged(registering, '')).toEqual({ returned: false, result: null });
 });
+
+const preparing: Slot['standby'] = { kind: 'preparing', agent, reserved: null, since: 0 } as const;
+
+test.each([
+  [
+    1,
+    '[FATAL tini (7)] exec sh failed: Exec format error\n',
+    'E_GATE_ENDED',
+    /exit code 1 before its script began: \[FATAL tini \(7\)\] exec sh failed: Exec format error$/,
+  ],
+  [1, 'first\n\u001b[31mlast\u0007\n\n', 'E_GATE_ENDED', /before its script began: {1,2}\[31mlast$/],
+  [1, `banner\n${readyMarker(agent)}\n`, 'E_GATE_ENDED', /before its script began: banner$/],
+  [1, '', 'E_GATE_ENDED', /exit code 1 before its script began\.$/],
+  [127, 'exec: "sh": not found\n', 'E_NO_SHELL', /^The image "acme\/broken:1" has no usable "sh"/],
+] as const)(
+  'a sandbox that ends with %i before its gate, after %j, says what it said last',
+  async (code, output, failure, words) => {
+    const { event } = await told({ standby: preparing }, output, code);
+    expect(event).toMatchObject({ kind: 'prepareFailed', failure: { code: failure, message: expect.stringMatching(words) } });
+  },
+);

@@ -3,7 +3,7 @@
  * that does not answer says nothing: what cannot be seen is unknown, never gone (S6).
  */
 
-import { attempt, type Failure, toFailure } from '../../base/errors.ts';
+import { attempt, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import type { Clock } from '../../core/clock.ts';
 import { endedAtGate } from '../../core/gate-failure.ts';
@@ -40,6 +40,8 @@ const resyncEvery = 30_000;
 /** ms until a runtime that could not be reached is looked at again. */
 const lookAgain = 2_000;
 /** ms that the log of a sandbox may take to be complete, if it ended before *released* was seen. */
+/** ms that reading the last words of a sandbox that ended before its gate may take. */
+const wordsPatience = 2_000;
 const logPatience = 10_000;
 
 export class Observer {
@@ -130,11 +132,8 @@ export class Observer {
     if (slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
     const { key } = slot;
     if (slot.standby.kind !== 'none' && slot.standby.agent === agent) {
-      const failure = slot.standby.kind === 'preparing' ? noShell(slot.standby, reconciler.poolOf(key), exit) : null;
-      reconciler.post(
-        key,
-        failure === null ? { kind: 'exited', agent, exit, released: false } : { kind: 'prepareFailed', agent, failure },
-      );
+      if (slot.standby.kind === 'preparing' && exit.kind !== 'lost') await this.#failed(slot, slot.standby, exit);
+      else reconciler.post(key, { kind: 'exited', agent, exit, released: false });
       return;
     }
     if (hasBegun(slot)) {
@@ -148,6 +147,18 @@ export class Observer {
     } finally {
       this.#judging.delete(agent);
     }
+  }
+
+  /** A sandbox ended before its gate: its last words may say why. */
+  async #failed(slot: Slot, { agent, reserved }: Preparing, exit: Exit): Promise<void> {
+    const { followers, reconciler } = this.#parts;
+    const follower = followers.follow(agent, this.#runtimeOf(slot));
+    await followers.complete(agent, wordsPatience);
+    if (this.#abort.signal.aborted) return;
+    const failure = endedAtGate(exit, follower.lastWords);
+    const image = failure.code === 'E_NO_SHELL' ? imageOf(reconciler.poolOf(slot.key), reserved?.job ?? null) : null;
+    const message = image === null ? failure.message : failure.message.replace('The image', `The image "${image}"`);
+    reconciler.post(slot.key, { kind: 'prepareFailed', agent, failure: { ...failure, message } });
   }
 
   /** Whether the script of an ended agent began, by its log. */
@@ -295,14 +306,7 @@ export class Observer {
   }
 }
 
-/** A gate that could not start, with the name of the image to fix; null for any other end. */
-function noShell({ reserved }: Extract<Slot['standby'], { kind: 'preparing' }>, pool: Pool, exit: Exit): Failure | null {
-  const failure = endedAtGate(exit);
-  if (failure.code !== 'E_NO_SHELL') return null;
-  const image = imageOf(pool, reserved?.job ?? null);
-  if (image === null) return null;
-  return { ...failure, message: failure.message.replace('The image', `The image "${image}"`) };
-}
+type Preparing = Extract<Slot['standby'], { kind: 'preparing' }>;
 
 /** null if it is unknown: its service no longer knows the job. */
 function imageOf(pool: Pool, job: JobId | null): string | null {
