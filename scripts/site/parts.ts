@@ -53,6 +53,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/glossary.md',
       'CHANGELOG.md',
     ],
+    'Keys of the config': ['docs/configuration/*.md'],
     Runtimes: ['docs/runtimes/*.md'],
   },
   Explanation: {

@@ -1,4 +1,4 @@
-/** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
+/** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration/` is printed from here. */
 import { joinKeys } from '../schema/host-keys.ts';
 import { defaultsOf, key, type WrittenKeys } from '../schema/key.ts';
 import { kubernetesPoolKeys } from './kubernetes-keys.ts';
