@@ -33,9 +33,7 @@ test('the promises in docs/slot-lifecycle.md name tests that exist', () => {
 test('each way to die in docs/what-happens-if/ is in its index, and names a test that is there', () => {
   const index = readFileSync(join(root, 'docs', 'what-happens-if.md'), 'utf8');
   const ways = globSync('docs/what-happens-if/*.md', { cwd: root }).flatMap((page) => {
-    const ofPage = readFileSync(join(root, page), 'utf8')
-      .split(/^### /m)
-      .slice(1);
+    const ofPage = readFileSync(join(root, page), 'utf8').split(/^### /m).slice(1);
     for (const way of ofPage) expect(index).toContain(`](${page.slice('docs/'.length)}#${slugOf(way.split('\n')[0] ?? '')})`);
     return ofPage;
   });

@@ -70,7 +70,14 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
     ],
   },
   [inner]: {
-    '': ['CONTRIBUTING.md', 'docs/architecture.md', 'docs/architecture/*.md', 'docs/testing.md', 'docs/testing/*.md', 'docs/style.md'],
+    '': [
+      'CONTRIBUTING.md',
+      'docs/architecture.md',
+      'docs/architecture/*.md',
+      'docs/testing.md',
+      'docs/testing/*.md',
+      'docs/style.md',
+    ],
     Decisions: ['docs/adr/*.md'],
   },
 };

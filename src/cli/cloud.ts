@@ -336,7 +336,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
       return wanted === 0 && machines.every(({ run }) => before.has(run)) ? exitCodes.failed : null;
     };
     let end: FollowEnd = exitCodes.ok;
-    if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
+    if (!wait) output.say(`the daemon will try for up to ${formatAge(timeout)} to create a machine of ${name}`);
     else end = await follow(session, control, name, { patience: timeout, signal: asked.stop }, isUp);
     if (end === exitCodes.failed) output.say(`the request for a machine of ${name} is over: it was called off or timed out`);
     const gaveUp = `gave up after ${formatAge(timeout)}`;

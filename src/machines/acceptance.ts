@@ -38,7 +38,7 @@ export interface AcceptancePlan {
   readonly lifetime: number;
   /** ms until the cloud is to end a second machine, which is waited for; null: none is made. */
   readonly waitForEnd: number | null;
-  /** Goes on after a step that failed, as far as that makes sense. */
+  /** Continues after a step that failed, as far as that makes sense. */
   readonly keepGoing: boolean;
 }
 

@@ -41,7 +41,7 @@ function addHostCommands(cloud: Cli): void {
   cloud
     .command('up')
     .local()
-    .description('make a machine of a host, if none works, and wait until it has joined')
+    .description('make a machine of a host, unless one is ready, and wait until it has joined')
     .argument('<host>', 'a key of "hosts" in the config')
     .option('--timeout <time>', 'how long to wait, and how long the daemon continues (default: 45m)', duration)
     .option('--no-wait', 'only ask the daemon for it')
@@ -51,8 +51,8 @@ Examples:
   onejob cloud up burst --timeout 20m --json     prints the host with its machines at the end
 
 Without a daemon it makes the machine itself, and serves "join.listen" until that has joined; with "join.through", nothing has to
-reach it. Broken off, it removes that machine.
-A daemon continues when this command is broken off, until --timeout is over; "onejob cloud down" takes that back.
+reach it. If it is interrupted, it removes that machine.
+If this command is interrupted, a daemon continues until --timeout is over; "onejob cloud down" takes that back.
 Exit codes: 0 it has joined; 1 it has not; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).upHost(session, host, flags));
 
@@ -120,7 +120,7 @@ function addAcceptanceCommand(cloud: Cli): void {
       'also make a machine that the cloud has to end after this time (15m), and wait for that',
       lifetime,
     )
-    .option('--keep-going', 'go on after a step that failed')
+    .option('--keep-going', 'continue after a step that failed')
     .option('-y, --yes', 'do not ask whether the costs are fine')
     .option('--markdown', 'print a table for a page, without ids of the account')
     .after(`

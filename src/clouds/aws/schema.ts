@@ -25,7 +25,7 @@ export const awsCredentialKeys = {
 /** Each of the ways to sign in, by the key that chooses it. */
 const source = credentials(awsCredentialKeys, ['profile', 'access_key_id', 'command', 'metadata'], (way, has) => {
   if (way !== 'access_key_id' && (has('secret_access_key') || has('session_token')))
-    return `has a secret beside "${way}", which does not use it; remove one of them`;
+    return `has a secret in addition to "${way}", which does not use it; remove one of them`;
   return way === 'access_key_id' && !has('secret_access_key') ? 'has "access_key_id" without "secret_access_key"' : null;
 });
 
@@ -38,7 +38,7 @@ export const awsKeys = {
   region: key(region, undefined, 'region', { description: 'Region in which machines are made.', example: 'us-west-2' }),
   regions: key((v) => v.z.array(region(v)), undefined, 'list', {
     description:
-      'Regions in which a sweep looks for what is left over, beside `region`. Write those that you have used, if your organisation denies the others.',
+      'Regions that a sweep searches in addition to `region`. List the ones you use if your organisation blocks the others.',
     example: '[ us-west-2, us-east-1 ]',
     shown: 'all that are turned on in the account',
   }),

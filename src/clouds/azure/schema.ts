@@ -34,7 +34,7 @@ const source = credentials(
   (way, has) => {
     const missing = way === 'secret' ? ['tenant', 'client', 'secret'].filter((one) => !has(one)) : [];
     if (missing.length > 0) return `has no "${missing.join('" and no "')}": an Entra application needs tenant, client and secret`;
-    return way === 'command' && has('client') ? 'has a "client" beside "command", which does not use it' : null;
+    return way === 'command' && has('client') ? 'has a "client" in addition to "command", which does not use it' : null;
   },
   { tenant: 'secret' },
 );
