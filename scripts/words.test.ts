@@ -70,14 +70,15 @@ test('no page has more than 4,000 words, apart from the table of all errors', ()
   expect(long).toEqual([]);
 });
 
-/** Without code, comments, headings and tables; an item of a list is a paragraph. */
+/** Without code, comments, headings, tables and lists of tests; an item of a list is a paragraph. */
 function paragraphsOf(page: string): string[] {
   return readFileSync(join(root, page), 'utf8')
     .replaceAll(/^ *```.*?^ *```/gms, '')
     .replaceAll(/<!--.*?-->/gs, '')
-    .split(/\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |#|\s*\|)/)
+    .replaceAll(/^#.*$/gm, '\n')
+    .split(/\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) |\s*\|)/)
     .map((text) => text.trim())
-    .filter((text) => !/^[|#]/.test(text));
+    .filter((text) => !/^(?:\||Test: )/.test(text));
 }
 
 test.each(pages.filter((page) => !exempt.has(page)))('no paragraph of %s has more than 80 words', (page) => {
