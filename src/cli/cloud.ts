@@ -345,7 +345,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     else if (end === 'interrupted') {
       const left = formatAge(Math.max(0, timeout - (clock.now() - began)));
       output.say(
-        `interrupted; the daemon continues for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
+        `interrupted; the daemon will try for up to ${left} more to create a machine of ${name}. To end all its machines: ${down}`,
       );
     } else if (end === 'gave up')
       output.say(

@@ -1,5 +1,5 @@
 /**
- * What only a real account can show: one machine is made, looked at from all sides and removed, step by step, with how long each step
+ * What only a real account can show: it creates, inspects and removes one machine, step by step, with how long each step
  * took. All of it has an owner of its own, so that a sweep by that owner finds everything. Whatever happens, it tries to remove what it
  * made, and says what may be left. It asks the adapter itself: the controller would repeat, and remove, what a person is to see.
  */
