@@ -14,7 +14,7 @@ test('each run of letters stands in its own columns, in its colour', () => {
   expect(svg).toContain('>yes</tspan>');
 });
 
-test('what XML would read otherwise is escaped, and a colour goes on over the end of a line', () => {
+test('what XML would read otherwise is escaped, and a colour continues over the end of a line', () => {
   const svg = draw('\u001b[33ma & b\nc > d');
   expect(svg).toContain('a &amp; b');
   expect(svg).toContain('fill="#f2cc60">c &gt; d');

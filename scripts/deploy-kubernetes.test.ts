@@ -15,7 +15,7 @@ interface Rule {
   readonly verbs: readonly string[];
 }
 
-/** The rules of the Role in a file, one line each. The chart is no YAML before Helm has filled it in; its rules are. */
+/** The rules of the Role in a file, one line each. The chart is not YAML before Helm has filled it in; its rules are. */
 function grantedIn(file: string): string[] {
   const [, block = ''] = /^kind: Role\n[\s\S]*?^rules:\n((?: {2}- .*\n)+)/m.exec(read(file)) ?? [];
   return lines((parse(block) as Rule[] | null) ?? []);

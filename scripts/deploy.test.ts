@@ -50,7 +50,7 @@ beforeAll(async () => {
 });
 afterAll(() => world[Symbol.dispose]());
 
-/** What of a query is no name: texts, variables, numbers, functions and operators. */
+/** What of a query is not a name: texts, variables, numbers, functions and operators. */
 const words = /\b(?:sum|count|max|min|by|on|and|or|vector|time|rate|increase|histogram_quantile|label_values|group_left)\b/g;
 
 describe.each(asked)('%s', (_, query) => {

@@ -1,4 +1,4 @@
-/** `docs/configuration.md`, printed from the schema so that it cannot lie. */
+/** The tables of `docs/configuration.md` and `docs/configuration/`, printed from the schema so that they cannot lie. */
 import type { z } from 'zod';
 import { types } from '../src/cli/types.ts';
 import { show } from '../src/config/explain.ts';
@@ -7,82 +7,118 @@ import { titlesOf, titlesWith } from '../src/config/types.ts';
 import type { Described } from '../src/schema/about.ts';
 import { aboutOf } from '../src/schema/kinds.ts';
 
-const head = `# Configuration
+/** Keys that most configs have, each in one sentence; the reference has the whole of it. */
+const everyday: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  'The file': {
+    services: 'CI services, by a name of your choice. The own queue needs no entry.',
+    defaults: 'Any key of a pool, for all pools.',
+    pools: 'Pools of equal slots, by a name of your choice.',
+    secrets: 'The key that decrypts [the secrets of jobs](secrets.md).',
+    api: 'Serves the dashboard, the API and the metrics over TCP.',
+    notify: 'Sends [a message](operating.md#messages-for-people) when something needs a person.',
+    state_dir: 'Where onejob keeps its state, on a local disk.',
+    keep_jobs: 'How long onejob keeps results, logs and artifacts.',
+    on_stop: 'What happens to running jobs when the daemon stops.',
+  },
+  'A pool': {
+    service: 'Whose jobs the pool runs: a key of `services`, or `own`.',
+    queue: 'The queue, agent pool, organisation or repository at the CI service.',
+    agents: 'How many jobs run at the same time.',
+    tags: 'What the agents report that they can do.',
+    devices: 'GPUs that each agent gets for itself.',
+    image: 'The image of the sandbox. `auto` chooses one that suits the driver and the GPUs.',
+    cpus: 'CPUs that a job may use.',
+    memory: 'Memory that a job may use. A job that takes more is killed.',
+    disk: 'Disk space that the files of a job may take.',
+    timeout: 'How long a job may run.',
+    env: 'Environment variables of every job. Never put a secret here.',
+    volumes: 'Folders of the host that jobs see, read-only unless `rw` is written.',
+    caches: 'Folders that outlive the job. onejob keeps those that have a name.',
+    network: 'What jobs can reach: `internet` excludes this host and private networks.',
+    user: 'The user that jobs run as.',
+    trust: 'What jobs of forks and of other branches may do.',
+    hold_failed: 'How long the files of a failed job are kept for `onejob shell`.',
+  },
+  '`devices` of a pool': {
+    count: 'How many devices each agent gets.',
+    model: 'Words in the name of the device.',
+    memory: 'How much memory the device has.',
+    mig: 'MIG instances instead of whole cards.',
+    share: 'How many agents may hold one device at the same time.',
+  },
+};
 
-<!-- Printed by "npm run docs" from src/config/keys.ts: change it there. -->
+const block = /(<!-- everyday keys[^>]*-->\n)[\s\S]*?(<!-- end -->)/;
 
-One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
-\`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one is used. Without a file there is the own queue with
-one pool, \`default\`, of two agents, in Docker if it is usable, otherwise as processes of this host. On a host with GPUs
-there is also a pool \`gpu\` with one agent for each of them, for jobs that ask for devices (\`onejob run --devices 1\`).
+/** The tables of everyday keys: what they mean is written here; types and defaults are those of the schema. */
+export function withEverydayKeys(page: string): string {
+  const shapes = { 'The file': topFile, 'A pool': poolFile, '`devices` of a pool': nestedKeys.devices };
+  const tables = Object.entries(everyday).map(([title, meanings]) => {
+    const schema: z.ZodObject | undefined = shapes[title as keyof typeof shapes];
+    const rows = Object.entries(meanings).map(([name, meaning]) => {
+      const type = schema?.shape[name];
+      if (type === undefined) throw new Error(`${title} has no key ${name}`);
+      const about = aboutOf(type);
+      return row(name, { ...about, description: meaning });
+    });
+    return `### ${title}\n\n${table(rows)}`;
+  });
+  return page.replace(block, (_, begin: string, end: string) => `${begin}\n${tables.join('\n')}\n${end}`);
+}
 
-- Keys that are not set have their defaults; environment variables override the file, and flags override both.
-- \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints the values in use and where they come from, with \`--changed\` without defaults.
-- Unknown keys are errors, not warnings.
-- The daemon reads it once, when it starts: [changing the config](changing-the-config.md).
+/** The reference by subject, each page as it should stand in the docs. */
+export const referencePages: Readonly<Record<string, () => string>> = {
+  'docs/configuration/host.md': () =>
+    page('Keys of the file and the host', [
+      section('Top level', '', topFile),
+      ...['api', 'disk', 'join', 'notify', 'secrets'].map((name) => nested(name, '')),
+    ]),
+  'docs/configuration/pools.md': () =>
+    page('Keys of a pool', [
+      section('A pool, and `defaults`', 'Maps in `defaults` and in a pool merge key by key; other values are replaced.', poolFile),
+      ...['devices', 'image', 'kubernetes', 'slurm', 'trust', 'unsafe'].map((name) => nested(name, 'of a pool')),
+    ]),
+  'docs/configuration/services.md': () => page('Keys of CI services', serviceSections()),
+  'docs/configuration/clouds.md': () => page('Keys of runtimes and clouds', cloudSections()),
+};
 
-\`\`\`yaml
-pools:
-  default:
-    agents: 4
-    image: debian:stable-slim
-    cpus: 2
-    memory: 8GiB
-\`\`\`
+function page(title: string, sections: readonly string[]): string {
+  const head = `# ${title}
 
-An example of a host with 18 agents is [examples/eighteen-agents.yml](examples/eighteen-agents.yml). To check it on a machine
-without its secret files: \`onejob config check --no-secrets docs/examples/eighteen-agents.yml\`.
+<!-- Printed by "npm run docs" from the schema of the config: change it there. -->
 
-## Values
-
-| Kind | How it is written |
-|---|---|
-| duration | \`500ms\`, \`90s\`, \`10m\`, \`1h30m\`, \`7d\`; never without a unit |
-| size | \`512MiB\`, \`24GiB\` (B, KiB, MiB, GiB, TiB; kB, MB, GB, TB count in thousands); never without a unit |
-| percentage | \`10%\` |
-| path | absolute |
-| secret | \`{ file: /path }\` or \`{ env: NAME }\`, with \`expires: 2027-05-01\` to get a warning in time; never the value itself |
-| condition | \`">=40GiB"\`, with \`>=\`, \`<=\`, \`>\`, \`<\` or \`=\`; without one it means \`>=\` |
-
-## Environment and flags
-
-| Variable | Flag | Meaning |
-|---|---|---|
-| \`ONEJOB_CONFIG\` | \`--config\` | The config file. |
-| \`ONEJOB_STATE_DIR\` | \`--state-dir\` | As \`state_dir\`; the socket is then \`onejob.sock\` in it. |
-| \`ONEJOB_SOCKET\` | \`--socket\` | As \`socket\`. |
-| \`ONEJOB_HOST\` | \`--host\` | For commands that talk to a daemon: [another host's](operating.md#several-hosts). |
-
-Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIFY\`, \`DOCKER_CERT_PATH\`, \`DOCKER_CONTEXT\`, \`DOCKER_CONFIG\`.
+[Configuration](configuration.md) says how values are written, and which keys most configs have.
 `;
+  // Descriptions have links as seen from docs/.
+  return [head, ...sections].join('\n').replaceAll(/\]\((?=[\w/-]+\.md)/g, '](../');
+}
 
-/** The page as it should stand in `docs/configuration.md`. */
-export function configurationPage(): string {
-  const { services, runtimes, clouds } = schemasOf(types);
-  const parts = [head, section('Top level', '', topFile)];
-  for (const name of ['api', 'disk', 'join', 'notify', 'secrets']) parts.push(nested(name, ''));
-  for (const [type, { keys, maps, needs: needed }] of Object.entries(services)) {
+function serviceSections(): string[] {
+  return Object.entries(schemasOf(types).services).flatMap(([type, { keys, maps, needs: needed }]) => {
     const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
     const intro =
       needs === '' ? 'The own queue, under another name. It has no other keys.' : `In addition to \`type\`, it needs ${needs}.`;
-    parts.push(section(`A service of type \`${type}\``, intro, keys));
-    for (const [name, inner] of Object.entries(maps))
-      parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, 3));
-  }
-  const merging = 'Maps in `defaults` and in a pool merge key by key; other values are replaced.';
-  parts.push(section('A pool, and `defaults`', merging, poolFile));
-  for (const name of ['devices', 'image', 'kubernetes', 'slurm', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
-  for (const [type, { keys }] of Object.entries(runtimes))
-    parts.push(section(`A runtime of type \`${type}\``, `See [its page](runtimes/${type}.md).`, keys));
-  for (const [type, { keys, maps, needs }] of Object.entries(clouds)) {
-    const intro = `In addition to \`type\`, it needs ${needs.map(code).join(', ')}. See [its page](cloud/${type}.md).`;
-    parts.push(section(`A cloud of type \`${type}\``, intro, keys));
-    for (const [name, inner] of Object.entries(maps))
-      parts.push(section(`\`${name}\` of a cloud of type \`${type}\``, '', inner, 3));
-  }
-  parts.push(section('An entry of `hosts`', 'It needs `cloud`, `types` and `pools`. See [cloud.md](cloud.md).', hostFile));
-  for (const [name, inner] of Object.entries(hostMaps)) parts.push(section(`\`${name}\` of an entry of \`hosts\``, '', inner, 3));
-  return parts.join('\n');
+    return [section(`A service of type \`${type}\``, intro, keys), ...mapSections(maps, `a service of type \`${type}\``)];
+  });
+}
+
+function cloudSections(): string[] {
+  const { runtimes, clouds } = schemasOf(types);
+  return [
+    ...Object.entries(runtimes).map(([type, { keys }]) =>
+      section(`A runtime of type \`${type}\``, `See [its page](runtimes/${type}.md).`, keys),
+    ),
+    ...Object.entries(clouds).flatMap(([type, { keys, maps, needs }]) => {
+      const intro = `In addition to \`type\`, it needs ${needs.map(code).join(', ')}. See [its page](cloud/${type}.md).`;
+      return [section(`A cloud of type \`${type}\``, intro, keys), ...mapSections(maps, `a cloud of type \`${type}\``)];
+    }),
+    section('An entry of `hosts`', 'It needs `cloud`, `types` and `pools`. See [cloud.md](cloud.md).', hostFile),
+    ...mapSections(hostMaps, 'an entry of `hosts`'),
+  ];
+}
+
+function mapSections(maps: Readonly<Record<string, z.ZodObject>>, owner: string): string[] {
+  return Object.entries(maps).map(([name, inner]) => section(`\`${name}\` of ${owner}`, '', inner, 3));
 }
 
 function nested(name: string, owner: string): string {
@@ -94,20 +130,25 @@ function nested(name: string, owner: string): string {
 function section(title: string, intro: string, keys: z.ZodObject, level = 2): string {
   const lines = [`${'#'.repeat(level)} ${title}`, ''];
   if (intro !== '') lines.push(intro, '');
-  const rows = Object.entries(keys.shape).map(([name, type]) => {
-    const about = aboutOf(type);
-    const { kind, description, example, shown = shownDefault(about) } = about;
-    const cells = [
-      code(name),
-      kind,
-      /[`']/.test(shown) || shown === '' ? shown : code(shown),
-      described(description),
-      code(`${name}: ${example}`),
-    ];
-    return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
-  });
-  if (rows.length > 0) lines.push('| Key | Type | Default | Meaning | Example |', '|---|---|---|---|---|', ...rows, '');
+  const rows = Object.entries(keys.shape).map(([name, type]) => row(name, aboutOf(type)));
+  if (rows.length > 0) lines.push(table(rows));
   return lines.join('\n');
+}
+
+function table(rows: readonly string[]): string {
+  return ['| Key | Type | Default | Meaning | Example |', '|---|---|---|---|---|', ...rows, ''].join('\n');
+}
+
+function row(name: string, about: Described): string {
+  const { kind, description, example, shown = shownDefault(about) } = about;
+  const cells = [
+    code(name),
+    kind,
+    /[`']/.test(shown) || shown === '' ? shown : code(shown),
+    described(description),
+    code(`${name}: ${example}`),
+  ];
+  return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`;
 }
 
 function shownDefault({ kind, default: usual, defaultInImages }: Described): string {

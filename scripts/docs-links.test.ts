@@ -30,11 +30,14 @@ test('the promises in docs/slot-lifecycle.md name tests that exist', () => {
   expect(named.filter((path) => !existsSync(join(root, path)))).toEqual([]);
 });
 
-test('each way to die in docs/what-happens-if.md names a test that is there', () => {
-  const ways = readFileSync(join(root, 'docs', 'what-happens-if.md'), 'utf8')
-    .split(/^### /m)
-    .slice(1);
-  expect(ways.length).toBeGreaterThan(30);
+test('each way to die in docs/what-happens-if/ is in its index, and names a test that is there', () => {
+  const index = readFileSync(join(root, 'docs', 'what-happens-if.md'), 'utf8');
+  const ways = globSync('docs/what-happens-if/*.md', { cwd: root }).flatMap((page) => {
+    const ofPage = readFileSync(join(root, page), 'utf8').split(/^### /m).slice(1);
+    for (const way of ofPage) expect(index).toContain(`](${page.slice('docs/'.length)}#${slugOf(way.split('\n')[0] ?? '')})`);
+    return ofPage;
+  });
+  expect(ways.length).toBeGreaterThan(60);
   for (const way of ways) {
     const title = way.split('\n')[0];
     const [, line = ''] = /^Test: (.+)$/m.exec(way) ?? [];
@@ -58,8 +61,9 @@ test('links to a heading lead to one', () => {
   expect(broken).toEqual([]);
 });
 
-test('docs/security.md names tests that exist, by file and title', () => {
-  const page = readFileSync(join(root, 'docs', 'security.md'), 'utf8');
+test('the pages on security name tests that exist, by file and title', () => {
+  const pages = ['docs/security.md', ...globSync('docs/security/*.md', { cwd: root })];
+  const page = pages.map((each) => readFileSync(join(root, each), 'utf8')).join('\n');
   // `file` (words of a title), and further (words) of the same file.
   const named = [...page.matchAll(/`((?:src|test|scripts|web)\/[^`]+\.test\.ts)`((?: \((?:[^()]|\([^()]*\))+\))*)/g)];
   expect(named.length).toBeGreaterThan(40);

@@ -117,7 +117,7 @@ export function slotTables(): string {
     '',
     table(agents),
     '',
-    '### Beside the lanes',
+    '### Next to the lanes',
     '',
     table([...leaving, ...device]),
   ].join('\n');

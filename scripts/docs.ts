@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { openApi } from '../src/api/openapi.ts';
 import { calls } from '../src/contract/calls.ts';
 import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust, azureRole, gcpRole } from './cloud-policies.ts';
-import { configurationPage } from './docs-configuration.ts';
+import { referencePages, withEverydayKeys } from './docs-configuration.ts';
 import { withRooms } from './docs-house.ts';
 import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
@@ -24,7 +24,8 @@ const pages: Readonly<Record<string, (page: string) => string>> = {
   'deploy/cloud/gcp-role.yaml': () => gcpRole(),
   'deploy/cloud/azure-role.json': () => azureRole(),
   'docs/architecture.md': withRooms,
-  'docs/configuration.md': () => configurationPage(),
+  'docs/configuration.md': withEverydayKeys,
+  ...referencePages,
   'docs/metrics.md': withMetricTable,
   'docs/openapi.json': () => `${JSON.stringify(openApi(calls), null, 1)}\n`,
   'docs/slot-lifecycle.md': withSlotTables,

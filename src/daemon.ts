@@ -182,7 +182,7 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
   await host.start();
   running.up();
   const how = await host.finish();
-  if (applying.next === null) log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
+  if (applying.next === null) log.info('onejob is down', { left: how === 'leave' ? 'agents continue' : null });
   return applying.next;
 }
 
@@ -247,7 +247,7 @@ class Applying implements ConfigService {
     this.#open = { host, api };
   }
 
-  /** The config to run with next; null: this manager is to go on, or the daemon ends with it. */
+  /** The config to run with next; null: this manager is to continue, or the daemon ends with it. */
   get next(): Loaded | null {
     return this.#next;
   }
@@ -284,7 +284,7 @@ class Applying implements ConfigService {
     const [{ differences }, known] = await Promise.all([import('./config/difference.ts'), types.all()]);
     const read = await running.load();
     const listen = read.config.api?.listen;
-    // The daemon would go on without the dashboard, so this is told before anything changes.
+    // The daemon would continue without the dashboard, so this is told before anything changes.
     if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen) && !running.ports.has(listen))
       await checkListen(listen, api.port);
     if (host.shutdown.decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });

@@ -2,7 +2,7 @@
  * Every test, also those that need the wall clock: `npm run test:acceptance`, as root, with an Engine and the test images that
  * `.ci/run` makes. `--shard I/N` runs a part of all of them, so that N parts together are a complete run.
  *
- * Of a tree without changes, the report of each part that was green is kept, so that a run that was stopped goes on where it was.
+ * Of a tree without changes, the report of each part that was green is kept, so that a run that was stopped continues where it was.
  * `--fresh` runs all.
  *
  * A red file runs again, alone, up to three times; docs/testing.md says what becomes of it. The last line is the account.

@@ -1,7 +1,7 @@
 /**
  * The imports among the files of `src`, read with the parser that Vite brings (oxc): static, only for types, and lazy.
  *
- * A module that only starts a process (a path in a string) is no import.
+ * A module that only starts a process (a path in a string) does not count as an import.
  */
 import { globSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path/posix';
@@ -99,7 +99,7 @@ export function parse(path: string, text: string): SourceFile {
   return { path, text, program: node, imports: importsOf(path, node) };
 }
 
-/** Every file of `src` that is no test. */
+/** Every file of `src` that is not a test. */
 export function readSource(root: string): SourceFile[] {
   const src = join(root, 'src');
   const paths = globSync('**/*.ts', { cwd: src }).filter((path) => !path.endsWith('.test.ts'));

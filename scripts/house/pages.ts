@@ -6,7 +6,7 @@ export function linesOf(root: string, paths: readonly string[]): number {
   return paths.reduce((sum, path) => sum + readFileSync(join(root, path), 'utf8').split('\n').length - 1, 0);
 }
 
-/** Tests, stand-ins, and what both use; also those of the dashboard, of the scripts and of what lies beside the product. */
+/** Tests, stand-ins, and what both use; also those of the dashboard, of the scripts and of what is not part of the product. */
 export function testFiles(root: string): string[] {
   const found = globSync(['test/**/*.ts', '{src,scripts,web,bench,tools}/**/*.test.{ts,tsx}'], { cwd: root });
   return found.filter((path) => !path.includes('node_modules')).sort();

@@ -53,21 +53,31 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/glossary.md',
       'CHANGELOG.md',
     ],
+    'Keys of the config': ['docs/configuration/*.md'],
     Runtimes: ['docs/runtimes/*.md'],
   },
   Explanation: {
     '': [
       'docs/what-happens-if.md',
+      'docs/what-happens-if/*.md',
       'docs/verdict.md',
       'docs/comparison.md',
       'docs/scaling.md',
       'docs/security.md',
+      'docs/security/*.md',
       'docs/slot-lifecycle.md',
       'docs/performance.md',
     ],
   },
   [inner]: {
-    '': ['CONTRIBUTING.md', 'docs/architecture.md', 'docs/architecture/*.md', 'docs/testing.md', 'docs/style.md'],
+    '': [
+      'CONTRIBUTING.md',
+      'docs/architecture.md',
+      'docs/architecture/*.md',
+      'docs/testing.md',
+      'docs/testing/*.md',
+      'docs/style.md',
+    ],
     Decisions: ['docs/adr/*.md'],
   },
 };

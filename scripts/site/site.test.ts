@@ -57,7 +57,7 @@ test('every error code and every finding of a GPU has its anchor', () => {
 
 test('search finds names, words, their beginnings, and words with a slip', () => {
   expect(hrefsOf('E_SECRET_KEY')[0]).toBe('errors.html#e_secret_key');
-  expect(hrefsOf('keep_jobs')[0]).toBe('configuration.html#top-level-keep_jobs');
+  expect(hrefsOf('keep_jobs')[0]).toBe('configuration.html#the-file-keep_jobs');
   expect(hrefsOf('how to upgrade')[0]).toBe('operating.html#upgrade-and-roll-back');
   expect(hrefsOf('quarant').length).toBeGreaterThan(3);
   expect(hrefsOf('dashbord')).toContain('dashboard.html');

@@ -25,7 +25,7 @@ export function createDoctor(look: Manager['doctor'], clock: Clock) {
     }
   };
   return {
-    /** A look goes on when those who asked have gone: the next ones get its result. @throws as `Manager.doctor` */
+    /** A look continues when those who asked have gone: the next ones get its result. @throws as `Manager.doctor` */
     async ask(kind: AccessRole | 'socket', signal: AbortSignal): Promise<FindingView[]> {
       if (kind === 'read' && last !== null && clock.now() < last.at + kept) return last.found;
       looking ??= begin();

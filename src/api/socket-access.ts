@@ -18,7 +18,7 @@ export interface AccessFacts {
 /** The daemon runs as root, and starts what they ask for. */
 const power = "Members of the group can get root's rights on this host.";
 
-const restart = 'restart the daemon ("onejob down --leave", then "onejob up": its jobs go on)';
+const restart = 'restart the daemon ("onejob down --leave", then "onejob up": its jobs continue)';
 
 /** What is missing, as a clause, and what to do about it, as a sentence. Pure. */
 export function whyDenied({ group, user, blocked, socket }: AccessFacts): { readonly why: string; readonly hint: string } {

@@ -213,7 +213,7 @@ export class Transport {
         ? 'The program that listens there is not a onejob daemon'
         : `The daemon is onejob ${theirs}, this is ${version}`;
     return new OnejobError('E_API_VERSION', `Cannot understand the daemon at ${socket}. ${who}.`, {
-      hint: 'Restart the daemon ("onejob down --leave", then "onejob up"): running jobs go on.',
+      hint: 'Restart the daemon ("onejob down --leave", then "onejob up"): running jobs continue.',
     });
   }
 }

@@ -14,7 +14,7 @@ describe('docs/errors.md', () => {
   it.each(Object.entries(errorCodes))('%s is explained as %s, with what to do', (code, kind) => {
     const section = sections.get(code);
     expect(section, `docs/errors.md has no heading "### ${code}"`).toBeDefined();
-    expect(section).toMatch(new RegExp(`^${code}\\n\\*${kind}\\* · \\S.*\\n\\*\\*Do:\\*\\* \\S`));
+    expect(section).toMatch(new RegExp(`^${code}\\n\\*${kind}\\* · \\S.*\\n\\n?\\*\\*Do:\\*\\* \\S`));
   });
 
   it('explains no removed code', () => {

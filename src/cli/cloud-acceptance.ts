@@ -1,4 +1,4 @@
-/** `onejob cloud acceptance`: a machine on a real account, looked at from all sides and removed, for a person who waits. */
+/** `onejob cloud acceptance`: creates a machine on a real account, inspects it and removes it, for a person who waits. */
 
 import { cloudType } from '../clouds/types.ts';
 import type { Config } from '../config/config.ts';

@@ -336,7 +336,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
       return wanted === 0 && machines.every(({ run }) => before.has(run)) ? exitCodes.failed : null;
     };
     let end: FollowEnd = exitCodes.ok;
-    if (!wait) output.say(`the daemon makes a machine of ${name}, if none works, for at most ${formatAge(timeout)}`);
+    if (!wait) output.say(`the daemon will try for up to ${formatAge(timeout)} to create a machine of ${name}`);
     else end = await follow(session, control, name, { patience: timeout, signal: asked.stop }, isUp);
     if (end === exitCodes.failed) output.say(`the request for a machine of ${name} is over: it was called off or timed out`);
     const gaveUp = `gave up after ${formatAge(timeout)}`;
@@ -345,7 +345,7 @@ export async function upHost(session: Session, name: string, { timeout = usualPa
     else if (end === 'interrupted') {
       const left = formatAge(Math.max(0, timeout - (clock.now() - began)));
       output.say(
-        `interrupted; the daemon continues for at most ${left} to make a machine of ${name}. To end all its machines: ${down}`,
+        `interrupted; the daemon will try for up to ${left} more to create a machine of ${name}. To end all its machines: ${down}`,
       );
     } else if (end === 'gave up')
       output.say(

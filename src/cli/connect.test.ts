@@ -134,7 +134,7 @@ test('reports a leading daemon that cannot be reached at once, and starts no sec
     await expect(connect(session(), { start })).rejects.toMatchObject({
       code: 'E_DAEMON_ELSEWHERE',
       message: expect.stringContaining(`pid ${process.pid}`),
-      hint: expect.stringContaining('its jobs go on'),
+      hint: expect.stringContaining('its jobs continue'),
     });
   }
   store.close();

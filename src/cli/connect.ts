@@ -306,7 +306,7 @@ export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Dae
   if (now?.pid !== pid || now.socket !== its || !now.isAlive) return null;
   const hint = isOther
     ? `Leave out --socket and ONEJOB_SOCKET, or give --socket ${its}.`
-    : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs go on, and the new daemon takes them over.`;
+    : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs continue, and the new daemon takes them over.`;
   const message = `A daemon (pid ${pid}) leads ${stateDir} and listens on ${its}, ${isOther ? `not on ${socket}` : 'but does not answer there'}.`;
   return new OnejobError('E_DAEMON_ELSEWHERE', message, { hint });
 }

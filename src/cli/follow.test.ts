@@ -44,7 +44,7 @@ test('the output continues without a gap or a repeat, and the exit code is the j
   process.chdir(cwd);
   for (let times = 1; times <= 3; times += 1) {
     await server.close();
-    await cli.says(new RegExp(`(goes on without it[^]*){${times}}`));
+    await cli.says(new RegExp(`(keeps running[^]*){${times}}`));
     server = await listen();
     await cli.says(new RegExp(`(connected again[^]*){${times}}`));
   }
@@ -109,7 +109,7 @@ test('a Ctrl-C while the daemon is away reaches it once it is back', async () =>
   const run = runCli(cli.context);
   await cli.says(/started/);
   await server.close();
-  await cli.says(/goes on without it/);
+  await cli.says(/keeps running/);
   cli.signal();
   server = await listen();
   expect(await run).toBe(130);
@@ -120,7 +120,7 @@ test('a second Ctrl-C while the daemon is away ends the waiting', async () => {
   const run = runCli(cli.context);
   await cli.says(/started/);
   await server.close();
-  await cli.says(/goes on without it/);
+  await cli.says(/keeps running/);
   cli.signal();
   cli.signal();
   await run;
@@ -192,7 +192,7 @@ test('output for a terminal is made plain, and continues where it was after the 
   const logs = runCli(cli.context);
   await cli.says(/ke\n/);
   await server.close();
-  await cli.says(/goes on without it/);
+  await cli.says(/keeps running/);
   server = await listen();
   expect(await logs).toBe(0);
   expect(cli.stdout()).toBe('$ make\ndone\n');

@@ -63,7 +63,7 @@ export class Lasting {
 
   /** Shows the output of a job; resolves with the job once it is done. */
   async followJob(id: string, show: (piece: LogPiece) => Promise<void>): Promise<JobView> {
-    const what = `job ${id} goes on without it`;
+    const what = `job ${id} keeps running`;
     // Asked first: a stopping daemon still answers earlier requests, but takes no new ones.
     const done = this.persist(what, ({ client }) => client.settled(id, this.#options.signal));
     done.catch(() => {});

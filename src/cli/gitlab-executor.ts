@@ -195,7 +195,7 @@ interface Alone extends AsyncDisposable {
 async function prepare(session: Session, client: Client, job: GitlabJob, flags: DriverFlags, alone: Alone): Promise<number> {
   const { output } = session;
   if (job.services.length > 0) {
-    output.say(`cannot start the services of this job (${job.services.join(', ')}): onejob starts no containers beside a job`);
+    output.say(`cannot start the services of this job (${job.services.join(', ')}): onejob does not start service containers`);
     return job.codes.build;
   }
   const image = flags.jobImages === true ? job.image : null;

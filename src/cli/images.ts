@@ -52,7 +52,12 @@ async function show({ output }: Session, { pool, image, agent, what, problem }: 
     output.fail(new OnejobError('E_IMAGE_BUILD', problem.message, { hint: problem.hint }));
     return;
   }
-  const said = { there: 'exists', built: 'was built', newer: 'is new: idle agents are replaced, running ones go on', failed: '' };
+  const said = {
+    there: 'exists',
+    built: 'was built',
+    newer: 'is new: idle agents are replaced, running ones continue',
+    failed: '',
+  };
   const version = agent === null ? '' : ` (agent ${agent})`;
   const text = image === null ? 'it has no image yet, or needs none' : `${image}${version} ${said[what]}`;
   await output.print(printable(`${pool}: ${text}`));

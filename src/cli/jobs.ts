@@ -315,7 +315,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     await orUnknown(source, target, async () => {
       // After a restart another agent may work in a slot, so only a job or an agent is followed across one.
       if (follow && lasting !== null && !('slot' in source)) {
-        const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
+        const what = `${'job' in source ? 'job' : 'agent'} ${target} keeps running`;
         await lasting.followLogs({ what, source, tail }, show);
       } else {
         for await (const piece of reader.logs(source, { follow: follow && lasting !== null, own, tail })) await show(piece);

@@ -34,7 +34,7 @@ it.each([
   'http://al%2Fice:s3cret!$&*+,;=~_-@proxy.example:3128/',
   'https://alice:s3cret@[fd00::1]:3128',
   'http://[fd00::1]',
-])('one that is an address goes on: %s', (address) =>
+])('one that is an address continues: %s', (address) =>
   expect(started({ HTTPS_PROXY: address, HTTP_PROXY: address })).toMatchObject({ status: 0, stderr: '' }),
 );
 

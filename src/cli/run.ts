@@ -166,7 +166,7 @@ async function attendArray(session: Session, lasting: Lasting, jobs: readonly Jo
       output.say(`cancelling array ${array}; press Ctrl-C again to leave it to the daemon`);
       // The command waits for the end of the jobs also if this fails.
       lasting
-        .persist(`array ${array} goes on without it`, ({ client }) => client.cancelArray(array))
+        .persist(`array ${array} keeps running`, ({ client }) => client.cancelArray(array))
         .catch((error: unknown) => interrupts.signal.aborted || output.fail(error));
     },
     () => output.say(`array ${array} is left to the daemon; "onejob wait ${array}" waits for it, "onejob cancel ${array}" ends it`),
@@ -189,7 +189,7 @@ async function attend(
   const cancel = (why: string) => {
     output.say(why);
     // Even if this fails, the command waits for the end of the job.
-    lasting.persist(`job ${job.id} goes on without it`, ({ client }) => client.cancel(job.id)).catch(() => {});
+    lasting.persist(`job ${job.id} keeps running`, ({ client }) => client.cancel(job.id)).catch(() => {});
   };
   interrupts.on(
     () => cancel(`cancelling job ${job.id}; press Ctrl-C again to leave it to the daemon`),
@@ -274,7 +274,7 @@ async function imageOf({ connection }: Lasting, pool: string): Promise<string | 
 
 /** Whether all that was kept is here. */
 async function fetchArtifacts(session: Session, lasting: Lasting, id: string, wanted: readonly string[]): Promise<boolean> {
-  const files = await lasting.persist(`job ${id} goes on without it`, ({ client }) => client.artifacts(id));
+  const files = await lasting.persist(`job ${id} keeps running`, ({ client }) => client.artifacts(id));
   return files === null || bringBack(session, id, files, wanted);
 }
 

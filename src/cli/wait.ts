@@ -66,7 +66,7 @@ export async function untilEnded(
     output.progress(
       jobs.length === 1 ? `waiting for job ${id}` : `waiting for job ${id}, ${ended.length} of ${jobs.length} have ended`,
     );
-    const job = await lasting.persist(`job ${id} goes on without it`, ({ client }) => client.settled(id, signal));
+    const job = await lasting.persist(`job ${id} keeps running`, ({ client }) => client.settled(id, signal));
     ended.push(job);
     output.progress(null);
     if (!output.json) await output.print(endedLine(job));

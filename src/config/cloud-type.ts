@@ -14,7 +14,7 @@ export interface CloudType<
   readonly maps: Readonly<Record<string, Keys>>;
   /** Required keys. */
   readonly needs: readonly string[];
-  /** Its cheapest type with a GPU, for who names none. */
+  /** Its cheapest type with a GPU, used if none is named. */
   readonly cheapType: string;
   /** A sentence that says why a type of machine cannot be used, such as for hardware that drivers no longer support; null: it can. */
   typeProblem(type: string): string | null;

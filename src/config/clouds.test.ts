@@ -52,13 +52,13 @@ it.each([
   ['join: { listen: "0.0.0.0:7718", url: "http://ci.example.org", package: /srv/x }', /join\.url: is not https/],
   [
     'join: { listen: "0.0.0.0:7718", url: "https://ci.example.org", package: "https://x/y.tgz" }',
-    /join\.package: .*needs "sha256"/,
+    /join\.package: .*"sha256" is required/,
   ],
   [
     'join: { through: cloud, listen: "0.0.0.0:7718", package: /srv/x }',
     /join\.listen: has no meaning with "through: cloud"[\s\S]*join\.package: is a file, but with "through: cloud"/,
   ],
-  ['join: { through: cloud, package: "https://x/y.tgz" }', /join\.package: .*needs "sha256"/],
+  ['join: { through: cloud, package: "https://x/y.tgz" }', /join\.package: .*"sha256" is required/],
   ['join: { through: cloud }', /join: "package" is missing$/],
   ['join: { through: could, package: "https://x/y.tgz" }', /join\.through: /],
 ])('%s is refused with the place', async (more, said) => {

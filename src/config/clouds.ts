@@ -138,6 +138,5 @@ function checkJoin({ config, written, at }: Pick<Checking, 'config' | 'written' 
   const { protocol, hostname } = new URL(join.url ?? 'https://localhost');
   if (protocol !== 'https:' && !isLoopback(hostname.replace(/^\[|\]$/g, '')))
     at(['join', 'url'], 'is not https: credentials of services would travel unencrypted');
-  if (join.package.startsWith('https:') && join.sha256 === null)
-    at(['join', 'package'], 'is an address, so it needs "sha256" beside it');
+  if (join.package.startsWith('https:') && join.sha256 === null) at(['join', 'package'], 'is a URL, so "sha256" is required');
 }

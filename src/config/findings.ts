@@ -50,7 +50,7 @@ function finding(subject: string, text: string): Finding {
 export function weakenedFindings({ pools, origins: knowsTrust }: Pick<Config, 'pools' | 'origins'>): Finding[] {
   return pools.flatMap((pool) =>
     given(pool, knowsTrust.has(pool.service) ? 'its trusted jobs' : 'its jobs').map(([key, what]) => {
-      const hint = `Remove "${key}" if jobs can do without it; otherwise set it only in a separate pool with its own queue.`;
+      const hint = `Remove "${key}" if jobs do not need it; otherwise set it only in a separate pool with its own queue.`;
       return warning(`pool ${pool.name}`, `It sets "${key}": ${what}.`, hint);
     }),
   );

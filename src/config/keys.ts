@@ -1,4 +1,4 @@
-/** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
+/** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration/` is printed from here. */
 import { joinKeys } from '../schema/host-keys.ts';
 import { defaultsOf, key, type WrittenKeys } from '../schema/key.ts';
 import { kubernetesPoolKeys } from './kubernetes-keys.ts';
@@ -558,7 +558,7 @@ export const topKeys = {
   }),
   log_limit: key((v) => v.size(1024, '1KiB'), 64 * 2 ** 20, {
     description:
-      'How much output is kept per agent. Of more output, only the beginning and the end are kept, with at least the last 1 MiB of each stream. On disk it takes up to twice as much plus 4 MiB; less is kept of output in pieces of a few bytes. The job continues when it writes more.',
+      'How much output is kept per agent. If there is more, onejob keeps only the beginning and the end, with at least the last 1 MiB of each stream. On disk it takes up to twice as much plus 4 MiB; less is kept of output in pieces of a few bytes. The job continues when it writes more.',
     example: '64MiB',
   }),
   disk: key((v) => v.strict(diskKeys), defaultsOf(diskKeys), {

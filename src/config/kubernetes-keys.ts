@@ -1,4 +1,4 @@
-/** Every key of the map `kubernetes` of a pool. `docs/configuration.md` is printed from here. */
+/** Every key of the map `kubernetes` of a pool. `docs/configuration/` is printed from here. */
 import { key } from '../schema/key.ts';
 
 /** Names of objects. https://kubernetes.io/docs/concepts/overview/working-with-objects/names/ */

@@ -271,7 +271,7 @@ const machineCalls = {
     query: z.strictObject({ limit: listed }),
   }),
   'POST /v1/machines/:host/up': operator(
-    'Asks for a machine of the host, if none works, after the checks of `onejob cloud check`',
+    'Asks for a machine of the host, unless one is ready, after the checks of `onejob cloud check`',
     schemas.makeMachineRequest,
     schemas.cloudHostView,
     { params: byHost },

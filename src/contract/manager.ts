@@ -47,7 +47,7 @@ export interface JobsFilter {
 export interface MachineService {
   hosts(): Schemas.CloudHostView[];
   /**
-   * Asks for a machine of the host, if none works, for `wait` ms.
+   * Asks for a machine of the host, unless one is ready, for `wait` ms.
    * @throws OnejobError E_USAGE for an unknown host, E_CLOUD_CHECK if its cloud would not make one, the reason of `signal`
    */
   up(host: string, wait: number, signal: AbortSignal): Promise<Schemas.CloudHostView>;

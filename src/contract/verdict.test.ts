@@ -217,7 +217,7 @@ it.each<[string, Parameters<typeof deviceEvidence>[0][number], Partial<DeviceEvi
     { doubts: ['Xid 94, contained memory error, on GPU-1'] },
   ],
   [
-    'a card that fell off the bus beside an error of a program',
+    'a card that fell off the bus, and an error of a program',
     proof(
       ['kernelLog'],
       [xid(31), 'NVRM: GPU at 0000:9b:00.0 has fallen off the bus.'],

@@ -37,7 +37,7 @@ describe('plan', () => {
     expect(plan(ready, pool, now)).toBeNull();
   });
 
-  test('keeps no standby beside an agent where an engine would grant it devices of its own, and renews without one', () => {
+  test('keeps no standby next to an agent where an engine would grant it devices of its own, and renews without one', () => {
     const alone = { ...pool, alone: true };
     expect(plan(empty, alone, now)).toEqual({ kind: 'fill', reserved: null });
     const working: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };

@@ -42,7 +42,7 @@ export interface PoolView {
    * job: `more`: another one is wanted; `surplus`: there are more than jobs. null: no such runtime, or the pool keeps standbys.
    */
   readonly pilots: 'more' | 'enough' | 'surplus' | null;
-  /** Its runtime grants devices to each sandbox. A standby beside an agent would hold some that nobody uses, so none is made. */
+  /** Its runtime grants devices to each sandbox. A standby next to an agent would hold some that nobody uses, so none is made. */
   readonly alone: boolean;
 }
 

@@ -40,7 +40,7 @@ export interface NoPort {
   readonly hint: string;
 }
 
-/** ms: how often the log tells of refused calls, which anybody can cause. */
+/** ms: how often the log reports refused calls, which anybody can cause. */
 const quiet = 60_000;
 
 export class Inbound {

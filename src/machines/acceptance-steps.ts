@@ -24,11 +24,11 @@ export interface StepsParts {
   readonly clock: Clock;
   /** Called at the end of each step. */
   ended(step: AcceptanceStep): Promise<void>;
-  /** What goes on now, for a person who waits. */
+  /** What continues now, for a person who waits. */
   waits(text: string): void;
   /** Ends the steps. */
   readonly signal: AbortSignal;
-  /** Goes on after a step that failed. */
+  /** Continues after a step that failed. */
   readonly keepGoing: boolean;
 }
 

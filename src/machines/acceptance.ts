@@ -1,5 +1,5 @@
 /**
- * What only a real account can show: one machine is made, looked at from all sides and removed, step by step, with how long each step
+ * What only a real account can show: it creates, inspects and removes one machine, step by step, with how long each step
  * took. All of it has an owner of its own, so that a sweep by that owner finds everything. Whatever happens, it tries to remove what it
  * made, and says what may be left. It asks the adapter itself: the controller would repeat, and remove, what a person is to see.
  */
@@ -38,7 +38,7 @@ export interface AcceptancePlan {
   readonly lifetime: number;
   /** ms until the cloud is to end a second machine, which is waited for; null: none is made. */
   readonly waitForEnd: number | null;
-  /** Goes on after a step that failed, as far as that makes sense. */
+  /** Continues after a step that failed, as far as that makes sense. */
   readonly keepGoing: boolean;
 }
 

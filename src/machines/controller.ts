@@ -51,7 +51,7 @@ export interface Controller {
   setWaiting(host: string, jobs: number): void;
   waiting(host: string): number;
   /**
-   * Asks for a machine of the host, if none works, and ends a `down`. Offers that were unavailable are asked for at once. The wish
+   * Asks for a machine of the host, unless one is ready, and ends a `down`. Offers that were unavailable are asked for at once. The wish
    * is over after `wait` ms.
    */
   up(host: string, wait: number): void;
@@ -324,7 +324,7 @@ class MachineController implements Controller {
     if (step.do === 'learn') this.#offers.unknown(name, step.type, error, now);
     if (step.do === 'destroy') {
       const [thing, why] = [thingKey(step.thing), messageOf(error)];
-      // What is refused again and again is told once; status goes on to show it.
+      // What is refused again and again is told once; status continues to show it.
       if (refused.get(thing) === why) return;
       refused.set(thing, why);
     }

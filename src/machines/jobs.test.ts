@@ -499,7 +499,7 @@ describe('a job', () => {
     expect([all.jobs.on(first), machine.holds, all.counts]).toEqual([0, 0, ['a 1', 'a -1']]);
   });
 
-  it('waits while everything is paused, and what runs goes on', async () => {
+  it('waits while everything is paused, and what runs continues', async () => {
     const all = await world();
     all.start();
     const machine = await all.connect(first, { slots: 2 });
@@ -1256,7 +1256,7 @@ describe('after a restart of the controller', () => {
     return { all, machine, id };
   }
 
-  it.each(['unsubmitted', 'submitted', 'running', 'settling'] as const)('a job that was %s goes on', async (state) => {
+  it.each(['unsubmitted', 'submitted', 'running', 'settling'] as const)('a job that was %s continues', async (state) => {
     const { all, machine, id } = await left(state);
     await all.restart();
     all.start();
@@ -1286,7 +1286,7 @@ describe('after a restart of the controller', () => {
     expect(all.at(id)).toMatchObject({ state: then, result });
   });
 
-  it('without its host in the config a job goes on where it is, and others wait', async () => {
+  it('without its host in the config a job continues where it is, and others wait', async () => {
     const { all, machine, id } = await left('submitted');
     const waits = all.submit();
     await all.restart([]);

@@ -89,7 +89,7 @@ export async function openAdapters(
   return new Map(await Promise.all(made));
 }
 
-/** Never fails: what is missing is a problem, and the pools of this host go on. */
+/** Never fails: what is missing is a problem, and the pools of this host continue. */
 export async function openMachines(parts: MachinesParts): Promise<Machines> {
   const { config, store, clock, log, fetch, variables, version } = parts;
   const clouds = await openAdapters(config.clouds, { clock, fetch, log, variables, version }, store.owner);
@@ -221,7 +221,7 @@ class OpenMachines implements Machines {
     const strange = this.controller.machines().filter(({ cloud }) => !this.clouds.has(cloud));
     const lost = [...Map.groupBy(strange, ({ cloud }) => cloud)].map(
       ([cloud, of]) =>
-        `The config has no cloud ${cloud} any more, so onejob cannot remove ${of.map(({ run }) => run).join(', ')}: put it back until they are gone.`,
+        `Cloud ${cloud} was removed from the config, so onejob cannot remove ${of.map(({ run }) => run).join(', ')}. Add it again until they are gone.`,
     );
     return [
       ...(problem == null ? [] : [`Machines cannot join: ${problem.why}. ${problem.hint}`]),

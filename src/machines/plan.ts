@@ -474,7 +474,7 @@ function wish(host: HostConfig, of: readonly Machine[], view: View, here: CloudV
     return problem === null ? [] : [`${run} cannot work: ${lastLine(problem)}`];
   });
   if (need <= 0) return { ...none, reason: forJobs > 0 ? (unable[0] ?? null) : null };
-  // Those that end may still be there, and are paid for; so may those that no complete list has disproved for a lifetime.
+  // An ending machine may still exist and cost money. So may one that no complete list has ruled out during its lifetime.
   const mayBe = ({ state, made, seenAt, expires }: Machine): boolean =>
     state !== 'ending' || made !== null || seenAt !== null || here.now >= expires;
   const room = host.max - of.filter(mayBe).length;

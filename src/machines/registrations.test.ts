@@ -205,7 +205,7 @@ describe('a sweep', () => {
     expect(names()).toEqual([one]);
   });
 
-  it('waits for one that still counts as online, and tells of it in the end', async () => {
+  it('waits for one that still counts as online, and reports it in the end', async () => {
     forge.gitea.add(two, ['gpu']).isOnline = true;
     const options = { dryRun: false, patience: 20 * second };
     const swept = sweepRegistrations([forge.service], ['burst'], async () => [], options, clock, patient);

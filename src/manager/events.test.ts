@@ -1,4 +1,4 @@
-/** What the API tells of as it changes, in virtual time. */
+/** What the API reports as it changes, in virtual time. */
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { createChanges } from '../contract/changes.ts';

@@ -1,5 +1,5 @@
 /**
- * What the API tells of as it changes. Slots and jobs of the own queue are marked by what changes them. Nobody announces
+ * What the API reports as it changes. Slots and jobs of the own queue are marked by what changes them. Nobody announces
  * changes of pools, devices, this host, and jobs that CI services keep, so these are compared every second, while somebody
  * listens. What changed while nobody did is found by the first comparison afterwards.
  */

@@ -31,7 +31,7 @@ export class JobViews {
   readonly #estimates: () => StartEstimate;
   /** Limits of jobs that began before are not certain, wall clock, ms. */
   readonly #since: number;
-  /** Events may tell of thousands of jobs at once. */
+  /** Events may report thousands of jobs at once. */
   #recent: { readonly at: number; readonly estimate: StartEstimate };
 
   constructor(parts: JobViewsParts) {

@@ -83,7 +83,7 @@ beforeEach(() => {
 });
 afterEach(() => store.close());
 
-/** An agent that is at work, and whose output goes on until it has ended. */
+/** An agent that is at work, and whose output continues until it has ended. */
 function works(agent: string, job: string | null): LogFile {
   placed.add(agent);
   store.history.made({ agent, pool: 'lab', slot: 'lab/1', name: 'lab-1', madeAt: 1 });

@@ -52,7 +52,7 @@ async function runCommand(
 ): Promise<string> {
   const env = { PATH: path, HOME: home, LC_ALL: 'C.UTF-8', ONEJOB_SUBJECT: message.title, ONEJOB_TEXT: message.text };
   const input = `${JSON.stringify(message)}\n`;
-  // Such as mail(1) of bsd-mailx, whose sender goes on after it has ended.
+  // Such as mail(1) of bsd-mailx, whose sender continues after it has ended.
   const { why, output } = await runOwners({ command, env, input, timeout, clock, signal, background: true });
   signal.throwIfAborted();
   const said = brief(masked(output));

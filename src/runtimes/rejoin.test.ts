@@ -47,7 +47,7 @@ function store(
   return { frames, written: { stdout: Buffer.concat(written.stdout), stderr: Buffer.concat(written.stderr) } };
 }
 
-/** Reads what is stored at `since` or later, on from `position`; tells how to go on after each push. */
+/** Reads what is stored at `since` or later, on from `position`; tells how to continue after each push. */
 function readFrom(stored: readonly LogFrame[], since: bigint, position: LogPosition, cuts: readonly number[]) {
   const frames = stored.filter((frame) => frame.time >= since);
   const rejoiner = new Rejoiner(position);

@@ -3,16 +3,16 @@ import { key, sha256 } from './key.ts';
 
 export const hostKeys = {
   cloud: key((v) => v.text('the name of a cloud', v.word), undefined, 'name', {
-    description: 'Where its machines are made: a key of `clouds`.',
+    description: 'Where onejob creates its machines: a key of `clouds`.',
     example: 'aws',
   }),
   types: key((v) => v.z.array(v.text('a type of machine', v.oneLine)), undefined, 'list', {
-    description: 'Types of machines, in order of preference. The cloud is asked for the next one when it has none of the first.',
+    description: 'Types of machines, in order of preference. onejob requests the next one if the cloud has none of the first.',
     example: '[g6.xlarge, g5.xlarge, g4dn.xlarge]',
   }),
   spot: key((v) => v.oneOf(['never', 'prefer', 'only']), 'never', {
     description:
-      'Whether its machines may be taken back by the cloud at any time, for a lower price. `prefer`: all `types` are tried that way first. A job that runs then ends as failed by infrastructure.',
+      'Whether the cloud may take its machines back at any time, for a lower price. `prefer`: onejob tries all `types` that way first. A job that runs when the cloud takes a machine back counts as failed by infrastructure.',
     example: 'prefer',
   }),
   min: key((v) => v.integer(0, 1000), 0, { description: 'How many machines there are without any job.', example: '1' }),
@@ -32,7 +32,8 @@ export const hostKeys = {
     example: '20m',
   }),
   budget: key((v) => v.strict(budgetKeys), undefined, {
-    description: 'What its machines may cost, by estimate. No machine is made when it is used up; those that exist continue.',
+    description:
+      'What its machines may cost, by estimate. When it is used up, onejob creates no further machine; existing ones continue.',
     example: '{ per_day: 40 USD }',
   }),
   prices: key((v) => v.z.record(v.z.string(), v.numeric(0, 10_000)), undefined, 'map', {
@@ -69,12 +70,12 @@ export const budgetKeys = {
 
 export const cloudImageKeys = {
   from: key((v) => v.text('an image of the cloud', v.oneLine), undefined, {
-    description: 'The image in the words of the cloud, see its page.',
+    description: 'The image, as the cloud names it; see the page of the cloud.',
     example: 'ami-0abc1234def567890',
   }),
   has: key((v) => v.oneOf(['everything', 'driver', 'nothing']), 'everything', {
     description:
-      'What it has already; the machine installs the rest when it boots. `everything`: driver, Docker and the NVIDIA container toolkit.',
+      'What the image contains; the machine installs the rest when it boots. `everything`: driver, Docker and the NVIDIA container toolkit.',
     example: 'driver',
   }),
 };
@@ -83,7 +84,7 @@ export const cloudImageKeys = {
 export const cloudKeys = {
   owner: key((v) => v.text('letters, digits, "-" and "_" in lower case', /^[a-z0-9][a-z0-9_-]{0,62}$/), undefined, {
     description:
-      'Who owns the machines, in the tags of all that is made. `onejob cloud sweep` and a pipeline without state find them by it, so each installation needs its own.',
+      'Who owns the machines, in the tags of everything that onejob creates. `onejob cloud sweep` and a pipeline without state find machines by their owner, so each installation needs its own.',
     example: 'acme-ci',
     shown: 'the id of the installation',
   }),
@@ -92,11 +93,11 @@ export const cloudKeys = {
 export const joinKeys = {
   through: key((v) => v.oneOf(['cloud']), undefined, {
     description:
-      'Instead of `listen` and `url`: how machines join where they cannot reach this daemon. `cloud`: they write on their console, and read what the cloud keeps for them. `package` must be an address then.',
+      'Instead of `listen` and `url`: how machines join if they cannot reach this daemon. `cloud`: they write to their console, and read what the cloud keeps for them. `package` must then be a URL.',
     example: 'cloud',
   }),
   listen: key((v) => v.listen, undefined, '`ADDRESS:PORT`', {
-    description: 'Where machines in clouds reach this daemon, see `url`. They only call; nothing calls them.',
+    description: 'Where machines in clouds reach this daemon, see `url`. Machines only open connections; they accept none.',
     example: '"0.0.0.0:7718"',
   }),
   url: key((v) => v.text('an address such as "https://ci.example.org:7718"', /^https?:\/\/[^\s/?#]+(\/[^\s?#]*)?$/), undefined, {
@@ -117,7 +118,7 @@ export const joinKeys = {
     shown: 'public authorities',
   }),
   package: key((v) => v.text('a path or an https address', /^(\/|https:\/\/)\S+$/), undefined, 'path or address', {
-    description: 'The release archive of onejob that machines install. A file of this host is served to them.',
+    description: 'The release archive of onejob that machines install. onejob serves a file of this host to them.',
     example: '/srv/onejob-0.1.0-linux-x64.tar.gz',
   }),
   sha256: sha256('Checksum of the archive at an address.', 'that of the file'),

@@ -4,7 +4,7 @@ import type { Parsed } from '../base/units.ts';
 import type { Mount } from '../ports/runtime.ts';
 
 const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
-/** What Docker and Podman accept after the container path, beside `ro` and `rw`. */
+/** What Docker and Podman accept after the container path, in addition to `ro` and `rw`. */
 const engineOptions = new Set(
   'z Z U cached consistent delegated copy nocopy shared rshared slave rslave private rprivate unbindable runbindable exec noexec suid nosuid dev nodev O idmap upperdir workdir'.split(
     ' ',

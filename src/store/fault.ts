@@ -17,11 +17,11 @@ export function storeFault(doing: string, path: string, error: unknown): unknown
   const fault = (as: ErrorCode, why: string, hint: string, retry = true) =>
     new OnejobError(as, `Cannot ${doing} ${path}: ${why}.`, { hint, retry, cause: error });
   if (code !== 'EDQUOT' && (primary === sqlite.full || code === 'ENOSPC') && lacksInodes(path)) {
-    const hint = `Delete files on the disk that holds ${path}: each takes an inode, however small it is ("df -i"). Running jobs go on meanwhile.`;
+    const hint = `Delete files on the disk that holds ${path}: each takes an inode, however small it is ("df -i"). Running jobs continue meanwhile.`;
     return fault('E_STATE_FULL', `no inodes left (${said})`, hint);
   }
   if (primary === sqlite.full || code === 'ENOSPC' || code === 'EDQUOT') {
-    const hint = `Free some space on the disk that holds ${path}; running jobs go on meanwhile.`;
+    const hint = `Free some space on the disk that holds ${path}; running jobs continue meanwhile.`;
     return fault('E_STATE_FULL', `no space left (${said})`, hint);
   }
   if (primary === sqlite.readonly || primary === sqlite.ioerr || code === 'EROFS' || code === 'EIO') {

@@ -63,9 +63,9 @@ export function startOf(pid: number): string | null {
 export function takeLead(dir: string, { temporary = false }: { readonly temporary?: boolean } = {}): Lead {
   const path = join(dir, 'lead.db');
   const tell = (socket: string | null): void => {
-    const beside = `${pidFile(dir)}.new`;
-    writeFileSync(beside, `${JSON.stringify({ pid: process.pid, temporary, started: startOf(process.pid), socket })}\n`);
-    renameSync(beside, pidFile(dir));
+    const fresh = `${pidFile(dir)}.new`;
+    writeFileSync(fresh, `${JSON.stringify({ pid: process.pid, temporary, started: startOf(process.pid), socket })}\n`);
+    renameSync(fresh, pidFile(dir));
   };
   let db: DatabaseSync | null = null;
   try {
@@ -100,6 +100,7 @@ function pidFile(dir: string): string {
 function isLed(dir: string, cause: unknown): OnejobError {
   const found = leaderOf(dir);
   const who = `${found?.temporary === true ? 'A temporary' : 'Another'} onejob (pid ${found?.pid ?? 'unknown'})`;
-  const hint = 'Use that one ("onejob status"), replace it ("onejob down --leave": its jobs go on), or give another --state-dir.';
+  const hint =
+    'Use that one ("onejob status"), replace it ("onejob down --leave": its jobs continue), or give another --state-dir.';
   return new OnejobError('E_STATE_LED', `${who} leads the state directory ${dir}.`, { hint, cause });
 }

@@ -40,7 +40,7 @@ test('a leader that does not leave is named, with a hint that keeps its jobs run
   using dir = scratch();
   const temporary = openStore(dir.path, { temporary: true });
   const never = openWhenFree(dir.path, { temporary: false, tellToLeave: nobody, patience: 0 });
-  await expect(never).rejects.toMatchObject({ code: 'E_STATE_LED', hint: expect.stringMatching(/kill -9 \d+.*jobs go on/) });
+  await expect(never).rejects.toMatchObject({ code: 'E_STATE_LED', hint: expect.stringMatching(/kill -9 \d+.*jobs continue/) });
   temporary.close();
 });
 

@@ -135,6 +135,6 @@ export async function openWhenFree(stateDir: string, options: OpenOptions): Prom
 
 function stays(dir: string, pid: number, patience: number): OnejobError {
   const message = `A temporary onejob (pid ${pid}) leads the state directory ${dir}, and did not give it up within ${patience / 1000} s.`;
-  const hint = `Type "kill -9 ${pid}" and start again: its jobs go on, and the new daemon takes them over.`;
+  const hint = `Type "kill -9 ${pid}" and start again: its jobs continue, and the new daemon takes them over.`;
   return new OnejobError('E_STATE_LED', message, { hint });
 }

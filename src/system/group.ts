@@ -118,7 +118,7 @@ export async function runOwners(options: OwnersCommand) {
   const end = await (background ? Promise.race([whole, leftRunning(child, clock, whole)]) : whole);
   if (end instanceof Error) return notStarted(end);
   const isOver = child.exitCode !== null || child.signalCode !== null;
-  if (end === 'goes on') void endLater(child, whole);
+  if (end === 'continues') void endLater(child, whole);
   // What it left in the background may hold the pipes open for ever. Its number may be another's once it has ended.
   else if (end !== 'closed' && child.pid !== undefined) (isOver ? killGroup : killFamily)(child.pid);
   let why: string | null = null;
@@ -132,11 +132,11 @@ export async function runOwners(options: OwnersCommand) {
   return { why, output: output.toString() };
 }
 
-/** Resolves `drain` ms after the end of the program; `goes on`: it has ended with 0, and what it left may go on. */
-function leftRunning(child: ChildProcess, clock: Clock, whole: Promise<unknown>): Promise<'goes on' | 'left'> {
+/** Resolves `drain` ms after the end of the program; `continues`: it has ended with 0, and what it left may continue. */
+function leftRunning(child: ChildProcess, clock: Clock, whole: Promise<unknown>): Promise<'continues' | 'left'> {
   return new Promise((resolve) => {
     child.once('exit', (code) => {
-      const callOff = clock.after(drain, () => resolve(code === 0 ? 'goes on' : 'left'));
+      const callOff = clock.after(drain, () => resolve(code === 0 ? 'continues' : 'left'));
       void whole.then(callOff);
     });
   });

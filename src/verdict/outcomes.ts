@@ -52,7 +52,7 @@ export function agentEnded(store: OutcomeStore, agent: AgentId): void {
 }
 
 /**
- * What is known of the image of an agent that is over; null: nothing. A job that starts again, and one whose service tells of its end
+ * What is known of the image of an agent that is over; null: nothing. A job that starts again, and one whose service reports its end
  * later, have no outcome with this agent, so its own end has to do.
  */
 export function evidenceOf(store: OutcomeStore, agent: AgentId): ImageEvidence | null {

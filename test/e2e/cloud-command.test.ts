@@ -1,4 +1,4 @@
-/** `onejob cloud` on bad days: broken off, on another host, with a cloud that does not answer. The real onejob on a stand-in of AWS. */
+/** `onejob cloud` on bad days: interrupted, on another host, with a cloud that does not answer. The real onejob on a stand-in of AWS. */
 import { expect, test } from 'vitest';
 import type { Child, Ended } from '../support/child.ts';
 import { awsStandin, joinOf } from '../support/cloud-standins.ts';
@@ -136,7 +136,7 @@ test('with a daemon it says that the daemon continues, and how to take it back',
   up.signal('SIGINT');
   const ended = await up.ended;
   expect(ended, ended.stderr).toMatchObject({ code: 130 });
-  expect(ended.stderr).toMatch(/the daemon continues for at most \d+m.*onejob cloud down burst/);
+  expect(ended.stderr).toMatch(/the daemon will try for up to \d+m.* more .*onejob cloud down burst/);
   expect((await here.api.machines())[0]).toMatchObject({ wanted: 1, machines: [{ state: 'booting' }] });
   const down = await here.cli(['cloud', 'down', 'burst']).ended;
   expect(down, down.stderr).toMatchObject({ code: 0 });

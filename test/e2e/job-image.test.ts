@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { onejob } from '../support/onejob.ts';
 
-test('a job that asks for an image of its own is refused by processes, with the reason; other jobs go on', async () => {
+test('a job that asks for an image of its own is refused by processes, with the reason; other jobs continue', async () => {
   await using here = await onejob({ config: 'pools: { default: { agents: 1, runtime: process } }' });
   await here.up();
   const refused = await here.run('--no-workspace', '--image', 'python:3.13', '--', 'echo', 'ran').ended;

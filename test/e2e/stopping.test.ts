@@ -59,7 +59,7 @@ describe.skipIf(lacks('bubblewrap'))('a daemon that is stopped', () => {
     expect(await here.api.jobs({ all: true, pool: null })).toHaveLength(3);
   });
 
-  test('with --leave lets what runs go on for the next one, and anyone who watches sees all of it', async () => {
+  test('with --leave lets what runs continue for the next one, and anyone who watches sees all of it', async () => {
     await using here = await home();
     const daemon = await here.up();
     const running = here.run(...here.waitFor('one'));

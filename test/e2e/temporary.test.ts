@@ -33,7 +33,7 @@ describe.skipIf(lacks('bubblewrap'))('a temporary daemon', () => {
     await Promise.all([['logs', waiting], ['doctor'], ['cancel', waiting]].map((command) => here.cli(command).ended));
     expect(readdirSync(here.stateDir)).not.toContain('daemon.log');
 
-    // Two agents are busy with jobs of the killed daemon, and are let go on.
+    // Two agents are busy with jobs of the killed daemon, and are let continue.
     for (const name of [one, two, three].filter((id) => id !== waiting).slice(0, 1)) {
       const at = [one, two, three].indexOf(name);
       writeFileSync(join(flags, ['one', 'two', 'three'][at] ?? ''), '');

@@ -34,7 +34,7 @@ const isLost = (reason: string) => ({
   stderr: expect.stringMatching(new RegExp(`^onejob: job \\w+ was lost: Kubernetes ended it on node ${reason}$`, 'm')),
 });
 
-/** Of jobs that wait until they are told to go on. */
+/** Of jobs that wait until they are told to continue. */
 interface Signals extends AsyncDisposable {
   /** A shell condition: whether `name` was set. */
   is(name: string): string;

@@ -116,7 +116,7 @@ pools: { ci: { runtime: cluster, agents: 1, devices: 1, image: "${image}", pull:
     expect(azure.log.filter(({ leaked }) => leaked)).toEqual([]);
   });
 
-  test('a daemon that is killed before it has registered its agent goes on with it', async () => {
+  test('a daemon that is killed before it has registered its agent continues with it', async () => {
     await using world = await azureDevOps();
     const { azure, pool, service } = world;
     azure.faults.add({ kind: 'hang' }, { method: 'POST' });

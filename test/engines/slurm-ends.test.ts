@@ -73,7 +73,7 @@ pools: { shared: { runtime: one, ${pool} }, separate: { runtime: two, ${pool} } 
     expect(await ended).toMatchObject(endsLost(`Slurm ended it on node ${lateOn?.[at]}: its time limit was over`));
   for (const [at, { ended }] of failed.entries())
     expect(await ended).toMatchObject(endsLost(`Slurm ended it on node ${failedOn?.[at]}: the node failed`));
-  // What is left of the cluster is enough to go on.
+  // What is left of the cluster is enough to continue.
   for (const name of ['shared', 'separate'])
     expect(lateOn).toContain((await run(home, name, 'echo "$SLURMD_NODENAME"').ended).stdout.trim());
 });

@@ -90,7 +90,7 @@ pools: { ci: { runtime: cluster, agents: 1, devices: 1, slurm: { sandbox: apptai
     expect(azure.log.filter(({ leaked }) => leaked)).toEqual([]);
   });
 
-  test('a daemon that is killed before it has registered its agent goes on with it', async () => {
+  test('a daemon that is killed before it has registered its agent continues with it', async () => {
     await using azure = await startAzureDevOps({ pollHoldMs: 2_000 });
     const pool = azure.addPool('gpu', { autoUpdate: false });
     const tokenFile = join(dir, 'pat');

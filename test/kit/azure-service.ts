@@ -1,6 +1,6 @@
 /**
  * For tests of the service: a stand-in for Azure DevOps, a clock that both sides share and that is moved by hand, and managers that
- * come and go on state directories of their own. After each test everything that was written or said is searched for secrets.
+ * start and end on state directories of their own. After each test everything that was written or said is searched for secrets.
  */
 
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -26,7 +26,7 @@ export interface World {
   /** Values that must stand nowhere. */
   readonly secrets: string[];
   manager(o?: ManagerOptions): Manager;
-  /** Until nothing goes on that needs no time. */
+  /** Until nothing continues that needs no time. */
   quiet(): Promise<void>;
   /** Lets time pass, and everything happen that happens in it. */
   pass(ms: number): Promise<void>;
@@ -121,7 +121,7 @@ async function openWorld({ notAwaited, ...options }: WorldOptions) {
       return one;
     },
     async quiet() {
-      // What follows a look goes on beside it, and reads files between two calls. A look that waits for the clock, as the service
+      // What follows a look continues beside it, and reads files between two calls. A look that waits for the clock, as the service
       // has asked for, cannot be told from one that waits for a file on a busy machine: so it is given more time.
       let since = performance.now();
       const isCalm = (rounds: number): boolean =>

@@ -239,7 +239,7 @@ function logsOf(pods: ReadonlyMap<string, Json>) {
     },
     /** Its node throws away all that it has kept so far. */
     rotate: (name: string) => void logs.delete(name),
-    /** Ends the answers of a log that go on, without a word, though the container runs. */
+    /** Ends the answers of a log that continue, without a word, though the container runs. */
     endLogs(name: string) {
       for (const reader of follows.get(name) ?? []) reader.end();
       follows.delete(name);

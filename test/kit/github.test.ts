@@ -278,7 +278,7 @@ describe('faults', () => {
     expect((await call('DELETE', `/orgs/acme/actions/runners/${runner.row.id}`)).status).toBe(422);
   });
 
-  test('an acquisition is lost: the runner goes on listening, its registration is gone', async () => {
+  test('an acquisition is lost: the runner keeps listening, its registration is gone', async () => {
     const { github, register, runners } = bench();
     const ghost = github.connect(await register());
     const job = github.queue();

@@ -1,6 +1,6 @@
 /**
  * Bad days that take long: a gigabyte of output, a manager that stands still, a clock that jumps, a full disk, a large
- * workspace that changes while it is sent. Running jobs notice none of it, and everything goes on by itself afterwards.
+ * workspace that changes while it is sent. Running jobs notice none of it, and everything continues by itself afterwards.
  */
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -284,7 +284,7 @@ describe.each([
   // Its sandboxes lie on the same disk; with so little free on it, nothing is started before either.
   { ...bubblewrap, size: 48 * 2 ** 20 },
 ])('on $name, with a full state disk', ({ missing, pool, size, name }) => {
-  test.skipIf(missing || lacks('mount'))('what runs goes on, nothing new begins, all recovers', async () => {
+  test.skipIf(missing || lacks('mount'))('what runs continues, nothing new begins, all recovers', async () => {
     using disk = tinyDisk(size);
     await using here = await onejob();
     const flags = join(here.dir, 'flags');
@@ -307,7 +307,7 @@ describe.each([
     const sent = await here.run('--', 'true').ended;
     expect(sent.code).toBe(125);
     expect(sent.stderr).toMatch(/no space left/i);
-    // The job that runs goes on and ends; only its end cannot be written down yet.
+    // The job that runs continues and ends; only its end cannot be written down yet.
     writeFileSync(join(flags, 'go'), '');
     const pausedBy = async () => (await here.api.status()).pools[0]?.paused.join();
     await expect.poll(pausedBy, { timeout: 20_000 }).toMatch(/no space left/i);

@@ -92,7 +92,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     await endOf(day, daemon);
   });
 
-  test('of a fork is ended with the reason before there is any sandbox, and the queue goes on', async () => {
+  test('of a fork is ended with the reason before there is any sandbox, and the queue continues', async () => {
     await using day = await aDay({ pool: 'trust: { forks: refuse }' }, strict);
     const { bench, here } = day;
     const { buildkite } = bench;
@@ -162,7 +162,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     await endOf(day, daemon);
   });
 
-  test('of a fork goes on while the filter is killed again and again: no line is lost or doubled, and a large artifact arrives', async () => {
+  test('of a fork continues while the filter is killed again and again: no line is lost or doubled, and a large artifact arrives', async () => {
     await using day = await aDay({}, { ...strict, lostMs: 60_000 });
     const { bench, here } = day;
     const { buildkite } = bench;

@@ -60,7 +60,7 @@ const labPool = (path: string, more = '') => `pools:
 `;
 
 describe.skipIf(lacks('docker', 'busybox'))('a pool with a recipe', () => {
-  test('is built for at first need, while others go on; a restart takes up what is there', async () => {
+  test('is built for at first need, while others continue; a restart takes up what is there', async () => {
     await ensureImages();
     const here = await home('');
     const path = dockerfile(

@@ -68,7 +68,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine that goes away
       await events.stop();
     });
 
-    test(`with live-restore (${how}): standby and job go on, and no line of what runs is lost`, async () => {
+    test(`with live-restore (${how}): standby and job continue, and no line of what runs is lost`, async () => {
       const { all, engine, runtime, make, events, job, go } = await setUp(true);
       await using _ = all;
       const standby = await job(null);

@@ -10,7 +10,7 @@ const never = () => new AbortController().signal;
 const limits = { soon: 150, late: 150, idle: 150, ping: 150 };
 /** For Engines that answer pings, however late on a busy machine. */
 const answering = { ...limits, soon: 10_000, ping: 10_000 };
-/** For what goes on slowly, which takes longer than this in all. */
+/** For what continues slowly, which takes longer than this in all. */
 const slowly = { soon: 10_000, late: 10_000, idle: 1_000, ping: 10_000 };
 const step = 150;
 const steps = 10;
@@ -48,7 +48,7 @@ test.each(['before its first word', 'half-way'])('a pull that stands still %s is
   expect(['E_PULL_FAILED', 'E_REGISTRY_UNREACHABLE']).toContain((error as { code: string }).code);
 });
 
-test('a pull that goes on slowly is left alone', async () => {
+test('a pull that continues slowly is left alone', async () => {
   await using fake = fakeEngine('slow', (path, _, answer) => {
     if (path === '/images/lab/job:1/json') {
       if (fake.asked.includes('/images/create')) answer.end('{"Id":"sha256:1"}');

@@ -1,6 +1,6 @@
 /**
  * S6 through the whole product: the Engine goes away under a busy job and a standby, and comes back. What ended with it
- * was ended by the infrastructure; what went on is taken up where it was; nothing is begun twice; and nobody has to help.
+ * was ended by the infrastructure; what continued is taken up where it was; nothing is begun twice; and nobody has to help.
  */
 import { chmodSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -83,7 +83,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     expect((await poolOf(here)).backoff).toBeNull();
   });
 
-  test.each(['stop', 'kill'] as const)('with live-restore (%s): the job goes on, and so does the standby', async (how) => {
+  test.each(['stop', 'kill'] as const)('with live-restore (%s): the job continues, and so does the standby', async (how) => {
     await using it = await world(1, { liveRestore: true });
     const { engine, here } = it;
     await here.up();

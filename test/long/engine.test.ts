@@ -28,7 +28,7 @@ describe('no Docker for us', () => {
   });
 
   test.skipIf(lacks('docker', 'busybox'))(
-    'a pool that insists on docker waits, says what is wrong, and goes on by itself',
+    'a pool that insists on docker waits, says what is wrong, and continues by itself',
     async () => {
       await using here = await onejob({
         config: `pools: { default: { runtime: docker, image: "${images.base}" }, other: { runtime: process } }`,

@@ -218,7 +218,7 @@ jobs:
     await daemon.stop();
   });
 
-  test('the server gives up a job whose agent nobody can speak for, and its slot goes on', { timeout: 500_000 }, async () => {
+  test('the server gives up a job whose agent nobody can speak for, and its slot continues', { timeout: 500_000 }, async () => {
     await using gitea = await startGitea({ more: soon });
     await gitea.repository('acme/demo', {
       '.gitea/workflows/long.yml': 'on: workflow_dispatch\njobs:\n  j:\n    runs-on: gpu\n    steps:\n      - run: sleep 600\n',

@@ -151,7 +151,7 @@ pools:
     expect(await here.runners()).toEqual([]);
   });
 
-  test('a job goes on while the daemon is dead, and ends with its own result', async () => {
+  test('a job continues while the daemon is dead, and ends with its own result', async () => {
     await using here = await bench('dead', { 'a.yml': workflow('echo begin; sleep 6; echo the end') });
     const first = await here.home.up();
     await here.dispatch('a.yml');
@@ -219,7 +219,7 @@ pools:
     expect(said).not.toContain('received task');
   });
 
-  test('a job goes on if the daemon is killed as soon as it has taken it', async () => {
+  test('a job continues if the daemon is killed as soon as it has taken it', async () => {
     await using here = await lateBench('taken', { 'a.yml': workflow('echo hello; sleep 3') });
     const first = await here.home.up();
     /** What is whole on disk: runners that ask, and jobs. */

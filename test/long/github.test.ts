@@ -102,7 +102,7 @@ pools:
     expect(next.conclusion).toBe('success');
   });
 
-  test('a job goes on while the daemon is dead, and ends with its own result', async () => {
+  test('a job continues while the daemon is dead, and ends with its own result', async () => {
     await using here = await bench();
     const { github, home } = here;
     const first = await home.up();

@@ -104,7 +104,7 @@ pools:
     expect(log(job)).toContain('\nonejob ended this job: onejob was told to stop.');
   });
 
-  test('a job goes on while the filter is killed, and again', async () => {
+  test('a job continues while the filter is killed, and again', async () => {
     await using home = await bench();
     await home.up();
     const job = gitlab.queue({ script: ['echo begin', 'for i in $(seq 20); do echo line $i; sleep 0.5; done', 'echo the end'] });

@@ -83,7 +83,7 @@ pools:
     await expect.poll(() => listed(home), { timeout: 30_000 }).toEqual([['demo #7 job 1', 'unknown']]);
   });
 
-  test('a job goes on while the daemon is dead, and the next one ends what died with it', async () => {
+  test('a job continues while the daemon is dead, and the next one ends what died with it', async () => {
     await using home = await bench();
     const first = await home.up();
     const job = gitlab.queue({ script: ['echo begin', 'sleep 6', 'echo the end'] });

@@ -128,7 +128,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine with a hook on
     expect(await here.run([first], 'echo ran')).toBe('ran\n');
   });
 
-  test('that hangs holds up its own sandbox only, and that one can be removed when it goes on', async () => {
+  test('that hangs holds up its own sandbox only, and that one can be removed when it continues', async () => {
     here.gpus.mode('hang');
     const spec = specOf(recipe, { devices: [first] });
     const hung = expect(here.runtime.prepare(spec, () => {}, never)).rejects.toMatchObject({

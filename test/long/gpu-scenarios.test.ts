@@ -48,7 +48,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a bad day', () => {
       },
       /^quarantined$/,
     ],
-  ])('a card that %s under a job: the job goes on, then its slot moves; other cards do not notice', async (_, lose, state) => {
+  ])('a card that %s under a job: the job continues, then its slot moves; other cards do not notice', async (_, lose, state) => {
     using host = gpuHost(cards(3));
     await using here = await gpuHome(host, { gpu: { agents: 2, devices: 1 } });
     await here.up();

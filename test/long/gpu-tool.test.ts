@@ -1,6 +1,6 @@
 /**
  * Bad days of the vendor's tool, acted out: it hangs, complains, stops half-way. What it does not tell is unknown: nothing new
- * gets a card that nobody can see, no running job is touched, CPU pools go on, and all is as before once it answers again.
+ * gets a card that nobody can see, no running job is touched, CPU pools continue, and all is as before once it answers again.
  */
 import { describe, expect, test } from 'vitest';
 import { card, type StubGpu } from '../support/gpu-cards.ts';
@@ -83,7 +83,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('the tool', () => {
 
   const hangs: ToolMode[] = canBeStuck() ? ['hang', 'stuck'] : ['hang'];
   test.each(hangs)(
-    'a tool that never ends (%s): the manager and its CPU pools go on, GPU pools wait, jobs run on',
+    'a tool that never ends (%s): the manager and its CPU pools continue, GPU pools wait, jobs run on',
     async (mode) => {
       using host = gpuHost(cards(2));
       const { here, job } = await oneOfTwo(host);

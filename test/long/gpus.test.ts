@@ -57,7 +57,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
     const daemon = await here.up();
     const heldBack = async (pool: string) => (await slotOf(here, `${pool}/1`)).held;
 
-    // A person's process: the slot waits, and says for whom. The other cards go on.
+    // A person's process: the slot waits, and says for whom. The other cards continue.
     const waits = hold(here, 'held');
     await expect.poll(() => heldBack('held')).toMatch(/^held by nobody: python3, 9\.2 GiB, since (20\d\d-\d\d-\d\d )?\d\d:\d\d$/);
     expect((await see(here, 'spare')).cards).toEqual([spare]);

@@ -86,7 +86,7 @@ describe.skipIf(lacks('docker', 'busybox'))('a held container', { timeout: 60_00
     const { letGo } = await made;
     for (const one of [first, second]) one.abort(new Error('the client has gone'));
     await Promise.all(shells);
-    // The Engine goes on with what it has begun.
+    // The Engine continues with what it has begun.
     await letGo();
     expect(await imagesOf(agent)).toHaveLength(1);
     await holding.sweep(new Set([agent]), never());

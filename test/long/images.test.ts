@@ -62,7 +62,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     );
   });
 
-  test("a job's own image that cannot be had ends that job with 125 and the reason; its pool's other jobs go on", async () => {
+  test("a job's own image that cannot be had ends that job with 125 and the reason; its pool's other jobs continue", async () => {
     await using here = await onejob({ config: `pools: { default: { agents: 2, runtime: docker, image: "${images.base}" } }` });
     await here.up();
     const bad = [

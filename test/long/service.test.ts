@@ -1,4 +1,4 @@
-/** A release on a machine with systemd and without Node: from `install.sh` to `service uninstall`, with jobs that go on. */
+/** A release on a machine with systemd and without Node: from `install.sh` to `service uninstall`, with jobs that continue. */
 import { execFileSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

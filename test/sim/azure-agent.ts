@@ -16,7 +16,7 @@ export interface Work {
   readonly ms: number;
   readonly result: 'succeeded' | 'failed';
   /**
-   * `crash`: its agent dies with it (137). `vanish`: its agent ends and tells nobody (0). `hang`: goes on until it is cancelled.
+   * `crash`: its agent dies with it (137). `vanish`: its agent ends and tells nobody (0). `hang`: continues until it is cancelled.
    * `linger`: its agent stays for ten minutes after the job's end. `deaf`: its agent does not hear TERM.
    */
   readonly bad?: 'crash' | 'vanish' | 'hang' | 'linger' | 'deaf';

@@ -496,7 +496,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
         traps.push(happening);
       },
       'azure.cancel': ({ pick }) => cancel(picked([...open], pick)),
-      /** `how`: see `Outage`. `network`: the service goes on meanwhile, and takes those it does not hear of for gone. */
+      /** `how`: see `Outage`. `network`: the service continues meanwhile, and takes those it does not hear of for gone. */
       'azure.outage'({ ms, how = 'refused', network = false }) {
         if (wire.outage !== null) return;
         counts.azureOutages += 1;

@@ -108,7 +108,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
   let paused = 0;
   /** Since when the manager is up and nothing is wrong. */
   let soundSince = 0;
-  /** Since when nothing is wrong, and something went on. */
+  /** Since when nothing is wrong, and something continued. */
   let calmSince = 0;
   /** Lists of each stack in its latest second. */
   const lists = new Map<string, { readonly second: number; count: number }>();
@@ -500,7 +500,7 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       /** A job: `ms`, `exit`, `says`, `bad`, `rules`, `queue`, `priority`; `fork`, `secret`: how likely; `habits` of its first agents. */
       'buildkite.queue': queue,
       'buildkite.cancel': ({ pick }) => cancel(picked([...jobs.keys()], pick)),
-      /** `how`: see `Outage`. `network`: the service goes on meanwhile, and takes those it does not hear of for gone. */
+      /** `how`: see `Outage`. `network`: the service continues meanwhile, and takes those it does not hear of for gone. */
       'buildkite.outage'({ ms, how = 'refused', network = false }) {
         if (wire.outage !== null) return;
         counts.bkOutages += 1;

@@ -667,7 +667,7 @@ export class CloudWorld {
     this.time.after(minute, () => this.#look());
   }
 
-  /** Machines that should have gone on, as sentences. */
+  /** Machines that should have continued, as sentences. */
   #stuck(slack: number): string[] {
     const { now } = this.time;
     return this.managers.flatMap(({ rows, hosts, runsSince }) =>

@@ -191,7 +191,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
     return mode !== 'ok' && time.now - answersSince > 2 * justNow ? 'and the tool does not answer' : null;
   }
 
-  /** What was between two agents, and what is out of use, goes on only when it is clean; what is clean does not stay so for ever. */
+  /** What was between two agents, and what is out of use, continues only when it is clean; what is clean does not stay so for ever. */
   function followProofs(): void {
     const { up } = host;
     if (mode === 'ok') answersSince = time.now;

@@ -5,7 +5,7 @@
  *
  *     npm run sim:mutants -- --only settle-twice    one of them (also several times)
  *     npm run sim:mutants -- --json results.json    adds what came of these to the file
- *     npm run sim:mutants -- --json results.json --markdown    ends with the tables of docs/testing.md
+ *     npm run sim:mutants -- --json results.json --markdown    ends with the tables of docs/testing/mutants.md
  *
  * Those that are open (`# open:`) are hunted by name only, or with `--open`.
  *

@@ -332,7 +332,7 @@ const mutants: readonly Mutant[] = [
     (runtime) => ({ imageId: async (recipe, signal) => recipe.imageId ?? (await runtime.imageId?.(recipe, signal)) ?? null }),
   ],
   [
-    'following goes on although it was stopped',
+    'following continues although it was stopped',
     'aborted',
     (runtime) => ({ logs: (agent, from) => runtime.logs(agent, from, new AbortController().signal) }),
   ],

@@ -190,7 +190,7 @@ function takenByHost(host: SimHost, room: number | null): Outside['takes'] {
       if (who === 'kernel') engine.oom(agent);
       else engine.takeAway(agent);
     },
-    /** Others take all the room but `left` for `ms`; what runs goes on. */
+    /** Others take all the room but `left` for `ms`; what runs continues. */
     'engine.quota'({ left, ms }) {
       engine.capacity = number(left, 0);
       time.after(number(ms, 10_000), () => (engine.capacity = room));

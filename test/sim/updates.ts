@@ -1,5 +1,5 @@
 /**
- * Somebody pushes images: most work, and some have a gate that ends at once. One slot tries what is new (S9), the others go on with
+ * Somebody pushes images: most work, and some have a gate that ends at once. One slot tries what is new (S9), the others continue with
  * what has proved itself (S11), and in the end all have the newest one that works.
  */
 import { provesAfter } from '../../src/core/rollout.ts';

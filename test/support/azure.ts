@@ -29,9 +29,9 @@ export interface AzureBench extends AsyncDisposable {
   readonly tokenFile: string;
   /** `services:` and one pool `ci` of `agents`. */
   config(more?: AzureConfig): string;
-  /** Queues a job that goes on until `go(name)`; prints `began NAME` and `ended NAME`. */
+  /** Queues a job that continues until `go(name)`; prints `began NAME` and `ended NAME`. */
   hold(name: string): QueuedJob;
-  /** Lets jobs of that name go on to their end. */
+  /** Lets jobs of that name continue to their end. */
   go(name: string): void;
   /** Registrations of agents that are not placeholders. */
   left(): string[];

@@ -109,7 +109,7 @@ export function connected({ buildkite }: Pick<BuildkiteBench, 'buildkite'>): str
     .sort();
 }
 
-/** One job is cancelled while it runs, the next is lost with its sandbox: the service is told both, and the pool goes on. */
+/** One job is cancelled while it runs, the next is lost with its sandbox: the service is told both, and the pool continues. */
 export async function cancelledThenLost({ bench, here }: Day): Promise<void> {
   const { buildkite } = bench;
   const id = bench.hold('never');
@@ -126,7 +126,7 @@ export async function cancelledThenLost({ bench, here }: Day): Promise<void> {
   await works(bench);
 }
 
-/** A job goes on while its manager dies four times. Answers with the last manager, and the job. */
+/** A job continues while its manager dies four times. Answers with the last manager, and the job. */
 export async function throughDeaths({ bench, here }: Day, first: Daemon): Promise<{ daemon: Daemon; job: JobView }> {
   let daemon = first;
   const id = bench.hold('through');

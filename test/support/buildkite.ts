@@ -40,9 +40,9 @@ export interface BuildkiteBench extends AsyncDisposable {
   config(more?: BuildkiteConfig): string;
   /** Runs a command to its end. */
   job(command: string, spec?: Omit<JobSpec, 'command'>): Promise<JobView>;
-  /** Queues a job that goes on until `go(name)`; prints `began NAME` and `ended NAME`. */
+  /** Queues a job that continues until `go(name)`; prints `began NAME` and `ended NAME`. */
   hold(name: string, spec?: Omit<JobSpec, 'command'>): string;
-  /** Lets jobs of that name go on to their end. */
+  /** Lets jobs of that name continue to their end. */
   go(name: string): void;
 }
 

@@ -29,7 +29,7 @@ const patience = 40_000;
 /** Ends it as a person does. @throws Error with what it said when it does not end well, or not soon */
 export async function endDropIn(child: Child, signal: NodeJS.Signals = 'SIGINT'): Promise<Ended> {
   child.signal(signal);
-  await expect.poll(() => child.running, { timeout: patience, message: `it goes on after ${signal}` }).toBe(false);
+  await expect.poll(() => child.running, { timeout: patience, message: `it continues after ${signal}` }).toBe(false);
   const end = await child.ended;
   if (end.code !== 0) throw new Error(`"onejob azure" ended with ${end.code ?? end.signal}:\n${end.stdout}${end.stderr}`);
   return end;

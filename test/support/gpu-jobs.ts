@@ -11,7 +11,7 @@ import { type Daemon, type Home, onejob } from './onejob.ts';
 
 export interface HeldJob {
   readonly id: string;
-  /** Lets it go on to its end. */
+  /** Lets it continue to its end. */
   go(): void;
   readonly ended: Promise<JobView>;
 }
@@ -40,7 +40,7 @@ export async function see(here: Home, pool: string, devices: number | null = nul
   return sightOf(here, id);
 }
 
-/** Hands in a job that goes on until it is let go. */
+/** Hands in a job that continues until it is let go. */
 export async function hold(here: Home, pool: string, devices: number | null = null): Promise<HeldJob> {
   const script = `${says}; until [ -e /go/$ONEJOB_JOB_ID ]; do sleep 0.05; done`;
   const { id } = await here.api.submit({ command: ['sh', '-c', script], pool, devices });

@@ -1,4 +1,4 @@
-/** A store whose syncs take no turn of the event loop: virtual time would go on while the disk works. */
+/** A store whose syncs take no turn of the event loop: virtual time would continue while the disk works. */
 import { openStore, type Store } from '../../src/store/store.ts';
 
 export function openInstantStore(dir: string): Store {

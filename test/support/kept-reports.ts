@@ -1,5 +1,5 @@
 /**
- * Green reports of an acceptance run, kept by the hash of the tree that was tested, so that a run that was stopped can go on. A report
+ * Green reports of an acceptance run, kept by the hash of the tree that was tested, so that a run that was stopped can continue. A report
  * of another tree, or one in which anything was red, is never used.
  */
 import { spawnSync } from 'node:child_process';

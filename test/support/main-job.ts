@@ -133,7 +133,7 @@ export function mainJob(
       expect(readFileSync(join(shared.cwd, 'out', 'stat'), 'utf8')).toBe(readFileSync(join(shared.cwd, 'out', 'owner'), 'utf8'));
     });
 
-    it('S5: a job goes on while the manager is dead, and its whole output and its code are there afterwards', async () => {
+    it('S5: a job continues while the manager is dead, and its whole output and its code are there afterwards', async () => {
       await using here = await home(1);
       const first = await here.up();
       const script = 'i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 0.05; done; exit 5';

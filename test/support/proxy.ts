@@ -18,7 +18,7 @@ export interface TestProxy extends AsyncDisposable {
   mood: 'well' | 'silent' | 'mute' | 'loud' | 'endless' | 'gibberish' | 'hangs up' | number;
   /** Number of connections to it and through it. */
   readonly open: number;
-  /** Cuts every connection through it, and goes on. */
+  /** Cuts every connection through it, and continues. */
   cut(): void;
   /** Is not there any more. */
   die(): Promise<void>;

@@ -36,7 +36,7 @@ export interface Tried extends Imported {
   readonly refused: readonly string[];
 }
 
-/** Imports a folder, writes what comes out beside it, and loads that as a daemon would. */
+/** Imports a folder, writes what comes out next to it, and loads that as a daemon would. */
 export async function tryImport(root: string, rules: readonly HostRule[] = []): Promise<Tried> {
   const found = await importCompose(root, rules, composeOnejob(noEnvironment).errorsIn);
   const refused: string[] = [];

@@ -159,7 +159,7 @@ export async function post<T>(path: string, body: unknown = {}): Promise<T | nul
   return text === '' ? null : (JSON.parse(text) as T);
 }
 
-/** ms that the daemon's clock is ahead of the browser's. Its header counts in seconds, so less than two are none. */
+/** ms that the daemon's clock is ahead of the browser's. Its header counts in seconds, so a difference of less than two does not count. */
 export function clockOffset(response: Response, now: number): number {
   const said = Date.parse(response.headers.get('date') ?? '');
   const ahead = said - now;

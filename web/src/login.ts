@@ -15,7 +15,7 @@ const curve = { name: 'ECDSA', namedCurve: 'P-256' };
 const signing = { name: 'ECDSA', hash: 'SHA-256' };
 const [database, store, only] = ['onejob', 'login', 'this'];
 const channel = 'onejob-login';
-/** Of earlier versions: whoever read it could log in. */
+/** Of earlier versions: anyone who read it could log in. */
 const formerly = 'onejob-session';
 
 /** null if nobody has logged in here. */

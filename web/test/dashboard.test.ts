@@ -429,7 +429,7 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     }
   });
 
-  test('the names of pages are whole words on the narrowest phone, also beside the mark of who may only look', async () => {
+  test('the names of pages are whole words on the narrowest phone, also next to the mark of who may only look', async () => {
     await using standin = await startStandin(workingDay());
     standin.role = 'read';
     await using view = await open(standin.url, { viewport: { width: 320, height: 640 } });

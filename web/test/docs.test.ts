@@ -73,7 +73,7 @@ describe.skipIf(lacks('chromium'))('documentation', () => {
     await link.tap();
     await page.waitForURL(`${docs}operating.html`);
     expect(faults).toEqual([]);
-    for (const name of ['configuration', 'slot-lifecycle', 'security', 'performance', 'what-happens-if']) {
+    for (const name of ['configuration/pools', 'slot-lifecycle', 'security', 'performance', 'what-happens-if']) {
       await using wide = await visit(browser, `${docs}${name}.html`, phone);
       expect(await wide.page.evaluate('document.documentElement.scrollWidth - innerWidth'), name).toBe(0);
       expect(wide.faults).toEqual([]);

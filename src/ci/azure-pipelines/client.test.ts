@@ -105,7 +105,7 @@ describe('what comes back', () => {
   it('nobody, as whom a public organisation takes a wrong token', async () => {
     await using one = await serveClient(json({ authenticatedUser: { id: 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa' } }));
     expect(await failureOf(one.client.connection(patient))).toMatchObject({ code: 'E_CI_CREDENTIAL' });
-    // The work goes on with it: a doctor must not stop who is not ill.
+    // The work continues with it: a doctor must not stop who is not ill.
     expect(await one.credential.header(patient)).toMatch(/^Basic /);
   });
 

@@ -72,7 +72,7 @@ function begin({ root, uid, isWritable, workspace }: AgentScript): string[] {
   ];
 }
 
-/** What an image may say about its agents, beside them. */
+/** What an image may say about its agents, apart from itself. */
 const settingsOf = (root: string): readonly string[] =>
   ['.env', '.path', '.capabilities'].map(
     (name) => `[ ! -f ${inQuotes(`${root}/${name}`)} ] || cp ${inQuotes(`${root}/${name}`)} . || exit 1`,

@@ -127,7 +127,7 @@ it('takes nothing for gone while the credential is shown no pool at all', async 
   expect(one.store.registrations.open('azure')).toHaveLength(1);
 });
 
-it('goes on for a service that no pool uses any more; its placeholder goes when it is to be forgotten', async () => {
+it('continues for a service that no pool uses any more; its placeholder goes when it is to be forgotten', async () => {
   const { world, one: first } = await open.one();
   await first.register('a1');
   await first.register('a2');

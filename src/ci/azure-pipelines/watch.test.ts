@@ -1,4 +1,4 @@
-/** Days on which nobody can look: nothing is begun, nothing is ended, the service is not stormed, and it goes on by itself. */
+/** Days on which nobody can look: nothing is begun, nothing is ended, the service is not stormed, and it continues by itself. */
 import { writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import type { Manager } from '../../../test/kit/azure-manager.ts';

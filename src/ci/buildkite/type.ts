@@ -68,7 +68,7 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
     ['token', token],
     ...(metricsToken === null ? [] : [['metrics_token', metricsToken] as const]),
   ],
-  // Their agents do without counts.
+  // Their agents need no counts.
   notOnMachines: ['metrics_token'],
   check: checkBuildkite,
   checkPool: checkBuildkitePool,

@@ -1,4 +1,4 @@
-/** What a CI service costs that binds early: a made-up one, as small as can be, with all that one must have and nothing beside. */
+/** What a CI service costs that binds early: a made-up one, as small as can be, with all that one must have and nothing else. */
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { type EarlySubject, earlyBoundContract, noFacts } from '../../../test/kit/ci-contract.ts';

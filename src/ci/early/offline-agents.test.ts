@@ -89,7 +89,7 @@ function bench(shown: Partial<Entry> = {}, { is = 'idle', disables = false, hadJ
     }
     await settled();
   };
-  /** Whether its end may go on. */
+  /** Whether its end may continue. */
   const ends = (more: Partial<EndingAgent> = {}, signal = patient): { isOver: boolean } => {
     const end = { isOver: false };
     void inDoubt.ending({ ...stop, ...more }, signal).then(() => {

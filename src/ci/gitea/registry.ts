@@ -1,5 +1,5 @@
 /**
- * Gitea's runners for the early engine. Two things no other service needs: a cancelled job of an ephemeral runner goes on, because the
+ * Gitea's runners for the early engine. Two things no other service needs: a cancelled job of an ephemeral runner continues, because the
  * cancel removes the registration by which the runner would hear of it, so onejob ends its agent; and a job whose sandbox died would
  * hang for 10 to 15 minutes, so onejob writes its last words with the runner's own key, and ends it.
  */
@@ -200,7 +200,7 @@ export class GiteaRegistry implements Registry {
     const { job } = known;
     const seen = job === null ? null : await this.#again(job, signal);
     if (seen !== null && seen.status !== 'completed') return;
-    // Without its repository, its runner is gone too; a job that is only hidden goes on.
+    // Without its repository, its runner is gone too; a job that is only hidden continues.
     if (job !== null && seen === null && (await this.#parts.client.runner(remote.place, remote.id, signal)) !== null) return;
     if (job !== null && (seen === null || seen.conclusion === null || seen.conclusion === 'cancelled')) {
       emit({ kind: 'cancel', agent, job: jobIdOf(this.#parts.config.name, job), grace: cancelGrace });

@@ -228,7 +228,7 @@ describe('a job that was cancelled', () => {
   });
 
   it.each([
-    ['goes on while only the job is hidden from the token', false],
+    ['continues while only the job is hidden from the token', false],
     ['is one whose repository was removed, with its runner', true],
   ])('%s', async (_, isGone) => {
     bench = giteaService();

@@ -12,7 +12,7 @@ afterEach(() => {
   for (const end of endings.splice(0)) end();
 });
 
-/** An agent with a job, at a GitHub that may answer `how` it likes about jobs. */
+/** An agent with a job, at a GitHub that answers about jobs as `how` says. */
 async function working(options: Options = {}) {
   const clock = handClock();
   const made = memoryGitHub({ clock });

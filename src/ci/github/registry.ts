@@ -55,7 +55,7 @@ export class GithubRegistry implements Registry {
   readonly unguarded = new Set<string>();
   /** Repositories, and places, whose jobs the credential may not read, and until when that is not tried again: core clock, ms. */
   readonly #denied = new Map<string, number>();
-  /** What webhooks tell of jobs without a runner. */
+  /** What webhooks report about jobs without a runner. */
   readonly #waitingJobs: ReturnType<typeof createWaitingJobs>;
 
   constructor(parts: GithubParts, registrations: Registrations, closing: AbortSignal) {

@@ -91,7 +91,7 @@ export function githubPlace(queue: string): string {
   return name.includes('/') ? `repos/${name}` : `orgs/${name}`;
 }
 
-/** Whether onejob hears of every job that waits for the pool. A webhook may be lost, and tells of nothing that waited before. */
+/** Whether onejob hears of every job that waits for the pool. A webhook may be lost, and reports nothing that waited before. */
 export function knowsWaiting({ mode }: Pick<GithubServiceConfig, 'mode'>, { queue }: Pick<PoolConfig, 'queue'>): boolean {
   return mode === 'scale-set' || githubPlace(queue).startsWith('repos/');
 }

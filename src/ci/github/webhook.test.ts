@@ -89,7 +89,7 @@ describe('jobs that wait for an organisation', () => {
     await soon(() => service.waiting('ci')).toBe(0);
   });
 
-  it('are unknown again after a restart, until GitHub tells of one', async () => {
+  it('are unknown again after a restart, until GitHub reports one', async () => {
     const first = await bench();
     await first.up();
     await first.hook('queued', first.github.queue({ labels: ['ci'] }));
@@ -336,7 +336,7 @@ describe('doctor', () => {
     expect(port).toBeGreaterThan(0);
   });
 
-  it('says what to do when the port is taken; pools go on by polling, and the port is taken once it is free', async () => {
+  it('says what to do when the port is taken; pools continue by polling, and the port is taken once it is free', async () => {
     const other = await occupy();
     const { doctor, clock, up, looked } = await bench({ port: other.port });
     const said = new RegExp(

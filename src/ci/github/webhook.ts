@@ -134,7 +134,7 @@ export class Webhook {
     if (!event.success) {
       const how = isForm ? 'a form' : 'JSON';
       this.#inbound.complain('a webhook was not understood', {
-        reason: `it is signed, but read as ${how} it does not tell of a job: check its content type`,
+        reason: `it is signed, but read as ${how} it does not report a job: check its content type`,
       });
       return 400;
     }

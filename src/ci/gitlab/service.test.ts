@@ -469,7 +469,7 @@ describe('a job that does not end', () => {
     expect([job.state, one.row('lab-1')?.outcome]).toEqual(['canceled', 'cancelled']);
   });
 
-  it('goes on where the server lets no job ask about itself', async () => {
+  it('continues where the server lets no job ask about itself', async () => {
     const { one, job } = await waiting();
     await using _ = one;
     await one.take('lab-1');

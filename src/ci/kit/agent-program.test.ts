@@ -89,7 +89,7 @@ function agentOf(config: Partial<AgentPackageConfig>, more: Partial<AgentProgram
   return new AgentProgram({ project: buildkiteAgent(), arch, config: all, dir, wall, ...more });
 }
 
-/** What lies there beside links. */
+/** What lies there apart from links. */
 const programsIn = (folder: string): string[] => readdirSync(folder).filter((name) => !name.startsWith('at-'));
 
 function file(name: string, content: string | Buffer): string {

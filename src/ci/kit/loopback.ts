@@ -1,4 +1,4 @@
-/** A server on this host's loopback, such as a forge beside its GPUs. */
+/** A server on this host's loopback, such as a forge next to its GPUs. */
 import { hasCode } from '../../base/errors.ts';
 import { isLoopback } from '../../http/address.ts';
 import type { AgentContext } from '../../ports/ci-service.ts';

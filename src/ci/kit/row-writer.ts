@@ -1,4 +1,4 @@
-/** Writes a service's jobs down for people. A store that takes nothing holds up nobody: its rows are written with the next one it takes. */
+/** Writes a service's jobs down for people. A full store blocks nobody: its rows are written later, with the next one it takes. */
 
 import { toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';

@@ -9,12 +9,12 @@ import { type Cli, collect, failed, integer, wrongOrFailed } from './options.ts'
 export function addCloudCommands(program: Cli): void {
   const cloud = program
     .command('cloud')
-    .description('make, show and remove machines in clouds')
+    .description('create, show and remove machines in clouds')
     .after(`
 Examples:
   onejob cloud check burst          what is missing before the first machine
   onejob cloud up burst             a machine of the host "burst" of the config; waits until it has joined
-  onejob cloud down burst           waits until two lists of the cloud show nothing of it
+  onejob cloud down burst           waits until two lists of the cloud do not contain it
   onejob cloud sweep --owner acme-ci
 
 See docs/cloud.md.`);
@@ -33,7 +33,7 @@ function addHostCommands(cloud: Cli): void {
   cloud
     .command('check')
     .local()
-    .description('check credentials, permissions, quota, image, network and price of hosts; makes nothing')
+    .description('check credentials, permissions, quota, image, network and price of hosts; creates nothing')
     .argument('[host...]', 'hosts of the config; default: all')
     .after('\nExit codes: 0 nothing is missing; 1 something is; 2 wrong usage.')
     .does(wrongOrFailed, async (session, hosts: string[]) => (await load()).checkHosts(session, hosts));
@@ -41,7 +41,7 @@ function addHostCommands(cloud: Cli): void {
   cloud
     .command('up')
     .local()
-    .description('make a machine of a host, if none works, and wait until it has joined')
+    .description('create a machine of a host, unless one is ready, and wait until it has joined')
     .argument('<host>', 'a key of "hosts" in the config')
     .option('--timeout <time>', 'how long to wait, and how long the daemon continues (default: 45m)', duration)
     .option('--no-wait', 'only ask the daemon for it')
@@ -50,9 +50,9 @@ Examples:
   onejob cloud up burst
   onejob cloud up burst --timeout 20m --json     prints the host with its machines at the end
 
-Without a daemon it makes the machine itself, and serves "join.listen" until that has joined; with "join.through", nothing has to
-reach it. Broken off, it removes that machine.
-A daemon continues when this command is broken off, until --timeout is over; "onejob cloud down" takes that back.
+Without a daemon it creates the machine itself, and serves "join.listen" until that has joined; with "join.through", nothing has to
+reach it. If it is interrupted, it removes that machine.
+If a daemon runs, it continues until --timeout is over, also after an interruption; "onejob cloud down" cancels that.
 Exit codes: 0 it has joined; 1 it has not; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).upHost(session, host, flags));
 
@@ -69,10 +69,10 @@ Examples:
   onejob cloud down burst             lets running jobs end
   onejob cloud down burst --now
 
-The daemon makes no others for it until "onejob cloud up", whatever waits.
-Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another host. Those have
-no drain: their jobs are lost, so run it on the host that made them. With "join.through" they drain, for half of the time.
-Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage; 130 interrupted.`)
+The daemon creates no others for it until "onejob cloud up", even if jobs wait.
+Without a daemon it finds them by their tags, also those of an earlier stage of a pipeline on another host. These do not drain: their
+jobs are lost, so run it on the host that created them. With "join.through" they drain, for at most half of the time.
+Exit codes: 0 two complete lists do not contain them; 1 something exists, or is unknown; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
 }
 
@@ -101,8 +101,8 @@ Examples:
   onejob cloud sweep --dry-run
 
 It needs no daemon and no state: an owner and a credential are enough. With "hosts" in the config, it also removes what their
-machines have left at the CI services of their pools: registrations that are offline, and whose machine does not exist any more.
-Exit codes: 0 two complete lists show nothing to remove; 1 something lives, or could not be listed; 2 wrong usage; 130 interrupted.`)
+machines left at the CI services of their pools: registrations that are offline, and whose machine no longer exists.
+Exit codes: 0 two complete lists show nothing to remove; 1 something exists, or could not be listed; 2 wrong usage; 130 interrupted.`)
     .does(wrongOrFailed, async (session, flags: SweepFlags) => (await load()).sweepClouds(session, flags));
 }
 
@@ -110,25 +110,25 @@ function addAcceptanceCommand(cloud: Cli): void {
   cloud
     .command('acceptance')
     .local()
-    .description('try a real account: make one machine, look at it from all sides, and remove it')
+    .description('try a real account: create one machine, inspect it, and remove it')
     .argument('<cloud>', 'a key of "clouds" in the config')
     .option('--host <host>', 'take types, image, disk and spot of this key of "hosts" (default: the cheapest type with a GPU)')
-    .option('--type <type>', 'make this type of machine')
+    .option('--type <type>', 'create this type of machine')
     .option('--lifetime <time>', 'when the cloud would end the machine (default: 40m)', lifetime)
     .option(
       '--wait-for-end [time]',
-      'also make a machine that the cloud has to end after this time (15m), and wait for that',
+      'also create a machine that the cloud must end after this time (15m), and wait for that',
       lifetime,
     )
-    .option('--keep-going', 'go on after a step that failed')
-    .option('-y, --yes', 'do not ask whether the costs are fine')
+    .option('--keep-going', 'continue after a step that failed')
+    .option('-y, --yes', 'do not ask to confirm the cost')
     .option('--markdown', 'print a table for a page, without ids of the account')
     .after(`
 Examples:
   onejob cloud acceptance aws --host burst
   onejob cloud acceptance google --type g2-standard-4 --wait-for-end --markdown
 
-It asks before anything is made, and always tries to remove what it made, also after Ctrl-C.
+It asks before it creates anything, and always tries to remove what it created, also after Ctrl-C.
 The machine does not join, so nothing needs to reach this host.
 Exit codes: 0 all is well; 1 a step failed, or something may be left; 2 wrong usage; 130 nobody agreed, or interrupted.`)
     .does(wrongOrFailed, async (session, name: string, flags: AcceptanceFlags) =>

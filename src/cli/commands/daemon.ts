@@ -121,7 +121,7 @@ function addDoctorAndDashboard(program: Cli): void {
     .option('-y, --yes', 'write it, and ask nobody')
     .after(`
 It contains versions, the config without its texts, what status and doctor say, how the jobs ended with the ends of their logs, and what
-GPU tools print. Of texts, only words stay that onejob itself publishes. Nothing is sent to anybody.
+GPU tools print. It keeps only those words of texts that onejob itself publishes. Nothing is sent to anybody.
 
 Examples:
   onejob report

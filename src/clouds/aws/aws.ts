@@ -77,7 +77,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
     async create(order, signal) {
       if (config.deathDate === 'cloud' && config.schedulerRole === null) {
         throw new CloudError('E_CLOUD_REQUEST', `Cannot create a machine: cloud ${name} has no "scheduler_role".`, {
-          hint: 'docs/cloud/aws.md says how to make one; "death_date: manager-only" does without.',
+          hint: 'docs/cloud/aws.md says how to make one; or set "death_date: manager-only", which needs none.',
         });
       }
       const ami = await images(order.image, signal);

@@ -14,7 +14,7 @@ export interface AwsConfig {
   readonly name: string;
   readonly type: 'aws';
   readonly region: string;
-  /** Where to look when everything is looked at, beside `region`; null: in all that are turned on. */
+  /** Where a sweep looks in addition to `region`; null: in all that are turned on. */
   readonly regions: readonly string[] | null;
   readonly credentials: AwsCredentialSource;
   /** null: those of the default network. */

@@ -72,7 +72,7 @@ describe('preflight', () => {
         'aws: quota: Quota "Running On-Demand G and VT instances" (L-DB2E81BA) in us-west-2 is 0 vCPUs, but one g9.xlarge needs 4.',
         'aws: network: Machines get the default security group of their network, in which they reach each other.',
         'aws: price: The price of g9.xlarge is unknown.',
-        'aws: end of life: "scheduler_role" is missing, so that onejob makes no machine.',
+        'aws: end of life: "scheduler_role" is missing, so onejob creates no machine.',
       ]),
     );
   });

@@ -204,6 +204,6 @@ function endOfLife(subject: string, { deathDate, schedulerRole }: AwsConfig): Fi
     return managerOnly(subject, 'Make the role of docs/cloud/aws.md, and write "scheduler_role" instead.');
   if (schedulerRole !== null)
     return fine(subject, `EventBridge Scheduler ends each machine as ${schedulerRole}, within a minute after its lifetime.`);
-  const message = '"scheduler_role" is missing, so that onejob makes no machine.';
+  const message = '"scheduler_role" is missing, so onejob creates no machine.';
   return problem(subject, message, 'docs/cloud/aws.md says how to make the role.');
 }

@@ -41,7 +41,7 @@ export async function setSchedule(
   const region = made.place;
   const wanted = {
     State: 'ENABLED',
-    // Without an offset: the time zone stands beside it.
+    // Without an offset: the time zone stands next to it.
     ScheduleExpression: `at(${new Date(birth.expires * 1000).toISOString().slice(0, 19)})`,
     ScheduleExpressionTimezone: 'UTC',
     ActionAfterCompletion: 'DELETE',

@@ -25,7 +25,7 @@ export const awsCredentialKeys = {
 /** Each of the ways to sign in, by the key that chooses it. */
 const source = credentials(awsCredentialKeys, ['profile', 'access_key_id', 'command', 'metadata'], (way, has) => {
   if (way !== 'access_key_id' && (has('secret_access_key') || has('session_token')))
-    return `has a secret beside "${way}", which does not use it; remove one of them`;
+    return `has a secret in addition to "${way}", which does not use it; remove one of them`;
   return way === 'access_key_id' && !has('secret_access_key') ? 'has "access_key_id" without "secret_access_key"' : null;
 });
 
@@ -35,10 +35,10 @@ const ids = (what: string, prefix: string) => (v: Kinds) =>
 const region = (v: Kinds) => v.text('a region such as "us-west-2"', /^[a-z]{2,3}(-[a-z]+)+-\d{1,2}$/);
 
 export const awsKeys = {
-  region: key(region, undefined, 'region', { description: 'Region in which machines are made.', example: 'us-west-2' }),
+  region: key(region, undefined, 'region', { description: 'Region in which onejob creates machines.', example: 'us-west-2' }),
   regions: key((v) => v.z.array(region(v)), undefined, 'list', {
     description:
-      'Regions in which a sweep looks for what is left over, beside `region`. Write those that you have used, if your organisation denies the others.',
+      'Regions that a sweep searches in addition to `region`. List the ones you use if your organisation blocks the others.',
     example: '[ us-west-2, us-east-1 ]',
     shown: 'all that are turned on in the account',
   }),
@@ -49,12 +49,12 @@ export const awsKeys = {
       'the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, else the profile in `AWS_PROFILE`, else `default`',
   }),
   subnets: key((v) => v.z.array(ids('a subnet', 'subnet')(v)).min(1), undefined, 'list', {
-    description: 'Subnets that machines are made in, best one in each zone, all of one network. They need a way out.',
+    description: 'Subnets of the machines, preferably one in each zone, all of one network. They need a way out to the internet.',
     example: '[ subnet-0a1b2c3d4e5f67890, subnet-0f1e2d3c4b5a69788 ]',
     shown: "those of the region's default network",
   }),
   security_group: key(ids('a security group', 'sg'), undefined, 'id', {
-    description: 'Security group of machines. They need connections to the outside, and none from there.',
+    description: 'Security group of machines. It must allow outgoing connections, and needs no incoming ones.',
     example: 'sg-0a1b2c3d4e5f67890',
     shown: 'the default group of the network, in which machines reach each other',
   }),

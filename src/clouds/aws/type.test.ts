@@ -51,7 +51,7 @@ describe('an entry', () => {
     [{ credentials: { access_key_id: 'AKIAIOSFODNN7EXAMPLE' } }, 'credentials: has "access_key_id" without "secret_access_key"'],
     [
       { credentials: { profile: 'a', session_token: { env: 'X' } } },
-      'credentials: has a secret beside "profile", which does not use it; remove one of them',
+      'credentials: has a secret in addition to "profile", which does not use it; remove one of them',
     ],
     [{ subnets: ['vpc-1'] }, 'subnets.0: "vpc-1" is not the id of a subnet such as "subnet-0a1b2c3d4e5f67890"'],
     [{ scheduler_role: 'onejob' }, 'scheduler_role: "onejob" is not the ARN of a role'],

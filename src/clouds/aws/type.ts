@@ -14,7 +14,7 @@ const dead: readonly (readonly [family: RegExp, gpu: string])[] = [
 ];
 
 const needsRole =
-  'is missing: AWS itself must end each machine, and takes this role for it; docs/cloud/aws.md says how to make one, and "death_date: manager-only" does without';
+  'is missing: AWS itself must end each machine, and takes this role for it; docs/cloud/aws.md says how to make one; "death_date: manager-only" needs none';
 const needsGroup =
   'are set without "security_group": machines would get the default group of that network, with what it lets in; write one';
 

@@ -1,4 +1,4 @@
-/** The XML that EC2 and STS answer with, as a tree. Attributes and namespaces say nothing there. */
+/** The XML that EC2 and STS answer with, as a tree. Attributes and namespaces are ignored. */
 import { SaxesParser } from 'saxes';
 
 export interface Xml {

@@ -18,7 +18,7 @@ export interface AzureConfig {
   readonly credentials: AzureCredentialSource;
   /** Its resource id. */
   readonly subnet: string;
-  /** Its resource id; null: none, beside the subnet's own. */
+  /** Its resource id; null: none, apart from the subnet's own. */
   readonly securityGroup: string | null;
   readonly publicIp: boolean;
   readonly deathDate: 'cloud' | 'manager-only';

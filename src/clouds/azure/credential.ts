@@ -125,7 +125,7 @@ const seconds = z.coerce.number().positive();
 const printed = z.object({
   accessToken: z.string().optional(),
   access_token: z.string().optional(),
-  /** Seconds since the epoch; `expiresOn`, beside it, is in an unknown time zone. */
+  /** Seconds since the epoch; `expiresOn`, next to it, is in an unknown time zone. */
   expires_on: seconds.optional().catch(undefined),
   expires_in: seconds.optional().catch(undefined),
 });

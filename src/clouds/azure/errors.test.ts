@@ -52,7 +52,7 @@ describe('the code that tells most', () => {
         error: { code: 'InvalidTemplateDeployment', message: 'x', details: [{ code: 'Conflict', message: 'x', details: [deep] }] },
       },
     ],
-    ['beside another', { error: { code: 'MultipleErrorsOccurred', details: [{ code: 'SomethingElse', message: 'x' }, deep] } }],
+    ['next to another', { error: { code: 'MultipleErrorsOccurred', details: [{ code: 'SomethingElse', message: 'x' }, deep] } }],
     ['in a message', { error: { code: 'DeploymentFailed', message: JSON.stringify({ error: deep }) } }],
     ['of an operation', { code: 'ResourceOperationFailure', message: 'x', details: [deep] }],
   ])('%s', (_, body) => {

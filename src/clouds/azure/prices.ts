@@ -32,11 +32,11 @@ const table: Readonly<Record<string, readonly [onDemand: number, spot: number]>>
 };
 
 /** Disk of 128 GiB and one public address, which each machine also has; USD per hour. */
-const beside = 0.03;
+const extras = 0.03;
 
 export function azurePrice({ type, spot }: Pick<Offer, 'type' | 'spot'>): Price | null {
   const found = table[type];
-  return found === undefined ? null : { perHour: rounded(found[spot ? 1 : 0] + beside), asOf: tableDay };
+  return found === undefined ? null : { perHour: rounded(found[spot ? 1 : 0] + extras), asOf: tableDay };
 }
 
 const text = z.string();
@@ -76,7 +76,7 @@ export async function livePrice(
     return armSkuName === type && unitOfMeasure === '1 Hour' && isSpot === spot && !isOther;
   });
   if (own.length === 0) return null;
-  const perHour = Math.max(...own.map(({ unitPrice }) => unitPrice)) + beside;
+  const perHour = Math.max(...own.map(({ unitPrice }) => unitPrice)) + extras;
   return { perHour: rounded(perHour), asOf: new Date(wall).toISOString().slice(0, 10) };
 }
 

@@ -34,7 +34,7 @@ const source = credentials(
   (way, has) => {
     const missing = way === 'secret' ? ['tenant', 'client', 'secret'].filter((one) => !has(one)) : [];
     if (missing.length > 0) return `has no "${missing.join('" and no "')}": an Entra application needs tenant, client and secret`;
-    return way === 'command' && has('client') ? 'has a "client" beside "command", which does not use it' : null;
+    return way === 'command' && has('client') ? 'has a "client" in addition to "command", which does not use it' : null;
   },
   { tenant: 'secret' },
 );
@@ -44,11 +44,12 @@ const id = (what: string, example: string, good: RegExp) =>
 
 export const azureKeys = {
   subscription: key((v) => v.text('the id of a subscription, with 36 characters', guid), undefined, 'id', {
-    description: 'Subscription in which machines are made. onejob lists its own things in all of it, and touches no other.',
+    description:
+      'Subscription in which onejob creates machines. onejob lists everything of its own there, and touches nothing else.',
     example: '0d4c2f6e-1a3b-4c5d-8e7f-9a0b1c2d3e4f',
   }),
   location: key((v) => v.text('a location such as "westeurope"', /^[a-z0-9]{2,40}$/), undefined, 'location', {
-    description: 'Location (region) in which machines are made.',
+    description: 'Location (region) in which onejob creates machines.',
     example: 'westeurope',
   }),
   credentials: key(source, undefined, 'map', {
@@ -58,7 +59,7 @@ export const azureKeys = {
     shown: 'what `az account get-access-token` prints',
   }),
   subnet: key(id('a subnet', 'Microsoft.Network/virtualNetworks/NAME/subnets/NAME', subnetId), undefined, 'resource id', {
-    description: 'Subnet that machines are made in, shared by all of this location. Machines need a way out.',
+    description: 'Subnet of all machines of this location. Machines need a way out to the internet.',
     example:
       '/subscriptions/0d4c2f6e-1a3b-4c5d-8e7f-9a0b1c2d3e4f/resourceGroups/onejob-shared/providers/Microsoft.Network/virtualNetworks/onejob/subnets/machines',
   }),
@@ -67,7 +68,7 @@ export const azureKeys = {
     undefined,
     'resource id',
     {
-      description: 'Network security group of machines. They need connections to the outside, and none from there.',
+      description: 'Network security group of machines. It must allow outgoing connections, and needs no incoming ones.',
       example:
         '/subscriptions/0d4c2f6e-1a3b-4c5d-8e7f-9a0b1c2d3e4f/resourceGroups/onejob-shared/providers/Microsoft.Network/networkSecurityGroups/onejob',
       shown: 'only that of the subnet, if it has one',
@@ -75,7 +76,7 @@ export const azureKeys = {
   ),
   public_ip: key((v) => v.yesNo, true, {
     description:
-      'Whether each machine gets an address of its own as its way out. `false`: the subnet has another way out, such as a NAT gateway.',
+      'Whether each machine gets its own address as its way out. `false`: the subnet has another way out, such as a NAT gateway.',
     example: 'false',
   }),
   death_date: deathDate(
@@ -86,7 +87,7 @@ export const azureKeys = {
     example: 'https://management.usgovcloudapi.net',
   }),
   login_endpoint: key(address('https://login.microsoftonline.us'), 'https://login.microsoftonline.com', 'address', {
-    description: 'Where Entra makes its tokens; another one for national clouds.',
+    description: 'Where Entra issues tokens; another address for national clouds.',
     example: 'https://login.microsoftonline.us',
   }),
 };

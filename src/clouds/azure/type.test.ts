@@ -83,7 +83,7 @@ describe('an entry of `clouds`', () => {
     [{ credentials: {} }, 'credentials: write one of'],
     [{ credentials: { tenant: 'a' } }, 'credentials: has no "client" and no "secret"'],
     [{ credentials: { metadata: true, command: ['x'] } }, 'not both command and metadata'],
-    [{ credentials: { command: ['x'], client } }, 'has a "client" beside'],
+    [{ credentials: { command: ['x'], client } }, 'has a "client" in addition to'],
     [{ credentials: { tenant: 'a', client: 'Q~secret', secret: { env: 'S' } } }, 'credentials.client'],
     [{ endpoint: 'http://arm.example.org' }, 'must begin with https'],
     [{ endpoint: 'https://arm.example.org/path' }, 'endpoint: expected an address'],

@@ -83,7 +83,7 @@ export class GcpCalls {
 
   /**
    * A call that begins an operation in a zone, and its end. Answers with 200 hide most failures, so only the end of the operation
-   * tells. A look that fails changes nothing: the operation goes on.
+   * tells. A look that fails changes nothing: the operation continues.
    */
   async carryOut(how: GcpCall, zone: string, lookNeeds: readonly string[], signal: AbortSignal): Promise<void> {
     const begun: Operation = await this.call(how, operationAnswer, signal);

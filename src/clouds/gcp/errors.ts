@@ -98,7 +98,7 @@ function kindOfStatus(status: number, reason: string, details: readonly string[]
     };
   if (has(/billing/i)) return { code: 'E_CLOUD_ACCOUNT', hint: 'Link a billing account to the project.' };
   if (status === 401) return { code: 'E_CLOUD_CREDENTIAL', hint: 'Sign in again, or create a new key.' };
-  // What is true of a machine's order is false of its metadata: somebody else changed them since they were read.
+  // A 412 for metadata means a concurrent edit: somebody else changed them since they were read.
   if (status === 412 && attempt.offer === undefined) return { code: 'E_CLOUD_ANSWER', retry: true };
   if (status === 412 || /constraints\//.test(message)) return { code: 'E_CLOUD_DENIED', hint: policyHint };
   if (status === 403) return { code: 'E_CLOUD_DENIED', hint: `${roleHint} This call needs ${attempt.needs.join(', ')}.` };

@@ -1,4 +1,4 @@
-/** What has to be right before a machine is made, asked one by one. Nothing is created, and one question that fails ends no other. */
+/** Checks what must be right before a machine is made, one by one. It creates nothing, and a failed check does not stop the others. */
 import { OnejobError } from '../../base/errors.ts';
 import { type Finding, fine, problem, warning } from '../../base/finding.ts';
 import type { Cloud, HostPlan } from '../../ports/cloud.ts';

@@ -32,11 +32,11 @@ export const gcpCredentialKeys = {
 
 export const gcpKeys = {
   project: key((v) => v.text('the id of a project such as "acme-ci"', project), undefined, 'id', {
-    description: 'Project in which machines are made.',
+    description: 'Project in which onejob creates machines.',
     example: 'acme-ci',
   }),
   region: key((v) => v.text('a region such as "us-central1"', region), undefined, 'name', {
-    description: 'Region in which machines are made.',
+    description: 'Region in which onejob creates machines.',
     example: 'us-central1',
   }),
   zones: key((v) => v.z.array(v.text('a zone such as "us-central1-a"', zone)).min(1, 'is empty'), undefined, 'list', {
@@ -59,11 +59,11 @@ export const gcpKeys = {
     shown: 'that with the name of `network`',
   }),
   external_ip: key((v) => v.yesNo, true, {
-    description: 'Gives machines an address of their own. Nothing can connect to it. Without it, the network needs Cloud NAT.',
+    description: 'Gives each machine its own address. Nothing can connect to it. Without it, the network needs Cloud NAT.',
     example: 'false',
   }),
   death_date: deathDate(
-    'Who ends machines when their `lifetime` is over. `cloud`: Google deletes them by itself, or none is made. `manager-only`: only onejob does.',
+    'Who ends machines at the end of their `lifetime`. `cloud`: Google deletes them by itself, and onejob removes a machine for which Google does not confirm that. `manager-only`: only onejob ends them.',
   ),
   endpoint: key(endpoint, 'https://compute.googleapis.com', 'address', {
     description: 'Where the API of Compute Engine is, for private endpoints.',

@@ -117,7 +117,7 @@ test('the same call again, with the same token, makes no second machine', async 
   expect(gcp.machines()).toHaveLength(1);
 });
 
-test('looks at an operation may fail while it goes on', async () => {
+test('looks at an operation may fail while it continues', async () => {
   const { cloud, gcp, done, order } = await gcpWorld();
   gcp.fail({ path: /\/operations\//, times: 3 }, { status: 503 });
   await expect(done(cloud.create(order(), never))).resolves.toMatchObject({ place: 'us-central1-a' });

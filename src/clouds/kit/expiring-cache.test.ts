@@ -27,7 +27,7 @@ it('a late refusal of an old value does not take the new one', async () => {
   expect(await get('other')).toBe('new');
 });
 
-it('goes on for the others when one gives up, and ends when the last one does', async () => {
+it('continues for the others when one gives up, and ends when the last one does', async () => {
   const held = new ExpiringCache<string>(() => 0);
   const [first, last] = [new AbortController(), new AbortController()];
   let question: AbortSignal | null = null;

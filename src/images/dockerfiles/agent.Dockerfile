@@ -41,7 +41,7 @@ RUN : what the agent needs of the distribution; set -eu; \
     apt-get install -y --no-install-recommends $names; \
     rm -rf /var/lib/apt/lists/*
 
-# Whoever has user id 1000 runs the agent; where nobody has it, a user "agent" is made.
+# The user with id 1000 runs the agent; where nobody has it, a user "agent" is made.
 RUN : a user for the agent; set -eu; \
     if ! grep -q '^[^:]*:[^:]*:1000:' /etc/passwd; then \
       if command -v useradd >/dev/null; then useradd --uid 1000 --create-home --shell /bin/sh agent; \

@@ -31,7 +31,7 @@ web() { curl -sS --connect-timeout 10 --max-time "$@"; }
 json() { # standard input as the inside of a JSON string
   tr '\t' ' ' | LC_ALL=C tr -cd '\n -~' | sed 's/[\\"]/\\&/g' | awk '{printf "%s\\n", $0}'
 }
-auth() { # the file with the header that says who calls: the machine, or before the join whoever has the token
+auth() { # the file with the header that says who calls: the machine, or before the join anyone who has the token
   if [ -s "$mine/auth" ]; then echo "$mine/auth"; else echo "$here/auth"; fi
 }
 tell() { # tell STAGE: standard input is its text

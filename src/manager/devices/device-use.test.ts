@@ -183,7 +183,7 @@ describe('what is known of a device', () => {
     expect(uses.of(uuid)).toEqual(sample);
   });
 
-  test('of a MIG instance only what looks show, beside the queries of its card', async () => {
+  test('of a MIG instance only what looks show, apart from the queries of its card', async () => {
     const part = { ...instance(1, card), memoryUsedMiB: 9 };
     looked([card, part]);
     uses.asked();

@@ -270,7 +270,7 @@ function reservedOf({ standby }: Slot): Reserved | null {
 }
 
 describe('a tag that moved', () => {
-  test('reaches one slot; the others go on, and make sandboxes of the old image by its id', async () => {
+  test('reaches one slot; the others continue, and make sandboxes of the old image by its id', async () => {
     const { it } = await moved();
     it.allReady();
     expect(it.images()).toEqual(['sha256:two', 'sha256:one', 'sha256:one']);
@@ -296,7 +296,7 @@ describe('a tag that moved', () => {
     expect(it.said().status).toBeUndefined();
   });
 
-  test('proves nothing with a job that somebody ended, but goes on', async () => {
+  test('proves nothing with a job that somebody ended, but continues', async () => {
     const { it } = await moved();
     it.allReady();
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
@@ -488,7 +488,7 @@ describe('a pool without standbys', () => {
     expect(it.runs('new2')).toBe('sha256:two');
   });
 
-  test('and a failure of the new image delays the slot that tries it now, which then goes on by itself', async () => {
+  test('and a failure of the new image delays the slot that tries it now, which then continues by itself', async () => {
     const world = host({ standby: false });
     const it = await allBusy(world);
     world.gone.add('sha256:one');
@@ -502,7 +502,7 @@ describe('a pool without standbys', () => {
     expect(it.makes('new1')).toBe(3);
   });
 
-  test('whose old image is there: the others go on with it, and a slot that is free tries the new one', async () => {
+  test('whose old image is there: the others continue with it, and a slot that is free tries the new one', async () => {
     const world = host({ standby: false });
     const it = await allBusy(world);
     await it.look();
@@ -632,7 +632,7 @@ test('another agent that the service mounts is tried first, too', async () => {
   expect(it.said().status?.text).toMatch(/^p\/1 tries the new agent of image x:1 first/);
 });
 
-test('a manager that was killed goes on with the slot that has the new image, and starts nothing twice', async () => {
+test('a manager that was killed continues with the slot that has the new image, and starts nothing twice', async () => {
   const { begun, start, tags } = host();
   const first = await begun();
   tags.set('x:1', 'sha256:two');

@@ -7,7 +7,7 @@ import { Committer } from './commit.ts';
 const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
 const ended = (job: string): Change => ({ change: 'ended', job, agent: 'a', result: { kind: 'code', code: 0 } });
 
-/** A disk whose syncs end when told to, a service that tells of results, and a clock moved by hand. */
+/** A disk whose syncs end when told to, a service that reports results, and a clock moved by hand. */
 function workbench() {
   const told: string[] = [];
   const syncs: { done: () => void; fail: (error: Error) => void }[] = [];

@@ -2,7 +2,7 @@
  * A pool's move to another image or agent: what its sandboxes are made from, what has proved itself, and who tries something new
  * (`core/rollout.ts`). Only what has proved itself is stored, so a manager that starts derives the rest from what it finds.
  *
- * Looks say what is to be had (`looked`, `made`). The loop tells of steps of slots (`stepped`, `failed`), and asks what a slot may
+ * Looks say what is to be had (`looked`, `made`). The loop reports steps of slots (`stepped`, `failed`), and asks what a slot may
  * have (`fingerprintOf`, `oldOrigin`, `isOwnImageOnly`, `losesJob`).
  */
 

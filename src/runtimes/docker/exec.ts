@@ -1,4 +1,4 @@
-/** Programs in containers, with their input and output on a connection: `docker exec` beside a script, and shells of held sandboxes. */
+/** Programs in containers, with their input and output on a connection: `docker exec` next to a script, and shells of held sandboxes. */
 import type { Socket } from 'node:net';
 import { OnejobError } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';

@@ -14,7 +14,7 @@ import { engineHost } from './own-engine.ts';
 
 const podman = `podman --root ${inEngine.images} --runroot /run/engine/fill`;
 
-/** Loads what comes from standard input under a name, unless it is there. A load that was broken off is repeated by the next one. */
+/** Loads what comes from standard input under a name, unless it is there. A load that was interrupted is repeated by the next one. */
 const fill = `name=$0
 ${podman} image exists "$name" && exit
 said=$(${podman} load -q) || exit

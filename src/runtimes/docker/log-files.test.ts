@@ -36,7 +36,7 @@ const field = (tag: number, bytes: Uint8Array | string) => {
   const body = Buffer.from(bytes as string);
   return Buffer.concat([Buffer.from([tag, ...varint(BigInt(body.length))]), body]);
 };
-function entry(line: string, { stream = 'stdout', partial }: { stream?: string; partial?: 'goes on' | 'last' } = {}): Buffer {
+function entry(line: string, { stream = 'stdout', partial }: { stream?: string; partial?: 'continues' | 'last' } = {}): Buffer {
   time += 1n;
   const metadata =
     partial === 'last' ? field(0x2a, Buffer.concat([Buffer.from([8, 1]), field(0x12, 'id')])) : field(0x2a, field(0x12, 'id'));
@@ -81,9 +81,9 @@ test('entries are read wherever they are cut: streams, times, long lines and the
     entry('one'),
     entry('oops', { stream: 'stderr' }),
     entry('', {}),
-    entry('long ', { partial: 'goes on' }),
+    entry('long ', { partial: 'continues' }),
     entry('line', { partial: 'last' }),
-    entry('no end', { partial: 'goes on' }),
+    entry('no end', { partial: 'continues' }),
   ]);
   for (let size = 1; size <= bytes.length; size += 1) {
     const reader = new EntryReader();
@@ -111,14 +111,14 @@ test('a line gets its newline in place, and the bytes before and after it stay',
 test('newlines reach no other entry: what was read stays as it was while more of the same block is read', () => {
   const line = fc.record({
     text: fc.string({ maxLength: 40 }),
-    partial: fc.constantFrom(undefined, 'goes on', 'last'),
+    partial: fc.constantFrom(undefined, 'continues', 'last'),
   });
   fc.assert(
     fc.property(fc.array(line, { minLength: 1, maxLength: 6 }), fc.integer({ min: 1, max: 200 }), (lines, cut) => {
       const bytes = Buffer.concat(lines.map(({ text, partial }) => entry(text, { ...(partial !== undefined && { partial }) })));
       const reader = new EntryReader();
       const frames = [...reader.push(bytes.subarray(0, cut)), ...reader.push(bytes.subarray(cut))];
-      const whole = lines.map(({ text, partial }) => (partial === 'goes on' ? text : `${text}\n`));
+      const whole = lines.map(({ text, partial }) => (partial === 'continues' ? text : `${text}\n`));
       expect(frames.map((frame) => frame.bytes.toString())).toEqual(whole);
     }),
   );

@@ -1,5 +1,5 @@
 /**
- * Calls to the API of one cluster: requests in bounded time, answers that go on (a watch, a log), and WebSockets into containers.
+ * Calls to the API of one cluster: requests in bounded time, answers that continue (a watch, a log), and WebSockets into containers.
  * https://kubernetes.io/docs/reference/using-api/api-concepts/
  */
 import { once } from 'node:events';
@@ -15,11 +15,11 @@ import { type Clock, deadline } from '../../core/clock.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Access } from './kubeconfig.ts';
 
-/** ms that an answer may take; for one that goes on, that it may take to begin. */
+/** ms that an answer may take; for one that continues, that it may take to begin. */
 const patience = 30_000;
-/** ms without a byte after which a connection that is to go on is given up. A watch has bookmarks every minute. */
+/** ms without a byte after which a connection that is to continue is given up. A watch has bookmarks every minute. */
 const idle = 300_000;
-/** Calls at a time that do not go on: each has a connection, and a server that is busy answers none of them sooner. */
+/** Calls at a time that do not continue: each has a connection, and a server that is busy answers none of them sooner. */
 const callsAtOnce = 32;
 
 type Query = Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
@@ -111,7 +111,7 @@ export class KubeClient {
     throw new OnejobError('E_ENGINE_FAILED', words, { hint, retry: true, cause: error });
   }
 
-  /** An answer that goes on until the server or `signal` ends it; null for the statuses in `nothing`. @throws as `ask` */
+  /** An answer that continues until the server or `signal` ends it; null for the statuses in `nothing`. @throws as `ask` */
   flow(call: KubeCall & { readonly signal: AbortSignal }): Promise<Readable | null> {
     return this.#inTime(call, (limit) => this.#send(call, AbortSignal.any([call.signal, limit])));
   }

@@ -66,7 +66,7 @@ export class Ends {
     return reader;
   }
 
-  /** Whether an agent runs whose log has told no end. Its reader may stall at any time, and nothing else tells of the end then. */
+  /** Whether an agent runs whose log has told no end. Its reader may stall at any time, and nothing else reports the end then. */
   get areOpen(): boolean {
     for (const pod of this.#parts.watch.known.values()) if (this.#isOpen(pod)) return true;
     return false;

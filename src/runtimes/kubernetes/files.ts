@@ -1,4 +1,4 @@
-/** Programs beside the first process of an agent's container, and the files that they bring and take. */
+/** Programs next to the first process of an agent's container, and the files that they bring and take. */
 import { createReadStream } from 'node:fs';
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -7,7 +7,7 @@ import { quoted } from '../../base/quoted.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { KubeClient } from './client.ts';
 import { takeProgram } from './script.ts';
-import { type Running, runBeside } from './stream.ts';
+import { type Running, runAlongside } from './stream.ts';
 
 export class PodFiles {
   readonly #client: KubeClient;
@@ -16,7 +16,7 @@ export class PodFiles {
     this.#client = client;
   }
 
-  /** Runs a shell script beside the container's first process, to its end. */
+  /** Runs a shell script next to the container's first process, to its end. */
   async run(agent: AgentId, script: string, signal: AbortSignal, input?: Readable): Promise<Awaited<Running['ended']>> {
     const { stdin, stdout, ended } = await this.#begin(agent, script, signal);
     stdout.resume();
@@ -27,7 +27,7 @@ export class PodFiles {
   }
 
   #begin(agent: AgentId, script: string, signal: AbortSignal): Promise<Running> {
-    return runBeside(this.#client, { agent, script, doing: `run a program beside agent ${agent}` }, signal);
+    return runAlongside(this.#client, { agent, script, doing: `run a program next to agent ${agent}` }, signal);
   }
 
   /** The container waits for it before its gate. One that is there already comes again, whole. */

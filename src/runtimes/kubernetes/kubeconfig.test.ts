@@ -31,7 +31,7 @@ users: [{ name: u, user: { ${user} } }]
 const access = (content: string, more = {}) => accessOf({ ...anything, kubeconfig: write('config', content), ...more }, clock, {});
 
 describe('a kubeconfig', () => {
-  test('with certificates in it, or in files beside it', async () => {
+  test('with certificates in it, or in files next to it', async () => {
     write('ca.crt', 'the authority');
     const data = `client-certificate-data: ${base64('the certificate')}, client-key-data: ${base64('the key')}`;
     const found = await access(file(data, { cluster: ', certificate-authority: ca.crt', context: ', namespace: ci' }));

@@ -314,7 +314,7 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
-  /** The pod of an agent, once that can be known, and the watch tells of it; null: it has none. */
+  /** The pod of an agent, once that can be known, and the watch reports it; null: it has none. */
   async #awaited(agent: AgentId, signal: AbortSignal): Promise<Pod | null> {
     while (!signal.aborted) {
       using changed = this.#watch.changeOf(agent);

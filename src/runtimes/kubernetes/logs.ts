@@ -125,7 +125,7 @@ interface Part {
   readonly follow: boolean;
 }
 
-/** What goes on, or what is there now. Nothing: there is no log yet, or no longer. */
+/** What continues, or what is there now. Nothing: there is no log yet, or no longer. */
 async function ask(whose: Whose, { since, follow }: Part, signal: AbortSignal): Promise<AsyncIterable<Buffer> | Buffer[]> {
   // Whole seconds: the server cuts off the rest.
   const sinceTime = since === 0n ? undefined : new Date(Number(since / 1_000_000_000n) * 1000).toISOString();

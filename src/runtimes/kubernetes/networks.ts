@@ -133,7 +133,7 @@ export class GuardedNetworks {
     try {
       if (!this.#hasBegun && !this.#shared.isBusy()) {
         await removeProbes(this.#parts.client, this.#parts.owner, signal);
-        // Its agents go on.
+        // Its agents continue.
         for (const network of guardedNetworks) if (await this.#isUsed(network, signal)) await this.#ensure(network, signal);
         this.#hasBegun = true;
       }

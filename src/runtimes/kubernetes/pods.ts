@@ -159,7 +159,7 @@ export function isOver(pod: Pod): boolean {
   return pod.terminated !== null || pod.phase === 'Failed' || pod.phase === 'Succeeded';
 }
 
-/** What is known of a pod beside the pod itself. */
+/** What is known of a pod, apart from the pod itself. */
 export interface Known {
   /** How its job ended, if its log says so; that is there before its container ends. */
   readonly told: Exit | null;

@@ -51,7 +51,7 @@ test('a probe pod is small, has no right to anything, and ends by itself', () =>
   expect(JSON.stringify(job)).not.toMatch(/nvidia|SYS_PTRACE|onejob ready/);
 });
 
-test('a probe pod goes where agents of its pool go, beside the others', () => {
+test('a probe pod goes where agents of its pool go, next to the others', () => {
   const affinity = { nodeAffinity: { preferredDuringSchedulingIgnoredDuringExecution: [] } };
   const { spec } = probeOf({ user: '1000' }, { node_selector: { gpu: 'a100' }, pod: { spec: { affinity } } });
   expect(spec.nodeSelector).toEqual({ gpu: 'a100', 'nvidia.com/gpu.product': 'A100' });

@@ -17,7 +17,7 @@ import { isOver, names, waitText } from './pods.ts';
 import { policyName } from './policy.ts';
 import { type Probe, type ProbeOf, probePod, probesOf, removeProbe } from './probe-pod.ts';
 import { probePort, probeScript, toolless } from './probe-script.ts';
-import { runBeside } from './stream.ts';
+import { runAlongside } from './stream.ts';
 
 /** ms in which pods without a policy must reach each other. */
 const reachesWithin = 30_000;
@@ -139,7 +139,7 @@ async function mustBeKept(parts: ProbeParts, { guarded, one, other }: Three, sig
 /** Whether a connection from a probe pod to an address is there in time. */
 async function connects(client: KubeClient, { id }: Seen, { ip }: Seen, signal: AbortSignal): Promise<boolean> {
   const script = `set -- ${isIPv6(ip) ? ip : ip.replaceAll(/[^\d.]/g, '')}\n${probeScript('connect')}`;
-  const program = await runBeside(client, { agent: id, script, doing: 'try a network in a probe pod' }, signal);
+  const program = await runAlongside(client, { agent: id, script, doing: 'try a network in a probe pod' }, signal);
   program.stdin.end();
   program.stdout.resume();
   const { code, words } = await program.ended;

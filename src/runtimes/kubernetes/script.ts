@@ -101,7 +101,7 @@ export function unfitIn(agent: AgentId, log: string): string | null {
   return said === undefined ? null : (said.split('\n')[0] ?? '').trim();
 }
 
-/** Runs beside the first process. The job gets TERM, all that it started KILL. TERM to the first process would be the node's. */
+/** Runs next to the first process. The job gets TERM, all that it started KILL. TERM to the first process would be the node's. */
 export const signalScripts = { TERM: 'kill -USR1 1', KILL: 'kill -KILL -1' } as const;
 
 /** Takes a program on its standard input, whole or not at all. */

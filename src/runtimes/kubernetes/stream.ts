@@ -1,5 +1,5 @@
 /**
- * Programs beside a container's first process, and its input, over a WebSocket. Each message begins with the number of a channel:
+ * Programs next to a container's first process, and its input, over a WebSocket. Each message begins with the number of a channel:
  * https://github.com/kubernetes/kubernetes/blob/v1.37.0/staging/src/k8s.io/apimachinery/pkg/util/httpstream/wsstream/conn.go
  */
 import { PassThrough, Writable } from 'node:stream';
@@ -22,19 +22,19 @@ export interface Running {
   readonly stdout: PassThrough;
   /** The exit code and its last words. Rejects if the connection ended before the program did. */
   readonly ended: Promise<{ readonly code: number; readonly words: string }>;
-  /** Ends the connection. The program may go on. */
+  /** Ends the connection. The program may continue. */
   stop(): void;
 }
 
-interface Beside {
+interface Alongside {
   readonly agent: AgentId;
   readonly script: string;
   /** In words: `Cannot <doing>`. */
   readonly doing: string;
 }
 
-/** Runs a shell script beside the first process of an agent's container, until it ends or `signal` aborts. */
-export async function runBeside(client: KubeClient, { agent, script, doing }: Beside, signal: AbortSignal): Promise<Running> {
+/** Runs a shell script next to the first process of an agent's container, until it ends or `signal` aborts. */
+export async function runAlongside(client: KubeClient, { agent, script, doing }: Alongside, signal: AbortSignal): Promise<Running> {
   const query = { container, command: ['sh', '-c', script], stdin: true, stdout: true, stderr: true };
   const socket = await client.socket({ path: client.path('pods', podName(agent), 'exec'), query, doing, signal });
   return programOver(socket, doing, signal);

@@ -1,4 +1,4 @@
-/** Programs beside a container, on bad days. */
+/** Programs next to a container, on bad days. */
 import { randomBytes } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
@@ -44,7 +44,7 @@ test.each<[string, (call: Call) => Promise<void>, string]>([
   [
     'that is cut before it ended',
     async ({ open, cut }) => void (await open()).send(channel(1, 'half'), cut),
-    'Cannot run a program beside agent a1b2c3: the connection ended early.',
+    'Cannot run a program next to agent a1b2c3: the connection ended early.',
   ],
   [
     'that the node cannot start',
@@ -53,7 +53,7 @@ test.each<[string, (call: Call) => Promise<void>, string]>([
       socket.send(channel(3, { status: 'Failure', reason: 'InternalError', message: 'container not found ("job")' }));
       socket.close();
     },
-    'Cannot run a program beside agent a1b2c3: container not found ("job").',
+    'Cannot run a program next to agent a1b2c3: container not found ("job").',
   ],
   [
     'that fails',

@@ -99,7 +99,7 @@ test('output that its node threw away before it was read is a gap', async () => 
   expect(here.it).toMatchObject({ text: 'before\nafter\n', gaps: 1 });
 });
 
-test('a new reader goes on where another was, among lines of the same time', async () => {
+test('a new reader continues where another was, among lines of the same time', async () => {
   await using here = await following({ ...start, time: BigInt(Date.parse(stamp(1))) * 1_000_000n, atTime: 2 });
   for (const text of ['one\n', 'two\n', 'three\n']) here.api.write(name, stamp(1), text);
   here.api.write(name, stamp(2), end);

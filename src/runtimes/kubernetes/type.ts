@@ -8,7 +8,7 @@ import type { RuntimeType } from '../../config/runtime-type.ts';
 import { complete } from '../../schema/key.ts';
 import { completePool, guardedNetworks, type KubernetesConfig, type KubernetesPool, kubernetesKeys } from './config.ts';
 
-/** ms that an agent may need beside its job. */
+/** ms that an agent may need in addition to its job. */
 const slack = 10 * 60_000;
 /** That of the cluster, and those that policies keep. */
 const networks: readonly string[] = ['default', ...guardedNetworks];

@@ -75,7 +75,7 @@ test.each([410, 500])('a list whose second page answers %d begins anew, and forg
   await here.knows('a', 'b', 'c');
 });
 
-test('one that ends without a word goes on where it was', async () => {
+test('one that ends without a word continues where it was', async () => {
   await using here = await watching((api) => api.put(podOf('a')));
   await here.watch.all();
   await here.api.called('watch');

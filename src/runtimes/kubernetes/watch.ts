@@ -1,5 +1,5 @@
 /**
- * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends goes on where it was; after one that
+ * All pods of one owner, as a watch tells them: one list, then every change. A watch that ends continues where it was; after one that
  * fails there is a list again. Pods count as known while a watch is open, never while the API is away. https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
  */
 import { z } from 'zod';

@@ -118,7 +118,7 @@ export class ProcessHolding implements Holding {
     const left = (this.#open.get(agent) ?? 1) - 1;
     if (left > 0) this.#open.set(agent, left);
     else this.#open.delete(agent);
-    // What a shell has started may go on without it.
+    // What a shell has started may keep running.
     if (left <= 0 && intentOf(this.#host, agent) !== null) await emptySandbox(this.#host, about);
   }
 }

@@ -92,7 +92,7 @@ describe.skipIf(lacks('bubblewrap', 'pasta'))('a job in a network of its own', (
     const script = [call('127.0.0.1', v4), call('::1', v6), ...own.map((address) => call(address, all))];
     expect(await run(script.join('\n'))).toBe('none\n'.repeat(script.length));
     const said = (await run(script.join('\n'), { network: 'host' })).trimEnd().split('\n');
-    // What runs beside this makes and removes bridges of an Engine, whose addresses are gone then.
+    // What runs at the same time makes and removes bridges of an Engine, whose addresses are gone then.
     const left = new Set(['127.0.0.1', '::1', ...ownAddresses()]);
     expect(['127.0.0.1', '::1', ...own].filter((address, at) => said[at] !== 'host' && left.has(address))).toEqual([]);
   });

@@ -6,7 +6,7 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { runtimeContract } from '../../../test/kit/runtime-contract/contract.ts';
 import { createProcessRuntime } from './process.ts';
 
-const alone = 'it runs nothing beside a script yet';
+const alone = 'it runs nothing next to a script yet';
 
 for (const bubblewrap of ['auto', 'off'] as const) {
   runtimeContract(`process, bubblewrap ${bubblewrap}`, async () => {

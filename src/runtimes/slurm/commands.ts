@@ -24,7 +24,7 @@ export interface SlurmJob {
   readonly exit?: string;
 }
 
-/** A shell script that runs beside a job, on its node. */
+/** A shell script that runs next to a job, on its node. */
 export interface Step {
   readonly stdin: Writable;
   readonly stdout: Readable;
@@ -38,8 +38,8 @@ export interface SlurmCommands {
   submit(options: readonly string[], script: string, signal: AbortSignal): Promise<string>;
   /** All jobs of this user that Slurm remembers: also ended ones, for some minutes. @throws OnejobError E_ENGINE_* */
   jobs(signal?: AbortSignal): Promise<SlurmJob[]>;
-  /** Runs a shell script beside a running job, on its node. @throws OnejobError E_ENGINE_FAILED, E_ENGINE_UNREACHABLE */
-  beside(job: Pick<SlurmJob, 'id' | 'node'>, script: string, input: Uint8Array, signal: AbortSignal): Promise<void>;
+  /** Runs a shell script next to a running job, on its node. @throws OnejobError E_ENGINE_FAILED, E_ENGINE_UNREACHABLE */
+  alongside(job: Pick<SlurmJob, 'id' | 'node'>, script: string, input: Uint8Array, signal: AbortSignal): Promise<void>;
   /** Starts such a script with its streams. It ends with `signal`. */
   step(job: Pick<SlurmJob, 'id' | 'node'>, script: string, signal: AbortSignal): Step;
   /** Sends a signal to the batch script of a running job only, or ends a job (null). One that has ended is not an error. @throws OnejobError E_ENGINE_* */
@@ -93,13 +93,13 @@ export function slurmCommands({ name, path, conf }: CommandOptions): SlurmComman
       if (ended.error !== null) throw failed('squeue', ended);
       return parseJobs(ended.stdout.toString());
     },
-    async beside(job, script, input, signal) {
-      const ended = await call('srun', [...besideOf(job), '/bin/sh', '-c', script], signal, input);
+    async alongside(job, script, input, signal) {
+      const ended = await call('srun', [...stepOf(job), '/bin/sh', '-c', script], signal, input);
       if (ended.error !== null) throw failed('srun', ended);
     },
     step(job, script, signal) {
       const program = path === null ? 'srun' : join(path, 'srun');
-      const child = spawn(program, [...besideOf(job), '/bin/sh', '-c', script], { env, signal, killSignal: 'SIGKILL' });
+      const child = spawn(program, [...stepOf(job), '/bin/sh', '-c', script], { env, signal, killSignal: 'SIGKILL' });
       let stderr = '';
       child.stderr.on('data', (bytes: Buffer) => {
         stderr = (stderr + bytes.toString()).slice(-2_000);
@@ -136,7 +136,7 @@ export function slurmCommands({ name, path, conf }: CommandOptions): SlurmComman
 }
 
 /** Options of a step that takes nothing of what the job has. */
-function besideOf({ id, node }: Pick<SlurmJob, 'id' | 'node'>): string[] {
+function stepOf({ id, node }: Pick<SlurmJob, 'id' | 'node'>): string[] {
   const where = [`--jobid=${id}`, '--overlap', '--nodes=1', '--ntasks=1', `--nodelist=${node}`];
   return [...where, '--mem=0', '--gres=none', '--quiet'];
 }

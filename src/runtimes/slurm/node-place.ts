@@ -1,8 +1,8 @@
 /**
- * Folders of the nodes themselves, where nothing is shared. A step of Slurm beside each agent (`srun --overlap`) tells what happens
+ * Folders of the nodes themselves, where nothing is shared. A step of Slurm next to each agent (`srun --overlap`) tells what happens
  * there, and this host keeps it as a shared folder would have it: output, exit code, node. Files go through steps, too.
  *
- * What is kept here says how far it is, so a restarted manager goes on from there. An agent that has ended stays on its node, with its
+ * What is kept here says how far it is, so a restarted manager continues from there. An agent that has ended stays on its node, with its
  * grant, until all of it was fetched.
  */
 import { createReadStream } from 'node:fs';
@@ -155,7 +155,7 @@ export class NodePlace implements Place {
     this.#relays.get(agent)?.abort();
     using limit = deadline(this.#parts.clock, leaveLimit);
     const script = `: >${quoted(join(this.onNode(agent), 'left'))}`;
-    await this.#parts.commands.beside(job, script, new Uint8Array(0), limit.signal).catch(() => {});
+    await this.#parts.commands.alongside(job, script, new Uint8Array(0), limit.signal).catch(() => {});
   }
 
   close(): void {

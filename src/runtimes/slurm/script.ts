@@ -74,7 +74,7 @@ export function releaseScript(folder: string, agent: string): string {
   return `cd ${quoted(folder)} || exit 1; if ${taken}; then exit 0; fi; exec cat >stdin`;
 }
 
-/** Ends the first process of an agent, and its group, from a step beside it. */
+/** Ends the first process of an agent, and its group, from a step next to it. */
 export function killScript(folder: string): string {
   return `IFS= read -r p <${quoted(`${folder}/job`)} && p=${'$'}{p%% *} && kill -KILL "$p" "-$p" 2>/dev/null; :`;
 }

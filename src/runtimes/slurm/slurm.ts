@@ -50,7 +50,7 @@ export interface SlurmOptions {
   readonly stateDir: string;
 }
 
-/** ms that a step beside the job may take to hand over a script. */
+/** ms that a step next to the job may take to hand over a script. */
 const releaseLimit = 15_000;
 /** ms that one may take to kill it. */
 const killLimit = 5_000;
@@ -159,7 +159,7 @@ class SlurmRuntime implements Runtime {
     using limit = deadline(this.#options.clock, releaseLimit, signal);
     const job = { id: where.job, node: where.place };
     try {
-      await this.#commands.beside(job, releaseScript(this.#place.onNode(agent), agent), frame, limit.signal);
+      await this.#commands.alongside(job, releaseScript(this.#place.onNode(agent), agent), frame, limit.signal);
     } catch (error) {
       signal.throwIfAborted();
       // A gate that has taken a script reads no other one, so the step would wait for ever.
@@ -195,7 +195,7 @@ class SlurmRuntime implements Runtime {
   async #kill(agent: AgentId, job: SlurmJob): Promise<void> {
     using limit = deadline(this.#options.clock, killLimit);
     try {
-      await this.#commands.beside(job, killScript(this.#place.onNode(agent)), new Uint8Array(0), limit.signal);
+      await this.#commands.alongside(job, killScript(this.#place.onNode(agent)), new Uint8Array(0), limit.signal);
     } catch {
       if (this.#folders.exitCode(agent) === null) await this.#commands.cancel(job.id, null);
     }
@@ -476,5 +476,5 @@ function gateEnded(agent: AgentId): OnejobError {
 }
 
 function notHanded(agent: AgentId): string {
-  return `Cannot release agent ${agent}: Slurm did not start a step beside it within ${releaseLimit / 1000} s.`;
+  return `Cannot release agent ${agent}: Slurm did not start a step next to it within ${releaseLimit / 1000} s.`;
 }

@@ -65,7 +65,7 @@ export function phaseOf({ state }: Pick<SlurmJob, 'state'>): Phase {
 /** What one look at the queue shows of agents. */
 export type Jobs = ReadonlyMap<AgentId, readonly SlurmJob[]>;
 
-/** A user may have thousands of jobs beside them. */
+/** A user may have thousands of other jobs. */
 export function jobsOf(jobs: readonly SlurmJob[]): Jobs {
   const found = new Map<AgentId, SlurmJob[]>();
   for (const job of jobs) {

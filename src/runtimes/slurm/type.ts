@@ -9,7 +9,7 @@ import type { ServiceType } from '../../config/service-type.ts';
 import { complete } from '../../schema/key.ts';
 import { isFromImage, keepsApart, poolOf, type SandboxKind, type SlurmConfig, type SlurmPool, slurmKeys } from './config.ts';
 
-/** ms that an agent may need beside its job. */
+/** ms that an agent may need in addition to its job. */
 const slack = 10 * 60_000;
 
 export const slurm: RuntimeType<SlurmConfig> = {

@@ -60,7 +60,7 @@ export function outputTests(bench: Bench): void {
     expect([stdout.toString(), stderr.toString()]).toEqual(bench.subject.joinsOutput === true ? [apart.join(''), ''] : apart);
   });
 
-  it('resume', 'output goes on from every position without hole or repeat', async () => {
+  it('resume', 'output continues from every position without hole or repeat', async () => {
     const { agent, log } = await run(noisy);
     await log.ended;
     let position = start;

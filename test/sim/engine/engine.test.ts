@@ -109,7 +109,7 @@ test('an Engine that stops ends what runs, and says later that those ends are no
   expect(await within(runtime.list(never()))).toMatchObject([{ state: { kind: 'exited', exit: { kind: 'lost' } } }]);
 });
 
-test('an outage disturbs nothing that runs; logs go on where they were', async () => {
+test('an outage disturbs nothing that runs; logs continue where they were', async () => {
   const { engine, manager, within, pass, standby, release } = world();
   const { runtime } = manager();
   const spec = await standby(runtime);

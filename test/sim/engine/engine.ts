@@ -89,7 +89,7 @@ const overlap = 10_000;
 
 export class SimEngine {
   readonly watchers = new Set<EngineWatcher>();
-  /** False while nothing answers; sandboxes go on. */
+  /** False while nothing answers; sandboxes continue. */
   isUp = true;
   faults: Faults = noFaults;
   /** How often each job's script began. */
@@ -212,7 +212,7 @@ export class SimEngine {
     return this.#capacity !== null;
   }
 
-  /** It has room for so many from now on; what runs goes on. */
+  /** It has room for so many from now on; what runs continues. */
   set capacity(most: number | null) {
     this.#capacity = most;
     this.#grant();
@@ -321,7 +321,7 @@ export class SimEngine {
     return [...[...this.of(owner).keys()].map((agent) => `sandbox ${agent}`), ...networks, ...doors];
   }
 
-  /** Nothing answers for `ms`; what runs goes on. */
+  /** Nothing answers for `ms`; what runs continues. */
   outage(ms: number): void {
     if (!this.isUp) return;
     this.isUp = false;

@@ -1,6 +1,6 @@
 /**
  * What a sandbox has printed, as its Engine keeps it: in pieces with time stamps, the oldest thrown away beyond a limit. A reader
- * goes on from a place in it, so reading costs what is new and not what is kept.
+ * continues from a place in it, so reading costs what is new and not what is kept.
  */
 import type { LogChunk, LogPosition } from '../../../src/ports/runtime.ts';
 

@@ -9,7 +9,7 @@ export const updates: readonly Scenario[] = [
   {
     ...ours,
     name: 'updates',
-    about: 'Images are pushed, and some do not work: one slot tries each, the others go on, and all get the last one.',
+    about: 'Images are pushed, and some do not work: one slot tries each, the others continue, and all get the last one.',
     hours: 8,
     happens: [
       { ...job, count: 150 },

@@ -16,7 +16,7 @@ export interface Fault {
   readonly service?: string;
   readonly action?: string;
   readonly region?: string;
-  /** Only calls that go on with a list. */
+  /** Only calls that continue with a list. */
   readonly isNextPage?: boolean;
   /** Whether only calls with `DryRun`, which change nothing, or only those without. */
   readonly isDry?: boolean;
@@ -342,7 +342,7 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
   /** For the code under test. */
   const fetchAws: typeof fetch = async (input, init = {}) => {
     const url = new URL(String(input instanceof Request ? input.url : input));
-    // As a network does it: nothing is answered before the caller goes on.
+    // As a network does it: nothing is answered before the caller continues.
     await Promise.resolve();
     init.signal?.throwIfAborted();
     const headers = new Headers(init.headers);

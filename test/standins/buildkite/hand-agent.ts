@@ -1,4 +1,4 @@
-/** An agent played by hand, call by call, over the network: for tests that need one to stand still where a real one would go on. */
+/** An agent played by hand, call by call, over the network: for tests that need one to stand still where a real one would continue. */
 import { gzipSync } from 'node:zlib';
 import { z } from 'zod';
 import type { BuildkiteStandin } from './types.ts';

@@ -98,7 +98,7 @@ export interface JobSpec {
   /** Default the same repository. */
   readonly pullRequestRepo?: string;
   readonly message?: string;
-  /** Waits for something else; `release` lets it go on. */
+  /** Waits for something else; `release` lets it continue. */
   readonly waiting?: boolean;
   /** Globs for `BUILDKITE_ARTIFACT_PATHS`. */
   readonly artifactPaths?: string;
@@ -249,7 +249,7 @@ export interface BuildkiteStandin extends AsyncDisposable {
   loseAgent(name: string): void;
   /** A secret of the cluster, for jobs of that pipeline or of every one. */
   addSecret(key: string, value: string, pipeline?: string): void;
-  /** Dispatch from that queue stops, or goes on. */
+  /** Dispatch from that queue stops, or continues. */
   pauseQueue(queue: string, paused: boolean): void;
   /** Seconds for agents that register from now on. */
   setIntervals(seconds: { readonly ping?: number; readonly jobStatus?: number; readonly heartbeat?: number }): void;

@@ -60,7 +60,7 @@ export function tellEvents<Event>(
   });
 }
 
-/** A folder to try it with, so that a onejob that leads this host goes on beside it. `state`: its state directory, in it. */
+/** A folder to try it with, so that a onejob that leads this host continues beside it. `state`: its state directory, in it. */
 export function trialFolder(name: string, state = ''): Disposable & { readonly dir: string; readonly state: string } {
   const dir = mkdtempSync(join(tmpdir(), `onejob-${name}-`));
   return {

@@ -16,6 +16,6 @@ test('reads events however their text is cut', () => {
   }
 });
 
-test('an event without data is no event, and neither is a comment', () => {
+test('an event without data does not count, and neither does a comment', () => {
   expect(createEventParser()('event: job\n\n:\n\nretry: 5\n\n')).toEqual([]);
 });

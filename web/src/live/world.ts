@@ -36,7 +36,7 @@ export type LiveEvent = { [N in Named]: { readonly name: N; readonly data: Event
 /** Ended jobs and changes that are kept. */
 const [endedKept, changesKept] = [100, 200];
 
-/** How long after its end an event of an unknown job may still tell of that end, ms. */
+/** How long after its end an event of an unknown job may still report that end, ms. */
 const justEnded = 60_000;
 
 /** `now`: wall clock of the daemon, ms. */

@@ -33,9 +33,9 @@ test('colours of 256 and of 24 bits, in both notations', () => {
   expect(looks(`${esc}[38:5:1mx`)).toEqual([['x', { color: 'c1' }]]);
 });
 
-test('a look goes on in the next line', () => {
+test('a look continues in the next line', () => {
   const { end } = piecesOf(`${esc}[33mbegins`);
-  expect(piecesOf('goes on', end).pieces).toEqual([{ text: 'goes on', look: { ...usual, color: 'c3' } }]);
+  expect(piecesOf('continues', end).pieces).toEqual([{ text: 'continues', look: { ...usual, color: 'c3' } }]);
 });
 
 test.each([

@@ -1,4 +1,4 @@
-/** What is going on: what needs a person, devices, pools, and jobs. */
+/** What happens now: what needs a person, devices, pools, and jobs. */
 import { useState } from 'react';
 import { useLive, useServices, useTimed } from '../live/store.ts';
 import type { World } from '../live/world.ts';

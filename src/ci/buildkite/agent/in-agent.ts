@@ -226,7 +226,7 @@ function endFor({ isFinished, isStopped, code }: Heard): JobEnd {
   return buildkiteEnd('finished', code === null ? null : { kind: 'code', code });
 }
 
-/** What an agent tells of a job: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */
+/** What an agent reports about a job: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */
 function aboutOf(job: JobId, build: string | null): Readonly<Record<string, string>> {
   const [, organisation, pipeline, number] = /\/([^/]+)\/([^/]+)\/builds\/(\d+)$/.exec(build ?? '') ?? [];
   return {

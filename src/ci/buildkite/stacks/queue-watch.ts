@@ -42,7 +42,7 @@ class QueueWatch implements Work {
   readonly #pools: readonly PoolConfig[];
   /** ms between two extensions of reservations. */
   readonly #keepEvery: number;
-  /** The service refused a call, so it may not know the stack any more. Others go on until this is found out at the next turn. */
+  /** The service refused a call, so it may not know the stack any more. Others continue until this is found out at the next turn. */
   #isDoubted = false;
   /** Whether jobs of an earlier manager, and those reserved without an answer, are looked after. */
   #isTakenUp = false;

@@ -18,7 +18,7 @@ export interface AgentOptions {
   readonly env?: Readonly<Record<string, string>>;
 }
 
-/** Script of a job that says `ready` and goes on until the agent's home is gone, so that none outlives a killed agent for long. */
+/** Script of a job that says `ready` and continues until the agent's home is gone, so that none outlives a killed agent for long. */
 export const untilHomeIsGone = 'echo ready; while [ -d "$HOME" ]; do sleep 0.2; done';
 
 export interface Setup extends AsyncDisposable {
