@@ -48,7 +48,8 @@ function run([folder, verb, ...words]: readonly string[]): string {
   const changes: Readonly<Record<string, () => void>> = {
     errors: () => host.change(n, { eccErrors: more, recoveryAction: 'GPU Reset' }),
     reset: () => host.change(n, card(n)),
-    use: () => host.change(n, more === 0 ? card(n) : { usedMiB: 9_422, processes: [{ pid: more, name: 'python3', memoryMiB: 9_421 }] }),
+    use: () =>
+      host.change(n, more === 0 ? card(n) : { usedMiB: 9_422, processes: [{ pid: more, name: 'python3', memoryMiB: 9_421 }] }),
     unplug: () => host.unplug(n),
     plug: () => host.plug(n),
   };
