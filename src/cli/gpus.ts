@@ -3,7 +3,7 @@
  * does `reserve`, `return`, `quarantine`, `clear`, `forget` and `onejob proofs`.
  */
 import { userInfo } from 'node:os';
-import { resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { z } from 'zod';
 import { createClient } from '../api/client.ts';
 import { attempt } from '../base/errors.ts';
@@ -32,8 +32,9 @@ export interface GpusFlags {
 
 /** 1 when a finding is an error, a device has failed, or not all devices could be read. */
 export async function showGpus(session: Session, flags: GpusFlags, probe?: Probe): Promise<number> {
-  const path = session.context.variables.PATH ?? '/usr/local/bin:/usr/bin:/bin';
-  using own = flags.from === undefined && probe === undefined ? createProbe({ path, maxAge: 0 }) : null;
+  const { path, hostRoot: root } = session.context.environment;
+  const places = root === null ? {} : { sys: join(root, 'sys'), proc: join(root, 'proc') };
+  using own = flags.from === undefined && probe === undefined ? createProbe({ path, ...places, maxAge: 0 }) : null;
   const host = probe ?? own;
   const look = async (): Promise<Seen> => {
     if (flags.from === undefined && host !== null) {

@@ -1,14 +1,14 @@
 /** `npm run standin:gitlab`: the stand-in by hand, to see the whole flow without an account. */
-import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { memoryGitlab, runnerToken } from '../kit/gitlab.ts';
 import { buildGitlabRunner } from '../support/gitlab-programs.ts';
-import { playByHand, trialFolder } from './kit/by-hand.ts';
+import { playByHand, trialConfig } from './kit/by-hand.ts';
 
-const usage = `npm run standin:gitlab -- [--host ADDRESS]
+const usage = `npm run standin:gitlab -- [--host ADDRESS] [--into FOLDER]
 
 A local stand-in for GitLab. Containers must reach it, so it listens on an address of this host that is not 127.0.0.1, if there is one.
-It needs a Docker Engine with the image debian:stable-slim, and Go, with which it builds the real gitlab-runner once.`;
+It needs a Docker Engine with the image debian:stable-slim, and Go, with which it builds the real gitlab-runner once.
+--into FOLDER writes its config there as gitlab.yml, for another config to include.`;
 
 const help = `queue [--branch NAME] [--image NAME] [-- COMMAND]   queue a job
 jobs                                               its jobs
@@ -20,16 +20,18 @@ await playByHand({ usage, port: 0 }, async (where, stack) => {
   const runner = await buildGitlabRunner();
   const gitlab = memoryGitlab();
   stack.use(await gitlab.serve(where.host));
-  const { dir, state } = stack.use(trialFolder('gitlab', 'state'));
-  const [config, token] = [join(dir, 'try.yml'), join(dir, 'token')];
-  const text = `state_dir: "${state}"
-services:
-  lab: { type: gitlab, url: "${gitlab.url}", token: { file: "${token}" }, agent: { from: "${runner}" } }
+  const trial = stack.use(
+    trialConfig(
+      'gitlab',
+      where.into,
+      { 'gitlab.token': `${runnerToken}\n` },
+      (dir) => `services:
+  lab: { type: gitlab, url: "${gitlab.url}", token: { file: "${join(dir, 'gitlab.token')}" }, agent: { from: "${runner}" } }
 pools:
   ci: { service: lab, agents: 2, image: "debian:stable-slim", network: default }
-`;
-  writeFileSync(token, `${runnerToken}\n`, { mode: 0o600 });
-  writeFileSync(config, text);
+`,
+    ),
+  );
 
   const queue = (words: string): string => {
     const [said = '', command = 'echo hello'] = words.split(/(?:^|\s)--\s/);
@@ -50,16 +52,11 @@ pools:
   return {
     greeting: `A stand-in for GitLab with one runner. It forgets everything when it ends.
 
-In another terminal, as it stands:
-  unset ONEJOB_STATE_DIR ONEJOB_SOCKET
-  export ONEJOB_CONFIG=${config}
-  bin/onejob up
+${trial.way}
+
 A job, here:
   queue -- echo hello; sleep 5; echo done
 Also: jobs, log, cancel, help, quit.
-
-The config, with a state directory of its own:
-  ${text.trimEnd().replaceAll('\n', '\n  ')}
 `,
     async obey(line) {
       const [verb = '', ...words] = line.trim().split(/\s+/);

@@ -122,7 +122,7 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
         }
         for (const [path, text] of Object.entries(files)) {
           mkdirSync(dirname(join(work, path)), { recursive: true });
-          writeFileSync(join(work, path), text);
+          writeFileSync(join(work, path), text, { mode: text.startsWith('#!') ? 0o755 : 0o644 });
         }
         git('add', '-A');
         git('commit', '-q', '--allow-empty', '-m', 'more');

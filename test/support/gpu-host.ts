@@ -13,6 +13,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   renameSync,
   rmdirSync,
@@ -59,17 +60,18 @@ export function canBeStuck(): boolean {
   return existsSync(join(freezer, 'cgroup.procs'));
 }
 
-export function gpuHost(first: readonly StubGpu[], driver: StubDriver = driver580): GpuHost {
-  const dir = mkdtempSync(join(tmpdir(), 'ojg-'));
-  // Agents run as users of their own and reach the nodes through here.
-  chmodSync(dir, 0o755);
-  const { sys, proc } = emptyHost(dir);
-  for (const name of ['dev', 'tools', 'said']) mkdirSync(join(dir, name));
-  mkdirSync(join(proc, 'driver/nvidia'), { recursive: true });
-  writeFileSync(join(proc, 'driver/nvidia/version'), versionText(driver));
-  writeFileSync(join(dir, 'kmsg'), '');
-  writeFileSync(join(dir, 'calls'), '');
-  for (const name of ['nvidiactl', 'nvidia-uvm']) makeNode(dir, name);
+export interface GpuHostOptions {
+  readonly driver?: StubDriver;
+  /** A folder that is there; default: one of its own. A host that was made in it before goes on. */
+  readonly dir?: string;
+  /** Numbers of cards that are off the bus. */
+  readonly away?: readonly number[];
+}
+
+export function gpuHost(first: readonly StubGpu[], options: GpuHostOptions = {}): GpuHost {
+  const { driver = driver580, dir = mkdtempSync(join(tmpdir(), 'ojg-')) } = options;
+  const sys = join(dir, 'sys');
+  if (!existsSync(join(dir, 'said'))) makeHost(dir, driver);
   const group = join(freezer, dir.slice(dir.lastIndexOf('/') + 1));
   /** As a whole: the tool may be reading it. */
   const write = (path: string, text: string): void => {
@@ -77,9 +79,9 @@ export function gpuHost(first: readonly StubGpu[], driver: StubDriver = driver58
     renameSync(join(dir, '.new'), path);
   };
   let cards: StubGpu[] = [];
-  const away = new Set<string>();
+  const away = new Set((options.away ?? []).map((n) => first[n]?.uuid ?? ''));
   let records = 0;
-  let turn = 0;
+  let turn = readdirSync(join(dir, 'said')).length;
 
   function publish(): void {
     const there = cards.filter((one) => !away.has(one.uuid));
@@ -151,6 +153,19 @@ export function gpuHost(first: readonly StubGpu[], driver: StubDriver = driver58
       rmSync(dir, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
     },
   };
+}
+
+/** A host without cards. */
+function makeHost(dir: string, driver: StubDriver): void {
+  // Agents run as users of their own and reach the nodes through here.
+  chmodSync(dir, 0o755);
+  const { proc } = emptyHost(dir);
+  for (const name of ['dev', 'tools', 'said']) mkdirSync(join(dir, name));
+  mkdirSync(join(proc, 'driver/nvidia'), { recursive: true });
+  writeFileSync(join(proc, 'driver/nvidia/version'), versionText(driver));
+  writeFileSync(join(dir, 'kmsg'), '');
+  writeFileSync(join(dir, 'calls'), '');
+  for (const name of ['nvidiactl', 'nvidia-uvm']) makeNode(dir, name);
 }
 
 function makeNode(dir: string, name: string): void {

@@ -5,21 +5,25 @@ import { join } from 'node:path';
 export type Step =
   | { readonly kind: 'config'; readonly text: string }
   /** `prints`: as the page shows it; a line `…` stands for any lines. */
-  | { readonly kind: 'command'; readonly command: string; readonly prints: string };
+  | { readonly kind: 'command'; readonly command: string; readonly prints: string }
+  /** For the program that was started last in a terminal of its own. */
+  | { readonly kind: 'line'; readonly line: string; readonly prints: string };
 
 /** Of its fenced blocks. @throws Error for a block of another kind, in which a command could hide */
 export function stepsOf(page: string): Step[] {
   const text = readFileSync(join(import.meta.dirname, '../..', page), 'utf8');
   return [...text.matchAll(/^```(\S*)\n(.*?)^```$/gms)].flatMap(([, language, block = '']): Step[] => {
     if (language === 'yaml') return [{ kind: 'config', text: block }];
-    if (language !== 'console' || !block.startsWith('$ '))
+    const prompt = block.slice(0, 2);
+    if (language !== 'console' || (prompt !== '$ ' && prompt !== '> '))
       throw new Error(`${page} has a block that is not for readers to type:\n${block}`);
     return block
-      .slice('$ '.length)
-      .split(/^\$ /m)
+      .slice(prompt.length)
+      .split(prompt === '$ ' ? /^\$ /m : /^> /m)
       .map((one) => {
         const end = one.indexOf('\n');
-        return { kind: 'command', command: one.slice(0, end), prints: one.slice(end + 1) };
+        const [typed, prints] = [one.slice(0, end), one.slice(end + 1)];
+        return prompt === '$ ' ? { kind: 'command', command: typed, prints } : { kind: 'line', line: typed, prints };
       });
   });
 }

@@ -1,5 +1,5 @@
 /** A tutorial of the docs, followed as a new user does: every command, in its order, in one terminal. */
-import { readFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
 import type { Child } from './child.ts';
@@ -15,6 +15,10 @@ export interface Tutorial {
   readonly places: readonly (readonly [name: string, here: string])[];
   /** The config of the page, as it has to be here; default: as it is. */
   readonly configOf?: (text: string) => string;
+  /** Where it is written, below `home`; default: the place of a user's own config. */
+  readonly configFile?: string;
+  /** What goes on in a terminal of its own; default: `onejob up`. */
+  readonly inBackground?: RegExp;
   /** What varies, in the page and in what is printed alike. */
   readonly variables: readonly (readonly [pattern: RegExp, word: string])[];
   /** What shows a state that is still to come is looked at until it is there. */
@@ -27,20 +31,31 @@ export interface Tutorial {
   readonly exitCodes?: Readonly<Record<string, number>>;
 }
 
-/** The daemon of the second terminal. */
-const inBackground = 'onejob up';
-
 /** @returns the terminal, as the page leaves it */
 export async function followTutorial(tutorial: Tutorial): Promise<Terminal> {
   const { page, home, places, configOf = (text) => text, variables, looks, inAnyOrder, notRun = {}, exitCodes = {} } = tutorial;
+  const { configFile = '.config/onejob/config.yml', inBackground = /^onejob up$/ } = tutorial;
   const toHere = (text: string): string => places.reduce((now, [name, here]) => now.replaceAll(name, here), text);
   const toPage = (text: string): string => places.reduce((now, [name, here]) => now.replaceAll(here, name), text);
   const steady = (text: string): string => variables.reduce((now, [pattern, word]) => now.replace(pattern, word), text);
   const terminal = new Terminal(tutorial.shell);
+  const others: OtherTerminal[] = [];
   const passed = new Set<string>();
+  /** What another terminal shows, from a place on, until it has all that the page says. */
+  const shows = (other: OtherTerminal, typed: string, prints: string): Promise<void> => {
+    const missing = (): string[] => notPrinted(steady(toPage(other.news())), steady(prints), true);
+    return expect.poll(missing, { message: typed, timeout: 60_000 }).toEqual([]);
+  };
   for (const step of stepsOf(page)) {
     if (step.kind === 'config') {
-      writeFileSync(join(home, '.config/onejob/config.yml'), configOf(toHere(step.text)));
+      writeFileSync(join(home, configFile), configOf(toHere(step.text)));
+      continue;
+    }
+    if (step.kind === 'line') {
+      const other = others.at(-1);
+      if (other === undefined) throw new Error(`${page} has no program that reads "${step.line}".`);
+      other.type(step.line);
+      await shows(other, step.line, step.prints);
       continue;
     }
     const { command, prints } = step;
@@ -53,17 +68,50 @@ export async function followTutorial(tutorial: Tutorial): Promise<Terminal> {
     };
     const right = { missing: [], instead: '', code: exitCodes[command] ?? 0 };
     if (command in notRun) passed.add(command);
-    else if (command === inBackground) {
-      const shown = join(home, 'up.out');
-      await terminal.type(`script -qfc '${command}' /dev/null >${shown} 2>&1 &`);
-      await expect
-        .poll(() => notPrinted(steady(toPage(readFileSync(shown, 'utf8'))), steady(prints), true), { message: command })
-        .toEqual([]);
+    else if (inBackground.test(command)) {
+      const other = await OtherTerminal.open(terminal, toHere(command), join(home, `terminal-${others.length + 2}`));
+      others.push(other);
+      await shows(other, command, prints);
     } else if (looks.test(command)) await expect.poll(missing, { message: command, interval: 500 }).toEqual(right);
     else expect(await missing(), command).toEqual(right);
   }
   expect(Object.keys(notRun).filter((command) => !passed.has(command))).toEqual([]);
   return terminal;
+}
+
+/** A program in a terminal of its own, which goes on while others are used. */
+class OtherTerminal {
+  readonly #files: { readonly typed: string; readonly shown: string };
+  #seen = 0;
+
+  private constructor(files: { readonly typed: string; readonly shown: string }) {
+    this.#files = files;
+  }
+
+  static async open(from: Terminal, command: string, at: string): Promise<OtherTerminal> {
+    const files = { typed: `${at}.in`, shown: `${at}.out` };
+    writeFileSync(files.shown, '');
+    writeFileSync(`${at}.sh`, command);
+    // Opened for both, so that there is never an end of it. A daemon colours what it says on a terminal.
+    await from.type(
+      `mkfifo ${files.typed}; { script -qfc 'stty -echo; . ${at}.sh' /dev/null <>${files.typed} >${files.shown} 2>&1 & }`,
+    );
+    return new OtherTerminal(files);
+  }
+
+  type(line: string): void {
+    this.#seen = this.#all().length;
+    appendFileSync(this.#files.typed, `${line}\n`);
+  }
+
+  /** What it has shown since the last line was typed. */
+  news(): string {
+    return this.#all().slice(this.#seen);
+  }
+
+  #all(): string {
+    return readFileSync(this.#files.shown, 'utf8');
+  }
 }
 
 /** A shell that keeps its folder and variables between commands, as a terminal does. */

@@ -1,7 +1,7 @@
 /** What the programs have in common that start a stand-in for a person. */
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { networkInterfaces, tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 
@@ -18,6 +18,8 @@ export interface Arguments {
   /** Address to listen on. */
   readonly host: string;
   readonly port: number;
+  /** A folder for its config, which another config includes; null: one of its own. */
+  readonly into: string | null;
   /** What else was said, by name. */
   readonly more: Readonly<Record<string, unknown>>;
 }
@@ -36,12 +38,14 @@ export async function playByHand(
       host: { type: 'string' },
       port: { type: 'string' },
       jobs: { type: 'string' },
+      into: { type: 'string' },
       help: { type: 'boolean' },
     },
   });
   if (values.help === true) return console.log(usage);
   await using stack = new AsyncDisposableStack();
-  const said = { host: String(values.host ?? ownAddress()), port: Number(values.port ?? port), more: values };
+  const into = values.into === undefined ? null : resolve(String(values.into));
+  const said = { host: String(values.host ?? ownAddress()), port: Number(values.port ?? port), into, more: values };
   const { greeting, obey, queueJobs } = await play(said, stack);
   console.log(greeting);
   const jobs = Number(values.jobs ?? 0);
@@ -58,6 +62,38 @@ export function tellEvents<Event>(
     const line = told(event);
     if (line !== null) console.log(line);
   });
+}
+
+/**
+ * Writes a config with its secrets to try it with: into a folder that is given, as `NAME.yml` for another config to include, else with a
+ * state directory into a folder of its own, so that a onejob that leads this host continues beside it. `files`: their texts by name.
+ */
+export function trialConfig(
+  name: string,
+  into: string | null,
+  files: Readonly<Record<string, string>>,
+  configIn: (dir: string) => string,
+): Disposable & { readonly dir: string; readonly way: string } {
+  const folder = into === null ? trialFolder(name, 'state') : null;
+  const dir = into ?? folder?.dir ?? '';
+  const config = join(dir, into === null ? 'try.yml' : `${name}.yml`);
+  const text = folder === null ? configIn(dir) : `state_dir: "${folder.state}"\n${configIn(dir)}`;
+  mkdirSync(dir, { recursive: true });
+  for (const [file, secret] of Object.entries(files)) writeFileSync(join(dir, file), secret, { mode: 0o600 });
+  writeFileSync(config, text);
+  const own = `In another terminal, as it stands:
+  unset ONEJOB_STATE_DIR ONEJOB_SOCKET
+  export ONEJOB_CONFIG=${config}
+  bin/onejob up`;
+  const shown = text.trimEnd().replaceAll('\n', '\n  ');
+  return {
+    dir,
+    way:
+      into === null
+        ? `${own}\n\nThe config, with a state directory of its own:\n  ${shown}`
+        : `Wrote ${config}, to be included by another config:\n  ${shown}`,
+    [Symbol.dispose]: () => folder?.[Symbol.dispose](),
+  };
 }
 
 /** A folder to try it with, so that a onejob that leads this host continues beside it. `state`: its state directory, in it. */
