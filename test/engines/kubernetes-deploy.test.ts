@@ -229,7 +229,7 @@ function objectsIn(yaml: string): unknown {
     objects.map((object) => {
       if (object.kind === 'Service') delete object.spec.selector;
       if (object.kind === 'ConfigMap') object.data = parse(object.data['config.yml']);
-      return [object.kind, object];
+      return [`${object.kind} ${object.metadata.name}`, object];
     }),
   );
 }
