@@ -1,4 +1,4 @@
-/** `network: internet` and `none` on a real Kubernetes: one whose network keeps policies, and one whose network ignores them. */
+/** `network: internet` and `none` on a real Kubernetes: one whose network keeps policies, by kube-router, and one whose network ignores them. */
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
@@ -65,7 +65,7 @@ async function job(runtime: Runtime, network: string, script: string, between: (
   return { output: log.text(), said };
 }
 
-/** Says whether a connection is there. The keeper of this cluster takes a new pod up within a fifth of a second, if it is not busy. */
+/** Says whether a connection is there. */
 const reach = (name: string, host: string, port: number | string): string =>
   `nc -w 2 ${host} ${port} </dev/null >/dev/null 2>&1 && echo ${name}: reached || echo ${name}: not reached`;
 
@@ -84,8 +84,8 @@ pools: { net: { runtime: cluster, agents: 2, pull: never, user: "1000", kubernet
 /** What `doctor` says, on one line. */
 const doctorOf = async (home: Home): Promise<string> => (await home.cli(['doctor']).ended).stdout.replaceAll(/\s+/g, ' ');
 
-describe.skipIf(lacks('kubernetes'))('a cluster that keeps network policies', () => {
-  const cluster = shared({ keepsPolicies: true });
+describe.skipIf(lacks('kubernetesNetwork'))('a cluster whose network plugin keeps network policies', () => {
+  const cluster = shared({ network: true });
   let runtime: Runtime;
   let server: Server;
   /** Of this machine, and not private: 6to4's relays are given up, so nobody has it. */
@@ -252,7 +252,7 @@ describe.skipIf(lacks('kubernetes'))('a cluster that keeps network policies', ()
   });
 });
 
-describe.skipIf(lacks('kubernetes'))('a cluster that keeps no network policy', () => {
+describe.skipIf(lacks('kubernetes'))('a cluster without a network plugin that keeps them', () => {
   const cluster = shared({});
 
   test.each(['internet', 'none'])('runs nothing with network: %s, and says why', async (network) => {
