@@ -18,7 +18,13 @@ import { networkPlugins, pauseImage, writeIdentities, writeKubeconfig } from './
 import { isArchive, rootOf, writeArchive } from './kubernetes-images.ts';
 import { joinNodes, type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
 import { pretendNodes } from './kubernetes-pretended.ts';
-import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms, newerContainerd, ofNetwork } from './kubernetes-programs.ts';
+import {
+  type KubernetesVersion,
+  kubernetesProgram,
+  lacksKubernetesPrograms,
+  newerContainerd,
+  ofNetwork,
+} from './kubernetes-programs.ts';
 import { lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
 
@@ -154,7 +160,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     mkdirSync(join(home, 'log'));
     // Nodes with a network bring the address as well.
     if (count === 0) execFileSync('sh', ['-c', alone, 'sh', here, address]);
-    const server = `https://${address}:${await freePort()}`;
+    // Nobody else has the address. Pods may call this port of any API.
+    const server = `https://${address}:6443`;
     const token = writeIdentities({ home, server, address, nodes: places });
     const ground: Ground = {
       home,

@@ -174,7 +174,16 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
-  const engines = ['slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'olderKubernetes', 'newerContainerd', 'kubernetesNetwork', 'helm'];
+  const engines = [
+    'slurm',
+    'newerSlurm',
+    'slurmAccounting',
+    'kubernetes',
+    'olderKubernetes',
+    'newerContainerd',
+    'kubernetesNetwork',
+    'helm',
+  ];
   return (
     ['loop', 'host', 'cloudInit', 'engineBase', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
