@@ -243,7 +243,9 @@ pools: { bk: { service: bk, queue: default, runtime: cluster, agents: 1, image: 
         3,
         ['onejob: reached', 'api: not reached', 'buildkite: not reached', 'at: https://onejob:7443/v3', 'told: yes'],
       ]);
-      expect(await kubectl('exec', 'deployment/onejob', '--', 'onejob', 'doctor')).toMatch(/^0 errors, 0 warnings/m);
+      // It looks at its agent again first.
+      const doctor = () => kubectl('exec', 'deployment/onejob', '--', 'onejob', 'doctor');
+      await expect.poll(doctor, { timeout: 60_000 }).toMatch(/^0 errors, 0 warnings/m);
       await kubectl('delete', '--cascade=foreground', 'deployment', 'onejob');
     }
   });

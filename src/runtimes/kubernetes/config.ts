@@ -22,7 +22,7 @@ export const kubernetesKeys = {
   }),
   address: key((v) => v.addressOrName, null, {
     description:
-      'Address of this host at which pods reach it. Agents of CI services call onejob there, encrypted, at this port, or without one at a port that onejob chooses and `doctor` names. Without it: the only IPv4 address of this host. With onejob in the cluster, it is the name and the port of a Service that leads to its pod.',
+      'Address of this host at which pods reach it. Agents of CI services call onejob there, encrypted, at this port, or without one at a port that onejob chooses and `doctor` names. Without it: the only IPv4 address of this host. In a cluster: name and port of a Service that leads to the pod of onejob, such as `onejob:7443`.',
     example: '10.0.0.1:7443',
     shown: 'the only one',
   }),
