@@ -3,7 +3,7 @@ import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
-import { rights } from '../src/runtimes/kubernetes/check.ts';
+import { networkRights, rights } from '../src/runtimes/kubernetes/check.ts';
 
 const root = join(import.meta.dirname, '..');
 const read = (file: string) => readFileSync(join(root, file), 'utf8');
@@ -17,7 +17,7 @@ interface Rule {
 
 /** The rules of the Role in a file, one line each. The chart is not YAML before Helm has filled it in; its rules are. */
 function grantedIn(file: string): string[] {
-  const [, block = ''] = /^kind: Role\n[\s\S]*?^rules:\n((?: {2}- .*\n)+)/m.exec(read(file)) ?? [];
+  const [, block = ''] = /^kind: Role\n[\s\S]*?^rules:\n((?: {2}(?:-|#) .*\n)+)/m.exec(read(file)) ?? [];
   return lines((parse(block) as Rule[] | null) ?? []);
 }
 
@@ -31,7 +31,11 @@ function lines(rules: readonly Rule[]): string[] {
 test.each(['docs/runtimes/kubernetes.md', 'deploy/kubernetes/base/access.yaml', 'deploy/kubernetes/chart/templates/onejob.yaml'])(
   '%s gives the rights that onejob uses',
   (file) => {
-    const used = rights.map(({ group, resource, verbs }) => ({ apiGroups: [group], resources: [resource], verbs: [...verbs] }));
+    const used = [...rights, ...networkRights].map(({ group, resource, verbs }) => ({
+      apiGroups: [group],
+      resources: [resource],
+      verbs: [...verbs],
+    }));
     expect(grantedIn(file)).toEqual(lines(used));
   },
 );
@@ -49,7 +53,7 @@ test.each(files)('%s is YAML', (file) => {
 test('each file of a folder is in its kustomization', () => {
   for (const folder of ['base', 'metrics', 'monitor']) {
     const own = `deploy/kubernetes/${folder}`;
-    const { resources } = parse(read(`${own}/kustomization.yaml`)) as { resources: string[] };
+    const { resources = [] } = parse(read(`${own}/kustomization.yaml`)) as { resources?: string[] };
     const there = globSync('*.yaml', { cwd: join(root, own) }).filter((name) => name !== 'kustomization.yaml');
     expect(resources.toSorted()).toEqual(there.sort());
   }

@@ -1,6 +1,6 @@
 /**
  * Makes the image of onejob itself, for a cluster: an archive as `docker save` writes it, for this machine's processor. It needs neither
- * an Engine nor a registry. In it: a release with its Node, the libraries of this machine that Node loads, and busybox as the shell.
+ * an Engine nor a registry. In it: a release with its Node, openssl of this machine, the libraries that both load, and busybox as the shell.
  * The same release and the same machine give the same bytes.
  *
  *     npm run image:manager [-- --name IMAGE] [--out FILE] [--release ARCHIVE]
@@ -40,9 +40,10 @@ if (values.help) {
   console.log('npm run image:manager [-- --name IMAGE] [--out FILE] [--release ARCHIVE]');
   process.exit(0);
 }
-const busybox = ['/bin/busybox', '/usr/bin/busybox'].find((path) => existsSync(path));
-if (busybox === undefined) {
-  console.error('Cannot make the image: there is no busybox for its shell. Type "apt-get install busybox-static".');
+const programOf = (name: string): string | undefined => [`/bin/${name}`, `/usr/bin/${name}`].find((path) => existsSync(path));
+const [busybox, openssl] = [programOf('busybox'), programOf('openssl')];
+if (busybox === undefined || openssl === undefined) {
+  console.error('Cannot make the image: it needs busybox and openssl. Type "apt-get install busybox-static openssl".');
   process.exit(2);
 }
 
@@ -55,7 +56,7 @@ const sha256 = (file: string): string => createHash('sha256').update(readFileSyn
 const work = mkdtempSync(join(tmpdir(), 'onejob-image-'));
 
 /** Shell, libraries, users. */
-function writeBase(folder: string, shell: string, node: string): void {
+function writeBase(folder: string, shell: string, openssl: string, node: string): void {
   for (const name of ['bin', 'etc/onejob', 'proc', 'sys', 'dev', 'usr/local/bin', 'var/lib/onejob'])
     mkdirSync(join(folder, name), { recursive: true });
   mkdirSync(join(folder, 'tmp'));
@@ -63,7 +64,10 @@ function writeBase(folder: string, shell: string, node: string): void {
   copyFileSync(shell, join(folder, 'bin/busybox'));
   for (const name of run(shell, '--list').split('\n'))
     if (name !== '' && name !== 'busybox') symlinkSync('busybox', join(folder, 'bin', name));
-  const linked = [...run('ldd', node).matchAll(/(\/\S+) \(0x/g)].map(([, path = '']) => path);
+  // It makes the certificates at which agents call onejob.
+  const tls = join(folder, 'usr/local/bin/openssl');
+  copyFileSync(openssl, tls);
+  const linked = [...run('ldd', node, tls).matchAll(/(\/\S+) \(0x/g)].map(([, path = '']) => path);
   // glibc loads these by itself to look up names; newer ones have them built in.
   const libc = dirname(linked.find((path) => path.endsWith('/libc.so.6')) ?? '/');
   const late = ['libnss_dns.so.2', 'libnss_files.so.2', 'libresolv.so.2'].map((name) => join(libc, name)).filter(existsSync);
@@ -98,7 +102,7 @@ try {
   run('tar', '-xf', resolve(archive), '-C', app, '--strip-components=1', '--no-same-owner');
   // In a layer of its own, which an upgrade of onejob mostly leaves as it is.
   renameSync(join(app, 'node_modules/node'), join(work, 'node/opt/onejob/node_modules/node'));
-  writeBase(join(work, 'base'), busybox, join(work, 'node/opt/onejob/node_modules/node/bin/node'));
+  writeBase(join(work, 'base'), busybox, openssl, join(work, 'node/opt/onejob/node_modules/node/bin/node'));
   const layers = ['base', 'node', 'app'].map(writeLayer);
   const { version } = JSON.parse(readFileSync(join(app, 'package.json'), 'utf8')) as { version: string };
   const config = {

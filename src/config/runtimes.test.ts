@@ -63,6 +63,8 @@ describe('a pool whose runtime is an engine', () => {
       const { runtimes } = await resolved(`runtimes: { cluster: { type: slurm, address: "${address}" } }\n`);
       expect(runtimes).toMatchObject([{ address }]);
     }
+    const { runtimes } = await resolved('runtimes: { cluster: { type: kubernetes, address: "onejob.ci:7443" } }\n');
+    expect(runtimes).toMatchObject([{ address: 'onejob.ci:7443' }]);
   });
 
   it('takes keys of "slurm" from defaults', async () => {
@@ -83,6 +85,9 @@ describe('a problem', () => {
     ['runtimes: { cluster: { type: slurm, folder: shared } }\n', 'runtimes.cluster.folder'],
     ['runtimes: { cluster: { type: slurm, address: localhost:7443 } }\n', 'or with a port "10.0.0.1:7443"'],
     ['runtimes: { cluster: { type: slurm, address: 10.0.0.1:99999 } }\n', 'expected an IP address'],
+    ['runtimes: { cluster: { type: slurm, address: onejob:7443 } }\n', 'expected an IP address'],
+    ['runtimes: { cluster: { type: kubernetes, address: onejob } }\n', 'or a name with a port such as "onejob:7443"'],
+    ['runtimes: { cluster: { type: kubernetes, address: localhost:7443 } }\n', 'or a name with a port such as "onejob:7443"'],
     ['runtimes: { cluster: { type: slrum, folder: /a } }\n', 'unknown type of runtime; did you mean "slurm"?'],
     ['runtimes: { docker: { type: slurm, folder: /a } }\n', '"docker" is a runtime without an entry; choose another name'],
     [`${cluster}pools: { a: { runtime: clutser } }\n`, '"runtimes" has no "clutser"; did you mean "cluster"?'],

@@ -3,7 +3,7 @@ import { isIP } from 'node:net';
 
 /** Address and port, as `api.listen` has them. */
 export interface Listen {
-  /** An IP address, or `localhost`. */
+  /** An IP address, or `localhost`; of `parseNamed`, another name. */
   readonly host: string;
   readonly port: number;
 }
@@ -15,6 +15,18 @@ export function parseListen(text: string): Listen | null {
   const port = Number(digits);
   const isAddress = host === 'localhost' ? bare !== undefined : isIP(host) === (bare === undefined ? 6 : 4);
   return isAddress && port >= 1 && port <= 65_535 ? { host, port } : null;
+}
+
+/** The same of a name, such as that of a Kubernetes Service; null for any other text. */
+export function parseNamed(text: string): Listen | null {
+  const [, host = '', digits] = /^([a-z](?:[-a-z0-9.]*[a-z0-9])?):(\d{1,5})$/.exec(text) ?? [];
+  const port = Number(digits);
+  return isNamed(host) && port >= 1 && port <= 65_535 ? { host, port } : null;
+}
+
+/** Whether it is a name, behind which may be any host, and no address. */
+export function isNamed(host: string): boolean {
+  return host !== '' && host !== 'localhost' && isIP(host) === 0;
 }
 
 export function isLoopback(host: string): boolean {

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { globProblem } from '../base/glob.ts';
 import { imageReference } from '../base/image-reference.ts';
 import { no, type Parsed, parseDuration, parseShare, parseSize } from '../base/units.ts';
-import { parseListen } from '../http/address.ts';
+import { parseListen, parseNamed } from '../http/address.ts';
 import type { Mount } from '../ports/runtime.ts';
 import { minisignKey as parseMinisignKey } from '../system/minisign.ts';
 import type { Described } from './about.ts';
@@ -159,6 +159,14 @@ function quote(written: string): string {
 export const ipAddress = value((found) => {
   const isOne = typeof found === 'string' && (isIP(found) !== 0 || isIP(parseListen(found)?.host ?? '') !== 0);
   return isOne ? yes(found) : no('expected an IP address such as "10.0.0.1", or with a port "10.0.0.1:7443" or "[fd00::1]:7443"');
+}, 'address');
+
+/** Or a name, with its port. */
+export const addressOrName = value((found) => {
+  if (typeof found === 'string' && parseNamed(found) !== null) return yes(found);
+  const isOne = ipAddress.safeParse(found).success;
+  const how = 'expected an IP address such as "10.0.0.1" or "10.0.0.1:7443", or a name with a port such as "onejob:7443"';
+  return isOne ? yes(String(found)) : no(how);
 }, 'address');
 
 export const absolute = value((found) => {

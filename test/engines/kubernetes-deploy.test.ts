@@ -1,17 +1,19 @@
 /** onejob itself in a cluster, by what `deploy/kubernetes` has: every command of docs/kubernetes.md, as a new user types it. */
 import { execFile, execFileSync } from 'node:child_process';
-import { chownSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chownSync, copyFileSync, cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { get } from 'node:https';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
+import { buildkiteBench } from '../support/buildkite.ts';
+import { fork, theAgent, untilSays } from '../support/buildkite-days.ts';
 import { packThisClone } from '../support/cloud-machine.ts';
 import { images } from '../support/images.ts';
 import { type Kubernetes, podSecurity, startKubernetes } from '../support/kubernetes.ts';
 import { kubernetesProgram } from '../support/kubernetes-programs.ts';
-import { lacks } from '../support/require.ts';
+import { defaultImage, lacks } from '../support/require.ts';
 import { type Scratch, scratch } from '../support/scratch.ts';
 import { createAuthority } from '../support/tls-front.ts';
 
@@ -31,24 +33,17 @@ const typed = new Set<string>();
 
 type Typed = (command: string) => Promise<string>;
 
-describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
+describe.skipIf(lacks('kubernetesNetwork', 'busybox'))('onejob in a cluster', () => {
   let cluster: Kubernetes;
   let folder: Scratch;
-  /** Pods are told an address of the API server that this cluster, which has no services, does not have. */
-  let env: readonly { readonly name: string; readonly value: string }[];
   beforeAll(async () => {
     folder = scratch();
     using archive = packThisClone();
     const image = join(folder.path, 'image.tar');
     const words = ['--release', archive.path, '--out', image, '--name', 'registry.example.org/onejob'];
     execFileSync(process.execPath, ['scripts/image-manager.ts', ...words], { cwd: root });
-    cluster = await startKubernetes();
+    cluster = await startKubernetes({ network: true });
     await cluster.loadImage(image, 'onejob');
-    const { hostname, port } = new URL(cluster.server);
-    env = [
-      { name: 'KUBERNETES_SERVICE_HOST', value: hostname },
-      { name: 'KUBERNETES_SERVICE_PORT', value: port },
-    ];
     cpSync(join(root, 'deploy/kubernetes'), join(folder.path, 'kubernetes'), { recursive: true });
     mkdirSync(join(folder.path, 'bin'));
     for (const name of ['kubectl', 'helm'] as const) symlinkSync(kubernetesProgram(name), join(folder.path, 'bin', name));
@@ -128,9 +123,7 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
 
   test('by Kustomize', async () => {
     const { type, write } = await place('ci');
-    const here = { op: 'add', path: '/spec/template/spec/containers/0/env', value: env };
-    const patches = [{ target: { kind: 'Deployment' }, patch: JSON.stringify([here]) }];
-    write('kustomization.yaml', JSON.stringify({ ...parse(fileOf('kustomization.yaml')), patches }));
+    write('kustomization.yaml', fileOf('kustomization.yaml'));
     write('config.yml', config(16));
     const [apply, ready] = [find('kubectl apply'), find('kubectl -n ci rollout status')];
     await type(apply);
@@ -145,7 +138,7 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
     write('github.token', 'ghp_of-nobody');
     await type(find('kubectl -n ci create secret generic onejob '));
     const components = ['../kubernetes/metrics'];
-    write('kustomization.yaml', JSON.stringify({ ...parse(fileOf('kustomization.yaml')), patches, components }));
+    write('kustomization.yaml', JSON.stringify({ ...parse(fileOf('kustomization.yaml')), components }));
     write('config.yml', config(17).replace(/^api: .*\n/m, fileOf('config.yml, instead of its "api"')));
     await type(apply);
     await type(ready);
@@ -167,7 +160,7 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
   test.skipIf(lacks('helm'))('by Helm', async () => {
     const { type, write } = await place('charts');
     const image = { repository: 'registry.example.org/onejob' };
-    write('values.yaml', JSON.stringify({ image, env }));
+    write('values.yaml', JSON.stringify({ image }));
     write('config.yml', config(16));
     const upgrade = find('helm -n ci upgrade');
     await type(upgrade);
@@ -182,6 +175,79 @@ describe.skipIf(lacks('kubernetes', 'busybox'))('onejob in a cluster', () => {
     await type(find('helm -n ci uninstall'));
     await type(find('kubectl -n ci delete leases'));
     await expect.poll(() => left(type), { timeout: 60_000 }).toEqual(claim);
+  });
+
+  describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('with agents of a service', () => {
+    beforeAll(() => cluster.loadDockerImage(defaultImage));
+
+    test('by Kustomize', async () => {
+      const { type, write } = await place('by-kustomize');
+      write('kustomization.yaml', JSON.stringify({ ...parse(fileOf('kustomization.yaml')), namespace: 'by-kustomize' }));
+      await service('by-kustomize', async (text) => {
+        write('config.yml', text);
+        await type(find('kubectl apply'));
+        await type(find('kubectl -n ci rollout status'));
+      });
+    });
+
+    test.skipIf(lacks('helm'))('by Helm', async () => {
+      const { type, write } = await place('by-helm');
+      write('values.yaml', JSON.stringify({ image: { repository: 'registry.example.org/onejob' } }));
+      await service('by-helm', async (text) => {
+        write('config.yml', text);
+        await type(find('helm -n ci upgrade'));
+      });
+    });
+
+    /** A stranger's job, which goes on while onejob gets another pod with another address. */
+    async function service(namespace: string, install: (config: string) => Promise<void>): Promise<void> {
+      const kubectl = (...words: string[]): Promise<string> => cluster.kubectl('-n', namespace, ...words);
+      const own = (path: string): Promise<string> =>
+        kubectl('get', 'pods', '-l', 'app.kubernetes.io/name=onejob', '-o', `jsonpath={.items[0]${path}}`);
+      await using bench = await buildkiteBench(theAgent(), { host: cluster.address, publicHost: cluster.address, port: 443 });
+      const { buildkite } = bench;
+      const stringData = { buildkite: buildkite.token };
+      await cluster.apply({ apiVersion: 'v1', kind: 'Secret', metadata: { name: 'onejob', namespace }, stringData });
+      copyFileSync(theAgent(), join(folder.path, `volume-${namespace}`, 'agent'));
+      await install(config(1));
+      const ip = await kubectl('get', 'service', 'onejob', '-o', 'jsonpath={.spec.clusterIP}');
+      const [top = ''] = config(1).split('\npools:');
+      // This cluster has no name server.
+      const pod = { spec: { hostAliases: [{ ip, hostnames: ['onejob'] }] } };
+      await install(`${top}
+services: { bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: /etc/onejob-secrets/buildkite }, poll: 2s, agent: { from: /var/lib/onejob/agent } } }
+pools: { bk: { service: bk, queue: default, runtime: cluster, agents: 1, image: "${defaultImage}", pull: never, user: "1000", kubernetes: { security: restricted, pod: ${JSON.stringify(pod)} } } }
+`);
+      const command = [
+        'reach() { timeout 3 bash -c "exec 3<>/dev/tcp/$2/$3" 2>/dev/null && echo "$1: reached" || echo "$1: not reached"; }',
+        'reach onejob onejob 7443; reach api 10.96.0.1 443',
+        `reach buildkite ${cluster.address} 443; echo "at: $BUILDKITE_AGENT_ENDPOINT"`,
+        'echo begun; until [ -e /workspace/go ]; do sleep 0.1; done',
+        'buildkite-agent meta-data set told yes; echo "told: $(buildkite-agent meta-data get told)"; exit 3',
+      ].join('\n');
+      const id = buildkite.queueJob({ command, ...fork });
+      await untilSays(bench, id, /^begun$/m);
+      const before = await own('.status.podIP');
+      await kubectl('rollout', 'restart', 'deployment/onejob');
+      await kubectl('rollout', 'status', 'deployment/onejob');
+      expect(await own('.status.podIP')).not.toBe(before);
+      await kubectl(
+        'exec',
+        (await kubectl('get', 'pods', '-l', 'onejob/agent', '-o', 'name')).trim(),
+        '--',
+        'touch',
+        '/workspace/go',
+      );
+      const { exit, log } = await buildkite.jobEnded(id);
+      expect([exit, log.match(/^\w+: .*$/gm)?.map((line) => line.trim())], log).toEqual([
+        3,
+        ['onejob: reached', 'api: not reached', 'buildkite: not reached', 'at: https://onejob:7443/v3', 'told: yes'],
+      ]);
+      // It looks at its agent again first.
+      const doctor = () => kubectl('exec', 'deployment/onejob', '--', 'onejob', 'doctor');
+      await expect.poll(doctor, { timeout: 60_000 }).toMatch(/^0 errors, 0 warnings/m);
+      await kubectl('delete', '--cascade=foreground', 'deployment', 'onejob');
+    }
   });
 
   test.skipIf(lacks('helm'))('all commands of the page were typed', () => {
@@ -229,7 +295,7 @@ function objectsIn(yaml: string): unknown {
     objects.map((object) => {
       if (object.kind === 'Service') delete object.spec.selector;
       if (object.kind === 'ConfigMap') object.data = parse(object.data['config.yml']);
-      return [object.kind, object];
+      return [`${object.kind} ${object.metadata.name}`, object];
     }),
   );
 }

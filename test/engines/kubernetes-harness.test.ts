@@ -199,8 +199,8 @@ describe.skipIf(lacks('kubernetes'))('a Kubernetes', () => {
     test('keeps no network policy', () => tryPolicy(kubernetes, false));
   });
 
-  describe('of two nodes', () => {
-    const kubernetes = shared({ nodes: 2, gpus: 1, keepsPolicies: true });
+  describe.skipIf(lacks('kubernetesNetwork'))('of two nodes', () => {
+    const kubernetes = shared({ nodes: 2, gpus: 1, network: true });
 
     test("reaches this machine and each other's pods from two nodes", async () => {
       await submit(kubernetes, 'one', { node: 'k1', gpus: 1, script: 'echo "$NVIDIA_VISIBLE_DEVICES"; nc -l -p 80 -e echo hello' });

@@ -1,4 +1,4 @@
-/** `network: internet` and `none` on a real Kubernetes: one whose network keeps policies, and one whose network ignores them. */
+/** `network: internet` and `none` on a real Kubernetes: one whose network keeps policies, by kube-router, and one whose network ignores them. */
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
@@ -13,6 +13,9 @@ import { createKubernetesRuntime } from '../../src/runtimes/kubernetes/kubernete
 import { systemClock } from '../../src/system/system-clock.ts';
 import { plainRecipe } from '../kit/process-runtime.ts';
 import { follow, specOf } from '../kit/runtime-contract/contract.ts';
+import type { JobView } from '../standins/buildkite/standin.ts';
+import { buildkiteBench, expectClean } from '../support/buildkite.ts';
+import { fork, theAgent } from '../support/buildkite-days.ts';
 import { images } from '../support/images.ts';
 import { type Kubernetes, type KubernetesOptions, podSecurity, startKubernetes } from '../support/kubernetes.ts';
 import { type Home, onejob } from '../support/onejob.ts';
@@ -65,7 +68,7 @@ async function job(runtime: Runtime, network: string, script: string, between: (
   return { output: log.text(), said };
 }
 
-/** Says whether a connection is there. The keeper of this cluster takes a new pod up within a fifth of a second, if it is not busy. */
+/** Says whether a connection is there. */
 const reach = (name: string, host: string, port: number | string): string =>
   `nc -w 2 ${host} ${port} </dev/null >/dev/null 2>&1 && echo ${name}: reached || echo ${name}: not reached`;
 
@@ -84,8 +87,8 @@ pools: { net: { runtime: cluster, agents: 2, pull: never, user: "1000", kubernet
 /** What `doctor` says, on one line. */
 const doctorOf = async (home: Home): Promise<string> => (await home.cli(['doctor']).ended).stdout.replaceAll(/\s+/g, ' ');
 
-describe.skipIf(lacks('kubernetes'))('a cluster that keeps network policies', () => {
-  const cluster = shared({ keepsPolicies: true });
+describe.skipIf(lacks('kubernetesNetwork'))('a cluster whose network plugin keeps network policies', () => {
+  const cluster = shared({ network: true });
   let runtime: Runtime;
   let server: Server;
   /** Of this machine, and not private: 6to4's relays are given up, so nobody has it. */
@@ -234,6 +237,57 @@ describe.skipIf(lacks('kubernetes'))('a cluster that keeps network policies', ()
     other.close?.();
   });
 
+  test.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))(
+    "runs a stranger's job of Buildkite, which reaches the filter and nothing else that is private",
+    async () => {
+      const { address, server: api, kubeconfig } = cluster();
+      await cluster().loadDockerImage(defaultImage);
+      await using bench = await buildkiteBench(theAgent(), { lostMs: 15_000, publicHost: address });
+      const { buildkite, tokenFile } = bench;
+      await using here = await onejob({
+        config: `
+runtimes: { cluster: { type: kubernetes, kubeconfig: "${kubeconfig}", namespace: ci, address: ${address} } }
+services: { bk: { type: buildkite, endpoint: "${buildkite.endpoint}", token: { file: ${tokenFile} }, poll: 2s, agent: { from: ${theAgent()} } } }
+pools:
+  bk: { service: bk, queue: default, runtime: cluster, agents: 1, image: "${defaultImage}", pull: never, user: "1000", kubernetes: { security: restricted } }
+`,
+      });
+      await here.up();
+      const script = [
+        'echo "network $(hostname) of $(id -u)"',
+        'reach() { timeout 3 bash -c "exec 3<>/dev/tcp/$2/$3" 2>/dev/null && echo "$1: reached" || echo "$1: not reached"; }',
+        `reach neighbour ${neighbour} 80`,
+        `reach api ${address} ${new URL(api).port}`,
+        `reach buildkite ${address} ${new URL(buildkite.endpoint).port}`,
+        `reach closed ${address} ${closed}`,
+        `reach outside ${outside} ${closed}`,
+        'at=${BUILDKITE_AGENT_ENDPOINT#https://}; at=${at%%/*}; reach filter ${at%:*} ${at#*:}',
+        'buildkite-agent meta-data set told yes && echo "told: $(buildkite-agent meta-data get told)"',
+        'exit 3',
+      ].join('\n');
+      const saidBy = ({ log }: JobView) => log.match(/^\w+: .*$/gm)?.map((line) => line.trim());
+      const stranger = await bench.job(script, fork);
+      expect([stranger.exit, saidBy(stranger)], stranger.log).toEqual([
+        3,
+        [
+          'neighbour: not reached',
+          'api: not reached',
+          'buildkite: not reached',
+          'closed: not reached',
+          'outside: reached',
+          'filter: reached',
+          'told: yes',
+        ],
+      ]);
+      const trusted = await bench.job(script);
+      expect(saidBy(trusted)).toContain('neighbour: reached');
+      expect(await doctorOf(here)).toContain('The cluster keeps network internet: pods have tried it.');
+      expect((await here.cli(['down']).ended).code).toBe(0);
+      expectClean(bench);
+    },
+    120_000,
+  );
+
   test('leaves nothing when it is killed while it tries', async () => {
     await using home = await homeOf(cluster(), `image: "${images.base}", network: internet`);
     const before = await policies(cluster());
@@ -252,7 +306,7 @@ describe.skipIf(lacks('kubernetes'))('a cluster that keeps network policies', ()
   });
 });
 
-describe.skipIf(lacks('kubernetes'))('a cluster that keeps no network policy', () => {
+describe.skipIf(lacks('kubernetes'))('a cluster without a network plugin that keeps them', () => {
   const cluster = shared({});
 
   test.each(['internet', 'none'])('runs nothing with network: %s, and says why', async (network) => {

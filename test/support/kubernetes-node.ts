@@ -35,6 +35,8 @@ export interface NodeOptions {
   readonly runc: string | null;
   /** Whether its cards are granted by dynamic resource allocation, and not by a device plugin. */
   readonly dra: boolean;
+  /** Whether kube-router and kube-proxy run on it. */
+  readonly network: boolean;
   readonly kubelet: Readonly<Record<string, unknown>>;
 }
 
@@ -101,6 +103,15 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
   const grants = options.dra
     ? begins('gpus', [ground.program('dra'), ...ofCards, ...ofNode], () => hasSlice(ground, name))
     : begins('gpus', [ground.program('gpus'), ...ofCards], () => isNodeReady(ground, name, gpus));
+  const asks = [`--kubeconfig=${join(ground.home, 'admin.kubeconfig')}`, `--hostname-override=${name}`];
+  const keeps = ['--run-firewall=true', '--run-router=false', '--run-service-proxy=false', '--health-port=0', '--metrics-port=0'];
+  const leads = ['--proxy-mode=iptables', `--cluster-cidr=${pods}`, '--conntrack-max-per-core=0', '--v=2'];
+  const router: KubernetesDaemon = begins('kube-router', [ground.program('kube-router'), ...asks, ...keeps, '-v=1'], async () =>
+    router.log.includes('sync iptables took'),
+  );
+  const proxy = begins('kube-proxy', [ground.program('kube-proxy'), ...asks, ...leads], () =>
+    run('iptables-save', '-t', 'nat').then((rules) => rules.includes('KUBE-SERVICES')),
+  );
   const importOne = async (archive: string): Promise<void> => {
     await run(...control, '--namespace', 'k8s.io', 'images', 'import', archive);
   };
@@ -121,6 +132,7 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
     async start() {
       await kubelet.start();
       if (gpus > 0) await grants.start();
+      if (options.network) await Promise.all([router.start(), proxy.start()]);
     },
   };
 }

@@ -15,21 +15,26 @@ const containerdVersion = '2.4.2';
 const runcVersion = '1.5.1';
 const kwokVersion = '0.8.0';
 const helmVersion = '4.3.2';
+/** The newest that the module proxy has. */
+const kubeRouterVersion = '2.1.0';
 
 export type KubernetesVersion = keyof typeof versions;
 export const kubernetesVersions = Object.keys(versions) as KubernetesVersion[];
 
 /** Of one version of Kubernetes; etcd is of the version that it asks for. */
-const ofKubernetes = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubelet', 'kubectl'] as const;
+const always = ['etcd', 'kube-apiserver', 'kube-controller-manager', 'kube-scheduler', 'kubelet', 'kubectl'] as const;
+const ofKubernetes = [...always, 'kube-proxy'] as const;
 /** What nodes have beside: pretended cards, granted in two ways, and the first process of a pod. */
 const own = ['gpus', 'dra', 'pause'] as const;
 /** What every cluster needs. */
-const needed = [...ofKubernetes, 'gpus', 'pause'] as const;
+const needed = [...always, 'gpus', 'pause'] as const;
+/** What a cluster has whose network keeps policies, and leads to Services. */
+export const ofNetwork = ['kube-router', 'kube-proxy'] as const;
 /** Newer than Debian's. */
 export const newerContainerd = ['containerd', 'containerd-shim-runc-v2', 'ctr'] as const;
 /** What the tests have beside. */
-export const forTests = [...needed, ...newerContainerd, 'runc', 'dra', 'helm'] as const;
-const others = [...newerContainerd, 'runc', 'dra', 'helm', 'kwok'] as const;
+export const forTests = [...needed, ...newerContainerd, 'runc', 'dra', 'helm', ...ofNetwork] as const;
+const others = [...newerContainerd, 'runc', 'dra', 'helm', 'kwok', ...ofNetwork] as const;
 
 export type KubernetesProgram = (typeof needed)[number] | (typeof others)[number];
 
@@ -48,6 +53,7 @@ export function kubernetesProgram(name: KubernetesProgram, version: KubernetesVe
   if (isOneOf(own, name)) return join(inCache(`kubernetes-test-${sourceHash}`), name);
   if (name === 'runc') return join(inCache(`runc-${runcVersion}`), name);
   if (name === 'helm') return join(inCache(`helm-${helmVersion}`), name);
+  if (name === 'kube-router') return join(inCache(`kube-router-${kubeRouterVersion}`), name);
   if (name === 'kwok') return join(inCache(`kwok-${kwokVersion}`), name);
   if (isOneOf(newerContainerd, name)) return join(inCache(`containerd-${containerdVersion}`), name);
   return join(inCache(`kubernetes-${versions[version]}`), name);
@@ -81,6 +87,9 @@ async function build(name: KubernetesProgram, version: KubernetesVersion, half: 
     await go([...words, '-tags', 'seccomp', '.'], folder, { CGO_ENABLED: '1' });
   } else if (name === 'helm') {
     await go([...words, './cmd/helm'], await moduleFolder(`helm.sh/helm/v4@v${helmVersion}`));
+  } else if (name === 'kube-router') {
+    const folder = await moduleFolder(`github.com/cloudnativelabs/kube-router/v2@v${kubeRouterVersion}`);
+    await go([...words, './cmd/kube-router'], folder);
   } else if (name === 'kwok') {
     await go([...words, './cmd/kwok'], await moduleFolder(`sigs.k8s.io/kwok@v${kwokVersion}`));
   } else if (isOneOf(newerContainerd, name)) {

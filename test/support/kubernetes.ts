@@ -17,9 +17,14 @@ import { beginIn, caller, daemon, type Ground, type KubernetesDaemon, toEnd, unt
 import { networkPlugins, pauseImage, writeIdentities, writeKubeconfig } from './kubernetes-files.ts';
 import { isArchive, rootOf, writeArchive } from './kubernetes-images.ts';
 import { joinNodes, type KubernetesNode, makeNode, placeOf } from './kubernetes-node.ts';
-import { keepPolicies } from './kubernetes-policies.ts';
 import { pretendNodes } from './kubernetes-pretended.ts';
-import { type KubernetesVersion, kubernetesProgram, lacksKubernetesPrograms, newerContainerd } from './kubernetes-programs.ts';
+import {
+  type KubernetesVersion,
+  kubernetesProgram,
+  lacksKubernetesPrograms,
+  newerContainerd,
+  ofNetwork,
+} from './kubernetes-programs.ts';
 import { lacksGroups, lastWill, mounts } from './last-will.ts';
 import { scratch } from './scratch.ts';
 
@@ -50,8 +55,11 @@ export interface KubernetesOptions {
    * `nvidia.com/gpu` as before. Needs the newer containerd, and takes it.
    */
   readonly dra?: boolean;
-  /** Whether its network keeps network policies, as that of most sites does; default no, as that of some. */
-  readonly keepsPolicies?: boolean;
+  /**
+   * Whether its network keeps network policies, by kube-router, and leads to Services, by kube-proxy, as that of most sites does;
+   * default no: what CNI's own plugins make does neither. No name server is there.
+   */
+  readonly network?: boolean;
   /** More flags of these. */
   readonly flags?: Readonly<Partial<Record<'apiserver' | 'controllerManager' | 'scheduler', readonly string[]>>>;
   /** Keys of every kubelet's configuration, beside or instead of what is said here. */
@@ -110,7 +118,7 @@ export function lacksKubernetes(options: KubernetesOptions = {}): string | null 
   const { version, dra = false, runc = 'installed' } = options;
   const isNewer = dra || options.containerd === 'newer';
   const installed = [
-    ...(options.keepsPolicies ? ['iptables-restore'] : []),
+    ...(options.network ? ['iptables', 'ipset'] : []),
     ...(isNewer ? [] : ['containerd', 'ctr']),
     ...(runc === 'newer' ? [] : ['runc']),
   ];
@@ -125,13 +133,14 @@ export function lacksKubernetes(options: KubernetesOptions = {}): string | null 
     ...(runc === 'newer' ? ['runc' as const] : []),
     ...(dra ? ['dra' as const] : []),
     ...(options.pretended === undefined ? [] : ['kwok' as const]),
+    ...(options.network ? ofNetwork : []),
   ];
   return lacksGroups() ?? lacksKubernetesPrograms(version) ?? lacksKubernetesPrograms(version, more);
 }
 
 /** Starts one and waits until its nodes take pods; about 10 s. Needs `lacksKubernetes()` to be null. */
 export async function startKubernetes(options: KubernetesOptions = {}): Promise<Kubernetes> {
-  const { version = '1.37', gpus = 2, dra = false, flags = {}, kubelet = {} } = options;
+  const { version = '1.37', gpus = 2, dra = false, network = false, flags = {}, kubelet = {} } = options;
   const { pretended = 0, nodes: count = pretended > 0 ? 0 : 1 } = options;
   const isNewer = dra || options.containerd === 'newer';
   const home = scratch().path;
@@ -151,7 +160,8 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     mkdirSync(join(home, 'log'));
     // Nodes with a network bring the address as well.
     if (count === 0) execFileSync('sh', ['-c', alone, 'sh', here, address]);
-    const server = `https://${address}:${await freePort()}`;
+    // Nobody else has the address. Pods may call this port of any API.
+    const server = `https://${address}:6443`;
     const token = writeIdentities({ home, server, address, nodes: places });
     const ground: Ground = {
       home,
@@ -165,7 +175,7 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     };
     const runc = options.runc === 'newer' ? ground.program('runc') : null;
     const nodes: KubernetesNode[] = [];
-    for (const at of places.keys()) nodes.push(await makeNode(ground, { at, gpus, isNewer, runc, dra, kubelet }));
+    for (const at of places.keys()) nodes.push(await makeNode(ground, { at, gpus, isNewer, runc, dra, network, kubelet }));
     const [first, second] = nodes;
     if (first !== undefined && second !== undefined) joinNodes(first, second);
     const control = await controlPlane(ground, flags);
@@ -183,9 +193,7 @@ export async function startKubernetes(options: KubernetesOptions = {}): Promise<
     if (dra) await cluster.apply(deviceClass);
     const logs = pretended > 0 ? await pretendNodes(ground, pretended, cluster.apply) : null;
     await takesPods(ground, 'default');
-    const keeper = options.keepsPolicies === true ? keepPolicies(ground, nodes) : null;
     const close = async (): Promise<void> => {
-      await keeper?.end();
       logs?.end();
       await will.execute();
     };

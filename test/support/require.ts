@@ -94,6 +94,8 @@ export interface Machine {
   readonly olderKubernetes: string | null;
   /** The same with a newer containerd and runc: for grants by DRA, and for pods with users of their own. CI may lack them, too. */
   readonly newerContainerd: string | null;
+  /** A network for such a cluster that keeps policies and leads to Services. CI may lack it, too. */
+  readonly kubernetesNetwork: string | null;
   /** Which installs charts in such a cluster. CI may lack it, too. */
   readonly helm: string | null;
   /** What engines of agents are built on. CI may lack it: only acceptance makes it. */
@@ -157,6 +159,7 @@ export async function lookAtMachine(): Promise<Machine> {
     kubernetes: lacksKubernetes(),
     olderKubernetes: lacksKubernetes({ version: '1.34' }),
     newerContainerd: lacksKubernetes({ dra: true, runc: 'newer' }),
+    kubernetesNetwork: lacksKubernetes({ network: true }),
     helm: lacksKubernetesPrograms('1.37', ['helm']),
     engineBase: lacksEngineBase(),
     host: lacksHost(),
@@ -171,7 +174,16 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
   if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
-  const engines = ['slurm', 'newerSlurm', 'slurmAccounting', 'kubernetes', 'olderKubernetes', 'newerContainerd', 'helm'];
+  const engines = [
+    'slurm',
+    'newerSlurm',
+    'slurmAccounting',
+    'kubernetes',
+    'olderKubernetes',
+    'newerContainerd',
+    'kubernetesNetwork',
+    'helm',
+  ];
   return (
     ['loop', 'host', 'cloudInit', 'engineBase', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())

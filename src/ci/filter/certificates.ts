@@ -8,9 +8,9 @@
  * ```
  */
 import fs from 'node:fs';
-import { isIPv4 } from 'node:net';
 import { join } from 'node:path';
 import { attempt, OnejobError } from '../../base/errors.ts';
+import { isNamed } from '../../http/address.ts';
 import { run } from '../../system/run.ts';
 
 export interface Certificate {
@@ -32,7 +32,7 @@ export function certificateIn(dir: string, address: string): Certificate | null 
 /** What is being made, by folder: several agents ask at the same time, and there is one authority. */
 const making = new Map<string, Promise<unknown>>();
 
-/** Makes what is missing for an IP address. The authority's certificate in PEM. @throws OnejobError E_FILTER */
+/** Makes what is missing for an IP address, or a name. The authority's certificate in PEM. @throws OnejobError E_FILTER */
 export async function certify(dir: string, address: string, signal: AbortSignal): Promise<string> {
   const before = making.get(dir) ?? Promise.resolve();
   const own = before.then(() => makeMissing(dir, address, signal));
@@ -71,7 +71,7 @@ async function makeAuthority(dir: string, signal: AbortSignal): Promise<void> {
 }
 
 async function makeCertificate(dir: string, address: string, signal: AbortSignal): Promise<void> {
-  const subject = `IP:${isIPv4(address) ? address : address.replace(/%.*/, '')}`;
+  const subject = isNamed(address) ? `DNS:${address}` : `IP:${address.replace(/%.*/, '')}`;
   await whole(pathOf(dir, address), async (key, pem, file) => {
     fs.writeFileSync(file, `[req]\ndistinguished_name=dn\n[dn]\n`);
     const asked = `${file}.csr`;

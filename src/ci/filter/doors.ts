@@ -8,7 +8,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { attempt, codeOf } from '../../base/errors.ts';
-import { type Listen, parseListen } from '../../http/address.ts';
+import { type Listen, parseListen, parseNamed } from '../../http/address.ts';
 
 const listenConfig = z.object({
   /** Of onejob: a filter of another version hands its listeners over to `program`. */
@@ -16,7 +16,7 @@ const listenConfig = z.object({
   /** Program and arguments that start this onejob. */
   program: z.array(z.string()).default([]),
   port: z.int().min(1).max(65_535),
-  /** With a port of its own where the config says one, such as `10.0.0.1:7443`. */
+  /** With a port of its own where the config says one, such as `10.0.0.1:7443`, or `onejob:7443`: a name that leads to this host. */
   addresses: z.array(z.string()),
   /** Those of them at which sandboxes on other hosts call: with TLS. */
   secure: z.array(z.string()).default([]),
@@ -25,7 +25,7 @@ export type ListenConfig = Readonly<z.output<typeof listenConfig>>;
 
 /** Where an address of the file is. */
 export function placeOf(address: string, { port }: Pick<ListenConfig, 'port'>): Listen {
-  return parseListen(address) ?? { host: address, port };
+  return parseListen(address) ?? parseNamed(address) ?? { host: address, port };
 }
 
 /** null: the file is missing or invalid. */

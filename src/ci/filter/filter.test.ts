@@ -221,6 +221,26 @@ describe.skipIf(lacks('openssl'))('for sandboxes on other hosts', () => {
     expect(await filter.check()).toMatchObject([{ level: 'ok' }, { level: 'ok' }]);
   });
 
+  it('it listens everywhere for a name that leads to this host, also once the address behind it is another one', async () => {
+    const { stateDir, filter, stop } = bench();
+    const port = await freePort();
+    const { origin, ca } = await listen(filter, at(`onejob:${port}`, true));
+    expect(origin).toBe(`https://onejob:${port}`);
+    const called = async (host: string, servername: string) => {
+      const asked = https.get({ host, port, path: '/v3/ping', servername, agent: false, ...(ca !== null && { ca }) });
+      const [answer] = (await once(asked, 'response').catch((error: NodeJS.ErrnoException) => [error])) as [http.IncomingMessage];
+      return answer instanceof Error ? (answer as NodeJS.ErrnoException).code : answer.resume().statusCode;
+    };
+    expect(await called('127.0.0.5', 'onejob')).toBe(401);
+    expect(await called('127.0.0.5', 'other')).toMatch(/CERT/);
+    await killFilter({ stateDir });
+    stop.abort();
+    // Nobody asks it for an agent yet.
+    const next = managerAt(stateDir, [process.execPath, main]);
+    await expect.poll(() => called('127.0.0.6', 'onejob'), { timeout: 10_000 }).toBe(401);
+    expect(await next.filter.check()).toMatchObject([{ level: 'ok', message: expect.stringContaining(`onejob:${port}`) }]);
+  });
+
   it('several agents that are the first at the same time get the same authority', async () => {
     const { filter } = bench();
     const all = ['127.0.0.3', '127.0.0.3', '127.0.0.4', '127.0.0.3'].map((address) => listen(filter, at(address, true)));

@@ -9,6 +9,7 @@ import net from 'node:net';
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
+import { isNamed } from '../../http/address.ts';
 import { type Certificate, certificateIn } from './certificates.ts';
 import { type ListenConfig, placeOf, readListenConfig } from './doors.ts';
 
@@ -59,7 +60,8 @@ export async function keepListening(parts: ListenerParts, signal: AbortSignal, b
     });
     listener.on('listening', () => taken.delete(address));
     if (at instanceof net.Server) listener.listen(at);
-    else listener.listen({ ...at, exclusive: true });
+    // A name leads to an address of this host that it may not have tomorrow: all of them, of both families where there are both.
+    else listener.listen({ ...(!isNamed(at.host) && { host: at.host }), port: at.port, exclusive: true });
   }
 
   const isNeeded = (now: ListenConfig | null): now is ListenConfig => now !== null && now.addresses.length > 0 && !signal.aborted;

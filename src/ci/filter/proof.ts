@@ -10,6 +10,7 @@ import https from 'node:https';
 import { z } from 'zod';
 import { codeOf, messageOf } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
+import { isNamed } from '../../http/address.ts';
 import { bytesOf } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 
@@ -39,7 +40,9 @@ export function proveAt(
   { socket }: Pick<IncomingMessage, 'socket'>,
 ): z.output<typeof said> | null {
   const [, nonce] = /^nonce=([\w-]{43})$/.exec(query) ?? [];
-  const { localAddress: address, localPort: port } = socket;
+  const { localPort: port } = socket;
+  // Of a connection of IPv4 to a listener of both families.
+  const address = socket.localAddress?.replace(/^::ffff:(?=\d+\.)/, '');
   if (nonce === undefined || address === undefined || port === undefined) return null;
   return { version: identity.version, proof: proofOf(identity, nonce, { address, port }) };
 }
@@ -55,7 +58,8 @@ export type Who =
   | { readonly kind: 'absent' };
 
 /**
- * Asks who answers at an address of this host, on a connection of its own. Never throws. `ca`: of the only certificate that it may have
+ * Asks who answers at an address of this host, on a connection of its own. Never throws. `host`: or a name that leads to this host, which
+ * is not used: a pod may not reach itself by the name of its Service. `ca`: of the only certificate that it may have
  * there, in PEM; null: it answers without TLS.
  */
 export async function whoAnswers(
@@ -70,8 +74,9 @@ export async function whoAnswers(
   const { signal } = limit;
   try {
     // From the same address: so no host behind a route can answer for an address that this host has lost.
-    const how = { host, port, path: `/who?nonce=${nonce}`, agent: false, localAddress: host, signal } as const;
-    const asked = ca === null ? http.get(how) : https.get({ ...how, ca });
+    const own = isNamed(host) ? '127.0.0.1' : host;
+    const how = { host: own, port, path: `/who?nonce=${nonce}`, agent: false, localAddress: own, signal } as const;
+    const asked = ca === null ? http.get(how) : https.get({ ...how, ca, ...(isNamed(host) && { servername: host }) });
     const [answer] = (await once(asked, 'response')) as [IncomingMessage];
     const { remoteAddress: address = '' } = answer.socket;
     const found = said.safeParse(jsonOf((await bytesOf(answer, most, () => new TooLong())).toString()));

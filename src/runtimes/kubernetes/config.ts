@@ -20,9 +20,9 @@ export const kubernetesKeys = {
     example: 'ci',
     shown: 'that of the context, else `default`',
   }),
-  address: key((v) => v.ipAddress, null, {
+  address: key((v) => v.addressOrName, null, {
     description:
-      'Address of this host at which pods reach it. Agents of CI services call onejob there, encrypted, at this port, or without one at a port that onejob chooses and `doctor` names. Without it: the only IPv4 address of this host.',
+      'Address of this host at which pods reach it. Agents of CI services call onejob there, encrypted, at this port, or without one at a port that onejob chooses and `doctor` names. Without it: the only IPv4 address of this host. In a cluster: name and port of a Service that leads to the pod of onejob, such as `onejob:7443`.',
     example: '10.0.0.1:7443',
     shown: 'the only one',
   }),
@@ -34,7 +34,7 @@ export interface KubernetesConfig extends RuntimeConfig {
   readonly kubeconfig: string | null;
   readonly context: string | null;
   readonly namespace: string | null;
-  /** IP address of this host, as pods reach it; null: the only one. */
+  /** IP address of this host, as pods reach it, or a Service that leads to this one; null: its only address. */
   readonly address: string | null;
 }
 

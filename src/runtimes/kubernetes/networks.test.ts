@@ -17,14 +17,15 @@ interface Way {
   readonly keeps?: (look: number) => boolean;
   /** Whether pods that no policy selects reach each other. */
   readonly reaches?: boolean;
+  /** Of the config. */
+  readonly address?: string;
 }
 
-async function cluster({ keeps = () => true, reaches = true }: Way = {}) {
+async function cluster({ keeps = () => true, reaches = true, address = '10.0.0.1' }: Way = {}) {
   const api = await fakeKubernetes();
   const clock = toldClock();
   const client = new KubeClient(api.access, clock);
-  const make = () =>
-    new GuardedNetworks({ client, clock, owner: 'me', config: { name: 'cluster', address: '10.0.0.1' }, avoided: () => [] });
+  const make = () => new GuardedNetworks({ client, clock, owner: 'me', config: { name: 'cluster', address }, avoided: () => [] });
   let looks = 0;
   // A node that runs at once what is created.
   api.always('create', ({ body, reply }) => {
@@ -168,6 +169,12 @@ test('a door of ours needs no other try; what somebody else changes does', async
   api.policies.set('onejob-me-internet', { metadata: { ...metadata, generation: 9 }, spec: { egress: [{}] } });
   await here.admit(networks, 'internet');
   expect([api.count('create'), api.policies.get('onejob-me-internet').spec.egress.length]).toEqual([6, 4]);
+});
+
+test('a Service is no door: whoever made it allows the pods behind it', async () => {
+  await using here = await cluster({ address: 'onejob:7443' });
+  expect(await here.networks.hostAddress('internet', 812, never)).toBe('onejob:7443');
+  expect(here.api.policies.get('onejob-me-internet').spec.egress).toHaveLength(2);
 });
 
 test('a policy that somebody removes comes back with its doors, and another onejob keeps them', async () => {

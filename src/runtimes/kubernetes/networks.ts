@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { createShared, type Progress } from '../../base/abortable.ts';
 import { attempt, hasCode, OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type Listen, parseListen } from '../../http/address.ts';
+import { isNamed, type Listen, parseListen, parseNamed } from '../../http/address.ts';
 import type { SandboxSpec } from '../../ports/runtime.ts';
 import { ownAddress } from '../own-address.ts';
 import type { KubeClient } from './client.ts';
@@ -124,7 +124,9 @@ export class GuardedNetworks {
       throw new OnejobError('E_NO_DOOR', message, { hint: 'Write network: default or internet.' });
     }
     const own = ownAddress(name, address, 'pods');
-    if (network === 'internet') await this.#ensure('internet', signal, parseListen(own) ?? { host: own, port });
+    const door = parseListen(own) ?? parseNamed(own) ?? { host: own, port };
+    // A policy cannot name a Service. Whoever made it allows the pods behind it, as `deploy/kubernetes` does.
+    if (network === 'internet') await this.#ensure('internet', signal, isNamed(door.host) ? undefined : door);
     return own;
   }
 
