@@ -76,7 +76,7 @@ export class ImageStore {
       HostConfig: { ...engineHost, NetworkMode: 'none', Mounts: [mount] },
     });
     await using opened = new AsyncDisposableStack();
-    opened.defer(() => engine.remove(filler));
+    opened.defer(async () => void (await engine.remove(filler)));
     const socket = await upgrade(engine.endpoint, attachPath(filler), signal);
     // The Engine closes it neither at the end of its container nor with its removal, and while it is open, the process cannot end.
     opened.defer(() => void socket.destroy());

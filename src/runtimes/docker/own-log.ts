@@ -35,7 +35,7 @@ export async function* followOwnLog(
   over: AbortSignal,
   signal: AbortSignal,
 ): AsyncGenerator<LogChunk[], void> {
-  // No job can change the folder, so it is no link; this costs nothing.
+  // No job can change the folder, so nobody can have put a link there; not to follow one costs nothing.
   const file = await open(join(folder, inEngine.log), constants.O_RDONLY | constants.O_NOFOLLOW).catch((error: unknown) => {
     if (codeOf(error) === 'ENOENT') return null;
     throw error;
