@@ -20,6 +20,10 @@ const context = processContext(process.env, {
     const { internetObstacle } = await import('./runtimes/docker/check.ts');
     return internetObstacle(context.environment.docker);
   },
+  async containersObstacle() {
+    const { containersObstacle } = await import('./runtimes/docker/containers-obstacle.ts');
+    return containersObstacle(context.environment.docker);
+  },
 });
 
 process.exitCode = await runCli(context);

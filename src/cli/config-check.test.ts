@@ -5,6 +5,7 @@ import { expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
+import type { CliContext } from './context.ts';
 
 const example = join(import.meta.dirname, '..', '..', 'docs', 'examples', 'eighteen-agents.yml');
 
@@ -14,8 +15,13 @@ async function check(...args: string[]): Promise<{ code: number; said: string }>
 
 /** On a host that cannot have the network `internet`, for that reason. */
 async function checkOn(obstacle: string | null, ...args: string[]): Promise<{ code: number; said: string }> {
+  return await checkWith({ internetObstacle: async () => obstacle }, ...args);
+}
+
+async function checkWith(host: Partial<CliContext['host']>, ...args: string[]): Promise<{ code: number; said: string }> {
   using dir = scratch();
-  const more = { host: { startDaemon: async () => 1, internetObstacle: async () => obstacle } };
+  const nothing = async () => null;
+  const more = { host: { startDaemon: async () => 1, internetObstacle: nothing, containersObstacle: nothing, ...host } };
   const { context, stdout, stderr } = testContext(['config', 'check', ...args], dir.path, more);
   const code = await runCli(context);
   return { code, said: stdout() + stderr() };
@@ -91,4 +97,18 @@ test('config show --changed leaves defaults out, as text and as JSON', async () 
   expect(keys(await show('--changed'))).toEqual(changed);
   expect(JSON.parse(await show('--changed', '--json')).map(({ key }: { key: string }) => key)).toEqual(changed);
   expect(keys(await show()).length).toBeGreaterThan(changed.length);
+});
+
+test('reports a host whose agents can have no engine for containers, if a pool wants one', async () => {
+  using dir = scratch();
+  const file = join(dir.path, 'config.yml');
+  writeFileSync(file, 'pools: { p: { containers: true, image: "debian:12" }, q: { image: "debian:12" } }\n');
+  const why = 'the kernel lets only root make user namespaces (sysctl kernel.unprivileged_userns_clone is 0)';
+  const { code, said } = await checkWith({ containersObstacle: async () => why }, file);
+  expect(code).toBe(1);
+  expect(said).toContain(`pools.p.containers: is true, but agents of this host can have no engine: ${why}`);
+  expect((await checkWith({ containersObstacle: async () => why }, '--no-secrets', file)).code).toBe(0);
+  expect((await check(file)).code).toBe(0);
+  writeFileSync(file, 'pools: { q: { image: "debian:12" } }\n');
+  expect((await checkWith({ containersObstacle: async () => why }, file)).code).toBe(0);
 });

@@ -23,7 +23,7 @@ export interface CheckFlags {
 export async function checkConfigFile(session: Session, { secrets }: CheckFlags): Promise<number> {
   const { output } = session;
   const found = await check(session, secrets ? lookAtHost : null);
-  const checked = { ...found, errors: [...found.errors, ...(secrets ? await unguardedPools(session, found) : [])] };
+  const checked = { ...found, errors: [...found.errors, ...(secrets ? await unfitPools(session, found) : [])] };
   const { ok, text } = configCheck(checked);
   await output.result({ ok, errors: checked.errors, warnings: checked.warnings }, () => [text.trimEnd()]);
   const places = checked.config.secrets.map(([key]) => `${key}.`);
@@ -31,6 +31,23 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
   if (missing) output.say('if this host does not have these secrets, use --no-secrets to check everything else');
   else if (!secrets && places.length > 0) output.say('its secrets were not checked');
   return ok ? exitCodes.ok : exitCodes.failed;
+}
+
+/** What pools ask for and this host cannot give. */
+async function unfitPools(session: Session, checked: Checked): Promise<Problem[]> {
+  const { config, paths } = checked;
+  const wanting = config.pools.filter(({ recipe }) => recipe.containers !== undefined);
+  const why = wanting.length === 0 ? null : await session.context.host.containersObstacle();
+  const unable = wanting.flatMap(({ name }) =>
+    why === null
+      ? []
+      : [problemIn(paths, `pools.${name}.containers`, `is true, but agents of this host can have no engine: ${why}`)],
+  );
+  return [...(await unguardedPools(session, checked)), ...unable];
+}
+
+function problemIn(paths: Checked['paths'], key: string, message: string): Problem {
+  return { source: paths.config?.path ?? '', line: null, column: null, level: 'error', key, message };
 }
 
 /** Pools whose untrusted jobs this host could not keep away from itself. */
@@ -46,14 +63,8 @@ async function unguardedPools({ context }: Session, { config, paths }: Checked):
   if (why === null) return [];
   const ways =
     'write trust: { forks: refuse, others: refuse }, or trust: { network: … } with a network that reaches nothing secret';
-  return wanting.map(({ name }) => ({
-    source: paths.config?.path ?? '',
-    line: null,
-    column: null,
-    level: 'error',
-    key: `pools.${name}.trust.network`,
-    message: `is "internet", which untrusted jobs cannot use on this host: ${why}; ${ways}`,
-  }));
+  const message = `is "internet", which untrusted jobs cannot use on this host: ${why}; ${ways}`;
+  return wanting.map(({ name }) => problemIn(paths, `pools.${name}.trust.network`, message));
 }
 
 /** 1 when the config has an error. */

@@ -29,6 +29,8 @@ describe('invalid rules', () => {
       'sources: [website]',
       'pools.lab.trust.sources[0]: expected "webhook", "schedule", "ui", "api" or "trigger_job", found "website"',
     ],
+    ['containers: yes', 'pools.lab.trust.containers: expected "refuse" or "allow", found "yes"'],
+    ['containers: allow', 'pools.lab.trust.containers: is not used: the pool has no "containers: true"'],
     ['triggered: run', 'pools.lab.trust.triggered: expected "as-others" or "trust", found "run"'],
     ['repositories: ["https://github.com/acme/app"]', 'write it as "github.com/acme/app", whatever protocol fetches it'],
     ['repositories: ["git@github.com:acme/app"]', 'write it as "github.com/acme/app", whatever protocol fetches it'],

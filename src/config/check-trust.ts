@@ -20,6 +20,9 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
   if (trust.image !== null && !hasImages(pool)) {
     inPool(pool, ['trust', 'image'], `is not used: "runtime" is ${pool.runtime}, which has no images`, 'warning');
   }
+  if (trust.containers === 'allow' && recipe.containers === undefined && sound(pool, 'containers')) {
+    inPool(pool, ['trust', 'containers'], 'is not used: the pool has no "containers: true"', 'warning');
+  }
   const open = acceptedOutsiders(trust);
   if (open.length === 0) return;
   if (isOpenProcess(pool) && sound(pool, 'runtime', 'isolation')) {

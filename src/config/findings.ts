@@ -3,6 +3,7 @@
 import { type Finding, fine, warning } from '../base/finding.ts';
 import type { Variables } from '../base/variables.ts';
 import { checkSecret, describeSecret } from '../schema/secret-reference.ts';
+import { acceptedOutsiders } from './check-trust.ts';
 import type { Config, PoolConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
 
@@ -56,7 +57,7 @@ export function weakenedFindings({ pools, origins: knowsTrust }: Pick<Config, 'p
   );
 }
 
-function given({ recipe, isolation, service }: PoolConfig, whose: string): [key: string, what: string][] {
+function given({ recipe, isolation, service, trust }: PoolConfig, whose: string): [key: string, what: string][] {
   const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
   const isExposed = isolation === 'none' && service !== 'own';
   const sockets = recipe.mounts.filter(({ cache, host }) => cache === null && engineSocketIn(host) !== null);
@@ -64,6 +65,11 @@ function given({ recipe, isolation, service }: PoolConfig, whose: string): [key:
     [privileged, 'unsafe: { privileged: true }', `${whose} can do everything on this host, and use all its devices`],
     [pidHost, 'unsafe: { pid_host: true }', `${whose} see the processes of this host, other jobs and their environment among them`],
     [seccompUnconfined, 'unsafe: { seccomp_unconfined: true }', `${whose} may use every system call of this host's kernel`],
+    [
+      recipe.containers !== undefined && trust.containers === 'allow' && acceptedOutsiders(trust).length > 0,
+      'trust: { containers: allow }',
+      'untrusted jobs may make user namespaces, with which they reach more of the kernel',
+    ],
     [recipe.network === 'host', 'network: host', `${whose} can reach everything that listens on this host`],
     [isExposed, 'isolation: none', `credentials of service ${service} may be read by other jobs of this host`],
     ...sockets.map(({ host }) => [true, `volumes: ["${host}:…"]`, `${whose} can do everything on this host`] as const),

@@ -64,6 +64,11 @@ export const trustKeys = {
       "Network of untrusted jobs, with the same values as `network` of the pool and independent of it. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
     example: 'untrusted-lab',
   }),
+  containers: key((v) => v.oneOf(['refuse', 'allow']), 'refuse', {
+    description:
+      'Whether untrusted jobs of a pool with `containers` have an engine, too. `refuse`: they run without one. `allow` gives them user namespaces, and with those more of the kernel; see [security.md](security.md#a-hostile-fork).',
+    example: 'allow',
+  }),
 };
 
 export const deviceKeys = {

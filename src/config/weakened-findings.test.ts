@@ -28,6 +28,14 @@ it('names each pool, and what it gives away', async () => {
   ]);
 });
 
+it('names a pool whose untrusted jobs have an engine, unless it lets none in', async () => {
+  const pool = (rules: string) => `a: { service: s, containers: true, trust: { containers: allow${rules} } }`;
+  expect(await findings(pool(''))).toEqual([
+    'warning pool a: It sets "trust: { containers: allow }": untrusted jobs may make user namespaces, with which they reach more of the kernel.',
+  ]);
+  expect(await findings(pool(', forks: refuse, others: refuse'))).toEqual([]);
+});
+
 it('is silent where nothing is given away', async () => {
   expect(await findings('a: { service: s, unsafe: { privileged: false } }, b: {}')).toEqual([]);
 });

@@ -86,6 +86,13 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
     'E_ENGINE_UNREACHABLE: it failed',
   ],
   [
+    'a host that can give no agent an engine for containers, with limits and an image of its own',
+    own(failed('E_NO_CONTAINERS', false), { ownRecipe: true, ownImage: true }),
+    healthy,
+    'infrastructure',
+    'E_NO_CONTAINERS: it failed',
+  ],
+  [
     'its own image, which the Engine failed to pull for another reason',
     own(failed('E_PULL_FAILED', true), { ownRecipe: true, ownImage: true }),
     healthy,

@@ -114,8 +114,8 @@ function limitText({ timeLimit = null }: Ending): string {
 /** Faults of an image on any host. */
 const imageCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_IMAGE_NOT_FOUND', 'E_NO_SHELL']);
 
-/** Somebody is away whom every job of this host needs, whatever it asks for. */
-const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_ENGINE_UNREACHABLE']);
+/** Somebody is away, or something is not there, that every job of the pool needs, whatever it asks for. */
+const awayCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_REGISTRY_UNREACHABLE', 'E_ENGINE_UNREACHABLE', 'E_NO_CONTAINERS']);
 
 /** Signals that others than the job may send; it raises the rest itself, such as SEGV. */
 const sent: ReadonlySet<string> = new Set(['HUP', 'INT', 'QUIT', 'KILL', 'USR1', 'USR2', 'TERM', 'STOP', 'PWR']);

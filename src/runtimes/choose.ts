@@ -147,7 +147,8 @@ async function create(name: string, options: ChooseOptions): Promise<Runtime> {
   const { config, env, owner, stateDir, clock } = options;
   if (name === 'docker') {
     const { WithEngines } = await import('./docker/with-engines.ts');
-    return new WithEngines(await makeDocker(options), join(stateDir, 'engines'));
+    const isWanted = config.pools.some(({ recipe }) => recipe.containers !== undefined);
+    return new WithEngines(await makeDocker(options), join(stateDir, 'engines'), isWanted);
   }
   const entry = config.runtimes.find((one) => one.name === name);
   if (entry !== undefined) {

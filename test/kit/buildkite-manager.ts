@@ -110,6 +110,7 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
       caches: 'none',
       image: null,
       network: 'default',
+      containers: 'refuse',
     },
     isolation: 'full',
     hooks: null,

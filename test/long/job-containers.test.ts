@@ -148,6 +148,19 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     expect(ended).toMatchObject({ result: { kind: 'oom' }, verdict: { kind: 'code' } });
   }, 180_000);
 
+  test('the limits of the pool hold for the containers of a job, too', async () => {
+    await using here = await homeOf('memory: 64MiB, pids: 100');
+    await here.up();
+    const script = [
+      makeImage,
+      `docker run --rm box:1 sh -c 'x=$(head -c 600m /dev/zero | tr "\\0" x)' || echo "memory $?"`,
+      `docker run --rm box:1 sh -c 'for n in $(seq 700); do sleep 20 & done' 2>&1 | grep -c "can.t fork"`,
+      'docker run --rm box:1 echo alive',
+    ];
+    const { code, stdout, stderr } = await here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-c', script.join('\n')).ended;
+    expect([code, stdout], stderr).toEqual([0, expect.stringMatching(/^memory 137\n[1-9]\d*\nalive\n$/)]);
+  }, 180_000);
+
   const boundaries = [
     'prepare.intent',
     'prepare.effect',

@@ -33,5 +33,6 @@ if (process.env.FAKE_BROKEN === '1' && process.argv.includes('up')) throw new Er
 const context = processContext(process.env, {
   startDaemon: (options) => startDaemon(context, options),
   internetObstacle: async () => null,
+  containersObstacle: async () => null,
 });
 process.exitCode = await runCli(context);

@@ -3,5 +3,8 @@ import { runFilter } from '../../src/cli/filter.ts';
 import { processContext, type Session } from '../../src/cli/session.ts';
 
 const [version = '', , , stateDir = ''] = process.argv.slice(2);
-const context = processContext({}, { startDaemon: async () => 1, internetObstacle: async () => null });
+const context = processContext(
+  {},
+  { startDaemon: async () => 1, internetObstacle: async () => null, containersObstacle: async () => null },
+);
 process.exitCode = await runFilter({ context, flags: { stateDir }, version } as Session);

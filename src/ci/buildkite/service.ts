@@ -86,7 +86,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     places,
     exitOf: (agent) => store.history.get(agent)?.exit ?? null,
     entry: createStackEntry(name, stacks, { host, version, store, clock }),
-    admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
+    admit: (job, { trust, recipe }) => admit(job, { trust, containers: recipe.containers !== undefined, keys, pins }),
   });
 }
 

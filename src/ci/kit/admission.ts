@@ -21,7 +21,7 @@ export type Admission<F extends TrustFacts = TrustFacts> =
   | {
       readonly kind: 'run';
       readonly trusted: boolean;
-      /** Why it is untrusted, as a line for its log; null: it is trusted. */
+      /** Why it is untrusted, as lines for its log; null: it is trusted. */
       readonly why: string | null;
       readonly facts: F;
       readonly secrets: JobSecrets['opened'];
@@ -31,6 +31,8 @@ export type Admission<F extends TrustFacts = TrustFacts> =
 
 export interface AdmissionParts {
   readonly trust: TrustConfig;
+  /** Whether trusted jobs of the pool have an engine of their own. Default false. */
+  readonly containers?: boolean;
   /** Read for each job that has secrets; null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   readonly pins: PinStore;
@@ -40,11 +42,14 @@ export interface AdmissionParts {
 export async function admitJob<F extends TrustFacts>(
   facts: F,
   env: Readonly<Record<string, string>>,
-  { trust, keys, pins }: AdmissionParts,
+  { trust, containers = false, keys, pins }: AdmissionParts,
 ): Promise<Admission<F>> {
   const verdict = decideTrust(facts, trust);
   if (verdict.kind === 'refused') return { kind: 'refused', facts, reason: verdict.why };
-  if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, why: verdict.why, facts, secrets: [] };
+  if (verdict.kind === 'untrusted') {
+    const why = containers && trust.containers === 'refuse' ? `${verdict.why}\n${noEngine}` : verdict.why;
+    return { kind: 'run', trusted: false, why, facts, secrets: [] };
+  }
   const written = secretsIn(env);
   // An unreadable key must not stop jobs without secrets.
   const opener = written.length === 0 ? null : await keys();
@@ -60,6 +65,8 @@ export async function admitJob<F extends TrustFacts>(
   if (refused.length > 0) return { kind: 'refused', facts, reason: refused.map(({ why }) => why).join('\n') };
   return { kind: 'run', trusted: true, why: null, facts, secrets: opened };
 }
+
+const noEngine = 'It has no engine for containers (rule "trust.containers: refuse").';
 
 function withoutKey(variable: string): string {
   return `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`;
@@ -84,9 +91,10 @@ export function untrustedRecipe(
       : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
   };
   const isImage = hasImages({ runtime: pool.runtime, recipe });
-  const { containers: _, ...plain } = recipe;
+  const { containers, ...plain } = recipe;
   return {
     ...plain,
+    ...(trust.containers === 'allow' && containers !== undefined && { containers }),
     image: !isImage ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
     // A process has its host's network, which config allows untrusted jobs only without isolation.

@@ -49,7 +49,7 @@ export interface JobsParts<G, K> {
   readonly images: readonly string[];
   readonly files: LateJobFiles<G, K>;
   readonly rows: LateRows<G>;
-  readonly admission: Omit<AdmissionParts, 'trust'>;
+  readonly admission: Omit<AdmissionParts, 'trust' | 'containers'>;
   readonly emit: (event: CiEvent) => void;
   readonly log: Log;
 }
@@ -221,7 +221,8 @@ export class LateJobs<G, K> {
     if (given === null || this.#parts.pool === undefined) return;
     const whyNot = this.#parts.port.whyNot(given);
     if (whyNot !== null) return this.end(one, this.#refused(whyNot), signal);
-    const about = { ...this.#parts.admission, trust: this.#parts.pool.trust };
+    const { trust, recipe } = this.#parts.pool;
+    const about = { ...this.#parts.admission, trust, containers: recipe.containers !== undefined };
     const admission = await admitJob(this.#parts.port.factsOf(given), this.#parts.port.envOf(given), about).catch(
       (error: unknown) => toFailure(error),
     );

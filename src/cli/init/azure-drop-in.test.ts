@@ -30,6 +30,7 @@ async function type(args: readonly string[], variables: Record<string, string> =
         return 0;
       },
       internetObstacle: async () => null,
+      containersObstacle: async () => null,
     },
   });
   const environment = { ...context.environment, stateDir: join(dir.path, 'state'), path: dir.path, hostRoot: dir.path };

@@ -59,7 +59,11 @@ export class Fingerprints {
   /** For `doctor`: which images were chosen or built, and why none was. */
   findings(): Finding[] {
     const { images, reconciler } = this.#parts;
-    return reconciler.pools.flatMap(({ config, runtime }) => (runtime.capabilities.images ? images.findings(config.name) : []));
+    const own = reconciler.pools.flatMap(({ config, runtime }) =>
+      runtime.capabilities.images ? images.findings(config.name) : [],
+    );
+    const isWanted = reconciler.pools.some(({ config }) => config.recipe.containers !== undefined);
+    return isWanted ? [...own, ...images.findings(engineImage)] : own;
   }
 
   /** The image of a pool that has one chosen or built, built now if needed; null for the recipe's own. @throws OnejobError */

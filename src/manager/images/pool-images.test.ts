@@ -302,6 +302,14 @@ test('closing ends what is being built', async () => {
 });
 
 describe('the image of engines for containers', () => {
+  test('is what doctor names it, and no image of a pool', async () => {
+    const { images, need } = bench(pool('a', { image: null, containers: true }));
+    const said = () => images.findings('engine').map(({ subject, message }) => `${subject}: ${message}`);
+    expect(said()).toEqual(['containers: The image of engines is built when it is first needed.']);
+    await need('engine');
+    expect(said()).toEqual(['containers: The image of engines is onejob/x:1, built on debian:trixie-slim.']);
+  });
+
   test('is one for all pools that have them, built from its own Dockerfile and without an agent', async () => {
     const own = pool('a', { image: null, containers: true });
     const { images, world, need, changed } = bench(own, pool('b', { service: 'azure', containers: true }));

@@ -154,11 +154,11 @@ export class PoolImages {
     if (pool === undefined) return [];
     const chosen = pool.imageRecipe.base === 'auto' ? (this.#parts.auto?.findings(name) ?? []) : [];
     if (!pool.isBuilt || chosen.some(({ level }) => level === 'error')) return chosen;
-    const subject = `pool ${name}`;
+    const [subject, its] = pool.type === engineImage ? ['containers', 'The image of engines'] : [`pool ${name}`, 'Its image'];
     const { built, problem } = pool;
     const version = built?.agentVersion ?? null;
     const on = `built on ${this.base(name) ?? 'its Dockerfile'}${version === null ? '' : `, with agent ${version}`}`;
-    const message = built === null ? 'Its image is built when it is first needed.' : `Its image is ${built.reference}, ${on}.`;
+    const message = built === null ? `${its} is built when it is first needed.` : `${its} is ${built.reference}, ${on}.`;
     const hint = 'Agents continue to use the current image; try "onejob image refresh".';
     const stale = problem === null ? [] : [warning(subject, `Failed to build a newer image: ${problem}`, hint)];
     return [fine(subject, message), ...stale];

@@ -3,13 +3,15 @@
  * answers are asked for, each in bounded time, and its socket is in a folder that no job can write.
  */
 import { existsSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { type ErrorCode, OnejobError, toFailure } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
-import type { SandboxSeen } from '../../ports/runtime.ts';
+import type { LogChunk, LogPosition, SandboxSeen } from '../../ports/runtime.ts';
 import { usualLimits } from '../engine/call.ts';
 import { DockerRuntime } from './docker.ts';
 import { inEngine } from './engine-program.ts';
+import { followOwnLog } from './own-log.ts';
 import { giveWorkspace, type Owner } from './workspace.ts';
 
 /** Of calls to it, in ms. */
@@ -35,6 +37,8 @@ export class AgentEngine {
   /** How its sandbox has ended; null while that is not known. */
   exit: Exit | null = null;
 
+  /** Aborts when nothing more is written: the sandbox has ended, or it is gone. */
+  readonly #over = new AbortController();
   #isWatched = false;
   #looking: Promise<SandboxSeen['state'] | null> | null = null;
 
@@ -60,6 +64,12 @@ export class AgentEngine {
   /** Its container has ended, or is gone. */
   lost(): void {
     this.#gone.abort();
+    this.#over.abort();
+  }
+
+  /** Output of the sandbox after `from`, until it has ended and everything was read. Nothing of it depends on this engine. */
+  logs(from: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[], void> {
+    return followOwnLog(this.#outer.parts.engine.clock, dirname(this.#socket), from, this.#over.signal, signal);
   }
 
   close(): void {
@@ -89,6 +99,7 @@ export class AgentEngine {
     const state = seen.find(({ agent }) => agent === this.#agent)?.state ?? null;
     if (state?.kind !== 'exited' || this.exit !== null) return state;
     this.exit = await this.#judged(state.exit);
+    this.#over.abort();
     this.#ended(this.exit);
     return state;
   }

@@ -2,6 +2,7 @@
 
 import type { Recipe, SandboxSpec } from '../../ports/runtime.ts';
 import { gateScript } from '../gate.ts';
+import { inEngine } from './engine-program.ts';
 import type { Grant } from './grants.ts';
 
 /** Path of the workspace. It is a volume, so it is writable under a read-only root, too. */
@@ -126,6 +127,8 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
           Config: { 'max-size': String(log.maxSize), 'max-file': String(log.maxFile), compress: 'false' },
         },
       }),
+      // A file of the host, in which `own-log.ts` reads.
+      ...(context.inside === true && { LogConfig: { Type: 'k8s-file', Config: { path: `${inEngine.folder}/${inEngine.log}` } } }),
       Mounts: [
         context.inside === true
           ? { Type: 'bind', Source: workspacePath, Target: workspacePath }

@@ -9,6 +9,8 @@ export const inEngine = {
   /** Where this host mounts a folder for the socket of Podman. */
   folder: '/run/onejob',
   api: 'api.sock',
+  /** Output of the sandbox, beside the socket. */
+  log: 'log',
   /** What jobs know as `/var/run/docker.sock`. */
   docker: '/run/docker.sock',
   storage: '/var/lib/engine',

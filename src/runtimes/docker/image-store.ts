@@ -75,23 +75,23 @@ export class ImageStore {
       StdinOnce: true,
       HostConfig: { ...engineHost, NetworkMode: 'none', Mounts: [mount] },
     });
-    try {
-      const socket = await upgrade(engine.endpoint, attachPath(filler), signal);
-      socket.resume();
-      await engine.start(filler);
-      const over = new AbortController();
-      const ended = engine.ended(filler, signal).finally(() => over.abort());
-      ended.catch(() => {});
-      const image = await engine.saveImage(id, signal);
-      // If the image is there already, it ends early, and the Engine takes no more input without saying so.
-      if (image !== null) await pipeline(image, socket, { signal: over.signal }).catch(() => {});
-      await ended;
-      const code = (await engine.inspect(filler, signal))?.State.ExitCode ?? null;
-      if (code === 0) return;
-      const why = image === null ? 'it is no longer on the Engine' : `its program ended with exit code ${code}`;
-      throw new OnejobError('E_ENGINE_FAILED', `Cannot make image ${id} ready for the engines of agents: ${why}.`, { retry: true });
-    } finally {
-      await engine.remove(filler);
-    }
+    await using opened = new AsyncDisposableStack();
+    opened.defer(async () => void (await engine.remove(filler)));
+    const socket = await upgrade(engine.endpoint, attachPath(filler), signal);
+    // The Engine closes it neither at the end of its container nor with its removal, and while it is open, the process cannot end.
+    opened.defer(() => void socket.destroy());
+    socket.resume();
+    await engine.start(filler);
+    const over = new AbortController();
+    const ended = engine.ended(filler, signal).finally(() => over.abort());
+    ended.catch(() => {});
+    const image = await engine.saveImage(id, signal);
+    // If the image is there already, it ends early, and the Engine takes no more input without saying so.
+    if (image !== null) await pipeline(image, socket, { signal: over.signal }).catch(() => {});
+    await ended;
+    const code = (await engine.inspect(filler, signal))?.State.ExitCode ?? null;
+    if (code === 0) return;
+    const why = image === null ? 'it is no longer on the Engine' : `its program ended with exit code ${code}`;
+    throw new OnejobError('E_ENGINE_FAILED', `Cannot make image ${id} ready for the engines of agents: ${why}.`, { retry: true });
   }
 }

@@ -3,15 +3,16 @@
  * made by the same runtime on that engine. All else of the agent is what the container of its engine is: its labels, its limits, its
  * network, its files and its removal. So only the Engine of the host says whether it is gone.
  *
- * For each such agent there is a folder, made before its container and removed after it. It holds the socket of the engine, and says
- * after a restart which agents have one.
+ * For each such agent there is a folder, made before its container and removed after it. It holds the socket of the engine and
+ * the log of the sandbox, and says after a restart which agents have one.
  */
 import { existsSync, watch } from 'node:fs';
-import { type FileHandle, mkdir, readdir } from 'node:fs/promises';
+import { type FileHandle, mkdir, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { type Progress, Waiters } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
+import { type Finding, fine, problem } from '../../base/finding.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import type {
   LogChunk,
@@ -27,11 +28,13 @@ import type {
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
+import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { inEngine } from './engine-program.ts';
 import { ImageStore } from './image-store.ts';
 import { engineBody, specInside } from './own-engine.ts';
+import { makeOwnLog } from './own-log.ts';
 import { dockerFingerprint, prepareRefusal } from './prepare.ts';
 import { putWorkspace } from './workspace.ts';
 
@@ -41,6 +44,7 @@ export class WithEngines implements Runtime {
   readonly holding: DockerRuntime['holding'];
   readonly #outer: DockerRuntime;
   readonly #folder: string;
+  readonly #isWanted: boolean;
   readonly #store: ImageStore;
   readonly #engines = new Map<AgentId, AgentEngine>();
   readonly #events: RuntimeEvent[] = [];
@@ -49,8 +53,9 @@ export class WithEngines implements Runtime {
   #opened: Promise<FileHandle> | null = null;
   #isSwept = false;
 
-  /** `folder`: of this installation alone, for the sockets of engines. */
-  constructor(outer: DockerRuntime, folder: string) {
+  /** `folder`: of this installation alone, for the sockets of engines. `isWanted`: a pool has `containers`. */
+  constructor(outer: DockerRuntime, folder: string, isWanted = false) {
+    this.#isWanted = isWanted;
     this.#outer = outer;
     this.#folder = folder;
     this.#store = new ImageStore(outer.parts.engine, outer.parts.owner);
@@ -69,8 +74,16 @@ export class WithEngines implements Runtime {
     return this.#outer.groupsOf(agent);
   }
 
-  check(signal: AbortSignal): ReturnType<Runtime['check']> {
-    return this.#outer.check(signal);
+  async check(signal: AbortSignal): Promise<Finding[]> {
+    const { engine } = this.#outer.parts;
+    const found = await this.#outer.check(signal);
+    // Of an Engine that is away nothing else is to be said.
+    const isPodman = this.#isWanted ? await engine.isPodman(signal).catch(() => null) : null;
+    if (isPodman === null) return found;
+    const why = engineObstacle(engine.endpoint, isPodman) ?? kernelObstacle();
+    const hint = 'Change that setting of the host, remove "containers" from its pools, or move them to another host.';
+    if (why !== null) return [...found, problem('containers', `Pools cannot use containers: ${why}.`, hint)];
+    return [...found, fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.')];
   }
 
   imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
@@ -169,7 +182,7 @@ export class WithEngines implements Runtime {
   async *logs(agent: AgentId, from: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[], void> {
     const engine = await this.#of(agent);
     if (engine === null) yield* this.#outer.logs(agent, from, signal);
-    else yield* engine.runtime.logs(agent, from, AbortSignal.any([signal, engine.gone]));
+    else yield* engine.logs(from, signal);
   }
 
   hostAddress(network: string, port: number, signal: AbortSignal): Promise<string> {
@@ -182,8 +195,10 @@ export class WithEngines implements Runtime {
     this.#store.forget();
   }
 
-  usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {
-    return this.#outer.usage(agent, signal);
+  async usage(agent: AgentId, signal: AbortSignal): Promise<number | null> {
+    const used = await this.#outer.usage(agent, signal);
+    const log = await stat(join(this.#folderOf(agent), inEngine.log)).catch(() => null);
+    return used === null ? null : used + (log?.size ?? 0);
   }
 
   disk(signal: AbortSignal): ReturnType<Runtime['disk']> {
@@ -198,12 +213,12 @@ export class WithEngines implements Runtime {
   async #makerOf(spec: SandboxSpec, progress: Progress, signal: AbortSignal): Promise<string> {
     const { engine, images } = this.#outer.parts;
     const { imageId: _, publicOnly: __, containers, ...recipe } = spec.recipe;
-    const isPodman = await engine.isPodman(signal);
-    if (containers?.image != null && engine.endpoint.kind === 'unix' && !isPodman)
+    const why = engineObstacle(engine.endpoint, await engine.isPodman(signal)) ?? kernelObstacle();
+    if (why === null && containers?.image != null)
       return (await images.get({ ...recipe, image: containers.image, pull: 'never' }, progress, signal)).id;
-    const why = isPodman ? 'it needs a Docker Engine, and this is Podman' : 'it needs a Docker Engine on this host';
-    const hint = `Remove "containers" from pools.${spec.pool}, or move the pool to such a host.`;
-    throw new OnejobError('E_ENGINE_FAILED', `Cannot give agent ${spec.name} an engine for containers: ${why}.`, { hint });
+    const hint = `Remove "containers" from pools.${spec.pool}, or move the pool to a host that "onejob doctor" finds fit for it.`;
+    const message = `Cannot give agent ${spec.name} an engine for containers: ${why ?? 'it has no image'}.`;
+    throw new OnejobError('E_NO_CONTAINERS', message, { hint });
   }
 
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
@@ -220,6 +235,7 @@ export class WithEngines implements Runtime {
       await this.remove(agent);
     }
     await mkdir(folder, { recursive: true, mode: 0o755 });
+    await makeOwnLog(folder);
     const made = await this.#open(agent);
     const network = await networks.resolve(spec.recipe.network);
     const engineStart = await exits.engineStart(signal);

@@ -60,6 +60,18 @@ it("opens nothing of a fork's job, and does not even read the key", async () => 
   expect(await admit(job(env), parts({ keys: read }))).toMatchObject({ kind: 'refused' });
 });
 
+it("says in a fork's job that it has no engine for containers, if others of the pool have one", async () => {
+  const why = async (containers: boolean, rule: 'refuse' | 'allow') => {
+    const rules = { ...trust, forks: 'run-without-secrets', containers: rule } as const;
+    const admission = await admit(job(forkEnv), parts({ trust: rules, containers }));
+    return admission.kind === 'run' ? admission.why : null;
+  };
+  const without = expect.stringMatching(/\nIt has no engine for containers \(rule "trust\.containers: refuse"\)\.$/);
+  expect(await why(true, 'refuse')).toEqual(without);
+  expect(await why(true, 'allow')).not.toEqual(without);
+  expect(await why(false, 'refuse')).not.toEqual(without);
+});
+
 it('leaves variables of that name alone where config has no key', async () => {
   const env = { ...trustedEnv, SECRET_TOKEN: 'not encrypted at all' };
   expect(await admit(job(env), parts({ keys: async () => null }))).toMatchObject({ kind: 'run', trusted: true, secrets: [] });

@@ -61,6 +61,16 @@ describe('an untrusted job', () => {
     expect(untrustedRecipe(process.recipe, process.pool, null, '/state', new Map()).image).toBeNull();
   });
 
+  it('has an engine for containers only if the owner says so', async () => {
+    const engine = async (rules: string) => {
+      const { pool, recipe } = await poolOf(`image: "debian:12", containers: true, trust: { ${rules} }`);
+      return untrustedRecipe(recipe, pool, null, '/state', new Map()).containers;
+    };
+    expect(await engine('')).toBeUndefined();
+    expect(await engine('containers: refuse')).toBeUndefined();
+    expect(await engine('containers: allow')).toEqual({ image: null });
+  });
+
   it("may have named caches of its repository, never the slot's or the owner's own", async () => {
     const { pool, recipe } = await poolOf(`${all}, trust: { caches: private }`);
     const caches = (repository: string | null) =>

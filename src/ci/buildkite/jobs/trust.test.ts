@@ -17,6 +17,7 @@ const usual: TrustConfig = {
   tags: null,
   sources: null,
   triggered: 'as-others',
+  containers: 'refuse',
 };
 const home = 'https://github.com/acme/app.git';
 const branchBuild = {
@@ -331,6 +332,7 @@ const anyTrust: fc.Arbitrary<TrustConfig> = fc.record({
   sources: fc.option(fc.array(fc.constantFrom('webhook', 'ui')), { nil: null }),
   repositories: fc.option(fc.array(fc.constantFrom('**', 'github.com/acme/*')), { nil: null }),
   triggered: fc.constantFrom('as-others', 'trust'),
+  containers: fc.constantFrom('refuse', 'allow'),
 });
 const anyFacts = fc.record({
   organisation: anyText,

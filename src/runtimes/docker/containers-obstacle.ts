@@ -1,0 +1,59 @@
+/** Whether agents of a host can have an engine of their own: such engines make user namespaces, as users without rights. */
+import { readFileSync } from 'node:fs';
+import { release } from 'node:os';
+import { attempt, toFailure } from '../../base/errors.ts';
+import type { DockerEnvironment } from '../../config/environment.ts';
+import { type Endpoint, resolveEndpoint } from '../engine/endpoint.ts';
+import { probeDocker } from '../engine/probe.ts';
+
+/** What is known of a kernel. */
+export interface KernelLook {
+  readonly release: string;
+  /** A value below /proc/sys; null: this kernel has none of that name. */
+  readonly sysctl: (name: string) => string | null;
+}
+
+const thisKernel: KernelLook = {
+  release: release(),
+  sysctl: (name) => attempt(() => readFileSync(`/proc/sys/${name.replaceAll('.', '/')}`, 'utf8').trim()),
+};
+
+/** Their storage is overlayfs, which a user namespace may mount since then. */
+const oldest = [5, 13] as const;
+
+/** The value of a setting that leaves users without namespaces, and who does so. */
+const settings = [
+  ['user.max_user_namespaces', '0', 'the kernel lets nobody make user namespaces'],
+  ['kernel.unprivileged_userns_clone', '0', 'the kernel lets only root make user namespaces'],
+  ['kernel.apparmor_restrict_unprivileged_userns', '1', 'AppArmor keeps users from making namespaces'],
+] as const;
+
+/** Why the kernel of this host allows no such engine, as the end of a sentence; null if it does. */
+export function kernelObstacle({ release, sysctl }: KernelLook = thisKernel): string | null {
+  const [major = 0, minor = 0] = release.split('.').map((part) => Number.parseInt(part, 10));
+  if (major < oldest[0] || (major === oldest[0] && minor < oldest[1]))
+    return `the kernel of this host is ${release}, and ${oldest.join('.')} is the first in which users can mount overlayfs`;
+  const [found] = settings.filter(([name, bad]) => sysctl(name) === bad);
+  if (found === undefined) return null;
+  const [name, bad, why] = found;
+  return `${why} (sysctl ${name} is ${bad})`;
+}
+
+/** Why it cannot be on this Engine, whatever its kernel; null if it can. */
+export function engineObstacle({ kind }: Pick<Endpoint, 'kind'>, isPodman: boolean): string | null {
+  if (kind !== 'unix') return 'it needs a Docker Engine on this host';
+  return isPodman ? 'it needs a Docker Engine, and this is Podman' : null;
+}
+
+/** Why agents of this host can have no engine, as the end of a sentence; null if nothing is known against it. Never throws. */
+export async function containersObstacle(environment: DockerEnvironment): Promise<string | null> {
+  try {
+    const endpoint = await resolveEndpoint(environment);
+    const why = engineObstacle(endpoint, false) ?? kernelObstacle();
+    if (why !== null) return why;
+    const probe = await probeDocker(endpoint, new AbortController().signal);
+    return probe.reachable ? engineObstacle(endpoint, probe.podman) : null;
+  } catch (error) {
+    return toFailure(error).message.replace(/\.$/, '');
+  }
+}

@@ -1,0 +1,93 @@
+/** Agents with engines of their own, on Engines of the host that answer what a test wants. */
+
+import { appendFileSync, mkdirSync } from 'node:fs';
+import type { ServerResponse } from 'node:http';
+import { join } from 'node:path';
+import { expect, onTestFinished, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
+import { recipe, settings } from '../../../test/kit/docker-runtime.ts';
+import { fakeEngine } from '../../../test/kit/fake-engine.ts';
+import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
+import { scratch } from '../../../test/support/scratch.ts';
+import { start } from '../../ports/runtime.ts';
+import { DockerRuntime } from './docker.ts';
+import { makeOwnLog } from './own-log.ts';
+import { WithEngines } from './with-engines.ts';
+
+const agent = 'a1';
+const labels = { 'onejob.owner': 'o', 'onejob.agent': agent, 'onejob.pool': 'p', 'onejob.slot': 'p/1' };
+const json = (reply: ServerResponse, body: unknown) =>
+  reply.setHeader('content-type', 'application/json').end(JSON.stringify(body));
+
+let started = 0;
+
+async function engines(answer: (path: string, reply: ServerResponse) => void, isWanted = false) {
+  const dir = scratch();
+  const clock = handClock();
+  started += 1;
+  const host = fakeEngine(`with${started}`, (path, _, reply) => answer(path, reply));
+  await host.start();
+  const outer = new DockerRuntime(host.endpoint, { owner: 'o', environment: settings(host.socket), clock });
+  const runtime = new WithEngines(outer, dir.path, isWanted);
+  onTestFinished(async () => {
+    runtime.close();
+    await host.stop();
+    dir[Symbol.dispose]();
+  });
+  return { asked: host.asked, clock, folder: dir.path, runtime };
+}
+
+const never = () => new AbortController().signal;
+const podman = (path: string, reply: ServerResponse) =>
+  path === '/version'
+    ? json(reply, { Version: '5.4.2', Components: [{ Name: 'Podman Engine' }] })
+    : json(reply, { Id: 'sha256:1', Config: {} });
+
+test('a pool with containers on Podman starts nothing, and says what it lacks', async () => {
+  const { runtime } = await engines(podman);
+  const spec = specOf({ ...recipe, containers: { image: 'engine:1' } });
+  await expect(runtime.prepare(spec, () => {}, never())).rejects.toMatchObject({
+    code: 'E_NO_CONTAINERS',
+    retry: false,
+    message: expect.stringContaining('an engine for containers: it needs a Docker Engine, and this is Podman.'),
+  });
+});
+
+test('"doctor" says whether pools may use containers, if one wants to', async () => {
+  const about = async (isWanted: boolean) => {
+    const { runtime } = await engines(podman, isWanted);
+    return (await runtime.check(never())).filter(({ subject }) => subject === 'containers');
+  };
+  expect(await about(false)).toEqual([]);
+  expect(await about(true)).toMatchObject([
+    { level: 'error', message: 'Pools cannot use containers: it needs a Docker Engine, and this is Podman.' },
+  ]);
+});
+
+test('what a sandbox has written is read although its engine is silent, and was ended for that', async () => {
+  let isEnded = false;
+  const { asked, clock, folder, runtime } = await engines((path, reply) => {
+    if (path.endsWith('/kill')) isEnded = true;
+    const State = isEnded ? 'exited' : 'running';
+    if (path === '/containers/json') json(reply, [{ Id: 'outer', State, Labels: labels }]);
+    else if (path === '/containers/outer/json')
+      json(reply, { Id: 'outer', Name: 'n', Image: 'i', State: { Status: State, Running: !isEnded, ExitCode: 137 }, Config: {} });
+    else json(reply, { Id: 'n' });
+  });
+  mkdirSync(join(folder, agent));
+  await makeOwnLog(join(folder, agent));
+  appendFileSync(join(folder, agent, 'log'), '2026-11-29T21:55:19.000000001+00:00 stdout F done\n');
+  // Nothing listens there.
+  const killing = runtime.signal(agent, 'KILL');
+  const said: string[] = [];
+  const reading = (async () => {
+    for await (const chunks of runtime.logs(agent, start, never()))
+      for (const { bytes } of chunks) said.push(Buffer.from(bytes).toString());
+  })();
+  await killing;
+  expect(asked.filter((path) => path.endsWith('/kill'))).toHaveLength(1);
+  await runtime.list(never());
+  await reading;
+  expect(said).toEqual(['done\n']);
+  expect(clock.now()).toBe(0);
+});
