@@ -23,11 +23,14 @@ export interface GiteaScript extends RunnerKey {
   readonly workspace: string;
   /** ms that a job may run; null: no limit. */
   readonly timeout: number | null;
+  /** Whether the sandbox has an engine of its own, which containers of the job may use as well. */
+  readonly hasEngine: boolean;
   /** Shell lines before the runner. */
   readonly before?: readonly string[];
 }
 
-export function giteaScript({ id, uuid, token, name, url, labels, workspace, timeout, before = [] }: GiteaScript): string {
+export function giteaScript(of: GiteaScript): string {
+  const { id, uuid, token, name, url, labels, workspace, timeout, hasEngine, before = [] } = of;
   const registration = { id, uuid, name, token, address: url, labels: labels.map((label) => `${label}:host`), ephemeral: true };
   const config = {
     log: { level: 'info' },
@@ -43,7 +46,8 @@ export function giteaScript({ id, uuid, token, name, url, labels, workspace, tim
       log_report_max_latency: '1s',
     },
     cache: { enabled: false },
-    container: { docker_host: '-' },
+    // Where there is an engine, the runner finds it. This decides whether containers of the job find its socket, as with Gitea's defaults.
+    container: { docker_host: hasEngine ? '' : '-' },
     host: { workdir_parent: `${workspace}/jobs` },
   };
   const write = (file: string, value: unknown) => `printf '%s' ${inQuotes(JSON.stringify(value))} >${file} || exit 1`;
