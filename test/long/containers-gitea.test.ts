@@ -1,10 +1,9 @@
 /** Gitea's jobs with containers: the real server and runner, and an engine of its own for each agent. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { PrivateEngine } from '../support/dockerd.ts';
 import { startGitea } from '../support/gitea.ts';
 import { giteaPrograms } from '../support/gitea-programs.ts';
-import { boxImage, buildEngineImage, engineForPools, poolWith, starter } from '../support/job-containers.ts';
-import { onejob } from '../support/onejob.ts';
+import { boxImage, engineForPools, type PoolEngine, poolWith, starter } from '../support/job-containers.ts';
+import type { Home } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 import { scratch } from '../support/scratch.ts';
 
@@ -32,50 +31,72 @@ const services = `services:
 
 describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase', 'gitea'))('jobs of Gitea with containers', () => {
   const dir = scratch();
-  let engine: PrivateEngine;
+  let engine: PoolEngine;
   let gitea: Awaited<ReturnType<typeof startGitea>>;
+  let home: Home;
   beforeAll(async () => {
-    const made = await engineForPools();
-    engine = made.engine;
-    gitea = await startGitea({ address: made.address });
+    engine = await engineForPools();
+    gitea = await startGitea({ address: engine.address });
+    for (const name of ['early', 'late']) await gitea.repository(`acme/${name}`, {});
+    const from = starter(dir.path, giteaPrograms.runner);
+    const common = `type: gitea, url: "${gitea.url}", token: { env: GITEA_TOKEN }, poll: 1s, agent: { from: ${from} }`;
+    const pool = `agents: 1, tags: box, ${poolWith(giteaPrograms.runner)}`;
+    const config = `services:
+  early: { ${common} }
+  late: { ${common}, binding: late }
+pools:
+  early: { service: early, queue: acme/early, ${pool} }
+  late: { service: late, queue: acme/late, ${pool} }
+`;
+    home = await engine.home(config, { GITEA_TOKEN: await gitea.tokenFor('write:repository') });
+    await home.up();
   }, 300_000);
   afterAll(async () => {
+    await home?.close();
     await gitea?.[Symbol.asyncDispose]();
     await engine?.[Symbol.asyncDispose]();
     dir[Symbol.dispose]();
   }, 120_000);
 
-  /** Runs a workflow in a repository of its own; how its job ended, and what its log says. */
-  async function run(name: string, text: string, binding = 'early') {
-    const repository = `acme/${name}`;
-    await gitea.repository(repository, { '.gitea/workflows/a.yml': text });
-    await using home = await onejob({
-      engine: engine.socket,
-      config: `services:
-  forge: { type: gitea, url: "${gitea.url}", token: { env: GITEA_TOKEN }, poll: 1s, binding: ${binding}, agent: { from: ${starter(dir.path, giteaPrograms.runner)} } }
-pools:
-  box: { service: forge, queue: ${repository}, agents: 1, ${poolWith(giteaPrograms.runner)}${binding === 'late' ? ', trust: { forks: refuse }' : ''} }
-`,
-      env: { DOCKER_HOST: engine.url, GITEA_TOKEN: await gitea.tokenFor('write:repository') },
-    });
-    await buildEngineImage(home);
-    const daemon = await home.up();
-    await gitea.dispatch(repository, 'a.yml');
+  /** Runs a workflow; how its job ended, and what its log says. */
+  async function run(binding: string, text: string) {
+    const repository = `acme/${binding}`;
     const scope = `/repos/${repository}`;
-    const [job] = await gitea.until(([first]) => first?.status === 'completed', 180_000, scope);
-    const log = await gitea.log(repository, job?.id ?? 0);
-    await daemon.stop();
-    return { conclusion: job?.conclusion, log };
+    const before = (await gitea.jobs(scope)).length;
+    const file = `${before}.yml`;
+    await gitea.push(repository, { [`.gitea/workflows/${file}`]: text });
+    await gitea.dispatch(repository, file);
+    const job = (await gitea.until((jobs) => jobs[before]?.status === 'completed', 180_000, scope))[before];
+    return { conclusion: job?.conclusion, log: await gitea.log(repository, job?.id ?? 0) };
   }
 
   test.each(['early', 'late'])('a job has its container, and a healthy service by its name (%s)', async (binding) => {
-    const { conclusion, log } = await run(
-      `named-${binding}`,
-      workflow(`${container}\n${services}`, ['run: echo "said $SAID"; wget -qO- http://db/']),
-      binding,
-    );
+    const steps = ['run: echo "said $SAID"; wget -qO- http://db/'];
+    const { conclusion, log } = await run(binding, workflow(`${container}\n${services}`, steps));
     expect(conclusion, log).toBe('success');
     expect(log).toContain('said from the workflow');
     expect(log).toContain('hello from the service');
+  }, 240_000);
+
+  test('a container of a job finds the engine, and a step may be an image of its own', async () => {
+    const steps = [
+      'run: test -S /var/run/docker.sock && echo has the socket',
+      `uses: docker://${boxImage}\nwith: { entrypoint: /bin/echo, args: said by a step }`,
+    ];
+    const { conclusion, log } = await run('early', workflow(container, steps));
+    expect(conclusion, log).toBe('success');
+    expect(log).toContain('has the socket');
+    expect(log).toContain('said by a step');
+  }, 240_000);
+
+  test('a job without a container of its own runs containers, too', async () => {
+    const steps = [
+      'run: docker run --rm -v "$PWD:/w" box:1 sh -c "echo made >/w/made"; cat made',
+      `uses: docker://${boxImage}\nwith: { entrypoint: /bin/echo, args: said by a step }`,
+    ];
+    const { conclusion, log } = await run('early', workflow('env: { A: b }', steps));
+    expect(conclusion, log).toBe('success');
+    expect(log).toMatch(/ made$/m);
+    expect(log).toContain('said by a step');
   }, 240_000);
 });

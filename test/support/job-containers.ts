@@ -1,27 +1,42 @@
 /** Pools with `containers` for tests of CI services: a private Engine whose sandboxes reach a server of this host, and a first image in each engine. */
 import { chmodSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { type PrivateEngine, privateEngine } from './dockerd.ts';
+import { privateEngine } from './dockerd.ts';
 import { clientImage, loadEngineBase } from './engine-base.ts';
 import { ensureImages } from './images.ts';
-import type { Home } from './onejob.ts';
+import { type Home, onejob } from './onejob.ts';
 import { wayOutOf } from './veth.ts';
 
 /** The image that each engine has before its job: the files of the sandbox itself, since it reaches no registry. */
 export const boxImage = 'box:1';
 
-/** `address`: of this host, as sandboxes reach it. */
-export async function engineForPools(): Promise<{ readonly engine: PrivateEngine; readonly address: string }> {
-  const engine = await privateEngine();
-  await ensureImages(engine.socket);
-  await loadEngineBase(engine.api);
-  return { engine, address: wayOutOf(engine) };
+export interface PoolEngine extends AsyncDisposable {
+  /** Of this host, as sandboxes reach it. */
+  readonly address: string;
+  /** A onejob beside that Engine, in its network, with the image of its agents' engines. */
+  home(config: string, env?: Readonly<Record<string, string>>): Promise<Home>;
 }
 
-/** Makes the image of the engines of this home's agents. */
-export async function buildEngineImage(home: Home): Promise<void> {
-  const { code, stdout, stderr } = await home.cli(['image', 'build', 'engine']).ended;
-  if (code !== 0) throw new Error(`no image for engines: ${stdout}\n${stderr}`);
+export async function engineForPools(): Promise<PoolEngine> {
+  const engine = await privateEngine();
+  try {
+    await ensureImages(engine.socket);
+    await loadEngineBase(engine.api);
+    return {
+      address: wayOutOf(engine),
+      async home(config, env = {}) {
+        const through = ['nsenter', `--net=/proc/${engine.pid}/ns/net`];
+        const home = await onejob({ engine: engine.socket, config, env: { DOCKER_HOST: engine.url, ...env }, through });
+        const { code, stdout, stderr } = await home.cli(['image', 'build', 'engine']).ended;
+        if (code !== 0) throw new Error(`no image for engines: ${stdout}\n${stderr}`);
+        return home;
+      },
+      [Symbol.asyncDispose]: () => engine[Symbol.asyncDispose](),
+    };
+  } catch (error) {
+    await engine[Symbol.asyncDispose]();
+    throw error;
+  }
 }
 
 /** Words of a pool: its sandboxes have the docker command, and a real program where `starter` looks for it. */

@@ -5,6 +5,11 @@ import { mounted, ownFolder } from '../kit/mounted.ts';
 import type { RunnerKey } from './client.ts';
 
 const memory = `${ownFolder}/run`;
+/**
+ * The runner writes its limit as the argument of a `sleep`, and from a million seconds on with an exponent (1.0.8, run_context.go), which
+ * busybox does not read: the container of such a job would end at once.
+ */
+const longest = '277h';
 
 /** As `CiService.equip`. `folder`: on this host, with the runner's program; null: the image brings its own. */
 export function equippedForGitea(recipe: Recipe, folder: string | null): Recipe {
@@ -39,7 +44,7 @@ export function giteaScript(of: GiteaScript): string {
       capacity: 1,
       labels: [],
       // onejob ends a job at its limit, with the reason. The runner's default would end it after 3 hours.
-      timeout: timeout === null ? '87600h' : `${Math.ceil(timeout / 1000) + 60}s`,
+      timeout: timeout === null ? (hasEngine ? longest : '87600h') : `${Math.ceil(timeout / 1000) + 60}s`,
       fetch_interval: '1s',
       fetch_interval_max: '1s',
       log_report_interval: '2s',
