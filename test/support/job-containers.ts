@@ -45,13 +45,15 @@ export const poolWith = (program: string): string =>
 
 /**
  * Writes a program that stands for a real one: in a sandbox it makes the first image of the engine, and then becomes the real one, as
- * `poolWith` mounts it. On this host, which asks it for its version, it is the real one at once. Its path.
+ * `poolWith` mounts it. On this host, which asks it for its version, it is the real one at once. Its path. `more`: shell that makes others.
  */
-export function starter(dir: string, program: string, folders = 'bin etc tmp'): string {
+export function starter(dir: string, program: string, { folders = 'bin etc tmp', more = ':' } = {}): string {
   const path = join(dir, basename(program));
   const script = `#!/bin/sh
 [ -x /real/${basename(program)} ] || exec ${program} "$@"
-docker image inspect ${boxImage} >/dev/null 2>&1 || tar -C / -c ${folders} | docker import -c 'CMD ["sh"]' - ${boxImage} >&2 || exit 1
+docker image inspect ${boxImage} >/dev/null 2>&1 || {
+  tar -C / -c ${folders} | docker import -c 'CMD ["sh"]' - ${boxImage} >&2 && ${more}
+} || exit 1
 exec /real/${basename(program)} "$@"
 `;
   writeFileSync(path, script);

@@ -16,7 +16,7 @@ function run(env: Readonly<Record<string, string>> = {}, notes: readonly string[
   const fake = '#!/bin/sh\necho "ARGS $*"; env | grep -E "^(GO|CI_|RUNNER_|CONFIG)" | sort; echo DONE\n';
   writeFileSync(join(bin, 'gitlab-runner'), fake);
   chmodSync(join(bin, 'gitlab-runner'), 0o755);
-  const text = gitlabScript({ name: "box's-1", url, workspace: dir.path, ca: null, before: [], notes });
+  const text = gitlabScript({ name: "box's-1", url, workspace: dir.path, ca: null, before: [], notes, container: null });
   const { status, stdout } = spawnSync('/bin/sh', ['-c', text], {
     env: { PATH: `${bin}:${process.env.PATH}`, ...env },
     encoding: 'utf8',
