@@ -305,18 +305,27 @@ function jobMessage(job: Job, services: string) {
       'system.github.job': { value: job.name },
       'system.github.results_endpoint': { value: `${services}/results/` },
     },
-    steps: job.steps.map((lines, at) => ({
+    ...(job.container !== undefined && { jobContainer: token(job.container) }),
+    ...(job.services !== undefined && { jobServiceContainers: token(job.services) }),
+    steps: job.steps.map((step, at) => ({
       id: randomUUID(),
       type: 'action',
       name: `__run_${at}`,
       contextName: `__run_${at}`,
-      reference: { type: 'script' },
+      reference: 'image' in step ? { type: 'containerRegistry', image: step.image } : { type: 'script' },
       displayNameToken: `Step ${at + 1}`,
       condition: 'success()',
-      inputs: { type: 2, map: [{ Key: 'script', Value: lines.join('\n') }] },
+      inputs: token('image' in step ? step.with : { script: step.join('\n') }),
     })),
   };
 }
+
+/** What a workflow says, as the service writes it: type 1 is a list, type 2 a map (runner, `TemplateTokenJsonConverter.cs`). */
+const token = (of: unknown): unknown => {
+  if (Array.isArray(of)) return { type: 1, seq: of.map(token) };
+  if (typeof of !== 'object' || of === null) return of;
+  return { type: 2, map: Object.entries(of).map(([Key, value]) => ({ Key, Value: token(value) })) };
+};
 
 /** Context data as the service writes it: type 2 is a dictionary. */
 const dictionary = (of: Readonly<Record<string, unknown>>): unknown => ({

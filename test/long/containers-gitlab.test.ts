@@ -10,7 +10,7 @@ import { scratch } from '../support/scratch.ts';
 /** What the runner would pull: its helper, which has the same commands as the runner itself. */
 const helper = `registry.gitlab.com/gitlab-org/gitlab-runner/gitlab-runner-helper:x86_64-v${gitlabRunnerVersion}`;
 const makeHelper = [
-  'mkdir -p /tmp/h/usr/bin && cp -a /bin /etc /tmp/h/ && cp /real/gitlab-runner-* /tmp/h/usr/bin/gitlab-runner-helper',
+  'mkdir -p /tmp/h/usr/bin && mkdir -m 1777 /tmp/h/tmp && cp -a /bin /etc /tmp/h/ && cp /real/gitlab-runner-* /tmp/h/usr/bin/gitlab-runner-helper',
   `printf '#!/bin/sh\\numask 0000\\nexec sh "$@"\\n' >/tmp/h/usr/bin/gitlab-runner-build && chmod 755 /tmp/h/usr/bin/gitlab-runner-build`,
   `tar -C /tmp/h -c . | docker import - ${helper} >&2 && rm -rf /tmp/h`,
 ].join(' && ');
@@ -26,7 +26,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase', 'gitlabRunne
     gitlab = memoryGitlab();
     server = await gitlab.serve(engine.address);
     const config = `services:
-  lab: { type: gitlab, url: "${gitlab.url}", token: { env: GITLAB_TOKEN }, poll: 1s, agent: { from: ${starter(dir.path, gitlabRunner, { more: makeHelper })} } }
+  lab: { type: gitlab, url: "${gitlab.url}", token: { env: GITLAB_TOKEN }, poll: 1s, agent: { from: ${starter(dir.path, gitlabRunner, makeHelper)} } }
 pools:
   ci: { service: lab, agents: 1, ${poolWith(gitlabRunner)} }
 `;
