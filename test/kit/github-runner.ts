@@ -4,7 +4,7 @@
  */
 import { constants, createPublicKey, createVerify, type KeyObject, randomUUID } from 'node:crypto';
 import type { Answer } from './github-rest.ts';
-import type { Conclusion, Job, Listener, Runner, RunnerMessage, World } from './github-world.ts';
+import type { ActionStep, Conclusion, Job, Listener, Runner, RunnerMessage, World } from './github-world.ts';
 
 /** How long a poll waits for a message, ms. */
 export const pollTime = 50_000;
@@ -312,13 +312,18 @@ function jobMessage(job: Job, services: string) {
       type: 'action',
       name: `__run_${at}`,
       contextName: `__run_${at}`,
-      reference: 'image' in step ? { type: 'containerRegistry', image: step.image } : { type: 'script' },
+      reference: 'uses' in step ? actionOf(step) : { type: 'script' },
       displayNameToken: `Step ${at + 1}`,
       condition: 'success()',
-      inputs: token('image' in step ? step.with : { script: step.join('\n') }),
+      inputs: token('uses' in step ? (step.with ?? {}) : { script: step.join('\n') }),
     })),
   };
 }
+
+const actionOf = ({ uses }: ActionStep) =>
+  uses.startsWith('docker://')
+    ? { type: 'containerRegistry', image: uses.slice('docker://'.length) }
+    : { type: 'repository', repositoryType: 'self', path: uses };
 
 /** What a workflow says, as the service writes it: type 1 is a list, type 2 a map (runner, `TemplateTokenJsonConverter.cs`). */
 const token = (of: unknown): unknown => {

@@ -42,10 +42,10 @@ export interface Run {
   readonly createdAt: number;
 }
 
-/** A step that is an image, as `uses: docker://IMAGE`. */
-export interface ImageStep {
-  readonly image: string;
-  readonly with: Readonly<Record<string, string>>;
+/** A step that is an image, `docker://IMAGE`, or an action in the workspace, `./FOLDER`. */
+export interface ActionStep {
+  readonly uses: string;
+  readonly with?: Readonly<Record<string, string>>;
 }
 
 /** What a job's `container:` and `services:` say, as in a workflow. */
@@ -64,8 +64,8 @@ export interface Job extends JobContainers {
   readonly run: Run;
   readonly name: string;
   readonly labels: readonly string[];
-  /** The lines of each step, or its image. */
-  readonly steps: readonly (readonly string[] | ImageStep)[];
+  /** The lines of each step, or what it is instead. */
+  readonly steps: readonly (readonly string[] | ActionStep)[];
   readonly attempt: number;
   status: 'queued' | 'in_progress' | 'completed';
   conclusion: Conclusion | null;

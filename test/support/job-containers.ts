@@ -45,8 +45,11 @@ export async function engineForPools(): Promise<PoolEngine> {
 export const poolWith = (program: string): string =>
   `containers: true, image: "${clientImage}", network: default, stop_grace: 1s, volumes: ["${program}:/real/${basename(program)}"]`;
 
+/** The image by itself is a service: ready after a second, it answers at port 80 with what its variable `PAGE` says. */
+const service = 'echo "$PAGE" >/tmp/index.html; sleep 1; touch /ready; exec httpd -f -p 80 -h /tmp';
+
 /** Shell that makes the image of the files of the sandbox. */
-export const makeBox = `tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp 2>/dev/null) | docker import -c 'CMD ["sh"]' - ${boxImage} >&2`;
+export const makeBox = `tar -C / -c $(cd /; ls -d bin etc lib lib64 tmp 2>/dev/null) | docker import -c 'CMD ${JSON.stringify(['sh', '-c', service])}' - ${boxImage} >&2`;
 
 /** The same image at a registry. */
 export const boxAtRegistry = '127.0.0.1:5000/box:1';
@@ -54,7 +57,8 @@ export const boxAtRegistry = '127.0.0.1:5000/box:1';
 /** What answers one request to that registry, in busybox: the manifest of the one image, and its blobs. */
 const registry = String.raw`#!/bin/sh
 # Engines try TLS first.
-read -r -t 1 method path version || exit 0
+IFS= read -r -n 1 first; case $first in G|H) ;; *) exit 0 ;; esac
+read -r method path version
 while read -r line && [ "$line" != "$(printf '\r')" ]; do :; done
 type=application/octet-stream
 case $path in
@@ -67,7 +71,7 @@ file=/registry/blobs/sha256/$digest
 printf 'HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %s\r\nConnection: close\r\n' "$type" "$(wc -c <$file)"
 [ -z "$digest" ] || printf 'Docker-Content-Digest: sha256:%s\r\n' "$digest"
 printf '\r\n'
-[ "$method" = HEAD ] || cat $file
+[ "$first" = H ] || cat $file
 `;
 
 /** Shell that starts that registry beside the engine, for programs that pull an image also where it is. */
