@@ -70,13 +70,17 @@ pools:
     return { conclusion: job?.conclusion, log: await gitea.log(repository, job?.id ?? 0) };
   }
 
-  test.each(['early', 'late'])('a job has its container, and a healthy service by its name (%s)', async (binding) => {
-    const steps = ['run: echo "said $SAID"; wget -qO- http://db/'];
-    const { conclusion, log } = await run(binding, workflow(`${container}\n${services}`, steps));
-    expect(conclusion, log).toBe('success');
-    expect(log).toContain('said from the workflow');
-    expect(log).toContain('hello from the service');
-  }, 240_000);
+  test.each(['early', 'late'])(
+    'a job has its container, and a healthy service by its name (%s)',
+    async (binding) => {
+      const steps = ['run: echo "said $SAID"; wget -qO- http://db/'];
+      const { conclusion, log } = await run(binding, workflow(`${container}\n${services}`, steps));
+      expect(conclusion, log).toBe('success');
+      expect(log).toContain('said from the workflow');
+      expect(log).toContain('hello from the service');
+    },
+    240_000,
+  );
 
   test('a container of a job finds the engine, and a step may be an image of its own', async () => {
     const steps = [
