@@ -15,6 +15,7 @@ import { systemClock } from '../../src/system/system-clock.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { scratch } from '../support/scratch.ts';
 import { type MemoryGitea, memoryGitea } from './gitea.ts';
+import { bareRecipe } from './recipe.ts';
 
 interface Options {
   readonly gitea?: MemoryGitea;
@@ -48,7 +49,7 @@ export function giteaService(options: Options = {}) {
     agentPackage: { version: null, from: null, sha256: null },
   };
   const pools = queues.map((queue, n) => {
-    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'forge', queue, tags, timeout: 3_600_000, ...pool };
+    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'forge', queue, tags, timeout: 3_600_000, recipe: bareRecipe, ...pool };
   }) as unknown as PoolConfig[];
   const keyDir = join(dir.path, 'keys');
   mkdirSync(keyDir);

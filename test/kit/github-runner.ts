@@ -4,7 +4,7 @@
  */
 import { constants, createPublicKey, createVerify, type KeyObject, randomUUID } from 'node:crypto';
 import type { Answer } from './github-rest.ts';
-import type { Conclusion, Job, Listener, Runner, RunnerMessage, World } from './github-world.ts';
+import type { ActionStep, Conclusion, Job, Listener, Runner, RunnerMessage, World } from './github-world.ts';
 
 /** How long a poll waits for a message, ms. */
 export const pollTime = 50_000;
@@ -305,18 +305,32 @@ function jobMessage(job: Job, services: string) {
       'system.github.job': { value: job.name },
       'system.github.results_endpoint': { value: `${services}/results/` },
     },
-    steps: job.steps.map((lines, at) => ({
+    ...(job.container !== undefined && { jobContainer: token(job.container) }),
+    ...(job.services !== undefined && { jobServiceContainers: token(job.services) }),
+    steps: job.steps.map((step, at) => ({
       id: randomUUID(),
       type: 'action',
       name: `__run_${at}`,
       contextName: `__run_${at}`,
-      reference: { type: 'script' },
+      reference: 'uses' in step ? actionOf(step) : { type: 'script' },
       displayNameToken: `Step ${at + 1}`,
       condition: 'success()',
-      inputs: { type: 2, map: [{ Key: 'script', Value: lines.join('\n') }] },
+      inputs: token('uses' in step ? (step.with ?? {}) : { script: step.join('\n') }),
     })),
   };
 }
+
+const actionOf = ({ uses }: ActionStep) =>
+  uses.startsWith('docker://')
+    ? { type: 'containerRegistry', image: uses.slice('docker://'.length) }
+    : { type: 'repository', repositoryType: 'self', path: uses };
+
+/** What a workflow says, as the service writes it: type 1 is a list, type 2 a map (runner, `TemplateTokenJsonConverter.cs`). */
+const token = (of: unknown): unknown => {
+  if (Array.isArray(of)) return { type: 1, seq: of.map(token) };
+  if (typeof of !== 'object' || of === null) return of;
+  return { type: 2, map: Object.entries(of).map(([Key, value]) => ({ Key, Value: token(value) })) };
+};
 
 /** Context data as the service writes it: type 2 is a dictionary. */
 const dictionary = (of: Readonly<Record<string, unknown>>): unknown => ({

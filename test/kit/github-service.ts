@@ -14,6 +14,7 @@ import { systemClock } from '../../src/system/system-clock.ts';
 import { openInstantStore } from '../support/instant-sync.ts';
 import { scratch } from '../support/scratch.ts';
 import { type MemoryGitHub, memoryGitHub } from './github.ts';
+import { bareRecipe } from './recipe.ts';
 
 interface Options {
   readonly clock?: Clock;
@@ -81,6 +82,7 @@ export function githubService(options: Options = {}) {
       timeout: null,
       standby: true,
       devices: { count: 0 },
+      recipe: bareRecipe,
       ...pool,
     };
   }) as unknown as PoolConfig[];

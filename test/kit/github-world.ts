@@ -42,7 +42,19 @@ export interface Run {
   readonly createdAt: number;
 }
 
-export interface Job {
+/** A step that is an image, `docker://IMAGE`, or an action in the workspace, `./FOLDER`. */
+export interface ActionStep {
+  readonly uses: string;
+  readonly with?: Readonly<Record<string, string>>;
+}
+
+/** What a job's `container:` and `services:` say, as in a workflow. */
+export interface JobContainers {
+  readonly container?: Readonly<Record<string, unknown>> | undefined;
+  readonly services?: Readonly<Record<string, Readonly<Record<string, unknown>>>> | undefined;
+}
+
+export interface Job extends JobContainers {
   readonly id: number;
   /** What runners call it. */
   readonly uuid: string;
@@ -52,8 +64,8 @@ export interface Job {
   readonly run: Run;
   readonly name: string;
   readonly labels: readonly string[];
-  /** The lines of each step. */
-  readonly steps: readonly (readonly string[])[];
+  /** The lines of each step, or what it is instead. */
+  readonly steps: readonly (readonly string[] | ActionStep)[];
   readonly attempt: number;
   status: 'queued' | 'in_progress' | 'completed';
   conclusion: Conclusion | null;
@@ -105,7 +117,7 @@ export interface Listener {
   readonly hear: (message: RunnerMessage) => void;
 }
 
-export interface QueueOptions {
+export interface QueueOptions extends JobContainers {
   /** As `acme/demo`. */
   readonly repository?: string;
   readonly labels?: readonly string[];
@@ -235,9 +247,11 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
         name: options.name ?? 'build',
         labels: options.labels ?? ['gpu'],
         steps: options.steps ?? [['true']],
+        container: options.container,
+        services: options.services,
       });
     },
-    addJob(row: Pick<Job, 'run' | 'name' | 'labels' | 'steps'>, attempt = 1): Job {
+    addJob(row: Pick<Job, 'run' | 'name' | 'labels' | 'steps' | keyof JobContainers>, attempt = 1): Job {
       const names = { id: 90_000 + jobs.length, uuid: randomUUID(), plan: randomUUID(), request: randomUUID() };
       const state = {
         status: 'queued' as const,
@@ -257,7 +271,8 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
       return job;
     },
     /** As somebody does on the website: the job waits again, as a new one. */
-    rerun: ({ run, name, labels, steps, attempt }: Job): Job => world.addJob({ run, name, labels, steps }, attempt + 1),
+    rerun: ({ run, name, labels, steps, container, services, attempt }: Job): Job =>
+      world.addJob({ run, name, labels, steps, container, services }, attempt + 1),
     /** A person lets a held run go. */
     approve(run: Run): void {
       run.held = null;

@@ -66,7 +66,8 @@ export function gitlabService({
       return found.state;
     },
   };
-  const port = gitlabPort({ config, client, program });
+  const ownPool = testPool({ service: 'lab', ...pool });
+  const port = gitlabPort({ config, client, program, pool: ownPool });
   const real = openJobFiles(join(store.dir, 'jobs-lab'), port);
   const parts: GitlabParts = {
     config,
@@ -81,7 +82,7 @@ export function gitlabService({
     left: here.left,
     places: new Map(),
     filter,
-    pools: [testPool({ service: 'lab', ...pool })],
+    pools: [ownPool],
     files: { ...real, keep: (id, what) => track(real.keep(id, what)) },
     rows: new LateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),
     admission: {

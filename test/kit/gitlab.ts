@@ -28,8 +28,9 @@ export interface JobSpec {
   /** How many jobs of its project run on runners of the instance; `+Inf`: its runner is not one of these; left out: an old server. */
   readonly runningOnInstance?: string;
   readonly script: readonly string[];
-  readonly image?: string;
-  readonly services?: readonly string[];
+  readonly image?: string | Readonly<Record<string, unknown>>;
+  /** Names, or what GitLab says of them besides (gitlab-runner's `common/spec/spec.go`, `Image`). */
+  readonly services?: readonly (string | Readonly<Record<string, unknown>>)[];
   readonly variables?: Readonly<Record<string, string>>;
   readonly ref?: string;
   readonly tag?: boolean;
@@ -105,6 +106,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
   });
   const variable = ([key, value]: readonly [string, string], secret = false) => ({ key, value, public: !secret, masked: secret });
 
+  const named = (one: string | Readonly<Record<string, unknown>>) => (typeof one === 'string' ? { name: one } : one);
+
   function payload({ id, token: own, spec }: JobRow) {
     const { image, services = [], ref = 'main', tag = false, name = `job ${id}`, artifacts, needs = [] } = spec;
     const predefined = {
@@ -150,8 +153,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
         ...Object.entries(spec.variables ?? {}).map((pair) => variable(pair)),
       ],
       steps: [{ name: 'script', script: spec.script, timeout: 3600, when: 'on_success', allow_failure: false }],
-      image: image === undefined ? null : { name: image },
-      services: services.map((one) => ({ name: one })),
+      image: image === undefined ? null : named(image),
+      services: services.map(named),
       artifacts: artifacts === undefined ? [] : [{ paths: artifacts, when: 'always' }],
       cache: [],
       credentials: [],

@@ -79,7 +79,8 @@ export async function makeEngineImage(engine: Engine): Promise<string> {
   return image;
 }
 
-async function build(engine: Engine, image: string, text: string): Promise<void> {
+/** Builds an image on the Engine. */
+export async function build(engine: Engine, image: string, text: string): Promise<void> {
   const context = pack();
   context.entry({ name: 'Dockerfile' }, text);
   context.finalize();

@@ -21,12 +21,12 @@ export async function ensureGithubBase(socket = '/var/run/docker.sock'): Promise
   return base;
 }
 
-/** Writes the package into a folder. Its path. */
-export async function writeRunnerPackage(dir: string): Promise<string> {
+/** Writes the package into a folder. Its path. `before`: shell that runs before the runner, in the sandbox. */
+export async function writeRunnerPackage(dir: string, before = ':'): Promise<string> {
   const listener = `#!/bin/sh
 case $1 in
   --version) echo ${packedVersion} ;;
-  *) exec "\${0%/*}/github-act-runner" "$@" ;;
+  *) ${before} || exit 1; exec "\${0%/*}/github-act-runner" "$@" ;;
 esac
 `;
   const tar = await tarOf([

@@ -244,7 +244,8 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
     const { timeout = null } = this.#parts.pool ?? {};
     const labels = this.#parts.pool === undefined ? [] : labelsOf(this.#parts.pool);
     const before = [...noProxyFor(url), ...(ca === null ? [] : acceptsToo(ca, `${workspace}/.onejob-ca.pem`))];
-    return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, before });
+    const hasEngine = how.trusted && this.#parts.pool?.recipe.containers !== undefined;
+    return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, hasEngine, before });
   }
 
   async withdraw(signal: AbortSignal): Promise<void> {

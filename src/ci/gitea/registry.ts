@@ -107,7 +107,8 @@ export class GiteaRegistry implements Registry {
         this.#parts.keys.keep(context.agent, made);
         const { url } = this.#parts.config;
         const { workspace } = context;
-        const script = giteaScript({ ...made, name, url, labels, workspace, timeout: pool.timeout });
+        const hasEngine = pool.recipe.containers !== undefined;
+        const script = giteaScript({ ...made, name, url, labels, workspace, timeout: pool.timeout, hasEngine });
         return { id: String(made.id), script, files: null };
       },
     };

@@ -5,6 +5,11 @@ import { mounted, ownFolder } from '../kit/mounted.ts';
 import type { RunnerKey } from './client.ts';
 
 const memory = `${ownFolder}/run`;
+/**
+ * The runner writes its limit as the argument of a `sleep`, and from a million seconds on with an exponent (1.0.8, run_context.go), which
+ * busybox does not read: the container of such a job would end at once.
+ */
+const longest = '277h';
 
 /** As `CiService.equip`. `folder`: on this host, with the runner's program; null: the image brings its own. */
 export function equippedForGitea(recipe: Recipe, folder: string | null): Recipe {
@@ -23,11 +28,14 @@ export interface GiteaScript extends RunnerKey {
   readonly workspace: string;
   /** ms that a job may run; null: no limit. */
   readonly timeout: number | null;
+  /** Whether the sandbox has an engine of its own, which containers of the job may use as well. */
+  readonly hasEngine: boolean;
   /** Shell lines before the runner. */
   readonly before?: readonly string[];
 }
 
-export function giteaScript({ id, uuid, token, name, url, labels, workspace, timeout, before = [] }: GiteaScript): string {
+export function giteaScript(of: GiteaScript): string {
+  const { id, uuid, token, name, url, labels, workspace, timeout, hasEngine, before = [] } = of;
   const registration = { id, uuid, name, token, address: url, labels: labels.map((label) => `${label}:host`), ephemeral: true };
   const config = {
     log: { level: 'info' },
@@ -36,14 +44,15 @@ export function giteaScript({ id, uuid, token, name, url, labels, workspace, tim
       capacity: 1,
       labels: [],
       // onejob ends a job at its limit, with the reason. The runner's default would end it after 3 hours.
-      timeout: timeout === null ? '87600h' : `${Math.ceil(timeout / 1000) + 60}s`,
+      timeout: timeout === null ? (hasEngine ? longest : '87600h') : `${Math.ceil(timeout / 1000) + 60}s`,
       fetch_interval: '1s',
       fetch_interval_max: '1s',
       log_report_interval: '2s',
       log_report_max_latency: '1s',
     },
     cache: { enabled: false },
-    container: { docker_host: '-' },
+    // Where there is an engine, the runner finds it. This decides whether containers of the job find its socket, as with Gitea's defaults.
+    container: { docker_host: hasEngine ? '' : '-' },
     host: { workdir_parent: `${workspace}/jobs` },
   };
   const write = (file: string, value: unknown) => `printf '%s' ${inQuotes(JSON.stringify(value))} >${file} || exit 1`;

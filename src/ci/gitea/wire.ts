@@ -121,4 +121,4 @@ export function failedIn({ steps }: Pick<GiteaJob, 'steps'>): FailedIn | null {
 
 /** What such a job may have wanted, and what to do, as sentences. */
 export const outsideScript =
-  'No step of its workflow failed: its runner did not come to one. "container:" in its workflow wants an Engine, and sandboxes have none: name the image in the pool instead. The log of the job says what it was.';
+  'No step of its workflow failed: its runner did not come to one. "container:" in its workflow wants an Engine, which sandboxes have with "containers: true" in their pool: write that, or name the image in the pool instead. The log of the job says what it was.';

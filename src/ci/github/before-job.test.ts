@@ -19,7 +19,7 @@ function run(event: string | null, env: Record<string, string> = {}, refuses = {
   symlinkSync(process.execPath, join(root, 'externals/node24/bin/node'));
   const file = join(dir.path, 'event.json');
   if (event !== null) writeFileSync(file, event);
-  const script = githubScript({ root, isWritable: true, workspace, shared: null, config: 'abc', refuses });
+  const script = githubScript({ root, isWritable: true, workspace, shared: null, seesMounts: false, config: 'abc', refuses });
   const { PATH } = process.env;
   const job = { GITHUB_EVENT_PATH: file, GITHUB_REPOSITORY: 'acme/demo', GITHUB_RUN_ID: '70', GITHUB_EVENT_NAME: 'pull_request' };
   const child = spawnSync('sh', ['-c', script], { env: { PATH, ...job, ...env }, encoding: 'utf8', timeout: 60_000 });

@@ -228,7 +228,7 @@ it('a job that failed in a step of its own is to blame, one whose containers cou
   containers.hear(jobLine());
   containers.runner.finish('failure', '', 'Initialize containers');
   await containers.leave('Failed');
-  const advice = expect.stringMatching(/it wants an Engine, for "container:" or "services:".*Name the image in the pool/);
+  const advice = expect.stringMatching(/it wants an Engine, for "container:" or "services:".*name the image in the pool/);
   expect(containers.row()).toMatchObject({ outcome: 'failed', failedIn: 'runner', note: advice });
   expect(containers.verdict()).toMatchObject({ kind: 'unknown', evidence: expect.arrayContaining([advice]) });
 });

@@ -28,9 +28,9 @@ it.each([
   [
     'Initialize containers',
     false,
-    /"container:" or "services:".*sandboxes have none\. Name the image.*"docker" in services\.hub\.$/,
+    /"container:" or "services:" in its workflow, which sandboxes have with "containers: true" in their pool\. Without, name the image/,
   ],
-  ['Pull alpine:3', false, /an action that is an image, and sandboxes have none/],
+  ['Pull alpine:3', false, /an action that is an image, which sandboxes have with/],
   ['Initialize containers', true, /the one of "docker" in services\.hub did not do it/],
   ['Set up job', false, /^Its runner failed at "Set up job", a step of its own\./],
 ])('says what a job wanted that failed at %s', (name, hasEngine, words) => {

@@ -34,5 +34,5 @@ export function whyOutside(job: Ended, { service, hasEngine }: { readonly servic
   const wants = name === 'Initialize containers' ? '"container:" or "services:" in its workflow' : 'an action that is an image';
   const what = `Its runner failed at "${name}", before its script: it wants an Engine, for ${wants}`;
   if (hasEngine) return `${what}, and the one of "docker" in services.${service} did not do it. The log of that step says why.`;
-  return `${what}, and sandboxes have none. Name the image in the pool and start services as processes of the job, or give trusted jobs an Engine with "docker" in services.${service}.`;
+  return `${what}, which sandboxes have with "containers: true" in their pool. Without, name the image in the pool and start services as processes of the job. With it, the log of that step says why.`;
 }

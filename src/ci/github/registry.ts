@@ -123,8 +123,12 @@ export class GithubRegistry implements Registry {
         made.catch(() => this.groups.forget(place));
         const { id, config: jit } = await made;
         const { docker } = this.#parts.config;
-        const shared = docker === null ? null : sharedFolder({ docker, agentNames: this.#registrations.agentNames }, context.agent);
-        const script = githubScript({ ...inside, workspace: context.workspace, shared, config: jit, refuses });
+        const { workspace } = context;
+        const hasEngine = pool.recipe.containers !== undefined;
+        // The engine of an agent finds the workspace, but nothing of the image.
+        const own = hasEngine ? `${workspace}/.onejob/runner` : null;
+        const shared = docker === null ? own : sharedFolder({ docker, agentNames: this.#registrations.agentNames }, context.agent);
+        const script = githubScript({ ...inside, workspace, shared, seesMounts: hasEngine, config: jit, refuses });
         return { id: String(id), script, files: null };
       },
     };

@@ -53,7 +53,7 @@ async function run(given: Run) {
   const shared = hasEngine ? join(dir.path, "it's shared", 'a1') : null;
   const home = shared ?? (isWritable ? root : join(workspace, '.onejob/runner'));
   const all = { forks: true, public: true, ...refuses };
-  const script = githubScript({ root, isWritable, workspace, shared, config: 'abc+/=', refuses: all });
+  const script = githubScript({ root, isWritable, workspace, shared, seesMounts: false, config: 'abc+/=', refuses: all });
   const job = {
     GITHUB_EVENT_PATH: file,
     GITHUB_REPOSITORY: 'acme/demo',

@@ -58,6 +58,8 @@ export interface GithubScript extends Pick<RunnerInside, 'root' | 'isWritable'> 
   readonly workspace: string;
   /** The agent's own folder, which the Engine that jobs may use finds at the same path; null: jobs may use none. */
   readonly shared: string | null;
+  /** Whether that Engine finds the runner of this host, too. */
+  readonly seesMounts: boolean;
   /** `encoded_jit_config`: good for one job. */
   readonly config: string;
   readonly refuses: Refuses;
@@ -76,14 +78,14 @@ export const jobMark = 'onejob: job ';
  * The runner gets its configuration in a variable, which it removes from its environment (actions/runner, `CommandSettings.cs`). Its
  * own `run.sh` would restart it after its job when it wants to update itself, and swallow a TERM.
  */
-export function githubScript({ root, isWritable, workspace, shared, config, refuses }: GithubScript): string {
+export function githubScript({ root, isWritable, workspace, shared, seesMounts, config, refuses }: GithubScript): string {
   const own = `${workspace}/.onejob`;
   const home = shared ?? (isWritable ? root : `${own}/runner`);
   const [before, told] = [`${own}/before-job.sh`, `${own}/told`];
   return [
     `mkdir -p ${inQuotes(home)} ${inQuotes(`${workspace}/work`)} ${inQuotes(`${workspace}/${diagFolder}`)} ${inQuotes(own)} || exit 1`,
     `cd ${inQuotes(home)} || exit 1`,
-    ...(home === root ? [] : copied(root, shared !== null)),
+    ...(home === root ? [] : copied(root, shared !== null && !(seesMounts && root === mountedAt))),
     // A job's files belong to the workspace, whose size is limited, unless an Engine must find them.
     `rm -rf _work _diag && ln -s ${inQuotes(`${workspace}/${diagFolder}`)} _diag || exit 1`,
     shared === null ? `ln -s ${inQuotes(`${workspace}/work`)} _work || exit 1` : 'mkdir _work || exit 1',

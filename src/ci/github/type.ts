@@ -148,6 +148,10 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     const how = 'whose "docker" is an Engine and a folder of this host, which jobs on other hosts do not have';
     inPool(pool, ['runtime'], `is ${pool.runtime}, but ${of}, ${how}; use a service without "docker" for this pool`);
   }
+  if (pool.recipe.containers !== undefined && service.docker !== null && sound(pool, 'containers')) {
+    const how = 'whose "docker" is another Engine for the same jobs; remove one of the two';
+    inPool(pool, ['containers'], `is true, but ${of}, ${how}`);
+  }
   if (pool.recipe.wants?.folders === false && service.mountedRunner !== null && sound(pool, 'runtime')) {
     const how = 'whose "agent.folder" is a folder of this host, which its sandboxes do not see';
     inPool(pool, ['runtime'], `is ${pool.runtime}, but ${of}, ${how}; use a service without it, and an image with the runner`);

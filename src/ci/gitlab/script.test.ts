@@ -5,18 +5,22 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { testPool } from '../../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { equippedForGitlab, gitlabScript } from './script.ts';
+import { equippedForGitlab, type GitlabScript, gitlabScript } from './script.ts';
 
 const url = 'http://172.18.0.1:7070/gitlab/ojf_sealed';
 
-function run(env: Readonly<Record<string, string>> = {}, notes: readonly string[] = []) {
+function run(
+  env: Readonly<Record<string, string>> = {},
+  notes: readonly string[] = [],
+  container: GitlabScript['container'] = null,
+) {
   const dir = scratch();
   const bin = join(dir.path, 'bin');
   mkdirSync(bin);
   const fake = '#!/bin/sh\necho "ARGS $*"; env | grep -E "^(GO|CI_|RUNNER_|CONFIG)" | sort; echo DONE\n';
   writeFileSync(join(bin, 'gitlab-runner'), fake);
   chmodSync(join(bin, 'gitlab-runner'), 0o755);
-  const text = gitlabScript({ name: "box's-1", url, workspace: dir.path, ca: null, before: [], notes });
+  const text = gitlabScript({ name: "box's-1", url, workspace: dir.path, ca: null, before: [], notes, container });
   const { status, stdout } = spawnSync('/bin/sh', ['-c', text], {
     env: { PATH: `${bin}:${process.env.PATH}`, ...env },
     encoding: 'utf8',
@@ -37,6 +41,13 @@ it('writes the way to the filter into a file that only its user reads, and says 
     ...[`builds_dir = "${dir}/builds"`, `cache_dir = "${dir}/cache"`, 'shell = "bash"'],
     ...['environment = ["GOGC=", "GOMEMLIMIT="]', ''],
   ]);
+});
+
+it('runs a job with an image in the engine of its sandbox, which may do anything there', () => {
+  const { config } = run({}, [], { image: 'ci:3' });
+  expect(config).toContain('executor = "docker"\n');
+  expect(config).toMatch(/^docker = { image = "ci:3", privileged = true, .* }$/m);
+  expect(config).not.toContain('builds_dir');
 });
 
 it('starts the runner faster, unless the pool has its own settings for Go', () => {

@@ -29,21 +29,46 @@ export interface GitlabScript {
   readonly before: readonly string[];
   /** Lines for the job's log, in front of its own commands. */
   readonly notes: readonly string[];
+  /**
+   * Whether the script runs in a container of the sandbox's own engine, and in which image if the job names none. null: it runs in the
+   * sandbox.
+   */
+  readonly container: { readonly image: string | null } | null;
 }
 
-export function gitlabScript({ name, url, ca, workspace, before, notes }: GitlabScript): string {
+/**
+ * The engine is the agent's own, so its containers may do all there that they may do on a person's machine. It is new, so that the
+ * registry is asked for each image once.
+ */
+function dockerKeys({ image }: { readonly image: string | null }): string {
+  const keys = {
+    image: image ?? '',
+    privileged: true,
+    pull_policy: ['if-not-present'],
+    allowed_pull_policies: ['always', 'if-not-present', 'never'],
+    volumes: ['/cache', '/var/run/docker.sock:/var/run/docker.sock'],
+  };
+  return `{ ${toml(keys)} }`;
+}
+
+/** A JSON text is a TOML text. */
+const toml = (keys: Readonly<Record<string, unknown>>, between = ', '): string =>
+  Object.entries(keys)
+    .map(([key, value]) => `${key} = ${JSON.stringify(value)}`)
+    .join(between);
+
+export function gitlabScript({ name, url, ca, workspace, before, notes, container }: GitlabScript): string {
   const keys = {
     name,
     url,
     token: 'onejob',
     ...(ca !== null && { 'tls-ca-file': 'ca.pem' }),
-    executor: 'shell',
-    builds_dir: `${workspace}/builds`,
-    cache_dir: `${workspace}/cache`,
+    ...(container === null
+      ? { executor: 'shell', builds_dir: `${workspace}/builds`, cache_dir: `${workspace}/cache` }
+      : { executor: 'docker' }),
     ...(notes.length > 0 && { pre_build_script: `printf '%s\n' ${notes.map(inQuotes).join(' ')}` }),
   };
-  // A JSON text is a TOML text.
-  const lines = ['[[runners]]', ...Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}`)];
+  const lines = ['[[runners]]', toml(keys, '\n'), ...(container === null ? [] : [`docker = ${dockerKeys(container)}`])];
   const own = inQuotes(`${workspace}/.runner`);
   return [
     'umask 077',
@@ -51,7 +76,8 @@ export function gitlabScript({ name, url, ca, workspace, before, notes }: Gitlab
     `if [ -w ${memory} ]; then cd ${memory}; else mkdir -p ${own} && cd ${own}; fi || exit 1`,
     ...(ca === null ? [] : [`printf '%s' ${inQuotes(ca)} >ca.pem || exit 1`]),
     'unset BASH_ENV ENV CONFIG_FILE',
-    'shell=sh; command -v bash >/dev/null 2>&1 && shell=bash',
+    // Containers have what their images bring.
+    container === null ? 'shell=sh; command -v bash >/dev/null 2>&1 && shell=bash' : 'shell=bash',
     // A quarter of the time in which a runner starts is garbage collection (19.4). Its job finds both variables empty, as unset.
     'own=""; [ -n "${GOGC+set}${GOMEMLIMIT+set}" ] || own=\'environment = ["GOGC=", "GOMEMLIMIT="]\'',
     `printf '%s\\n' ${inQuotes(lines.join('\n'))} "shell = \\"$shell\\"" "$own" >config.toml || exit 1`,

@@ -9,6 +9,7 @@ import { ageKey } from '../../../test/kit/secrets.ts';
 import { oneDevice } from '../../../test/support/devices.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { OnejobError } from '../../base/errors.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { seal } from '../../secrets/sealed-format.ts';
 import type { Filter } from '../filter/filter.ts';
@@ -499,6 +500,41 @@ describe('what a job may have', () => {
     expect(one.row('lab-1')).toMatchObject({ result: 'refused', outcome: null });
   });
 
+  const fork = {
+    CI_MERGE_REQUEST_IID: '12',
+    CI_MERGE_REQUEST_SOURCE_BRANCH_NAME: 'main',
+    CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'http://lab/mallory/demo',
+  };
+  const ref = 'refs/merge-requests/12/head';
+
+  const withContainers = { pool: { recipe: { ...testPool().recipe, containers: { image: null } } } };
+  const untrusted = { forks: 'run-without-secrets', others: 'run-without-secrets' } as const;
+
+  it('includes services and any image, in the engine of a pool with containers', async () => {
+    const { one, job } = await waiting({ image: 'ruby:3', services: ['redis'] }, withContainers);
+    await using _ = one;
+    expect([job.state, one.jobs.next('ci', 'ci/1')]).toEqual(['waiting', { job: 'lab-1', limit: null, cold: false }]);
+    expect(await one.take('lab-1')).toContain('executor = "docker"');
+  });
+
+  it.each([
+    [
+      'names no image, which the engine cannot pull',
+      { imageRecipe: {} as PoolConfig['imageRecipe'] },
+      undefined,
+      /names no "image"/,
+    ],
+    ['is untrusted', { trust: { ...testPool().trust, ...untrusted } }, 'ruby:3', /an untrusted job has none/],
+  ])('does not include services if it %s', async (_, pool, image, words) => {
+    const spec = { services: ['redis'], ref, variables: fork, ...(image !== undefined && { image }) };
+    const { one, job } = await waiting(image === undefined ? { services: ['redis'] } : spec, {
+      pool: { ...withContainers.pool, ...pool },
+    });
+    await using __ = one;
+    expect([job.state, job.reason]).toEqual(['failed', 'runner_unsupported']);
+    expect(job.trace.toString()).toMatch(words);
+  });
+
   it('is its own image where config allows that', async () => {
     const images = ['debian:*', 'lab/acme/**'];
     const { one } = await waiting({ image: '$REGISTRY/acme/ci:1', variables: { REGISTRY: 'lab' } }, { config: { images } });
@@ -538,13 +574,6 @@ describe('what a job may have', () => {
     expect(one.jobs.recipeFor('lab-1', testPool().recipe)).toBeNull();
     expect(await one.take('lab-1')).toContain('onejob: image ruby:3 is not used: this pool runs its jobs in debian.');
   });
-
-  const fork = {
-    CI_MERGE_REQUEST_IID: '12',
-    CI_MERGE_REQUEST_SOURCE_BRANCH_NAME: 'main',
-    CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'http://lab/mallory/demo',
-  };
-  const ref = 'refs/merge-requests/12/head';
 
   it('is nothing, if a fork sent it and config refuses that', async () => {
     const { one, job } = await waiting({ ref, variables: fork });

@@ -4,6 +4,8 @@
  */
 
 import { hash } from 'node:crypto';
+import { isOwnName } from '../../base/image-reference.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import { readSecret } from '../../schema/secret-reference.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
@@ -16,7 +18,7 @@ import { GitlabClient } from './client.ts';
 import { gitlabFindings } from './doctor.ts';
 import { jobFacts } from './facts.ts';
 import { gitlabRules, gitlabRulesOf } from './filter-rules.ts';
-import type { GitlabParts } from './parts.ts';
+import type { GitlabParts, GitlabPortParts } from './parts.ts';
 import { gitlabRunner } from './release.ts';
 import { equippedForGitlab, gitlabScript } from './script.ts';
 import type { GitlabServiceConfig } from './type.ts';
@@ -34,7 +36,7 @@ export function openGitlab(config: GitlabServiceConfig, parts: OpenParts): CiSer
     token: () => readSecret(config.token, variables),
   });
   const program = openAgentProgram(name, gitlabRunner(), config.agentPackage, parts);
-  const port = gitlabPort({ config, client, program });
+  const port = gitlabPort({ config, client, program, pool: parts.pools[0] });
   return createGitlab({ ...openLate(name, port, parts), ...config, config, client, program });
 }
 
@@ -48,11 +50,9 @@ export function createGitlab(parts: GitlabParts): CiService {
   };
 }
 
-export function gitlabPort({
-  config,
-  client,
-  program,
-}: Pick<GitlabParts, 'config' | 'client' | 'program'>): LatePort<GivenJob, JobKey> {
+export function gitlabPort({ config, client, program, pool }: GitlabPortParts): LatePort<GivenJob, JobKey> {
+  /** Untrusted jobs have no engine. */
+  const hasEngine = ({ trusted }: { readonly trusted: boolean }): boolean => trusted && pool?.recipe.containers !== undefined;
   /** The version that the server is told; the runner in the sandbox tells its own. */
   const version = (): string => (program.state.kind === 'ready' ? program.state.version : 'unknown');
   /** As the server or the client says it; null: it is not over. */
@@ -78,7 +78,9 @@ export function gitlabPort({
     factsOf: jobFacts,
     envOf: ({ variables }) => Object.fromEntries(variables.map(({ key, value }) => [key, value])),
     // As the runner does it, but only once: `$NAME` and `${NAME}`.
-    imageOf({ image, variables }) {
+    imageOf({ image, variables }, admitted) {
+      // The runner makes a container of it, in the engine of the sandbox.
+      if (hasEngine(admitted)) return '';
       const values = new Map(variables.map(({ key, value }) => [key, value]));
       return (image?.name ?? '').replaceAll(
         /\$(?:\{(\w+)\}|(\w+))/g,
@@ -87,10 +89,15 @@ export function gitlabPort({
         },
       );
     },
-    whyNot({ services }) {
+    whyNot({ image, services }, admitted) {
       const names = (services ?? []).map(({ name }) => name);
       if (names.length === 0) return null;
-      return `it asks for "services" (${names.join(', ')}), which onejob does not start; start them in its script, or run it elsewhere.`;
+      const asks = `it asks for "services" (${names.join(', ')})`;
+      if (pool?.recipe.containers === undefined)
+        return `${asks}, which need "containers: true" in the pool; write that, or start them in its script.`;
+      if (!admitted.trusted) return `${asks}, which need an engine for containers, and an untrusted job has none.`;
+      if (image != null || imageOutside(pool) !== null) return null;
+      return `${asks} but names no "image", and the image of the pool is onejob's own, which the engine of its containers cannot pull; write "image" into the job.`;
     },
     request: (mayHold, signal) => client.request(version(), mayHold, signal),
     async look(key, waits, signal) {
@@ -113,11 +120,18 @@ export function gitlabPort({
     },
     // gitlab-runner 19.4 (`common/build.go`).
     failsOutside: (line) => line.includes('Job failed (system failure): '),
-    script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leave }) {
+    script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leave, trusted }) {
       const url = `${origin}/${gitlabRules.root}/${leave(payloadFor(given, new URL(origin).hostname, secrets))}`;
-      return gitlabScript({ name, url, ca, workspace, notes, before: noProxyFor(url) });
+      const isContainer = hasEngine({ trusted }) && (given.image != null || (given.services ?? []).length > 0);
+      const container = isContainer ? { image: pool === undefined ? null : imageOutside(pool) } : null;
+      return gitlabScript({ name, url, ca, workspace, notes, before: noProxyFor(url), container });
     },
   };
+}
+
+/** The image of a pool as other engines can pull it; null: they cannot. */
+function imageOutside({ imageRecipe, recipe: { image } }: PoolConfig): string | null {
+  return imageRecipe !== null || image === null || isOwnName(image) ? null : image;
 }
 
 /** What the runner in the sandbox gets: the job as it came, with the secrets of this host, and a way past proxies to the filter. */

@@ -205,9 +205,9 @@ export class LateJobs<G, K> {
   }
 
   /** Its image, and what to say about it. */
-  #imageFor(given: G, { trusted }: Admitted): { readonly image: string | null; readonly note: string | null } {
-    const wanted = this.#parts.port.imageOf(given);
-    const forced = trusted ? null : (this.#parts.pool?.trust.image ?? null);
+  #imageFor(given: G, admitted: Admitted): { readonly image: string | null; readonly note: string | null } {
+    const wanted = this.#parts.port.imageOf(given, admitted);
+    const forced = admitted.trusted ? null : (this.#parts.pool?.trust.image ?? null);
     const own = forced ?? this.#parts.pool?.recipe.image ?? null;
     if (wanted === '' || wanted === own || this.#parts.pool === undefined) return { image: null, note: null };
     const problem = jobImageProblem(wanted);
@@ -219,8 +219,6 @@ export class LateJobs<G, K> {
   async #decideNow(one: LateJob<G, K>, signal: AbortSignal): Promise<void> {
     const { given } = one;
     if (given === null || this.#parts.pool === undefined) return;
-    const whyNot = this.#parts.port.whyNot(given);
-    if (whyNot !== null) return this.end(one, this.#refused(whyNot), signal);
     const { trust, recipe } = this.#parts.pool;
     const about = { ...this.#parts.admission, trust, containers: recipe.containers !== undefined };
     const admission = await admitJob(this.#parts.port.factsOf(given), this.#parts.port.envOf(given), about).catch(
@@ -237,6 +235,8 @@ export class LateJobs<G, K> {
       this.#parts.log.warn('job refused', { job: one.job, reason: admission.reason });
       return this.end(one, this.#refused(admission.reason), signal);
     }
+    const whyNot = this.#parts.port.whyNot(given, admission);
+    if (whyNot !== null) return this.end(one, this.#refused(whyNot), signal);
     const { image, note } = this.#imageFor(given, admission);
     one.image = image;
     one.notes = [admission.why, note].filter((line) => line !== null);

@@ -51,10 +51,10 @@ export interface LatePort<G, K> {
   aboutOf(given: G): Omit<JobAbout, 'id'>;
   factsOf(given: G): TrustFacts;
   envOf(given: G): Readonly<Record<string, string>>;
-  /** The image that it asks for; empty: none. */
-  imageOf(given: G): string;
+  /** The image that its sandbox is to have; empty: the pool's. */
+  imageOf(given: G, admitted: Pick<Admitted, 'trusted'>): string;
   /** Why no job like this can run here, as the end of a sentence; null: it can. */
-  whyNot(given: G): string | null;
+  whyNot(given: G, admitted: Pick<Admitted, 'trusted'>): string | null;
   /** The next job, which is this host's then; null: none waits. `mayHold`: the service may hold the call. @throws OnejobError E_CI_*, E_SECRET */
   request(mayHold: boolean, signal: AbortSignal): Promise<G | null>;
   /** `waits`: no agent has begun it, and the service is told that this host still wants it. @throws OnejobError E_CI_* */

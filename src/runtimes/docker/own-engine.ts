@@ -12,6 +12,8 @@ export const engineHost = {
   // Its child ends everything with it.
   Init: true,
   RestartPolicy: { Name: 'no' },
+  // GitHub's runner starts no containers where /proc/1/cgroup names a group of Docker's (`ContainerOperationProvider.cs`).
+  CgroupnsMode: 'private',
   LogConfig: { Type: 'local', Config: { 'max-size': '1m', 'max-file': '2' } },
   CapDrop: ['ALL'],
   // What newuidmap and newgidmap have as file capabilities. They need more only if they are setuid.
