@@ -14,6 +14,7 @@ import { expandName } from '../../schema/template.ts';
 import { createNamedRemover, type NamedEntry } from '../early/named.ts';
 import type { Remote } from '../early/port.ts';
 import { AgentNames } from '../early/registrations.ts';
+import { hasEngine } from '../kit/admission.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import { createJobFiles, type JobFiles } from '../kit/job-files.ts';
 import type { JobAbout, JobEnd } from '../kit/job-rows.ts';
@@ -244,8 +245,20 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
     const { timeout = null } = this.#parts.pool ?? {};
     const labels = this.#parts.pool === undefined ? [] : labelsOf(this.#parts.pool);
     const before = [...noProxyFor(url), ...(ca === null ? [] : acceptsToo(ca, `${workspace}/.onejob-ca.pem`))];
-    const hasEngine = how.trusted && this.#parts.pool?.recipe.containers !== undefined;
-    return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, timeout, hasEngine, before });
+    const { pool } = this.#parts;
+    const isWithEngine = pool !== undefined && hasEngine(pool, how);
+    return giteaScript({
+      id: runner.id,
+      uuid: 'onejob',
+      token,
+      name,
+      url,
+      labels,
+      workspace,
+      timeout,
+      hasEngine: isWithEngine,
+      before,
+    });
   }
 
   async withdraw(signal: AbortSignal): Promise<void> {

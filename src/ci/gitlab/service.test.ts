@@ -517,6 +517,15 @@ describe('what a job may have', () => {
     expect(await one.take('lab-1')).toContain('executor = "docker"');
   });
 
+  it("includes services of a stranger's job only where its pool lets strangers have an engine", async () => {
+    const trust = { ...testPool().trust, ...untrusted, containers: 'allow' } as const;
+    const spec = { image: 'ruby:3', services: ['redis'], ref, variables: fork };
+    const { one, job } = await waiting(spec, { pool: { ...withContainers.pool, trust } });
+    await using _ = one;
+    expect(job.state).toBe('waiting');
+    expect(await one.take('lab-1')).toContain('executor = "docker"');
+  });
+
   it.each([
     [
       'names no image, which the engine cannot pull',

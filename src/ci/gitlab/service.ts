@@ -8,6 +8,7 @@ import { isOwnName } from '../../base/image-reference.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import { readSecret } from '../../schema/secret-reference.ts';
+import { hasEngine } from '../kit/admission.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
 import type { JobEnd } from '../kit/job-rows.ts';
 import { noProxyFor } from '../kit/mounted.ts';
@@ -51,8 +52,7 @@ export function createGitlab(parts: GitlabParts): CiService {
 }
 
 export function gitlabPort({ config, client, program, pool }: GitlabPortParts): LatePort<GivenJob, JobKey> {
-  /** Untrusted jobs have no engine. */
-  const hasEngine = ({ trusted }: { readonly trusted: boolean }): boolean => trusted && pool?.recipe.containers !== undefined;
+  const isWithEngine = (job: { readonly trusted: boolean }): boolean => pool !== undefined && hasEngine(pool, job);
   /** The version that the server is told; the runner in the sandbox tells its own. */
   const version = (): string => (program.state.kind === 'ready' ? program.state.version : 'unknown');
   /** As the server or the client says it; null: it is not over. */
@@ -80,7 +80,7 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
     // As the runner does it, but only once: `$NAME` and `${NAME}`.
     imageOf({ image, variables }, admitted) {
       // The runner makes a container of it, in the engine of the sandbox.
-      if (hasEngine(admitted)) return '';
+      if (isWithEngine(admitted)) return '';
       const values = new Map(variables.map(({ key, value }) => [key, value]));
       return (image?.name ?? '').replaceAll(
         /\$(?:\{(\w+)\}|(\w+))/g,
@@ -95,7 +95,8 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
       const asks = `it asks for "services" (${names.join(', ')})`;
       if (pool?.recipe.containers === undefined)
         return `${asks}, which need "containers: true" in the pool; write that, or start them in its script.`;
-      if (!admitted.trusted) return `${asks}, which need an engine for containers, and an untrusted job has none.`;
+      if (!isWithEngine(admitted))
+        return `${asks}, which need an engine for containers, and an untrusted job has none (rule "trust.containers: refuse").`;
       if (image != null || imageOutside(pool) !== null) return null;
       return `${asks} but names no "image", and the image of the pool is onejob's own, which the engine of its containers cannot pull; write "image" into the job.`;
     },
@@ -122,7 +123,7 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
     failsOutside: (line) => line.includes('Job failed (system failure): '),
     script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leave, trusted }) {
       const url = `${origin}/${gitlabRules.root}/${leave(payloadFor(given, new URL(origin).hostname, secrets))}`;
-      const isContainer = hasEngine({ trusted }) && (given.image != null || (given.services ?? []).length > 0);
+      const isContainer = isWithEngine({ trusted }) && (given.image != null || (given.services ?? []).length > 0);
       const container = isContainer ? { image: pool === undefined ? null : imageOutside(pool) } : null;
       return gitlabScript({ name, url, ca, workspace, notes, before: noProxyFor(url), container });
     },

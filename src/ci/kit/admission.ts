@@ -72,6 +72,14 @@ function withoutKey(variable: string): string {
   return `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`;
 }
 
+/** Whether such a job of the pool has an engine for containers of its own. */
+export function hasEngine(
+  { recipe, trust }: Pick<PoolConfig, 'recipe' | 'trust'>,
+  { trusted }: { readonly trusted: boolean },
+): boolean {
+  return recipe.containers !== undefined && (trusted || trust.containers === 'allow');
+}
+
 /** `recipe`: the pool's, expanded for the slot, with its image. `key`: of its caches (`cacheKeyOf`); null: it has none. */
 export function untrustedRecipe(
   recipe: Recipe,
@@ -94,7 +102,7 @@ export function untrustedRecipe(
   const { containers, ...plain } = recipe;
   return {
     ...plain,
-    ...(trust.containers === 'allow' && containers !== undefined && { containers }),
+    ...(hasEngine({ recipe, trust }, { trusted: false }) && { containers }),
     image: !isImage ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
     // A process has its host's network, which config allows untrusted jobs only without isolation.
