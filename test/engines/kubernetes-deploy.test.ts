@@ -8,7 +8,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parse, parseAllDocuments } from 'yaml';
 import { buildkiteBench } from '../support/buildkite.ts';
-import { fork, theAgent, untilSays } from '../support/buildkite-days.ts';
+import { fork, theAgent } from '../support/buildkite-days.ts';
 import { packThisClone } from '../support/cloud-machine.ts';
 import { images } from '../support/images.ts';
 import { type Kubernetes, podSecurity, startKubernetes } from '../support/kubernetes.ts';
@@ -226,7 +226,8 @@ pools: { bk: { service: bk, queue: default, runtime: cluster, agents: 1, image: 
         'buildkite-agent meta-data set told yes; echo "told: $(buildkite-agent meta-data get told)"; exit 3',
       ].join('\n');
       const id = buildkite.queueJob({ command, ...fork });
-      await untilSays(bench, id, /^begun$/m);
+      // It has tried first whether the cluster keeps policies.
+      await expect.poll(() => buildkite.job(id).log, { timeout: 120_000 }).toMatch(/^begun$/m);
       const before = await own('.status.podIP');
       await kubectl('rollout', 'restart', 'deployment/onejob');
       await kubectl('rollout', 'status', 'deployment/onejob');

@@ -132,7 +132,10 @@ export async function makeNode(ground: Ground, options: NodeOptions): Promise<Ku
     async start() {
       await kubelet.start();
       if (gpus > 0) await grants.start();
-      if (options.network) await Promise.all([router.start(), proxy.start()]);
+      if (!options.network) return;
+      // kube-router writes its whole table anew: chains that kube-proxy makes just then would be lost.
+      await proxy.start();
+      await router.start();
     },
   };
 }

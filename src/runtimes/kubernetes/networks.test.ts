@@ -171,7 +171,7 @@ test('a door of ours needs no other try; what somebody else changes does', async
   expect([api.count('create'), api.policies.get('onejob-me-internet').spec.egress.length]).toEqual([6, 4]);
 });
 
-test('a Service is no door: whoever made it allows the pods behind it', async () => {
+test('the address of a Service adds no door to the policy: another policy allows the pods behind it', async () => {
   await using here = await cluster({ address: 'onejob:7443' });
   expect(await here.networks.hostAddress('internet', 812, never)).toBe('onejob:7443');
   expect(here.api.policies.get('onejob-me-internet').spec.egress).toHaveLength(2);
