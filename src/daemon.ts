@@ -145,7 +145,7 @@ async function runManager(setting: Setting): Promise<Loaded | null> {
     findings: () => [
       ...unheld,
       ...(system ? [socketFinding(socket)] : []),
-      ...applying.webProblems.map((why) => warning('dashboard', why)),
+      ...applying.webProblems.map((why) => warning('dashboard', why, null, 'dashboard')),
     ],
     problems: () => applying.webProblems,
   });

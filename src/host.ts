@@ -3,7 +3,7 @@
  * adds the command line, the choice of runtimes and the API; tests run it in virtual time.
  */
 
-import type { Finding } from './base/finding.ts';
+import { coded, type Finding } from './base/finding.ts';
 import { type CiServices, createCiServices } from './ci/index.ts';
 import type { Job } from './ci/own-queue/job.ts';
 import type { OwnQueue } from './ci/own-queue/own-queue.ts';
@@ -310,19 +310,19 @@ function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostRep
   return {
     chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
     findings: () => [
-      ...given.findings(),
-      ...chosen().findings,
-      ...weakenedFindings(config),
-      ...epollFindings(config.pools, { best: runtimes.best.name, root: env.uid === 0 }),
-      ...fingerprints.findings(),
-      ...caches.findings(),
-      ...held.findings(),
-      ...(notices?.findings() ?? []),
+      ...coded('access', given.findings()),
+      ...coded('runtime', chosen().findings),
+      ...coded('weak-sandbox', weakenedFindings(config)),
+      ...coded('runtime', epollFindings(config.pools, { best: runtimes.best.name, root: env.uid === 0 })),
+      ...coded('images', fingerprints.findings()),
+      ...coded('caches', caches.findings()),
+      ...coded('held-jobs', held.findings()),
+      ...coded('notify', notices?.findings() ?? []),
     ],
     hostFindings: async (signal) => [
-      ...(await room.findings()),
-      ...(await house.findings()),
-      ...((await deviceManager?.doctor(signal)) ?? []),
+      ...coded('disk', await room.findings()),
+      ...coded('secret', await house.findings()),
+      ...coded('gpu-host', (await deviceManager?.doctor(signal)) ?? []),
     ],
     problems: () => [
       ...[room.problem(), notices?.problem ?? null].filter((one) => one !== null),

@@ -46,6 +46,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
     '': [
       'docs/configuration.md',
       'docs/errors.md',
+      'docs/findings.md',
       'docs/metrics.md',
       'docs/json.md',
       'docs/api.md',

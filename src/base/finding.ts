@@ -1,3 +1,5 @@
+import type { FindingCode } from './finding-codes.ts';
+
 /** A finding of `doctor`. `error` means that jobs cannot run because of it. */
 export interface Finding {
   readonly level: 'ok' | 'warning' | 'error';
@@ -5,14 +7,27 @@ export interface Finding {
   readonly message: string;
   /** What to do about it; null if there is nothing to do. */
   readonly hint: string | null;
+  /** What programs and pages know it by: a `FindingCode`, the code of an error, or that of a finding about a GPU; see `coded`. */
+  readonly code?: string | undefined;
   /** An error that may pass by itself, such as a cloud that does not answer. */
   readonly mayPass?: boolean;
 }
 
 const finding =
   (level: Finding['level']) =>
-  (subject: string, message: string, hint: string | null = null): Finding => ({ level, subject, message, hint });
+  (subject: string, message: string, hint: string | null = null, code?: FindingCode): Finding => ({
+    level,
+    subject,
+    message,
+    hint,
+    ...(code !== undefined && { code }),
+  });
 
 export const fine = finding('ok');
 export const warning = finding('warning');
 export const problem = finding('error');
+
+/** The findings, those without a code of their own with that of what was looked at. */
+export function coded(code: FindingCode, findings: readonly Finding[]): Finding[] {
+  return findings.map((one) => (one.code === undefined ? { ...one, code } : one));
+}

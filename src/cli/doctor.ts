@@ -4,7 +4,7 @@ import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type OnejobError, toFailure } from '../base/errors.ts';
-import { fine, problem, warning } from '../base/finding.ts';
+import { coded, fine, problem, warning } from '../base/finding.ts';
 import { secretFindings, weakenedFindings } from '../config/findings.ts';
 import { lookAtHost } from '../config/host-look.ts';
 import { checkConfig } from '../config/load.ts';
@@ -59,15 +59,19 @@ async function doctorAlone(session: Session, absent: OnejobError): Promise<Findi
   const source = { types, ...configSource(session), look: lookAtHost };
   const { config, errors, warnings } = await checkConfig(source);
   return [
-    warning('daemon', absent.message, absent.hint),
-    ...errors.map((each) => problem('config', formatProblem(each))),
-    ...warnings.map((each) => warning('config', formatProblem(each))),
-    ...(await secretFindings(config, systemClock.wall())),
-    ...(errors.length > 0 ? [] : [...weakenedFindings(config), ...(await runtimeFindings())]),
-    {
-      ...fine('not checked', 'Only a daemon checks slots, images, caches, GPUs and CI services.'),
-      hint: 'Start one with "onejob up"; for GPUs alone, type "onejob gpus".',
-    },
+    warning('daemon', absent.message, absent.hint, 'daemon-absent'),
+    ...errors.map((each) => problem('config', formatProblem(each), null, 'config')),
+    ...warnings.map((each) => warning('config', formatProblem(each), null, 'config')),
+    ...coded('secret', await secretFindings(config, systemClock.wall())),
+    ...(errors.length > 0
+      ? []
+      : [...coded('weak-sandbox', weakenedFindings(config)), ...coded('runtime', await runtimeFindings())]),
+    fine(
+      'not checked',
+      'Only a daemon checks slots, images, caches, GPUs and CI services.',
+      'Start one with "onejob up"; for GPUs alone, type "onejob gpus".',
+      'not-checked',
+    ),
   ];
 
   async function runtimeFindings(): Promise<FindingView[]> {

@@ -160,6 +160,8 @@ export const poolView = z.object({
   held: z.int().optional(),
   /** What keeps it from having agents until a person does something, for after its name, such as `has no agents`. */
   problems: z.array(z.string()).optional(),
+  /** The code of each of `problems`, in their order, such as `no-agents`; left out with them. */
+  problemCodes: z.array(z.string()).optional(),
   /** What its jobs should know: which runtime was chosen and why, how its isolation is weaker, what it cannot reach. */
   notes: z.array(z.string()).optional(),
   paused: z.array(z.string()),
@@ -365,6 +367,8 @@ export const findingView = z.object({
   subject: z.string(),
   message: z.string(),
   hint: z.string().nullable(),
+  /** One of docs/findings.md, of an error, or of a finding about a GPU; left out by an earlier version. */
+  code: z.string().optional(),
 });
 export type FindingView = z.infer<typeof findingView>;
 

@@ -4,6 +4,7 @@
  */
 
 import { type Finding, warning } from '../base/finding.ts';
+import type { FindingCode } from '../base/finding-codes.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { type StrandedJobs, strandedHint } from '../ci/own-queue/stranded.ts';
 import { fits } from '../config/conditions.ts';
@@ -72,8 +73,20 @@ export function isOfHost({ kind }: Condition): boolean {
 }
 
 /** A condition of a host as `doctor` shows it. */
-export function findingOf({ pool, text, hint }: Condition): Finding {
-  return warning(pool === null ? 'own queue' : `pool ${pool}`, text, hint);
+export function findingOf({ kind, pool, text, hint }: Condition): Finding {
+  return warning(pool === null ? 'own queue' : `pool ${pool}`, text, hint, codeOf({ kind }));
+}
+
+const codes: Readonly<Record<Condition['kind'], FindingCode>> = {
+  'stranded jobs': 'stranded-jobs',
+  'jobs of another daemon': 'jobs-of-another-daemon',
+  'no agents': 'no-agents',
+  'no devices': 'no-devices',
+};
+
+/** What programs know it by. */
+export function codeOf({ kind }: Pick<Condition, 'kind'>): FindingCode {
+  return codes[kind];
 }
 
 /** For after the name of its pool, such as `has no agents`. */

@@ -1,5 +1,6 @@
 /** What `doctor` says: what is known already, and what services, runtimes and the host find when they look now. */
 import { abortable } from '../base/abortable.ts';
+import { coded } from '../base/finding.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';
 import type { FindingView } from '../contract/schema.ts';
@@ -45,12 +46,13 @@ export async function examine(parts: DoctorParts, signal: AbortSignal): Promise<
   await startedSoon(parts, signal);
   const changed = await host.configChanged();
   const hint = facts.temporary ? null : howToApply;
-  const config: FindingView[] = changed === null ? [] : [{ level: 'warning', subject: 'config', message: changed, hint }];
+  const config: FindingView[] =
+    changed === null ? [] : [{ level: 'warning', subject: 'config', message: changed, hint, code: 'config-changed' }];
   const checks = [
-    queue.check(),
+    queue.check().then((found) => coded('own-queue', found)),
     serviceFindings({ services, registrations: store.registrations, clock, diagnostics }, signal),
     imageFindings(reconciler.pools, signal),
-    ...runtimes.all.map((runtime) => runtime.check(signal)),
+    ...runtimes.all.map(async (runtime) => coded('runtime', await runtime.check(signal))),
   ];
   const wide = await host.hostFindings(signal);
   // A pool's lack of devices is reported once, with its reason.

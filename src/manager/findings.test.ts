@@ -25,7 +25,12 @@ function world(...images: readonly (string | null)[]) {
 
 test('an unavailable image is an error before any job needs it, checked once, and named', async () => {
   const { pools, asked } = world('there:1', 'gone:1', 'gone:1');
-  const missing = { level: 'error', message: 'It waits for image "gone:1" on docker: docker.io does not have it.', hint: null };
+  const missing = {
+    level: 'error',
+    message: 'It waits for image "gone:1" on docker: docker.io does not have it.',
+    hint: null,
+    code: 'image-waits',
+  };
   expect(await imageFindings(pools, never)).toEqual([
     { subject: 'pool p1', ...missing },
     { subject: 'pool p2', ...missing },
@@ -37,7 +42,13 @@ test('an image that was tried is reported once, with the answer', async () => {
   const { pools, reconciler } = world('gone:1');
   pools[0]?.failed({ code: 'E_IMAGE_DENIED', message: 'docker.io refused.', retry: false }, 'prepare', 0, 0);
   expect(poolFindings(reconciler)).toEqual([
-    { level: 'error', subject: 'pool p0', message: 'It waits for image "gone:1" on docker: docker.io refused.', hint: null },
+    {
+      level: 'error',
+      subject: 'pool p0',
+      message: 'It waits for image "gone:1" on docker: docker.io refused.',
+      hint: null,
+      code: 'image-waits',
+    },
   ]);
   expect(await imageFindings(pools, never)).toEqual([]);
 });

@@ -1,7 +1,7 @@
 /** The findings of `doctor` about the loop: what keeps pools from starting jobs now, and what a person can do about it. */
 import { abortable } from '../base/abortable.ts';
 import { messageOf, OnejobError } from '../base/errors.ts';
-import { fine, problem, warning } from '../base/finding.ts';
+import { coded, fine, problem, warning } from '../base/finding.ts';
 import { quoted } from '../base/quoted.ts';
 import type { DeviceView, FindingView } from '../contract/schema.ts';
 import { deadline } from '../core/clock.ts';
@@ -17,7 +17,7 @@ import type { ForgetParts } from './loop/shutdown.ts';
  * with the GPUs.
  */
 export function poolFindings(reconciler: Reconciler, fault: string | null = null): FindingView[] {
-  const host = reconciler.pause.details.map((held) => warning('this host', `Nothing new starts: ${held.replace(/\.$/, '')}.`));
+  const host = reconciler.pause.details.map((held) => paused('this host', held));
   return [...host, ...reconciler.pools.flatMap((pool) => findingsOf(pool, fault))];
 }
 
@@ -39,7 +39,7 @@ export async function imageFindings(pools: readonly Pool[], signal: AbortSignal)
 }
 
 function imageFinding(pool: string, image: string, why: string): FindingView {
-  return problem(`pool ${pool}`, `It waits for ${image}: ${why}`);
+  return problem(`pool ${pool}`, `It waits for ${image}: ${why}`, null, 'image-waits');
 }
 
 /** What to do about a new image that fails. */
@@ -52,32 +52,37 @@ function findingsOf(
   const subject = `pool ${name}`;
   const people = pause.details.filter((held) => held !== fault);
   const found = people.map((held) => {
-    if (!held.startsWith('by ')) return warning(subject, `Nothing new starts: ${held.replace(/\.$/, '')}.`);
+    if (!held.startsWith('by ')) return paused(subject, held);
     const reason = held.replace(/^by /, '');
-    return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${quoted(reason)}".`);
+    return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${quoted(reason)}".`, 'pool-paused');
   });
   // A pool that left the config only empties itself, and cannot be resumed.
-  if (draining && !leaving) found.push(warning(subject, 'It is draining: nothing new starts.', `Type "onejob resume ${name}".`));
+  if (draining && !leaving)
+    found.push(warning(subject, 'It is draining: nothing new starts.', `Type "onejob resume ${name}".`, 'pool-draining'));
   if (backoff !== null && awaitsImage !== null) found.push(imageFinding(name, awaitsImage, backoff.last.message));
   else if (backoff !== null) {
     const times = backoff.failures === 1 ? 'once' : `${backoff.failures} times in a row`;
-    found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null));
+    found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null, 'pool-fails'));
   }
   if (update !== null && update.failure !== null) {
-    found.push(warning(subject, `${update.text.slice(0, 1).toUpperCase()}${update.text.slice(1)}.`, updateHint));
-  } else if (update !== null) found.push(fine(subject, `Slot ${update.text}.`));
+    found.push(warning(subject, `${update.text.slice(0, 1).toUpperCase()}${update.text.slice(1)}.`, updateHint, 'image-update'));
+  } else if (update !== null) found.push(fine(subject, `Slot ${update.text}.`, null, 'image-update'));
   return found;
+}
+
+function paused(subject: string, held: string): FindingView {
+  return warning(subject, `Nothing new starts: ${held.replace(/\.$/, '')}.`, null, 'pool-paused');
 }
 
 /** What keeps devices from being used, and what to type about it; one line if nothing does. */
 export function deviceFindings({ registry, watch, views }: Pick<DeviceAccess, 'registry' | 'watch' | 'views'>): FindingView[] {
   // Problems that instances have because of their GPU are reported once, for the GPU.
   const own = views.all().filter(({ uuid, state }) => state === registry.stateOf(uuid));
-  const fault: FindingView[] = watch.fault === null ? [] : [problem('GPUs', watch.fault)];
+  const fault: FindingView[] = watch.fault === null ? [] : [problem('GPUs', watch.fault, null, 'gpus-fault')];
   const found = [...fault, ...own.flatMap(findingOf), ...registry.partition.short.map(shortFinding)];
   if (found.length > 0 || registry.inventory === null) return found;
   const count = registry.inventory.devices.length;
-  return [fine('GPUs', `${count} in use by onejob, none out of service.`)];
+  return [fine('GPUs', `${count} in use by onejob, none out of service.`, null, 'devices')];
 }
 
 function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): FindingView[] {
@@ -86,16 +91,16 @@ function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): Findi
   switch (state) {
     case 'missing': {
       const waits = slot === null ? '' : ` Slot ${slot} waits for it.`;
-      return [problem(uuid, `${message}${waits}`, hint)];
+      return [problem(uuid, `${message}${waits}`, hint, 'device-missing')];
     }
     case 'quarantined': {
       const holder = slot === null ? '' : ` Slot ${slot} has no other.`;
       const again = retryAt === null ? '' : ' onejob tries again automatically.';
-      return [problem(uuid, `${message}${holder}${again}`, hint)];
+      return [problem(uuid, `${message}${holder}${again}`, hint, 'device-quarantined')];
     }
     case 'unknown':
     case 'elsewhere':
-      return [warning(uuid, message, hint)];
+      return [warning(uuid, message, hint, `device-${state}`)];
     default:
       return [];
   }
@@ -108,7 +113,12 @@ function sentence(text: string): string {
 
 function shortFinding({ pool, wanted, got }: DeviceRegistry['partition']['short'][number]): FindingView {
   const message = `It wants ${wanted} agents, but this host has free devices that fit for ${got}.`;
-  return warning(`pool ${pool}`, message, `See "onejob gpus", and set "agents: ${got}" or other "devices" in the config.`);
+  return warning(
+    `pool ${pool}`,
+    message,
+    `See "onejob gpus", and set "agents: ${got}" or other "devices" in the config.`,
+    'devices-short',
+  );
 }
 
 interface ServiceFindingsParts extends Pick<ForgetParts, 'registrations' | 'clock'> {
@@ -124,7 +134,7 @@ const patience = 30_000;
 /** Findings of each CI service, in bounded time, and registrations at services that are no longer used. */
 export async function serviceFindings(parts: ServiceFindingsParts, signal: AbortSignal): Promise<FindingView[]> {
   const found = await Promise.all(parts.services.map((service) => checked(service, parts, signal)));
-  return [...found.flat(), ...orphaned(parts)];
+  return [...coded('service', found.flat()), ...orphaned(parts)];
 }
 
 async function checked(
@@ -140,9 +150,10 @@ async function checked(
     signal.throwIfAborted();
     if (limit.passed) {
       const message = `It has not answered within ${patience / 1000} s, so its state is unknown.`;
-      return [problem(subject, message, 'Check that this host can reach it, and try again.')];
+      return [problem(subject, message, 'Check that this host can reach it, and try again.', 'service-silent')];
     }
-    return [problem(subject, messageOf(error), error instanceof OnejobError ? error.hint : null)];
+    const said = problem(subject, messageOf(error), error instanceof OnejobError ? error.hint : null);
+    return [{ ...said, code: error instanceof OnejobError ? error.code : 'E_BUG' }];
   }
 }
 
@@ -159,6 +170,6 @@ function orphaned({ services, registrations }: ServiceFindingsParts): FindingVie
     const list = `${names.slice(0, named).join(', ')}${more}`;
     const message = `${what} left at this service, but no pool of the config uses it any more: ${list}.`;
     const hint = 'Remove them on its website, or use it in a pool again and stop with "onejob down --forget".';
-    return [warning(`service ${name}`, message, hint)];
+    return [warning(`service ${name}`, message, hint, 'service-leftovers')];
   });
 }

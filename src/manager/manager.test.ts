@@ -34,7 +34,13 @@ function starting(ending = false, { all = [] as readonly object[], findings = ()
   return { manager: createManager(parts), start, clock };
 }
 
-const starts = { level: 'warning', subject: 'this host', message: 'Nothing new starts: onejob is starting.', hint: null };
+const starts = {
+  level: 'warning',
+  subject: 'this host',
+  message: 'Nothing new starts: onejob is starting.',
+  hint: null,
+  code: 'pool-paused',
+};
 
 test('doctor waits for a start in progress instead of warning about it', async () => {
   const { manager, start, clock } = starting();
@@ -71,5 +77,7 @@ test('doctor does not approve the choice of a runtime that cannot be used now', 
   const findings = () => [{ level: 'ok', subject: 'runtime', message: 'docker, because it answers', hint: null } as const];
   const { manager, start } = starting(false, { all: [{ name: 'docker', check }], findings });
   start();
-  expect((await manager.doctor(patient)).map(({ level, subject }) => `${level} ${subject}`)).toEqual(['error docker']);
+  expect((await manager.doctor(patient)).map(({ level, subject, code }) => `${level} ${subject}: ${code}`)).toEqual([
+    'error docker: runtime',
+  ]);
 });

@@ -14,7 +14,7 @@ beforeEach(() => {
 });
 
 type Check = (signal: AbortSignal) => Promise<FindingView[]>;
-const ok: FindingView = { level: 'ok', subject: 'service b', message: 'Answers.', hint: null };
+const ok: FindingView = { level: 'ok', subject: 'service b', message: 'Answers.', hint: null, code: 'service' };
 
 function ask(services: Record<string, Check>, signal = new AbortController().signal): Promise<FindingView[]> {
   const registrations = {
@@ -46,7 +46,7 @@ test('a failing service is reported with the reason, and no timer is left', asyn
     throw new OnejobError('E_CI_CREDENTIAL', 'The token was refused.', { hint: 'Make another.' });
   };
   expect(await ask({ a: failing })).toEqual([
-    { level: 'error', subject: 'service a', message: 'The token was refused.', hint: 'Make another.' },
+    { level: 'error', subject: 'service a', message: 'The token was refused.', hint: 'Make another.', code: 'E_CI_CREDENTIAL' },
   ]);
   expect(clock.next()).toBeNull();
 });

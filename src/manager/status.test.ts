@@ -194,6 +194,7 @@ test('a pool shows what keeps it from having agents, and no other pool does', ()
     { ...about, pool: 'lab' },
   ];
   expect(poolView()?.problems).toEqual(['has no device: none fits']);
+  expect(poolView()?.problemCodes).toEqual(['no-devices']);
   conditionsNow = [];
   expect(poolView()).not.toHaveProperty('problems');
 });
@@ -272,7 +273,9 @@ describe('doctor', () => {
   test('all well', () => {
     expect(findings()).toEqual([]);
     host.sees([gpu(0), gpu(1)]);
-    expect(findings()).toEqual([{ level: 'ok', subject: 'GPUs', message: '2 in use by onejob, none out of service.', hint: null }]);
+    expect(findings()).toEqual([
+      { level: 'ok', subject: 'GPUs', message: '2 in use by onejob, none out of service.', hint: null, code: 'devices' },
+    ]);
   });
 
   test('a person who has a device is not a finding', () => {
@@ -291,12 +294,14 @@ describe('doctor', () => {
         subject: 'GPU-0001',
         message: 'In quarantine: the fan is loud. Slot lab/2 has no other.',
         hint: 'Type "onejob gpus clear GPU-0001" when it may be used again.',
+        code: 'device-quarantined',
       },
       {
         level: 'error',
         subject: 'GPU-0000',
         message: 'Absent since 12:00. Slot lab/1 waits for it.',
         hint: 'If it will not come back, type "onejob gpus forget GPU-0000".',
+        code: 'device-missing',
       },
     ]);
     host.quarantine.clearByHand(host.registry.find('GPU-0001'));
@@ -307,6 +312,7 @@ describe('doctor', () => {
         subject: 'pool lab',
         message: 'It wants 2 agents, but this host has free devices that fit for 1.',
         hint: 'See "onejob gpus", and set "agents: 1" or other "devices" in the config.',
+        code: 'devices-short',
       },
     ]);
   });
@@ -321,6 +327,7 @@ describe('doctor', () => {
         subject: 'GPU-0000',
         message: 'The state of GPU-0000 is unknown: the last check failed.',
         hint: null,
+        code: 'device-unknown',
       },
     ]);
   });
@@ -331,7 +338,7 @@ describe('doctor', () => {
     const { pool, reconciler } = loop();
     pool.pause.hold('devices', host.fault);
     expect(poolFindings(reconciler, host.fault)).toEqual([]);
-    expect(findings()).toEqual([{ level: 'error', subject: 'GPUs', message: host.fault, hint: null }]);
+    expect(findings()).toEqual([{ level: 'error', subject: 'GPUs', message: host.fault, hint: null, code: 'gpus-fault' }]);
   });
 });
 

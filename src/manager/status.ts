@@ -3,7 +3,7 @@ import type { AboutView, CloudHostView, PlanLine, PoolView, SlotView } from '../
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
-import { type Condition, clauseOf, isOfHost } from './conditions.ts';
+import { type Condition, clauseOf, codeOf, isOfHost } from './conditions.ts';
 import type { DeviceAccess } from './devices/device-views.ts';
 import type { HeldJobs } from './held/held-jobs.ts';
 import { pausedText } from './loop/pause.ts';
@@ -51,7 +51,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
       agents: mine.length,
       waiting: pool.service.waiting?.(name) ?? null,
       ...(held > 0 && { held }),
-      ...(problems.length > 0 && { problems }),
+      ...(problems.length > 0 && { problems, problemCodes: found.get(name)?.map(codeOf) }),
       ...(notes.length > 0 && { notes: [...notes] }),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,

@@ -2,6 +2,7 @@
 import { mkdirSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import type { FindingView } from '../../src/contract/schema.ts';
 import { onejob } from '../support/onejob.ts';
 
 test('a pool that backs off, is paused or drains is a warning with what to do', async () => {
@@ -24,4 +25,12 @@ test('a pool that backs off, is paused or drains is a warning with what to do', 
   expect(words).toMatch(/warning pool broken: It failed (once|\d+ times in a row) and waits before it tries again: Cannot mount/);
   expect(words).toContain('warning pool default: It is paused by alice. -> Type "onejob resume default --reason alice"');
   expect(words).toContain('warning pool default: It is draining: nothing new starts. -> Type "onejob resume default"');
+  const found = JSON.parse((await here.cli(['doctor', '--json']).ended).stdout) as readonly FindingView[];
+  expect(found.filter(({ code }) => code === undefined)).toEqual([]);
+  const ofPools = found.filter(({ subject }) => subject.startsWith('pool '));
+  expect(ofPools.map(({ subject, code }) => `${subject}: ${code}`).sort()).toEqual([
+    'pool broken: pool-fails',
+    'pool default: pool-draining',
+    'pool default: pool-paused',
+  ]);
 });

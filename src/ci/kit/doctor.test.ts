@@ -33,7 +33,7 @@ it.each([
     throw new OnejobError(code, 'It did not work.', { hint: 'Look at the network.' });
   };
   expect(await one.ask(question, { level, refused: 'Give it a token.' })).toBe(false);
-  expect(one.found).toEqual([{ level, subject: 'service lab', message: 'It did not work.', hint }]);
+  expect(one.found).toEqual([{ level, subject: 'service lab', message: 'It did not work.', hint, code }]);
 });
 
 it('no question outlives its caller', async () => {

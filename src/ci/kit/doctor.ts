@@ -74,7 +74,7 @@ export class ServiceReport {
       const { code, message, hint } = saidOf(error);
       const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
       const how = (isRefused ? refused : null) ?? hint ?? 'Try again later.';
-      this.found.push({ level, subject: this.subject, message, hint: how });
+      this.found.push({ level, subject: this.subject, message, hint: how, code });
       return false;
     }
   }

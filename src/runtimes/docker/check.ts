@@ -18,7 +18,7 @@ import { anyGrant, chooseGrant, type GrantChoice, type GrantMethod } from './gra
 export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant: GrantWay, clock: Clock): Promise<Finding[]> {
   const probe = await probeDocker(endpoint, signal, clock);
   const subject = 'docker';
-  if (!probe.reachable) return [problem(subject, probe.error.message, probe.error.hint)];
+  if (!probe.reachable) return [{ ...problem(subject, probe.error.message, probe.error.hint), code: probe.error.code }];
   const { info, version, podman } = probe;
   const disk = probe.local ? await statfs(info.DockerRootDir).catch(() => null) : null;
   const findings: Finding[] = [fine(subject, `${probe.why} (API ${version.ApiVersion}, from ${endpoint.from}).`)];

@@ -2,7 +2,7 @@
 import { type ReactNode, useCallback, useEffect, useState } from 'react';
 import { get } from '../api.ts';
 import { useLive } from '../live/store.ts';
-import { explained } from '../parts/dialog.tsx';
+import { CodeLink, explained } from '../parts/dialog.tsx';
 import { Icon, ToneIcon } from '../parts/icon.tsx';
 import { TableScroll } from '../parts/scroll.tsx';
 import { Age, Clock } from '../parts/time.tsx';
@@ -87,7 +87,7 @@ function Doctor() {
       )}
       {findings === null && problem === null && <p className="nothing">Looking at the host …</p>}
       <ul className="findings">
-        {findings?.map(({ level, subject, message, hint }) => (
+        {findings?.map(({ level, subject, message, hint, code }) => (
           <li key={`${subject} ${message}`} className={`finding tone-${tones[level]}`}>
             <ToneIcon tone={tones[level]} />
             <span className="unseen">{words[level]}: </span>
@@ -95,6 +95,12 @@ function Doctor() {
             <span>
               <bdi>{plain(message)}</bdi>
               {hint !== null && <span className="hint"> {plain(hint)}</span>}
+              {code !== undefined && level !== 'ok' && (
+                <>
+                  {' '}
+                  <CodeLink code={code} />
+                </>
+              )}
             </span>
           </li>
         ))}

@@ -154,10 +154,17 @@ export function explained(error: unknown): ReactNode {
   if (!(error instanceof Problem) || error.status === 0) return problemText(error);
   return (
     <>
-      {problemText(error)}{' '}
-      <a href={`/docs/errors.html#${error.code.toLowerCase()}`} target="_blank" rel="noopener">
-        {error.code}
-      </a>
+      {problemText(error)} <CodeLink code={error.code} />
     </>
+  );
+}
+
+/** To what the documentation says of the code of an error or of a finding. */
+export function CodeLink({ code }: { readonly code: string }) {
+  const page = code.startsWith('E_') ? 'errors' : 'findings';
+  return (
+    <a href={`/docs/${page}.html#${code.toLowerCase()}`} target="_blank" rel="noopener">
+      {code}
+    </a>
   );
 }

@@ -1,0 +1,42 @@
+/**
+ * The codes of what `doctor` finds and of what is wrong with a pool. They stay as they are: programs and links use them. `docs/findings.md`
+ * describes each; a test checks that. Beside them findings have the codes of errors (`E_…`), and those of GPUs, which docs/gpus.md lists.
+ */
+export const findingCodes = [
+  'access',
+  'caches',
+  'config',
+  'config-changed',
+  'daemon-absent',
+  'dashboard',
+  'device-elsewhere',
+  'device-missing',
+  'device-quarantined',
+  'device-unknown',
+  'devices',
+  'devices-short',
+  'disk',
+  'gpu-host',
+  'gpus-fault',
+  'held-jobs',
+  'image-update',
+  'image-waits',
+  'images',
+  'jobs-of-another-daemon',
+  'no-agents',
+  'no-devices',
+  'not-checked',
+  'notify',
+  'own-queue',
+  'pool-draining',
+  'pool-fails',
+  'pool-paused',
+  'runtime',
+  'secret',
+  'service',
+  'service-leftovers',
+  'service-silent',
+  'stranded-jobs',
+  'weak-sandbox',
+] as const;
+export type FindingCode = (typeof findingCodes)[number];
