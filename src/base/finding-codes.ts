@@ -1,6 +1,6 @@
 /**
  * The codes of what `doctor` finds and of what is wrong with a pool. They stay as they are: programs and links use them. `docs/findings.md`
- * describes each; a test checks that. Beside them findings have the codes of errors (`E_…`), and those of GPUs, which docs/gpus.md lists.
+ * describes each; a test checks that. In addition, findings have the codes of errors (`E_…`), and those of GPUs, which docs/gpus.md lists.
  */
 export const findingCodes = [
   'access',

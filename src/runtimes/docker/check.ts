@@ -57,7 +57,7 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
   return findings;
 }
 
-/** Measured: Podman 5.4 tells of memory kills with cgroup v2, Podman 4.3 with v1 does not. */
+/** Measured: Podman 5.4 reports memory kills with cgroup v2, Podman 4.3 with v1 does not. */
 export function podmanFindings({ CgroupVersion }: Pick<InfoAnswer, 'CgroupVersion'>): Finding[] {
   if (CgroupVersion?.endsWith('2') === true) return [];
   return [warning('docker', 'This is Podman on cgroup v1: memory kills are reported as exit code 137.')];

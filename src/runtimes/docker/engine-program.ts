@@ -9,7 +9,7 @@ export const inEngine = {
   /** Where this host mounts a folder for the socket of Podman. */
   folder: '/run/onejob',
   api: 'api.sock',
-  /** Output of the sandbox, beside the socket. */
+  /** Output of the sandbox, next to the socket. */
   log: 'log',
   /** What jobs know as `/var/run/docker.sock`. */
   docker: '/run/docker.sock',

@@ -24,8 +24,8 @@ const standing = [
   'COMMIT\n',
 ].join('');
 
-test.runIf(process.getuid?.() === 0)('Podman beside a Docker Engine has no use for the chains of that', async () => {
-  const firewall = createFirewall('beside', true, { isPodman: async () => true });
+test.runIf(process.getuid?.() === 0)('Podman next to a Docker Engine has no use for the chains of that', async () => {
+  const firewall = createFirewall('podman', true, { isPodman: async () => true });
   expect(await firewall.obstacle()).toBe('Podman keeps its rules elsewhere than in the chain DOCKER-USER');
   await expect(firewall.guard()).rejects.toMatchObject({ code: 'E_NETWORK_UNGUARDED' });
 });

@@ -39,7 +39,7 @@ const patience = 20_000;
 export interface FirewallOptions {
   /** Those that jobs may ask; default: those of the Engine. */
   readonly nameservers?: (() => Promise<readonly string[]>) | undefined;
-  /** Whether the Engine is Podman, whose packets do not pass Docker's chains, although a Docker Engine beside it may keep some. */
+  /** Whether the Engine is Podman, whose packets do not pass Docker's chains, although a Docker Engine on the same host may keep some. */
   readonly isPodman?: () => Promise<boolean>;
 }
 

@@ -62,7 +62,7 @@ test('output is seen when it is written, and all that was written before the end
   expect((await rest).stdout).toBe('two\n');
 });
 
-test('it goes on from any position without a gap or a repeat', async () => {
+test('it continues from any position without a gap or a repeat', async () => {
   const { over, read } = await logOf(
     at('000000001', 'stdout F first') + at('000000001', 'stderr F second') + at('000000002', 'stdout F third'),
   );

@@ -2,7 +2,7 @@
  * The output of a sandbox in an engine of its own: a file of this host that Podman's conmon appends to. It is read there and never
  * asked from the engine, so it is seen at once, and an engine that is slow, belongs to a job or was ended takes nothing of it away.
  *
- * Every line is `TIME stdout|stderr F|P bytes`; after P the line of the job goes on. A job with all rights over its engine can write
+ * Every line is `TIME stdout|stderr F|P bytes`; after P the line of the job continues. A job with all rights over its engine can write
  * anything into this file, which is its own log: what conmon would not write is skipped, and a stamp counts only if it is past.
  */
 import { constants } from 'node:fs';

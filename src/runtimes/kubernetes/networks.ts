@@ -125,7 +125,7 @@ export class GuardedNetworks {
     }
     const own = ownAddress(name, address, 'pods');
     const door = parseListen(own) ?? parseNamed(own) ?? { host: own, port };
-    // A policy cannot name a Service. One beside the Service allows the pods behind it, as in `deploy/kubernetes`.
+    // A policy cannot name a Service. One next to the Service allows the pods behind it, as in `deploy/kubernetes`.
     if (network === 'internet') await this.#ensure('internet', signal, isNamed(door.host) ? undefined : door);
     return own;
   }
