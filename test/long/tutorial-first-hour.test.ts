@@ -1,5 +1,4 @@
 /** docs/tutorials/first-hour.md as a new user follows it: every command of the page, in its order, with the stand-ins and real clients. */
-import { spawnSync } from 'node:child_process';
 import { mkdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, test } from 'vitest';
@@ -7,7 +6,7 @@ import { buildDashboard } from '../../web/test/browser.ts';
 import { startChild } from '../support/child.ts';
 import { onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
-import { followTutorial } from '../support/tutorial.ts';
+import { endSession, followTutorial } from '../support/tutorial.ts';
 
 const page = 'docs/tutorials/first-hour.md';
 const root = join(import.meta.dirname, '../..');
@@ -46,6 +45,8 @@ describe.skipIf(lacks('docker', 'image', 'gitlabRunner', 'buildkiteAgent'))(page
         home,
         configFile: 'first/onejob.yml',
         places: [
+          // Where the census looks for what is left.
+          ['~/first/state', here.stateDir],
           ['/home/ada', home],
           // Somebody else of this host may have the usual port.
           ['standin:buildkite --', 'standin:buildkite -- --port 0'],
@@ -58,9 +59,7 @@ describe.skipIf(lacks('docker', 'image', 'gitlabRunner', 'buildkiteAgent'))(page
         exitCodes: { 'onejob doctor': 1 },
       });
     } finally {
-      // Each stand-in has a terminal of its own, which ends what runs in it.
-      spawnSync('pkill', ['-TERM', '-s', String(shell.pid)]);
-      await shell.kill();
+      await endSession(shell);
     }
   });
 });

@@ -1,8 +1,9 @@
 /** A tutorial of the docs, followed as a new user does: every command, in its order, in one terminal. */
+import { spawnSync } from 'node:child_process';
 import { appendFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import type { Child } from './child.ts';
+import { type Child, untilGone } from './child.ts';
 import { notPrinted, stepsOf } from './page.ts';
 
 export interface Tutorial {
@@ -79,6 +80,19 @@ export async function followTutorial(tutorial: Tutorial): Promise<Terminal> {
   return terminal;
 }
 
+/** Ends the shell of a tutorial, which leads a session of its own (`setsid`), and all that goes on in its other terminals. */
+export async function endSession(shell: Child): Promise<void> {
+  const members = spawnSync('pgrep', ['-s', String(shell.pid)])
+    .stdout.toString()
+    .split('\n')
+    .filter(Boolean)
+    .map(Number);
+  // Each terminal ends what runs in it.
+  spawnSync('pkill', ['-TERM', '-s', String(shell.pid)]);
+  await shell.kill();
+  for (const pid of members) await untilGone(pid);
+}
+
 /** A program in a terminal of its own, which goes on while others are used. */
 class OtherTerminal {
   readonly #files: { readonly typed: string; readonly shown: string };
@@ -90,11 +104,10 @@ class OtherTerminal {
 
   static async open(from: Terminal, command: string, at: string): Promise<OtherTerminal> {
     const files = { typed: `${at}.in`, shown: `${at}.out` };
-    writeFileSync(files.shown, '');
     writeFileSync(`${at}.sh`, command);
     // Opened for both, so that there is never an end of it. A daemon colours what it says on a terminal.
     await from.type(
-      `mkfifo ${files.typed}; { script -qfc 'stty -echo; . ${at}.sh' /dev/null <>${files.typed} >${files.shown} 2>&1 & }`,
+      `mkfifo ${files.typed}; : >${files.shown}; { script -qfc 'stty -echo; . ${at}.sh' /dev/null <>${files.typed} >${files.shown} 2>&1 & }`,
     );
     return new OtherTerminal(files);
   }
