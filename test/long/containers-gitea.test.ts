@@ -18,7 +18,7 @@ ${steps.map((step) => `      - ${step.replaceAll('\n', '\n        ')}`).join('\n
 `;
 
 const container = `container: { image: "${boxImage}", env: { SAID: from the workflow } }`;
-/** Healthy a second after its start, and not before. */
+/** Ready a second after its start. The runner hands the health options on, but does not wait for them (1.0.8, run_context.go). */
 const services = `services:
   db:
     image: "${boxImage}"
@@ -71,9 +71,9 @@ pools:
   }
 
   test.each(['early', 'late'])(
-    'a job has its container, and a healthy service by its name (%s)',
+    'a job has its container, and a service by its name (%s)',
     async (binding) => {
-      const steps = ['run: echo "said $SAID"; wget -qO- http://db/'];
+      const steps = ['run: echo "said $SAID"; until wget -qO- http://db/; do sleep 0.2; done'];
       const { conclusion, log } = await run(binding, workflow(`${container}\n${services}`, steps));
       expect(conclusion, log).toBe('success');
       expect(log).toContain('said from the workflow');

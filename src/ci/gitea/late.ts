@@ -245,20 +245,8 @@ export class GiteaPort implements LatePort<Given, TaskKey> {
     const { timeout = null } = this.#parts.pool ?? {};
     const labels = this.#parts.pool === undefined ? [] : labelsOf(this.#parts.pool);
     const before = [...noProxyFor(url), ...(ca === null ? [] : acceptsToo(ca, `${workspace}/.onejob-ca.pem`))];
-    const { pool } = this.#parts;
-    const isWithEngine = pool !== undefined && hasEngine(pool, how);
-    return giteaScript({
-      id: runner.id,
-      uuid: 'onejob',
-      token,
-      name,
-      url,
-      labels,
-      workspace,
-      timeout,
-      hasEngine: isWithEngine,
-      before,
-    });
+    const more = { timeout, hasEngine: hasEngine(this.#parts.pool, how), before };
+    return giteaScript({ id: runner.id, uuid: 'onejob', token, name, url, labels, workspace, ...more });
   }
 
   async withdraw(signal: AbortSignal): Promise<void> {

@@ -44,6 +44,7 @@ describe('a config that cannot work says why', () => {
       'queue: acme',
       /hub\.docker: is set together with "forks: run": jobs of strangers would be root/,
     ],
+    [`${app}, ${rootly}`, 'queue: acme, image: x, containers: true', /containers: is true, but .*"docker" is another Engine/],
     [`${app}, ${rootly}, public: run`, 'queue: acme', /is set together with "public: run"/],
     [
       `${app}, docker: { socket: /run/user/7/docker.sock, folder: /srv/jobs }, forks: run`,

@@ -52,7 +52,6 @@ export function createGitlab(parts: GitlabParts): CiService {
 }
 
 export function gitlabPort({ config, client, program, pool }: GitlabPortParts): LatePort<GivenJob, JobKey> {
-  const isWithEngine = (job: { readonly trusted: boolean }): boolean => pool !== undefined && hasEngine(pool, job);
   /** The version that the server is told; the runner in the sandbox tells its own. */
   const version = (): string => (program.state.kind === 'ready' ? program.state.version : 'unknown');
   /** As the server or the client says it; null: it is not over. */
@@ -80,7 +79,7 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
     // As the runner does it, but only once: `$NAME` and `${NAME}`.
     imageOf({ image, variables }, admitted) {
       // The runner makes a container of it, in the engine of the sandbox.
-      if (isWithEngine(admitted)) return '';
+      if (hasEngine(pool, admitted)) return '';
       const values = new Map(variables.map(({ key, value }) => [key, value]));
       return (image?.name ?? '').replaceAll(
         /\$(?:\{(\w+)\}|(\w+))/g,
@@ -95,7 +94,7 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
       const asks = `it asks for "services" (${names.join(', ')})`;
       if (pool?.recipe.containers === undefined)
         return `${asks}, which need "containers: true" in the pool; write that, or start them in its script.`;
-      if (!isWithEngine(admitted))
+      if (!hasEngine(pool, admitted))
         return `${asks}, which need an engine for containers, and an untrusted job has none (rule "trust.containers: refuse").`;
       if (image != null || imageOutside(pool) !== null) return null;
       return `${asks} but names no "image", and the image of the pool is onejob's own, which the engine of its containers cannot pull; write "image" into the job.`;
@@ -123,7 +122,7 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
     failsOutside: (line) => line.includes('Job failed (system failure): '),
     script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leave, trusted }) {
       const url = `${origin}/${gitlabRules.root}/${leave(payloadFor(given, new URL(origin).hostname, secrets))}`;
-      const isContainer = isWithEngine({ trusted }) && (given.image != null || (given.services ?? []).length > 0);
+      const isContainer = hasEngine(pool, { trusted }) && (given.image != null || (given.services ?? []).length > 0);
       const container = isContainer ? { image: pool === undefined ? null : imageOutside(pool) } : null;
       return gitlabScript({ name, url, ca, workspace, notes, before: noProxyFor(url), container });
     },

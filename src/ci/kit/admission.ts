@@ -74,10 +74,10 @@ function withoutKey(variable: string): string {
 
 /** Whether such a job of the pool has an engine for containers of its own. */
 export function hasEngine(
-  { recipe, trust }: Pick<PoolConfig, 'recipe' | 'trust'>,
+  pool: Pick<PoolConfig, 'recipe' | 'trust'> | undefined,
   { trusted }: { readonly trusted: boolean },
 ): boolean {
-  return recipe.containers !== undefined && (trusted || trust.containers === 'allow');
+  return pool?.recipe.containers !== undefined && (trusted || pool.trust.containers === 'allow');
 }
 
 /** `recipe`: the pool's, expanded for the slot, with its image. `key`: of its caches (`cacheKeyOf`); null: it has none. */
