@@ -1,5 +1,5 @@
 /** Jobs that run containers, each with an engine of its own, on an Engine of the test's. */
-import { readdirSync, writeFileSync } from 'node:fs';
+import { readdirSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Boundary } from '../../src/manager/actions/action-runner.ts';
@@ -95,10 +95,35 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     const said = await job(
       makeImage,
       'docker compose up -d --quiet-pull 2>/dev/null',
-      'docker compose logs -f --no-log-prefix app',
+      // It may end before somebody who follows its log looks for it, and is then followed for ever.
+      'docker wait $(docker compose ps -aq app) >/dev/null; docker compose logs --no-log-prefix app',
     );
     expect(said).toContain('built\n');
   }, 120_000);
+
+  test('a job that prints a lot fills no disk, and its last words are kept', async () => {
+    const printed = 'head -c 70000000 /dev/zero | tr "\\0" x | fold -w 1000; echo; echo all';
+    const running = home.run(
+      '--pool',
+      'box',
+      '--no-workspace',
+      '--',
+      'sh',
+      '-c',
+      `${printed}; mkfifo in; read -r _ <in; echo last`,
+    );
+    await running.says(/^all$/m);
+    const [agent = ''] = readdirSync(join(home.stateDir, 'engines'));
+    await expect
+      .poll(() => statSync(join(home.stateDir, 'engines', agent, inEngine.log)).size, { timeout: 30_000 })
+      .toBeLessThan(1e7);
+    const agents = (await engine.api.ok('GET', '/containers/json')) as readonly { readonly Id: string }[];
+    for (const { Id } of agents) await inEngineOf(engine.api, Id, '[ ! -p /workspace/in ] || echo >/workspace/in');
+    const { code, stdout } = await running.ended;
+    expect([code, stdout.slice(-9)]).toEqual([0, 'all\nlast\n']);
+    // Of more than `log_limit`, the beginning and the end are kept.
+    expect(stdout.length).toBeGreaterThan(50_000_000);
+  }, 240_000);
 
   test('a container with all rights has no rights over the host', async () => {
     const said = await job(

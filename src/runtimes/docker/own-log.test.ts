@@ -1,5 +1,5 @@
 /** A log that conmon writes, and its reader. */
-import { appendFileSync, mkdirSync, rmSync, truncateSync } from 'node:fs';
+import { appendFileSync, mkdirSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
@@ -97,6 +97,52 @@ test('a job that cuts its own log off ends nothing', async () => {
   await reading.next();
   truncateSync(join(folder, 'log'), 0);
   write(at('000000002', 'stdout F 2'));
+  over.abort();
+  expect((await all(reading)).stdout).toBe('');
+});
+
+/** Somewhat more than is kept. */
+const longOutput = at('000000001', `stdout F ${'x'.repeat(8_000)}`).repeat(8_400);
+
+test('a long file is emptied once it was read, and the output continues without a gap or a repeat, also for the next reader', async () => {
+  const { folder, over, read, write } = await logOf(longOutput);
+  const path = join(folder, 'log');
+  const reading = read();
+  let position = start;
+  const until = async (bytes: number) => {
+    while (position.stdout < bytes) for (const chunk of (await reading.next()).value ?? []) position = advance(position, chunk);
+  };
+  await until(8_400 * 8_001);
+  const next = reading.next();
+  await expect.poll(() => statSync(path).size, { timeout: 10_000 }).toBe(0);
+  write(at('000000002', 'stdout F two'));
+  expect((await next).value?.map(({ bytes, gap }) => [Buffer.from(bytes).toString(), gap])).toEqual([['two\n', undefined]]);
+  over.abort();
+  expect((await all(read(position))).stdout).toBe('two\n');
+  position = { ...position, stdout: position.stdout + 2 };
+  expect((await all(read(position))).stdout).toBe('o\n');
+  // Of a reader that knows less, something is missing.
+  expect((await all(read())).chunks).toMatchObject([{ gap: true }]);
+});
+
+test('a manager that was killed before it emptied the file has lost nothing', async () => {
+  const { folder, over, read } = await logOf(longOutput + at('000000002', 'stdout F two'));
+  const { size } = statSync(join(folder, 'log'));
+  writeFileSync(join(folder, 'log.emptied'), JSON.stringify({ stdout: 8_400 * 8_001, stderr: 0, size }));
+  over.abort();
+  expect((await all(read({ ...start, stdout: 8_400 * 8_001 }))).stdout).toBe('two\n');
+});
+
+test('a job that makes its log huge keeps nobody busy with it', async () => {
+  const { folder, over, read, write } = await logOf(at('000000001', 'stdout F one'));
+  const path = join(folder, 'log');
+  const reading = read();
+  await reading.next();
+  truncateSync(path, 2 ** 40);
+  const next = reading.next();
+  await expect.poll(() => statSync(path).size, { timeout: 10_000 }).toBe(0);
+  write(at('000000002', 'stdout F two'));
+  expect((await next).value).toMatchObject([{ gap: true }]);
   over.abort();
   expect((await all(reading)).stdout).toBe('');
 });

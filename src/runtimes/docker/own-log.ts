@@ -4,13 +4,18 @@
  *
  * Every line is `TIME stdout|stderr F|P bytes`; after P the line of the job continues. A job with all rights over its engine can write
  * anything into this file, which is its own log: what conmon would not write is skipped, and a stamp counts only if it is past.
+ *
+ * Nothing else bounds the file, so it is emptied once it is long and was read: conmon appends, so it begins anew. How much was in it
+ * before is in a file next to it, which is written first.
  */
 import { constants } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { type FileHandle, open, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { z } from 'zod';
 import { codeOf } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { LogChunk, LogPosition } from '../../ports/runtime.ts';
+import { jsonOf } from '../../system/json.ts';
 import { watchFolders } from '../watch.ts';
 import { inEngine } from './engine-program.ts';
 
@@ -24,6 +29,8 @@ export async function makeOwnLog(folder: string): Promise<void> {
 const blockSize = 256 * 1024;
 /** Bytes of the longest line: conmon reads 8 KiB at a time. */
 const longest = 64 * 1024;
+/** Bytes after which the file is emptied, once they were read; and of which no more is read at all. */
+const [longFile, hugeFile] = [64 * 2 ** 20, 2 ** 30];
 /** ms between looks if the kernel reports no change. */
 const slowLook = 1_000;
 
@@ -35,45 +42,93 @@ export async function* followOwnLog(
   over: AbortSignal,
   signal: AbortSignal,
 ): AsyncGenerator<LogChunk[], void> {
-  // No job can change the folder, so nobody can have put a link there; not to follow one costs nothing.
-  const file = await open(join(folder, inEngine.log), constants.O_RDONLY | constants.O_NOFOLLOW).catch((error: unknown) => {
-    if (codeOf(error) === 'ENOENT') return null;
-    throw error;
-  });
+  const file = await openLog(folder);
   if (file === null) return;
   await using _ = file;
   using watch = watchFolders(clock, [folder], AbortSignal.any([signal, over]));
-  const read = new LineReader(clock, from);
+  const before = await emptiedBefore(folder, file);
+  const read = new LineReader(clock, from, before);
+  let isHole = before.stdout > from.stdout || before.stderr > from.stderr;
   let offset = 0;
   while (!signal.aborted) {
     // Read before the look below: what was written before the end must still be read.
     const isComplete = over.aborted;
     const { size } = await file.stat();
-    if (size > offset) {
+    if (size > offset && size < hugeFile) {
       const block = Buffer.allocUnsafe(blockSize);
       const { bytesRead } = await file.read(block, 0, blockSize, offset);
       offset += bytesRead;
       const chunks = read.push(block.subarray(0, bytesRead));
-      if (chunks.length > 0) yield chunks;
+      const [first, ...others] = chunks;
+      if (first !== undefined) yield isHole ? [{ ...first, gap: true }, ...others] : chunks;
+      if (first !== undefined) isHole = false;
       if (bytesRead > 0) continue;
     }
     if (isComplete) return;
+    if (size >= longFile && (read.isAtLine || size >= hugeFile)) {
+      await empty(folder, file, { ...read.seen, size });
+      isHole ||= offset < size;
+      offset = 0;
+    }
     await watch.next(slowLook);
   }
+}
+
+/** null: the sandbox is gone. No job can change the folder, so nobody can have put a link there; not to follow one costs nothing. */
+async function openLog(folder: string): Promise<FileHandle | null> {
+  try {
+    return await open(join(folder, inEngine.log), constants.O_RDWR | constants.O_NOFOLLOW);
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT') return null;
+    throw error;
+  }
+}
+
+/** Bytes of each stream that were in the file before it was emptied. `size`: its own then; null: it is empty since. */
+const emptiedSchema = z.object({ stdout: z.number(), stderr: z.number(), size: z.number().nullable() });
+type Emptied = z.infer<typeof emptiedSchema>;
+
+async function emptiedBefore(folder: string, file: FileHandle): Promise<Omit<Emptied, 'size'>> {
+  const none = { stdout: 0, stderr: 0 };
+  const { success, data } = emptiedSchema.safeParse(jsonOf(await readFile(pathOfEmptied(folder), 'utf8').catch(() => '')));
+  // A manager that was killed in between may not have emptied it.
+  return success && (data.size === null || (await file.stat()).size < data.size) ? data : none;
+}
+
+async function empty(folder: string, file: FileHandle, emptied: Emptied): Promise<void> {
+  const note = async (what: Emptied): Promise<void> => {
+    await writeFile(`${pathOfEmptied(folder)}.new`, JSON.stringify(what));
+    await rename(`${pathOfEmptied(folder)}.new`, pathOfEmptied(folder));
+  };
+  await note(emptied);
+  await file.truncate(0);
+  await note({ ...emptied, size: null });
+}
+
+function pathOfEmptied(folder: string): string {
+  return join(folder, `${inEngine.log}.emptied`);
 }
 
 /** Makes chunks of such lines, wherever they were cut. They share memory with what was pushed. */
 class LineReader {
   readonly #clock: Clock;
-  /** Bytes of each stream that were kept before. */
+  /** Bytes of each stream that were kept before, and are in the file. */
   readonly #toSkip: { stdout: number; stderr: number };
+  /** Bytes of each stream, with those before the file was emptied. */
+  readonly seen: { stdout: number; stderr: number };
   #time: bigint;
   #left: Buffer<ArrayBufferLike> = Buffer.alloc(0);
 
-  constructor(clock: Clock, { time, stdout, stderr }: LogPosition) {
+  constructor(clock: Clock, { time, stdout, stderr }: LogPosition, before: { readonly stdout: number; readonly stderr: number }) {
     this.#clock = clock;
     this.#time = time;
-    this.#toSkip = { stdout, stderr };
+    this.#toSkip = { stdout: Math.max(0, stdout - before.stdout), stderr: Math.max(0, stderr - before.stderr) };
+    this.seen = { stdout: before.stdout, stderr: before.stderr };
+  }
+
+  /** Nothing was pushed of the next line. */
+  get isAtLine(): boolean {
+    return this.#left.length === 0;
   }
 
   push(block: Buffer<ArrayBufferLike>): LogChunk[] {
@@ -106,6 +161,7 @@ class LineReader {
     if (whole === undefined || stamp === undefined) return null;
     const stream = match?.[2] === 'stderr' ? 'stderr' : 'stdout';
     const bytes = buffer.subarray(from + whole.length, kind === 'F' ? end + 1 : end);
+    this.seen[stream] += bytes.length;
     const skipped = Math.min(bytes.length, this.#toSkip[stream]);
     this.#toSkip[stream] -= skipped;
     if (skipped < bytes.length) this.#see(stamp);
