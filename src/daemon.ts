@@ -204,6 +204,7 @@ async function openStore({ loading: { config }, options: { temporary, version },
     stateDir: store.dir,
     stored: storedSlots(store, clock),
     held: store.held.all(),
+    used: store.runtimes.add,
   });
   parts.defer(() => {
     for (const runtime of runtimes.all) runtime.close?.();

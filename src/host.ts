@@ -3,6 +3,7 @@
  * adds the command line, the choice of runtimes and the API; tests run it in virtual time.
  */
 
+import { messageOf } from './base/errors.ts';
 import { coded, type Finding } from './base/finding.ts';
 import { type CiServices, createCiServices } from './ci/index.ts';
 import type { Job } from './ci/own-queue/job.ts';
@@ -437,12 +438,27 @@ function follow({ clock, config, log }: HostParts, parts: Opened, signal: AbortS
   });
 }
 
+/** Also of runtimes that only an earlier config has used. */
+async function sweepAll({ log, runtimes, store }: Pick<HostParts, 'log' | 'runtimes' | 'store'>, loop: Loop): Promise<void> {
+  const ours = runtimes.all;
+  const earlier = store.runtimes.all().filter((name) => !ours.some((runtime) => runtime.name === name));
+  for (const name of earlier) {
+    await runtimes.make(name).catch((error: unknown) => {
+      log.warn('failed to remove what an earlier config has left', { runtime: name, reason: messageOf(error) });
+    });
+  }
+  const swept = await Promise.all(
+    runtimes.all.map(async (runtime) => ((await loop.observer.sweep(runtime)) ? runtime.name : null)),
+  );
+  store.runtimes.remove(earlier.filter((name) => swept.includes(name)));
+}
+
 async function finish({ log, runtimes, store }: HostParts, { loop, others, shutdown }: Opened): Promise<'drain' | 'end' | 'leave'> {
   const how = await shutdown.finished;
   // Those who wait for a job's end are notified before the API is closed.
   loop.reconciler.flush();
   if (how !== 'leave') await loop.held.removeAll();
-  if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => loop.observer.sweep(runtime)));
+  if (how !== 'leave') await sweepAll({ log, runtimes, store }, loop);
   loop.deviceManager?.close(how === 'leave');
   await Promise.all(others.map((service) => service.close?.(how === 'leave')));
   if (how !== 'leave') tellLeft({ registrations: store.registrations, log });

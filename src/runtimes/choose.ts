@@ -25,6 +25,8 @@ export interface Runtimes {
   findings(): readonly Finding[];
   /** @throws OnejobError E_RUNTIME_UNKNOWN */
   get(name: string): Runtime;
+  /** One of an earlier config, on which something may be left. @throws OnejobError E_RUNTIME_UNKNOWN if no config describes it any more */
+  make(name: string): Promise<Runtime>;
   /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
   chooseAgain(): Promise<boolean>;
 }
@@ -38,6 +40,8 @@ export interface ChooseOptions {
   readonly stored: readonly Slot[];
   /** Runtimes of held sandboxes. */
   readonly held?: readonly { readonly runtime: string }[];
+  /** Told of each runtime before anything is made on it. */
+  readonly used?: (runtime: string) => void;
 }
 
 /** ms that the choice may take to probe an Engine. */
@@ -52,6 +56,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   const make = async (name: string): Promise<Runtime> => {
     const runtime = made.get(name) ?? (await create(name, options));
     made.set(name, runtime);
+    options.used?.(name);
     return runtime;
   };
   const instead = async (why: string): Promise<Choice> => {
@@ -104,6 +109,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
       if (runtime === undefined) throw unknown(name, config);
       return runtime;
     },
+    make,
     async chooseAgain() {
       if (choice === null || choice.noDocker === null) return false;
       choice = await chooseBest([]);

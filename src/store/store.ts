@@ -4,6 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
+import { z } from 'zod';
 import { OnejobError } from '../base/errors.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { bootId } from '../system/process-identity.ts';
@@ -79,11 +80,32 @@ function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
     syncNow: db.syncNow,
     /** Records where this manager listens, for clients of the state directory; null: nowhere. */
     listens: lead.listens,
+    /** Runtimes on which there may be something of ours, also of configs before. */
+    runtimes: usedRuntimes(db),
     /** Housekeeping for quiet moments: about every minute is enough. */
     checkpoint: db.checkpoint,
     close(): void {
       db.close();
       lead.release();
+    },
+  };
+}
+
+function usedRuntimes(db: Database) {
+  const get = db.prepare("SELECT value FROM meta WHERE key = 'runtimes'");
+  const put = db.prepare("INSERT OR REPLACE INTO meta (key, value) VALUES ('runtimes', ?)");
+  const all = (): readonly string[] => z.array(z.string()).parse(JSON.parse(String(get.get()?.value ?? '[]')));
+  return {
+    all,
+    /** On disk once it returns. */
+    add(name: string): void {
+      const known = all();
+      if (!known.includes(name)) db.transaction({ durable: true }, () => put.run(JSON.stringify([...known, name])));
+    },
+    /** Nothing is left there. */
+    remove(names: readonly string[]): void {
+      if (names.length > 0)
+        db.transaction({ durable: true }, () => put.run(JSON.stringify(all().filter((name) => !names.includes(name)))));
     },
   };
 }

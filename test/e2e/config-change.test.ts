@@ -151,3 +151,18 @@ test('a stop wins: it is not undone by a config, and not lost while one is appli
   expect((await again.child.ended).code).toBe(0);
   expect((await here.census()).left).toEqual([]);
 });
+
+test.skipIf(lacks('docker', 'image', 'bubblewrap'))('a runtime that leaves the config leaves nothing on its Engine', async () => {
+  await using here = await onejob({ config: 'pools: { default: { agents: 1, image: "debian:stable-slim" } }' });
+  const daemon = await here.up();
+  await expect.poll(async () => (await here.api.status()).pools[0]?.slots[0]?.standby.state).toBe('standby');
+  here.configure(one);
+  expect(await here.cli(['config', 'apply']).ended).toMatchObject({ code: 0 });
+  await expect.poll(async () => (await here.api.status()).pools[0]?.slots[0]?.standby.state).toBe('standby');
+  // The next config knows nothing of what another one has used.
+  await daemon.kill();
+  const again = await here.up();
+  expect(await here.cli(['down']).ended).toMatchObject({ code: 0 });
+  await again.child.ended;
+  expect((await here.census()).left).toEqual([]);
+});

@@ -232,6 +232,7 @@ export class SimHost {
         reason: null,
         findings: () => [],
         get: () => runtime,
+        make: async () => runtime,
         chooseAgain: async () => false,
       },
       program: { version: '0.0.0', self: [] },

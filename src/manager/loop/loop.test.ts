@@ -60,6 +60,7 @@ async function openOver(
       reason: null,
       findings: () => [],
       get: () => runtime,
+      make: async () => runtime,
       chooseAgain: async () => false,
     },
     services: new Map(services.map((one) => [one.name, one])),

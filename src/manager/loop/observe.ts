@@ -112,16 +112,18 @@ export class Observer {
 
   /**
    * Removes sandboxes of ours that are in no slot, and what they shared. A request of a killed manager may take effect long after
-   * its slot was cleared, and at the end nobody looks again. Never fails; leftovers are logged.
+   * its slot was cleared, and at the end nobody looks again. Never fails; leftovers are logged, and false is returned.
    */
-  async sweep(runtime: Runtime): Promise<void> {
+  async sweep(runtime: Runtime): Promise<boolean> {
     const { signal } = this.#abort;
     try {
       const seen = await runtime.list(signal);
       for (const sandbox of seen) if (this.#isOrphan(sandbox)) await this.#removeOrphan(runtime, sandbox);
       await runtime.sweep(signal);
+      return true;
     } catch (error) {
       this.#parts.log.warn('failed to remove everything', { runtime: runtime.name, reason: toFailure(error).message });
+      return false;
     }
   }
 
