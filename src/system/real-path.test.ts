@@ -1,8 +1,9 @@
-import { mkdirSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, realpathSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { beforeEach, expect, it } from 'vitest';
 import { eachScratch } from '../../test/support/each-scratch.ts';
 import { type AskServer, isReachable, lookAt } from './file-server.ts';
+import { isPrivateGroup } from './private-group.ts';
 import { follow, realOf } from './real-path.ts';
 
 const dir = eachScratch();
@@ -67,4 +68,12 @@ it('a path can be read if it lies on this host, or its file server answers', asy
   expect(await isReachable(at('disk/one'), never, mounts)).toBe(true);
   expect(await isReachable(at('disk/to-nfs'), never, mounts)).toBe(false);
   expect(await isReachable(at('disk/to-nfs'), async (paths) => paths.map((path) => [path, false]), mounts)).toBe(true);
+});
+
+it('follows a link in a folder that a group of this user alone may write', () => {
+  chmodSync(at('disk'), 0o775);
+  const { gid } = statSync(at('disk'));
+  expect(follow(at('disk/through')).isOurs).toBe(isPrivateGroup(gid));
+  chmodSync(at('disk'), 0o777);
+  expect(follow(at('disk/through')).isOurs).toBe(false);
 });

@@ -6,6 +6,7 @@ import { existsSync, lstatSync, readlinkSync, type Stats } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { attempt } from '../base/errors.ts';
 import { ownMounts, serversIn } from './mountinfo.ts';
+import { isPrivateGroup } from './private-group.ts';
 
 export interface Way {
   /** Without links, also if its last parts do not exist. Of what lies on a server, as it is written. */
@@ -50,8 +51,9 @@ function isDecidedIn(folder: string, entry: Stats | null): boolean {
   const isOurs = ({ uid }: Stats): boolean => uid === 0 || uid === process.getuid?.();
   const above = attempt(() => lstatSync(folder));
   if (above === null || entry === null || !isOurs(above)) return false;
+  const mayOthers = (above.mode & 0o002) !== 0 || ((above.mode & 0o020) !== 0 && !isPrivateGroup(above.gid));
   // In a sticky folder others leave alone what is not theirs.
-  return (above.mode & 0o022) === 0 || ((above.mode & 0o1000) !== 0 && isOurs(entry));
+  return !mayOthers || ((above.mode & 0o1000) !== 0 && isOurs(entry));
 }
 
 /** A path with links resolved, as far as this host decides about them. */
