@@ -85,8 +85,8 @@ class KubernetesRuntime implements Runtime {
   readonly #files: PodFiles;
   readonly #maker: PodMaker;
   readonly #ends: Ends;
-  /** Agents whose pod this runtime has deleted. */
-  readonly #removed = new Set<AgentId>();
+  /** Agents whose pod this runtime has deleted, and whether that is how it ended them. */
+  readonly #removed = new Map<AgentId, 'ended' | 'cleared'>();
   /** Agents that are being made: their early end is a failure to prepare them. */
   readonly #making = new Set<AgentId>();
   /** Agents that this runtime has made, and whether it opened their gate or wants their end. */
@@ -191,7 +191,7 @@ class KubernetesRuntime implements Runtime {
     const pod = await this.#watch.find(agent);
     if (pod === null || isOver(pod) || this.#ends.of(agent) !== null) return;
     this.#mayEnd(agent);
-    if (!pod.isRunning) return this.#delete(pod);
+    if (!pod.isRunning) return this.#delete(pod, 'ended');
     using limit = deadline(this.#options.clock, signalLimit);
     try {
       await this.#files.run(agent, signalScripts[signal], limit.signal);
@@ -199,7 +199,7 @@ class KubernetesRuntime implements Runtime {
       const now = await this.#watch.find(agent);
       if (now === null || isOver(now)) return;
       // What does not even start a program any more is ended with its pod.
-      if (signal === 'KILL') return this.#delete(now);
+      if (signal === 'KILL') return this.#delete(now, 'ended');
       throw limit.passed ? this.#client.silent(`send ${signal} to agent ${agent}`, signalLimit) : error;
     }
   }
@@ -213,7 +213,7 @@ class KubernetesRuntime implements Runtime {
       if (pod === null) break;
       // One that others delete has more time, up to hours.
       if (clock.now() - asked >= lookAgain) {
-        await this.#delete(pod);
+        await this.#delete(pod, 'cleared');
         asked = clock.now();
       }
       await changed.next(undefined, lookAgain);
@@ -221,8 +221,8 @@ class KubernetesRuntime implements Runtime {
     for (const known of [this.#ends, this.#removed, this.#released]) known.delete(agent);
   }
 
-  async #delete({ agent, uid }: Pod): Promise<void> {
-    this.#removed.add(agent);
+  async #delete({ agent, uid }: Pod, as: 'ended' | 'cleared'): Promise<void> {
+    this.#removed.set(agent, this.#removed.get(agent) ?? as);
     const body = { gracePeriodSeconds: graceSeconds, preconditions: { uid } };
     const path = this.#client.path('pods', podName(agent));
     await this.#client.bytes({ method: 'DELETE', path, body, doing: `remove agent ${agent}`, nothing: [404, 409] });
@@ -270,9 +270,11 @@ class KubernetesRuntime implements Runtime {
     if (pod === undefined) {
       if (!known.delete(agent) || before === undefined) return [];
       const removed: RuntimeEvent = { kind: 'removed', agent };
+      const by = this.#removed.get(agent);
+      if (before.hasExited || by === 'cleared') return [removed];
       // Who deletes a pod may leave no time to see it end.
-      const isSilent = before.hasExited || this.#removed.has(agent);
-      return isSilent ? [removed] : [exited(this.#ends.of(agent) ?? lost(before.pod, 'somebody deleted its pod')), removed];
+      const end: Exit = by === 'ended' ? { kind: 'signal', signal: 'KILL' } : lost(before.pod, 'somebody deleted its pod');
+      return [exited(this.#ends.of(agent) ?? end), removed];
     }
     const state = this.#stateOf(pod);
     if (this.#making.has(agent) && state.kind === 'exited') return [];

@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { type Call, podOf, success, token } from '../../../test/kit/fake-kubernetes.ts';
 import { fakedCluster } from '../../../test/kit/faked-cluster.ts';
+import type { RuntimeEvent } from '../../ports/runtime.ts';
 import { frame } from '../gate.ts';
 
 const agent = 'a1b2c3';
@@ -151,6 +152,25 @@ test('a TERM that is refused says so, and a KILL then ends the pod', async () =>
   expect(here.api.count('delete')).toBe(0);
   await here.runtime.signal(agent, 'KILL');
   expect(here.api.pods.has(name)).toBe(false);
+});
+
+test('an agent that a KILL ended with its pod has ended by that, not by others', async () => {
+  await using here = await waiting();
+  here.api.always('exec', { status: 403, message: 'no create of pods/exec' });
+  const events: RuntimeEvent[] = [];
+  const stop = new AbortController();
+  const told = (async () => {
+    for await (const event of here.runtime.events(stop.signal)) events.push(event);
+  })();
+  await expect.poll(() => events.length).toBe(1);
+  await here.runtime.signal(agent, 'KILL');
+  await expect.poll(() => events.length).toBe(3);
+  expect(events.slice(1)).toEqual([
+    { kind: 'exited', agent, exit: { kind: 'signal', signal: 'KILL' } },
+    { kind: 'removed', agent },
+  ]);
+  stop.abort();
+  await told;
 });
 
 test('a TERM that nobody takes is given up after 10 s, with words', async () => {
