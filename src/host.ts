@@ -270,6 +270,7 @@ function openFaces(
     clock,
     temporary,
     unreachable: (runtime) => observer.unreachable(runtime),
+    unsettled: loop.unsettled,
     busy: () => queue.unfinished > 0,
     hurry: (why) => hurry.abort(why),
     forget: (instead) => forgetServices({ services: others, registrations: store.registrations, clock, log }, instead),

@@ -3,8 +3,9 @@
  * the same sandbox waits for its end, so nothing is created after its removal.
  */
 import { abortable } from '../../base/abortable.ts';
+import { toFailure } from '../../base/errors.ts';
 import { type Clock, deadline, sleep } from '../../core/clock.ts';
-import type { Action, ActionArgs, SlotEvent } from '../../core/slot.ts';
+import type { Action, ActionArgs, AgentId, SlotEvent } from '../../core/slot.ts';
 
 /** One executor per kind of action. Each is idempotent, ends early when aborted, and returns events. */
 export type Executors = { [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]> };
@@ -32,6 +33,8 @@ const longestRetry = 30_000;
 
 export function createActionRunner({ boundary, executors, post, retrying, clock }: ActionRunnerOptions) {
   const running = new Map<string, { readonly act: Action['act']; readonly abort: AbortController; readonly done: Promise<void> }>();
+  /** Why what is tried again failed, by subject. */
+  const failures = new Map<string, { readonly act: Action['act']; readonly reason: string }>();
   let closed = false;
 
   /** Starts an action. An earlier one of the same sandbox is aborted first; the same action again changes nothing. */
@@ -43,7 +46,9 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
     before?.abort.abort();
     const abort = new AbortController();
     const done = run(key, action, before?.done ?? null, abort.signal).finally(() => {
-      if (running.get(subject)?.abort === abort) running.delete(subject);
+      if (running.get(subject)?.abort !== abort) return;
+      running.delete(subject);
+      failures.delete(subject);
     });
     running.set(subject, { act: action.act, abort, done });
   }
@@ -69,6 +74,7 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
         return;
       } catch (error) {
         if (signal.aborted) return;
+        failures.set(subjectOf(action), { act: action.act, reason: toFailure(error).message });
         retrying(key, action, error, wait);
         await sleep(clock, wait, signal);
       }
@@ -88,6 +94,11 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
     /** Number of running actions. */
     get size(): number {
       return running.size;
+    },
+    /** Why an agent's job cannot be settled: its last try failed; null: it did not. */
+    unsettled(agent: AgentId): string | null {
+      const failure = failures.get(agent);
+      return failure?.act === 'settle' ? failure.reason : null;
     },
     start,
     close,

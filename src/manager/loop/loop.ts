@@ -52,6 +52,8 @@ export interface Loop extends AsyncDisposable {
   readonly nameOf: (key: string) => string;
   /** What a slot is busy with, for people; null if there is nothing to say. */
   readonly noteOf: (key: string) => string | null;
+  /** Why the job of an agent that has ended cannot be settled; null: that did not fail. */
+  readonly unsettled: (agent: AgentId) => string | null;
 }
 
 /** @throws OnejobError E_BUG if a pool names a service or runtime that does not exist; everything is closed again then */
@@ -166,6 +168,7 @@ export async function openLoop(parts: LoopParts): Promise<Loop> {
     deviceManager,
     nameOf,
     noteOf: (key) => notes.get(key) ?? null,
+    unsettled: dispatcher.unsettled,
     [Symbol.asyncDispose]: () => closing.disposeAsync(),
   };
 }

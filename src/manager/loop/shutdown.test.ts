@@ -19,6 +19,7 @@ const removed: ForgottenView = { service: 'azure', removed: ['p1'], left: [], pr
 
 /** A loop with one agent at work until `ends` is called, and services that forget when they are told to. */
 function stopping(unreachable: string | null = null, temporary = false) {
+  let unsettled: string | null = null;
   const place = emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 });
   let slots: Slot[] = [{ ...place, agent: { kind: 'busy', agent: 'a1', job: 'j1', since: 0, due: null } }];
   const told: string[] = [];
@@ -40,6 +41,7 @@ function stopping(unreachable: string | null = null, temporary = false) {
     reconciler,
     clock,
     unreachable: () => unreachable,
+    unsettled: () => unsettled,
     busy: () => false,
     temporary,
     log: { info: (event: string) => void said.push(event), warn() {} } as unknown as Log,
@@ -63,7 +65,21 @@ function stopping(unreachable: string | null = null, temporary = false) {
     slots = now;
     shutdown.look();
   };
-  return { shutdown, told, said, hurried, holds, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
+  const fails = (why: string) => {
+    unsettled = why;
+  };
+  return {
+    fails,
+    shutdown,
+    told,
+    said,
+    hurried,
+    holds,
+    clock,
+    ends,
+    answers: () => forgets.resolve([removed]),
+    finished: () => how,
+  };
 }
 
 test('placeholders are removed only once nothing is left, and the end waits for that', async () => {
@@ -110,6 +126,33 @@ test('agents that cannot be ended keep what they need, and that is reported', as
   expect(await shutdown.forgotten).toEqual([expect.objectContaining({ left: ['p1'], problem: expect.stringContaining('left') })]);
   await turn();
   expect([told.at(-1), finished()]).toEqual(['forget agents were left running and need it', 'leave']);
+});
+
+test('a job whose service is away is left to the next daemon, once its time is over', async () => {
+  const { shutdown, clock, fails, holds, finished } = stopping();
+  const leaving = [{ agent: 'a1', job: 'j1', exit: null }];
+  shutdown.begin({ how: 'end', grace: null, forget: false });
+  holds(at('lab/1', free, { leaving }));
+  fails('nothing listens there');
+  clock.advance(9_999);
+  await turn();
+  expect(finished()).toBeNull();
+  clock.advance(10_000);
+  await turn();
+  expect(finished()).toBe('leave');
+});
+
+test('nothing is left that has not failed, or that works', async () => {
+  const { shutdown, clock, fails, holds, finished } = stopping();
+  const leaving = [{ agent: 'a1', job: 'j1', exit: null }];
+  shutdown.begin({ how: 'end', grace: 0, forget: false });
+  holds(at('lab/1', free, { leaving }));
+  clock.advance(60_000);
+  fails('nothing listens there');
+  holds(at('lab/1', working, { leaving }));
+  clock.advance(60_000);
+  await turn();
+  expect(finished()).toBeNull();
 });
 
 test('a person who does not want to wait for a service leaves with the third signal', async () => {

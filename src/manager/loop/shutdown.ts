@@ -9,7 +9,7 @@ import { formatDuration } from '../../base/units.ts';
 import type { OwnQueue } from '../../ci/own-queue/own-queue.ts';
 import type { DownRequest, ForgottenView } from '../../contract/schema.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
-import { agentsOf, isEmpty, jobsIn, type Slot } from '../../core/slot.ts';
+import { type AgentId, agentsOf, isEmpty, jobsIn, type Slot } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { RegistrationTable } from '../../store/registrations.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -20,6 +20,8 @@ export interface ShutdownParts {
   readonly log: Log;
   /** Why a runtime cannot be reached now; null if it can. */
   readonly unreachable: (runtime: string) => string | null;
+  /** Why the job of an agent that has ended cannot be settled, such as a service that is away; null: that did not fail. */
+  readonly unsettled: (agent: AgentId) => string | null;
   /** Whether there are unfinished jobs. */
   readonly busy: () => boolean;
   /** Removes what would stay at CI services; `instead` says why not. Never fails. */
@@ -56,6 +58,8 @@ export class Shutdown {
   #leaving: (() => void) | null = null;
   #blocked: (() => void) | null = null;
   #hurrying: (() => void) | null = null;
+  /** Nobody waits any more for what ended jobs still need. */
+  #isHurried = false;
   #leavesForeign = false;
 
   constructor(parts: ShutdownParts) {
@@ -142,7 +146,10 @@ export class Shutdown {
     const { clock, hurry, reconciler } = this.#parts;
     const longest = grace ?? Math.max(0, ...reconciler.slots.map((slot) => slot.grace));
     this.#hurrying?.();
-    const now = () => hurry('onejob was stopped while it was reading them');
+    const now = () => {
+      this.#isHurried = true;
+      hurry('onejob was stopped while it was reading them');
+    };
     if (grace === 0) now();
     else this.#hurrying = clock.after(longest + keeping, now);
   }
@@ -170,20 +177,29 @@ export class Shutdown {
   }
 
   /**
-   * Sandboxes of an unreachable runtime can be neither ended nor removed, and waiting could take forever. They stay recorded for
-   * the next manager.
+   * Sandboxes of an unreachable runtime can be neither ended nor removed, and a service that is away cannot say how its job ended.
+   * Waiting could take forever. They stay recorded for the next manager.
    */
   #giveUp(): void {
     const { reconciler, log, unreachable } = this.#parts;
     this.#blocked = null;
     const held = reconciler.slots.filter((slot) => !isEmpty(slot));
-    const why = held.map((slot) => unreachable(slot.runtime));
+    const why = held.map((slot) => unreachable(slot.runtime) ?? (this.#isHurried ? this.#unsettled(slot) : null));
     if (why.includes(null)) {
       this.look();
       return;
     }
-    log.warn('leaving agents that cannot be reached', { agents: held.flatMap(agentsOf), reason: why[0] ?? null });
+    const isAway = held.some((slot) => unreachable(slot.runtime) !== null);
+    const what = isAway ? 'leaving agents that cannot be reached' : 'leaving ended jobs of a service that does not answer';
+    log.warn(what, { agents: held.flatMap(agentsOf), reason: why[0] ?? null });
     this.#end('leave');
+  }
+
+  /** Why nothing but jobs that cannot be settled keeps the slot; null: something else does. */
+  #unsettled({ agent, standby, leaving }: Slot): string | null {
+    if (agent.kind !== 'free' || standby.kind !== 'none') return null;
+    const whys = leaving.map((one) => this.#parts.unsettled(one.agent));
+    return whys.includes(null) ? null : (whys[0] ?? null);
   }
 
   /** Entries at CI services are removed only once nothing here needs them; leaving waits for nothing. */
