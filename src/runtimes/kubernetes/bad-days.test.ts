@@ -330,3 +330,19 @@ test('what doctor says of an API that is away, and of rights that are missing', 
   expect(await words()).toMatch(/Cannot ask for the version with the Kubernetes API at /);
   expect(await words()).not.toContain(token);
 });
+
+test('a namespace that does not exist', async () => {
+  await using here = await fakedCluster();
+  const words = async () => (await here.runtime.check(never)).map((one) => `${one.level}: ${one.message} ${one.hint}`).join('\n');
+  const message = 'namespaces "ci" not found';
+  here.api.always('namespace', { status: 404, reason: 'NotFound', message });
+  expect(await words()).toMatch(/^error: .*, but namespace ci does not exist\. Type "kubectl create namespace ci"/);
+  expect(await words()).not.toContain('agents are in namespace');
+  here.api.always('namespace', { status: 403, reason: 'Forbidden', message: 'namespaces "ci" is forbidden' });
+  expect(await words()).toMatch(/^ok: .*; agents are in namespace ci\./);
+  here.api.answer('create', { status: 404, reason: 'NotFound', message });
+  expect(await preparing(here).failed).toMatchObject({
+    code: 'E_ENGINE_FAILED',
+    hint: expect.stringContaining('"kubectl create namespace ci"'),
+  });
+});

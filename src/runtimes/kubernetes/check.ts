@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { toFailure } from '../../base/errors.ts';
 import { type Finding, fine, problem } from '../../base/finding.ts';
 import { type AvoidedNodes, avoidedFindings } from '../avoided.ts';
-import type { KubeClient } from './client.ts';
+import { type KubeClient, noNamespace, refusalOf } from './client.ts';
 import type { Proof } from './networks.ts';
 
 interface CheckParts {
@@ -44,10 +44,15 @@ export async function check({ name, client, avoided, networks }: CheckParts, sig
   try {
     const doing = 'ask for the version';
     const version = client.formed(versionSchema, await client.ask({ path: '/version', doing, signal }), doing);
-    findings.push(fine(subject, `Kubernetes ${version.gitVersion} answers (${from}); agents are in namespace ${namespace}.`));
+    const answers = `Kubernetes ${version.gitVersion} answers (${from})`;
+    if (await isMissing(client, signal)) {
+      findings.push(problem(subject, `${answers}, but namespace ${namespace} does not exist.`, noNamespace(namespace)));
+      return findings;
+    }
+    findings.push(fine(subject, `${answers}; agents are in namespace ${namespace}.`));
     const missing = await missingRights(client, rights, signal);
     if (missing.length > 0) {
-      const hint = `Give it the Role of docs/runtimes/kubernetes.md: "kubectl -n ${namespace} apply -f role.yaml".`;
+      const hint = `Check that the namespace exists, and give it the Role and its binding, as docs/runtimes/kubernetes.md#rights says.`;
       findings.push(problem(subject, `It may not ${missing.join(', ')} in namespace ${namespace}.`, hint));
     }
     findings.push(...networkFindings(subject, networks, await missingRights(client, networkRights, signal)));
@@ -57,6 +62,19 @@ export async function check({ name, client, avoided, networks }: CheckParts, sig
     findings.push({ ...problem(subject, message, 'Check whether "kubectl cluster-info" answers.'), mayPass: true });
   }
   return [...findings, ...avoidedFindings(subject, avoided, (node) => `kubectl cordon ${node}`)];
+}
+
+/** Whether the namespace is known not to exist. Its list of pods would be empty then. Who may not ask has a right in it, or lacks all. */
+async function isMissing(client: KubeClient, signal: AbortSignal): Promise<boolean> {
+  const { namespace } = client.access;
+  const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
+  try {
+    await client.bytes({ path, doing: `look for namespace ${namespace}`, signal, nothing: [403] });
+    return false;
+  } catch (error) {
+    if (refusalOf(error)?.status === 404) return true;
+    throw error;
+  }
 }
 
 /** Whether pools may use the networks that policies keep. Without the right it is a limit, not a fault: no pool may want one. */

@@ -67,7 +67,8 @@ export function createKubernetesRuntime(options: KubernetesOptions): Runtime {
 class KubernetesRuntime implements Runtime {
   readonly name: string;
   readonly capabilities: RuntimeCapabilities = {
-    weaker:
+    weaker: null,
+    unproved:
       'A GPU is not proved clean by onejob between two jobs: Kubernetes grants it, and its memory is looked at before the gate.',
     images: true,
     hostNetwork: null,
