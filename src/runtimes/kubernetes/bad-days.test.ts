@@ -5,6 +5,9 @@ import { podOf, token } from '../../../test/kit/fake-kubernetes.ts';
 import { type FakedCluster, fakedCluster, specOf } from '../../../test/kit/faked-cluster.ts';
 import { type RuntimeEvent, start } from '../../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../gate.ts';
+import { check } from './check.ts';
+import { KubeClient } from './client.ts';
+import { podAccount } from './kubeconfig.ts';
 import { exitUnfit } from './script.ts';
 
 const agent = 'a1b2c3';
@@ -345,4 +348,15 @@ test('a namespace that does not exist', async () => {
     code: 'E_ENGINE_FAILED',
     hint: expect.stringContaining('"kubectl create namespace ci"'),
   });
+});
+
+test('doctor of a pod warns of an address instead of the name of a Service', async () => {
+  await using here = await fakedCluster();
+  const client = new KubeClient({ ...here.api.access, from: podAccount }, here.clock);
+  const warned = async (address: string | null) =>
+    (await check({ name: 'cluster', address, client, avoided: [], networks: [] }, never)).filter(({ level }) => level !== 'ok');
+  expect(await warned(null)).toEqual([]);
+  expect(await warned('onejob:7443')).toEqual([]);
+  expect(await warned('10.96.7.7:7443')).toMatchObject([{ level: 'warning', message: expect.stringContaining('10.96.7.7:7443') }]);
+  client.close();
 });

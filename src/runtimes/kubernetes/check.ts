@@ -1,13 +1,17 @@
 /** What `doctor` says of a runtime of type kubernetes. Changes nothing. */
 import { z } from 'zod';
 import { toFailure } from '../../base/errors.ts';
-import { type Finding, fine, problem } from '../../base/finding.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import { parseNamed } from '../../http/address.ts';
 import { type AvoidedNodes, avoidedFindings } from '../avoided.ts';
 import { type KubeClient, noNamespace, refusalOf } from './client.ts';
+import { podAccount } from './kubeconfig.ts';
 import type { Proof } from './networks.ts';
 
 interface CheckParts {
   readonly name: string;
+  /** Of the config. */
+  readonly address: string | null;
   readonly client: KubeClient;
   readonly avoided: AvoidedNodes['now'];
   readonly networks: readonly Proof[];
@@ -37,7 +41,7 @@ export const networkRights: readonly Right[] = [
 const versionSchema = z.looseObject({ gitVersion: z.string() });
 const reviewSchema = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }) });
 
-export async function check({ name, client, avoided, networks }: CheckParts, signal: AbortSignal): Promise<Finding[]> {
+export async function check({ name, address, client, avoided, networks }: CheckParts, signal: AbortSignal): Promise<Finding[]> {
   const subject = `runtime ${name}`;
   const { namespace, from } = client.access;
   const findings: Finding[] = [];
@@ -54,6 +58,16 @@ export async function check({ name, client, avoided, networks }: CheckParts, sig
     if (missing.length > 0) {
       const hint = `Check that the namespace exists, and give it the Role and its binding, as docs/runtimes/kubernetes.md#rights says.`;
       findings.push(problem(subject, `It may not ${missing.join(', ')} in namespace ${namespace}.`, hint));
+    }
+    if (from === podAccount && address !== null && parseNamed(address) === null) {
+      const hint = 'Write the name of its Service, such as onejob:7443: docs/kubernetes.md#agents-of-ci-services.';
+      findings.push(
+        warning(
+          subject,
+          `"address" is ${address}, but a pod has another address each time, and that of a Service is not its own.`,
+          hint,
+        ),
+      );
     }
     findings.push(...networkFindings(subject, networks, await missingRights(client, networkRights, signal)));
   } catch (error) {

@@ -122,7 +122,8 @@ class KubernetesRuntime implements Runtime {
   }
 
   check(signal: AbortSignal): Promise<Finding[]> {
-    return check({ name: this.name, client: this.#client, avoided: this.#avoided.now, networks: this.#networks.proofs }, signal);
+    const { name, address } = this.#options.config;
+    return check({ name, address, client: this.#client, avoided: this.#avoided.now, networks: this.#networks.proofs }, signal);
   }
 
   async fingerprint(recipe: Recipe): Promise<string> {
