@@ -35,7 +35,7 @@ import { followServices, slotFacts } from './manager/services/ci-events.ts';
 import { waitingReason } from './manager/status.ts';
 import type { Notices } from './notices/notices.ts';
 import type { CiService } from './ports/ci-service.ts';
-import { choiceNow } from './runtimes/choose.ts';
+import { choiceNow, isolationNotes } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 import { machinePlace } from './store/machine.ts';
 
@@ -337,9 +337,11 @@ function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostRep
     notesOf(pool) {
       const { runtime, service } = pool.config;
       const reason = runtime === null ? chosen().reason : null;
-      const how = [reason, pool.runtime.capabilities.weaker].filter((one) => one !== null);
-      const where = how.length === 0 ? [] : [how.join('. ').replace('.. ', '. ')];
-      return [...where, ...(pool.away === null ? [] : [pool.away]), ...house.problemsOf(service)];
+      return [
+        ...isolationNotes(reason, pool.runtime.capabilities, pool.config.recipe),
+        ...(pool.away === null ? [] : [pool.away]),
+        ...house.problemsOf(service),
+      ];
     },
     conditions: wrong,
     configChanged: given.configChanged,

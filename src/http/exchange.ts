@@ -124,13 +124,19 @@ export interface Why {
   readonly hint: string;
 }
 
-const networkHint = 'Look at the address and the network; behind a proxy set NODE_USE_ENV_PROXY=1 and HTTPS_PROXY for onejob.';
+/** In a pod, a policy is the usual reason, and looks as if nothing listens. */
+export function networkHint({ KUBERNETES_SERVICE_HOST: inPod }: Readonly<NodeJS.ProcessEnv> = process.env): string {
+  const look =
+    inPod === undefined ? 'the address and the network' : 'the address, and whether the NetworkPolicy of onejob allows its port';
+  return `Look at ${look}; behind a proxy set NODE_USE_ENV_PROXY=1 and HTTPS_PROXY for onejob.`;
+}
+
 const proxyHint = 'Look at HTTPS_PROXY, with user and password where the proxy wants them.';
 const certificateHint =
   'For a certificate authority of your own set NODE_EXTRA_CA_CERTS=/path/ca.pem for onejob; ' +
   'else look at the clock of this host, and at who answers there.';
 
-export const whyOf = (why: string, hint = networkHint, code = ''): Why => ({ why, code, hint });
+export const whyOf = (why: string, hint = networkHint(), code = ''): Why => ({ why, code, hint });
 
 export const proxyWhy = (status: number | string): Why => whyOf(`the proxy in front of it answered ${status}`, proxyHint);
 
@@ -156,7 +162,7 @@ function whyUnreachable(error: unknown): Why {
   if (/CERT|SELF_SIGNED|UNABLE_TO_(VERIFY|GET_ISSUER)|ALTNAME/.test(code))
     return whyOf('its certificate is not accepted', certificateHint, code);
   const known = reasons[code] ?? (code.startsWith('ERR_SSL_') ? 'it does not speak TLS there' : 'the request failed');
-  return whyOf(known, networkHint, code);
+  return whyOf(known, undefined, code);
 }
 
 /** Node wraps the system's error in one or two others. */

@@ -188,6 +188,8 @@ export function advance(position: LogPosition, chunk: LogChunk): LogPosition {
 export interface RuntimeCapabilities {
   /** A sentence about the isolation of jobs if it is weaker than a container's; else null. */
   readonly weaker: string | null;
+  /** For pools with devices: a sentence about who looks whether these are clean, if onejob does not prove it. */
+  readonly unproved?: string;
   readonly images: boolean;
   /** Why sandboxes of the network `default` are in the network of the host, as a sentence; null: they are not. */
   readonly hostNetwork: string | null;

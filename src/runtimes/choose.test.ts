@@ -6,7 +6,7 @@ import { fakeEngine } from '../../test/kit/fake-engine.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { systemClock } from '../system/system-clock.ts';
-import { choiceNow, chooseRuntimes } from './choose.ts';
+import { choiceNow, chooseRuntimes, isolationNotes } from './choose.ts';
 
 let engine: ReturnType<typeof fakeEngine>;
 /** Images that the Engine has. */
@@ -116,4 +116,15 @@ test('Docker is checked again, and stays chosen', async () => {
   await engine.stop();
   expect(await runtimes.chooseAgain()).toBe(false);
   expect(runtimes.best.name).toBe('docker');
+});
+
+test('jobs are told that their devices are not proved clean only where they have some', () => {
+  const wants = { gpus: 0, model: null, images: true, folders: false, lifetime: null, keys: {} };
+  const noted = (gpus: number, weaker: string | null, reason: string | null = null) =>
+    isolationNotes(reason, { weaker, unproved: 'Its engine grants it.' }, { wants: { ...wants, gpus } });
+  expect(noted(0, null)).toEqual([]);
+  expect(noted(1, null)).toEqual(['Its engine grants it.']);
+  expect(noted(0, 'All is shared.')).toEqual(['All is shared.']);
+  expect(noted(2, 'All is shared.', 'It was chosen')).toEqual(['It was chosen. All is shared. Its engine grants it.']);
+  expect(isolationNotes(null, { weaker: null, unproved: 'Never.' }, {})).toEqual([]);
 });

@@ -11,7 +11,7 @@ import type { Config, PoolConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { isEmpty, type Slot } from '../core/slot.ts';
-import type { Runtime } from '../ports/runtime.ts';
+import type { Recipe, Runtime, RuntimeCapabilities } from '../ports/runtime.ts';
 import { listed } from '../schema/problem.ts';
 import type { DockerRuntime } from './docker/docker.ts';
 
@@ -183,4 +183,15 @@ function asRemoved(name: string, inUse: readonly Slot[]): (error: unknown) => ne
 function unknown(name: string, { runtimes }: Pick<Config, 'runtimes'>): OnejobError {
   const hint = `The runtimes are ${listed(['docker', 'process', ...runtimes.map((one) => one.name)])}.`;
   return new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, { hint });
+}
+
+/** What jobs of a pool should know of its isolation, in one line. `reason`: why this runtime was chosen; null: the config names it. */
+export function isolationNotes(
+  reason: string | null,
+  { weaker, unproved }: Pick<RuntimeCapabilities, 'weaker' | 'unproved'>,
+  { wants }: Pick<Recipe, 'wants'>,
+): string[] {
+  const all = [reason, weaker, wants !== undefined && wants.gpus > 0 ? unproved : null];
+  const said = all.filter((one) => typeof one === 'string').map((one) => `${one.replace(/\.$/, '')}.`);
+  return said.length === 0 ? [] : [said.join(' ')];
 }

@@ -25,6 +25,7 @@ export type What =
   | 'lease'
   | 'policy'
   | 'review'
+  | 'namespace'
   | 'version';
 
 export interface Call {
@@ -284,6 +285,7 @@ function otherAnswers(policies: Map<string, Json>) {
   return {
     version: ({ reply }) => reply.end('{"gitVersion":"v1.37.2"}'),
     review: ({ reply }) => reply.end('{"status":{"allowed":true}}'),
+    namespace: ({ reply }) => reply.end('{"kind":"Namespace"}'),
     lease({ method, url, body, reply }) {
       const name = body?.metadata?.name ?? url.pathname.split('/').at(-1);
       if (method === 'POST') leases.set(name, { ...body, metadata: { ...body.metadata, uid: 'lease-1' } });
@@ -388,6 +390,7 @@ function aboutOf({ url: path = '', method = 'GET' }: IncomingMessage): Pick<Call
   const what = (): What => {
     if (url.pathname === '/version') return 'version';
     if (url.pathname.endsWith('/selfsubjectaccessreviews')) return 'review';
+    if (/\/namespaces\/[^/]+$/.test(url.pathname)) return 'namespace';
     if (url.pathname.includes('/leases')) return 'lease';
     if (url.pathname.includes('/networkpolicies')) return 'policy';
     if (part === 'log') return url.searchParams.get('follow') === 'true' ? 'follow' : 'log';

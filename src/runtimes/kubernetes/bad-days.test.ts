@@ -5,6 +5,9 @@ import { podOf, token } from '../../../test/kit/fake-kubernetes.ts';
 import { type FakedCluster, fakedCluster, specOf } from '../../../test/kit/faked-cluster.ts';
 import { type RuntimeEvent, start } from '../../ports/runtime.ts';
 import { readyMarker, releasedMarker } from '../gate.ts';
+import { check } from './check.ts';
+import { KubeClient } from './client.ts';
+import { podAccount } from './kubeconfig.ts';
 import { exitUnfit } from './script.ts';
 
 const agent = 'a1b2c3';
@@ -329,4 +332,31 @@ test('what doctor says of an API that is away, and of rights that are missing', 
   here.api.away(true);
   expect(await words()).toMatch(/Cannot ask for the version with the Kubernetes API at /);
   expect(await words()).not.toContain(token);
+});
+
+test('a namespace that does not exist', async () => {
+  await using here = await fakedCluster();
+  const words = async () => (await here.runtime.check(never)).map((one) => `${one.level}: ${one.message} ${one.hint}`).join('\n');
+  const message = 'namespaces "ci" not found';
+  here.api.always('namespace', { status: 404, reason: 'NotFound', message });
+  expect(await words()).toMatch(/^error: .*, but namespace ci does not exist\. Type "kubectl create namespace ci"/);
+  expect(await words()).not.toContain('agents are in namespace');
+  here.api.always('namespace', { status: 403, reason: 'Forbidden', message: 'namespaces "ci" is forbidden' });
+  expect(await words()).toMatch(/^ok: .*; agents are in namespace ci\./);
+  here.api.answer('create', { status: 404, reason: 'NotFound', message });
+  expect(await preparing(here).failed).toMatchObject({
+    code: 'E_ENGINE_FAILED',
+    hint: expect.stringContaining('"kubectl create namespace ci"'),
+  });
+});
+
+test('doctor of a pod warns of an address instead of the name of a Service', async () => {
+  await using here = await fakedCluster();
+  const client = new KubeClient({ ...here.api.access, from: podAccount }, here.clock);
+  const warned = async (address: string | null) =>
+    (await check({ name: 'cluster', address, client, avoided: [], networks: [] }, never)).filter(({ level }) => level !== 'ok');
+  expect(await warned(null)).toEqual([]);
+  expect(await warned('onejob:7443')).toEqual([]);
+  expect(await warned('10.96.7.7:7443')).toMatchObject([{ level: 'warning', message: expect.stringContaining('10.96.7.7:7443') }]);
+  client.close();
 });

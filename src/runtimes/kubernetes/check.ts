@@ -1,13 +1,17 @@
 /** What `doctor` says of a runtime of type kubernetes. Changes nothing. */
 import { z } from 'zod';
 import { toFailure } from '../../base/errors.ts';
-import { type Finding, fine, problem } from '../../base/finding.ts';
+import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import { parseNamed } from '../../http/address.ts';
 import { type AvoidedNodes, avoidedFindings } from '../avoided.ts';
-import type { KubeClient } from './client.ts';
+import { type KubeClient, noNamespace, refusalOf } from './client.ts';
+import { podAccount } from './kubeconfig.ts';
 import type { Proof } from './networks.ts';
 
 interface CheckParts {
   readonly name: string;
+  /** Of the config. */
+  readonly address: string | null;
   readonly client: KubeClient;
   readonly avoided: AvoidedNodes['now'];
   readonly networks: readonly Proof[];
@@ -37,18 +41,33 @@ export const networkRights: readonly Right[] = [
 const versionSchema = z.looseObject({ gitVersion: z.string() });
 const reviewSchema = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }) });
 
-export async function check({ name, client, avoided, networks }: CheckParts, signal: AbortSignal): Promise<Finding[]> {
+export async function check({ name, address, client, avoided, networks }: CheckParts, signal: AbortSignal): Promise<Finding[]> {
   const subject = `runtime ${name}`;
   const { namespace, from } = client.access;
   const findings: Finding[] = [];
   try {
     const doing = 'ask for the version';
     const version = client.formed(versionSchema, await client.ask({ path: '/version', doing, signal }), doing);
-    findings.push(fine(subject, `Kubernetes ${version.gitVersion} answers (${from}); agents are in namespace ${namespace}.`));
+    const answers = `Kubernetes ${version.gitVersion} answers (${from})`;
+    if (await isMissing(client, signal)) {
+      findings.push(problem(subject, `${answers}, but namespace ${namespace} does not exist.`, noNamespace(namespace)));
+      return findings;
+    }
+    findings.push(fine(subject, `${answers}; agents are in namespace ${namespace}.`));
     const missing = await missingRights(client, rights, signal);
     if (missing.length > 0) {
-      const hint = `Give it the Role of docs/runtimes/kubernetes.md: "kubectl -n ${namespace} apply -f role.yaml".`;
+      const hint = `Check that the namespace exists, and give it the Role and its binding, as docs/runtimes/kubernetes.md#rights says.`;
       findings.push(problem(subject, `It may not ${missing.join(', ')} in namespace ${namespace}.`, hint));
+    }
+    if (from === podAccount && address !== null && parseNamed(address) === null) {
+      const hint = 'Write the name of its Service, such as onejob:7443: docs/kubernetes.md#agents-of-ci-services.';
+      findings.push(
+        warning(
+          subject,
+          `"address" is ${address}, but a pod has another address each time, and that of a Service is not its own.`,
+          hint,
+        ),
+      );
     }
     findings.push(...networkFindings(subject, networks, await missingRights(client, networkRights, signal)));
   } catch (error) {
@@ -57,6 +76,19 @@ export async function check({ name, client, avoided, networks }: CheckParts, sig
     findings.push({ ...problem(subject, message, 'Check whether "kubectl cluster-info" answers.'), mayPass: true });
   }
   return [...findings, ...avoidedFindings(subject, avoided, (node) => `kubectl cordon ${node}`)];
+}
+
+/** Whether the namespace is known not to exist. Its list of pods would be empty then. Who may not ask has a right in it, or lacks all. */
+async function isMissing(client: KubeClient, signal: AbortSignal): Promise<boolean> {
+  const { namespace } = client.access;
+  const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
+  try {
+    await client.bytes({ path, doing: `look for namespace ${namespace}`, signal, nothing: [403] });
+    return false;
+  } catch (error) {
+    if (refusalOf(error)?.status === 404) return true;
+    throw error;
+  }
 }
 
 /** Whether pools may use the networks that policies keep. Without the right it is a limit, not a fault: no pool may want one. */

@@ -38,7 +38,7 @@ test.each(kinds)('%s: a refusal', async (kind) => {
   const [what, call] = here.kinds[kind];
   const hints = {
     401: 'Renew the credentials of the kubeconfig.',
-    403: 'Give it the rights that docs/runtimes/kubernetes.md lists.',
+    403: 'Give it the rights of docs/runtimes/kubernetes.md#rights.',
   };
   for (const [status, code, retry] of [
     [400, 'E_RECIPE', false],

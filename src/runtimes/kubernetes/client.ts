@@ -227,9 +227,16 @@ function refused(cause: Refusal, doing: string, at: string): OnejobError {
     new OnejobError(code, `Cannot ${doing}: ${at} answered ${status}${said}.`, { hint, retry, cause });
   if (status === 400 || status === 422) return error('E_RECIPE', false);
   if (status === 401) return error('E_ENGINE_PERMISSION', true, 'Renew the credentials of the kubeconfig.');
-  if (status === 403) return error('E_ENGINE_PERMISSION', true, 'Give it the rights that docs/runtimes/kubernetes.md lists.');
+  if (status === 403) return error('E_ENGINE_PERMISSION', true, 'Give it the rights of docs/runtimes/kubernetes.md#rights.');
+  const missing = status === 404 ? /^namespaces "(.+)" not found$/.exec(message)?.[1] : undefined;
+  if (missing !== undefined) return error('E_ENGINE_FAILED', false, noNamespace(missing));
   const mayPass = status >= 500 || status === 409 || status === 429;
   return error('E_ENGINE_FAILED', mayPass, 'Type "onejob doctor" to check the cluster.');
+}
+
+/** What to do about a namespace that does not exist. */
+export function noNamespace(name: string): string {
+  return `Type "kubectl create namespace ${name}", and give onejob its rights there: docs/runtimes/kubernetes.md#rights.`;
 }
 
 function unreachable(error: unknown): string {

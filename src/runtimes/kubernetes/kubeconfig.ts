@@ -15,6 +15,9 @@ import { run } from '../../system/run.ts';
 import type { KubernetesConfig } from './config.ts';
 
 /** The API of a cluster, and the credentials for it. */
+/** Where the access of a pod of the cluster was found, for people. */
+export const podAccount = 'its service account';
+
 export interface Access {
   readonly server: URL;
   /** Where it was found, for people. */
@@ -104,7 +107,7 @@ async function ofPod(wanted: Wanted, host: string, port: string, clock: Time): P
   const token = remembered(() => tokenIn(`${inPod}/token`, clock), clock);
   return {
     server: new URL(`https://${host.includes(':') ? `[${host}]` : host}:${port}`),
-    from: 'its service account',
+    from: podAccount,
     namespace: wanted.namespace ?? (await contentOf(`${inPod}/namespace`)).trim(),
     tls: { ca: await contentOf(`${inPod}/ca.crt`) },
     token: async (isRefused) => (await token(isRefused)).token,

@@ -67,7 +67,8 @@ export function createKubernetesRuntime(options: KubernetesOptions): Runtime {
 class KubernetesRuntime implements Runtime {
   readonly name: string;
   readonly capabilities: RuntimeCapabilities = {
-    weaker:
+    weaker: null,
+    unproved:
       'A GPU is not proved clean by onejob between two jobs: Kubernetes grants it, and its memory is looked at before the gate.',
     images: true,
     hostNetwork: null,
@@ -121,7 +122,8 @@ class KubernetesRuntime implements Runtime {
   }
 
   check(signal: AbortSignal): Promise<Finding[]> {
-    return check({ name: this.name, client: this.#client, avoided: this.#avoided.now, networks: this.#networks.proofs }, signal);
+    const { name, address } = this.#options.config;
+    return check({ name, address, client: this.#client, avoided: this.#avoided.now, networks: this.#networks.proofs }, signal);
   }
 
   async fingerprint(recipe: Recipe): Promise<string> {

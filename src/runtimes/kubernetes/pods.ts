@@ -204,8 +204,8 @@ export function waitText({ waiting }: Pod): string {
     '': 'waits for Kubernetes',
     Unschedulable: 'waits for a node',
     SchedulingGated: 'waits in a queue of the cluster',
-    ContainerCreating: 'is made on its node',
-    PodInitializing: 'is made on its node',
+    ContainerCreating: 'has a node, which fetches the image and starts it',
+    PodInitializing: 'has a node, which fetches the image and starts it',
     ErrImagePull: 'waits for its image',
     ImagePullBackOff: 'waits for its image',
   };

@@ -94,8 +94,8 @@ class SlurmRuntime implements Runtime {
     this.#avoided = new AvoidedNodes(clock);
     this.#queue = new SlurmQueue({ clock, commands: this.#commands, every: config.poll });
     this.capabilities = {
-      weaker:
-        'Jobs of Slurm share the network of their node, and are all of the user that onejob runs as. A GPU is not proved clean by onejob: Slurm grants it.',
+      weaker: 'Jobs of Slurm share the network of their node, and are all of the user that onejob runs as.',
+      unproved: 'A GPU is not proved clean by onejob: Slurm grants it.',
       images: false,
       hostNetwork: null,
       grants: 'engine',
