@@ -42,6 +42,8 @@ pools:
     if (strange !== undefined) return `There is no option "--${strange}". Type "help".`;
     const job = gitlab.queue({
       script: [command.trim()],
+      // As GitLab says of a runner that is one of a project.
+      runningOnInstance: '+Inf',
       ...(branch !== undefined && { ref: branch }),
       ...(image !== undefined && { image }),
     });
