@@ -18,7 +18,9 @@ help, quit`;
 
 await playByHand({ usage, port: 0 }, async (where, stack) => {
   const runner = await buildGitlabRunner();
-  const gitlab = memoryGitlab();
+  const gitlab = memoryGitlab({
+    ended: ({ id, state, reason }) => console.log(`Job ${id}: ${state}${reason === null || reason === '' ? '' : ` (${reason})`}`),
+  });
   stack.use(await gitlab.serve(where.host));
   const trial = stack.use(
     trialConfig(

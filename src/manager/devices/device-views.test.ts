@@ -244,7 +244,7 @@ describe('what a person wants', () => {
     });
     host.sees(cards);
     expect(view('GPU-0000')?.hint).toBe(
-      'Its driver reports no fault now. If it has been reset since, type "onejob gpus clear GPU-0000". If not: Reset it.',
+      'Its driver reports no fault now. If it has been reset since, type "onejob gpus clear GPU-0000". If not, reset it.',
     );
   });
 

@@ -121,7 +121,7 @@ function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: Device
     if (hint === null) return `Type "onejob gpus clear ${of.uuid}" when it may be used again.`;
     // No look can tell a reset from errors that are silent for a while, so a person says it.
     return remedy === 'reset' && now?.health.state === 'ok'
-      ? `Its driver reports no fault now. If it has been reset since, type "onejob gpus clear ${of.uuid}". If not: ${hint}`
+      ? `Its driver reports no fault now. If it has been reset since, type "onejob gpus clear ${of.uuid}". If not, ${hint.slice(0, 1).toLowerCase()}${hint.slice(1)}`
       : hint;
   }
   if (state === 'reserved') return `Type "onejob gpus return ${of.uuid}" to give it back.`;
