@@ -49,7 +49,7 @@ function run([folder, verb, ...words]: readonly string[]): string {
   }
   const named = kept.cards.findIndex(({ uuid }) => uuid === words[0]);
   const [n, more] = [named === -1 ? Number(words[0]) : named, Number(words[1] ?? 1)];
-  if (kept.cards[n] === undefined) return `There is no card ${words[0]}.`;
+  if (kept.cards[n] === undefined) throw new Error(`There is no card ${words[0]}.`);
   const changes: Readonly<Record<string, () => void>> = {
     errors: () => host.change(n, { eccErrors: more, recoveryAction: 'GPU Reset' }),
     reset: () => host.change(n, card(n)),
@@ -66,4 +66,9 @@ function run([folder, verb, ...words]: readonly string[]): string {
   return `Card ${n}: ${verb}${words.length > 1 ? ` ${words.slice(1).join(' ')}` : ''}.`;
 }
 
-console.log(run(parseArgs({ allowPositionals: true }).positionals));
+try {
+  console.log(run(parseArgs({ allowPositionals: true }).positionals));
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+}
