@@ -52,6 +52,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/api.md',
       'docs/sizing.md',
       'docs/glossary.md',
+      'docs/stand-ins.md',
       'CHANGELOG.md',
     ],
     'Keys of the config': ['docs/configuration/*.md'],

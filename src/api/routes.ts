@@ -110,7 +110,7 @@ const handlers: Handlers = {
   'POST /v1/devices/:device/quarantine': ({ params, body }, { manager }) =>
     manager.changeDevice(params.device, { act: 'quarantine', ...body }),
   'POST /v1/devices/:device/return': ({ params }, { manager }) => manager.changeDevice(params.device, { act: 'return' }),
-  'POST /v1/devices/:device/clear': ({ params }, { manager }) => manager.changeDevice(params.device, { act: 'clear' }),
+  'POST /v1/devices/:device/clear': ({ params }, { manager }) => manager.clearDevice(params.device),
   'POST /v1/devices/:device/forget': ({ params }, { manager }) => manager.changeDevice(params.device, { act: 'forget' }),
   'GET /v1/proofs': ({ query }, { manager }) => manager.proofs(query),
 

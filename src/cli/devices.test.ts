@@ -80,6 +80,8 @@ describe('what is said', () => {
     ]);
     expect(said({ act: 'clear' }, { state: 'free', why: null })).toEqual([`${uuid} is out of quarantine.`]);
     expect(said({ act: 'clear' })).toEqual([`${uuid} is out of quarantine; but ${uuid} is reserved by alice.`]);
+    const why = 'it needs a reset: the next look puts it back into quarantine';
+    expect(said({ act: 'clear' }, { state: 'leased', why })).toEqual([`${uuid} is out of quarantine; but ${why}.`]);
     expect(said({ act: 'clear' }, {}, false)).toEqual([`${uuid} is not in quarantine.`]);
   });
 

@@ -207,6 +207,22 @@ describe('where a daemon leads', () => {
     ]);
   });
 
+  test('what to do about a card in quarantine is said once', () => {
+    const hint = 'Type "nvidia-smi --gpu-reset -i X" as root.';
+    const about = { level: 'error', code: 'recovery-action', subject: gpu(2).uuid } as const;
+    const findings = [
+      { ...about, message: `${gpu(2).uuid} needs "GPU Reset".`, hint: 'Reset it (nvidia-smi --gpu-reset -i X).' },
+      { ...about, code: 'power-cable', message: `${gpu(2).uuid} has no power.`, hint: 'Plug it in.' },
+    ];
+    const lines = page({ devices: [gpu(2)], findings }, null, [], [view(gpu(2), { ...fan, hint })]);
+    expect(lines.slice(4)).toEqual([
+      `! ${gpu(2).uuid} is in quarantine: fan`,
+      `  -> ${hint}`,
+      `! ${gpu(2).uuid} has no power.`,
+      '  -> Plug it in.',
+    ]);
+  });
+
   test('also at a narrow terminal', () => {
     const lines = page({ devices }, 70, [], leases);
     for (const line of lines) expect(widthOf(line)).toBeLessThanOrEqual(70);

@@ -4,6 +4,7 @@
  */
 import { formatTime } from '../base/units.ts';
 import type { DeviceView } from '../contract/schema.ts';
+import { isSameReset } from '../gpu/finding.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import { isInMigMode } from '../gpu/mig.ts';
 import type { ProcessOwner } from '../gpu/processes.ts';
@@ -35,7 +36,9 @@ export function gpuLines(inventory: Inventory, nothing: string, page: Page): str
     );
   if (devices.length > 0) lines.push(...deviceLines(devices, page));
   else if (findings.every((finding) => finding.level === 'warning') && complete) lines.push(...hang('', nothing, width));
-  const troubles = [...leaseFindings(page.leases), ...devices.flatMap((device) => healthFindings(device, findings)), ...findings];
+  const held = leaseFindings(page.leases);
+  const own = [...devices.flatMap((device) => healthFindings(device, findings)), ...findings];
+  const troubles = [...held, ...own.filter((one) => !held.some((other) => isSameReset(other, one)))];
   if (troubles.length > 0) lines.push(...(lines.length === 0 ? [] : ['']), ...troubles.flatMap((each) => findingLines(each, page)));
   return lines.map((line) => cut(line, width));
 }

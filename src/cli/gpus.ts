@@ -136,8 +136,8 @@ export function changeLines({ act }: DeviceChange, { uuid, changed, device }: De
       return [`${uuid} is in quarantine until you type "onejob gpus clear ${uuid}"${busy}.`];
     case 'clear': {
       if (!changed) return [`${uuid} is not in quarantine.`];
-      const other = device !== null && device.state !== 'free' && device.state !== 'leased' && device.why !== null;
-      return [`${uuid} is out of quarantine${other ? `; but ${device.why}` : ''}.`];
+      const why = device?.why ?? null;
+      return [`${uuid} is out of quarantine${why === null ? '' : `; but ${why}`}.`];
     }
     case 'forget':
       return [`${uuid} is forgotten.`];

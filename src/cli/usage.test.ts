@@ -136,3 +136,10 @@ it('help of a command that does not exist is an error, at any depth; an argument
     true,
   ]);
 });
+
+it('what "init" can write a config for is listed in columns', async () => {
+  const { code, said } = await type(['init']);
+  const starts = [...said.matchAll(/^ {2}(onejob init \S+ +)\S/gm)].map(([, command]) => command?.length);
+  expect({ code, columns: new Set(starts).size }).toEqual({ code: 0, columns: 1 });
+  expect(starts.length).toBeGreaterThan(5);
+});

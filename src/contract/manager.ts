@@ -137,6 +137,8 @@ export interface Manager {
    * @throws OnejobError for a device that is unknown, or in use where that matters, and a store that cannot write
    */
   changeDevice(name: string, change: Schemas.DeviceChange): Schemas.DeviceAnswer;
+  /** Takes a device out of quarantine, and says what a look at it now finds. @throws OnejobError as above */
+  clearDevice(name: string): Promise<Schemas.DeviceAnswer>;
   /** Newest first; `device` as above, null: of all. @throws OnejobError for a device that is unknown */
   proofs(filter: { readonly device: string | null; readonly limit: number }): Schemas.ProofView[];
 

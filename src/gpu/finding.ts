@@ -27,6 +27,12 @@ export function distinct(findings: readonly GpuFinding[]): GpuFinding[] {
   return [...seen.values()];
 }
 
+/** Whether both only ask for the reset of one card: people need to read that once. */
+export function isSameReset(one: Pick<GpuFinding, 'subject' | 'hint'>, other: Pick<GpuFinding, 'subject' | 'hint'>): boolean {
+  const asks = ({ hint }: Pick<GpuFinding, 'hint'>) => hint?.includes('--gpu-reset') === true;
+  return one.subject === other.subject && asks(one) && asks(other);
+}
+
 /** At most 120 letters, so that a finding stays one sentence whatever a tool printed. */
 export function clip(text: string): string {
   const short = plain(text);

@@ -99,7 +99,8 @@ function compare<T>(
 function missing({ baseline, inventory }: ProofInput): Outcome {
   if (!inventory.complete) return outcome('unknown');
   if (baseline.parent === null) {
-    const message = `${baseline.uuid} is no longer listed: it has fallen off the bus, or was removed.`;
+    const place = baseline.pciId === null ? '' : ` at PCI ${baseline.pciId}`;
+    const message = `${baseline.uuid} is no longer listed${place}: it has fallen off the bus, or was removed.`;
     return failed({ code: 'missing', message, remedy: 'reboot', hint: 'Search "dmesg" for it, and reboot the host.' });
   }
   const message = `${baseline.uuid} no longer exists: the MIG layout of ${baseline.parent} has changed.`;

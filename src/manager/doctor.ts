@@ -5,6 +5,7 @@ import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';
 import type { FindingView } from '../contract/schema.ts';
 import { type Clock, deadline } from '../core/clock.ts';
+import { isSameReset } from '../gpu/finding.ts';
 import type { CiService, DiagnosticSandboxes } from '../ports/ci-service.ts';
 import type { Store } from '../store/store.ts';
 import { type Condition, findingOf, isOfHost } from './conditions.ts';
@@ -59,10 +60,11 @@ export async function examine(parts: DoctorParts, signal: AbortSignal): Promise<
   const explained = new Set(wide.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
   const found = deviceManager === null ? [] : deviceFindings(deviceManager);
   const lacking = found.filter(({ subject }) => !explained.has(subject));
+  const news = wide.filter((one) => !found.some((other) => isSameReset(one, other)));
   const stuck = host.conditions().filter((one) => isOfHost(one) || !explained.has(findingOf(one).subject));
   const pools = poolFindings(reconciler, deviceManager?.watch.fault ?? null);
   const checked = (await Promise.all(checks)).flat();
-  const all = [...config, ...stuck.map(findingOf), ...pools, ...lacking, ...wide, ...host.findings(), ...checked];
+  const all = [...config, ...stuck.map(findingOf), ...pools, ...lacking, ...news, ...host.findings(), ...checked];
   // The reason for a runtime is of no use if the runtime cannot be used now.
   const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes.all.some(({ name }) => name === subject));
   return all.filter(({ level, subject }) => !(isAway && level === 'ok' && subject === 'runtime'));

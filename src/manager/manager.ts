@@ -63,6 +63,7 @@ export const noDevices: DeviceRequests = {
   devices: () => [],
   deviceUse: refuseDevice,
   changeDevice: refuseDevice,
+  clearDevice: refuseDevice,
   proofs: ({ device }) => (device === null ? [] : refuseDevice()),
 };
 
@@ -141,6 +142,7 @@ export function createManager(parts: ManagerParts): Manager {
     ...devices,
     devices: () => shown(devices.devices()),
     changeDevice: (name, change) => shown(devices.changeDevice(name, change)),
+    clearDevice: async (name) => shown(await devices.clearDevice(name)),
 
     pause: (pool, reason) => shown(holds.pause(pool, reason)),
     resume: (pool, reason) => shown(holds.resume(pool, reason)),

@@ -25,7 +25,7 @@ afterEach(() => {
 const runtime = { name: 'sim', capabilities: { images: true } };
 let conditionsNow: Condition[] = [];
 const held = 'held by alice: python, 9.2 GiB, since 11:02';
-const absent = 'GPU-0000 absent since 12:00';
+const absent = 'GPU-0000 absent since 12:00; it was at PCI 0000:00:00.0';
 
 function open(...pools: PoolConfig[]): void {
   host[Symbol.dispose]();
@@ -299,8 +299,8 @@ describe('doctor', () => {
       {
         level: 'error',
         subject: 'GPU-0000',
-        message: 'Absent since 12:00. Slot lab/1 waits for it.',
-        hint: 'If it will not come back, type "onejob gpus forget GPU-0000".',
+        message: 'Absent since 12:00; it was at PCI 0000:00:00.0. Slot lab/1 waits for it.',
+        hint: 'Type "dmesg | grep 0000:00:00" as root to see what the kernel says of it. Reboot the host; if that does not help, reseat the card. If it will not come back, type "onejob gpus forget GPU-0000".',
         code: 'device-missing',
       },
     ]);

@@ -50,6 +50,8 @@ export interface GitlabOptions {
   readonly holds?: number;
   readonly clock?: Clock;
   readonly url?: string;
+  /** Hears of each job that its runner has ended. */
+  readonly ended?: (job: JobRow) => void;
   /** A bare repository, with what `git update-server-info` writes. */
   readonly sources?: string;
 }
@@ -77,7 +79,14 @@ const reasons = [
 ];
 const over: ReadonlySet<JobState> = new Set(['success', 'failed', 'canceled']);
 
-export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = 'http://lab', sources }: GitlabOptions = {}) {
+export function memoryGitlab({
+  twoPhase = true,
+  holds = 0,
+  clock,
+  url: first = 'http://lab',
+  sources,
+  ended = () => {},
+}: GitlabOptions = {}) {
   const jobs: JobRow[] = [];
   /** Each call, without secrets: method and path, and what it was answered. */
   const calls: string[] = [];
@@ -203,6 +212,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     job.reason = typeof body.failure_reason === 'string' ? body.failure_reason : null;
     job.exitCode = typeof body.exit_code === 'number' ? body.exit_code : null;
     job.state = job.state === 'canceling' ? 'canceled' : body.state === 'success' ? 'success' : 'failed';
+    ended(job);
     stir();
     return say(200);
   }

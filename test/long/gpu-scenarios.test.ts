@@ -119,7 +119,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a bad day', () => {
       'counts uncorrected errors',
       (host: GpuHost) => host.change(0, { eccErrors: 2 }),
       'eccErrors',
-      /: 2 uncorrected memory errors on GPU-/,
+      /: 2 uncorrected memory errors on this device since/,
     ],
     [
       'has an Xid that takes a reset',

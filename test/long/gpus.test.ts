@@ -75,7 +75,9 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
     await expect.poll(async () => (await here.api.job((await waits).id)).state).toBe('running');
     (await waits).go();
     expect((await (await waits).ended).result).toEqual({ kind: 'code', code: 0 });
-    expect(await heldBack('gone')).toMatch(new RegExp(`^${gone} absent since (20\\d\\d-\\d\\d-\\d\\d )?\\d\\d:\\d\\d$`));
+    expect(await heldBack('gone')).toMatch(
+      new RegExp(`^${gone} absent since (20\\d\\d-\\d\\d-\\d\\d )?\\d\\d:\\d\\d; it was at PCI [0-9a-f:.]+$`),
+    );
     const status = await here.cli(['status']).ended;
     expect(status.code).toBe(1);
     expect(status.stdout).toContain(`${gone} absent since`);

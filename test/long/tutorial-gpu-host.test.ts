@@ -3,6 +3,7 @@ import { existsSync, symlinkSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { describe, test } from 'vitest';
 import { startChild } from '../support/child.ts';
+import { card } from '../support/gpu-cards.ts';
 import { onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 import { endSession, followTutorial } from '../support/tutorial.ts';
@@ -42,6 +43,8 @@ describe.skipIf(hasToolkit || lacks('docker', 'image', 'bubblewrap', 'root'))(pa
         places: [
           ['~/gpu/state', here.stateDir],
           ['/home/ada', home],
+          // Each process of tests has cards of its own.
+          ['GPU-5eed0000-0000-4000-8000-000000000000', card(0).uuid],
         ],
         variables,
         looks: /^onejob (?:status|jobs|logs|doctor|proofs)\b/,

@@ -18,7 +18,9 @@ help, quit`;
 
 await playByHand({ usage, port: 0 }, async (where, stack) => {
   const runner = await buildGitlabRunner();
-  const gitlab = memoryGitlab();
+  const gitlab = memoryGitlab({
+    ended: ({ id, state, reason }) => console.log(`Job ${id}: ${state}${reason === null || reason === '' ? '' : ` (${reason})`}`),
+  });
   stack.use(await gitlab.serve(where.host));
   const trial = stack.use(
     trialConfig(
@@ -42,6 +44,8 @@ pools:
     if (strange !== undefined) return `There is no option "--${strange}". Type "help".`;
     const job = gitlab.queue({
       script: [command.trim()],
+      // As GitLab says of a runner that is one of a project.
+      runningOnInstance: '+Inf',
       ...(branch !== undefined && { ref: branch }),
       ...(image !== undefined && { image }),
     });

@@ -18,12 +18,16 @@ unplug CARD         the card falls off the bus
 plug CARD           it is back
 driver              the driver was upgraded under its module: the tool fails until the next command
 
-CARD is its number, from 0. It needs root, which may make device nodes.`;
+CARD is its number, from 0, or its UUID. "nvidia-smi --gpu-reset -i UUID" of the host resets, too. It needs root, which may make device nodes.`;
 
 interface Kept {
   readonly cards: readonly StubGpu[];
   readonly away: readonly number[];
 }
+
+/** What the played tool does for "--gpu-reset -i UUID". */
+const reset = (dir: string): string =>
+  `'${process.execPath}' '${import.meta.filename}' '${dir}' reset "$3" >/dev/null && echo "GPU $3 was successfully reset." && exec echo 'All done.'`;
 
 function run([folder, verb, ...words]: readonly string[]): string {
   if (folder === undefined || verb === undefined) return usage;
@@ -32,19 +36,20 @@ function run([folder, verb, ...words]: readonly string[]): string {
   if (verb === 'make') {
     mkdirSync(dir, { recursive: true });
     const cards = Array.from({ length: Number(words[0] ?? 2) }, (_, n) => card(n));
-    const { env } = gpuHost(cards, { dir });
+    const { env } = gpuHost(cards, { dir, reset });
     writeFileSync(file, JSON.stringify({ cards, away: [] } satisfies Kept));
     return `A host with ${cards.length} cards that nobody has. Where "onejob up" is typed:\n  export ONEJOB_HOST_ROOT=${env.ONEJOB_HOST_ROOT} PATH=${join(dir, 'tools')}:$PATH`;
   }
   if (!existsSync(file)) return `There is no host in ${dir}. Type "make" first.`;
   const kept = JSON.parse(readFileSync(file, 'utf8')) as Kept;
-  const host = gpuHost(kept.cards, { dir, away: kept.away });
+  const host = gpuHost(kept.cards, { dir, away: kept.away, reset });
   if (verb === 'driver') {
     host.tool('exit 18');
     return 'The driver was upgraded under its module.';
   }
-  const [n, more] = [Number(words[0]), Number(words[1] ?? 1)];
-  if (kept.cards[n] === undefined) return `There is no card ${words[0]}.`;
+  const named = kept.cards.findIndex(({ uuid }) => uuid === words[0]);
+  const [n, more] = [named === -1 ? Number(words[0]) : named, Number(words[1] ?? 1)];
+  if (kept.cards[n] === undefined) throw new Error(`There is no card ${words[0]}.`);
   const changes: Readonly<Record<string, () => void>> = {
     errors: () => host.change(n, { eccErrors: more, recoveryAction: 'GPU Reset' }),
     reset: () => host.change(n, card(n)),
@@ -61,4 +66,9 @@ function run([folder, verb, ...words]: readonly string[]): string {
   return `Card ${n}: ${verb}${words.length > 1 ? ` ${words.slice(1).join(' ')}` : ''}.`;
 }
 
-console.log(run(parseArgs({ allowPositionals: true }).positionals));
+try {
+  console.log(run(parseArgs({ allowPositionals: true }).positionals));
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+}

@@ -44,6 +44,8 @@ export class DeviceHost implements Disposable {
   verdict: (uuid: string) => ProofVerdict | Error = () => clean;
   readonly looks: string[] = [];
   fault: string | null = null;
+  /** What a look for a request shows; thrown when it is an error; null: what the last look did. */
+  nextLook: readonly Device[] | Error | null = null;
   registry!: DeviceRegistry;
   quarantine!: Quarantine;
   reservations!: Reservations;
@@ -114,13 +116,26 @@ export class DeviceHost implements Disposable {
   get devices(): DeviceAccess {
     const { registry, quarantine, reservations, use, store, fault } = this;
     const views = createDeviceViews({ registry, use }, () => this.slots);
-    return { registry, quarantine, reservations, use, views, proofs: store.proofs, watch: { fault } };
+    return {
+      registry,
+      quarantine,
+      reservations,
+      use,
+      views,
+      proofs: store.proofs,
+      watch: { fault, look: async () => this.#lookNow() as never },
+    };
   }
 
   /** A look at the host that lists these; `complete: false`: there may be more. */
   sees(devices: readonly Device[], complete = true): void {
     this.registry.inventoryChanged({ ...noGpus, complete, devices }, new Map());
     this.use.looked({ ...noGpus, complete, devices });
+  }
+
+  #lookNow(): void {
+    if (this.nextLook instanceof Error) throw this.nextLook;
+    if (this.nextLook !== null) this.sees(this.nextLook);
   }
 
   /** A look that shows who holds a device. */

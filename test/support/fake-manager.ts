@@ -352,6 +352,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       manager.calls.push(`${change.act} ${name} ${JSON.stringify(change)}`);
       return { uuid: name, changed: true, device: change.act === 'forget' ? null : device };
     },
+    clearDevice: async (name) => manager.changeDevice(name, { act: 'clear' }),
     proofs: ({ device, limit }) => manager.proofViews.filter((proof) => device === null || proof.device === device).slice(0, limit),
     pause: (pool, reason) => void manager.calls.push(`pause ${pool} ${reason}`),
     resume: (pool, reason) => {

@@ -64,12 +64,14 @@ export interface GpuHostOptions {
   readonly driver?: StubDriver;
   /** A folder that is there; default: one of its own. A host that was made in it before goes on. */
   readonly dir?: string;
+  /** Lines of shell that reset the card "$3" of the host in a folder; default: the tool cannot. */
+  readonly reset?: (dir: string) => string;
   /** Numbers of cards that are off the bus. */
   readonly away?: readonly number[];
 }
 
 export function gpuHost(first: readonly StubGpu[], options: GpuHostOptions = {}): GpuHost {
-  const { driver = driver580, dir = mkdtempSync(join(tmpdir(), 'ojg-')) } = options;
+  const { driver = driver580, dir = mkdtempSync(join(tmpdir(), 'ojg-')), reset } = options;
   const sys = join(dir, 'sys');
   if (!existsSync(join(dir, 'said'))) makeHost(dir, driver);
   const group = join(freezer, dir.slice(dir.lastIndexOf('/') + 1));
@@ -111,7 +113,7 @@ export function gpuHost(first: readonly StubGpu[], options: GpuHostOptions = {})
     thaw(group);
   };
   const uuidOf = (n: number): string => first[n]?.uuid ?? '';
-  writeFileSync(join(dir, 'tools/nvidia-smi'), script(dir, group), { mode: 0o755 });
+  writeFileSync(join(dir, 'tools/nvidia-smi'), script(dir, group, reset?.(dir)), { mode: 0o755 });
   tool('ok');
   cards = [...first];
   publish();
@@ -173,7 +175,7 @@ function makeNode(dir: string, name: string): void {
 }
 
 /** The tool: what it does is looked up at each call, what it prints lies ready. */
-function script(dir: string, group: string): string {
+function script(dir: string, group: string, reset = ':'): string {
   return `#!/bin/sh
 echo "$*" >>'${dir}/calls'
 read -r mode <'${dir}/mode'
@@ -198,6 +200,7 @@ case "$*" in
   '-q -x -i '*)
     [ -e "$4.xml" ] && exec cat "$4.xml"
     echo "No devices were found"; exit 6 ;;
+  '--gpu-reset -i '*) ${reset} ;;
 esac
 echo "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help."
 exit 2

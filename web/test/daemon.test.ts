@@ -49,7 +49,7 @@ describe.skipIf(lacks('chromium', 'bubblewrap', 'root'))('dashboard of a real da
     host.change(0, { eccErrors: 2 });
     await finish(jobs[first] ?? expect.fail());
     const bad = page.getByRole('listitem', { name: 'GPU 0, quarantined' });
-    await bad.getByText('2 uncorrected memory errors on GPU 0 since the agent started.').waitFor();
+    await bad.getByText('2 uncorrected memory errors on this device since the agent started.').waitFor();
     await page.locator('.concerns', { hasText: 'GPU 0 is quarantined' }).waitFor();
     // In the words of the page, and a moment later in the daemon's.
     await row.getByText(/uncorrected memory errors/).waitFor();

@@ -32,13 +32,15 @@ const features = Object.fromEntries(
   ].map((name) => [name, true]),
 );
 
+/** Whose runner it is, as jobs have said since the start: one of the whole instance, or of a group or a project. */
+export type RunnerScope = 'no-job' | 'untold' | 'instance' | 'smaller';
+
 /** Methods throw OnejobError E_CI_*, E_SECRET, or the reason of `signal`. */
 export class GitlabClient {
   readonly #parts: GitlabClientOptions;
   readonly #rest: Rest;
   #lastUpdate: string | null = null;
-  /** As the last job said it. */
-  #isOfInstance: boolean | null = null;
+  #scope: RunnerScope = 'no-job';
 
   constructor(parts: GitlabClientOptions) {
     this.#parts = parts;
@@ -55,9 +57,8 @@ export class GitlabClient {
     });
   }
 
-  /** Whether the runner is one of the whole instance (`instance_type`); null: no job has told it since the start. */
-  isOfInstance() {
-    return this.#isOfInstance;
+  get runnerScope(): RunnerScope {
+    return this.#scope;
   }
 
   /**
@@ -73,7 +74,8 @@ export class GitlabClient {
     const found = answered.status === 201 ? wire.givenJob.safeParse(answered.body) : null;
     if (found?.success === true) {
       const { project_jobs_running_on_instance_runners_count: running } = found.data.job_info;
-      if (running != null) this.#isOfInstance = running !== '+Inf';
+      if (running != null) this.#scope = running === '+Inf' ? 'smaller' : 'instance';
+      else if (this.#scope === 'no-job') this.#scope = 'untold';
       return found.data;
     }
     throw this.#rest.unexpected(call, found === null ? answered : { ...answered, why: 'with a job that onejob cannot read' });

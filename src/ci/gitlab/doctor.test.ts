@@ -16,18 +16,21 @@ it('says whose runner it is', async () => {
 it('says that a pool without the name of a project trusts those of the whole instance, if its runner is one of that', async () => {
   await using one = gitlabService();
   expect((await look(one)).join()).toMatch(
-    /warning: Pool ci trusts jobs of every project .*instance_type.*pipelines: \[acme\/demo\]/,
+    /warning: Pool ci trusts jobs of every project .*No job has come since onejob started.*instance_type.*pipelines: \[acme\/demo\]/,
   );
 });
 
 it.each([
   [
     '3',
-    /warning: Pool ci trusts jobs of every project .* one of the whole instance \(instance_type\), as its jobs say.*a fork that anybody makes.*pipelines: \[acme\/demo\]/,
+    /warning: Pool ci trusts jobs of every project .*\. As its jobs say, .* of the whole instance \(instance_type\).*a fork that anybody makes.*pipelines: \[acme\/demo\]/,
   ],
-  ['0', /one of the whole instance/],
-  ['+Inf', /warning: Pool ci trusts .* one of a group or a project, as its jobs say.*If its group has forks, name the projects/],
-  [undefined, /No job has come since the start/],
+  ['0', /of the whole instance/],
+  [
+    '+Inf',
+    /warning: Pool ci trusts .*As its jobs say, it is a runner of a group or a project.*If its group has forks, name the projects.*Else there is nothing to do/,
+  ],
+  [undefined, /Its jobs do not say whose runner it is\. .*If it is one of the whole instance.*Else there is nothing to do/],
 ])('says whose runner it is once a job has told it (%s)', async (runningOnInstance, said) => {
   await using one = gitlabService();
   const job = one.gitlab.queue({ script: ['make'], ...(runningOnInstance !== undefined && { runningOnInstance }) });

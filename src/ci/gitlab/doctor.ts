@@ -2,6 +2,7 @@
 import type { Finding } from '../../base/finding.ts';
 import { clockFindings, ServiceReport } from '../kit/doctor.ts';
 import { namesProjects } from '../kit/trust.ts';
+import type { RunnerScope } from './client.ts';
 import type { GitlabParts } from './parts.ts';
 
 /** `trouble`: why there are no jobs now; null: no problem is known. */
@@ -23,7 +24,7 @@ export async function gitlabFindings(
   if (pools.length === 0) report.warn('No pool uses it.', `Write "service: ${config.name}" in a pool.`);
   for (const { name, trust } of pools) {
     if (namesProjects(trust)) continue;
-    const [what, how] = openTo(name, client.isOfInstance());
+    const [what, how] = openTo(name, client.runnerScope);
     report.warn(what, how);
   }
   if (filter === null) report.warn('This manager is temporary and takes no jobs of GitLab.', 'Start one with "onejob up".');
@@ -40,19 +41,26 @@ export async function gitlabFindings(
   return report.found;
 }
 
-/** What it means that a pool names no project, as far as jobs have told whose runner it is. */
-function openTo(pool: string, isOfInstance: boolean | null): readonly [what: string, how: string] {
+/** What it means that a pool names no project, and whether that is to be changed. */
+function openTo(pool: string, whose: RunnerScope): readonly [what: string, how: string] {
   const trusts = `Pool ${pool} trusts jobs of every project that its runner runs`;
   const names = 'name the projects: trust: { others: refuse, pipelines: [acme/demo] }.';
-  if (isOfInstance === true)
-    return [
-      `${trusts}, and its runner is one of the whole instance (instance_type), as its jobs say: a fork that anybody makes there is trusted, too.`,
-      `To keep forks out, ${names}`,
-    ];
-  if (isOfInstance === false)
-    return [`${trusts}, which is one of a group or a project, as its jobs say.`, `If its group has forks, ${names}`];
-  return [
-    `${trusts}, and GitLab tells only with a job, not to the token of a runner, whether it is one of the instance (instance_type). No job has come since the start.`,
-    `If it is, or if its group has forks, ${names}`,
-  ];
+  switch (whose) {
+    case 'instance':
+      return [
+        `${trusts}. As its jobs say, it is a runner of the whole instance (instance_type): a fork that anybody makes there is trusted, too.`,
+        `To keep forks out, ${names}`,
+      ];
+    case 'smaller':
+      return [
+        `${trusts}. As its jobs say, it is a runner of a group or a project.`,
+        `If its group has forks, ${names} Else there is nothing to do.`,
+      ];
+    default: {
+      const asks = `If it is one of the whole instance (instance_type), or of a group with forks, ${names} Else there is nothing to do.`;
+      return whose === 'untold'
+        ? [`${trusts}. Its jobs do not say whose runner it is.`, asks]
+        : [`${trusts}. No job has come since onejob started, and GitLab says only with a job whose runner it is.`, asks];
+    }
+  }
 }

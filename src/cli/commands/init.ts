@@ -7,6 +7,7 @@ import { type InitSteps, initSteps } from '../init/services.ts';
 import type { SlurmFlags } from '../init/slurm.ts';
 import type { InitFlags, OpenFrame } from '../init/steps.ts';
 import type { GlobalFlags, Session } from '../session.ts';
+import { table } from '../text.ts';
 import { type Cli, failed, wrongOrFailed } from './options.ts';
 
 export function addInitCommands(program: Cli): void {
@@ -78,16 +79,20 @@ ${ending}`)
 
 /** Lists what onejob can write a config for. */
 async function listServices({ output }: Session): Promise<number> {
-  const steps = Object.entries(initSteps).map(([type, { asks }]) => [
+  const steps = Object.entries(initSteps).map(([type, { asks }]): [string, string] => [
     type,
     `asks for ${asks}, checks them, and writes config and token file`,
   ]);
-  const known = [
+  const known: [name: string, does: string][] = [
     ...steps,
     ['slurm', 'looks at hosts over ssh, and writes the files that make them a Slurm cluster'],
     ['own-queue', 'reads the cards of this host, and writes a config for jobs of "onejob run"'],
   ];
-  const rows = known.map(([name, does]) => `  onejob init ${name}    ${does}`);
+  const rows = table(
+    known.map(([name, does]) => [`onejob init ${name}`, does]),
+    null,
+    '  ',
+  );
   if (output.json) await output.value(known.map(([name]) => name));
   else await output.print('onejob can write a config for:', ...rows, '', '"onejob run -- COMMAND" also works without a config.');
   return exitCodes.ok;

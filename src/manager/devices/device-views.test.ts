@@ -1,7 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { DeviceHost, devicePool } from '../../../test/support/device-host.ts';
+import { DeviceHost, devicePool, dirty } from '../../../test/support/device-host.ts';
 import { gpu, instance } from '../../../test/support/devices.ts';
 import type { DeviceView } from '../../contract/schema.ts';
+import type { ProofVerdict } from '../../gpu/proof.ts';
 import { noDevices } from '../manager.ts';
 import { createDeviceRequests, missingDevices, poolDevices } from './device-views.ts';
 
@@ -74,7 +75,9 @@ describe('devices as they are', () => {
     });
   });
 
-  test('one that was leased and is gone, since when, and what to type; one that never was leased is not missed', () => {
+  const gone = 'GPU-0000 absent since 12:00; it was at PCI 0000:00:00.0';
+
+  test('one that was leased and is gone, since when, from where, and what to type; one that never was leased is not missed', () => {
     host.sees(cards);
     host.now += 60_000;
     host.wall += 60_000;
@@ -82,11 +85,11 @@ describe('devices as they are', () => {
     expect(states()).toEqual({ 'GPU-0001': 'leased lab/2', 'GPU-0000': 'missing lab/1' });
     expect(view('GPU-0000')).toMatchObject({
       index: null,
-      why: 'GPU-0000 absent since 12:00',
+      why: gone,
       since: host.wall - 60_000,
-      hint: 'If it will not come back, type "onejob gpus forget GPU-0000".',
+      hint: 'Type "dmesg | grep 0000:00:00" as root to see what the kernel says of it. Reboot the host; if that does not help, reseat the card. If it will not come back, type "onejob gpus forget GPU-0000".',
     });
-    expect(missingDevices(host.registry)).toEqual([{ uuid: 'GPU-0000', slot: 'lab/1', why: 'GPU-0000 absent since 12:00' }]);
+    expect(missingDevices(host.registry)).toEqual([{ uuid: 'GPU-0000', slot: 'lab/1', why: gone }]);
     expect(poolDevices(host.registry, devicePool('lab'))).toEqual({ ready: 1, wanted: 2 });
   });
 
@@ -215,6 +218,53 @@ describe('what a person wants', () => {
     expect(host.looks).toEqual([]);
     expect(ask.changeDevice('1', { act: 'clear' })).toMatchObject({ changed: true, device: { state: 'free', hint: null } });
     expect(ask.changeDevice('1', { act: 'clear' }).changed).toBe(false);
+  });
+
+  const failed = gpu(0, {
+    health: {
+      state: 'failed',
+      reasons: ['needs "GPU Reset", according to its driver'],
+      uncorrectedErrors: 1,
+      recoveryAction: 'GPU Reset',
+    },
+  });
+  const errors = {
+    ...dirty,
+    message: '1 uncorrected memory error on GPU-0000 since the agent started.',
+    remedy: 'reset',
+    hint: 'Reset it.',
+  } as Extract<ProofVerdict, { kind: 'dirty' }>;
+
+  test('one that waits for a reset names itself once, and says when its driver has no complaint any more', () => {
+    host.sees([failed, gpu(1), gpu(2)]);
+    host.quarantine.put('GPU-0000', errors, { seq: null, at: null });
+    expect(view('GPU-0000')).toMatchObject({
+      why: 'GPU-0000 is in quarantine: 1 uncorrected memory error on this device since the agent started.',
+      hint: 'Reset it.',
+    });
+    host.sees(cards);
+    expect(view('GPU-0000')?.hint).toBe(
+      'Its driver reports no fault now. If it has been reset since, type "onejob gpus clear GPU-0000". If not, reset it.',
+    );
+  });
+
+  test('cleared without a reset: it says that the next look puts it back, after a look of its own', async () => {
+    host.quarantine.put('GPU-0000', errors, { seq: null, at: null });
+    host.nextLook = [failed, gpu(1), gpu(2)];
+    expect(await ask.clearDevice('0')).toMatchObject({
+      changed: true,
+      device: {
+        why: 'it needs "GPU Reset", according to its driver: the next look puts it back into quarantine',
+      },
+    });
+    host.quarantine.put('GPU-0000', errors, { seq: null, at: null });
+    host.nextLook = cards;
+    expect(await ask.clearDevice('0')).toMatchObject({ changed: true, device: { why: null } });
+    // A tool that does not answer keeps nobody from it.
+    host.quarantine.put('GPU-0000', errors, { seq: null, at: null });
+    host.nextLook = new Error('the tool hangs');
+    expect(await ask.clearDevice('0')).toMatchObject({ changed: true, device: { why: null } });
+    expect(await ask.clearDevice('0')).toMatchObject({ changed: false });
   });
 
   test('forgotten: one that is gone is missed no more, and one that is there is not forgotten', () => {

@@ -1,11 +1,12 @@
 /** Devices as people see them, and people's requests about them. None of it affects a running job. */
 
+import { abortable } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Manager } from '../../contract/manager.ts';
 import type { DeviceChange, DeviceState, DeviceView, MissingView, PoolView, QuarantinedView } from '../../contract/schema.ts';
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { Allocatable } from '../../core/lease.ts';
 import type { DeviceId, Slot } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
@@ -15,6 +16,7 @@ import type { Store } from '../../store/store.ts';
 import { poolOf } from '../loop/pool.ts';
 import type { Reservations } from './device-reservations.ts';
 import type { DeviceUses } from './device-use.ts';
+import type { DeviceWatch } from './device-watch.ts';
 import type { Quarantine } from './quarantine.ts';
 import { type DeviceRegistry, unknownText } from './registry.ts';
 
@@ -75,7 +77,7 @@ function deviceView(uuid: DeviceId, { registry, use }: Shown, slots: readonly Sl
     agents: slots.filter(isOn).flatMap(({ agent }) => (agent.kind === 'free' ? [] : [agent.agent])),
     ...judged,
     ...timesOf(judged.state, record, known),
-    hint: hintFor(judged.state, record, parent),
+    hint: hintFor(judged.state, record, parent, device),
     use: device === null ? null : use.of(uuid),
   };
 }
@@ -90,12 +92,15 @@ function judge(uuid: DeviceId, parent: DeviceId | null, registry: DeviceRegistry
   if (state === 'missing') return { state, why: registry.known.missingText(uuid), of: uuid };
   if (state === 'unknown') return { state, why: unknownText(uuid), of: uuid };
   const device = registry.device(uuid);
+  // Between "gpus clear" and the next look.
+  const isBad = (state === 'free' || state === 'leased') && device?.health.state === 'failed';
+  const bad = isBad ? `it ${device.health.reasons.join(', and ')}: the next look puts it back into quarantine` : null;
   if (state === 'free' && device !== null && isInMigMode(device)) {
     const parts = registry.inventory?.devices.filter((one) => one.parent === uuid && registry.slotOf(one.uuid) !== null) ?? [];
     const split: DeviceState = parts.length > 0 ? 'leased' : 'free';
-    return { state: split, why: 'it is in MIG mode, so jobs get its instances', of: uuid };
+    return { state: split, why: bad ?? 'it is in MIG mode, so jobs get its instances', of: uuid };
   }
-  return { state, why: registry.whyNot(uuid), of: uuid };
+  return { state, why: registry.whyNot(uuid) ?? bad, of: uuid };
 }
 
 function timesOf(state: DeviceState, of: KnownDevice | undefined, known: KnownDevice | undefined) {
@@ -109,13 +114,23 @@ function timesOf(state: DeviceState, of: KnownDevice | undefined, known: KnownDe
   return { since: since[state] ?? null, until: reserved?.until ?? null, retryAt: quarantine?.retryAt ?? null };
 }
 
-function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: DeviceId | null): string | null {
+function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: DeviceId | null, now: Device | null): string | null {
   if (of === undefined) return null;
-  if (state === 'quarantined') return of.quarantine?.hint ?? `Type "onejob gpus clear ${of.uuid}" when it may be used again.`;
+  if (state === 'quarantined') {
+    const { hint = null, remedy } = of.quarantine ?? {};
+    if (hint === null) return `Type "onejob gpus clear ${of.uuid}" when it may be used again.`;
+    // No look can tell a reset from errors that are silent for a while, so a person says it.
+    return remedy === 'reset' && now?.health.state === 'ok'
+      ? `Its driver reports no fault now. If it has been reset since, type "onejob gpus clear ${of.uuid}". If not, ${hint.slice(0, 1).toLowerCase()}${hint.slice(1)}`
+      : hint;
+  }
   if (state === 'reserved') return `Type "onejob gpus return ${of.uuid}" to give it back.`;
   if (state !== 'missing') return null;
   const forget = `If it will not come back, type "onejob gpus forget ${of.uuid}".`;
-  return parent === null ? forget : `Create the MIG instances again as they were. ${forget}`;
+  if (parent !== null) return `Create the MIG instances again as they were. ${forget}`;
+  const log =
+    of.pciId === null ? '' : `Type "dmesg | grep ${of.pciId.replace(/\.\d$/, '')}" as root to see what the kernel says of it. `;
+  return `${log}Reboot the host; if that does not help, reseat the card. ${forget}`;
 }
 
 export function missingDevices(registry: DeviceRegistry): MissingView[] {
@@ -175,13 +190,22 @@ export interface DeviceAccess {
   readonly proofs: Store['proofs'];
   readonly use: DeviceUses;
   readonly views: DeviceViews;
-  readonly watch: { readonly fault: string | null };
+  readonly watch: Pick<DeviceWatch, 'fault' | 'look'>;
 }
 
-export type DeviceRequests = Pick<Manager, 'devices' | 'deviceUse' | 'changeDevice' | 'proofs'>;
+export type DeviceRequests = Pick<Manager, 'devices' | 'deviceUse' | 'changeDevice' | 'clearDevice' | 'proofs'>;
 
-export function createDeviceRequests(manager: DeviceAccess, clock: Pick<Clock, 'wall'>): DeviceRequests {
-  const { proofs, registry, use, views } = manager;
+/** ms for which a person waits for a look. */
+const patience = 10_000;
+
+export function createDeviceRequests(manager: DeviceAccess, clock: Clock): DeviceRequests {
+  const { proofs, registry, use, views, watch } = manager;
+  const changeDevice: DeviceRequests['changeDevice'] = (name, change) => {
+    const before = registry.find(name);
+    if (change.act === 'reserve') assertFor(before, change.by, registry, clock.wall());
+    const changed = apply(before, change, manager);
+    return { uuid: before.uuid, changed, device: views.of(before.uuid) };
+  };
   return {
     devices() {
       use.asked();
@@ -191,11 +215,13 @@ export function createDeviceRequests(manager: DeviceAccess, clock: Pick<Clock, '
       use.asked();
       return use.recent(registry.find(name).uuid, since);
     },
-    changeDevice(name, change) {
-      const before = registry.find(name);
-      if (change.act === 'reserve') assertFor(before, change.by, registry, clock.wall());
-      const changed = apply(before, change, manager);
-      return { uuid: before.uuid, changed, device: views.of(before.uuid) };
+    changeDevice,
+    async clearDevice(name) {
+      const { uuid, quarantine } = registry.find(name);
+      using limit = deadline(clock, patience);
+      // What was reset since the last look is healthy. A tool that hangs keeps nobody from clearing it.
+      if (quarantine !== null) await abortable(watch.look(0, limit.signal), limit.signal).catch(() => undefined);
+      return changeDevice(uuid, { act: 'clear' });
     },
     proofs: ({ device, limit }) => proofs.of(device === null ? null : registry.find(device).uuid, limit),
   };

@@ -56,6 +56,20 @@ test('of a host that is well nothing is said, nor of one without a card', () => 
   expect(lines({ ...without, apt: { unattended: true, open: ['libnvidia-compute-580'] } }, noGpus)).toEqual([]);
 });
 
+test('a line names its card once', () => {
+  const asks = {
+    level: 'error',
+    code: 'recovery-action',
+    subject: 'GPU-a',
+    message: 'GPU-a needs "GPU Reset".',
+    hint: null,
+  } as const;
+  expect(lines({}, { ...host, findings: [asks, { ...asks, message: 'GPU-a: strange.' }] })).toEqual([
+    'error GPU-a: Needs "GPU Reset".',
+    'error GPU-a: Strange.',
+  ]);
+});
+
 describe('the driver', () => {
   const gone = { modules: new Set(['ext4']), module: null, cards: [onBus(null)] };
   const broken = (text: string, code: number) =>

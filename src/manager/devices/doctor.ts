@@ -39,7 +39,7 @@ function findingOf({ level, code, subject, message, hint }: GpuFinding, inventor
   const device = inventory.devices.find((one) => one.uuid === subject);
   const better = driverHint(code, facts) ?? (device === undefined ? null : migHint(code, device));
   // Some begin with their subject, which is shown separately here.
-  const sentence = message.startsWith(`${subject}: `) ? message.slice(subject.length + 2) : message;
+  const sentence = message.startsWith(subject) ? message.slice(subject.length).replace(/^:? /, '') : message;
   return { level, subject: subject === 'host' ? 'GPUs' : subject, message: capital(sentence), hint: better ?? hint, code };
 }
 

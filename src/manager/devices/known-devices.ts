@@ -123,7 +123,7 @@ export class KnownDevices {
   /** Why no job may get it, according to its record; null when nothing is against it. */
   whyNot(uuid: DeviceId): string | null {
     const known = this.#known.get(uuid);
-    if (known?.quarantine != null) return `${uuid} is in quarantine: ${known.quarantine.reason}`;
+    if (known?.quarantine != null) return `${uuid} is in quarantine: ${reasonOf(uuid, known.quarantine)}`;
     if (known?.reserved == null) return null;
     const { by, until } = known.reserved;
     const wall = this.#parts.clock.wall();
@@ -136,16 +136,22 @@ export class KnownDevices {
   quarantineText(uuid: DeviceId): string | null {
     const quarantine = this.#known.get(uuid)?.quarantine ?? null;
     if (quarantine === null) return null;
-    return `${uuid} in quarantine since ${formatTime(quarantine.since, this.#parts.clock.wall())}: ${quarantine.reason}`;
+    return `${uuid} in quarantine since ${formatTime(quarantine.since, this.#parts.clock.wall())}: ${reasonOf(uuid, quarantine)}`;
   }
 
-  /** For `status`: `MIG-… absent since boot; layout not restored?`. */
+  /** For `status`: `MIG-… absent since boot; layout not restored?`, `GPU-… absent since 12:04; it was at PCI 0000:1a:00.0`. */
   missingText(uuid: DeviceId): string {
     const { clock } = this.#parts;
     const known = this.#known.get(uuid);
-    const layout = known?.profile == null ? '' : '; layout not restored?';
+    const place = known?.pciId == null || known.parent !== null ? '' : `; it was at PCI ${known.pciId}`;
+    const layout = known?.profile == null ? place : '; layout not restored?';
     const booted = clock.wall() - clock.now();
     const since = known === undefined || known.lastSeen < booted ? 'boot' : formatTime(known.lastSeen, clock.wall());
     return `${uuid} absent since ${since}${layout}`;
   }
+}
+
+/** Its sentence begins with the UUID, which the reason needs not repeat. */
+function reasonOf(uuid: DeviceId, { reason }: NonNullable<KnownDevice['quarantine']>): string {
+  return reason.replaceAll(uuid, 'this device');
 }

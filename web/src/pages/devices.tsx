@@ -229,8 +229,8 @@ function DeviceMenu({ device, name }: { readonly device: Device; readonly name: 
 
 const busyNote = (device: Device) => (device.agents.length > 0 ? ' The job that runs on it is not touched, and may finish.' : '');
 
-function change(device: Device, act: string, body: object = {}): Promise<unknown> {
-  return post(path`/v1/devices/${device.uuid}/${act}`, body);
+function change(device: Device, act: string, body: object = {}) {
+  return post<{ readonly device: Device | null }>(path`/v1/devices/${device.uuid}/${act}`, body);
 }
 
 function quarantineQuestion(device: Device, name: string): Question {
@@ -253,8 +253,8 @@ function clearQuestion(device: Device, name: string): Question {
     text: `It leaves quarantine and is checked before a job gets it. It was there because: ${plain(device.why ?? 'nobody said why').replace(/\.$/, '')}.`,
     confirm: 'Clear',
     async run() {
-      await change(device, 'clear');
-      return `${name} is out of quarantine.`;
+      const why = (await change(device, 'clear'))?.device?.why;
+      return `${name} is out of quarantine${why == null ? '.' : `; but ${plain(why)}.`}`;
     },
   };
 }
