@@ -6,7 +6,7 @@ import type { DownRequest, ForgottenView, ResumeView } from '../contract/schema.
 import { sleep } from '../core/clock.ts';
 import { startOf } from '../store/lead.ts';
 import { systemClock } from '../system/system-clock.ts';
-import { askFor, endingQuestion, isAsked, runningJobs } from './ask-before-ending.ts';
+import { askFor, fateQuestion, fates, isAsked, runningJobs } from './ask-before-ending.ts';
 import { type Connection, findDaemon, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { Interrupted } from './init/ask.ts';
@@ -66,11 +66,11 @@ async function howToEnd(session: Session, { client }: Connection, request: DownR
   if (!isAsked(session)) return request;
   const running = await runningJobs(client);
   if (running.length === 0) return request;
-  const question = endingQuestion(running, systemClock.wall());
+  const asked = { text: fateQuestion(running, systemClock.wall()), shown: fates(running.length), command: 'down' };
   // What is at services can only be forgotten once nothing runs.
   const how = request.forget
-    ? await askFor(session, question, ['drain', 'end'])
-    : await askFor(session, question, ['leave', 'drain', 'end']);
+    ? await askFor(session, { ...asked, words: ['drain', 'end'] })
+    : await askFor(session, { ...asked, words: ['leave', 'drain', 'end'] });
   return { ...request, how };
 }
 

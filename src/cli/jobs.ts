@@ -422,19 +422,20 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
 
 /** Asks a person at a terminal whether jobs that run are to end. */
 async function mayEndAll(session: Session, client: Client, pool: string | null): Promise<boolean> {
-  const [{ askFor, endingQuestion, isAsked }, { Interrupted }] = await Promise.all([
+  const [{ askFor, isAsked, runningText }, { Interrupted }] = await Promise.all([
     import('./ask-before-ending.ts'),
     import('./init/ask.ts'),
   ]);
   if (!isAsked(session)) return true;
   const running = (await client.jobs({ all: false, pool })).filter(({ about, state }) => about === null && state !== 'queued');
   if (running.length === 0) return true;
-  const question = endingQuestion(
+  const said = runningText(
     running.map(({ user = null, startedAt }) => ({ user, startedAt })),
     systemClock.wall(),
   );
   try {
-    return (await askFor(session, question, ['no', 'end'])) === 'end';
+    const text = `${said} End ${running.length === 1 ? 'it' : 'them'}?`;
+    return (await askFor(session, { text, words: ['no', 'yes'], command: 'cancel' })) === 'yes';
   } catch (error) {
     if (error instanceof Interrupted) return false;
     throw error;
