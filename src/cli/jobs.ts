@@ -157,7 +157,9 @@ async function listOnly(session: Session, only: string): Promise<number> {
   await output.result(jobs, () => {
     const [job] = jobs;
     const why =
-      job === undefined || jobs.length > 1 ? [] : [...noteLines(job), ...verdictLines(job), ...heldLines(job, systemClock.wall())];
+      job === undefined || jobs.length > 1
+        ? []
+        : [...noteLines(job), ...verdictLines(job), ...elsewhereLines(job), ...heldLines(job, systemClock.wall())];
     return [...jobTable(jobs, output.colors, output.width, systemClock.wall()), ...(why.length === 0 ? [] : ['', ...why])];
   });
   return exitCodes.ok;
@@ -247,6 +249,13 @@ function verdictLines({ verdict, reason }: JobView): string[] {
 function noteLines(job: JobView): string[] {
   const why = endedBecause(job);
   return why === null || why === reasonOf(job) ? [] : [why];
+}
+
+/** Where the output of a job of a CI service is: here is only what its agent said. Empty for the own queue, and for a job that has not begun. */
+function elsewhereLines({ id, about, agent }: JobView): string[] {
+  if (about === null || agent === null) return [];
+  const where = about.link === null ? 'its CI service has it' : printable(about.link);
+  return [`output: ${where}; "onejob logs ${id}" shows what its agent said`];
 }
 
 /** Until when its files are kept, and how to see them; empty if they are not. */
@@ -371,6 +380,13 @@ async function orUnknown(source: LogSource, target: string, work: () => Promise<
 async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: string, isEmpty: boolean): Promise<void> {
   // The daemon may have ended too.
   const job = await client.job(id).catch(() => null);
+  if (job !== null && job.about !== null && job.agent !== null) {
+    const where =
+      job.about.link === null
+        ? 'its CI service has the output of the job'
+        : `the output of the job is at ${printable(job.about.link)}`;
+    output.say(`this is what the agent of job ${id} said; ${where}`);
+  }
   const line = job === null || lostBecause(job) === null ? null : verdict(job, null).line;
   if (line !== null) output.say(printable(line));
   else if (job?.state === 'done' && job.about === null && job.agent !== null && job.reason !== null)

@@ -84,7 +84,21 @@ test('logs of a job that never had an agent say why, with and without --follow',
     });
   manager.elsewhere = [{ ...job, reason: 'it has no secrets' }];
   manager.agentOutput.set('a1', 'hello\n');
-  expect(await onejob('logs', 'azure-7')).toEqual({ code: 0, stdout: 'hello\n', stderr: '' });
+  expect(await onejob('logs', 'azure-7')).toMatchObject({ code: 0, stdout: 'hello\n' });
+});
+
+test('jobs and logs say where the output of such a job is', async () => {
+  manager.agentOutput.set('a1', 'hello\n');
+  const link = job.about?.link;
+  expect((await onejob('jobs', 'azure-7')).stdout).toContain(
+    `\noutput: ${link}; "onejob logs azure-7" shows what its agent said\n`,
+  );
+  const said = 'onejob: this is what the agent of job azure-7 said;';
+  expect((await onejob('logs', 'azure-7')).stderr).toBe(`${said} the output of the job is at ${link}\n`);
+  if (job.about === null) throw new RangeError('a job of a service has words of it');
+  manager.elsewhere = [{ ...job, about: { ...job.about, link: null } }];
+  expect((await onejob('logs', 'azure-7')).stderr).toBe(`${said} its CI service has the output of the job\n`);
+  expect((await onejob('jobs', 'azure-7')).stdout).toContain('\noutput: its CI service has it; ');
 });
 
 describe('a job by the beginning of its id', () => {
