@@ -75,6 +75,10 @@ test('history compares pools, devices and images, or the days of one image; jobs
   expect((await onejob('history', '--image', 'debian:13')).stdout).toMatch(
     new RegExp(`^DAY.*\n${new Date(today).toISOString().slice(0, 10)} +1 +0%.*\n$`),
   );
+  expect((await onejob('history', '--by', 'device')).stdout).toBe('No job that ended in this time had a device.\n');
+  expect((await onejob('history', '--by', 'device', '--until', '30d', '--since', '60d')).stdout).toContain(
+    'No jobs ended in this time',
+  );
   expect(await onejob('history', '--by', 'device', '--image', 'debian:13')).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('Cannot count jobs by device for one image'),
