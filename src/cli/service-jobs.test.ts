@@ -235,7 +235,11 @@ describe('down with jobs that run', () => {
     ],
     [['--now'], 'It ended 2 running jobs.', null],
     [['--drain'], 'It waited for 2 running jobs.', null],
-    [['--leave'], 'It left 2 running jobs.', null],
+    [
+      ['--leave'],
+      'It left 2 running jobs.\nThey continue without a daemon; "onejob up" takes them over, and then "onejob down --end" ends them.',
+      null,
+    ],
   ])('%j says how many there are', async (args, line, before) => {
     const pool = {
       name: 'lab',
