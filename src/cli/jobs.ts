@@ -12,7 +12,7 @@ import { systemClock } from '../system/system-clock.ts';
 import { newEvidence } from '../verdict/shown.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { findDaemon, withDaemon } from './connect.ts';
-import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
+import { exitCodes, hear, missingCommand, resultWord, type Said, verdict, wrongUsage } from './exit.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
 import { titleOf } from './job-title.ts';
 import type { Session } from './session.ts';
@@ -143,11 +143,9 @@ function placesIn({ pools }: Pick<StatusView, 'pools'>): Places {
 
 async function listOnly(session: Session, only: string): Promise<number> {
   const { output } = session;
-  const jobs = await withReader(session, async (reader) => {
-    const job = await tryJob(reader, only);
-    if (job !== null) return [job];
-    const array = await reader.arrayJobs(only);
-    return array.length > 0 ? array : jobsBegun(reader, only);
+  const { jobs, hints } = await withReader(session, async (reader) => {
+    const found = await jobsNamed(reader, only);
+    return { jobs: found, hints: output.json ? [] : await missingIn(reader, found) };
   });
   if (jobs.length === 0) {
     throw new OnejobError('E_JOB_UNKNOWN', `There is no job or array ${only}.`, {
@@ -159,10 +157,33 @@ async function listOnly(session: Session, only: string): Promise<number> {
     const why =
       job === undefined || jobs.length > 1
         ? []
-        : [...noteLines(job), ...verdictLines(job), ...elsewhereLines(job), ...heldLines(job, systemClock.wall())];
+        : [...noteLines(job), ...verdictLines(job), ...hints, ...elsewhereLines(job), ...heldLines(job, systemClock.wall())];
     return [...jobTable(jobs, output.colors, output.width, systemClock.wall()), ...(why.length === 0 ? [] : ['', ...why])];
   });
   return exitCodes.ok;
+}
+
+async function jobsNamed(reader: JobReader, id: string): Promise<JobView[]> {
+  const job = await tryJob(reader, id);
+  if (job !== null) return [job];
+  const array = await reader.arrayJobs(id);
+  return array.length > 0 ? array : jobsBegun(reader, id);
+}
+
+/** What to try if the only job found its command missing, as `run` says it. */
+async function missingIn(reader: JobReader, [job, ...more]: readonly JobView[]): Promise<string[]> {
+  const code = job?.result?.kind === 'code' ? job.result.code : 0;
+  if (job === undefined || more.length > 0 || job.about !== null) return [];
+  if (code !== exitCodes.notFound && code !== exitCodes.notExecutable) return [];
+  const said: Said = { stdout: '', lines: 0 };
+  try {
+    // More lines than one are not a shell's complaint.
+    for await (const piece of reader.logs({ job: job.id }, { follow: false, tail: 2 })) hear(said, piece);
+  } catch {
+    return [];
+  }
+  const hint = missingCommand(job, said, { workspace: true, image: job.image ?? null, script: null });
+  return hint === null ? [] : [printable(hint)];
 }
 
 /** Asks the daemon, or reads the store if none runs: looking at jobs starts nothing. */
