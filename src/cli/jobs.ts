@@ -272,9 +272,9 @@ function noteLines(job: JobView): string[] {
   return why === null || why === reasonOf(job) ? [] : [why];
 }
 
-/** Where the output of a job of a CI service is: here is only what its agent said. Empty for the own queue, and for a job that has not begun. */
-function elsewhereLines({ id, about, agent }: JobView): string[] {
-  if (about === null || agent === null) return [];
+/** Where the output of a job is of which there is only what its agent said; empty for others. */
+function elsewhereLines({ id, about, outputElsewhere }: JobView): string[] {
+  if (about === null || outputElsewhere !== true) return [];
   const where = about.link === null ? 'its CI service has it' : printable(about.link);
   return [`output: ${where}; "onejob logs ${id}" shows what its agent said`];
 }
@@ -401,7 +401,7 @@ async function orUnknown(source: LogSource, target: string, work: () => Promise<
 async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: string, isEmpty: boolean): Promise<void> {
   // The daemon may have ended too.
   const job = await client.job(id).catch(() => null);
-  if (job !== null && job.about !== null && job.agent !== null) {
+  if (job !== null && job.about !== null && job.outputElsewhere === true) {
     const where =
       job.about.link === null
         ? 'its CI service has the output of the job'

@@ -84,10 +84,11 @@ test('logs of a job that never had an agent say why, with and without --follow',
     });
   manager.elsewhere = [{ ...job, reason: 'it has no secrets' }];
   manager.agentOutput.set('a1', 'hello\n');
-  expect(await onejob('logs', 'azure-7')).toMatchObject({ code: 0, stdout: 'hello\n' });
+  expect(await onejob('logs', 'azure-7')).toEqual({ code: 0, stdout: 'hello\n', stderr: '' });
 });
 
-test('jobs and logs say where the output of such a job is', async () => {
+test('jobs and logs say where the output of such a job is, unless it is here', async () => {
+  manager.elsewhere = [{ ...job, outputElsewhere: true }];
   manager.agentOutput.set('a1', 'hello\n');
   const link = job.about?.link;
   expect((await onejob('jobs', 'azure-7')).stdout).toContain(
@@ -96,9 +97,12 @@ test('jobs and logs say where the output of such a job is', async () => {
   const said = 'onejob: this is what the agent of job azure-7 said;';
   expect((await onejob('logs', 'azure-7')).stderr).toBe(`${said} the output of the job is at ${link}\n`);
   if (job.about === null) throw new RangeError('a job of a service has words of it');
-  manager.elsewhere = [{ ...job, about: { ...job.about, link: null } }];
+  manager.elsewhere = [{ ...job, outputElsewhere: true, about: { ...job.about, link: null } }];
   expect((await onejob('logs', 'azure-7')).stderr).toBe(`${said} its CI service has the output of the job\n`);
   expect((await onejob('jobs', 'azure-7')).stdout).toContain('\noutput: its CI service has it; ');
+  manager.elsewhere = [job];
+  expect((await onejob('jobs', 'azure-7')).stdout).not.toContain('output:');
+  expect((await onejob('logs', 'azure-7')).stderr).toBe('');
 });
 
 describe('a job by the beginning of its id', () => {

@@ -49,6 +49,8 @@ export const jobView = z.object({
   user: z.string().nullable().optional(),
   /** null for a job of the own queue. */
   about: aboutView.nullable(),
+  /** Its output is at its CI service only, and `logs` has what its agent said; left out if not so, or if no daemon runs that knows. */
+  outputElsewhere: z.boolean().optional(),
   /**
    * `reserved`: its sandbox is being made. `settling`: it has its result, and log and artifacts are being completed. `waiting`: its
    * CI service has not given it to an agent yet.
