@@ -272,7 +272,7 @@ function noteLines(job: JobView): string[] {
   return why === null || why === reasonOf(job) ? [] : [why];
 }
 
-/** Where the output of a job is of which there is only what its agent said; empty for others. */
+/** Where the output of a job is if `logs` has only what its agent said; empty for others. */
 function elsewhereLines({ id, about, outputElsewhere }: JobView): string[] {
   if (about === null || outputElsewhere !== true) return [];
   const where = about.link === null ? 'its CI service has it' : printable(about.link);
