@@ -9,6 +9,7 @@ import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import { runCli } from '../cli.ts';
 import { jobRequest } from '../contract/job.ts';
+import { emptySlot } from '../core/slot.ts';
 import { createLogFolder } from '../logs/log-file.ts';
 import { imagesADay } from '../store/outcome-sums.ts';
 import { openStore } from '../store/store.ts';
@@ -75,6 +76,10 @@ test('history compares pools, devices and images, or the days of one image; jobs
   expect((await onejob('history', '--image', 'debian:13')).stdout).toMatch(
     new RegExp(`^DAY.*\n${new Date(today).toISOString().slice(0, 10)} +1 +0%.*\n$`),
   );
+  expect((await onejob('history', '--by', 'device')).stdout).toBe('No job that ended in this time had a device.\n');
+  expect((await onejob('history', '--by', 'device', '--until', '30d', '--since', '60d')).stdout).toContain(
+    'No jobs ended in this time',
+  );
   expect(await onejob('history', '--by', 'device', '--image', 'debian:13')).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('Cannot count jobs by device for one image'),
@@ -140,6 +145,21 @@ test.each([['cancel', 'aaaaaaaaaaaa'], ['status'], ['plan'], ['pause']])(
 
 test('down exits with 1 when it ended nothing', async () => {
   expect(await onejob('down')).toMatchObject({ code: 1, stdout: 'No daemon runs here, so nothing was ended.\n' });
+});
+
+test('down names what the last daemon left, and how to end it', async () => {
+  const store = openStore(state());
+  const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
+  store.slots.save({ ...slot, agent: { kind: 'busy', agent: 'a1', job: 'aaaaaaaaaaaa', since: 0, due: null } });
+  store.close();
+  expect(await onejob('down', '--now')).toMatchObject({
+    code: 1,
+    stdout: `No daemon runs here, so nothing was ended.
+The last daemon left 1 agent with 1 job (aaaaaaaaaaaa), which may still run: a1.
+To end what runs, start a daemon with "onejob up", then type "onejob down --end".
+`,
+  });
+  expect(JSON.parse((await onejob('down', '--json')).stdout)).toMatchObject({ left: { agents: ['a1'], jobs: ['aaaaaaaaaaaa'] } });
 });
 
 test('doctor checks what it can without a daemon', async () => {

@@ -73,10 +73,11 @@ function onejob(args: readonly string[], env?: Record<string, string>): Promise<
   });
 }
 
-/** A command without a process of its own. */
-async function asked(args: readonly string[]): Promise<Omit<Ended, 'signal'>> {
+/** A command without a process of its own. `terminal`: of its messages. */
+async function asked(args: readonly string[], terminal = false): Promise<Omit<Ended, 'signal'>> {
   const environment = readEnvironment({ HOME: dir.path, ONEJOB_STATE_DIR: state() });
   const { context, stdout, stderr } = testContext(args, join(dir.path, 'work'), { environment });
+  if (terminal) Object.assign(context.stderr, { isTTY: true, columns: 200 });
   const code = await runCli(context);
   await turn();
   return { code, stdout: stdout(), stderr: stderr() };
@@ -113,6 +114,22 @@ describe('run', () => {
     expect(run.stderr).toContain(
       'onejob: exit code 127 means that a command was not found: it may be missing from the image some:1;',
     );
+  });
+
+  test('says on a terminal which job failed, and that job says why', async () => {
+    await up();
+    const failing = async (script: string, terminal = true) => {
+      const { stderr } = await asked(['run', '--no-workspace', '--', 'sh', '-c', script], terminal);
+      return /job (\w+) ended with exit code \d+; "onejob jobs \1" says what is known about it\n/.exec(stderr)?.[1] ?? null;
+    };
+    const shown = async (id: string | null) => (await asked(['jobs', id ?? ''])).stdout;
+    const missing = 'exit code 127 means that a command was not found: ';
+    expect(await shown(await failing('onejob-no-such-command'))).toContain(missing);
+    const other = await shown(await failing('echo a; echo b; exit 127'));
+    expect(other).toContain('exit 127');
+    expect(other).not.toContain(missing);
+    expect(await failing('exit 3', false)).toBeNull();
+    expect(await failing('exit 0')).toBeNull();
   });
 
   test('passes on the variables', async () => {

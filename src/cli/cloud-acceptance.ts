@@ -97,7 +97,11 @@ function planOf(config: Config, cloud: Cloud, { host: named, type, keepGoing = f
 
 async function confirmed({ context, output }: Session, text: string): Promise<boolean> {
   output.progress(null);
-  using person = openPerson(context.stdin(), context.stderr);
+  const closed = wrongUsage(
+    'The input ended before the question was answered; no machine was made.',
+    'Add --yes to make it without a question.',
+  );
+  using person = openPerson(context.stdin(), context.stderr, closed);
   const read = (typed: string) =>
     /^(y|yes|n|no)$/i.test(typed) ? { value: /^y/i.test(typed) } : { again: 'Answer with yes or no.' };
   try {

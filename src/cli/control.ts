@@ -4,14 +4,15 @@ import { attempt } from '../base/errors.ts';
 import { quoted } from '../base/quoted.ts';
 import type { DownRequest, ForgottenView, ResumeView } from '../contract/schema.ts';
 import { sleep } from '../core/clock.ts';
+import { agentsOf, jobsIn } from '../core/slot.ts';
 import { startOf } from '../store/lead.ts';
 import { systemClock } from '../system/system-clock.ts';
-import { askFor, endingQuestion, isAsked, runningJobs } from './ask-before-ending.ts';
+import { askFor, fateQuestion, fates, isAsked, runningJobs } from './ask-before-ending.ts';
 import { type Connection, findDaemon, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { Interrupted } from './init/ask.ts';
 import type { Session } from './session.ts';
-import { printable } from './text.ts';
+import { plural, printable } from './text.ts';
 
 export async function pausePools(session: Session, what: 'pause' | 'drain', pool: string | null, reason: string): Promise<number> {
   await withDaemon(session, (client) => (what === 'drain' ? client.drain(pool) : client.pause(pool, reason)));
@@ -52,8 +53,14 @@ export async function down(session: Session, request: DownRequest, asks = false)
   const connection = await findDaemon(session);
   if (connection !== null) return await end(session, connection, request, asks);
   const left = request.forget ? await leftBehind(session) : null;
-  const lines = () => ['No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines)];
-  await output.result({ stopped: false, jobs: 0, ...(left === null ? {} : { forgotten: left }) }, lines);
+  const running = await leftRunning(session);
+  const lines = () => [
+    'No daemon runs here, so nothing was ended.',
+    ...leftLines(running),
+    ...(left ?? []).flatMap(forgottenLines),
+  ];
+  const more = { ...(running.agents.length > 0 && { left: running }), ...(left !== null && { forgotten: left }) };
+  await output.result({ stopped: false, jobs: 0, ...more }, lines);
   if (left === null || left.length === 0) return exitCodes.failed;
   output.say(
     'only a daemon can remove them: start one the same way as before (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',
@@ -66,11 +73,11 @@ async function howToEnd(session: Session, { client }: Connection, request: DownR
   if (!isAsked(session)) return request;
   const running = await runningJobs(client);
   if (running.length === 0) return request;
-  const question = endingQuestion(running, systemClock.wall());
+  const asked = { text: fateQuestion(running, systemClock.wall()), shown: fates(running.length), command: 'down' };
   // What is at services can only be forgotten once nothing runs.
   const how = request.forget
-    ? await askFor(session, question, ['drain', 'end'])
-    : await askFor(session, question, ['leave', 'drain', 'end']);
+    ? await askFor(session, { ...asked, words: ['drain', 'end'] })
+    : await askFor(session, { ...asked, words: ['leave', 'drain', 'end'] });
   return { ...request, how };
 }
 
@@ -111,7 +118,9 @@ async function end(session: Session, connection: Connection, asked: DownRequest,
       return exitCodes.failed;
     }
     const became = { end: 'It ended', drain: 'It waited for', leave: 'It left' }[request.how];
-    const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`];
+    const [they, them] = jobs === 1 ? ['It continues', 'it'] : ['They continue', 'them'];
+    const next = `${they} without a daemon; "onejob up" takes ${them} over, and then "onejob down --end" ends ${them}.`;
+    const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`, ...(request.how === 'leave' ? [next] : [])];
     const lines = () => ['The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines)];
     await output.result({ stopped: true, jobs, ...(request.forget ? { forgotten: told } : {}) }, lines);
     if (told === null) output.say('the daemon did not report what it removed; "onejob down --forget" lists what is left');
@@ -124,6 +133,32 @@ async function end(session: Session, connection: Connection, asked: DownRequest,
 
 function count(jobs: number): string {
   return jobs === 1 ? 'one running job' : `${jobs} running jobs`;
+}
+
+interface Left {
+  readonly agents: readonly string[];
+  readonly jobs: readonly string[];
+}
+
+/** Agents that the last daemon here left, and their jobs, as the store has them: nobody has looked whether they still run. */
+async function leftRunning(session: Session): Promise<Left> {
+  // The store of another host is not here.
+  if (session.remote !== null) return { agents: [], jobs: [] };
+  const { stateDir } = await session.place();
+  const { openToRead } = await import('../store/open-to-read.ts');
+  // Of a store that cannot be read, "up" says why.
+  using store = attempt(() => openToRead(stateDir));
+  const slots = (attempt(() => store?.slots()) ?? []).map(({ slot }) => slot);
+  return { agents: slots.flatMap(agentsOf), jobs: slots.flatMap(jobsIn) };
+}
+
+function leftLines({ agents, jobs }: Left): string[] {
+  if (agents.length === 0) return [];
+  const of = jobs.length === 0 ? 'without a job' : `with ${plural(jobs.length, 'job')} (${jobs.join(', ')})`;
+  return [
+    `The last daemon left ${plural(agents.length, 'agent')} ${of}, which may still run: ${agents.join(', ')}.`,
+    'To end what runs, start a daemon with "onejob up", then type "onejob down --end".',
+  ].map(printable);
 }
 
 /** Registrations in the store that no daemon can remove now. */

@@ -202,6 +202,9 @@ describe('through a daemon', () => {
 
   test('proofs, the newest last; with --json one whole proof per line', async () => {
     expect((await onejob('proofs')).stdout).toBe('No proofs yet: onejob makes one after each agent that had devices.\n');
+    expect((await onejob('proofs', uuid)).stdout).toBe(
+      `No proofs of ${uuid} yet: onejob makes one after each agent that had it.\n`,
+    );
     manager.deviceViews = [];
     expect((await onejob('proofs')).stdout).toBe(
       'No proofs: this host has no device, and onejob makes one after each agent that had devices. "onejob gpus" says where it looked.\n',

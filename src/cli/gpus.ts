@@ -151,9 +151,10 @@ export async function listProofs(session: Session, device: string | null, limit:
     const newest = await client.proofs({ device, limit });
     return { newest, hasDevices: newest.length > 0 || (await client.devices()).length > 0 };
   });
+  const of = device === null ? '' : ` of ${printable(device)}`;
   const proofs = newest.toReversed();
   const none = hasDevices
-    ? 'No proofs yet: onejob makes one after each agent that had devices.'
+    ? `No proofs${of} yet: onejob makes one after each agent that had ${device === null ? 'devices' : 'it'}.`
     : 'No proofs: this host has no device, and onejob makes one after each agent that had devices. "onejob gpus" says where it looked.';
   const lines = () => proofTable(proofs, output.colors, output.width, systemClock.wall());
   await output.list(proofs, none, lines);

@@ -29,13 +29,18 @@ export async function showHistory(session: Session, flags: HistoryFlags): Promis
   const until = flags.until === undefined ? null : timeAgo('--until', flags.until, now);
   const axes: readonly HistoryAxis[] = flags.by === undefined ? usualAxes(flags) : [flags.by];
   const { pool = null, service = null, image = null, device = null } = flags;
-  const { tables, elsewhere } = await withReader(session, async (reader) => {
+  const { tables, elsewhere, ended } = await withReader(session, async (reader) => {
     const read: { by: HistoryAxis; rows: HistoryView[] }[] = [];
     for (const by of axes) read.push({ by, rows: await reader.history({ by, since, until, pool, service, image, device }) });
-    if (read.every(({ rows }) => rows.length === 0)) await refuseUnknownPool(reader, pool);
+    const isEmpty = read.every(({ rows }) => rows.length === 0);
+    if (isEmpty) await refuseUnknownPool(reader, pool);
     const narrow = { since, until, pool, service: null, image: otherImages, device: null };
     const others = image === null || image === otherImages ? [] : await reader.history({ by: 'image', ...narrow });
-    return { tables: read, elsewhere: others.reduce((sum, { jobs }) => sum + jobs, 0) };
+    // Jobs without a device are in no row by device.
+    const isWhole = (service ?? image ?? device) === null;
+    const whole = { by: 'pool', since, until, pool, service: null, image: null, device: null } as const;
+    const ended = isEmpty && isWhole && (await reader.history(whole)).length > 0;
+    return { tables: read, elsewhere: others.reduce((sum, { jobs }) => sum + jobs, 0), ended };
   });
   if (image !== null && elsewhere > 0) {
     const counted = `${plural(elsewhere, 'job')} of days with many images ${elsewhere === 1 ? 'is' : 'are'} counted as "${otherImages}"`;
@@ -43,6 +48,7 @@ export async function showHistory(session: Session, flags: HistoryFlags): Promis
   }
   const rows = tables.flatMap((one) => one.rows.map((row) => ({ by: one.by, ...row })));
   await output.result(rows, () => {
+    if (ended) return [`No job that ended in this time had ${/^[aeiou]/.test(axes[0] ?? '') ? 'an' : 'a'} ${axes[0]}.`];
     if (rows.length === 0) return [`No jobs ended in this time; --since looks further back than ${flags.since ?? usual}.`];
     const filled = tables.filter((one) => one.rows.length > 0);
     return filled.flatMap((one, at) => [...(at === 0 ? [] : ['']), ...historyTable(one.by, one.rows, output.colors, output.width)]);

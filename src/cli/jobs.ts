@@ -12,7 +12,7 @@ import { systemClock } from '../system/system-clock.ts';
 import { newEvidence } from '../verdict/shown.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { findDaemon, withDaemon } from './connect.ts';
-import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
+import { exitCodes, hear, missingCommand, resultWord, type Said, verdict, wrongUsage } from './exit.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
 import { titleOf } from './job-title.ts';
 import type { Session } from './session.ts';
@@ -143,11 +143,9 @@ function placesIn({ pools }: Pick<StatusView, 'pools'>): Places {
 
 async function listOnly(session: Session, only: string): Promise<number> {
   const { output } = session;
-  const jobs = await withReader(session, async (reader) => {
-    const job = await tryJob(reader, only);
-    if (job !== null) return [job];
-    const array = await reader.arrayJobs(only);
-    return array.length > 0 ? array : jobsBegun(reader, only);
+  const { jobs, hints } = await withReader(session, async (reader) => {
+    const found = await jobsNamed(reader, only);
+    return { jobs: found, hints: output.json ? [] : await missingIn(reader, found) };
   });
   if (jobs.length === 0) {
     throw new OnejobError('E_JOB_UNKNOWN', `There is no job or array ${only}.`, {
@@ -157,10 +155,35 @@ async function listOnly(session: Session, only: string): Promise<number> {
   await output.result(jobs, () => {
     const [job] = jobs;
     const why =
-      job === undefined || jobs.length > 1 ? [] : [...noteLines(job), ...verdictLines(job), ...heldLines(job, systemClock.wall())];
+      job === undefined || jobs.length > 1
+        ? []
+        : [...noteLines(job), ...verdictLines(job), ...hints, ...elsewhereLines(job), ...heldLines(job, systemClock.wall())];
     return [...jobTable(jobs, output.colors, output.width, systemClock.wall()), ...(why.length === 0 ? [] : ['', ...why])];
   });
   return exitCodes.ok;
+}
+
+async function jobsNamed(reader: JobReader, id: string): Promise<JobView[]> {
+  const job = await tryJob(reader, id);
+  if (job !== null) return [job];
+  const array = await reader.arrayJobs(id);
+  return array.length > 0 ? array : jobsBegun(reader, id);
+}
+
+/** What to try if the only job found its command missing, as `run` says it. */
+async function missingIn(reader: JobReader, [job, ...more]: readonly JobView[]): Promise<string[]> {
+  const code = job?.result?.kind === 'code' ? job.result.code : 0;
+  if (job === undefined || more.length > 0 || job.about !== null) return [];
+  if (code !== exitCodes.notFound && code !== exitCodes.notExecutable) return [];
+  const said: Said = { stdout: '', lines: 0 };
+  try {
+    // More lines than one are not a shell's complaint.
+    for await (const piece of reader.logs({ job: job.id }, { follow: false, tail: 2 })) hear(said, piece);
+  } catch {
+    return [];
+  }
+  const hint = missingCommand(job, said, { workspace: true, image: job.image ?? null, script: null });
+  return hint === null ? [] : [printable(hint)];
 }
 
 /** Asks the daemon, or reads the store if none runs: looking at jobs starts nothing. */
@@ -247,6 +270,13 @@ function verdictLines({ verdict, reason }: JobView): string[] {
 function noteLines(job: JobView): string[] {
   const why = endedBecause(job);
   return why === null || why === reasonOf(job) ? [] : [why];
+}
+
+/** Where the output of a job is if `logs` has only what its agent said; empty for others. */
+function elsewhereLines({ id, about, outputElsewhere }: JobView): string[] {
+  if (about === null || outputElsewhere !== true) return [];
+  const where = about.link === null ? 'its CI service has it' : printable(about.link);
+  return [`output: ${where}; "onejob logs ${id}" shows what its agent said`];
 }
 
 /** Until when its files are kept, and how to see them; empty if they are not. */
@@ -371,6 +401,13 @@ async function orUnknown(source: LogSource, target: string, work: () => Promise<
 async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: string, isEmpty: boolean): Promise<void> {
   // The daemon may have ended too.
   const job = await client.job(id).catch(() => null);
+  if (job !== null && job.about !== null && job.outputElsewhere === true) {
+    const where =
+      job.about.link === null
+        ? 'its CI service has the output of the job'
+        : `the output of the job is at ${printable(job.about.link)}`;
+    output.say(`this is what the agent of job ${id} said; ${where}`);
+  }
   const line = job === null || lostBecause(job) === null ? null : verdict(job, null).line;
   if (line !== null) output.say(printable(line));
   else if (job?.state === 'done' && job.about === null && job.agent !== null && job.reason !== null)
@@ -422,19 +459,20 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
 
 /** Asks a person at a terminal whether jobs that run are to end. */
 async function mayEndAll(session: Session, client: Client, pool: string | null): Promise<boolean> {
-  const [{ askFor, endingQuestion, isAsked }, { Interrupted }] = await Promise.all([
+  const [{ askFor, isAsked, runningText }, { Interrupted }] = await Promise.all([
     import('./ask-before-ending.ts'),
     import('./init/ask.ts'),
   ]);
   if (!isAsked(session)) return true;
   const running = (await client.jobs({ all: false, pool })).filter(({ about, state }) => about === null && state !== 'queued');
   if (running.length === 0) return true;
-  const question = endingQuestion(
+  const said = runningText(
     running.map(({ user = null, startedAt }) => ({ user, startedAt })),
     systemClock.wall(),
   );
   try {
-    return (await askFor(session, question, ['no', 'end'])) === 'end';
+    const text = `${said} End ${running.length === 1 ? 'it' : 'them'}?`;
+    return (await askFor(session, { text, words: ['no', 'yes'], command: 'cancel' })) === 'yes';
   } catch (error) {
     if (error instanceof Interrupted) return false;
     throw error;

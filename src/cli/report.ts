@@ -50,7 +50,10 @@ export async function makeReport(
     ...report.leftOut.map(({ what, why }) => `  ${what}: ${why}`),
   );
   return unlessInterrupted(output, async () => {
-    const wanted = yes || (isAsked(session) && (await askFor(session, `Write it to ${path}?`, ['no', 'yes'])) === 'yes');
+    const wanted =
+      yes ||
+      (isAsked(session) &&
+        (await askFor(session, { text: `Write it to ${path}?`, words: ['no', 'yes'], command: 'report' })) === 'yes');
     if (!wanted) {
       output.say(yes || isAsked(session) ? 'nothing was written' : 'nothing was written; add --yes to write the archive');
       return exitCodes.failed;

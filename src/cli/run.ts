@@ -238,6 +238,9 @@ async function attend(
       });
       if (hint !== null) output.say(hint);
     }
+    // Scripts return codes on purpose, and read what is said here; a person may wonder.
+    if (done.result?.kind === 'code' && code !== exitCodes.ok && output.isTerminal('stderr') && !output.json)
+      output.say(`job ${job.id} ended with exit code ${code}; "onejob jobs ${job.id}" says what is known about it`);
     // Nobody should take a part of the output or of the artifacts for the whole.
     const isMissing = failed.size > 0 || !isWhole;
     const exit = isMissing && code === exitCodes.ok ? exitCodes.failed : code;

@@ -87,6 +87,24 @@ test('logs of a job that never had an agent say why, with and without --follow',
   expect(await onejob('logs', 'azure-7')).toEqual({ code: 0, stdout: 'hello\n', stderr: '' });
 });
 
+test('jobs and logs say where the output of such a job is, unless it is here', async () => {
+  manager.elsewhere = [{ ...job, outputElsewhere: true }];
+  manager.agentOutput.set('a1', 'hello\n');
+  const link = job.about?.link;
+  expect((await onejob('jobs', 'azure-7')).stdout).toContain(
+    `\noutput: ${link}; "onejob logs azure-7" shows what its agent said\n`,
+  );
+  const said = 'onejob: this is what the agent of job azure-7 said;';
+  expect((await onejob('logs', 'azure-7')).stderr).toBe(`${said} the output of the job is at ${link}\n`);
+  if (job.about === null) throw new RangeError('a job of a service has words of it');
+  manager.elsewhere = [{ ...job, outputElsewhere: true, about: { ...job.about, link: null } }];
+  expect((await onejob('logs', 'azure-7')).stderr).toBe(`${said} its CI service has the output of the job\n`);
+  expect((await onejob('jobs', 'azure-7')).stdout).toContain('\noutput: its CI service has it; ');
+  manager.elsewhere = [job];
+  expect((await onejob('jobs', 'azure-7')).stdout).not.toContain('output:');
+  expect((await onejob('logs', 'azure-7')).stderr).toBe('');
+});
+
 describe('a job by the beginning of its id', () => {
   const ids = [
     '2c3b9d4c-1111-4000-8000-000000000001',
@@ -221,7 +239,11 @@ describe('down with jobs that run', () => {
     ],
     [['--now'], 'It ended 2 running jobs.', null],
     [['--drain'], 'It waited for 2 running jobs.', null],
-    [['--leave'], 'It left 2 running jobs.', null],
+    [
+      ['--leave'],
+      'It left 2 running jobs.\nThey continue without a daemon; "onejob up" takes them over, and then "onejob down --end" ends them.',
+      null,
+    ],
   ])('%j says how many there are', async (args, line, before) => {
     const pool = {
       name: 'lab',

@@ -9,7 +9,7 @@ import { exitCodes } from './exit.ts';
 import { type HostPlace, readHosts } from './hosts.ts';
 import { createRemote } from './remote.ts';
 import { findPlace, type Session } from './session.ts';
-import { deviceProblems, isBusy, poolProblems } from './status.ts';
+import { deviceProblems, isBusy, isWell, poolProblems } from './status.ts';
 import { hang, printable, titledTable } from './text.ts';
 
 /** ms for one host. */
@@ -26,7 +26,7 @@ interface HostStatus {
   readonly error: ErrorView | null;
 }
 
-/** 1 when a host has no daemon that answers, or one of its devices is missing or in quarantine. */
+/** 1 when a host has no daemon that answers, or not all is well there. */
 export async function showAll(session: Session): Promise<number> {
   const { output, context } = session;
   const { hosts } = await readHosts(context.environment);
@@ -41,8 +41,7 @@ export async function showAll(session: Session): Promise<number> {
   output.progress(null);
   if (output.json) for (const one of found) await output.value(one);
   else await output.print(...allLines(found, output));
-  const isWell = ({ status }: HostStatus) => status !== null && status.missing.length + status.quarantined.length === 0;
-  return found.every(isWell) ? exitCodes.ok : exitCodes.failed;
+  return found.every(({ status }) => status !== null && isWell(status)) ? exitCodes.ok : exitCodes.failed;
 }
 
 async function statusOf(session: Session, host: string, place: HostPlace): Promise<HostStatus> {

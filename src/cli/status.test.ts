@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import type { AboutView, MachineView, PoolView, SlotView, StatusView } from '../contract/schema.ts';
-import { statusLines } from './status.ts';
+import { isWell, statusLines } from './status.ts';
 import { createColors, widthOf } from './text.ts';
 
 function slot(key: string, change: Partial<SlotView> = {}): SlotView {
@@ -35,8 +35,8 @@ function pool(name: string, change: Partial<PoolView> = {}): PoolView {
   };
 }
 
-function page(change: Partial<StatusView>, width: number | null = 80, links = false): string[] {
-  const status: StatusView = {
+function viewOf(change: Partial<StatusView>): StatusView {
+  return {
     version: '0.1.0',
     pid: 42,
     owner: 'o',
@@ -53,8 +53,16 @@ function page(change: Partial<StatusView>, width: number | null = 80, links = fa
     pools: [pool('default')],
     ...change,
   };
-  return statusLines(status, createColors(false), width, links);
 }
+
+function page(change: Partial<StatusView>, width: number | null = 80, links = false): string[] {
+  return statusLines(viewOf(change), createColors(false), width, links);
+}
+
+test('a service that is away is not well; a pool that somebody has paused is', () => {
+  expect(isWell(viewOf({ pools: [pool('a', { paused: ['by alice'] })] }))).toBe(true);
+  expect(isWell(viewOf({ pools: [pool('a'), pool('b', { paused: ['It is away.'], outage: true })] }))).toBe(false);
+});
 
 test('a quiet host', () => {
   expect(page({})).toEqual([
@@ -76,7 +84,7 @@ test('problems come first, with their cause and their end', () => {
   expect(lines.slice(1, 6)).toEqual([
     '! Docker Engine cannot be reached',
     '! lab: paused by alice',
-    '! lab: paused: disk: 3 % free',
+    '! lab: nothing new starts: disk: 3 % free',
     '! lab: draining: nothing new starts until "onejob resume"',
     '! lab: failed 3 times, next try in 12s: no space left',
   ]);

@@ -13,7 +13,12 @@ const redrawEvery = 1_000;
 
 export type StatusFlags = { readonly watch?: boolean; readonly wide?: boolean };
 
-/** 1 when a device that was once leased is missing, or a device of a pool is in quarantine. */
+/** Whether all that the config asks for can work: what people have paused on purpose is well. */
+export function isWell({ missing, quarantined, pools }: StatusView): boolean {
+  return missing.length + quarantined.length === 0 && pools.every(({ outage }) => outage !== true);
+}
+
+/** 1 unless all is well. */
 export async function showStatus(session: Session, { watch = false, wide = false }: StatusFlags): Promise<number> {
   const { output } = session;
   return withDaemon(session, async (client) => {
@@ -27,7 +32,7 @@ export async function showStatus(session: Session, { watch = false, wide = false
         if (watch && output.width !== null) await output.write('stdout', `${redrawn(lines)}\n`);
         else await output.print(...lines);
       }
-      if (!watch) return status.missing.length + status.quarantined.length > 0 ? exitCodes.failed : exitCodes.ok;
+      if (!watch) return isWell(status) ? exitCodes.ok : exitCodes.failed;
       await sleep(systemClock, redrawEvery);
     }
   });
@@ -97,7 +102,7 @@ function hostLines(view: CloudHostView, colors: Colors, width: number | null): s
 }
 
 export function poolProblems(pool: PoolView): string[] {
-  const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
+  const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `nothing new starts: ${held}`));
   if (pool.leaving) {
     // Without a job it goes away by itself, at once.
     if (pool.slots.some(isBusy)) problems.push('the config no longer asks for it; it goes away when its job has ended');

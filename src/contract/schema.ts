@@ -49,6 +49,8 @@ export const jobView = z.object({
   user: z.string().nullable().optional(),
   /** null for a job of the own queue. */
   about: aboutView.nullable(),
+  /** Its output is at its CI service only, and `logs` has what its agent said; left out if not so, or if no daemon runs that knows. */
+  outputElsewhere: z.boolean().optional(),
   /**
    * `reserved`: its sandbox is being made. `settling`: it has its result, and log and artifacts are being completed. `waiting`: its
    * CI service has not given it to an agent yet.
@@ -164,7 +166,10 @@ export const poolView = z.object({
   problemCodes: z.array(z.string()).optional(),
   /** What its jobs should know: which runtime was chosen and why, how its isolation is weaker, what it cannot reach. */
   notes: z.array(z.string()).optional(),
+  /** Why nothing new starts: `by NAME` for people, else a sentence about what is wrong or not ready. */
   paused: z.array(z.string()),
+  /** Nothing starts until something works again, such as its CI service, its runtime or the disk; left out if not so. */
+  outage: z.boolean().optional(),
   draining: z.boolean(),
   /** The config no longer has it: it exists until its agents have ended. */
   leaving: z.boolean(),

@@ -383,7 +383,21 @@ describe('a pool whose agents must be online to be given a job', () => {
     const held = early({ kind: 'free' }, null, waiting);
     expect(planLines(held.parts)).toEqual([]);
     held.pool.pause.hold('service', 'the token was refused');
-    expect(line(held)).toEqual({ slot: 'lab/1', intent: 'nothing yet', because: 'paused: the token was refused' });
+    expect(line(held)).toEqual({ slot: 'lab/1', intent: 'nothing yet', because: 'nothing new starts: the token was refused' });
+  });
+
+  test('status says that what does not work keeps a pool from starting anything, but not of people and of the beginning', () => {
+    const held = early({ kind: 'free' });
+    const outage = () => poolViews(held.parts)[0]?.outage;
+    held.pool.pause.hold('person:alice', 'by alice');
+    held.pool.pause.hold('look', 'the GPUs of this host have not been checked yet');
+    held.parts.reconciler.pause.hold('starting', 'onejob is starting');
+    expect(outage()).toBeUndefined();
+    held.pool.pause.hold('service', 'The service cannot be reached');
+    expect(outage()).toBe(true);
+    held.pool.pause.release('service');
+    held.pool.away = 'no Engine answers';
+    expect(outage()).toBe(true);
   });
 
   test('status tells what a job is, and whether an agent is online', () => {

@@ -43,6 +43,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
     const problems = found.get(name)?.map(clauseOf) ?? [];
     const held = parts.held.count(name);
     const notes = parts.notesOf(pool);
+    const isOutage = pool.away !== null || parts.reconciler.pause.isOutage || pool.pause.isOutage;
     const head = {
       name,
       service: pool.config.service,
@@ -54,6 +55,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
       ...(problems.length > 0 && { problems, problemCodes: found.get(name)?.map(codeOf) }),
       ...(notes.length > 0 && { notes: [...notes] }),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
+      ...(isOutage && { outage: true }),
       draining: pool.draining,
       leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),

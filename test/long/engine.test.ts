@@ -117,7 +117,7 @@ describe.skipIf(lacks('docker', 'busybox'))('an Engine that others use too', () 
     await here.up();
     const run = here.run('--no-workspace', '--', 'echo', 'ran');
     const reason = /below disk\.min_free of 100 %/;
-    await run.says(new RegExp(`is waiting in pool default.*paused: .*${reason.source}`));
+    await run.says(new RegExp(`is waiting in pool default.*nothing new starts: .*${reason.source}`));
     expect((await here.cli(['status']).ended).stdout).toMatch(reason);
     expect((await here.cli(['jobs']).ended).stdout).toMatch(reason);
     expect(run.stdout).toBe('');

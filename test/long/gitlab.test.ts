@@ -66,6 +66,10 @@ pools:
     await expect.poll(() => listed(home), { timeout: 30_000 }).toEqual(rows);
     const doctor = await home.cli(['doctor']).ended;
     expect(doctor.stdout).toContain('accepts the token, which is that of runner #12');
+    expect((await home.cli(['jobs', `lab-${bad.id}`]).ended).stdout).toMatch(/failed \(exit 7\)[\s\S]*\noutput: http/);
+    const said = await Promise.all([first, bad].map(({ id }) => home.cli(['logs', `lab-${id}`]).ended));
+    expect(said.map(({ stdout, stderr }) => stdout + stderr).join('')).not.toContain('ojf_');
+    expect(said[1]?.stderr).toContain('Job failed: exit status 7');
     await daemon.stop();
     // It asks once for each job, and then as often as config says.
     expect(gitlab.calls.filter((line) => line.endsWith('jobs/request 201'))).toHaveLength(3);

@@ -107,7 +107,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('the tool', () => {
       expect((await here.api.job(job.id)).state).toBe('running');
       expect(await here.api.job(next.id)).toMatchObject({
         state: 'queued',
-        reason: expect.stringMatching(/^paused: .*timed out/),
+        reason: expect.stringMatching(/^nothing new starts: .*timed out/),
       });
       await finish(job);
       expect((await slotOf(here, 'gpu/1')).agent.state).toBe('proving');

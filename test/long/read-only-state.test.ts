@@ -87,7 +87,7 @@ test.skipIf(lacks('loop', 'docker', 'chromium'))(
 
     // One job ends meanwhile; its end cannot be written down yet, and nobody takes it for lost.
     writeFileSync(join(flags, 'first'), '');
-    const told = /paused: Cannot write \S+onejob\.db: the disk rejected the write/;
+    const told = /nothing new starts: Cannot write \S+onejob\.db: the disk rejected the write/;
     await page.getByText(told).first().waitFor();
     expect((await here.cli(['status']).ended).stdout).toMatch(told);
     expect(await here.api.job(waits.id)).toMatchObject({ state: 'queued', reason: expect.stringMatching(told) });

@@ -34,7 +34,7 @@ function run(
 it('writes the way to the filter into a file that only its user reads, and says it nowhere else', () => {
   const { status, stdout, config, mode, dir } = run();
   expect([status, mode]).toEqual([0, 0o600]);
-  expect(stdout).toContain("ARGS run-single -c config.toml -r box's-1 --max-builds 1 --wait-timeout 20");
+  expect(stdout).toContain("ARGS --log-level warn run-single -c config.toml -r box's-1 --max-builds 1 --wait-timeout 20");
   expect(stdout).not.toContain('ojf_');
   expect(config.split('\n')).toEqual([
     ...['[[runners]]', `name = "box's-1"`, `url = "${url}"`, 'token = "onejob"', 'executor = "shell"'],

@@ -86,7 +86,8 @@ export function gitlabScript({ name, url, ca, workspace, before, notes, containe
     `export HOME="\${HOME:-${workspace}}"`,
     `export PATH=${ownFolder}:"\${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"`,
     ...before,
+    // Its first words name the URL, and so the sealed token: anyone who reads the log could take the job before the runner does.
     // At a TERM the runner would end its job without a reason; onejob ends it with one, once the sandbox is gone.
-    `exec sh -c 'gitlab-runner run-single -c config.toml -r "$0" --max-builds 1 --wait-timeout ${patience} & runner=$!; trap "kill -KILL $runner; exit 143" TERM INT; wait $runner' ${inQuotes(name)}`,
+    `exec sh -c 'gitlab-runner --log-level warn run-single -c config.toml -r "$0" --max-builds 1 --wait-timeout ${patience} & runner=$!; trap "kill -KILL $runner; exit 143" TERM INT; wait $runner' ${inQuotes(name)}`,
   ].join('\n');
 }

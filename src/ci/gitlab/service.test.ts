@@ -369,9 +369,11 @@ describe('a job whose sandbox is over', () => {
   });
 
   it.each([
-    ['WARNING: Job failed: exit status 1  duration_s=0.3 job=1', 'script', 'code'],
-    ['ERROR: Job failed (system failure): prepare environment: exit status 1  job=1', 'runner', 'unknown'],
-  ])('is not blamed for a failure of its runner: %s', async (line, where, kind) => {
+    ['WARNING: Job failed: exit status 7  duration_s=0.3 job=1', 'script', 'code', 'failed (exit 7)'],
+    ['WARNING: Job failed: exit code 2  duration_s=0.3 job=1', 'script', 'code', 'failed (exit 2)'],
+    ['WARNING: Job failed: canceled', 'script', 'code', 'failed'],
+    ['ERROR: Job failed (system failure): prepare environment: exit status 1  job=1', 'runner', 'unknown', 'failed'],
+  ])('is not blamed for a failure of its runner, and has the exit code that this tells: %s', async (line, where, kind, result) => {
     const { one, job } = await waiting();
     await using _ = one;
     await one.take('lab-1');
@@ -379,7 +381,7 @@ describe('a job whose sandbox is over', () => {
     one.service.listen?.('a1')(line);
     one.gitlab.end(job, 'failed');
     await one.settle('lab-1', { kind: 'code', code: 0 });
-    expect(one.row('lab-1')).toMatchObject({ outcome: 'failed', failedIn: where });
+    expect(one.row('lab-1')).toMatchObject({ outcome: 'failed', failedIn: where, result });
     expect(one.store.outcomes.get('lab-1')?.verdict.kind).toBe(kind);
   });
 

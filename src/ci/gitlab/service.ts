@@ -120,6 +120,8 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
     },
     // gitlab-runner 19.4 (`common/build.go`).
     failsOutside: (line) => line.includes('Job failed (system failure): '),
+    // Of the shell, and of a container.
+    exitIn: (line) => /Job failed: exit (?:status|code) (\d+)/.exec(line)?.[1] ?? null,
     script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leave, trusted }) {
       const url = `${origin}/${gitlabRules.root}/${leave(payloadFor(given, new URL(origin).hostname, secrets))}`;
       const isContainer = hasEngine(pool, { trusted }) && (given.image != null || (given.services ?? []).length > 0);

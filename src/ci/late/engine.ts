@@ -451,9 +451,13 @@ export class LateBound<G, K> {
   }
 
   #heard(agent: AgentId, line: string): void {
-    if (this.#parts.port.failsOutside?.(line) !== true) return;
+    const isOutside = this.#parts.port.failsOutside?.(line) === true;
+    const exit = this.#parts.port.exitIn?.(line) ?? null;
+    if (!isOutside && exit === null) return;
     const one = this.#jobs.all().find((each) => each.agent === agent);
-    if (one !== undefined) one.failedOutside ??= `Its runner said: ${line.slice(0, longestWords)}`;
+    if (one === undefined) return;
+    if (isOutside) one.failedOutside ??= `Its runner said: ${line.slice(0, longestWords)}`;
+    else one.exit = exit;
   }
 
   async #close(isLeaving: boolean): Promise<void> {

@@ -35,6 +35,8 @@ export interface LateJob<G, K> {
   hasBegun: boolean;
   /** What its agent said of a failure outside of its script; null: nothing. */
   failedOutside: string | null;
+  /** The exit code of its script, as its agent said it; null: it did not. */
+  exit: string | null;
   /** Failed sandboxes. */
   failures: number;
   /** Since when the service says that it is over or cancelled (the clock's `now`); null: it does not. */
@@ -80,8 +82,10 @@ export class LateJobs<G, K> {
 
   /** It is over, or another's. */
   forget(one: LateJob<G, K>, end: JobEnd): void {
-    const { failedOutside: note } = one;
-    this.#parts.rows.left(one.job, note === null || end.outcome !== 'failed' ? end : { ...end, failedIn: 'runner', note });
+    const { failedOutside: note, exit } = one;
+    const failed =
+      note !== null ? { failedIn: 'runner' as const, note } : exit !== null ? { word: `${end.word} (exit ${exit})` } : {};
+    this.#parts.rows.left(one.job, end.outcome === 'failed' ? { ...end, ...failed } : end);
     this.#jobs.delete(one.job);
     this.#parts.files.forget(this.#parts.port.idOf(one.key));
   }
@@ -191,7 +195,7 @@ export class LateJobs<G, K> {
   #add(key: K, given: G | null): LateJob<G, K> {
     const job = jobIdOf(this.#parts.service, this.#parts.port.idOf(key));
     const state = { admission: null, image: null, notes: [], agent: null, verdict: null, failures: 0, overSince: null };
-    const one: LateJob<G, K> = { job, key, given, failedOutside: null, ...state, hasBegun: given === null };
+    const one: LateJob<G, K> = { job, key, given, failedOutside: null, exit: null, ...state, hasBegun: given === null };
     this.#jobs.set(job, one);
     return one;
   }

@@ -65,6 +65,8 @@ export interface LatePort<G, K> {
   script(context: AgentContext, given: G, how: JobHandover, signal: AbortSignal): string | Promise<string>;
   /** Whether a line of its agent's standard error says that the job failed outside of its script. */
   failsOutside?(line: string): boolean;
+  /** The exit code of the job's script, if a line of its agent's standard error tells it. */
+  exitIn?(line: string): string | null;
   /** Removes what it keeps at the service for the next request. @throws OnejobError E_CI_* */
   withdraw?(signal: AbortSignal): Promise<void>;
 }

@@ -68,8 +68,8 @@ Examples:
   onejob status --host ssh://ci@gpuci         another host, through SSH
   onejob status --all                         all hosts of the file
 
-Exit codes: 0; 1 when a device that was once leased is missing, a device is in quarantine, or there is no daemon, with --all on any
-host; 2 wrong usage.`)
+Exit codes: 0; 1 when a device that was once leased is missing, a device is in quarantine, a pool starts nothing because something
+does not work (its CI service, its runtime, the disk), or there is no daemon, with --all on any host; 2 wrong usage.`)
     .does(failed, async (session, { all = false, ...flags }: StatusFlags & { all?: boolean }) =>
       all ? (await import('../status-all.ts')).showAll(session) : (await import('../status.ts')).showStatus(session, flags),
     );

@@ -1,6 +1,7 @@
 /** Names from a service in questions to a person. */
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
+import { OnejobError } from '../../base/errors.ts';
 import { openPerson } from './ask.ts';
 
 it('names of a service cannot move the cursor in questions and refusals', async () => {
@@ -11,7 +12,7 @@ it('names of a service cannot move the cursor in questions and refusals', async 
     shown += bytes.toString();
     if (shown.includes('It has')) wrong.resolve();
   });
-  using person = openPerson(input, output);
+  using person = openPerson(input, output, new OnejobError('E_USAGE', 'It ended.'));
   let tries = 0;
   const asked = person.ask({
     text: 'Pool of \u001b]0;title\u0007',

@@ -1,7 +1,8 @@
 /** Questions to a person at a terminal. A secret is not shown while it is typed. */
 import { createInterface, type Interface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
-import { exitCodes, wrongUsage } from '../exit.ts';
+import type { OnejobError } from '../../base/errors.ts';
+import { exitCodes } from '../exit.ts';
 import type { Output } from '../output.ts';
 import { harmless, printable } from '../text.ts';
 
@@ -58,15 +59,13 @@ export function openReader(input: Readable, output: Writable, hidden: () => bool
   return createInterface({ input, output: shown, terminal: true, historySize: 0 });
 }
 
-export function openPerson(input: Readable, output: Writable): Person {
+/** `closed`: the error when the input ends at a question. */
+export function openPerson(input: Readable, output: Writable, closed: OnejobError): Person {
   let isHidden = false;
   const reader = openReader(input, output, () => isHidden);
   const lines = reader[Symbol.asyncIterator]();
   const left = new AbortController();
-  let why: Error = wrongUsage(
-    'The answers ended before the last question; nothing was written.',
-    'Start again, or give the answers as options: see "onejob init SERVICE --help".',
-  );
+  let why: Error = closed;
   reader.on('SIGINT', () => {
     why = new Interrupted();
     output.write('\n');
@@ -84,7 +83,8 @@ export function openPerson(input: Readable, output: Writable): Person {
       for (;;) {
         const prompt = `${text}${usual === null || usual === '' ? '' : ` [${usual}]`}: `;
         reader.setPrompt(printable(prompt));
-        reader.prompt();
+        // Lines that came before the input ended are still answers.
+        if (!left.signal.aborted) reader.prompt();
         isHidden = hidden;
         const typed = await next().finally(() => {
           isHidden = false;

@@ -117,7 +117,11 @@ export class InitFrame implements Disposable {
     if (flags.agents !== null) this.#taken('agents', readAgents(flags.agents.trim()));
     if (flags.expires !== null) this.#taken('expires', readDay(flags.expires.trim()));
     this.#outbound = createOutbound(context.environment.proxies);
-    this.#person = isThere ? openPerson(stdin, context.stderr) : null;
+    const closed = wrongUsage(
+      'The answers ended before the last question; nothing was written.',
+      `Start again, or give the answers as options: see "onejob init ${service.type} --help".`,
+    );
+    this.#person = isThere ? openPerson(stdin, context.stderr, closed) : null;
   }
 
   /** With what a client calls the service. */

@@ -36,6 +36,7 @@ const pool = {
   problems: ['text'],
   notes: ['text'],
   paused: ['text'],
+  outage: 'plain',
   draining: 'plain',
   leaving: 'plain',
   backoff,

@@ -1,10 +1,13 @@
 /** Holds on pools: who paused them, and why. */
 
-/** Describes a pause as a clause: `paused by maintenance`, `paused: disk: 3 % free`. */
+/** Describes a pause as a clause: `paused by maintenance`, `nothing new starts: disk: 3 % free`. */
 export function pausedText(details: readonly string[]): string {
   const text = details.join('; ');
-  return text.startsWith('by ') ? `paused ${text}` : `paused: ${text}`;
+  return text.startsWith('by ') ? `paused ${text}` : `nothing new starts: ${text}`;
 }
+
+/** Kinds of reasons at the beginning of a daemon, and of pools that a temporary one does not have. */
+const passing: ReadonlySet<string> = new Set(['starting', 'look', 'temporary']);
 
 /** A pause with reasons: it holds while there is any, and each holder releases only its own. */
 export class Pause {
@@ -44,6 +47,11 @@ export class Pause {
     const reasons = [...this.#held.keys()];
     const own = reasons.flatMap((reason) => (reason.startsWith(person) ? [] : [reason.split(':', 1)[0] ?? reason]));
     return { people: own.length < reasons.length, own };
+  }
+
+  /** Whether something has to be repaired: people pause on purpose, and the beginning of a daemon passes. */
+  get isOutage(): boolean {
+    return this.holders.own.some((kind) => !passing.has(kind));
   }
 
   /** Details for people, one line per reason. */

@@ -27,7 +27,7 @@ beforeEach(() => {
     placeOf: (agent: string) => (busy.has(agent) ? 'lab/1' : undefined),
   } as unknown as Reconciler;
   jobs = createServiceJobs({
-    services: [{ name: 'azure', serviceJobs: () => live }],
+    services: [{ name: 'azure', serviceJobs: () => live, capabilities }],
     outcomes: { get: () => null },
     table: { get: (id) => stored.find((job) => job.id === id) ?? null, list: (limit) => stored.slice(0, limit) },
     reconciler,
@@ -35,6 +35,8 @@ beforeEach(() => {
     clock,
   });
 });
+
+const capabilities = { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false } as const;
 
 const ids = (limit: number | null) => jobs.jobs(limit).map(({ id, state }) => `${id} ${state}`);
 
@@ -47,6 +49,7 @@ test('a job as people see it: what it is, where it is, how its service says it e
     agent: 'a1',
     state: 'done',
     reason: null,
+    outputElsewhere: true,
     result: { kind: 'reported', word: 'succeededWithIssues' },
     about: { title: 'app-ci #20260101.1 build', branch: 'main', reason: 'pullRequest', repository: 'acme/app' },
     submittedAt: 1_000,

@@ -16,7 +16,7 @@ import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface ServiceJobsParts {
   /** All CI services but the own queue. */
-  readonly services: readonly Pick<CiService, 'name' | 'serviceJobs'>[];
+  readonly services: readonly (Pick<CiService, 'name' | 'serviceJobs'> & Partial<Pick<CiService, 'capabilities'>>)[];
   readonly table: Pick<ServiceJobTable, 'get' | 'list'>;
   readonly outcomes: Pick<OutcomeTable, 'get'>;
   readonly reconciler: Pick<Reconciler, 'slots' | 'pools' | 'placeOf'>;
@@ -61,6 +61,8 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
     return 'its agent is gone; the service reports the job as abandoned when its lock expires, usually within ten minutes';
   };
 
+  const elsewhere = new Set(services.flatMap(({ name, capabilities }) => (capabilities?.jobOnStdout === false ? [name] : [])));
+
   const view = (job: ServiceJob, isLive: boolean): JobView => {
     const isOver = job.state === 'done' || !(isLive || hasSlot(job.agent));
     const pool = poolOf(job);
@@ -72,6 +74,7 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
       pool,
       command: [],
       about: aboutOf(job),
+      ...(elsewhere.has(job.service) && job.agent !== null && { outputElsewhere: true }),
       state: isOver ? 'done' : job.state,
       priority: 0,
       attempt: job.agent === null ? 0 : 1,

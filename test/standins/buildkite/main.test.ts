@@ -1,19 +1,21 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync, statSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { expect, onTestFinished, test } from 'vitest';
 import { scratch } from '../../support/scratch.ts';
 
 /** One on a port of its own, with its files in a folder that goes with the test: one that is killed removes none. */
-function byHand() {
+function byHand(more = ['--port', '0']) {
   const dir = scratch();
-  const args = [join(import.meta.dirname, 'main.ts'), '--host', '127.0.0.1', '--port', '0'];
+  const args = [join(import.meta.dirname, 'main.ts'), '--host', '127.0.0.1', ...more];
   const child = spawn(process.execPath, args, {
     env: { ...process.env, TMPDIR: dir.path },
-    stdio: ['pipe', 'pipe', 'inherit'],
+    stdio: ['pipe', 'pipe', 'pipe'],
   });
+  child.stderr.pipe(process.stderr, { end: false });
   const ended = once(child, 'exit');
   onTestFinished(async () => {
     child.kill('SIGKILL');
@@ -54,4 +56,23 @@ test('by hand: its config is a file that holds as it is, with a state directory 
   child.stdin.end('quit\n');
   expect(await ended).toEqual([0, null]);
   expect(existsSync(dirname(config))).toBe(false);
+});
+
+test.each([
+  [
+    'a port that is in use',
+    1,
+    /^Cannot listen on 127\.0\.0\.1 port \d+ \(EADDRINUSE\): give another one with --port or --host\.\n$/,
+  ],
+  ['an option that does not exist', 2, /^Unknown option '--prot'[^\n]*\n$/],
+])('by hand: %s is said in one line', async (what, code, line) => {
+  const other = createServer().listen(0, '127.0.0.1');
+  await once(other, 'listening');
+  onTestFinished(() => void other.close());
+  const { port } = other.address() as AddressInfo;
+  const more = code === 1 ? ['--port', String(port)] : ['--prot', what];
+  const { child, ended } = byHand(more);
+  const said = text(child.stderr);
+  expect(await ended).toEqual([code, null]);
+  expect(await said).toMatch(line);
 });

@@ -32,25 +32,38 @@ export async function playByHand(
   { usage, port, options = {} }: { readonly usage: string; readonly port: number; readonly options?: ParseArgsOptionsConfig },
   play: (said: Arguments, stack: AsyncDisposableStack) => Promise<Played>,
 ): Promise<void> {
-  const { values } = parseArgs({
-    options: {
-      ...options,
-      host: { type: 'string' },
-      port: { type: 'string' },
-      jobs: { type: 'string' },
-      into: { type: 'string' },
-      help: { type: 'boolean' },
-    },
-  });
+  const known = { host: { type: 'string' }, port: { type: 'string' }, jobs: { type: 'string' }, into: { type: 'string' } } as const;
+  const values = orSay(() => parseArgs({ options: { ...options, ...known, help: { type: 'boolean' } } }).values);
+  if (values === null) return;
   if (values.help === true) return console.log(usage);
   await using stack = new AsyncDisposableStack();
   const into = values.into === undefined ? null : resolve(String(values.into));
   const said = { host: String(values.host ?? ownAddress()), port: Number(values.port ?? port), into, more: values };
-  const { greeting, obey, queueJobs } = await play(said, stack);
+  const played = await play(said, stack).catch((error: unknown) => {
+    if (!(error instanceof Error && 'code' in error && String(error.code).startsWith('EADDR'))) throw error;
+    const at = 'port' in error ? ` port ${String(error.port)}` : '';
+    console.error(`Cannot listen on ${said.host}${at} (${error.code}): give another one with --port or --host.`);
+    process.exitCode = 1;
+    return null;
+  });
+  if (played === null) return;
+  const { greeting, obey, queueJobs } = played;
   console.log(greeting);
   const jobs = Number(values.jobs ?? 0);
   if (jobs > 0) queueJobs(jobs);
   await conversation(obey);
+}
+
+/** What `read` returns; null: the command line is wrong, and the person was told. */
+function orSay<T>(read: () => T): T | null {
+  try {
+    return read();
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    console.error(error.message);
+    process.exitCode = 2;
+    return null;
+  }
 }
 
 /** Says each event that is worth a line. */

@@ -82,7 +82,13 @@ export async function openPorts(servers: readonly Server[], host: string, port: 
     turn = turn.then(act).then(() => undefined);
     return turn;
   };
-  await Promise.all(servers.map((server, at) => listening(server, host, at === 0 ? port : 0)));
+  const opened = await Promise.allSettled(servers.map((server, at) => listening(server, host, at === 0 ? port : 0)));
+  const refused = opened.find((one) => one.status === 'rejected');
+  if (refused !== undefined) {
+    // One that stays open would keep the program running.
+    await Promise.all(servers.map(closed));
+    throw refused.reason;
+  }
   const ports = servers.map(portOf);
   const down = (): Promise<void> => inTurn(() => Promise.all(servers.map(closed)));
   return {

@@ -54,6 +54,9 @@ test('a pool keeps its slots when only its own part is reported', () => {
   const after = applied(small(), [{ name: 'pool', data: view }], now);
   expect(after.pools[0]).toMatchObject({ paused: ['by hand'], slots: [{ key: 'a/1' }, { key: 'a/2' }] });
   expect(after.changes[0]?.what).toBe('Pool a was paused: by hand');
+  const down = applied(small(), [{ name: 'pool', data: { ...view, paused: ['No Engine.'] } }], now);
+  expect(down.changes[0]?.what).toBe('Pool a starts nothing new: No Engine.');
+  expect(applied(down, [{ name: 'pool', data: { ...view, paused: [] } }], now).changes[0]?.what).toBe('Pool a starts jobs again');
 });
 
 test('of ended jobs only the newest are kept', () => {

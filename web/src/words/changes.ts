@@ -45,11 +45,13 @@ export function poolChange(before: Omit<Pool, 'slots'> | null, after: Omit<Pool,
   const name = `Pool ${plain(after.name)}`;
   if (before === null) return { what: `${name} is new`, bad: false };
   if (before.paused.length === 0 && after.paused.length > 0) {
-    return { what: `${name} was paused: ${plain(after.paused.join('; '))}`, bad: false };
+    const what = after.paused.some((held) => held.startsWith('by ')) ? 'was paused' : 'starts nothing new';
+    return { what: `${name} ${what}: ${plain(after.paused.join('; '))}`, bad: false };
   }
   if (!before.draining && after.draining) return { what: `${name} drains`, bad: false };
   if ((before.paused.length > 0 || before.draining) && after.paused.length === 0 && !after.draining) {
-    return { what: `${name} was resumed`, bad: false };
+    const isResumed = before.draining || before.paused.some((held) => held.startsWith('by '));
+    return { what: `${name} ${isResumed ? 'was resumed' : 'starts jobs again'}`, bad: false };
   }
   if (before.backoff === null && after.backoff !== null) {
     return { what: `${name} cannot start agents: ${plain(after.backoff.reason)}`, bad: true };

@@ -221,7 +221,7 @@ test('a pool that somebody closed comes with the command that opens it', () => {
   expect(hints(held)).toEqual([
     ['is paused by hand', 'Type "onejob resume a".'],
     ['is paused by the night shift', `Type "onejob resume a --reason 'the night shift'".`],
-    ['is paused: disk: 3 % free', null],
+    ['starts nothing new: disk: 3 % free', null],
     [expect.stringContaining('drains'), 'Type "onejob resume a".'],
   ]);
   expect(hints(pool('a', [], { draining: true, leaving: true }))).toEqual([[expect.stringContaining('no longer'), null]]);

@@ -238,7 +238,7 @@ export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): PoolProble
     problems.push({ text: whole, brief: short, hint });
   };
   for (const held of pool.paused) {
-    if (!held.startsWith('by ')) add(`is paused: ${held}`);
+    if (!held.startsWith('by ')) add(`starts nothing new: ${held}`);
     // A pool that left the config cannot be resumed.
     else add(`is paused ${held}`, pool.leaving ? null : resumeHint(pool.name, held.slice(3)));
   }
