@@ -223,6 +223,25 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     await endOf(day, daemon);
   });
 
+  test('is left to the next daemon if onejob goes down while the service is away', async () => {
+    await using day = await aDay({}, { ...strict, lostMs: 120_000 });
+    const { bench, here } = day;
+    const { buildkite } = bench;
+    const daemon = await here.up();
+    await works(bench);
+    const left = bench.hold('left');
+    await untilRunning(bench, left);
+    await buildkite.faults.down();
+    const down = await here.cli(['down', '--now']).ended;
+    expect(down, down.stderr).toMatchObject({ code: 0 });
+    expect((await daemon.child.ended).stderr).toContain('leaving ended jobs of a service that does not answer');
+    await buildkite.faults.up();
+    const again = await here.up();
+    await buildkite.jobEnded(left);
+    await works(bench);
+    await endOf(day, again);
+  });
+
   test.each(acts)('its manager is killed before, while and after it does: %s', async (act) => {
     await Promise.all((['intent', 'effect', 'record'] as const).map((point) => killedAt(`${act}.${point}`)));
   });
