@@ -140,6 +140,9 @@ test('a job whose service is away is left to the next daemon, once its time is o
   clock.advance(10_000);
   await turn();
   expect(finished()).toBe('leave');
+  // A timer would keep the process alive.
+  shutdown.look();
+  expect(clock.next()).toBeNull();
 });
 
 test('nothing is left that has not failed, or that works', async () => {

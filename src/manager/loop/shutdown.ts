@@ -132,7 +132,7 @@ export class Shutdown {
       if (this.#leavesForeign && this.#decided === 'leave') {
         if (reconciler.slots.every((slot) => isEmpty(slot) || isForeign(slot))) this.#end('leave');
       } else if (reconciler.isEmpty) this.#end(this.#decided);
-      else if (this.#decided === 'end') this.#blocked ??= clock.after(patience, () => this.#giveUp());
+      else if (this.#decided === 'end' && !this.#isOver) this.#blocked ??= clock.after(patience, () => this.#giveUp());
       return;
     }
     this.#leaving?.();
