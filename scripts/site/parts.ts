@@ -39,11 +39,12 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/kubernetes.md',
       'docs/moving/*.md',
     ],
-    'CI services': ['docs/ci/own-queue.md', 'docs/ci/*.md'],
+    'CI services': ['docs/ci/own-queue.md', 'docs/ci/buildkite.md', 'docs/ci/gitlab.md', 'docs/ci/*.md'],
     Clouds: ['docs/cloud.md', 'docs/cloud/*.md'],
   },
   Reference: {
     '': [
+      'docs/glossary.md',
       'docs/configuration.md',
       'docs/errors.md',
       'docs/findings.md',
@@ -51,7 +52,6 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/json.md',
       'docs/api.md',
       'docs/sizing.md',
-      'docs/glossary.md',
       'docs/stand-ins.md',
       'CHANGELOG.md',
     ],

@@ -35,7 +35,7 @@ await playByHand({ usage, port: 0 }, async (where, stack) => {
 services:
   forge: { type: gitea, url: "${gitea.url}", token: { file: "${token}" }, agent: { from: "${giteaPrograms.runner}" } }
 pools:
-  ci: { service: forge, queue: acme, agents: 2, image: "debian:stable-slim", network: default }
+  ci: { service: forge, queue: acme, agents: 2, image: "debian:stable-slim", memory: 1GiB, network: default }
 `;
   writeFileSync(token, `${await gitea.tokenFor('write:organization', 'read:repository')}\n`, { mode: 0o600 });
   writeFileSync(config, text);

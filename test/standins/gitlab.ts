@@ -30,7 +30,7 @@ await playByHand({ usage, port: 0 }, async (where, stack) => {
       (dir) => `services:
   lab: { type: gitlab, url: "${gitlab.url}", token: { file: "${join(dir, 'gitlab.token')}" }, agent: { from: "${runner}" } }
 pools:
-  ci: { service: lab, agents: 2, image: "debian:stable-slim", network: default }
+  ci: { service: lab, agents: 2, image: "debian:stable-slim", memory: 1GiB, network: default }
 `,
     ),
   );

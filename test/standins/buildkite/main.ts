@@ -24,7 +24,7 @@ await playByHand({ usage: USAGE, port: 8991 }, async (where, stack) => {
       (dir) => `services:
   bk: { type: buildkite, endpoint: "${bk.endpoint}", token: { file: "${join(dir, 'buildkite.token')}" }${agent} }
 pools:
-  lab: { service: bk, queue: default, agents: 2, image: "debian:stable-slim", env: { BUILDKITE_SKIP_CHECKOUT: "true" } }
+  lab: { service: bk, queue: default, agents: 2, image: "debian:stable-slim", memory: 1GiB, env: { BUILDKITE_SKIP_CHECKOUT: "true" } }
 `,
     ),
   );
