@@ -27,7 +27,9 @@ export async function pipeline(home: Home, { results, joinsOutput }: Place): Pro
       .map(steady);
     if (!joinsOutput) return { code, stdout: steady(stdout), stderr: said };
     const lines = [...steady(stdout).split('\n'), ...said].filter((one) => one !== '');
-    return { code, lines: lines.map((one) => one.replace(/^\/bin\/sh: /, 'sh: ')).toSorted() };
+    // Where there is an image, that is what may lack a command.
+    const alike = (one: string) => one.replace(/^\/bin\/sh: /, 'sh: ').replace(/(a command was not found): .*/, '$1');
+    return { code, lines: lines.map(alike).toSorted() };
   };
   const run = async (name: string, ...words: string[]): Promise<unknown> =>
     shown(await home.run('--pool', 'work', '--name', name, ...words).ended);
