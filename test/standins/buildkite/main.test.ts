@@ -52,7 +52,9 @@ test('by hand: its config is a file that holds as it is, with a state directory 
   expect(await once(checked, 'exit'), await words).toEqual([0, null]);
   expect(readFileSync(config, 'utf8')).toContain(`state_dir: "${join(dirname(config), 'state')}"`);
   // Its image has no git: "doctor" would call that an error, and no checkout is wanted here.
-  expect(readFileSync(config, 'utf8')).toMatch(/image: "debian:stable-slim", env: \{ BUILDKITE_SKIP_CHECKOUT: "true" \}/);
+  expect(readFileSync(config, 'utf8')).toMatch(
+    /image: "debian:stable-slim", memory: 1GiB, env: \{ BUILDKITE_SKIP_CHECKOUT: "true" \}/,
+  );
   child.stdin.end('quit\n');
   expect(await ended).toEqual([0, null]);
   expect(existsSync(dirname(config))).toBe(false);
