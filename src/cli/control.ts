@@ -121,6 +121,8 @@ async function end(session: Session, connection: Connection, asked: DownRequest,
     const [they, them] = jobs === 1 ? ['It continues', 'it'] : ['They continue', 'them'];
     const next = `${they} without a daemon; "onejob up" takes ${them} over, and then "onejob down --end" ends ${them}.`;
     const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`, ...(request.how === 'leave' ? [next] : [])];
+    // Of an Engine or a service that does not answer.
+    if (request.how !== 'leave') ended.push(...leftLines(await leftRunning(session)));
     const lines = () => ['The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines)];
     await output.result({ stopped: true, jobs, ...(request.forget ? { forgotten: told } : {}) }, lines);
     if (told === null) output.say('the daemon did not report what it removed; "onejob down --forget" lists what is left');
