@@ -73,7 +73,7 @@ const slow = [
 ];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants, real clients. Few on purpose. */
-const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,github-clients,gpu-grants,jobs,kills}.test.ts'];
+const real = ['test/long/{cloud-aws,cloud-azure,cloud-gcp,containers,github-clients,gpu-grants,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,

@@ -98,7 +98,7 @@ export interface Machine {
   readonly kubernetesNetwork: string | null;
   /** Which installs charts in such a cluster. CI may lack it, too. */
   readonly helm: string | null;
-  /** What engines of agents are built on. CI may lack it: only acceptance makes it. */
+  /** What engines of agents are built on. */
   readonly engineBase: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
@@ -185,7 +185,7 @@ export function mayLack(need: string): boolean {
     'helm',
   ];
   return (
-    ['loop', 'host', 'cloudInit', 'engineBase', ...engines].includes(need) ||
+    ['loop', 'host', 'cloudInit', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }
