@@ -10,6 +10,7 @@ import { attempt, messageOf, OnejobError } from '../base/errors.ts';
 import { listensOf } from '../config/listens.ts';
 import type { Listen } from '../http/address.ts';
 import { addressText } from '../http/listen.ts';
+import { engineProfile } from '../runtimes/docker/apparmor.ts';
 import { syncFolder, writeWhole } from '../system/files.ts';
 import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
@@ -245,6 +246,7 @@ export async function installService(session: Session, flags: Flags): Promise<nu
   writeUnit(here.unit, text);
   // Without it, systemd ends a user's services when the last session of the user closes.
   if (here.user) await linger(session);
+  else await loadProfile(session);
   await must(here.systemctl('daemon-reload'));
   await must(here.systemctl('enable', 'onejob'));
   // systemd's link, which starts the daemon at the next boot.
@@ -265,6 +267,23 @@ async function linger({ context, output }: Session): Promise<void> {
   output.say(`the service will stop when you log out (${stderr.trim()}): as root, type "loginctl enable-linger ${uid}"`);
 }
 
+/** Lets engines of agents make namespaces where AppArmor knows such a rule, or says why they will not; AppArmor loads it at each boot. */
+async function loadProfile({ output }: Session): Promise<void> {
+  const { path, text } = engineProfile;
+  if (!existsSync('/sys/kernel/security/apparmor') || !existsSync('/etc/apparmor.d/abi/4.0')) return;
+  writeUnit(path, text);
+  const { error, stderr } = await run('apparmor_parser', ['--replace', path], { timeout: patience });
+  if (error !== null)
+    output.say(`pools cannot use "containers" where AppArmor forbids it: apparmor_parser: ${stderr.trim() || error.message}`);
+}
+
+async function removeProfile(): Promise<void> {
+  const { path } = engineProfile;
+  if (!existsSync(path)) return;
+  await run('apparmor_parser', ['--remove', path], { timeout: patience });
+  await rm(path);
+}
+
 export async function uninstallService(session: Session, flags: Flags): Promise<number> {
   const here = installation(session, flags);
   if (!existsSync(here.unit)) throw problem(`There is no service to remove: ${here.unit} does not exist.`);
@@ -273,6 +292,7 @@ export async function uninstallService(session: Session, flags: Flags): Promise<
   if (existsSync(here.socketUnit)) await here.systemctl('stop', 'onejob.socket');
   await rm(here.socketUnit, { force: true });
   await rm(here.unit);
+  if (!here.user) await removeProfile();
   syncFolder(dirname(here.unit));
   await must(here.systemctl('daemon-reload'));
   const text = `Stopped the daemon and removed ${here.unit}. Running jobs continue; "onejob up" adopts them.`;

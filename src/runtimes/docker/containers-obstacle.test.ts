@@ -1,9 +1,10 @@
 import { expect, test } from 'vitest';
 import { engineObstacle, type KernelLook, kernelObstacle } from './containers-obstacle.ts';
 
-const kernel = (release: string, settings: Readonly<Record<string, string>> = {}): KernelLook => ({
+const kernel = (release: string, settings: Readonly<Record<string, string>> = {}, isProfileLoaded = false): KernelLook => ({
   release,
   sysctl: (name) => settings[name] ?? null,
+  isProfileLoaded: () => isProfileLoaded,
 });
 
 test.each([
@@ -15,7 +16,11 @@ test.each([
     /^the kernel lets nobody make user namespaces \(sysctl user\.max_user_namespaces is 0\)$/,
   ],
   ['6.1.0', { 'kernel.unprivileged_userns_clone': '0' }, /^the kernel lets only root make user namespaces/],
-  ['6.8.0', { 'kernel.apparmor_restrict_unprivileged_userns': '1' }, /^AppArmor keeps users from making namespaces/],
+  [
+    '6.8.0',
+    { 'kernel.apparmor_restrict_unprivileged_userns': '1' },
+    /^AppArmor keeps users from making namespaces .* profile onejob-engine is not loaded: as root, type "onejob service install"$/,
+  ],
 ])('a host with kernel %s and %j has no engines for jobs', (release, settings, why) => {
   expect(kernelObstacle(kernel(release, settings))).toMatch(why);
 });
@@ -26,6 +31,11 @@ test.each([
   ['6.18.0', { 'kernel.unprivileged_userns_clone': '1', 'kernel.apparmor_restrict_unprivileged_userns': '0' }],
 ])('a host with kernel %s and %j has', (release, settings) => {
   expect(kernelObstacle(kernel(release, settings))).toBeNull();
+});
+
+test('where AppArmor keeps users from making namespaces, its profile lets engines make them', () => {
+  expect(kernelObstacle(kernel('6.8.0', { 'kernel.apparmor_restrict_unprivileged_userns': '1' }, true))).toBeNull();
+  expect(kernelObstacle(kernel('6.8.0', { 'user.max_user_namespaces': '0' }, true))).not.toBeNull();
 });
 
 test('it is a Docker Engine of this host', () => {

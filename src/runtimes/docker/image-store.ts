@@ -73,7 +73,7 @@ export class ImageStore {
       Labels: own,
       OpenStdin: true,
       StdinOnce: true,
-      HostConfig: { ...engineHost, NetworkMode: 'none', Mounts: [mount] },
+      HostConfig: { ...engineHost(), NetworkMode: 'none', Mounts: [mount] },
     });
     await using opened = new AsyncDisposableStack();
     opened.defer(async () => void (await engine.remove(filler)));

@@ -3,12 +3,13 @@
  * It carries the labels of the agent, and the limits that hold for the sandbox and all containers of its job together.
  */
 import type { SandboxSpec } from '../../ports/runtime.ts';
+import { engineAppArmor } from './apparmor.ts';
 import { type CreateContext, hostName, sandboxLabels, ulimitsOf, workspacePath } from './create.ts';
 import { engineProgram, inEngine } from './engine-program.ts';
 import { engineSeccomp } from './engine-rights.ts';
 
-/** What each container with a rootless engine is made with. */
-export const engineHost = {
+/** What each container with a rootless engine is made with, on this host as it is now. */
+export const engineHost = () => ({
   // Its child ends everything with it.
   Init: true,
   RestartPolicy: { Name: 'no' },
@@ -18,12 +19,11 @@ export const engineHost = {
   CapDrop: ['ALL'],
   // What newuidmap and newgidmap have as file capabilities. They need more only if they are setuid.
   CapAdd: ['SETUID', 'SETGID'],
-  // Docker's own AppArmor profile lets no engine start.
-  SecurityOpt: [`seccomp=${engineSeccomp()}`, 'apparmor=unconfined'],
+  SecurityOpt: [`seccomp=${engineSeccomp()}`, engineAppArmor()],
   // The kernel mounts a new /proc only where an old one is fully visible.
   MaskedPaths: [],
   ReadonlyPaths: [],
-} as const;
+});
 
 /** What the engines themselves need in addition to the job. */
 const need = { memory: 256 * 2 ** 20, pids: 512 };
@@ -49,7 +49,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
     Hostname: hostName(spec.name),
     Labels: all,
     HostConfig: {
-      ...engineHost,
+      ...engineHost(),
       NetworkMode: context.network,
       Mounts: [
         ...[workspacePath, '/tmp', inEngine.storage].map(volume),
