@@ -94,6 +94,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 export interface DockerParts extends SandboxParts {
   readonly images: Images;
   readonly exits: Exits;
+  readonly devices: Devices;
 }
 
 export class DockerRuntime implements Runtime {
@@ -142,9 +143,8 @@ export class DockerRuntime implements Runtime {
     const images = this.#images;
     const exits = this.#exits;
     const parts = { engine, owner, boot: this.#boot, log: this.#log, containers: this.#containers, networks: this.#networks };
-    this.parts = { ...parts, images, exits };
-    const devices = new Devices(engine, options.grant);
-    this.#prepare = createPrepare({ ...this.parts, devices, givers: this.#givers, inside: options.inside ?? null });
+    this.parts = { ...parts, images, exits, devices: new Devices(engine, options.grant) };
+    this.#prepare = createPrepare({ ...this.parts, givers: this.#givers, inside: options.inside ?? null });
     this.holding = new DockerHolding({ ...parts, stopped: (id) => this.#inputs.drop(id) });
     this.capabilities = {
       weaker: null,

@@ -2,7 +2,10 @@
  * The first program in the container of an agent's engine, in Perl, which every Debian has. As root it makes two sockets that nobody
  * else can replace. Podman, which makes the sandbox, answers on one, which only the manager can open. For the other it starts a rootless Docker Engine at the first
  * connection, so that jobs without containers pay nothing. The container ends with Podman.
+ *
+ * Its arguments are the agent, by which the host knows it, and the agent's cards.
  */
+import { cardsConfig, handOnCards } from './engine-cards.ts';
 
 /** Names inside of the container; the image and the program have the same. */
 export const inEngine = {
@@ -32,12 +35,14 @@ while IFS=: read -r _ kind _; do
 done </proc/self/cgroup;
 [ "$(ls /sys/fs/cgroup)" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup;
 exec 3<&9 9<&-; export LISTEN_PID=$$;
-exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid
+set --; [ ! -e ${cardsConfig} ] || set -- --config-file ${cardsConfig};
+exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid
 `.trim();
 
 /** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
 export const engineProgram = String.raw`
-use strict; use warnings; use POSIX (); use Socket;
+use strict; use warnings; use POSIX (); use Socket; use Cwd ();
+${handOnCards}
 my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
 sub listening {
   my ($path, $owner, $mask) = @_;
@@ -66,6 +71,8 @@ sub start {
 my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto
   --slirp4netns-seccomp=auto --disable-host-loopback --port-driver=builtin --copy-up=/etc --copy-up=/run --cgroupns sh -c),
   '${dockerStart.replaceAll('\n', ' ')}');
+my (undef, @cards) = @ARGV;
+hand_on(@cards);
 chmod 0666, '/dev/net/tun';
 my $owner = (stat '${inEngine.folder}')[4] // die "${inEngine.folder}: $!\n";
 my $asked = listening('${inEngine.docker}', 0, 0);

@@ -3,8 +3,10 @@
  * It carries the labels of the agent, and the limits that hold for the sandbox and all containers of its job together.
  */
 import type { SandboxSpec } from '../../ports/runtime.ts';
+import type { MigMinors } from '../devices.ts';
 import { engineAppArmor } from './apparmor.ts';
 import { type CreateContext, hostName, sandboxLabels, ulimitsOf, workspacePath } from './create.ts';
+import { cardWords } from './engine-cards.ts';
 import { engineProgram, inEngine } from './engine-program.ts';
 import { engineSeccomp } from './engine-rights.ts';
 
@@ -28,28 +30,33 @@ export const engineHost = () => ({
 /** What the engines themselves need in addition to the job. */
 const need = { memory: 256 * 2 ** 20, pids: 512 };
 
-interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineStart' | 'imageId' | 'network'> {
+interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineStart' | 'imageId' | 'network' | 'grant'> {
   /** Folder of this host for the socket. */
   readonly folder: string;
   /** Volume with images. */
   readonly store: string;
+  readonly migMinors: MigMinors | null;
 }
 
 /** The body of `POST /containers/create`. */
 export function engineBody(spec: SandboxSpec, context: EngineContext) {
   const { recipe } = spec;
+  const { grant } = context;
   const all = sandboxLabels(spec, context);
   const volume = (Target: string) => ({ Type: 'volume', Target, VolumeOptions: { Labels: all } });
   return {
     Image: context.imageId,
     User: '0',
     Entrypoint: ['perl', '-e', engineProgram],
-    Cmd: [],
+    Cmd: [spec.agent, ...cardWords(spec.devices, context.migMinors)],
+    // By these the host knows which cards it has; jobs see those of the sandbox.
+    Env: Object.entries({ ...grant.defaults, ...grant.env }).map(([name, value]) => `${name}=${value}`),
     WorkingDir: '/',
     Hostname: hostName(spec.name),
     Labels: all,
     HostConfig: {
       ...engineHost(),
+      ...grant.host,
       NetworkMode: context.network,
       Mounts: [
         ...[workspacePath, '/tmp', inEngine.storage].map(volume),
@@ -65,12 +72,15 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
         })),
       ],
       Tmpfs: { '/sys/fs/cgroup': '' },
-      Devices: [{ PathOnHost: '/dev/net/tun', PathInContainer: '/dev/net/tun', CgroupPermissions: 'rw' }],
+      Devices: [
+        { PathOnHost: '/dev/net/tun', PathInContainer: '/dev/net/tun', CgroupPermissions: 'rw' },
+        ...(grant.host.Devices ?? []),
+      ],
       ...(spec.cpuset !== undefined && { CpusetCpus: spec.cpuset }),
       ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
       ...(recipe.memory !== null && { Memory: recipe.memory + need.memory, MemorySwap: recipe.memory + need.memory }),
       PidsLimit: recipe.pids === null ? -1 : recipe.pids + need.pids,
-      Ulimits: ulimitsOf(recipe, null),
+      Ulimits: ulimitsOf(recipe, grant.openFiles),
       // The sandbox is to be ended before it.
       OomScoreAdj: 0,
     },
@@ -90,6 +100,8 @@ export function specInside(spec: SandboxSpec, imageId: string): SandboxSpec {
       imageId,
       pull: 'never',
       network: 'host',
+      // Podman knows the cards by CDI alone, however its own container got them.
+      grant: { ...recipe.grant, way: 'auto' },
       cpus: null,
       memory: null,
       pids: null,

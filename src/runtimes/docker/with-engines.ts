@@ -26,6 +26,7 @@ import type {
   SandboxSpec,
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
+import { readMigMinors } from '../devices.ts';
 import { statusOf } from '../engine/failures.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
 import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
@@ -35,7 +36,7 @@ import { inEngine } from './engine-program.ts';
 import { ImageStore } from './image-store.ts';
 import { engineBody, specInside } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
-import { dockerFingerprint, prepareRefusal } from './prepare.ts';
+import { dockerFingerprint, prepareRefusal, verifyFolders } from './prepare.ts';
 import { putWorkspace } from './workspace.ts';
 
 export class WithEngines implements Runtime {
@@ -109,7 +110,7 @@ export class WithEngines implements Runtime {
     try {
       const maker = await this.#makerOf(spec, progress, signal);
       const name = await this.#store.ensure(image.id, maker, progress, signal);
-      const engine = await this.#start(spec, maker, signal);
+      const engine = await this.#startOrRetreat(spec, maker, progress, signal);
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
       return made;
@@ -221,9 +222,21 @@ export class WithEngines implements Runtime {
     throw new OnejobError('E_NO_CONTAINERS', message, { hint });
   }
 
+  /** An Engine that gives no cards in one way is asked in another, once. */
+  async #startOrRetreat(spec: SandboxSpec, imageId: string, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
+    try {
+      return await this.#start(spec, imageId, progress, signal);
+    } catch (error) {
+      if (!this.#outer.parts.devices.retreat(error)) throw error;
+      signal.throwIfAborted();
+      await this.remove(spec.agent);
+      return await this.#start(spec, imageId, progress, signal);
+    }
+  }
+
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
-  async #start(spec: SandboxSpec, imageId: string, signal: AbortSignal): Promise<AgentEngine> {
-    const { boot, containers, engine, exits, networks, owner } = this.#outer.parts;
+  async #start(spec: SandboxSpec, imageId: string, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
+    const { boot, containers, devices, engine, exits, networks, owner } = this.#outer.parts;
     const { agent } = spec;
     const folder = this.#folderOf(agent);
     const path = join(folder, inEngine.api);
@@ -239,7 +252,9 @@ export class WithEngines implements Runtime {
     const made = await this.#open(agent);
     const network = await networks.resolve(spec.recipe.network);
     const engineStart = await exits.engineStart(signal);
-    const body = engineBody(spec, { owner, boot, engineStart, imageId, network, folder, store: this.#store.volume });
+    const grant = await devices.grant(spec, signal);
+    const of = { folder, store: this.#store.volume, migMinors: readMigMinors('/dev') };
+    const body = engineBody(spec, { owner, boot, engineStart, imageId, network, grant, ...of });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
       if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);
@@ -258,7 +273,11 @@ export class WithEngines implements Runtime {
       exits.sawAlive([id]);
       const ended = engine.ended(id, AbortSignal.any([signal, waiting.signal])).then(() => false);
       ended.catch(() => {});
-      if (await Promise.race([socket, ended])) return made;
+      if (await Promise.race([socket, ended])) {
+        await devices.verify(spec, id, progress, signal);
+        await verifyFolders(engine, spec, id, signal);
+        return made;
+      }
     } finally {
       waiting.abort();
     }
