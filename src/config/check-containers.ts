@@ -1,4 +1,7 @@
 /** Whether jobs of a pool can have an engine of their own, and with what else of the pool that works. */
+
+import type { Mount } from '../ports/runtime.ts';
+import { isNamed } from '../schema/volumes.ts';
 import type { Checking } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 
@@ -13,8 +16,10 @@ export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): 
   if (name === 'engine') refuse('the pool is named "engine", like the image of such engines; give the pool another name');
   if (sound(pool, 'network') && recipe.network === 'host')
     refuse('"network" is host: containers of jobs would open ports of this host; write "default"');
-  if (sound(pool, 'caches') && recipe.mounts.some(({ cache }) => cache !== null))
-    refuse('the pool has "caches", in which its jobs could not write: they run as users that own nothing on this host');
+  // Folders of named caches are open to every user of a sandbox.
+  const isForeign = ({ cache, readOnly }: Mount) => cache !== null && !isNamed(cache) && !readOnly;
+  if (sound(pool, 'caches') && recipe.mounts.some(isForeign))
+    refuse('a cache is a folder of yours, and its jobs run as users that own nothing on this host; give the cache a name instead');
   if (sound(pool, 'volumes') && recipe.mounts.some(({ cache, readOnly }) => cache === null && !readOnly))
     refuse('a volume is "rw", and its jobs run as users that own nothing on this host; write "ro"');
   if (sound(pool, 'hold_failed') && holdFailed !== null)

@@ -117,6 +117,17 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun\nheard\n' });
   }, 120_000);
 
+  test('what a job and its containers write into a named cache is there for the next job', async () => {
+    await using here = await homeOf('caches: ["pip:/cache"], agents: 1');
+    await here.up();
+    const run = (...lines: readonly string[]) =>
+      here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-ec', lines.join('\n')).ended;
+    expect(
+      await run(makeImage, 'docker run --rm -v /cache:/c box:1 sh -c "echo container >/c/a"', 'echo job >/cache/b'),
+    ).toMatchObject({ code: 0 });
+    expect(await run('cat /cache/a /cache/b; echo more >>/cache/a')).toMatchObject({ code: 0, stdout: 'container\njob\n' });
+  }, 180_000);
+
   test('a job over the memory of its pool is told so', async () => {
     await using here = await homeOf('memory: 64MiB');
     await here.up();
