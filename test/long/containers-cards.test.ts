@@ -118,6 +118,12 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('cards of a
     expect(said).toMatch(/end\n$/);
   }, 120_000);
 
+  test('an engine that cannot start says why', async () => {
+    const spec = specOf({ ...recipe, image: clientImage, containers: { image: 'debian:trixie-slim' } });
+    const message = 'Cannot start agent con.1: the engine for its containers ended at once: the image has no user for the engine.';
+    await expect(runtime.prepare(spec, () => {}, never)).rejects.toMatchObject({ code: 'E_ENGINE_FAILED', message });
+  }, 120_000);
+
   test('an agent without cards has none, and an Engine that gives wrong ones starts none', async () => {
     expect(await run([], list, 'echo end')).toBe('end\n');
     gpus.mode('wrong');

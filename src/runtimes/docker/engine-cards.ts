@@ -68,7 +68,7 @@ sub hand_on {
   chmod 0666, grep { -c $_ && !$mounted{$_} } glob '/dev/nvidia* /dev/nvidia-caps/* /dev/dri/* /dev/kfd';
   return if !@cards;
   my @common = grep { -c $_ } map { "/dev/$_" } qw(nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-modeset);
-  my @files = grep { -f $_ && m{^/(usr/|lib|etc/(?!host|resolv))} && !m{/docker-init$} } sort keys %mounted;
+  my @files = grep { -f $_ && m{^/(usr/|lib|etc/(?!host|resolv))[\w./+:\@-]+$} && !m{/docker-init$} } sort keys %mounted;
   my %real = map { (Cwd::abs_path($_), $_) } @files;
   my %folders = map { (m{^(.*)/}, 1) } grep { /\.so/ } @files;
   my @links = grep { -l $_ && $real{Cwd::abs_path($_) // ''} } map { glob "$_/*.so*" } sort keys %folders;
