@@ -20,6 +20,7 @@ import { makeEngineBase } from './support/engine-base.ts';
 import { keptReports, treeOf } from './support/kept-reports.ts';
 import { forTests, makeKubernetes } from './support/kubernetes-programs.ts';
 import { makeNewerSlurm } from './support/slurm-newer.ts';
+import { fetchTestcontainers } from './support/testcontainers.ts';
 
 const { values } = parseArgs({ options: { shard: { type: 'string' }, fresh: { type: 'boolean', default: false } } });
 if (values.shard !== undefined && !/^[1-9]\d*\/[1-9]\d*$/.test(values.shard)) {
@@ -40,6 +41,8 @@ const lacksSlurm = await makeNewerSlurm().catch(String);
 if (lacksSlurm !== null) console.log(`Tests with a newer Slurm are skipped: ${lacksSlurm}`);
 const lacksBase = await makeEngineBase().catch(String);
 if (lacksBase !== null) console.log(`Tests with engines of agents are skipped: ${lacksBase}`);
+const lacksTestcontainers = await fetchTestcontainers().then(() => null, String);
+if (lacksTestcontainers !== null) console.log(`Tests with Testcontainers are skipped: ${lacksTestcontainers}`);
 // Nor these, for which two cores need a quarter of an hour.
 const lacksKubernetes = (await makeKubernetes('1.37', forTests).catch(String)) ?? (await makeKubernetes('1.34').catch(String));
 if (lacksKubernetes !== null) console.log(`Tests with a real Kubernetes are skipped: ${lacksKubernetes}`);

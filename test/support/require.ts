@@ -22,6 +22,7 @@ import { lacksKubernetes } from './kubernetes.ts';
 import { lacksKubernetesPrograms } from './kubernetes-programs.ts';
 import { lacksSlurm } from './slurm.ts';
 import { lacksSlurmAccounting } from './slurm-accounting.ts';
+import { lacksTestcontainers } from './testcontainers.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
 export const defaultImage = 'debian:stable-slim';
@@ -100,6 +101,8 @@ export interface Machine {
   readonly helm: string | null;
   /** What engines of agents are built on. */
   readonly engineBase: string | null;
+  /** Testcontainers for Node. CI may lack it: only acceptance fetches it. */
+  readonly testcontainers: string | null;
   /** A host on a kernel of its own, with Engine 29. CI may lack it: only acceptance boots it. */
   readonly host: string | null;
 }
@@ -162,6 +165,7 @@ export async function lookAtMachine(): Promise<Machine> {
     kubernetesNetwork: lacksKubernetes({ network: true }),
     helm: lacksKubernetesPrograms('1.37', ['helm']),
     engineBase: lacksEngineBase(),
+    testcontainers: lacksTestcontainers(),
     host: lacksHost(),
   };
 }
@@ -185,7 +189,7 @@ export function mayLack(need: string): boolean {
     'helm',
   ];
   return (
-    ['loop', 'host', 'cloudInit', ...engines].includes(need) ||
+    ['loop', 'host', 'cloudInit', 'testcontainers', ...engines].includes(need) ||
     (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
   );
 }
