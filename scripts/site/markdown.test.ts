@@ -43,7 +43,7 @@ test('the text of a section is what a reader sees', () => {
   const text =
     '# Page\n\nOne **two** [three](x.md) `four_five` &amp; <br> six.\n\n- a\n- b\n\n| c | d |\n|---|---|\n| e | f |\n\n```\ng <h>\n```\n';
   expect(renderMarkdown(text, () => null).sections).toEqual([
-    { id: 'page', title: 'Page', text: 'One two three four_five & six. a b c d e f g <h>', isName: false },
+    { id: 'page', title: 'Page', also: '', text: 'One two three four_five & six. a b c d e f g <h>', isName: false },
   ]);
 });
 
@@ -53,8 +53,20 @@ test('names that rows of a table explain have anchors, and are found by themselv
   expect(html).toContain('<td><code id="keys-a_b">a_b</code>, <code id="keys-c">c</code></td><td>one</td>');
   expect(html).toContain('<td><code>d</code> or so</td>');
   expect(sections.slice(2)).toEqual([
-    { id: 'keys-a_b', title: 'Keys › a_b', text: 'one', isName: true },
-    { id: 'keys-c', title: 'Keys › c', text: 'one', isName: true },
+    { id: 'keys-a_b', title: 'Keys › a_b', also: '', text: 'one', isName: true },
+    { id: 'keys-c', title: 'Keys › c', also: '', text: 'one', isName: true },
   ]);
   expect(headings).toHaveLength(2);
+});
+
+test('the words of a glossary have anchors, and a comment names what readers may type', () => {
+  const text = '# P\n\n<!-- search: place, box -->\n\n| Word | Means |\n|---|---|\n| **slot** | one |\n';
+  const { html, sections } = renderMarkdown(text, () => null);
+  expect(html).toContain('<td><strong id="p-slot">slot</strong></td>');
+  expect(html).not.toContain('box');
+  expect(sections).toEqual([
+    { id: 'p', title: 'P', also: 'place, box', text: 'Word Means slot one', isName: false },
+    { id: 'p-slot', title: 'P › slot', also: '', text: 'one', isName: true },
+  ]);
+  expect(renderMarkdown(text.replace('Word', 'Event'), () => null).sections).toHaveLength(1);
 });

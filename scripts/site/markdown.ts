@@ -12,6 +12,8 @@ export interface Section {
   readonly id: string;
   readonly title: string;
   readonly text: string;
+  /** Words of a comment `<!-- search: … -->`, which readers may type. */
+  readonly also: string;
   readonly isName: boolean;
 }
 
@@ -60,6 +62,10 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
         const id = ids.get(token);
         return `<code${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${escapeHtml(token.text)}</code>`;
       },
+      strong(token) {
+        const id = ids.get(token);
+        return `<strong${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${this.parser.parseInline(token.tokens)}</strong>`;
+      },
       table(token) {
         const titles = token.header.map(cellText);
         const isCards = titles.length === 4 || titles.length === 5;
@@ -101,7 +107,7 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
 /** What the tokens of a page say, and the anchors of headings and names among them. */
 function outlineOf(tokens: readonly Token[]) {
   const headings: Heading[] = [];
-  const sections: { id: string; title: string; text: string; isName: boolean }[] = [];
+  const sections: { -readonly [K in keyof Section]: Section[K] }[] = [];
   const ids = new Map<Token, string>();
   const used = new Map<string, number>();
   const idFor = (token: Token, slug: string): string => {
@@ -117,26 +123,32 @@ function outlineOf(tokens: readonly Token[]) {
       const title = plainText(token).trim();
       const id = idFor(token, slugOf(title));
       headings.push({ depth: (token as Tokens.Heading).depth, id, text: title });
-      current = { id, title, text: '', isName: false };
+      current = { id, title, text: '', also: '', isName: false };
       sections.push(current);
       continue;
     }
     if (current === undefined) continue;
+    current.also ||= /^<!-- search: (.*?) -->/.exec(token.raw)?.[1] ?? '';
     current.text = oneLine(`${current.text} ${plainText(token)}`);
     if (token.type !== 'table') continue;
-    for (const row of (token as Tokens.Table).rows)
-      for (const name of namesIn(row)) {
+    const { header, rows } = token as Tokens.Table;
+    const kind = header[0]?.text === 'Word' ? 'strong' : 'codespan';
+    for (const row of rows)
+      for (const name of namesIn(row, kind)) {
         const id = idFor(name, `${current.id}-${slugOf(name.text)}`);
         const text = oneLine(row.slice(1).map(cellText).join(' '));
-        sections.push({ id, title: `${current.title} › ${name.text}`, text, isName: true });
+        sections.push({ id, title: `${current.title} › ${name.text}`, text, also: '', isName: true });
       }
   }
   return { headings, sections, ids };
 }
 
-/** The names that a row explains, such as a key of the config or codes of findings: its first cell has nothing else. */
-function namesIn([first]: readonly Tokens.TableCell[]): Tokens.Codespan[] {
-  const isName = (token: Token): token is Tokens.Codespan => token.type === 'codespan';
+/**
+ * The names that a row explains, such as a key of the config or codes of findings: its first cell has nothing else. In a glossary
+ * (`kind`: strong) they are its words.
+ */
+function namesIn([first]: readonly Tokens.TableCell[], kind: 'codespan' | 'strong'): (Tokens.Codespan | Tokens.Strong)[] {
+  const isName = (token: Token): token is Tokens.Codespan | Tokens.Strong => token.type === kind;
   const tokens = first?.tokens ?? [];
   return tokens.every((token) => isName(token) || token.raw.trim() === ',') ? tokens.filter(isName) : [];
 }

@@ -63,6 +63,21 @@ describe.skipIf(lacks('chromium'))('documentation', () => {
     expect(faults).toEqual([]);
   });
 
+  test('shows the sections of a page where there is room for no column, by keyboard, and closes when one is chosen', async () => {
+    await using view = await visit(browser, `${docs}operating.html`, { viewport: { width: 390, height: 844 } });
+    const { page, faults } = view;
+    const link = page.locator('#on-this-page').getByRole('link', { name: 'Several hosts' });
+    expect(await link.isVisible()).toBe(false);
+    await page.getByRole('button', { name: 'Contents' }).press('Enter');
+    await link.press('Enter');
+    await page.waitForURL(`${docs}operating.html#several-hosts`);
+    expect(await link.isVisible()).toBe(false);
+    await page.setViewportSize({ width: 1400, height: 844 });
+    expect(await link.isVisible()).toBe(true);
+    expect(await page.getByRole('button', { name: 'Contents' }).isVisible()).toBe(false);
+    expect(faults).toEqual([]);
+  });
+
   test('fits a phone, where a menu has the pages, also without JavaScript', async () => {
     const { defaultBrowserType: _, ...phone } = devices['Pixel 7'] ?? { defaultBrowserType: null };
     await using view = await visit(browser, docs, { ...phone, javaScriptEnabled: false });
