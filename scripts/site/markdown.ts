@@ -26,6 +26,12 @@ export interface Rendered {
 /** Where a link or a picture leads from the page on the site; null: the site does not have it. */
 export type Rewrite = (target: string) => string | null;
 
+interface Targets {
+  readonly rewrite: Rewrite;
+  /** The picture in place of another where the page is dark; null: the same. */
+  readonly darkOf?: Rewrite;
+}
+
 const escapes: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
 
 export function escapeHtml(text: string): string {
@@ -41,7 +47,7 @@ export function slugOf(heading: string): string {
 }
 
 /** @throws Error for HTML that is neither a comment nor a line break */
-export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
+export function renderMarkdown(text: string, { rewrite, darkOf }: Targets): Rendered {
   const marked = new Marked();
   const tokens = marked.lexer(text);
   const { headings, sections, ids } = outlineOf(tokens);
@@ -92,7 +98,10 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
       image({ href, text: alt }) {
         const source = rewrite(href);
         if (source === null) throw new Error(`The site has no picture ${href}.`);
-        return `<img src="${escapeHtml(source)}" alt="${escapeHtml(alt)}" loading="lazy">`;
+        const img = (from: string, name = '') => `<img${name} src="${escapeHtml(from)}" alt="${escapeHtml(alt)}" loading="lazy">`;
+        const dark = darkOf?.(href) ?? null;
+        // A browser loads only the one that is shown.
+        return dark === null ? img(source) : `${img(source, ' class="day"')}${img(dark, ' class="night"')}`;
       },
       html({ raw }) {
         if (/^\s*(<!--[\s\S]*?-->\s*)+$/.test(raw)) return '';

@@ -3,8 +3,8 @@
  * so it works below any address. Every link and anchor inside of it leads somewhere, or nothing is made.
  */
 import { createHash } from 'node:crypto';
-import { readFileSync, statSync } from 'node:fs';
-import { join, posix } from 'node:path';
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { dirname, join, posix } from 'node:path';
 import type { SearchEntry } from '../../web/docs/search.ts';
 import { renderMarkdown } from './markdown.ts';
 import { type Asset, type Bundle, htmlOf, type Page } from './page.ts';
@@ -64,13 +64,23 @@ function readPage(site: Site, source: string): Page {
   const text = readFileSync(join(site.root, source), 'utf8');
   const path = pathOf(source);
   try {
-    const rendered = renderMarkdown(text, (target) => rewrite(site, source, target));
+    const rendered = renderMarkdown(text, {
+      rewrite: (target) => rewrite(site, source, target),
+      darkOf: (target) => darkOf(site, source, target),
+    });
     const [title] = rendered.headings;
     if (title?.depth !== 1) throw new Error('it does not begin with its title');
     return { source, path, title: title.text, rendered };
   } catch (error) {
     throw new Error(`Cannot make a page of ${source}: ${error instanceof Error ? error.message : error}`, { cause: error });
   }
+}
+
+/** `NAME-dark.png` next to a picture. */
+function darkOf(site: Site, source: string, target: string): string | null {
+  const dark = target.replace(/\.png$/, '-dark.png');
+  const isThere = dark !== target && existsSync(join(site.root, dirname(source), dark));
+  return isThere ? rewrite(site, source, dark) : null;
 }
 
 /** Files outside of docs/ are not on the site: their name stays, without a link. `docs-links.test.ts` checks that they are there. */
