@@ -43,6 +43,12 @@ test('cells of tables that a phone shows as cards say what they are', () => {
   expect(htmlOf('| a | b |\n|---|---|\n| 1 | 2 |\n')).toContain('<tr><td>1</td><td>2</td></tr>');
 });
 
+test('options in code are not broken into lines, and a table without titles has no row for them', () => {
+  expect(htmlOf('`onejob down --leave`')).toBe('<p><code>onejob down <span>--leave</span></code></p>\n');
+  expect(htmlOf('`own-queue`')).toBe('<p><code>own-queue</code></p>\n');
+  expect(htmlOf('| | |\n|---|---|\n| a | b |\n')).not.toContain('<thead>');
+});
+
 test('code is text; comments are left out; other HTML is refused', () => {
   expect(htmlOf('```sh\necho <b> & "c"\n```')).toContain('<code>echo &lt;b&gt; &amp; &quot;c&quot;\n</code>');
   expect(htmlOf('a\n\n<!-- generated -->\n\nb')).toBe('<p>a</p>\n<p>b</p>\n');

@@ -66,7 +66,7 @@ export function renderMarkdown(text: string, { rewrite, darkOf }: Targets): Rend
       },
       codespan(token) {
         const id = ids.get(token);
-        return `<code${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${escapeHtml(token.text)}</code>`;
+        return `<code${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${escapeHtml(token.text).replace(/(?<![^\s(])--?[\w-]+/g, '<span>$&</span>')}</code>`;
       },
       strong(token) {
         const id = ids.get(token);
@@ -74,7 +74,7 @@ export function renderMarkdown(text: string, { rewrite, darkOf }: Targets): Rend
       },
       table(token) {
         const titles = token.header.map(cellText);
-        const isCards = titles.length === 4 || titles.length === 5;
+        const isCards = titles.length >= 3 && titles.length <= 5;
         const cells = (row: readonly Tokens.TableCell[]) =>
           row.map((cell, at) => {
             const tag = cell.header ? 'th' : 'td';
@@ -84,9 +84,9 @@ export function renderMarkdown(text: string, { rewrite, darkOf }: Targets): Rend
             return `<${tag}${align}${label}>${this.parser.parseInline(cell.tokens)}</${tag}>`;
           });
         const rows = token.rows.map((row) => `<tr>${cells(row).join('')}</tr>`).join('\n');
-        const head = `<thead><tr>${cells(token.header).join('')}</tr></thead>`;
+        const head = titles.every((title) => title === '') ? '' : `<thead><tr>${cells(token.header).join('')}</tr></thead>\n`;
         // On a phone, each row of such a table is a card of its own.
-        return `<div class="table${isCards ? ' cards' : ''}" tabindex="0"><table>${head}\n<tbody>${rows}</tbody></table></div>\n`;
+        return `<div class="table${isCards ? ' cards' : ''}" tabindex="0"><table>${head}<tbody>${rows}</tbody></table></div>\n`;
       },
       link({ href, tokens }) {
         const words = this.parser.parseInline(tokens);

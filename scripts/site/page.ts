@@ -64,7 +64,7 @@ export function htmlOf({ page, pages, parts, bundle, search }: Framed): string {
 <a class="skip" href="#content">Skip to the content</a>
 <header class="bar">
 <button type="button" class="menu" popovertarget="pages">Menu</button>
-<a class="brand" href="${to('index.html')}"><img src="${to('favicon.svg')}" alt="" width="20" height="20"> onejob <span>docs</span></a>
+<a class="brand" href="${to('index.html')}" aria-label="onejob docs"><img src="${to('favicon.svg')}" alt="" width="20" height="20"> <b>onejob</b> <span>docs</span></a>
 <search><input id="search" type="search" placeholder="Search" aria-label="Search the documentation" autocomplete="off" hidden>
 <div id="found" hidden></div></search>
 ${contents === '' ? '' : '<button type="button" class="to-contents" popovertarget="on-this-page">Contents</button>\n'}<button type="button" id="theme" hidden>Theme</button>
@@ -101,8 +101,8 @@ function stepsOf(page: Page, pages: readonly Page[], to: (path: string) => strin
   const at = pages.indexOf(page);
   const step = (one: Page | undefined, rel: 'prev' | 'next', word: string) =>
     one === undefined ? '' : `<a rel="${rel}" href="${to(one.path)}"><small>${word}</small> ${escapeHtml(nameOf(one))}</a>`;
-  const steps = [step(pages[at - 1], 'prev', 'Before'), step(pages[at + 1], 'next', 'Next')];
-  return `<nav class="steps" aria-label="The pages before and after">${steps.join('\n')}</nav>`;
+  const steps = [step(pages[at - 1], 'prev', 'Previous'), step(pages[at + 1], 'next', 'Next')];
+  return `<nav class="steps" aria-label="Previous and next page">${steps.join('\n')}</nav>`;
 }
 
 /** A popover that a button of the header opens, on a wide screen a column: neither needs a script. */
