@@ -54,7 +54,10 @@ describe.skipIf(lacks('chromium'))('documentation', () => {
     const { page, faults } = view;
     const ground = () => page.evaluate('getComputedStyle(document.body).backgroundColor');
     const dark = await ground();
+    const isNight = () => page.locator('article img.night').isVisible();
+    expect(await isNight()).toBe(true);
     await page.locator('#theme').click();
+    expect(await isNight()).toBe(false);
     expect(await page.locator('#theme').innerText()).toBe('Light');
     const light = await ground();
     expect([dark, light]).toEqual(['rgb(14, 18, 22)', 'rgb(255, 255, 255)']);
