@@ -112,7 +112,7 @@ function cloudSections(): string[] {
       const intro = `In addition to \`type\`, it needs ${needs.map(code).join(', ')}. See [its page](cloud/${type}.md).`;
       return [section(`A cloud of type \`${type}\``, intro, keys), ...mapSections(maps, `a cloud of type \`${type}\``)];
     }),
-    section('An entry of `hosts`', 'It needs `cloud`, `types` and `pools`. See [cloud.md](cloud.md).', hostFile),
+    section('An entry of `hosts`', 'It needs `cloud`, `types` and `pools`. See [machines in clouds](cloud.md).', hostFile),
     ...mapSections(hostMaps, 'an entry of `hosts`'),
   ];
 }

@@ -5,6 +5,7 @@ import { slugOf } from './site/markdown.ts';
 
 const root = join(import.meta.dirname, '..');
 const pages = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', ...globSync('docs/**/*.md', { cwd: root })];
+const sitePages = new Set(pages);
 
 test.each(pages)('every link in %s leads somewhere', (page) => {
   const text = readFileSync(join(root, page), 'utf8');
@@ -12,6 +13,16 @@ test.each(pages)('every link in %s leads somewhere', (page) => {
   const inside = targets.filter((target) => !/^[a-z]+:|^#/.test(target));
   const broken = inside.filter((target) => !existsSync(join(root, dirname(page), target.split('#')[0] ?? '')));
   expect(broken).toEqual([]);
+});
+
+test('a link says what is on the page, not the name of its file', () => {
+  const named = pages.flatMap((page) =>
+    [...readFileSync(join(root, page), 'utf8').matchAll(/\[([^\]]*\.md`?)\]\(([^)#\s]+)[^)]*\)/g)]
+      // Files that the site of the docs does not have are meant as files.
+      .filter(([, , target = '']) => sitePages.has(join(dirname(page), target)))
+      .map(([, text]) => `${page}: ${text}`),
+  );
+  expect(named).toEqual([]);
 });
 
 test('README stays under two screens and says the two commands that CI runs', () => {

@@ -1,5 +1,6 @@
 /**
- * Makes the pictures in docs/dashboard.md: the dashboard in Chromium, on a working day of a made-up host with eight cards.
+ * Makes the pictures in docs/dashboard.md: the dashboard in Chromium, on a working day of a made-up host with eight cards. The site of
+ * the docs shows NAME-dark.png in place of NAME.png where the page is dark.
  *
  *     node scripts/picture-dashboard.ts
  */
@@ -63,4 +64,8 @@ await buildDashboard();
 await using standin = await startStandin(workingDay());
 standin.logs.set('e2a1b2c3d4e5', brokenRun());
 await using browser = await openBrowser();
-for (const [name, picture] of Object.entries(pictures)) await take(standin, name, picture);
+for (const [name, picture] of Object.entries(pictures)) {
+  await take(standin, name, picture);
+  if (picture.options.colorScheme === undefined)
+    await take(standin, `${name}-dark`, { ...picture, options: { ...picture.options, colorScheme: 'dark' } });
+}

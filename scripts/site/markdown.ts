@@ -12,6 +12,8 @@ export interface Section {
   readonly id: string;
   readonly title: string;
   readonly text: string;
+  /** Words of a comment `<!-- search: … -->`, which readers may type. */
+  readonly also: string;
   readonly isName: boolean;
 }
 
@@ -23,6 +25,12 @@ export interface Rendered {
 
 /** Where a link or a picture leads from the page on the site; null: the site does not have it. */
 export type Rewrite = (target: string) => string | null;
+
+interface Targets {
+  readonly rewrite: Rewrite;
+  /** The picture in place of another where the page is dark; null: the same. */
+  readonly darkOf?: Rewrite;
+}
 
 const escapes: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
 
@@ -39,7 +47,7 @@ export function slugOf(heading: string): string {
 }
 
 /** @throws Error for HTML that is neither a comment nor a line break */
-export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
+export function renderMarkdown(text: string, { rewrite, darkOf }: Targets): Rendered {
   const marked = new Marked();
   const tokens = marked.lexer(text);
   const { headings, sections, ids } = outlineOf(tokens);
@@ -58,11 +66,15 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
       },
       codespan(token) {
         const id = ids.get(token);
-        return `<code${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${escapeHtml(token.text)}</code>`;
+        return `<code${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${escapeHtml(token.text).replace(/(?<![^\s(])--?[\w-]+/g, '<span>$&</span>')}</code>`;
+      },
+      strong(token) {
+        const id = ids.get(token);
+        return `<strong${id === undefined ? '' : ` id="${escapeHtml(id)}"`}>${this.parser.parseInline(token.tokens)}</strong>`;
       },
       table(token) {
         const titles = token.header.map(cellText);
-        const isCards = titles.length === 4 || titles.length === 5;
+        const isCards = titles.length >= 3 && titles.length <= 5;
         const cells = (row: readonly Tokens.TableCell[]) =>
           row.map((cell, at) => {
             const tag = cell.header ? 'th' : 'td';
@@ -72,9 +84,9 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
             return `<${tag}${align}${label}>${this.parser.parseInline(cell.tokens)}</${tag}>`;
           });
         const rows = token.rows.map((row) => `<tr>${cells(row).join('')}</tr>`).join('\n');
-        const head = `<thead><tr>${cells(token.header).join('')}</tr></thead>`;
+        const head = titles.every((title) => title === '') ? '' : `<thead><tr>${cells(token.header).join('')}</tr></thead>\n`;
         // On a phone, each row of such a table is a card of its own.
-        return `<div class="table${isCards ? ' cards' : ''}" tabindex="0"><table>${head}\n<tbody>${rows}</tbody></table></div>\n`;
+        return `<div class="table${isCards ? ' cards' : ''}" tabindex="0"><table>${head}<tbody>${rows}</tbody></table></div>\n`;
       },
       link({ href, tokens }) {
         const words = this.parser.parseInline(tokens);
@@ -86,7 +98,10 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
       image({ href, text: alt }) {
         const source = rewrite(href);
         if (source === null) throw new Error(`The site has no picture ${href}.`);
-        return `<img src="${escapeHtml(source)}" alt="${escapeHtml(alt)}" loading="lazy">`;
+        const img = (from: string, name = '') => `<img${name} src="${escapeHtml(from)}" alt="${escapeHtml(alt)}" loading="lazy">`;
+        const dark = darkOf?.(href) ?? null;
+        // A browser loads only the one that is shown.
+        return dark === null ? img(source) : `${img(source, ' class="day"')}${img(dark, ' class="night"')}`;
       },
       html({ raw }) {
         if (/^\s*(<!--[\s\S]*?-->\s*)+$/.test(raw)) return '';
@@ -101,7 +116,7 @@ export function renderMarkdown(text: string, rewrite: Rewrite): Rendered {
 /** What the tokens of a page say, and the anchors of headings and names among them. */
 function outlineOf(tokens: readonly Token[]) {
   const headings: Heading[] = [];
-  const sections: { id: string; title: string; text: string; isName: boolean }[] = [];
+  const sections: { -readonly [K in keyof Section]: Section[K] }[] = [];
   const ids = new Map<Token, string>();
   const used = new Map<string, number>();
   const idFor = (token: Token, slug: string): string => {
@@ -117,26 +132,32 @@ function outlineOf(tokens: readonly Token[]) {
       const title = plainText(token).trim();
       const id = idFor(token, slugOf(title));
       headings.push({ depth: (token as Tokens.Heading).depth, id, text: title });
-      current = { id, title, text: '', isName: false };
+      current = { id, title, text: '', also: '', isName: false };
       sections.push(current);
       continue;
     }
     if (current === undefined) continue;
+    current.also ||= /^<!-- search: (.*?) -->/.exec(token.raw)?.[1] ?? '';
     current.text = oneLine(`${current.text} ${plainText(token)}`);
     if (token.type !== 'table') continue;
-    for (const row of (token as Tokens.Table).rows)
-      for (const name of namesIn(row)) {
+    const { header, rows } = token as Tokens.Table;
+    const kind = header[0]?.text === 'Word' ? 'strong' : 'codespan';
+    for (const row of rows)
+      for (const name of namesIn(row, kind)) {
         const id = idFor(name, `${current.id}-${slugOf(name.text)}`);
         const text = oneLine(row.slice(1).map(cellText).join(' '));
-        sections.push({ id, title: `${current.title} › ${name.text}`, text, isName: true });
+        sections.push({ id, title: `${current.title} › ${name.text}`, text, also: '', isName: true });
       }
   }
   return { headings, sections, ids };
 }
 
-/** The names that a row explains, such as a key of the config or codes of findings: its first cell has nothing else. */
-function namesIn([first]: readonly Tokens.TableCell[]): Tokens.Codespan[] {
-  const isName = (token: Token): token is Tokens.Codespan => token.type === 'codespan';
+/**
+ * The names that a row explains, such as a key of the config or codes of findings: its first cell has nothing else. In a glossary
+ * (`kind`: strong) they are its words.
+ */
+function namesIn([first]: readonly Tokens.TableCell[], kind: 'codespan' | 'strong'): (Tokens.Codespan | Tokens.Strong)[] {
+  const isName = (token: Token): token is Tokens.Codespan | Tokens.Strong => token.type === kind;
   const tokens = first?.tokens ?? [];
   return tokens.every((token) => isName(token) || token.raw.trim() === ',') ? tokens.filter(isName) : [];
 }

@@ -45,8 +45,9 @@ export function htmlOf({ page, pages, parts, bundle, search }: Framed): string {
     const one = pages.get(source);
     if (one === undefined) throw new Error(`There is no page ${source}.`);
     const current = one === page ? ' aria-current="page"' : '';
-    return `<li><a href="${to(one.path)}"${current}>${escapeHtml(source === startPage ? 'Start' : one.title)}</a></li>`;
+    return `<li><a href="${to(one.path)}"${current}>${escapeHtml(nameOf(one))}</a></li>`;
   };
+  const contents = contentsOf(page.rendered.headings);
   return `<!doctype html>
 <html lang="en">
 <head>
@@ -63,10 +64,10 @@ export function htmlOf({ page, pages, parts, bundle, search }: Framed): string {
 <a class="skip" href="#content">Skip to the content</a>
 <header class="bar">
 <button type="button" class="menu" popovertarget="pages">Menu</button>
-<a class="brand" href="${to('index.html')}"><img src="${to('favicon.svg')}" alt="" width="20" height="20"> onejob <span>docs</span></a>
+<a class="brand" href="${to('index.html')}" aria-label="onejob docs"><img src="${to('favicon.svg')}" alt="" width="20" height="20"> <b>onejob</b> <span>docs</span></a>
 <search><input id="search" type="search" placeholder="Search" aria-label="Search the documentation" autocomplete="off" hidden>
 <div id="found" hidden></div></search>
-<button type="button" id="theme" hidden>Theme</button>
+${contents === '' ? '' : '<button type="button" class="to-contents" popovertarget="on-this-page">Contents</button>\n'}<button type="button" id="theme" hidden>Theme</button>
 </header>
 <nav id="pages" popover aria-label="Pages">
 <ul>${link(startPage)}</ul>
@@ -74,12 +75,17 @@ ${parts.map((part) => partOf(part, page, link)).join('\n')}
 </nav>
 <main id="content" tabindex="-1">
 <article>
-${page.rendered.html}</article>
-${contentsOf(page.rendered.headings)}
+${page.rendered.html}${stepsOf(page, [...pages.values()], to)}
+</article>
+${contents}
 </main>
 </body>
 </html>
 `;
+}
+
+function nameOf({ source, title }: Page): string {
+  return source === startPage ? 'Start' : title;
 }
 
 function partOf({ title, groups }: Part, page: Page, link: (source: string) => string): string {
@@ -90,11 +96,21 @@ function partOf({ title, groups }: Part, page: Page, link: (source: string) => s
 ${groups.map(list).join('\n')}</details>`;
 }
 
+/** So that no page is a dead end: the pages before and after it, as the sidebar has them. */
+function stepsOf(page: Page, pages: readonly Page[], to: (path: string) => string): string {
+  const at = pages.indexOf(page);
+  const step = (one: Page | undefined, rel: 'prev' | 'next', word: string) =>
+    one === undefined ? '' : `<a rel="${rel}" href="${to(one.path)}"><small>${word}</small> ${escapeHtml(nameOf(one))}</a>`;
+  const steps = [step(pages[at - 1], 'prev', 'Previous'), step(pages[at + 1], 'next', 'Next')];
+  return `<nav class="steps" aria-label="Previous and next page">${steps.join('\n')}</nav>`;
+}
+
+/** A popover that a button of the header opens, on a wide screen a column: neither needs a script. */
 function contentsOf(headings: readonly Heading[]): string {
   const both = headings.filter(({ depth }) => depth === 2 || depth === 3);
   const shown = both.length > mostHeadings ? both.filter(({ depth }) => depth === 2) : both;
   if (shown.length < 2) return '';
   const line = ({ depth, id, text }: Heading) =>
     `<li class="depth-${depth}"><a href="#${escapeHtml(id)}">${escapeHtml(text)}</a></li>`;
-  return `<nav class="contents" aria-label="On this page"><h2>On this page</h2><ul>${shown.map(line).join('\n')}</ul></nav>`;
+  return `<nav id="on-this-page" popover aria-label="On this page"><h2>On this page</h2><ul>${shown.map(line).join('\n')}</ul></nav>`;
 }

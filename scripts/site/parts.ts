@@ -24,23 +24,34 @@ export const inner = 'How onejob is made';
 
 /** Globs of pages; what a line before has is not in a later one. */
 const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
-  Tutorials: { '': ['docs/tutorials/*.md'] },
+  Tutorials: {
+    '': ['docs/tutorials/first-hour.md', 'docs/tutorials/users.md', 'docs/tutorials/gpu-host.md', 'docs/tutorials/*.md'],
+  },
   'How-to guides': {
     '': [
       'docs/choose.md',
+      'docs/sizing.md',
       'docs/operating.md',
-      'docs/troubleshooting.md',
       'docs/changing-the-config.md',
       'docs/dashboard.md',
+      'docs/troubleshooting.md',
       'docs/gpus.md',
       'docs/images.md',
       'docs/job-containers.md',
       'docs/secrets.md',
-      'docs/kubernetes.md',
       'docs/moving/*.md',
     ],
-    'CI services': ['docs/ci/own-queue.md', 'docs/ci/buildkite.md', 'docs/ci/gitlab.md', 'docs/ci/*.md'],
-    Clouds: ['docs/cloud.md', 'docs/cloud/*.md'],
+    'CI services': [
+      'docs/ci/own-queue.md',
+      'docs/ci/azure-pipelines.md',
+      'docs/ci/buildkite.md',
+      'docs/ci/buildkite-trust.md',
+      'docs/ci/github.md',
+      'docs/ci/gitlab.md',
+      'docs/ci/gitlab-executor.md',
+      'docs/ci/*.md',
+    ],
+    'More than one host': ['docs/scaling.md', 'docs/kubernetes.md', 'docs/cloud.md', 'docs/cloud/machine.md', 'docs/cloud/*.md'],
   },
   Reference: {
     '': [
@@ -51,23 +62,27 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
       'docs/metrics.md',
       'docs/json.md',
       'docs/api.md',
-      'docs/sizing.md',
       'docs/stand-ins.md',
       'CHANGELOG.md',
     ],
-    'Keys of the config': ['docs/configuration/*.md'],
-    Runtimes: ['docs/runtimes/*.md'],
+    'Keys of the config': [
+      'docs/configuration/pools.md',
+      'docs/configuration/host.md',
+      'docs/configuration/services.md',
+      'docs/configuration/*.md',
+    ],
+    Runtimes: ['docs/runtimes/docker.md', 'docs/runtimes/process.md', 'docs/runtimes/*.md'],
   },
   Explanation: {
     '': [
-      'docs/what-happens-if.md',
-      'docs/what-happens-if/*.md',
       'docs/verdict.md',
-      'docs/comparison.md',
-      'docs/scaling.md',
+      'docs/what-happens-if.md',
+      'docs/what-happens-if/job.md',
+      'docs/what-happens-if/*.md',
+      'docs/slot-lifecycle.md',
       'docs/security.md',
       'docs/security/*.md',
-      'docs/slot-lifecycle.md',
+      'docs/comparison.md',
       'docs/performance.md',
     ],
   },
@@ -75,6 +90,7 @@ const plan: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>
     '': [
       'CONTRIBUTING.md',
       'docs/architecture.md',
+      'docs/architecture/job.md',
       'docs/architecture/*.md',
       'docs/testing.md',
       'docs/testing/*.md',

@@ -1,6 +1,6 @@
 /** The site of this repository's own pages: what the policy of the dashboard would refuse is not in it, and everything is found. */
 import { globSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, posix } from 'node:path';
 import { expect, test } from 'vitest';
 import { errorCodes } from '../../src/base/errors.ts';
 import { createSearch, excerptOf, type SearchEntry } from '../../web/docs/search.ts';
@@ -25,6 +25,22 @@ test('every page of docs/ is a page of the site, once, in one of five parts', ()
     expect(text.match(/ aria-current="page"/g), path).toHaveLength(1);
     expect(text.match(/<summary>/g), path).toHaveLength(5);
   }
+});
+
+test('no two pages have the same title, and each but the last leads to the next one of the sidebar', () => {
+  const titles = pages.map(([, text]) => /<title>(.*)<\/title>/.exec(text)?.[1]);
+  expect(titles.filter((title, at) => titles.indexOf(title) !== at)).toEqual([]);
+  const order = [startPage, ...readParts(root).flatMap(({ groups }) => groups.flatMap((group) => group.pages))].map(pathOf);
+  for (const [at, path] of order.entries()) {
+    const next = /<a rel="next" href="([^"]+)"/.exec(String(files.get(path)))?.[1];
+    expect(next && posix.join(posix.dirname(path), next)).toBe(order[at + 1]);
+  }
+});
+
+test('a page with sections has a list of them, and a button that opens it where the window is narrow', () => {
+  const text = String(files.get('operating.html'));
+  expect(text).toContain('popovertarget="on-this-page"');
+  expect(/<nav id="on-this-page" popover.*?<\/nav>/s.exec(text)?.[0]).toContain('href="#uninstall"');
 });
 
 test.each(pages)('%s has nothing that the policy refuses, and loads nothing from elsewhere', (_, text) => {
@@ -66,6 +82,48 @@ test('search finds names, words, their beginnings, and words with a slip', () =>
   expect(hrefsOf('gate').findIndex((href) => /^(adr|architecture|testing)/.test(href))).not.toBe(0);
   expect(hrefsOf('xyzzyq')).toEqual([]);
   expect(hrefsOf('  ')).toEqual([]);
+});
+
+/** What a user types, and the pages of which one has to be among the first three results. */
+const asked: Readonly<Record<string, readonly string[]>> = {
+  slot: ['glossary'],
+  pool: ['glossary', 'configuration'],
+  'logs of a job': ['ci/own-queue'],
+  'job fails': ['troubleshooting'],
+  'job failed': ['troubleshooting', 'verdict'],
+  'job waits': ['troubleshooting'],
+  'job is slow': ['troubleshooting'],
+  'exit code 137': ['troubleshooting'],
+  'out of memory': ['what-happens-if/job'],
+  'cancel a job': ['tutorials/users', 'ci/own-queue'],
+  'card busy': ['gpus'],
+  'gpu is busy': ['gpus'],
+  'gpu lost': ['gpus'],
+  'disk full': ['troubleshooting'],
+  'change the config': ['changing-the-config'],
+  'stop the daemon': ['operating'],
+  'leave jobs running': ['operating'],
+  install: ['operating'],
+  'how to upgrade': ['operating'],
+  'getting started': ['tutorials/first-hour'],
+  'docker in docker': ['job-containers'],
+  kubernetes: ['runtimes/kubernetes'],
+  slurm: ['runtimes/slurm'],
+  secrets: ['secrets'],
+  timeout: ['configuration'],
+  artifacts: ['ci/own-queue'],
+  priority: ['ci/own-queue'],
+  dashboard: ['dashboard'],
+  proxy: ['operating'],
+  prometheus: ['metrics'],
+  slack: ['operating'],
+  verdict: ['verdict'],
+};
+
+test.each(Object.entries(asked))('who searches "%s" finds a page that helps among the first three', (query, wanted) => {
+  const found = hrefsOf(query).slice(0, 3);
+  const isWanted = (href: string) => wanted.some((page) => href.replace(/#.*/, '') === `${page}.html`);
+  expect(found.filter(isWanted).length, `${query}: ${found.join(' ')}`).toBeGreaterThan(0);
 });
 
 test('the excerpt of a hit shows the word, and is short', () => {

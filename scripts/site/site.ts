@@ -3,8 +3,8 @@
  * so it works below any address. Every link and anchor inside of it leads somewhere, or nothing is made.
  */
 import { createHash } from 'node:crypto';
-import { readFileSync, statSync } from 'node:fs';
-import { join, posix } from 'node:path';
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { dirname, join, posix } from 'node:path';
 import type { SearchEntry } from '../../web/docs/search.ts';
 import { renderMarkdown } from './markdown.ts';
 import { type Asset, type Bundle, htmlOf, type Page } from './page.ts';
@@ -26,8 +26,10 @@ export function renderSite(root: string, bundle: Bundle): Files {
   const sources = [startPage, ...parts.flatMap(pagesIn)];
   const site: Site = { root, sources: new Set(sources), extras: new Set() };
   const pages = new Map(sources.map((source) => [source, readPage(site, source)]));
-  const aside = new Set(parts.filter(({ title }) => title === inner).flatMap(pagesIn));
-  const index = JSON.stringify(searchEntries([...pages.values()], aside));
+  const partOf = new Map(parts.flatMap((part) => pagesIn(part).map((source) => [source, part.title])));
+  const index = JSON.stringify(
+    [...pages.values()].flatMap((page) => searchEntries(page, weights[partOf.get(page.source) ?? ''] ?? 1)),
+  );
   // A browser that has it does not read it again.
   const search = sealed(`assets/search-${createHash('sha256').update(index).digest('hex').slice(0, 8)}.json`, index);
   const files = new Map<string, string | Buffer>([[search.path, index]]);
@@ -62,13 +64,23 @@ function readPage(site: Site, source: string): Page {
   const text = readFileSync(join(site.root, source), 'utf8');
   const path = pathOf(source);
   try {
-    const rendered = renderMarkdown(text, (target) => rewrite(site, source, target));
+    const rendered = renderMarkdown(text, {
+      rewrite: (target) => rewrite(site, source, target),
+      darkOf: (target) => darkOf(site, source, target),
+    });
     const [title] = rendered.headings;
     if (title?.depth !== 1) throw new Error('it does not begin with its title');
     return { source, path, title: title.text, rendered };
   } catch (error) {
     throw new Error(`Cannot make a page of ${source}: ${error instanceof Error ? error.message : error}`, { cause: error });
   }
+}
+
+/** `NAME-dark.png` next to a picture. */
+function darkOf(site: Site, source: string, target: string): string | null {
+  const dark = target.replace(/\.png$/, '-dark.png');
+  const isThere = dark !== target && existsSync(join(site.root, dirname(source), dark));
+  return isThere ? rewrite(site, source, dark) : null;
 }
 
 /** Files outside of docs/ are not on the site: their name stays, without a link. `docs-links.test.ts` checks that they are there. */
@@ -84,15 +96,20 @@ function rewrite(site: Site, source: string, target: string): string | null {
   return anchor === undefined ? href : `${href}#${anchor}`;
 }
 
-function searchEntries(pages: readonly Page[], aside: ReadonlySet<string>): SearchEntry[] {
-  return pages.flatMap(({ source, path, title, rendered }) =>
-    rendered.sections.map(({ id, title: heading, text, isName }, at): SearchEntry => {
-      // Guides come before names with the same words, and both before what only those need who change onejob.
-      const weight = (isName ? 0.6 : 1) * (aside.has(source) ? 0.3 : 1);
-      const place = at === 0 ? { href: path, heading: '' } : { href: `${path}#${id}`, heading };
-      return { ...place, page: title, text, weight };
-    }),
-  );
+/** What is found in guides comes first, and what only those need who change onejob comes last. Unnamed parts weigh 1. */
+const weights: Readonly<Record<string, number>> = { Reference: 0.8, Explanation: 0.8, [inner]: 0.2 };
+/** Names in tables are many, and short. The glossary's are what somebody asks who types one word. */
+const nameWeight = 0.6;
+
+function searchEntries({ source, path, title, rendered }: Page, ofPart: number): SearchEntry[] {
+  const weight = source === 'CHANGELOG.md' ? 0.2 : ofPart;
+  return rendered.sections.map(({ id, title: heading, text, also, isName }, at) => ({
+    ...(at === 0 ? { href: path, heading: '' } : { href: `${path}#${id}`, heading }),
+    page: title,
+    text,
+    ...(also !== '' && { also }),
+    weight: weight * (isName && source !== 'docs/glossary.md' ? nameWeight : 1),
+  }));
 }
 
 /** Links and sources of all pages that no file or anchor answers. */

@@ -66,7 +66,7 @@ export const trustKeys = {
   }),
   containers: key((v) => v.oneOf(['refuse', 'allow']), 'refuse', {
     description:
-      'Whether untrusted jobs of a pool with `containers` have an engine, too. `refuse`: they run without one. `allow` gives them user namespaces, and with those more of the kernel; see [security.md](security.md#a-hostile-fork).',
+      'Whether untrusted jobs of a pool with `containers` have an engine, too. `refuse`: they run without one. `allow` gives them user namespaces, and with those more of the kernel; see [what a hostile fork can do](security.md#a-hostile-fork).',
     example: 'allow',
   }),
 };
@@ -278,12 +278,12 @@ export const poolKeys = {
   ),
   slurm: key((v) => v.strict(slurmPoolKeys), undefined, {
     description:
-      'What the agents of the pool ask Slurm for, where `runtime` is of type `slurm`. See [slurm.md](runtimes/slurm.md).',
+      'What the agents of the pool ask Slurm for, where `runtime` is of type `slurm`. See [the Slurm runtime](runtimes/slurm.md).',
     example: '{ partition: gpu, account: lab, qos: normal }',
   }),
   kubernetes: key((v) => v.strict(kubernetesPoolKeys), undefined, {
     description:
-      'What the agents of the pool ask Kubernetes for, where `runtime` is of type `kubernetes`. See [kubernetes.md](runtimes/kubernetes.md).',
+      'What the agents of the pool ask Kubernetes for, where `runtime` is of type `kubernetes`. See [the Kubernetes runtime](runtimes/kubernetes.md).',
     example: '{ node_selector: { gpu: a100 }, queue: gpu-ci }',
   }),
   grant: key((v) => v.oneOf(['auto', 'request', 'cdi', 'runtime']), 'auto', {
@@ -365,7 +365,7 @@ export const poolKeys = {
   }),
   hold_failed: key((v) => v.orNone(v.duration(60_000, '1m')), null, {
     description:
-      'How long the files of a failed job of the own queue are kept, for `onejob shell`: see [own-queue.md](ci/own-queue.md#look-into-a-failed-job). At most five jobs of a pool are held, with `disk` bytes together, and none while less than `disk.min_free` of the disk is free.',
+      'How long the files of a failed job of the own queue are kept, for `onejob shell`: see [how to look into a failed job](ci/own-queue.md#look-into-a-failed-job). At most five jobs of a pool are held, with `disk` bytes together, and none while less than `disk.min_free` of the disk is free.',
     example: '30m',
   }),
   shm_size: key((v) => v.orNone(v.size()), null, {
@@ -385,7 +385,7 @@ export const poolKeys = {
   }),
   containers: key((v) => v.yesNo, false, {
     description:
-      'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. See [job-containers.md](job-containers.md).',
+      'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. See [containers of a job](job-containers.md).',
     example: 'true',
   }),
   user: key((v) => v.user, undefined, 'text', {
@@ -493,7 +493,7 @@ export const apiKeys = {
 export const upgradeKeys = {
   key: key((v) => v.minisignKey, undefined, 'public key', {
     description:
-      'Public key of minisign: `onejob service upgrade` then installs only archives that are signed with it. See [operating.md](operating.md#signed-releases).',
+      'Public key of minisign: `onejob service upgrade` then installs only archives that are signed with it. See [signed releases](operating.md#signed-releases).',
     example: 'RWTsQuC0HjPu8X1iRf0O6PKScPmoDsZxGzgjgufU1KILRx7Vi02luwwu',
     shown: 'none; a signature is not needed',
   }),
@@ -530,11 +530,11 @@ export const topKeys = {
   }),
   runtimes: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
     description:
-      'Engines by name that place agents and grant them devices on hosts of their own. See [slurm.md](runtimes/slurm.md). Docker and processes of this host need no entry.',
+      'Engines by name that place agents and grant them devices on hosts of their own. See [the Slurm runtime](runtimes/slurm.md). Docker and processes of this host need no entry.',
     example: '{ cluster: { type: slurm, folder: /shared/onejob } }',
   }),
   clouds: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
-    description: 'Accounts in clouds by name, in which onejob makes machines. See [cloud.md](cloud.md).',
+    description: 'Accounts in clouds by name, in which onejob makes machines. See [machines in clouds](cloud.md).',
     example:
       '{ aws: { type: aws, region: us-west-2, credentials: { profile: ci }, scheduler_role: "arn:aws:iam::123456789012:role/onejob-scheduler" } }',
   }),
@@ -558,7 +558,7 @@ export const topKeys = {
       '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
   }),
   api: key((v) => v.strict(apiKeys), undefined, {
-    description: 'Access over TCP, for the dashboard and for programs. See [api.md](api.md).',
+    description: 'Access over TCP, for the dashboard and for programs. See [the API](api.md).',
     example: '{ listen: "127.0.0.1:7717" }',
   }),
   log_limit: key((v) => v.size(1024, '1KiB'), 64 * 2 ** 20, {
@@ -581,7 +581,7 @@ export const topKeys = {
   }),
   on_quarantine: key((v) => v.command, undefined, 'list', {
     description:
-      'A command to run for each device that is put in quarantine, without a shell and one at a time. Its environment has `ONEJOB_DEVICE`, `ONEJOB_PCI` and `ONEJOB_REASON`. When it exits with 0, the device is checked again at once. See [gpus.md](gpus.md#repair).',
+      'A command to run for each device that is put in quarantine, without a shell and one at a time. Its environment has `ONEJOB_DEVICE`, `ONEJOB_PCI` and `ONEJOB_REASON`. When it exits with 0, the device is checked again at once. See [how to repair a device](gpus.md#repair).',
     example: '[/usr/local/sbin/reset-gpu, --quiet]',
   }),
   on_quarantine_timeout: key((v) => v.duration(1000, '1s'), 10 * 60_000, {
@@ -590,7 +590,7 @@ export const topKeys = {
   }),
   notify: key((v) => v.strict(notifyKeys), undefined, {
     description:
-      'Messages for the few things that need a person, such as a device in quarantine or a credential that expires; one for each cause, and one when it is over. Needs either `webhook` or `command`. See [operating.md](operating.md#messages-for-people).',
+      'Messages for the few things that need a person, such as a device in quarantine or a credential that expires; one for each cause, and one when it is over. Needs either `webhook` or `command`. See [messages for people](operating.md#messages-for-people).',
     example: '{ webhook: { file: /etc/onejob/webhook.url } }',
   }),
   upgrade: key((v) => v.strict(upgradeKeys), undefined, {

@@ -9,6 +9,8 @@ export interface SearchEntry {
   /** Empty: the beginning of the page. */
   readonly heading: string;
   readonly text: string;
+  /** Words that readers type and the page does not use. */
+  readonly also?: string;
   /** 1, or less for what fewer people look for. */
   readonly weight: number;
 }
@@ -24,41 +26,68 @@ const isSmall = /^(a|an|and|are|can|do|does|for|how|i|in|is|it|my|of|on|or|the|t
 
 export type Search = (query: string) => Hit[];
 
+const noWord = /[^\p{L}\p{N}_]+/u;
 const mostHits = 12;
 const excerptLength = 140;
 
 /** Names such as `keep_jobs` and `E_CONFIG` are found as a whole and by their parts. */
 function words(text: string): string[] {
-  return text.split(/[^\p{L}\p{N}_]+/u).flatMap((word) => {
+  return text.split(noWord).flatMap((word) => {
     const parts = word.split('_').filter((part) => part !== '');
     return parts.length > 1 ? [word, ...parts] : parts;
   });
 }
 
+/** A word of the index, as it is found with and without the `s` of a plural or a verb; null: not at all. */
+function termOf(word: string): string | null {
+  return isSmall.test(word) ? null : word.toLowerCase().replace(/(?<=\w{3}[^s])s$/, '');
+}
+
+function termsOf(text: string): Set<string> {
+  return new Set(text.split(noWord).flatMap((word) => (word === '' ? [] : (termOf(word) ?? []))));
+}
+
+/** By how much a section is better than its words say: it is called as the query, or the title of its page has all of the query. */
+function closeness({ page, heading }: SearchEntry, query: ReadonlySet<string>): number {
+  const [title = '', name] = heading === '' ? [page] : heading.split(' › ');
+  // Of a name in a table, such as `A job › --priority N`, only the first word of the last part is typed.
+  const terms = termsOf(name?.split(' ')[0] ?? title);
+  if (query.size === 0 || ![...query].every((term) => terms.has(term))) return 1;
+  if (terms.size === query.size) return name === undefined ? 4 : 1.5;
+  return heading === '' ? 3 : 1;
+}
+
 export function createSearch(entries: readonly SearchEntry[]): Search {
   const index = new MiniSearch<SearchEntry & { id: number }>({
-    fields: ['page', 'heading', 'text'],
+    fields: ['page', 'heading', 'also', 'text'],
     tokenize: words,
-    processTerm: (word) => (isSmall.test(word) ? null : word.toLowerCase()),
+    processTerm: termOf,
     searchOptions: {
-      boost: { heading: 4, page: 2 },
+      boost: { heading: 4, also: 4, page: 2 },
       prefix: true,
       fuzzy: (word) => (word.length > 4 ? 0.2 : false),
-      boostDocument: (id) => entries[id as number]?.weight ?? 1,
       combineWith: 'AND',
     },
   });
   // The beginning of a page is what a search for its title should find.
   index.addAll(entries.map((entry, id) => ({ ...entry, id, heading: entry.heading === '' ? entry.page : entry.heading })));
-  return (query) =>
-    index
-      // A whole name is enough: its parts would only find more.
-      .search(query, { tokenize: (text) => text.split(/[^\p{L}\p{N}_]+/u).filter((word) => word !== '') })
+  return (query) => {
+    const asked = termsOf(query);
+    return index
+      .search(query, {
+        // A whole name is enough: its parts would only find more.
+        tokenize: (text) => text.split(noWord).filter((word) => word !== ''),
+        boostDocument(id) {
+          const entry = entries[id as number];
+          return entry === undefined ? 1 : entry.weight * closeness(entry, asked);
+        },
+      })
       .slice(0, mostHits)
       .flatMap(({ id, terms }) => {
         const entry = entries[id as number];
         return entry === undefined ? [] : [{ entry, words: terms }];
       });
+  };
 }
 
 /** The text around the first word that was found, in pieces; each second one was found. */

@@ -8,6 +8,7 @@ addEventListener('DOMContentLoaded', () => {
   offerThemes();
   offerSearch();
   showPlace();
+  closeContents();
 });
 
 function byId<T extends HTMLElement>(id: string): T {
@@ -22,6 +23,14 @@ function showPlace(): void {
   const show = () => pages.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest' });
   pages.addEventListener('toggle', show);
   show();
+}
+
+/** A chosen section may be below the list of sections. */
+function closeContents(): void {
+  const contents = document.getElementById('on-this-page');
+  contents?.addEventListener('click', ({ target }) => {
+    if (target instanceof Element && target.closest('a') !== null && contents.matches(':popover-open')) contents.hidePopover();
+  });
 }
 
 function offerThemes(): void {

@@ -54,12 +54,30 @@ describe.skipIf(lacks('chromium'))('documentation', () => {
     const { page, faults } = view;
     const ground = () => page.evaluate('getComputedStyle(document.body).backgroundColor');
     const dark = await ground();
+    const isNight = () => page.locator('article img.night').isVisible();
+    expect(await isNight()).toBe(true);
     await page.locator('#theme').click();
+    expect(await isNight()).toBe(false);
     expect(await page.locator('#theme').innerText()).toBe('Light');
     const light = await ground();
     expect([dark, light]).toEqual(['rgb(14, 18, 22)', 'rgb(255, 255, 255)']);
     await page.goto(`${docs}gpus.html`);
     expect(await ground()).toBe(light);
+    expect(faults).toEqual([]);
+  });
+
+  test('shows the sections of a page where there is room for no column, by keyboard, and closes when one is chosen', async () => {
+    await using view = await visit(browser, `${docs}operating.html`, { viewport: { width: 390, height: 844 } });
+    const { page, faults } = view;
+    const link = page.locator('#on-this-page').getByRole('link', { name: 'Several hosts' });
+    expect(await link.isVisible()).toBe(false);
+    await page.getByRole('button', { name: 'Contents' }).press('Enter');
+    await link.press('Enter');
+    await page.waitForURL(`${docs}operating.html#several-hosts`);
+    expect(await link.isVisible()).toBe(false);
+    await page.setViewportSize({ width: 1400, height: 844 });
+    expect(await link.isVisible()).toBe(true);
+    expect(await page.getByRole('button', { name: 'Contents' }).isVisible()).toBe(false);
     expect(faults).toEqual([]);
   });
 

@@ -40,6 +40,7 @@ function addUpAndDown(program: Cli): void {
 On a terminal it asks what becomes of running jobs; with one of --end, --drain, --now and --leave, and in scripts, it does not.
 Without --forget, placeholders stay at CI services and keep jobs waiting while there is no agent; without a placeholder, jobs
 fail when they are queued. Remove placeholders when this host will no longer serve those services.
+What each leaves, and how to end what --leave left: docs/operating.md#stop-the-daemon.
 Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of them; 2 wrong usage.`)
     .does(failed, async (session, flags: { end?: boolean; drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
       const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
