@@ -42,7 +42,7 @@ const processes = [
   'src/machines/boot/boot.test.ts',
   'src/machines/join/{machine,server,tunnel}.test.ts',
   'src/config/{host-places,load}.test.ts',
-  'src/runtimes/engine/{call,image}.test.ts',
+  'src/runtimes/engine/{call,image,spoken}.test.ts',
   'src/http/connections.test.ts',
   'src/gpu/{host-facts,kernel-reader,lock,probe,processes,recording,run}.test.ts',
   'src/gpu/{amd,intel}/query.test.ts',

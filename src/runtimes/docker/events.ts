@@ -62,6 +62,7 @@ export async function* followEvents(
     } finally {
       connection.abort();
       exits.interrupted();
+      engine.interrupted();
     }
     await sleep(engine.clock, wait, signal);
     wait = Math.min(longestPause, wait * 2);

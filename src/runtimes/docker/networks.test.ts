@@ -19,7 +19,6 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
     Containers: Object.fromEntries([...left].map(([id, Name]) => [id, { Name }])),
   });
   const fake = fakeEngine('networks', async (path, request, reply) => {
-    if (path === '/_ping') return reply.end('OK');
     let text = '';
     for await (const part of request) text += part;
     const call = `${request.method} ${path}`;
@@ -131,8 +130,7 @@ test.each([
 /** An Engine with the networks that it is asked for. `inUse`: it removes none. */
 async function making(mtu: number, there: readonly object[] = [], inUse = false) {
   const networks = there.map((one, at) => ({ Id: `n${at}`, Created: `${at}`, Name: 'onejob-me', ...one }));
-  await using fake = fakeEngine('making', async (path, request, reply) => {
-    if (path === '/_ping') return reply.end('OK');
+  await using fake = fakeEngine('making', async (_, request, reply) => {
     let text = '';
     for await (const part of request) text += part;
     if (request.method === 'DELETE') {

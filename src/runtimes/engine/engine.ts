@@ -3,6 +3,7 @@
  * OnejobError, or null for something that does not exist.
  */
 import { IncomingMessage } from 'node:http';
+import type { Socket } from 'node:net';
 import type { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { z } from 'zod';
@@ -12,7 +13,7 @@ import { systemClock } from '../../system/system-clock.ts';
 import { type Connection, connect, type EngineCall, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { statusOf, translate } from './failures.ts';
-import { type InfoAnswer, infoAnswer, isPodman, lenient, type VersionAnswer, versionAnswer } from './probe.ts';
+import { type EngineVersion, type InfoAnswer, infoAnswer, lenient, versionAnswer } from './probe.ts';
 
 const containerAnswer = z.object({
   Id: z.string(),
@@ -88,7 +89,6 @@ export class Engine {
   readonly clock: Clock;
   readonly limits: Limits;
   readonly #connection: Connection;
-  #podman: boolean | null = null;
 
   constructor(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
     this.endpoint = endpoint;
@@ -101,18 +101,31 @@ export class Engine {
     this.#connection.close();
   }
 
-  version(signal?: AbortSignal): Promise<VersionAnswer> {
-    return this.#look(versionAnswer, '/version', 'get the version', { signal });
+  /** To be called when its connections ended: it was stopped, and another one may answer from now on. */
+  interrupted(): void {
+    this.#connection.forget();
+  }
+
+  async version(signal?: AbortSignal): Promise<EngineVersion> {
+    const podman = await this.isPodman(signal);
+    return { ...(await this.#look(versionAnswer, '/version', 'get the version', { signal })), podman };
   }
 
   info(signal?: AbortSignal): Promise<InfoAnswer> {
     return this.#look(infoAnswer, '/info', 'get information about the Engine', { signal });
   }
 
-  /** Whether it is Podman with its Docker-compatible socket. Asks once. */
+  /** Whether it is Podman with its Docker-compatible socket. */
   async isPodman(signal?: AbortSignal): Promise<boolean> {
-    this.#podman ??= isPodman(await this.version(signal));
-    return this.#podman;
+    const doing = 'ask which Engine it is';
+    return (
+      await this.#connection.spoken(doing, signal).catch((error: unknown) => Promise.reject(translate(error, doing, this.endpoint)))
+    ).podman;
+  }
+
+  /** A raw connection to a container or a program in it. @throws foreign errors, too */
+  upgrade(path: string, doing: string, signal: AbortSignal, body?: object): Promise<Socket> {
+    return this.#connection.upgrade(path, doing, signal, body);
   }
 
   /** The id of a new container. @throws foreign errors, too: the meaning of a refusal depends on the recipe. Has no signal, see `prepare` */
