@@ -27,7 +27,7 @@ async function over(answers: Readonly<Record<string, readonly (object | number)[
   };
 }
 
-const list = [{ Id: 'c1', State: 'running', Labels: { 'onejob.agent': 'a' } }];
+const list = [{ Id: 'c1', State: 'running', Labels: { 'onejob.owner': 'me', 'onejob.agent': 'a' } }];
 const inspected = (User: string) => ({
   Id: 'c1',
   Name: '/c',

@@ -65,7 +65,9 @@ const networkAnswer = z.object({
   Containers: z.record(z.string(), z.object({ Name: z.string().default('') })).nullish(),
 });
 export type NetworkAnswer = z.infer<typeof networkAnswer>;
-const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
+const volumesAnswer = z.object({
+  Volumes: z.array(z.object({ Name: z.string(), Labels: z.record(z.string(), z.string()).nullish() })).nullish(),
+});
 /** Content of `X-Docker-Container-Path-Stat`. The mode is Go's, with the kind of file in its upper bits. */
 const pathAnswer = z.object({ mode: z.number() });
 const modeDirectory = 31;
@@ -144,11 +146,10 @@ export class Engine {
   }
 
   /** Containers with all of `labels`, including ended ones. */
-  containers(labels: readonly string[], signal?: AbortSignal): Promise<ContainerListed[]> {
-    return this.#look(listAnswer, '/containers/json', 'list containers', {
-      query: { all: true, filters: { label: labels } },
-      signal,
-    });
+  async containers(labels: readonly string[], signal?: AbortSignal): Promise<ContainerListed[]> {
+    const query = { all: true, filters: { label: labels } };
+    const all = await this.#look(listAnswer, '/containers/json', 'list containers', { query, signal });
+    return all.filter(({ Labels }) => carries(labels, Labels));
   }
 
   /** A container that is unknown or does not run is not an error. */
@@ -183,8 +184,10 @@ export class Engine {
     return { id: image.Id, user: user ?? '', path, labels: labels ?? {} };
   }
 
-  images(label: string, signal: AbortSignal): Promise<Labelled[]> {
-    return this.#look(imagesAnswer, '/images/json', 'list images', { query: { filters: { label: [label] } }, signal });
+  async images(label: string, signal: AbortSignal): Promise<Labelled[]> {
+    const query = { filters: { label: [label] } };
+    const all = await this.#look(imagesAnswer, '/images/json', 'list images', { query, signal });
+    return all.filter(({ Labels }) => carries([label], Labels));
   }
 
   /** By name or id. An unknown one is not an error. @throws OnejobError E_ENGINE_FAILED (retry) for one in use */
@@ -260,8 +263,10 @@ export class Engine {
     await this.#ask({ method: 'POST', path: '/networks/create', body, doing, limit: 'late', nothing: [409] });
   }
 
-  networks(label: string, signal?: AbortSignal): Promise<NetworkAnswer[]> {
-    return this.#look(z.array(networkAnswer), '/networks', 'list networks', { query: { filters: { label: [label] } }, signal });
+  async networks(label: string, signal?: AbortSignal): Promise<NetworkAnswer[]> {
+    const query = { filters: { label: [label] } };
+    const all = await this.#look(z.array(networkAnswer), '/networks', 'list networks', { query, signal });
+    return all.filter(({ Labels }) => carries([label], Labels));
   }
 
   /** False if it is in use, or gone. */
@@ -283,7 +288,7 @@ export class Engine {
   async danglingVolumes(labels: readonly string[], signal?: AbortSignal): Promise<string[]> {
     const query = { filters: { dangling: ['true'], label: labels } };
     const { Volumes } = await this.#look(volumesAnswer, '/volumes', 'list volumes', { query, signal });
-    return (Volumes ?? []).map((volume) => volume.Name);
+    return (Volumes ?? []).filter(({ Labels }) => carries(labels, Labels)).map(({ Name }) => Name);
   }
 
   /** Succeeds also if the volume is in use or gone. */
@@ -375,6 +380,17 @@ export class Engine {
     const body = await this.#ask({ method: 'GET', path, doing, limit: 'soon', signal, nothing: [404] });
     return body === null ? null : answer.parse(body);
   }
+}
+
+/**
+ * Whether something carries all of these labels (`name` or `name=value`). The Engine was asked for nothing else, but one that ignored a
+ * filter would hand out what belongs to others, and what is listed here may be removed.
+ */
+export function carries(labels: readonly string[], has: Readonly<Record<string, string>> | null | undefined): boolean {
+  return labels.every((label) => {
+    const [name = '', ...value] = label.split('=');
+    return value.length === 0 ? has?.[name] !== undefined : has?.[name] === value.join('=');
+  });
 }
 
 function idOf(answer: unknown): string {

@@ -22,6 +22,8 @@ export type EngineVersion = z.infer<typeof versionAnswer> & {
 /** What an Engine may leave out. Any other shape counts as left out, so that such an Engine can still be used. */
 export const lenient = <T extends z.ZodType>(schema: T) => schema.nullish().catch(null);
 
+const strings = z.array(z.string());
+
 export const infoAnswer = z.object({
   LiveRestoreEnabled: z.boolean().default(false),
   /** Folder in which it keeps containers, as it sees the path itself. */
@@ -33,6 +35,11 @@ export const infoAnswer = z.object({
   CgroupDriver: lenient(z.string()),
   /** `1` or `2`; with a `v` before it from some Podman. */
   CgroupVersion: lenient(z.string()),
+  OSType: lenient(z.string()),
+  /** Names of its drivers. */
+  Plugins: lenient(z.object({ Log: lenient(strings), Volume: lenient(strings), Network: lenient(strings) })),
+  /** Such as `name=seccomp,profile=default`. */
+  SecurityOptions: lenient(strings),
   /** By name. NVIDIA's toolkit adds `nvidia`. */
   Runtimes: lenient(z.record(z.string(), z.unknown())),
   /** Folders of CDI specifications; empty if CDI is turned off (API 1.44). */
