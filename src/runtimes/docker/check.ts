@@ -102,14 +102,14 @@ const needs: readonly { readonly lacks: (info: InfoAnswer, podman: boolean) => b
   },
 ];
 
-/** Exported for tests. */
+/** What an Engine lacks. With an error nothing can run on it. */
 export function lackFindings(info: InfoAnswer, podman: boolean): Finding[] {
   return needs.filter(({ lacks }) => lacks(info, podman)).map(({ finding }) => finding);
 }
 
 /** Measured: Podman 5.4 reports memory kills with cgroup v2, Podman 4.3 with v1 does not. */
 export function podmanFindings({ CgroupVersion }: Pick<InfoAnswer, 'CgroupVersion'>): Finding[] {
-  if (CgroupVersion?.endsWith('2') === true) return [];
+  if (CgroupVersion === '2') return [];
   return [warning('docker', 'This is Podman on cgroup v1: memory kills are reported as exit code 137.')];
 }
 

@@ -107,7 +107,7 @@ async function judge(line: string, exits: Exits, owner: string, connection: Abor
   if (agent === undefined || Attributes[labels.owner] !== owner) return null;
   switch (parsed.data.Action) {
     case 'die': {
-      const code = exitCodeOf.parse(Attributes.exitCode ?? Attributes.containerExitCode);
+      const code = exitCodeOf.parse(Attributes.exitCode);
       return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, Attributes[labels.engine], connection) };
     }
     case 'destroy':

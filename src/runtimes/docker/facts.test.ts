@@ -73,7 +73,7 @@ describe('an Engine', () => {
 });
 
 test('Podman is said to keep memory kills to itself only where it does', () => {
-  for (const CgroupVersion of ['2', 'v2']) expect(podmanFindings({ CgroupVersion })).toEqual([]);
+  expect(podmanFindings({ CgroupVersion: '2' })).toEqual([]);
   expect(podmanFindings({ CgroupVersion: '1' })).toMatchObject([{ level: 'warning', message: expect.stringContaining('137') }]);
 });
 

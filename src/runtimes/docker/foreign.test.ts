@@ -1,4 +1,7 @@
-/** An Engine that ignores the filters of a list or a stream: what belongs to others stays unseen, and so is never touched. */
+/**
+ * An Engine that does otherwise than documented. Filters of a list or a stream that it ignores: what belongs to others stays unseen, and
+ * so is never touched.
+ */
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { connectImageEngine } from '../../images/engine.ts';
@@ -29,6 +32,24 @@ test('lists', async () => {
   expect((await builder.labelled([mine], never)).map(({ id }) => id)).toEqual(['0']);
   expect((await builder.dangling([agent], never)).map(({ id }) => id)).toEqual(['1']);
   builder.close();
+});
+
+test('a folder is read only from an Engine that tells it from a link, and one that does not is told so', async () => {
+  const heads = new Map([
+    ['folder', { mode: 2 ** 31 + 0o755 }],
+    ['link', { mode: 2 ** 27 + 0o777 }],
+  ]);
+  await using fake = fakeEngine('folder', (_, request, reply) => {
+    const path = new URL(request.url ?? '', 'http://engine').searchParams.get('path') ?? '';
+    const head = heads.get(path);
+    if (head !== undefined) reply.setHeader('X-Docker-Container-Path-Stat', Buffer.from(JSON.stringify(head)).toString('base64'));
+    reply.end('tar');
+  });
+  const engine = await fake.connect();
+  expect(await engine.getFolder('c1', 'folder', never)).toMatchObject({ readable: true });
+  expect(await engine.getFolder('c1', 'link', never)).toBeNull();
+  const message = expect.stringContaining('does not tell a folder from a link');
+  await expect(engine.getFolder('c1', 'other', never)).rejects.toMatchObject({ code: 'E_ENGINE_FAILED', message });
 });
 
 test('events', async () => {

@@ -7,7 +7,7 @@ import type { Socket } from 'node:net';
 import type { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { z } from 'zod';
-import { messageOf } from '../../base/errors.ts';
+import { messageOf, OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { type Connection, connect, type EngineCall, type Limits, type Query, usualLimits } from './call.ts';
@@ -320,9 +320,14 @@ export class Engine {
       if (/too many (levels of symbolic )?links/.test(messageOf(error))) return null;
       throw error;
     });
-    if (answer === null || isFolder(answer)) return answer;
-    answer.destroy();
-    return null;
+    const is = answer === null ? null : isFolder(answer);
+    if (is === true) return answer;
+    answer?.destroy();
+    if (answer === null || is === false) return null;
+    const message = `Cannot get files out of container ${short(id)}: the Engine does not tell a folder from a link (it sent no X-Docker-Container-Path-Stat).`;
+    throw new OnejobError('E_ENGINE_FAILED', message, {
+      hint: 'Is something between onejob and the Engine that leaves headers out?',
+    });
   }
 
   /** null if there is no such container. `since` in the Engine's format: seconds, a dot, nine digits. */
@@ -410,10 +415,10 @@ function short(id: string): string {
   return id.slice(0, 12);
 }
 
-/** Whether an archive is of a folder, according to its header. */
-function isFolder(answer: Readable): boolean {
+/** Whether an archive is of a folder, according to its header; null without one. */
+function isFolder(answer: Readable): boolean | null {
   const head = answer instanceof IncomingMessage ? answer.headers['x-docker-container-path-stat'] : undefined;
-  if (typeof head !== 'string') return false;
+  if (typeof head !== 'string') return null;
   const { mode } = pathAnswer.parse(JSON.parse(Buffer.from(head, 'base64').toString()));
   return ((mode >>> modeDirectory) & 1) === 1 && ((mode >>> modeLink) & 1) === 0;
 }

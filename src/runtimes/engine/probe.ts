@@ -33,7 +33,7 @@ export const infoAnswer = z.object({
   PidsLimit: lenient(z.boolean()),
   /** `systemd` or `cgroupfs`. */
   CgroupDriver: lenient(z.string()),
-  /** `1` or `2`; with a `v` before it from some Podman. */
+  /** `1` or `2`. */
   CgroupVersion: lenient(z.string()),
   OSType: lenient(z.string()),
   /** Names of its drivers. */
