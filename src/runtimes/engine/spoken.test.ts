@@ -65,7 +65,7 @@ test('so is Podman, which has its own versions', async () => {
   expect(await newer.engine.isPodman(never)).toBe(true);
 });
 
-test('what answers a ping without a version of an API is no Engine', async () => {
+test('what answers a ping without a version of an API does not count as an Engine', async () => {
   await using here = await over({ api: null });
   const message = expect.stringContaining('it answered a ping without the version of its API');
   await expect(here.engine.info(never)).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', message });
