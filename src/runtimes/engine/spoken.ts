@@ -11,9 +11,9 @@ import { statusOf, unreachable } from './failures.ts';
 import { get } from './wire.ts';
 
 /** The oldest Engines that work, and why these: docs/adr/0011. */
-export const oldest = { api: '1.41', docker: '20.10', podman: '4.3' } as const;
+const oldest = { api: '1.41', docker: '20.10', podman: '4.3' } as const;
 /** The newest version of the API whose reference was read for every call. */
-export const newestApi = '1.55';
+const newestApi = '1.55';
 
 export interface Spoken {
   /** Of the API. */
