@@ -89,6 +89,7 @@ export const errorCodes = {
   E_ENGINE_SILENT: 'external',
   E_ENGINE_UNREACHABLE: 'external',
   E_ENGINE_FAILED: 'external',
+  E_ENGINE_VERSION: 'user',
   E_NO_CONTAINERS: 'user',
   E_IMAGE_NOT_FOUND: 'user',
   E_IMAGE_DENIED: 'user',

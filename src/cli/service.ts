@@ -11,6 +11,7 @@ import { listensOf } from '../config/listens.ts';
 import type { Listen } from '../http/address.ts';
 import { addressText } from '../http/listen.ts';
 import { engineProfile } from '../runtimes/docker/apparmor.ts';
+import { daemonGroup } from '../runtimes/process/cgroup.ts';
 import { syncFolder, writeWhole } from '../system/files.ts';
 import { removeTree } from '../system/foreign-tree.ts';
 import { run } from '../system/run.ts';
@@ -166,7 +167,7 @@ TimeoutStopSec=1min
 WatchdogSec=3min
 OOMPolicy=continue
 TasksMax=infinity
-NoNewPrivileges=yes${user ? '' : hardening}
+NoNewPrivileges=yes${user ? userGroups : hardening}
 
 [Install]
 WantedBy=${target}
@@ -192,6 +193,13 @@ BindIPv6Only=ipv6-only
 FileDescriptorName=api
 `;
 }
+
+/** Root makes the groups of agents elsewhere. */
+const userGroups = `
+# Agents get groups of their own below this service, which limit memory, CPUs and processes. systemd before 254 ignores the last line:
+# then there are no such limits.
+Delegate=cpu memory pids
+DelegateSubgroup=${daemonGroup}`;
 
 /** systemd-notify speaks for the daemon only as root. */
 const userNotify = `# Only root may send messages in the name of another process, as systemd-notify then does for the daemon.

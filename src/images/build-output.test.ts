@@ -43,7 +43,7 @@ test('the end is an id or a reason', () => {
   expect(read([...docker, { aux: { ID: id } }, { stream: 'Successfully built aaaaaaaaaaaa\n' }]).output.id).toBe(id);
   // Podman's last words.
   expect(read([{ stream: 'COMMIT x\n' }, { stream: `${'b'.repeat(64)}\n` }]).output.id).toBe('b'.repeat(64));
-  const { output } = read([...docker, { errorDetail: { code: 7, message: 'x' }, error: ' The command failed \n' }]);
+  const { output } = read([...docker, { errorDetail: { code: 7, message: ' The command failed \n' } }]);
   expect([output.id, output.error, output.step]).toEqual([null, 'The command failed', 'step 4/4 make all']);
 });
 

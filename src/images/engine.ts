@@ -5,6 +5,7 @@ import { z } from 'zod';
 import { messageOf, OnejobError } from '../base/errors.ts';
 import { connect, type Query, usualLimits } from '../runtimes/engine/call.ts';
 import type { Endpoint } from '../runtimes/engine/endpoint.ts';
+import { carries } from '../runtimes/engine/engine.ts';
 import { diskFull, isDiskFull, statusOf, translate } from '../runtimes/engine/failures.ts';
 import { systemClock } from '../system/system-clock.ts';
 
@@ -61,13 +62,19 @@ export function connectImageEngine(endpoint: Endpoint): ImageEngine {
   const { raw, ask, lines, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const look = (doing: string, path: string, query: Query, signal: AbortSignal) =>
     ask({ method: 'GET', path, query, doing, limit: 'soon', signal });
-  const list = async (filters: object, signal: AbortSignal) =>
-    z.array(imageAnswer).parse(await look('list images', '/images/json', { filters }, signal));
+  const list = async (
+    filters: { readonly label: readonly string[]; readonly dangling?: readonly string[] },
+    signal: AbortSignal,
+  ) => {
+    const all = z.array(imageAnswer).parse(await look('list images', '/images/json', { filters }, signal));
+    return all.filter(({ labels }) => carries(filters.label, labels));
+  };
 
   return {
     close,
     labelled: (wanted, signal) => list({ label: wanted }, signal),
-    dangling: (wanted, signal) => list({ label: wanted, dangling: ['true'] }, signal),
+    dangling: async (wanted, signal) =>
+      (await list({ label: wanted, dangling: ['true'] }, signal)).filter(({ tags }) => tags.length === 0),
 
     async inUse(signal) {
       const found = await look('list containers', '/containers/json', { all: true }, signal);
@@ -143,7 +150,7 @@ const longestRest = 64 * 1024;
 
 const answer = z.object({
   stream: z.string().optional(),
-  error: z.string().optional(),
+  errorDetail: z.object({ message: z.string() }).optional(),
   aux: z.object({ ID: z.string().optional() }).optional().catch(undefined),
 });
 
@@ -178,9 +185,9 @@ export function readBuild(progress: (step: string) => void) {
     step: null as string | null,
     /** Takes one JSON line of the answer. @throws SyntaxError or ZodError for any other line */
     line(json: string): void {
-      const { stream, error, aux } = answer.parse(JSON.parse(json));
+      const { stream, errorDetail, aux } = answer.parse(JSON.parse(json));
       if (aux?.ID !== undefined) output.id = aux.ID;
-      if (error !== undefined) output.error = error.trim();
+      if (errorDetail !== undefined) output.error = errorDetail.message.trim();
       if (stream === undefined) return;
       // A piece may end in the middle of a line, and progress bars go back to its beginning.
       const pieces = (rest + stream).split(/\r?\n|\r/);

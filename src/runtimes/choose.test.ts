@@ -11,13 +11,16 @@ import { choiceNow, chooseRuntimes, isolationNotes } from './choose.ts';
 let engine: ReturnType<typeof fakeEngine>;
 /** Images that the Engine has. */
 let images: Set<string>;
+/** What it says of itself. */
+let about: object;
 beforeEach(() => {
   images = new Set();
+  about = {};
   engine = fakeEngine('choose', (path, _, answer) => {
     const reply = (status: number, body: unknown) =>
       answer.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
     if (path.endsWith('/version')) return reply(200, { Version: '20.10', ApiVersion: '1.41' });
-    if (path.endsWith('/info')) return reply(200, {});
+    if (path.endsWith('/info')) return reply(200, about);
     const image = /\/images\/(.+)\/json$/.exec(path)?.[1];
     if (image !== undefined && images.has(decodeURIComponent(image))) return reply(200, { Id: 'sha256:1', Config: { User: '' } });
     return reply(404, { message: 'manifest unknown' });
@@ -58,6 +61,16 @@ test('a pool without one runs as processes if the default image is unavailable, 
   expect(runtimes.findings()).toMatchObject([
     { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes on this host \(Docker: /) },
   ]);
+});
+
+test('a pool without one runs as processes on an Engine that lacks what sandboxes need', async () => {
+  images.add('debian:stable-slim');
+  about = { Plugins: { Log: ['json-file'] } };
+  await engine.start();
+  await using here = await choose('{ plain: {} }');
+  expect(here.runtimes.reason).toBe(
+    'runtime process (Docker: This Engine has no log driver "local", which keeps the output of jobs)',
+  );
 });
 
 test('only agents of an earlier start in a pool that names no runtime are a reason for Docker', async () => {

@@ -74,9 +74,12 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
     const { resolveEndpoint } = await import('./engine/endpoint.ts');
     using limit = deadline(clock, patience);
     const { signal } = limit;
-    const absent = (error: unknown) => ({ reachable: false, why: toFailure(error).message });
+    const absent = (error: unknown) => ({ reachable: false, why: toFailure(error).message }) as const;
     const probe = await probeDocker(await resolveEndpoint(env.docker), signal, clock).catch(absent);
     if (!probe.reachable) return instead(probe.why);
+    const { lackFindings } = await import('./docker/check.ts');
+    const lack = 'info' in probe ? lackFindings(probe.info, probe.podman).find(({ level }) => level === 'error') : undefined;
+    if (lack !== undefined) return instead(lack.message);
     const docker = await makeDocker(options);
     try {
       for (const { recipe } of open) {

@@ -23,7 +23,7 @@ mount -t proc proc "$root/proc"
 mounts=$root/proc
 said inside apt-get update
 said inside apt-get install -y --no-install-recommends systemd systemd-sysv dbus udev kmod iproute2 openssh-server ca-certificates \
-  docker.io docker-cli iptables nftables apparmor procps bubblewrap
+  docker.io docker-cli iptables nftables apparmor procps bubblewrap libpam-systemd
 rm -rf "$root/usr/sbin/policy-rc.d" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,locale,man}/*
 for program in "$engine"/*; do
   name=$(basename "$program")

@@ -6,6 +6,7 @@ import { spawnSync } from 'node:child_process';
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { quoted } from '../../src/base/quoted.ts';
 import type { PoolView, StatusView } from '../../src/contract/schema.ts';
 import { packThisClone } from '../support/cloud-machine.ts';
 import { lacks } from '../support/require.ts';
@@ -113,6 +114,44 @@ describe.skipIf(lacks('host'))('a host of today', () => {
     } finally {
       await host.sh(`date -s '+1 hour'`);
     }
+  }, 600_000);
+
+  test('a service of a user without rights limits its jobs, also those that outlive its daemon', async () => {
+    const path = '/home/own/.local/bin:/usr/bin:/bin';
+    const as = (script: string) =>
+      `runuser -u own -- env -C /home/own HOME=/home/own XDG_RUNTIME_DIR=/run/user/4000 PATH=${path} sh -c ${quoted(script)}`;
+    await host.sh('useradd --uid 4000 --create-home own && loginctl enable-linger own');
+    await host.sh('tar -C /home/own -xzf /mnt/onejob.tgz && chown -R own: /home/own');
+    await expect
+      .poll(async () => (await host.start(as('systemctl --user is-system-running --wait')).ended).stdout, patient)
+      .toMatch(/^(running|degraded)/);
+    const pools = 'pools: { own: { agents: 1, runtime: process, memory: 64MiB, cpus: 1, pids: 200 } }';
+    await host.sh(as(`mkdir -p .config/onejob && echo ${quoted(pools)} >.config/onejob/config.yml`));
+    await host.sh(as('onejob/install.sh --user && onejob service install --user'));
+    const limits = async () => {
+      const found = JSON.parse((await host.start(as('onejob doctor --json')).ended).stdout) as { subject: string; level: string }[];
+      return found.filter(({ subject }) => ['limits', 'pids'].includes(subject)).map(({ level }) => level);
+    };
+    expect.soft(await limits()).toEqual(['ok', 'ok']);
+    const group = '/sys/fs/cgroup/user.slice/user-4000.slice/user@4000.service/app.slice/onejob.service';
+    expect
+      .soft(await host.sh(`cat /proc/$(systemctl --user -M own@ show -P MainPID onejob)/cgroup`))
+      .toMatch(/onejob\.service\/daemon\n$/);
+
+    const over = await host.start(as('onejob run --no-workspace -- tail /dev/zero')).ended;
+    expect.soft(over).toMatchObject({ code: 137, stderr: expect.stringContaining('memory') });
+    // One that a daemon has left to the next keeps its groups, which systemd does not take apart meanwhile.
+    const job = host.start(
+      as(`onejob run --no-workspace -- sh -c 'echo begun; until [ -e go ]; do sleep 0.2; done; tail /dev/zero'`),
+    );
+    await job.says(/begun/);
+    await host.sh(as('systemctl --user restart onejob'));
+    expect.soft(await host.sh(`cat ${group}/onejob/*/*/memory.max | sort -u`)).toContain(`${64 * 2 ** 20}\n`);
+    await host.sh(`for work in /home/own/.local/state/onejob/agents/agents/*/work; do touch $work/go; done`);
+    expect.soft(await job.ended).toMatchObject({ code: 137, stdout: 'begun\n', stderr: expect.stringContaining('memory') });
+    await host.sh(as('onejob down --end'));
+    expect.soft(await host.sh(`find ${group} -mindepth 1 -path '*/onejob*' -type d 2>/dev/null || true`)).toBe('');
+    expect(await host.sh(as('systemctl --user is-active onejob || true'))).toBe('inactive\n');
   }, 600_000);
 
   test('a power cut while scripts run: each of them has run once, and its job is lost', async () => {

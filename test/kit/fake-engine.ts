@@ -9,8 +9,21 @@ import { Engine } from '../../src/runtimes/engine/engine.ts';
 
 type Answer = (request: IncomingMessage, answer: ServerResponse) => void;
 
-/** Listens from `start` or `connect` on; disposing ends all connections. Paths come without the query. */
-export function fakeEngine(name: string, answer: (path: string, ...call: Parameters<Answer>) => void) {
+export interface FakeOptions {
+  /** Of its API. */
+  readonly api?: string | null;
+  /** Its version, if it is Podman. */
+  readonly podman?: string;
+  /** Whether it answers pings by itself. Default true. */
+  readonly pings?: boolean;
+}
+
+/** Listens from `start` or `connect` on; disposing ends all connections. Paths come without the version and the query. */
+export function fakeEngine(
+  name: string,
+  answer: (path: string, ...call: Parameters<Answer>) => void,
+  { api = '1.41', podman, pings = true }: FakeOptions = {},
+) {
   const socket = join(tmpdir(), `onejob-fake-${process.pid}-${name}.sock`);
   const endpoint: Endpoint = { kind: 'unix', path: socket, from: 'test' };
   const asked: string[] = [];
@@ -18,7 +31,11 @@ export function fakeEngine(name: string, answer: (path: string, ...call: Paramet
   let server: Server | null = null;
   const start = async (): Promise<void> => {
     server = createServer((request, reply) => {
-      const path = request.url?.split('?')[0] ?? '';
+      const path = withoutVersion(request.url?.split('?')[0] ?? '');
+      // As a real one does with each answer.
+      if (api !== null) reply.setHeader('Api-Version', api);
+      if (podman !== undefined) reply.setHeader('Libpod-API-Version', podman);
+      if (pings && path === '/_ping') return void reply.end('OK');
       asked.push(path);
       answer(path, request, reply);
     });
@@ -50,6 +67,18 @@ export function fakeEngine(name: string, answer: (path: string, ...call: Paramet
     stop,
     [Symbol.asyncDispose]: stop,
   };
+}
+
+/** Whether it was a ping, which is then answered as an Engine does that speaks this version of the API. */
+export function answersPing(request: IncomingMessage, reply: ServerResponse, api = '1.41'): boolean {
+  if (request.url !== '/_ping') return false;
+  reply.setHeader('Api-Version', api).end('OK');
+  return true;
+}
+
+/** The path of a call, whatever the version of the API in it. */
+export function withoutVersion(path: string): string {
+  return path.replace(/^\/v[\d.]+(?=\/)/, '');
 }
 
 /** One message of a log, as an Engine sends it. */

@@ -121,13 +121,16 @@ describe('the probe', () => {
     server.close();
   });
 
-  test('Podman is known by its components', async () => {
+  test('Podman is known by its answer to a ping', async () => {
     const path = join(folder, 's.sock');
     const answers: Record<string, unknown> = {
-      '/version': { Version: '4.3.1', ApiVersion: '1.41', Components: [{ Name: 'Podman Engine' }, { Name: 'Conmon' }] },
-      '/info': { LiveRestoreEnabled: false, DockerRootDir: '/x', NCPU: 2, MemTotal: 1, Warnings: null },
+      '/v1.41/version': { Version: '4.3.1', ApiVersion: '1.41' },
+      '/v1.41/info': { LiveRestoreEnabled: false, DockerRootDir: '/x', NCPU: 2, MemTotal: 1, Warnings: null },
     };
-    const server = createServer((request, answer) => answer.end(JSON.stringify(answers[request.url ?? ''])));
+    const server = createServer((request, answer) => {
+      answer.setHeader('Api-Version', '1.41').setHeader('Libpod-API-Version', '4.3.1');
+      answer.end(JSON.stringify(answers[request.url ?? ''] ?? 'OK'));
+    });
     await listen(server, path);
     expect(await probe(path)).toMatchObject({ reachable: true, podman: true, version: { ApiVersion: '1.41' } });
     server.close();

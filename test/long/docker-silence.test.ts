@@ -16,9 +16,7 @@ const step = 150;
 const steps = 10;
 
 test('one call that gets no answer is said to be silent, and the Engine counts as there', async () => {
-  await using fake = fakeEngine('one', (path, _, answer) => {
-    if (path === '/_ping') answer.end('OK');
-  });
+  await using fake = fakeEngine('one', () => {});
   const engine = await fake.connect(answering);
   await expect(engine.create('x', {})).rejects.toMatchObject({
     code: 'E_ENGINE_SILENT',
@@ -28,7 +26,7 @@ test('one call that gets no answer is said to be silent, and the Engine counts a
 });
 
 test('an Engine that does not even answer a ping is unreachable', async () => {
-  await using fake = fakeEngine('all', () => {});
+  await using fake = fakeEngine('all', () => {}, { pings: false });
   const engine = await fake.connect(limits);
   await expect(engine.containers([])).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE', retry: true });
   await fake.stop();
@@ -37,8 +35,7 @@ test('an Engine that does not even answer a ping is unreachable', async () => {
 
 test.each(['before its first word', 'half-way'])('a pull that stands still %s is given up, to be tried again', async (when) => {
   await using fake = fakeEngine('pull', (path, _, answer) => {
-    if (path === '/_ping') answer.end('OK');
-    else if (path !== '/images/create') answer.writeHead(404).end('{"message":"none"}');
+    if (path !== '/images/create') answer.writeHead(404).end('{"message":"none"}');
     else if (when === 'half-way') answer.write('{"status":"Downloading","id":"a","progressDetail":{"current":1,"total":9}}\n');
   });
   const engine = await fake.connect(answering);
@@ -70,9 +67,8 @@ test('a pull that continues slowly is left alone', async () => {
 
 test('files that the Engine stops taking are given up; a sender that is slow is not', async () => {
   let takes = false;
-  await using fake = fakeEngine('files', (path, request, answer) => {
-    if (path === '/_ping') answer.end('OK');
-    else if (takes) request.resume().on('end', () => answer.end());
+  await using fake = fakeEngine('files', (_, request, answer) => {
+    if (takes) request.resume().on('end', () => answer.end());
   });
   const engine = await fake.connect(slowly);
   const endless = Readable.from(
@@ -100,8 +96,7 @@ test('files that the Engine stops taking are given up; a sender that is slow is 
 test('a release that the Engine neither takes nor refuses is given up, to be tried again', async () => {
   const running = { Status: 'running', Running: true, ExitCode: 0 };
   await using fake = fakeEngine('attach', (path, _, answer) => {
-    if (path === '/_ping') answer.end('OK');
-    else if (path.endsWith('/json')) answer.end(JSON.stringify({ Id: 'id', Name: '/x', Image: 'i', State: running, Config: {} }));
+    if (path.endsWith('/json')) answer.end(JSON.stringify({ Id: 'id', Name: '/x', Image: 'i', State: running, Config: {} }));
   });
   const engine = await fake.connect(answering);
   await expect(writeInput(engine, 'id', Buffer.from('frame'), never())).rejects.toMatchObject({

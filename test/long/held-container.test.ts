@@ -66,7 +66,7 @@ describe.skipIf(lacks('docker', 'busybox'))('a held container', { timeout: 60_00
 
   test('of which two shells are opened at once has one image', async () => {
     const agent = await failed();
-    const made = between.hold(/^POST \/commit/);
+    const made = between.hold(/^POST \S*\/commit/);
     const shells = [cat(agent), cat(agent)];
     await (await made).letGo();
     expect(await Promise.all(shells)).toEqual([
@@ -80,7 +80,7 @@ describe.skipIf(lacks('docker', 'busybox'))('a held container', { timeout: 60_00
 
   test('whose image takes long lets its client go, and the image that comes later is found', async () => {
     const agent = await failed();
-    const made = between.hold(/^POST \/commit/);
+    const made = between.hold(/^POST \S*\/commit/);
     const [first, second] = [new AbortController(), new AbortController()];
     const shells = [first, second].map(({ signal }) => expect(cat(agent, signal)).rejects.toThrow('the client has gone'));
     const { letGo } = await made;

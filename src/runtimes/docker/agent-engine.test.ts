@@ -21,7 +21,7 @@ const podman =
   (code: number | null): Answer =>
   (path, reply) => {
     const state = code === null ? 'running' : 'exited';
-    if (path === '/version') json(reply, { Version: '5.4.2', Components: [{ Name: 'Podman Engine' }] });
+    if (path === '/version') json(reply, { Version: '5.4.2' });
     else if (path === '/containers/json') json(reply, [{ Id: 'c1', State: state, Labels: labels }]);
     else if (path === '/containers/c1/json')
       json(reply, {
@@ -37,7 +37,7 @@ const podman =
 /** An agent's engine that answers so, on a host whose Engine has seen these events. */
 async function engineOf(answer: Answer, events = '') {
   const clock = handClock();
-  const own = fakeEngine('own', (path, _, reply) => answer(path, reply));
+  const own = fakeEngine('own', (path, _, reply) => answer(path, reply), { podman: '5.4.2' });
   const host = fakeEngine('host', (path, _, reply) =>
     path === '/events' ? reply.end(events) : json(reply, [{ Id: 'outer', State: 'running', Labels: labels }]),
   );

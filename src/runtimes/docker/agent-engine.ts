@@ -24,7 +24,13 @@ const again = 1_000;
 const killed = 137;
 
 /** What only says that this engine is away. It must not count for the Engine of the host. */
-const away: readonly ErrorCode[] = ['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_ENGINE_SILENT', 'E_ENGINE_ADDRESS'];
+const away: readonly ErrorCode[] = [
+  'E_ENGINE_UNREACHABLE',
+  'E_ENGINE_PERMISSION',
+  'E_ENGINE_SILENT',
+  'E_ENGINE_ADDRESS',
+  'E_ENGINE_VERSION',
+];
 
 export class AgentEngine {
   readonly #agent: AgentId;

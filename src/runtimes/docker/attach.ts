@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { OnejobError } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
-import { silence, upgrade } from '../engine/call.ts';
+import { silence } from '../engine/call.ts';
 import type { Engine } from '../engine/engine.ts';
 import { statusOf, translate } from '../engine/failures.ts';
 
@@ -57,7 +57,7 @@ export async function writeInput(
     using limit = deadline(clock, limits.late, either);
     const doing = `release the agent in container ${id.slice(0, 12)}`;
     try {
-      await send(connection ?? (await upgrade(endpoint, attachPath(id), limit.signal)), limit.signal);
+      await send(connection ?? (await engine.upgrade(attachPath(id), doing, limit.signal)), limit.signal);
     } catch (error) {
       either.throwIfAborted();
       if (limit.passed) throw await silence(engine, doing, limits.late, either);
@@ -102,7 +102,9 @@ export class Inputs {
     const input = { abort: new AbortController(), socket: null as Socket | null };
     this.#inputs.set(id, input);
     using limit = deadline(this.#engine.clock, this.#engine.limits.soon, input.abort.signal);
-    const socket = await upgrade(this.#engine.endpoint, attachPath(id), limit.signal).catch(() => null);
+    const socket = await this.#engine
+      .upgrade(attachPath(id), `attach to container ${id.slice(0, 12)}`, limit.signal)
+      .catch(() => null);
     const forget = () => this.#inputs.get(id) === input && this.#inputs.delete(id);
     if (socket === null) {
       forget();

@@ -28,6 +28,7 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
     const hint = 'Write { "live-restore": true } into /etc/docker/daemon.json and type "sudo systemctl reload docker".';
     findings.push(warning(subject, message, hint));
   }
+  findings.push(...lackFindings(info, podman));
   if (podman) findings.push(...podmanFindings(info));
   if (!probe.local) {
     const where = `The Engine at ${endpointUrl(endpoint)} is not on this host`;
@@ -57,9 +58,58 @@ export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant
   return findings;
 }
 
+/** What an Engine has to have, by its own account; what it does not tell counts as there (docs/runtimes/docker.md). */
+const needs: readonly { readonly lacks: (info: InfoAnswer, podman: boolean) => boolean; readonly finding: Finding }[] = [
+  {
+    lacks: ({ OSType }) => OSType != null && OSType !== 'linux',
+    finding: problem(
+      'docker',
+      'This Engine runs no Linux containers, and onejob makes no others.',
+      'Switch it to Linux containers.',
+    ),
+  },
+  {
+    lacks: ({ Plugins }, podman) => !podman && Plugins?.Log?.includes('local') === false,
+    finding: problem(
+      'docker',
+      'This Engine has no log driver "local", which keeps the output of jobs.',
+      'Use a Docker Engine that has it: "docker info" lists its log drivers.',
+    ),
+  },
+  {
+    lacks: ({ Plugins }) => Plugins?.Volume?.includes('local') === false,
+    finding: problem(
+      'docker',
+      'This Engine has no volume driver "local", with which it makes workspaces.',
+      'Use an Engine that has it: "docker info" lists its volume drivers.',
+    ),
+  },
+  {
+    lacks: ({ Plugins }) => Plugins?.Network?.includes('bridge') === false,
+    finding: warning(
+      'docker',
+      'This Engine has no network driver "bridge": only pools with network: none, host or a network of your own can start.',
+      'Use an Engine that has it: "docker info" lists its network drivers.',
+    ),
+  },
+  {
+    lacks: ({ SecurityOptions }) => SecurityOptions?.some((one) => /^(?:name=)?seccomp\b/.test(one)) === false,
+    finding: warning(
+      'docker',
+      'This Engine uses no seccomp: jobs may make every system call of the kernel.',
+      'Use a kernel and an Engine with seccomp: "docker info" lists it among the security options.',
+    ),
+  },
+];
+
+/** What an Engine lacks. With an error nothing can run on it. */
+export function lackFindings(info: InfoAnswer, podman: boolean): Finding[] {
+  return needs.filter(({ lacks }) => lacks(info, podman)).map(({ finding }) => finding);
+}
+
 /** Measured: Podman 5.4 reports memory kills with cgroup v2, Podman 4.3 with v1 does not. */
 export function podmanFindings({ CgroupVersion }: Pick<InfoAnswer, 'CgroupVersion'>): Finding[] {
-  if (CgroupVersion?.endsWith('2') === true) return [];
+  if (CgroupVersion === '2') return [];
   return [warning('docker', 'This is Podman on cgroup v1: memory kills are reported as exit code 137.')];
 }
 

@@ -11,7 +11,6 @@ const gone: string[] = [];
 async function over(answers: Readonly<Record<string, readonly (object | number)[]>>) {
   const asked: string[] = [];
   const fake = fakeEngine('containers', (path, { method }, reply) => {
-    if (path === '/_ping') return reply.end('OK');
     const call = `${method} ${path}`;
     const ready = answers[call] ?? [404];
     const answer = ready[Math.min(asked.filter((one) => one === call).length, ready.length - 1)] ?? 404;
@@ -28,7 +27,7 @@ async function over(answers: Readonly<Record<string, readonly (object | number)[
   };
 }
 
-const list = [{ Id: 'c1', State: 'running', Labels: { 'onejob.agent': 'a' } }];
+const list = [{ Id: 'c1', State: 'running', Labels: { 'onejob.owner': 'me', 'onejob.agent': 'a' } }];
 const inspected = (User: string) => ({
   Id: 'c1',
   Name: '/c',

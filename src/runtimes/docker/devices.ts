@@ -13,7 +13,6 @@ import { systemClock } from '../../system/system-clock.ts';
 import { nodesOf, openFilesForDevices, readMigMinors } from '../devices.ts';
 import { endpointUrl } from '../engine/endpoint.ts';
 import type { Engine } from '../engine/engine.ts';
-import { isPodman } from '../engine/probe.ts';
 import { type DeviceNode, type Evidence, type HostDevices, judgeEvidence } from './evidence.ts';
 import { chooseGrant, type Grant, type GrantMethod, grantOf, noGrant, passedNodes } from './grants.ts';
 
@@ -51,7 +50,7 @@ export class Devices {
     const uuids = devices.filter(({ vendor }) => vendor === 'nvidia').map(({ uuid }) => uuid);
     const [info, version] = await Promise.all([this.#engine.info(signal), this.#engine.version(signal)]);
     // Podman's default is bounded, and it drops that limit when another one is sent.
-    const openFiles = isPodman(version) ? null : openFilesForDevices();
+    const openFiles = version.podman ? null : openFilesForDevices();
     const wanted = spec.recipe.grant;
     const parts = { capabilities: [...new Set(wanted.capabilities)], groups: await nodeGroups(passedNodes(devices)), openFiles };
     if (uuids.length === 0) return grantOf(devices, { ...parts, way: null });

@@ -53,7 +53,7 @@ export async function* followEvents(
       isLost = false;
       wait = firstPause;
       yield { kind: 'connected' };
-      yield* read(stream, exits, connection.signal);
+      yield* read(stream, exits, owner, connection.signal);
       if (!signal.aborted) throw new Error(`${hungUp} (${endpointUrl(engine.endpoint)})`);
     } catch (error) {
       if (signal.aborted) return;
@@ -62,6 +62,7 @@ export async function* followEvents(
     } finally {
       connection.abort();
       exits.interrupted();
+      engine.interrupted();
     }
     await sleep(engine.clock, wait, signal);
     wait = Math.min(longestPause, wait * 2);
@@ -72,12 +73,12 @@ export async function* followEvents(
  * Reads ahead of the consumer: judging one exit can mean waiting for the connection to end, and only reading shows that.
  * `connection` aborts with the end of the stream.
  */
-async function* read(stream: Readable, exits: Exits, connection: AbortSignal): AsyncGenerator<RuntimeEvent, void> {
+async function* read(stream: Readable, exits: Exits, owner: string, connection: AbortSignal): AsyncGenerator<RuntimeEvent, void> {
   const judged: Promise<RuntimeEvent | null>[] = [];
   const waiters = new Waiters();
   const lines = createInterface({ input: stream, crlfDelay: Number.POSITIVE_INFINITY });
   lines.on('line', (line) => {
-    if (line.trim() !== '') judged.push(judge(line, exits, connection));
+    if (line.trim() !== '') judged.push(judge(line, exits, owner, connection));
     waiters.wake();
   });
   // readline passes on the stream's errors, and an unhandled one would end the process.
@@ -97,15 +98,16 @@ async function* read(stream: Readable, exits: Exits, connection: AbortSignal): A
   }
 }
 
-async function judge(line: string, exits: Exits, connection: AbortSignal): Promise<RuntimeEvent | null> {
+async function judge(line: string, exits: Exits, owner: string, connection: AbortSignal): Promise<RuntimeEvent | null> {
   const parsed = eventLine.safeParse(jsonOf(line));
   if (!parsed.success) return null;
   const { ID, Attributes } = parsed.data.Actor;
   const agent = Attributes[labels.agent];
-  if (agent === undefined) return null;
+  // The Engine was asked for no others.
+  if (agent === undefined || Attributes[labels.owner] !== owner) return null;
   switch (parsed.data.Action) {
     case 'die': {
-      const code = exitCodeOf.parse(Attributes.exitCode ?? Attributes.containerExitCode);
+      const code = exitCodeOf.parse(Attributes.exitCode);
       return { kind: 'exited', agent, exit: await exits.atDeath(ID, code, Attributes[labels.engine], connection) };
     }
     case 'destroy':

@@ -3,7 +3,6 @@ import type { Socket } from 'node:net';
 import { OnejobError } from '../../base/errors.ts';
 import { deadline, sleep } from '../../core/clock.ts';
 import type { RunningShell } from '../../ports/runtime.ts';
-import { upgrade } from '../engine/call.ts';
 import type { Engine } from '../engine/engine.ts';
 import { statusOf, translate } from '../engine/failures.ts';
 
@@ -24,11 +23,12 @@ export async function runInside(
   const exec = id === null ? null : await engine.exec(id, command, signal);
   if (exec === null) throw lost();
   const path = `/exec/${exec}/start`;
-  const socket = await upgrade(engine.endpoint, path, signal, { Detach: false, Tty: false }).catch((error: unknown) => {
+  const doing = 'run a program in a container';
+  const socket = await engine.upgrade(path, doing, signal, { Detach: false, Tty: false }).catch((error: unknown) => {
     signal.throwIfAborted();
     // The container has ended since.
     if (statusOf(error) === 404 || statusOf(error) === 409) throw lost();
-    throw translate(error, 'run a program in a container', engine.endpoint);
+    throw translate(error, doing, engine.endpoint);
   });
   const exitCode = async (): Promise<number> => {
     using limit = deadline(engine.clock, codePatience, signal);

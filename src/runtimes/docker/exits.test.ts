@@ -26,7 +26,6 @@ async function over(there: ReturnType<typeof container> | null, LiveRestoreEnabl
     '/containers/c1/json': there,
   };
   const fake = fakeEngine('exits', (path, _, reply) => {
-    if (path === '/_ping') return reply.end('OK');
     const answer = answers[path] ?? null;
     return answer === null ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
   });
@@ -99,7 +98,6 @@ test('a job counts by its exit code if no Engine was started since it was made, 
   const world = { starts: 0, wall: Date.UTC(2026, 0, 1), created: '', live: new Map<string, ReturnType<typeof container>>() };
   const isoNow = () => new Date(world.wall).toISOString();
   const fake = fakeEngine('exits-clock', (path, _, reply) => {
-    if (path === '/_ping') return reply.end('OK');
     const answers: Readonly<Record<string, object | undefined>> = {
       '/info': { LiveRestoreEnabled: false },
       '/version': {},

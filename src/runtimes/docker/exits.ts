@@ -7,10 +7,9 @@ import { z } from 'zod';
 import type { OnejobError } from '../../base/errors.ts';
 import { deadline } from '../../core/clock.ts';
 import { type Exit, hostRestarted } from '../../core/slot.ts';
-import { get } from '../engine/call.ts';
 import type { ContainerAnswer, Engine } from '../engine/engine.ts';
 import { unreachable } from '../engine/failures.ts';
-import { isPodman } from '../engine/probe.ts';
+import { get } from '../engine/wire.ts';
 import { labels } from './create.ts';
 
 /** ms that an Engine which accepts a connection may be silent before it counts as stopping. */
@@ -132,9 +131,8 @@ export class Exits {
 
   async #containersOutlive(signal?: AbortSignal): Promise<boolean> {
     if (this.#outlive === null) {
-      const [info, version] = await Promise.all([this.#engine.info(signal), this.#engine.version(signal)]);
-      this.#isLiveRestore = info.LiveRestoreEnabled;
-      this.#outlive = this.#isLiveRestore || isPodman(version);
+      this.#isLiveRestore = (await this.#engine.info(signal)).LiveRestoreEnabled;
+      this.#outlive = this.#isLiveRestore || (await this.#engine.isPodman(signal));
     }
     return this.#outlive;
   }

@@ -3,7 +3,8 @@ import { describe, expect, test } from 'vitest';
 import { recipe, settings } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { PoolConfig } from '../../config/config.ts';
-import { engineFacts, podmanFindings } from './check.ts';
+import { infoAnswer } from '../engine/probe.ts';
+import { engineFacts, lackFindings, podmanFindings } from './check.ts';
 
 const never = new AbortController().signal;
 type Asking = Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>;
@@ -72,6 +73,29 @@ describe('an Engine', () => {
 });
 
 test('Podman is said to keep memory kills to itself only where it does', () => {
-  for (const CgroupVersion of ['2', 'v2']) expect(podmanFindings({ CgroupVersion })).toEqual([]);
+  expect(podmanFindings({ CgroupVersion: '2' })).toEqual([]);
   expect(podmanFindings({ CgroupVersion: '1' })).toMatchObject([{ level: 'warning', message: expect.stringContaining('137') }]);
+});
+
+describe('what an Engine lacks is told in words, by its own account', () => {
+  const about = (info: object, podman = false) =>
+    lackFindings(infoAnswer.parse(info), podman).map(({ level, message }) => `${level}: ${message}`);
+  const plugins = { Log: ['json-file', 'local'], Volume: ['local'], Network: ['bridge', 'host', 'null'] };
+  const whole = { OSType: 'linux', Plugins: plugins, SecurityOptions: ['name=seccomp,profile=default'] };
+
+  test('and one that has all of it, or tells nothing of it, is not complained about', () => {
+    expect([about(whole), about({}), about({ Plugins: { Log: null }, SecurityOptions: null })]).toEqual([[], [], []]);
+    // Podman keeps output with a driver of its own.
+    expect(about({ ...whole, Plugins: { ...plugins, Log: ['k8s-file', 'none'] } }, true)).toEqual([]);
+  });
+
+  test.each([
+    [{ OSType: 'windows' }, /^error: This Engine runs no Linux containers/],
+    [{ Plugins: { ...plugins, Log: ['json-file'] } }, /^error: This Engine has no log driver "local"/],
+    [{ Plugins: { ...plugins, Volume: [] } }, /^error: This Engine has no volume driver "local"/],
+    [{ Plugins: { ...plugins, Network: ['null'] } }, /^warning: This Engine has no network driver "bridge"/],
+    [{ SecurityOptions: ['name=apparmor'] }, /^warning: This Engine uses no seccomp/],
+  ])('%j', (info, said) => {
+    expect(about({ ...whole, ...info })).toEqual([expect.stringMatching(said)]);
+  });
 });

@@ -4,8 +4,8 @@ import type { GrantWay } from '../../ports/runtime.ts';
 import { infoAnswer, versionAnswer } from '../engine/probe.ts';
 import { anyGrant, chooseGrant, type GrantMethod, grantOf, noGrant } from './grants.ts';
 
-const docker = (Version: string, ApiVersion: string) => versionAnswer.parse({ Version, ApiVersion });
-const podman = (Version: string) => versionAnswer.parse({ Version, ApiVersion: '1.41', Components: [{ Name: 'Podman Engine' }] });
+const docker = (Version: string, ApiVersion: string) => ({ ...versionAnswer.parse({ Version, ApiVersion }), podman: false });
+const podman = (Version: string) => ({ ...docker(Version, '1.41'), podman: true });
 const old = docker('20.10.24', '1.41');
 const recent = docker('28.2.2', '1.50');
 const cdi = { CDISpecDirs: ['/etc/cdi', '/var/run/cdi'] };

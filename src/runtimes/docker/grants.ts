@@ -6,7 +6,7 @@
 import { compareVersions, leadingVersion } from '../../base/version.ts';
 import type { DriverCapability, GrantWay, LeasedDevice } from '../../ports/runtime.ts';
 import { gateNodes, noDevices, visibleDevices } from '../devices.ts';
-import { type InfoAnswer, isPodman, type VersionAnswer } from '../engine/probe.ts';
+import type { EngineVersion, InfoAnswer } from '../engine/probe.ts';
 
 /** Ways to NVIDIA's devices: a device request to Docker's own driver, a CDI name, or the runtime `nvidia`. */
 export type GrantMethod = Exclude<GrantWay, 'auto'>;
@@ -27,8 +27,8 @@ export interface GrantWish {
 export const anyGrant: GrantWish = { setting: 'auto', uuids: [], refused: new Set() };
 
 /** Chooses the way for NVIDIA's devices. Others are passed as nodes, which every Engine can do. */
-export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: GrantWish): GrantChoice {
-  if (isPodman(version)) return onPodman(version.Version, wish.setting);
+export function chooseGrant(info: InfoAnswer, version: EngineVersion, wish: GrantWish): GrantChoice {
+  if (version.podman) return onPodman(version.Version, wish.setting);
   const cdi = byCdi(info, version, wish);
   const offers: Readonly<Record<GrantMethod, GrantChoice>> = {
     cdi,
@@ -60,7 +60,7 @@ function isAtLeast(version: string, least: string): boolean {
 
 const cdiKind = 'nvidia.com/gpu=';
 
-function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: GrantWish): GrantChoice {
+function byCdi(info: InfoAnswer, version: EngineVersion, { setting, uuids }: GrantWish): GrantChoice {
   const none = (why: string, hint: string): GrantChoice => ({ way: null, why, hint });
   const specify = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml" on its host, or remove "grant".';
   const folders = info.CDISpecDirs ?? [];

@@ -8,7 +8,6 @@ import { OnejobError } from '../../base/errors.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Holding, RunningShell, ShellSpec } from '../../ports/runtime.ts';
-import { upgrade } from '../engine/call.ts';
 import type { ContainerAnswer } from '../engine/engine.ts';
 import { translate } from '../engine/failures.ts';
 import { containerName, createBody, labels, workspacePath } from './create.ts';
@@ -148,7 +147,7 @@ export class DockerHolding implements Holding {
   async #start(id: string, { spec }: ShellSpec, signal: AbortSignal): Promise<Socket> {
     const { engine } = this.#parts;
     const path = `/containers/${id}/attach?stream=1&stdin=1&stdout=1&stderr=1`;
-    const socket = await upgrade(engine.endpoint, path, signal).catch((error: unknown) => {
+    const socket = await engine.upgrade(path, 'attach to a shell', signal).catch((error: unknown) => {
       signal.throwIfAborted();
       throw translate(error, `attach to container ${id.slice(0, 12)}`, engine.endpoint);
     });

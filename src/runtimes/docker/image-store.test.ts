@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { Socket } from 'node:net';
 import { expect, test } from 'vitest';
+import { answersPing, withoutVersion } from '../../../test/kit/fake-engine.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { Engine } from '../engine/engine.ts';
 import { ImageStore } from './image-store.ts';
@@ -14,9 +15,11 @@ test('who stops while an image is read leaves no connection that would keep the 
   const asked: string[] = [];
   const reads = Promise.withResolvers<void>();
   const attached = Promise.withResolvers<Socket>();
-  const server = createServer(({ method = '', url = '' }, answer) => {
-    asked.push(`${method} ${url.split('?')[0]}`);
-    if (url.startsWith('/containers/create')) answer.writeHead(201).end('{"Id":"filler"}');
+  const server = createServer((request, answer) => {
+    if (answersPing(request, answer)) return;
+    const { method = '', url = '' } = request;
+    asked.push(`${method} ${withoutVersion(url.split('?')[0] ?? '')}`);
+    if (asked.at(-1) === 'POST /containers/create') answer.writeHead(201).end('{"Id":"filler"}');
     else if (url.endsWith('/get')) reads.resolve();
     else if (!url.endsWith('/wait')) answer.writeHead(204).end();
   });

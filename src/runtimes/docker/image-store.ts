@@ -5,7 +5,6 @@
 import { pipeline } from 'node:stream/promises';
 import type { Progress } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
-import { upgrade } from '../engine/call.ts';
 import type { Engine } from '../engine/engine.ts';
 import { attachPath } from './attach.ts';
 import { labels } from './create.ts';
@@ -77,7 +76,7 @@ export class ImageStore {
     });
     await using opened = new AsyncDisposableStack();
     opened.defer(async () => void (await engine.remove(filler)));
-    const socket = await upgrade(engine.endpoint, attachPath(filler), signal);
+    const socket = await engine.upgrade(attachPath(filler), 'make an image ready for the engines of agents', signal);
     // The Engine closes it neither at the end of its container nor with its removal, and while it is open, the process cannot end.
     opened.defer(() => void socket.destroy());
     socket.resume();

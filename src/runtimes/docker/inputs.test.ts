@@ -3,6 +3,7 @@ import { createServer } from 'node:http';
 import type { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
+import { answersPing } from '../../../test/kit/fake-engine.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import type { Clock } from '../../core/clock.ts';
 import { systemClock } from '../../system/system-clock.ts';
@@ -17,8 +18,8 @@ async function attaching(path: string) {
   const sockets: Socket[] = [];
   const said: Promise<string>[] = [];
   // A busy machine makes a release look at its container: that look is never answered, and so never finds it gone.
-  const server = createServer(({ url = '' }, answer) => {
-    if (!url.endsWith('/json')) answer.writeHead(404).end('{"message":"no"}');
+  const server = createServer((request, answer) => {
+    if (!answersPing(request, answer) && request.url?.endsWith('/json') !== true) answer.writeHead(404).end('{"message":"no"}');
   });
   server.on('upgrade', (_, socket: Socket) => {
     socket.write('HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n');
@@ -76,7 +77,8 @@ test('a broken connection is not used, and the release opens its own', async () 
 test('a script that has ended before its hand-over was seen to end has been handed over', async () => {
   using here = scratch();
   const inspected = Promise.withResolvers<void>();
-  const server = createServer((_, answer) => {
+  const server = createServer((request, answer) => {
+    if (answersPing(request, answer)) return;
     const ended = { Id: 'c1', Name: '/a', Image: 'i', State: { Running: false, Status: 'exited', ExitCode: 0 }, Config: {} };
     answer.end(JSON.stringify(ended), () => inspected.resolve());
   });

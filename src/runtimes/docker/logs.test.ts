@@ -18,12 +18,15 @@ const state = (isRunning: boolean) =>
   });
 
 test('a follower that starts while the Engine is away waits for it', async () => {
+  const Labels: Record<string, string> = { 'onejob.agent': 'a1' };
   await using fake = fakeEngine('away', (path, _, answer) => {
-    if (path === '/containers/json') answer.end('[{"Id":"id","State":"exited"}]');
+    if (path === '/containers/json') answer.end(JSON.stringify([{ Id: 'id', State: 'exited', Labels }]));
     else if (path.endsWith('/logs')) answer.end(logMessage('stdout', '2026-01-01T00:00:00.000000001Z', 'there\n'));
     else answer.end(state(false));
   });
-  const runtime = await anOwner(fake.socket).make();
+  const { owner, make } = anOwner(fake.socket);
+  Labels['onejob.owner'] = owner;
+  const runtime = await make();
   const log = follow(runtime, 'a1');
   // It has failed at least once by the time this one has.
   await expect(runtime.list(new AbortController().signal)).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE' });

@@ -19,7 +19,6 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
     Containers: Object.fromEntries([...left].map(([id, Name]) => [id, { Name }])),
   });
   const fake = fakeEngine('networks', async (path, request, reply) => {
-    if (path === '/_ping') return reply.end('OK');
     let text = '';
     for await (const part of request) text += part;
     const call = `${request.method} ${path}`;
@@ -103,10 +102,11 @@ test.each([
   ['is there', 200, false],
 ])('with a container that %s: whether they are swept', async (_, inspected, isSwept) => {
   const asked: string[] = [];
+  const Labels: Record<string, string> = {};
   await using fake = fakeEngine('sweep', (path, { method }, reply) => {
     asked.push(`${method} ${path}`);
     const answers: Readonly<Record<string, object>> = {
-      '/containers/json': [{ Id: 'c1', State: 'running' }],
+      '/containers/json': [{ Id: 'c1', State: 'running', Labels }],
       '/containers/c1/json': {
         Id: 'c1',
         Name: '/c',
@@ -115,14 +115,16 @@ test.each([
         Config: {},
       },
       '/volumes': { Volumes: [] },
-      '/networks': [{ Id: 'n1', Name: 'n' }],
+      '/networks': [{ Id: 'n1', Name: 'n', Labels }],
     };
     const answer = path === '/containers/c1/json' && inspected !== 200 ? undefined : answers[path];
     if (method === 'DELETE') return reply.writeHead(204).end();
     return answer === undefined ? reply.writeHead(404).end('{"message":"no"}') : reply.end(JSON.stringify(answer));
   });
   await fake.start();
-  const runtime = await anOwner(fake.socket).make();
+  const { owner, make } = anOwner(fake.socket);
+  Labels['onejob.owner'] = owner;
+  const runtime = await make();
   await runtime.sweep(never);
   runtime.close();
   expect(asked.includes('DELETE /networks/n1')).toBe(isSwept);
@@ -130,9 +132,9 @@ test.each([
 
 /** An Engine with the networks that it is asked for. `inUse`: it removes none. */
 async function making(mtu: number, there: readonly object[] = [], inUse = false) {
-  const networks = there.map((one, at) => ({ Id: `n${at}`, Created: `${at}`, Name: 'onejob-me', ...one }));
-  await using fake = fakeEngine('making', async (path, request, reply) => {
-    if (path === '/_ping') return reply.end('OK');
+  const Labels = { 'onejob.owner': 'me' };
+  const networks = there.map((one, at) => ({ Id: `n${at}`, Created: `${at}`, Name: 'onejob-me', Labels, ...one }));
+  await using fake = fakeEngine('making', async (_, request, reply) => {
     let text = '';
     for await (const part of request) text += part;
     if (request.method === 'DELETE') {
@@ -141,7 +143,7 @@ async function making(mtu: number, there: readonly object[] = [], inUse = false)
     }
     if (request.method === 'GET') return reply.end(JSON.stringify(networks));
     const { Name, Options } = JSON.parse(text) as { Name: string; Options: object };
-    networks.push({ Id: `made${networks.length}`, Created: '9', Name, Options } as never);
+    networks.push({ Id: `made${networks.length}`, Created: '9', Name, Labels, Options } as never);
     return reply.writeHead(201).end('{}');
   });
   const engine = await fake.connect();

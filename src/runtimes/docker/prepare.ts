@@ -186,6 +186,11 @@ export function prepareRefusal(error: unknown, spec: SandboxSpec, endpoint: Endp
     const what = `the image "${recipe.image}" has no user "${recipe.user ?? 'of its own'}"`;
     return fail({ code: 'E_USER_UNKNOWN', what, hint: `Write a uid, or a user of the image, as user in pools.${pool}.` });
   }
+  if (/"docker-init": executable file not found|container-init binary not found/.test(message)) {
+    const what = `the Engine has no program that stands for init in a sandbox: ${message}`;
+    const hint = 'Install it: for Docker the package tini or docker-init, for Podman catatonit.';
+    return fail({ code: 'E_ENGINE_FAILED', what, hint });
+  }
   if (/executable file .*not found|exec: "sh"|"sh": /i.test(message)) {
     const what = `the image "${recipe.image}" has no "sh"; the gate needs a POSIX shell`;
     return fail({ code: 'E_NO_SHELL', what, hint: `Use another image in pools.${pool}.` });

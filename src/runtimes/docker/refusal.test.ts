@@ -101,6 +101,10 @@ describe('an Engine that cannot give devices', () => {
   test('is not explained by devices if there are none, or if the message is about something else', () => {
     expect(refused('Unknown runtime specified x', [], 400).code).toBe('E_ENGINE_FAILED');
     expect(refused('exec: "sh": executable file not found in $PATH').code).toBe('E_NO_SHELL');
+    expect(refused('exec: "docker-init": executable file not found in $PATH', [])).toMatchObject({
+      code: 'E_ENGINE_FAILED',
+      hint: expect.stringContaining('tini'),
+    });
     expect(refused('no space left on device').code).toBe('E_DISK_FULL');
   });
 });

@@ -25,7 +25,7 @@ async function engines(answer: (path: string, reply: ServerResponse) => void, is
   const dir = scratch();
   const clock = handClock();
   started += 1;
-  const host = fakeEngine(`with${started}`, (path, _, reply) => answer(path, reply));
+  const host = fakeEngine(`with${started}`, (path, _, reply) => answer(path, reply), answer === podman ? { podman: '5.4.2' } : {});
   await host.start();
   const outer = new DockerRuntime(host.endpoint, { owner: 'o', environment: settings(host.socket), clock });
   const runtime = new WithEngines(outer, dir.path, isWanted);
@@ -39,9 +39,7 @@ async function engines(answer: (path: string, reply: ServerResponse) => void, is
 
 const never = () => new AbortController().signal;
 const podman = (path: string, reply: ServerResponse) =>
-  path === '/version'
-    ? json(reply, { Version: '5.4.2', Components: [{ Name: 'Podman Engine' }] })
-    : json(reply, { Id: 'sha256:1', Config: {} });
+  path === '/version' ? json(reply, { Version: '5.4.2' }) : json(reply, { Id: 'sha256:1', Config: {} });
 
 test('a pool with containers on Podman starts nothing, and says what it lacks', async () => {
   const { runtime } = await engines(podman);

@@ -19,7 +19,6 @@ async function over(name: string) {
   const removed: string[] = [];
   const bodies: { readonly Labels: object; readonly HostConfig: { readonly VolumesFrom: string[] } }[] = [];
   const fake = fakeEngine(name, async (path, request, reply) => {
-    if (path === '/_ping') return reply.end('OK');
     const say = (status: number, message: string) => reply.writeHead(status).end(JSON.stringify({ message }));
     const [, , id = '', call] = path.split('/');
     if (request.method === 'DELETE') {

@@ -2,8 +2,8 @@
  * One call to an Engine, in bounded time, on connections that are kept open. A silent call is told apart from an absent Engine,
  * because a volume on a dead file server blocks one call forever and no other (E_ENGINE_SILENT).
  */
-import { type ClientRequest, Agent as HttpAgent, request as http, type IncomingMessage } from 'node:http';
-import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node:https';
+import { Agent as HttpAgent, type IncomingMessage } from 'node:http';
+import { Agent as HttpsAgent } from 'node:https';
 import type { Socket } from 'node:net';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { messageOf, OnejobError } from '../../base/errors.ts';
@@ -12,6 +12,8 @@ import { type Clock, deadline } from '../../core/clock.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, Refusal, silent, statusOf, translate, unreachable } from './failures.ts';
+import { refusedVersion, type Spoken, spokenWith } from './spoken.ts';
+import { get, open, textOf, upgrade } from './wire.ts';
 
 /** In ms. */
 export interface Limits {
@@ -56,8 +58,15 @@ export interface EngineAccess {
   readonly clock: Clock;
 }
 
-/** Calls to one Engine, on connections that are kept open until `close`. */
+/**
+ * Calls to one Engine, on connections that are kept open until `close`. Paths have no version: each call speaks the one that the Engine
+ * and onejob have agreed on.
+ */
 export interface Connection {
+  /** What the Engine speaks. Asked once, until `forget`. @throws OnejobError, and what Node throws */
+  spoken(doing: string, signal?: AbortSignal): Promise<Spoken>;
+  /** To be called if another Engine may answer from now on: the old one was stopped, as for an update. */
+  forget(): void;
   /**
    * The answer, parsed if it is JSON; with `stream` the stream that it is. Ends with silence and aborts.
    * @throws Refusal, which only the caller can explain, and what Node throws
@@ -69,13 +78,49 @@ export interface Connection {
   flow(call: EngineCall): Promise<Readable | null>;
   /** The lines of an answer as they come, without empty ones. @throws what `raw` throws */
   lines(call: Omit<EngineCall, 'stream'>): AsyncGenerator<string, void>;
+  /** A raw connection, as attach and exec need it. @throws as `raw`, and Refusal if the Engine does not upgrade */
+  upgrade(path: string, doing: string, signal: AbortSignal, body?: object): Promise<Socket>;
   close(): void;
 }
 
 export function connect(endpoint: Endpoint, limits: Limits, clock: Clock): Connection {
   const connections = { keepAlive: true, maxFreeSockets: 4 };
   const agent = endpoint.kind === 'tcp' && endpoint.tls !== null ? new HttpsAgent(connections) : new HttpAgent(connections);
-  const raw = (call: EngineCall) => new PendingCall({ endpoint, limits, clock }, agent, call).answer();
+  let known: Spoken | null = null;
+  const forget = (): void => {
+    known = null;
+  };
+  const spoken = async (doing: string, signal?: AbortSignal): Promise<Spoken> => {
+    if (known !== null) return known;
+    using limit = deadline(clock, limits.ping, ...(signal === undefined ? [] : [signal]));
+    try {
+      known = await spokenWith(endpoint, doing, limit.signal);
+      return known;
+    } catch (error) {
+      signal?.throwIfAborted();
+      throw limit.passed ? mute(doing, endpoint, limits.ping) : error;
+    }
+  };
+  /** Makes a call with its path in the version that both speak. */
+  const speak = async <T>(
+    { path, doing, signal }: Pick<EngineCall, 'path' | 'doing' | 'signal'>,
+    say: (path: string) => Promise<T>,
+  ): Promise<T> => {
+    const { version } = await spoken(doing, signal);
+    return say(`/v${version}${path}`).catch((error: unknown) => {
+      const refused = refusedVersion(error, doing, endpoint, version);
+      if (refused === null) throw error;
+      forget();
+      throw refused;
+    });
+  };
+  const raw = (call: EngineCall) =>
+    speak(call, (path) => new PendingCall({ endpoint, limits, clock }, agent, { ...call, path }).answer()).catch(
+      (error: unknown) => {
+        if (call.file instanceof Readable) call.file.destroy();
+        throw error;
+      },
+    );
   const ask = async (call: EngineCall): Promise<unknown> => {
     try {
       return (await raw(call)) ?? '';
@@ -95,7 +140,16 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock): Conne
     if (!(input instanceof Readable)) throw new TypeError('the Engine answered without a stream');
     for await (const line of linesOf(input)) if (line.trim() !== '') yield line;
   }
-  return { raw, ask, flow, lines, close: () => agent.destroy() };
+  return {
+    spoken,
+    forget,
+    raw,
+    ask,
+    flow,
+    lines,
+    upgrade: (path, doing, signal, body) => speak({ path, doing, signal }, (at) => upgrade(endpoint, at, signal, body)),
+    close: () => agent.destroy(),
+  };
 }
 
 /** One call under way, and the limit on its silence. */
@@ -210,20 +264,6 @@ class PendingCall {
   }
 }
 
-/** Bytes of an answer. An engine may belong to a job, which answers what it wants; a list of a thousand containers has 2 MiB. */
-const longestAnswer = 64 * 2 ** 20;
-
-async function textOf(answer: IncomingMessage): Promise<string> {
-  const pieces: Buffer[] = [];
-  let size = 0;
-  for await (const piece of answer as AsyncIterable<Buffer>) {
-    size += piece.length;
-    if (size > longestAnswer) throw new Error(`its answer is longer than ${longestAnswer / 2 ** 20} MiB`);
-    pieces.push(piece);
-  }
-  return Buffer.concat(pieces).toString();
-}
-
 const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
 
 /** The answer, parsed if it is JSON; with `stream` unread. @throws Refusal, and what Node throws */
@@ -283,24 +323,6 @@ function queryOf(query: Query): string {
   return pairs.length === 0 ? '' : `?${new URLSearchParams(Object.fromEntries(pairs))}`;
 }
 
-/** One GET on its own connection. @throws what Node throws */
-export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<EngineAnswer> {
-  return new Promise((resolve, reject) => {
-    const sent = open(endpoint, { method: 'GET', path, signal }, (answer) => whole(answer).then(resolve, reject));
-    sent.on('error', reject);
-    sent.end();
-  });
-}
-
-export interface EngineAnswer {
-  readonly status: number;
-  readonly body: string;
-}
-
-async function whole(answer: IncomingMessage): Promise<EngineAnswer> {
-  return { status: answer.statusCode ?? 0, body: await textOf(answer) };
-}
-
 /** Explains a call without an answer within `limit` ms: sends a ping on another connection. @throws why `signal` aborted */
 export async function silence(engine: EngineAccess, doing: string, limit: number, signal?: AbortSignal): Promise<OnejobError> {
   const why = await absence(engine, doing, limit, signal);
@@ -322,36 +344,4 @@ async function absence(
     signal?.throwIfAborted();
     return timeout.passed ? mute(doing, endpoint, limit) : unreachable(error, doing, endpoint);
   }
-}
-
-/** Opens a raw connection, as attach and exec need it. @throws Refusal if the Engine does not upgrade, and what Node throws */
-export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal, body?: object): Promise<Socket> {
-  return new Promise((resolve, reject) => {
-    const json = body === undefined ? undefined : JSON.stringify(body);
-    const headers = {
-      Connection: 'Upgrade',
-      Upgrade: 'tcp',
-      ...(json !== undefined && { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(json) }),
-    };
-    const refused = ({ status, body: content }: EngineAnswer): void => reject(new Refusal(status, content));
-    const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => whole(answer).then(refused, reject));
-    sent.on('upgrade', (_answer, socket: Socket, head: Buffer) => {
-      // The program may have spoken already.
-      if (head.length > 0) socket.unshift(head);
-      resolve(socket);
-    });
-    sent.on('error', reject);
-    sent.end(json);
-  });
-}
-
-/** Sends a request. Without an `agent` in `options` it has its own connection. */
-function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
-  const own = { agent: false, ...options } as const;
-  if (endpoint.kind === 'unix') return http({ ...own, socketPath: endpoint.path, host: 'localhost' }, answered);
-  const { host, port, tls } = endpoint;
-  if (tls === null) return http({ ...own, host, port }, answered);
-  const { ca, cert, key, verify } = tls;
-  const material = { ...(ca !== null && { ca }), ...(cert !== null && { cert }), ...(key !== null && { key }) };
-  return https({ ...own, ...material, host, port, rejectUnauthorized: verify }, answered);
 }

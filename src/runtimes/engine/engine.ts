@@ -3,16 +3,17 @@
  * OnejobError, or null for something that does not exist.
  */
 import { IncomingMessage } from 'node:http';
+import type { Socket } from 'node:net';
 import type { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { z } from 'zod';
-import { messageOf } from '../../base/errors.ts';
+import { messageOf, OnejobError } from '../../base/errors.ts';
 import type { Clock } from '../../core/clock.ts';
 import { systemClock } from '../../system/system-clock.ts';
 import { type Connection, connect, type EngineCall, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { statusOf, translate } from './failures.ts';
-import { type InfoAnswer, infoAnswer, isPodman, lenient, type VersionAnswer, versionAnswer } from './probe.ts';
+import { type EngineVersion, type InfoAnswer, infoAnswer, lenient, versionAnswer } from './probe.ts';
 
 const containerAnswer = z.object({
   Id: z.string(),
@@ -64,7 +65,9 @@ const networkAnswer = z.object({
   Containers: z.record(z.string(), z.object({ Name: z.string().default('') })).nullish(),
 });
 export type NetworkAnswer = z.infer<typeof networkAnswer>;
-const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
+const volumesAnswer = z.object({
+  Volumes: z.array(z.object({ Name: z.string(), Labels: z.record(z.string(), z.string()).nullish() })).nullish(),
+});
 /** Content of `X-Docker-Container-Path-Stat`. The mode is Go's, with the kind of file in its upper bits. */
 const pathAnswer = z.object({ mode: z.number() });
 const modeDirectory = 31;
@@ -88,7 +91,6 @@ export class Engine {
   readonly clock: Clock;
   readonly limits: Limits;
   readonly #connection: Connection;
-  #podman: boolean | null = null;
 
   constructor(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
     this.endpoint = endpoint;
@@ -101,18 +103,31 @@ export class Engine {
     this.#connection.close();
   }
 
-  version(signal?: AbortSignal): Promise<VersionAnswer> {
-    return this.#look(versionAnswer, '/version', 'get the version', { signal });
+  /** To be called when its connections ended: it was stopped, and another one may answer from now on. */
+  interrupted(): void {
+    this.#connection.forget();
+  }
+
+  async version(signal?: AbortSignal): Promise<EngineVersion> {
+    const podman = await this.isPodman(signal);
+    return { ...(await this.#look(versionAnswer, '/version', 'get the version', { signal })), podman };
   }
 
   info(signal?: AbortSignal): Promise<InfoAnswer> {
     return this.#look(infoAnswer, '/info', 'get information about the Engine', { signal });
   }
 
-  /** Whether it is Podman with its Docker-compatible socket. Asks once. */
+  /** Whether it is Podman with its Docker-compatible socket. */
   async isPodman(signal?: AbortSignal): Promise<boolean> {
-    this.#podman ??= isPodman(await this.version(signal));
-    return this.#podman;
+    const doing = 'ask which Engine it is';
+    return (
+      await this.#connection.spoken(doing, signal).catch((error: unknown) => Promise.reject(translate(error, doing, this.endpoint)))
+    ).podman;
+  }
+
+  /** A raw connection to a container or a program in it. @throws foreign errors, too */
+  upgrade(path: string, doing: string, signal: AbortSignal, body?: object): Promise<Socket> {
+    return this.#connection.upgrade(path, doing, signal, body);
   }
 
   /** The id of a new container. @throws foreign errors, too: the meaning of a refusal depends on the recipe. Has no signal, see `prepare` */
@@ -131,11 +146,10 @@ export class Engine {
   }
 
   /** Containers with all of `labels`, including ended ones. */
-  containers(labels: readonly string[], signal?: AbortSignal): Promise<ContainerListed[]> {
-    return this.#look(listAnswer, '/containers/json', 'list containers', {
-      query: { all: true, filters: { label: labels } },
-      signal,
-    });
+  async containers(labels: readonly string[], signal?: AbortSignal): Promise<ContainerListed[]> {
+    const query = { all: true, filters: { label: labels } };
+    const all = await this.#look(listAnswer, '/containers/json', 'list containers', { query, signal });
+    return all.filter(({ Labels }) => carries(labels, Labels));
   }
 
   /** A container that is unknown or does not run is not an error. */
@@ -170,8 +184,10 @@ export class Engine {
     return { id: image.Id, user: user ?? '', path, labels: labels ?? {} };
   }
 
-  images(label: string, signal: AbortSignal): Promise<Labelled[]> {
-    return this.#look(imagesAnswer, '/images/json', 'list images', { query: { filters: { label: [label] } }, signal });
+  async images(label: string, signal: AbortSignal): Promise<Labelled[]> {
+    const query = { filters: { label: [label] } };
+    const all = await this.#look(imagesAnswer, '/images/json', 'list images', { query, signal });
+    return all.filter(({ Labels }) => carries([label], Labels));
   }
 
   /** By name or id. An unknown one is not an error. @throws OnejobError E_ENGINE_FAILED (retry) for one in use */
@@ -247,8 +263,10 @@ export class Engine {
     await this.#ask({ method: 'POST', path: '/networks/create', body, doing, limit: 'late', nothing: [409] });
   }
 
-  networks(label: string, signal?: AbortSignal): Promise<NetworkAnswer[]> {
-    return this.#look(z.array(networkAnswer), '/networks', 'list networks', { query: { filters: { label: [label] } }, signal });
+  async networks(label: string, signal?: AbortSignal): Promise<NetworkAnswer[]> {
+    const query = { filters: { label: [label] } };
+    const all = await this.#look(z.array(networkAnswer), '/networks', 'list networks', { query, signal });
+    return all.filter(({ Labels }) => carries([label], Labels));
   }
 
   /** False if it is in use, or gone. */
@@ -270,7 +288,7 @@ export class Engine {
   async danglingVolumes(labels: readonly string[], signal?: AbortSignal): Promise<string[]> {
     const query = { filters: { dangling: ['true'], label: labels } };
     const { Volumes } = await this.#look(volumesAnswer, '/volumes', 'list volumes', { query, signal });
-    return (Volumes ?? []).map((volume) => volume.Name);
+    return (Volumes ?? []).filter(({ Labels }) => carries(labels, Labels)).map(({ Name }) => Name);
   }
 
   /** Succeeds also if the volume is in use or gone. */
@@ -302,9 +320,14 @@ export class Engine {
       if (/too many (levels of symbolic )?links/.test(messageOf(error))) return null;
       throw error;
     });
-    if (answer === null || isFolder(answer)) return answer;
-    answer.destroy();
-    return null;
+    const is = answer === null ? null : isFolder(answer);
+    if (is === true) return answer;
+    answer?.destroy();
+    if (answer === null || is === false) return null;
+    const message = `Cannot get files out of container ${short(id)}: the Engine does not tell a folder from a link (it sent no X-Docker-Container-Path-Stat).`;
+    throw new OnejobError('E_ENGINE_FAILED', message, {
+      hint: 'Is something between onejob and the Engine that leaves headers out?',
+    });
   }
 
   /** null if there is no such container. `since` in the Engine's format: seconds, a dot, nine digits. */
@@ -364,6 +387,17 @@ export class Engine {
   }
 }
 
+/**
+ * Whether something carries all of these labels (`name` or `name=value`). The Engine was asked for nothing else, but one that ignored a
+ * filter would hand out what belongs to others, and what is listed here may be removed.
+ */
+export function carries(labels: readonly string[], has: Readonly<Record<string, string>> | null | undefined): boolean {
+  return labels.every((label) => {
+    const [name = '', ...value] = label.split('=');
+    return value.length === 0 ? has?.[name] !== undefined : has?.[name] === value.join('=');
+  });
+}
+
 function idOf(answer: unknown): string {
   return idAnswer.parse(answer).Id;
 }
@@ -381,10 +415,10 @@ function short(id: string): string {
   return id.slice(0, 12);
 }
 
-/** Whether an archive is of a folder, according to its header. */
-function isFolder(answer: Readable): boolean {
+/** Whether an archive is of a folder, according to its header; null without one. */
+function isFolder(answer: Readable): boolean | null {
   const head = answer instanceof IncomingMessage ? answer.headers['x-docker-container-path-stat'] : undefined;
-  if (typeof head !== 'string') return false;
+  if (typeof head !== 'string') return null;
   const { mode } = pathAnswer.parse(JSON.parse(Buffer.from(head, 'base64').toString()));
   return ((mode >>> modeDirectory) & 1) === 1 && ((mode >>> modeLink) & 1) === 0;
 }

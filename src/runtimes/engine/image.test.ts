@@ -362,7 +362,7 @@ test.each([
 ])('an image that cannot be pulled, as %s says it', async (_, said, code) => {
   await using fake = fakeEngine(`pull-${code}`, (path, _request, reply) => {
     if (path === '/_ping') reply.end('OK');
-    else if (path === '/images/create') reply.end(`${JSON.stringify({ error: said })}\n`);
+    else if (path === '/images/create') reply.end(`${JSON.stringify({ errorDetail: { message: said } })}\n`);
     else reply.writeHead(404).end('{"message":"no such image"}');
   });
   const pulled = new Images(await fake.connect(), '/nowhere', () => 0).get(
@@ -383,7 +383,7 @@ test.each([
 ])('the name of image %s does not decide', async (image, said, code) => {
   await using fake = fakeEngine('pull-named', (path, _request, reply) => {
     if (path === '/_ping') reply.end('OK');
-    else if (path === '/images/create') reply.end(`${JSON.stringify({ error: said })}\n`);
+    else if (path === '/images/create') reply.end(`${JSON.stringify({ errorDetail: { message: said } })}\n`);
     else reply.writeHead(404).end('{"message":"no such image"}');
   });
   const pulled = new Images(await fake.connect(), '/nowhere', () => 0).get(

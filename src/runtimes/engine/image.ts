@@ -22,7 +22,7 @@ const progressLine = z.object({
   status: z.string().optional(),
   id: z.string().optional(),
   progressDetail: z.object({ current: z.number().optional(), total: z.number().optional() }).optional(),
-  error: z.string().optional(),
+  errorDetail: z.object({ message: z.string() }).optional(),
 });
 
 /** ms for which a look at an image is valid. If a tag moves meanwhile, one more standby uses the old image. */
@@ -123,7 +123,7 @@ export class Images {
       progress(`pulling ${reference}`);
       for await (const line of this.#engine.pull({ fromImage: name, tag }, auth, signal)) {
         const step = progressLine.parse(JSON.parse(line));
-        if (step.error !== undefined) throw new Error(step.error);
+        if (step.errorDetail !== undefined) throw new Error(step.errorDetail.message);
         shown(step);
       }
       signal.throwIfAborted();

@@ -3,20 +3,26 @@ import { z } from 'zod';
 import { type OnejobError, toFailure } from '../../base/errors.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { systemClock } from '../../system/system-clock.ts';
-import { get } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
-import { mute, unreachable } from './failures.ts';
+import { mute, translate, unreachable } from './failures.ts';
+import { spokenWith } from './spoken.ts';
+import { get } from './wire.ts';
 
 export const versionAnswer = z.object({
   Version: z.string().default('unknown'),
   ApiVersion: z.string().default('unknown'),
   /** Go's name of its architecture, such as `amd64`. */
   Arch: z.string().default(''),
-  Components: z.array(z.object({ Name: z.string() })).nullish(),
 });
+export type EngineVersion = z.infer<typeof versionAnswer> & {
+  /** Whether it is Podman with its Docker-compatible socket. */
+  readonly podman: boolean;
+};
 
 /** What an Engine may leave out. Any other shape counts as left out, so that such an Engine can still be used. */
 export const lenient = <T extends z.ZodType>(schema: T) => schema.nullish().catch(null);
+
+const strings = z.array(z.string());
 
 export const infoAnswer = z.object({
   LiveRestoreEnabled: z.boolean().default(false),
@@ -27,8 +33,13 @@ export const infoAnswer = z.object({
   PidsLimit: lenient(z.boolean()),
   /** `systemd` or `cgroupfs`. */
   CgroupDriver: lenient(z.string()),
-  /** `1` or `2`; with a `v` before it from some Podman. */
+  /** `1` or `2`. */
   CgroupVersion: lenient(z.string()),
+  OSType: lenient(z.string()),
+  /** Names of its drivers. */
+  Plugins: lenient(z.object({ Log: lenient(strings), Volume: lenient(strings), Network: lenient(strings) })),
+  /** Such as `name=seccomp,profile=default`. */
+  SecurityOptions: lenient(strings),
   /** By name. NVIDIA's toolkit adds `nvidia`. */
   Runtimes: lenient(z.record(z.string(), z.unknown())),
   /** Folders of CDI specifications; empty if CDI is turned off (API 1.44). */
@@ -37,12 +48,6 @@ export const infoAnswer = z.object({
   DiscoveredDevices: lenient(z.array(z.object({ ID: z.string() }))),
 });
 export type InfoAnswer = z.infer<typeof infoAnswer>;
-export type VersionAnswer = z.infer<typeof versionAnswer>;
-
-/** Podman names itself among the components of its Docker-compatible /version. */
-export function isPodman(version: VersionAnswer): boolean {
-  return (version.Components ?? []).some((component) => /podman/i.test(component.Name));
-}
 
 /** ms of silence after which an Engine counts as absent. */
 const patience = 5_000;
@@ -55,21 +60,22 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock
   using timeout = deadline(clock, patience, signal);
   try {
     const either = timeout.signal;
-    const [versionReply, infoReply] = await Promise.all([get(endpoint, '/version', either), get(endpoint, '/info', either)]);
+    const { podman, version: api } = await spokenWith(endpoint, 'speak', either);
+    const ask = (path: string) => get(endpoint, `/v${api}${path}`, either);
+    const [versionReply, infoReply] = await Promise.all([ask('/version'), ask('/info')]);
     if (versionReply.status !== 200 || infoReply.status !== 200) {
       const body = versionReply.status === 200 ? infoReply : versionReply;
       const error = new Error(`it answered ${body.status}: ${body.body.slice(0, 200)}`);
       return absent(unreachable(error, 'speak', endpoint));
     }
-    const version = versionAnswer.parse(JSON.parse(versionReply.body));
+    const version: EngineVersion = { ...versionAnswer.parse(JSON.parse(versionReply.body)), podman };
     const info = infoAnswer.parse(JSON.parse(infoReply.body));
-    const podman = isPodman(version);
     const local = endpoint.kind === 'unix';
     const why = `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${local ? endpoint.path : endpoint.host}`;
     return { reachable: true as const, why, podman, local, version, info };
   } catch (error) {
     signal.throwIfAborted();
-    return absent(timeout.passed ? mute('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
+    return absent(timeout.passed ? mute('speak', endpoint, patience) : translate(error, 'speak', endpoint));
   }
 }
 

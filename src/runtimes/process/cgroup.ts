@@ -3,7 +3,7 @@
  * (Linux 5.14) one write ends a whole tree. Without them jobs run all the same, and the caller reports limits not enforced.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { attempt } from '../../base/errors.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Recipe } from '../../ports/runtime.ts';
@@ -11,24 +11,40 @@ import { killPid, readOr } from '../../system/process-identity.ts';
 
 /** The owner's folders, which contain those of its agents; null where none can be created. */
 export interface Cgroups extends Readonly<Record<'unified' | 'memory' | 'cpu' | 'pids', string | null>> {
-  /** Mount point of version 2; null if there is none. */
-  readonly mount: string | null;
+  /** Folder of version 2 from which on controllers are ours to enable: its mount point, or our unit's; null if there is none. */
+  readonly top: string | null;
   /** Whether the kernel can end a whole group at once. */
   readonly kills: boolean;
 }
 
+/**
+ * The group of the daemon below that of its unit, in a service of one's own (`DelegateSubgroup=`, systemd 254). Only with it can the
+ * unit's own group be empty of processes, as the kernel wants it where controllers are enabled, also when the daemon starts again.
+ */
+export const daemonGroup = 'daemon';
+
+/** What the kernel says of this process: what is mounted, and its groups. */
+interface Look {
+  readonly mounts: string;
+  readonly own: string;
+}
+
 /** Finds the usable hierarchies by creating the owner's folders and removing them again. */
-export function findCgroups(owner: string): Cgroups {
-  const lines = readOr('/proc/self/mounts', '').split('\n');
-  const mounts = lines.map((line) => line.split(' '));
+export function findCgroups(
+  owner: string,
+  look: Look = { mounts: readOr('/proc/self/mounts', ''), own: readOr('/proc/self/cgroup', '') },
+): Cgroups {
+  const mounts = look.mounts.split('\n').map((line) => line.split(' '));
   const v1 = (controller: string): string | null =>
     mounts.find(([, , type, options]) => type === 'cgroup' && options?.split(',').includes(controller))?.[1] ?? null;
   const mount = mounts.find(([, , type]) => type === 'cgroup2')?.[1] ?? null;
   const make = (at: string | null) => makeGroup(at, 'onejob', owner);
-  const unified = make(mount);
-  const controllers = unified === null || mount === null ? [] : enable(mount, unified);
+  const atMount = make(mount);
+  const top = atMount === null ? unitOf(mount, look.own) : mount;
+  const unified = atMount ?? make(top);
+  const controllers = unified === null || top === null ? [] : enable(top, unified);
   const groups = {
-    mount,
+    top,
     unified,
     memory: controllers.includes('memory') ? unified : make(v1('memory')),
     cpu: controllers.includes('cpu') ? unified : make(v1('cpu')),
@@ -39,14 +55,20 @@ export function findCgroups(owner: string): Cgroups {
   return groups;
 }
 
+/** The group of our unit, if systemd has left what is below it to us; null: it has not. */
+function unitOf(mount: string | null, own: string): string | null {
+  const path = /^0::(\/.*)$/m.exec(own)?.[1];
+  return mount === null || path === undefined || basename(path) !== daemonGroup ? null : join(mount, dirname(path));
+}
+
 /** Group of the supervisors, so that the end of the manager's own group ends no job (S5); null if it cannot be created. */
 export function supervisorGroup({ unified }: Cgroups): string | null {
   return makeGroup(unified, '.supervisors');
 }
 
-function enable(mount: string, path: string): string[] {
+function enable(top: string, path: string): string[] {
   return ['memory', 'cpu', 'pids'].filter((controller) =>
-    [mount, dirname(path), path].every((at) =>
+    [top, dirname(path), path].every((at) =>
       succeeds(() => {
         const file = join(at, 'cgroup.subtree_control');
         if (!readFileSync(file, 'utf8').split(/\s/).includes(controller)) writeFileSync(file, `+${controller}`);
@@ -70,8 +92,8 @@ export function makeCgroups(roots: Cgroups, agent: AgentId, { memory, cpus, pids
   };
   const own = make(roots.unified);
   // A folder gets its controllers from the one above, which may be new: a sweep removes unused ones.
-  if (own !== null && roots.mount !== null && [roots.memory, roots.cpu, roots.pids].includes(roots.unified))
-    enable(roots.mount, dirname(own));
+  if (own !== null && roots.top !== null && [roots.memory, roots.cpu, roots.pids].includes(roots.unified))
+    enable(roots.top, dirname(own));
   if (memory !== null && !limit(make(roots.memory), (at) => limitMemory(at, memory)))
     missing.push(`The memory limit of ${memory} bytes is not enforced: there is no writable memory control group.`);
   if (cpus !== null && !limit(make(roots.cpu), (at) => limitCpus(at, cpus)))

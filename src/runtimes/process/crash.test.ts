@@ -1,5 +1,6 @@
 /** A manager that is killed at any moment, a host that restarts, and people who interfere: nothing is lost or left behind. */
 import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -12,10 +13,13 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Runtime } from '../../ports/runtime.ts';
+import { markVariable } from '../../system/process-identity.ts';
+import { systemClock } from '../../system/system-clock.ts';
 import { frame, readyMarker } from '../gate.ts';
 import { archive } from './files.ts';
 import { layout, makeFolder, supervisorOf } from './folder.ts';
 import { createProcessRuntime } from './process.ts';
+import { killWhole } from './remove.ts';
 
 const never = new AbortController().signal;
 const owner = `crash-${process.pid}`;
@@ -112,6 +116,25 @@ test('a sandbox of a manager that died between intent and start is listed, and c
   await runtime.prepare(spec, () => {}, never);
   const log = follow(runtime, spec.agent);
   await log.until(`${readyMarker(spec.agent)}\n`);
+});
+
+test('a plain job of our own user may leave its control group, and ends with its agent all the same', async () => {
+  const agent = specOf(plainRecipe).agent;
+  // A file for the kernel's, in a group where nobody is left.
+  const group = join(dir, 'group');
+  mkdirSync(group);
+  for (const name of ['cgroup.kill', 'cgroup.procs']) writeFileSync(join(group, name), '');
+  const folder = join(dir, 'agents', agent);
+  const about = { owner, agent, pool: 'p', slot: 'p/1', fingerprint: 'x', mode: 'plain', uid: null, cgroups: [group] } as const;
+  await makeFolder(layout(dir), { ...about, cgroups: [group], files: folder });
+  const escaped = spawn('sleep', ['600'], { stdio: 'ignore', detached: true, env: { [markVariable]: agent } });
+  const ended = once(escaped, 'exit');
+  await once(escaped, 'spawn');
+  await killWhole(systemClock, folder, { ...about, cgroups: [group], files: folder });
+  const { exitCode, signalCode } = escaped;
+  if (exitCode === null && signalCode === null) setImmediate(() => escaped.kill('SIGTERM'));
+  expect((await ended)[1]).toBe('SIGKILL');
+  for (const name of ['cgroup.kill', 'cgroup.procs']) rmSync(join(group, name));
 });
 
 test('a folder that was never finished, or only partly removed, is swept', async () => {

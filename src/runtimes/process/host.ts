@@ -124,6 +124,9 @@ async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
 /** Programs that every sandbox needs. All are part of every Debian, Ubuntu and Fedora. */
 const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
+/** Where limits of control groups are. */
+const ownLimits = 'Run onejob as root or by "onejob service install --user" (systemd 254 or newer, control groups of version 2)';
+
 /** The findings of `doctor` about the process runtime. */
 export async function hostFindings(host: ProcessHost): Promise<Finding[]> {
   const findings: Finding[] = [
@@ -144,13 +147,13 @@ export async function hostFindings(host: ProcessHost): Promise<Finding[]> {
   const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
   if (missing.length > 0) {
     const message = `Limits on ${missing.join(' and ')} are not enforced: there is no writable control group for them.`;
-    findings.push(warning('limits', message, 'Run onejob as root, or use "runtime: docker" for pools that need limits.'));
+    findings.push(warning('limits', message, `${ownLimits}, or use "runtime: docker" for pools that need limits.`));
   } else findings.push(fine('limits', 'Limits on memory and CPUs are enforced.'));
   if (host.processLimit === null) {
     const message =
       'The number of processes of a job is not limited, and "pids" has no effect: there is no writable control group for it.';
     findings.push(
-      warning('pids', message, 'Run onejob as root, let jobs run in bubblewrap (Linux 5.14 or newer), or use "runtime: docker".'),
+      warning('pids', message, `${ownLimits}, let jobs run in bubblewrap (Linux 5.14 or newer), or use "runtime: docker".`),
     );
   } else findings.push(fine('pids', 'Limits on the number of processes are enforced.'));
   if (host.mode === 'plain' && !kills) findings.push(noGroupKill(release()));

@@ -285,7 +285,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
   testIn(root && mode === 'off')(
     'take over no program that reads their files: it finds nothing of them, and has no right that they lack',
     async () => {
-      const none = { mount: null, unified: null, memory: null, cpu: null, pids: null, kills: false };
+      const none = { top: null, unified: null, memory: null, cpu: null, pids: null, kills: false };
       const bare = await createProcessRuntime({ owner: `${owner}-left`, dir: join(dir, 'left'), bubblewrap: mode, cgroups: none });
       const seen = watch(bare);
       await seen.connected();
@@ -365,7 +365,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
   });
 
   testIn(separate)('get no more processes than asked for without a control group either', async () => {
-    const none = { mount: null, unified: null, memory: null, cpu: null, pids: null, kills: false };
+    const none = { top: null, unified: null, memory: null, cpu: null, pids: null, kills: false };
     const bare = await createProcessRuntime({ owner: `${owner}-bare`, dir: join(dir, 'bare'), bubblewrap: mode, cgroups: none });
     const seen = watch(bare);
     await seen.connected();

@@ -178,8 +178,8 @@ function killTree(path: string, about: Intent): boolean {
   const first = firstProcessOf(path);
   let left = killCgroups(about.cgroups) > 0;
   const alive = first !== null && isAlive(first);
-  // Nothing can leave a group that only root can write to. Without one every process has to be checked.
-  if (about.mode === 'plain' && killFile(about.cgroups) === null) {
+  // Nothing can leave a group that only root can write to; what runs as our own user can. Then every process has to be checked.
+  if (about.mode === 'plain' && (about.uid === null || killFile(about.cgroups) === null)) {
     const marked = allPids().filter((pid) => belongs(pid, about));
     const all = withDescendants(alive ? [first.pid, ...marked] : marked);
     for (const pid of spared(path)) all.delete(pid);
