@@ -67,7 +67,9 @@ describe('npm pack', () => {
       ]),
     );
     expect(
-      packed.filter((path) => /\.test\.[jt]sx?$|^dist\/(?!docs\/).*(testing|\.contract\.|fake-engine)|^(test|tools|bench|src)\//.test(path)),
+      packed.filter((path) =>
+        /\.test\.[jt]sx?$|^dist\/(?!docs\/).*(testing|\.contract\.|fake-engine)|^(test|tools|bench|src)\//.test(path),
+      ),
     ).toEqual([]);
   });
 
