@@ -25,12 +25,17 @@ it.each([
   ['runtime: c', '"runtime" is c, which cannot give jobs an engine', 'runtimes: { c: { type: slurm, folder: /s } }\n'],
   ['runtime: c', '"runtime" is c, which cannot give jobs an engine', 'runtimes: { c: { type: kubernetes } }\n'],
   ['network: host', '"network" is host: containers of jobs would open ports of this host'],
-  ['caches: ["/srv/a:/c"]', 'a cache is a folder of yours, and its jobs run as users that own nothing on this host'],
-  ['volumes: ["/tmp:/t:rw"]', 'a volume is "rw"'],
   ['hold_failed: 30m', '"hold_failed" is set'],
 ])('%s is refused: %s', async (pool, why, more = '') => {
   const found = (await errors(pool, more)).filter((line) => line.includes('containers'));
   expect(found).toEqual([expect.stringContaining(`pools.p.containers: is true, but ${why}`)]);
+});
+
+it.each([
+  ['volumes: ["/tmp:/t:rw"]', 'pools.p.volumes: /tmp must be open to others'],
+  ['caches: ["/tmp:/t"]', 'pools.p.caches: /tmp must be open to others'],
+])('%s is written to by users that own nothing: %s', async (pool, why) => {
+  expect(await errors(pool)).toEqual([expect.stringContaining(why)]);
 });
 
 it('named caches go with containers', async () => {

@@ -17,11 +17,14 @@ export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): 
   if (sound(pool, 'network') && recipe.network === 'host')
     refuse('"network" is host: containers of jobs would open ports of this host; write "default"');
   // Folders of named caches are open to every user of a sandbox.
-  const isForeign = ({ cache, readOnly }: Mount) => cache !== null && !isNamed(cache) && !readOnly;
-  if (sound(pool, 'caches') && recipe.mounts.some(isForeign))
-    refuse('a cache is a folder of yours, and its jobs run as users that own nothing on this host; give the cache a name instead');
-  if (sound(pool, 'volumes') && recipe.mounts.some(({ cache, readOnly }) => cache === null && !readOnly))
-    refuse('a volume is "rw", and its jobs run as users that own nothing on this host; write "ro"');
+  const isForeign = ({ cache, readOnly }: Mount) => !readOnly && !isNamed(cache);
+  for (const { host, cache } of recipe.mounts.filter(isForeign)) {
+    const key = cache === null ? 'volumes' : 'caches';
+    const why =
+      'with "containers", jobs run as users that own nothing on this host; see "Folders of this host" in docs/job-containers.md';
+    if (sound(pool, key))
+      inPool(pool, [key], `${host} must be open to others, or belong to the users of sandboxes: ${why}`, 'warning');
+  }
   if (sound(pool, 'hold_failed') && holdFailed !== null)
     refuse('"hold_failed" is set, and files of such jobs go with their engine; remove one of the two');
 }

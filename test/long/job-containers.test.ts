@@ -1,7 +1,8 @@
 /** Jobs that run containers, each with an engine of its own, on an Engine of the test's. */
-import { readdirSync, statSync } from 'node:fs';
+import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import type { Boundary } from '../../src/manager/actions/action-runner.ts';
 import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
 import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
@@ -117,15 +118,24 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('a pool wit
     expect(await running.ended).toMatchObject({ code: 7, stdout: 'begun\nheard\n' });
   }, 120_000);
 
-  test('what a job and its containers write into a named cache is there for the next job', async () => {
-    await using here = await homeOf('caches: ["pip:/cache"], agents: 1');
+  test('what a job and its containers write into a named cache, or into a folder that is open to them, stays', async () => {
+    const results = mkdtempSync(join(tmpdir(), 'ojr-'));
+    onTestFinished(() => rmSync(results, { recursive: true }));
+    chmodSync(results, 0o777);
+    await using here = await homeOf(`caches: ["pip:/cache"], volumes: ["${results}:/out:rw"], agents: 1`);
     await here.up();
     const run = (...lines: readonly string[]) =>
       here.run('--pool', 'box', '--no-workspace', '--', 'sh', '-ec', lines.join('\n')).ended;
     expect(
-      await run(makeImage, 'docker run --rm -v /cache:/c box:1 sh -c "echo container >/c/a"', 'echo job >/cache/b'),
+      await run(
+        makeImage,
+        'docker run --rm -v /cache:/c -v /out:/o box:1 sh -c "echo container | tee /c/a >/o/a"',
+        'echo job >/cache/b',
+      ),
     ).toMatchObject({ code: 0 });
     expect(await run('cat /cache/a /cache/b; echo more >>/cache/a')).toMatchObject({ code: 0, stdout: 'container\njob\n' });
+    expect(readFileSync(join(results, 'a'), 'utf8')).toBe('container\n');
+    expect(statSync(join(results, 'a')).uid).toBe(inEngine.firstId);
   }, 180_000);
 
   test('a job over the memory of its pool is told so', async () => {
