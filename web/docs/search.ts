@@ -22,12 +22,15 @@ export interface Hit {
 }
 
 /** Words that are everywhere. */
-const isSmall = /^(a|an|and|are|can|do|does|for|how|i|in|is|it|my|of|on|or|the|to|what|why|with)$/i;
+const isSmall =
+  /^(a|an|and|are|at|be|between|can|do|does|for|from|how|i|in|is|it|my|of|on|or|that|the|this|to|what|when|where|which|why|will|with|without)$/i;
 
 export type Search = (query: string) => Hit[];
 
 const noWord = /[^\p{L}\p{N}_]+/u;
 const mostHits = 12;
+/** With fewer sections than these that have all words, those that have most of them are shown, too. */
+const enough = 4;
 const excerptLength = 140;
 
 /** Names such as `keep_jobs` and `E_CONFIG` are found as a whole and by their parts. */
@@ -66,27 +69,28 @@ export function createSearch(entries: readonly SearchEntry[]): Search {
       boost: { heading: 4, also: 4, page: 2 },
       prefix: true,
       fuzzy: (word) => (word.length > 4 ? 0.2 : false),
-      combineWith: 'AND',
     },
   });
   // The beginning of a page is what a search for its title should find.
   index.addAll(entries.map((entry, id) => ({ ...entry, id, heading: entry.heading === '' ? entry.page : entry.heading })));
   return (query) => {
     const asked = termsOf(query);
-    return index
-      .search(query, {
+    const find = (combineWith: 'AND' | 'OR') =>
+      index.search(query, {
+        combineWith,
         // A whole name is enough: its parts would only find more.
         tokenize: (text) => text.split(noWord).filter((word) => word !== ''),
         boostDocument(id) {
           const entry = entries[id as number];
           return entry === undefined ? 1 : entry.weight * closeness(entry, asked);
         },
-      })
-      .slice(0, mostHits)
-      .flatMap(({ id, terms }) => {
-        const entry = entries[id as number];
-        return entry === undefined ? [] : [{ entry, words: terms }];
       });
+    const all = find('AND');
+    const some = all.length < enough ? find('OR').filter(({ queryTerms }) => queryTerms.length > asked.size / 2) : [];
+    return [...all, ...some.filter(({ id }) => all.every((hit) => hit.id !== id))].slice(0, mostHits).flatMap(({ id, terms }) => {
+      const entry = entries[id as number];
+      return entry === undefined ? [] : [{ entry, words: terms }];
+    });
   };
 }
 

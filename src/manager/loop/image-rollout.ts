@@ -243,8 +243,9 @@ export class ImageRollout {
     const [image, previous] = [nameOf(wanted, trusted), nameOf(trusted, wanted)];
     const { backoff } = this.#state;
     const failure = backoff?.last.message ?? null;
+    // Both have one name if only what the service mounts is another.
     const others = this.canGoBack
-      ? `the other slots keep ${previous}`
+      ? `the other slots keep ${image === previous ? 'the one before' : previous}`
       : `the other slots wait, because ${previous} is no longer there`;
     const tried =
       failure === null
