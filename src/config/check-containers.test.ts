@@ -34,6 +34,31 @@ it.each([
   expect(found).toEqual([expect.stringContaining(`pools.p.containers: is true, but ${why}`)]);
 });
 
+it('a map says which images jobs have, and how they are pulled is what the pool says', async () => {
+  const about = async (written: string) =>
+    (await folder.load(`pools: { p: { pull: always, containers: ${written} } }\n`)).config.pools[0]?.recipe.containers;
+  const ready = { images: ['node:22', 'acme/tool:1@sha256:' + 'a'.repeat(64)], pull: 'always' };
+  expect(await about(JSON.stringify({ images: ready.images }))).toEqual({ image: null, ready });
+  expect(await about('{}')).toEqual({ image: null });
+  expect(await about('{ images: [] }')).toEqual({ image: null });
+});
+
+it.each([
+  ['[onejob/engine:1]', 'images[0]: onejob/engine:1 has the name of images that onejob builds itself'],
+  ['["node:22", "docker.io/onejob/a"]', 'images[1]: docker.io/onejob/a has the name of images'],
+  [`["r.io:5000/node@sha256:${'a'.repeat(64)}"]`, `images[0]: r.io:5000/node@sha256:${'a'.repeat(64)} has no tag, by which`],
+  ['[Node]', 'images[0]: "Node" is not an image such as "postgres:16"'],
+])('of images for jobs, %s is refused', async (images, why) => {
+  const [line, ...others] = await folder.check(`pools: { p: { containers: { images: ${images} } } }\n`);
+  expect(line).toContain(`pools.p.containers.${why}`);
+  expect(others).toEqual([]);
+});
+
+it('what does not go with a map says so', async () => {
+  const [line] = await folder.check('pools: { p: { network: host, containers: { images: [a] } } }\n');
+  expect(line).toContain('pools.p.containers: is set, but "network" is host');
+});
+
 it('a pool must not be named like the image of the engines', async () => {
   const [line] = await folder.check('pools: { engine: { containers: true } }\n');
   expect(line).toContain('the pool is named "engine", like the image of such engines; give the pool another name');

@@ -1,11 +1,13 @@
 /** Whether jobs of a pool can have an engine of their own, and with what else of the pool that works. */
+import { isOwnName } from '../base/image-reference.ts';
 import type { Checking } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 
 export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): void {
   const { recipe, devices, holdFailed, name, runtime } = pool;
   if (recipe.containers === undefined || !sound(pool, 'containers', 'runtime')) return;
-  const refuse = (why: string): void => inPool(pool, ['containers'], `is true, but ${why}`);
+  const refuse = (why: string): void =>
+    inPool(pool, ['containers'], `is ${recipe.containers?.ready === undefined ? 'true' : 'set'}, but ${why}`);
   if (runtime !== 'docker') {
     refuse(`"runtime" is ${runtime}, which cannot give jobs an engine for containers; write "runtime: docker", or remove the key`);
     return;
@@ -21,4 +23,14 @@ export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): 
     refuse('a volume is "rw", and its jobs run as users that own nothing on this host; write "ro"');
   if (sound(pool, 'hold_failed') && holdFailed !== null)
     refuse('"hold_failed" is set, and files of such jobs go with their engine; remove one of the two');
+  for (const [at, image] of (recipe.containers.ready?.images ?? []).entries()) {
+    const why = imageObstacle(image);
+    if (why !== null) inPool(pool, ['containers', 'images', at], `${image} ${why}`);
+  }
+}
+
+/** Why jobs cannot have an image under its name, as the end of a sentence; null if they can. */
+function imageObstacle(image: string): string | null {
+  if (isOwnName(image)) return 'has the name of images that onejob builds itself; write the name of another image';
+  return /^[^@]*:[^@/]+@|^[^@]*$/.test(image) ? null : 'has no tag, by which jobs would name it; write NAME:TAG@sha256:…';
 }

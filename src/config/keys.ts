@@ -209,6 +209,14 @@ export const imageKeys = {
   }),
 };
 
+export const containerKeys = {
+  images: key((v) => v.z.array(v.text('an image such as "postgres:16"', v.imageName)), [] as never[], 'list of images', {
+    description:
+      'Images that jobs have without pulling them. onejob pulls each as the image of the pool, and again as `pull` says, into a store that jobs can only read.',
+    example: '["node:22", "postgres:16"]',
+  }),
+};
+
 export const unsafeKeys = {
   privileged: key((v) => v.yesNo, false, { description: 'The job gets all rights over the host.', example: 'true' }),
   pid_host: key((v) => v.yesNo, false, { description: 'Jobs see all processes of the host.', example: 'true' }),
@@ -383,9 +391,9 @@ export const poolKeys = {
       "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine. Processes have [a network of their own](runtimes/process.md#the-network) by `default` if the host has pasta; pods of Kubernetes have [that of the cluster](runtimes/kubernetes.md#networks).",
     example: 'none',
   }),
-  containers: key((v) => v.yesNo, false, {
+  containers: key((v) => v.either(v.isMap, v.strict(containerKeys), v.yesNo), false, 'true, false or map', {
     description:
-      'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. See [job-containers.md](job-containers.md).',
+      'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. A map says more of it. See [job-containers.md](job-containers.md).',
     example: 'true',
   }),
   user: key((v) => v.user, undefined, 'text', {

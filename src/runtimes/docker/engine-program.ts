@@ -15,6 +15,8 @@ export const inEngine = {
   docker: '/run/docker.sock',
   storage: '/var/lib/engine',
   images: '/var/lib/images',
+  /** Images that jobs have from the start, if their pool names some. */
+  ready: '/var/lib/ready',
   user: 'engine',
   /** The host's ids of user 0 inside; all others follow. */
   firstId: 1_879_048_192,
@@ -22,7 +24,7 @@ export const inEngine = {
 
 /**
  * Runs in the namespaces of the Docker Engine. runc wants to see control groups, and the host's are not in the container, so it gets
- * those of its own namespace: the container's group and nothing above.
+ * those of its own namespace: the container's group and nothing above. It begins with the images that are ready, see `image-store.ts`.
  */
 const dockerStart = `
 rm -f /run/docker /run/containerd /run/xtables.lock;
@@ -31,6 +33,8 @@ while IFS=: read -r _ kind _; do
 [ "$kind" ] && mkdir "/sys/fs/cgroup/\${kind#name=}" && mount -t cgroup -o "$kind" cgroup "/sys/fs/cgroup/\${kind#name=}";
 done </proc/self/cgroup;
 [ "$(ls /sys/fs/cgroup)" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup;
+[ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
+rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
 exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid
 `.trim();

@@ -11,6 +11,7 @@ const context = {
   network: 'n',
   folder: '/s/engines/a1',
   store: 'v',
+  ready: null,
 };
 const specOf = (changes: Partial<Recipe>) => ({
   agent: 'a1',
@@ -46,6 +47,11 @@ it('an engine is found as the agent that it is for, with its limits and what eng
 it('the images that all engines share are read-only', () => {
   const { Mounts } = engineBody(specOf({}), context).HostConfig;
   expect(Mounts).toContainEqual({ Type: 'volume', Source: 'v', Target: '/var/lib/images', ReadOnly: true });
+});
+
+it('the images that jobs have from the start are read-only, too', () => {
+  const { Mounts } = engineBody(specOf({}), { ...context, ready: 'r' }).HostConfig;
+  expect(Mounts).toContainEqual({ Type: 'volume', Source: 'r', Target: '/var/lib/ready', ReadOnly: true });
 });
 
 it('inside, folders have the same paths, and limits and network are those of the engine', () => {

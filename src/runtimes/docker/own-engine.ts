@@ -33,6 +33,8 @@ interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineSt
   readonly folder: string;
   /** Volume with images. */
   readonly store: string;
+  /** Volume with images for jobs; null without. */
+  readonly ready: string | null;
 }
 
 /** The body of `POST /containers/create`. */
@@ -54,6 +56,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
       Mounts: [
         ...[workspacePath, '/tmp', inEngine.storage].map(volume),
         { Type: 'volume', Source: context.store, Target: inEngine.images, ReadOnly: true },
+        ...(context.ready === null ? [] : [{ Type: 'volume', Source: context.ready, Target: inEngine.ready, ReadOnly: true }]),
         { Type: 'bind', Source: context.folder, Target: inEngine.folder },
         // Not read-only, and without what is mounted below: containers of the job with all rights then get one, too.
         { Type: 'bind', Source: '/sys', Target: '/sys', BindOptions: { NonRecursive: true } },

@@ -32,7 +32,7 @@ import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { inEngine } from './engine-program.ts';
-import { ImageStore } from './image-store.ts';
+import { ImageStore, type ReadyImage } from './image-store.ts';
 import { engineBody, specInside } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
 import { dockerFingerprint, prepareRefusal } from './prepare.ts';
@@ -109,7 +109,8 @@ export class WithEngines implements Runtime {
     try {
       const maker = await this.#makerOf(spec, progress, signal);
       const name = await this.#store.ensure(image.id, maker, progress, signal);
-      const engine = await this.#start(spec, maker, signal);
+      const ready = await this.#readyFor(spec, maker, progress, signal);
+      const engine = await this.#start(spec, maker, ready, signal);
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
       return made;
@@ -221,8 +222,20 @@ export class WithEngines implements Runtime {
     throw new OnejobError('E_NO_CONTAINERS', message, { hint });
   }
 
+  /** A volume with the images that its jobs have from the start, pulled as its own image is; null without any. */
+  async #readyFor({ pool, recipe }: SandboxSpec, maker: string, progress: Progress, signal: AbortSignal): Promise<string | null> {
+    const { images: names, pull } = recipe.containers?.ready ?? { images: [], pull: 'never' };
+    const found: ReadyImage[] = [];
+    for (const image of names) {
+      const { id } = await this.#outer.parts.images.get({ image, pull } as Recipe, progress, signal);
+      // A job asks for it by its tag, whatever digest it is pulled by.
+      found.push({ id, name: image.replace(/@.*$/, '') });
+    }
+    return found.length === 0 ? null : this.#store.ready(pool, found, maker, progress, signal);
+  }
+
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
-  async #start(spec: SandboxSpec, imageId: string, signal: AbortSignal): Promise<AgentEngine> {
+  async #start(spec: SandboxSpec, imageId: string, ready: string | null, signal: AbortSignal): Promise<AgentEngine> {
     const { boot, containers, engine, exits, networks, owner } = this.#outer.parts;
     const { agent } = spec;
     const folder = this.#folderOf(agent);
@@ -239,7 +252,7 @@ export class WithEngines implements Runtime {
     const made = await this.#open(agent);
     const network = await networks.resolve(spec.recipe.network);
     const engineStart = await exits.engineStart(signal);
-    const body = engineBody(spec, { owner, boot, engineStart, imageId, network, folder, store: this.#store.volume });
+    const body = engineBody(spec, { owner, boot, engineStart, imageId, network, folder, store: this.#store.volume, ready });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
       if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);
