@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
 import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
 import { build, clientImage, loadEngineBase } from '../support/engine-base.ts';
+import { heldEngine } from '../support/held-engine.ts';
 import { ensureImages, images } from '../support/images.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
@@ -64,7 +65,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     const said = await job(
       `printf 'FROM ${tool}\\nRUN cat /word >/copy\\n' | docker build -q -t mine - >/dev/null`,
       'docker run --rm mine cat /copy',
-      `docker run --rm -v ${inEngine.storage}/docker:/d ${tool} du -sk /d | cut -f 1`,
+      `docker run --rm -v ${inEngine.storage}/docker:/d ${tool} du -skx /d | cut -f 1`,
     );
     const [copy, size] = said.split('\n');
     expect(copy).toBe('first');
@@ -72,13 +73,15 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   }, 240_000);
 
   test('a job with all rights cannot change them, and what it does to its own names is gone with it', async () => {
+    await job('true');
     const [store = '', ...more] = stores();
     expect(more).toEqual([]);
     const before = contents(store);
     const ready = `/h${inEngine.ready}`;
     const said = await job(
-      `docker run --rm --privileged --pid host --network host -v /:/h -v ${inEngine.ready}:/r ${tool} sh -c '`,
-      `for way in ${ready} /r /h/proc/1/root${inEngine.ready}; do`,
+      `docker run --rm --privileged --pid host --network host -v /:/h -v ${inEngine.ready}:${inEngine.ready} ${tool} sh -c '`,
+      `for way in ${ready} ${inEngine.ready}; do [ -e $way/seed ] && echo reached; done`,
+      `for way in ${ready} ${inEngine.ready} /h/proc/1/root${inEngine.ready}; do`,
       '  for file in $(find $way -name word -o -name repositories.json -o -name link 2>/dev/null); do',
       '    (echo evil >$file) 2>/dev/null && echo "wrote $file"; rm -f $file 2>/dev/null && echo "removed $file"',
       '    chmod 777 $file 2>/dev/null && echo "changed $file"',
@@ -86,20 +89,19 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
       '  touch $way/new 2>/dev/null && echo "made $way/new"',
       '  mount -o remount,rw,bind $way 2>/dev/null && echo "remounted $way"',
       '  mount -o remount,rw $way 2>/dev/null && echo "remounted all of $way"',
-      '  umount $way 2>/dev/null; touch $way/new 2>/dev/null && echo "made $way/new"',
       'done',
-      'mkdir /m; mount --bind /r /m && mount -o remount,rw,bind /m 2>/dev/null && echo "mounted anew"',
+      `mkdir /m; mount --bind ${inEngine.ready} /m && mount -o remount,rw,bind /m 2>/dev/null && echo "mounted anew"`,
       'touch /m/new 2>/dev/null && echo "made a new one there"',
       `nsenter -t 1 -m touch ${inEngine.ready}/new 2>/dev/null && echo "went where it is mounted"`,
       // Its own copy of the description is its own.
-      `for layer in /h${inEngine.storage}/docker/overlay2/*/diff; do (echo evil >$layer/word) 2>/dev/null && echo "wrote $layer"; done`,
+      `for layer in /h${inEngine.storage}/docker/overlay2/*/diff; do [ -h $layer ] && (echo evil >$layer/word) 2>/dev/null && echo "wrote $layer"; done`,
       "echo end'",
       // What is written in a container goes above the layers.
-      `docker run --name c ${tool} sh -c 'echo evil >/word; rm /big'; docker commit c ${other} >/dev/null; docker rm c >/dev/null`,
+      `docker run --name changed ${tool} sh -c 'echo evil >/word; rm /big'; docker commit changed ${other} >/dev/null; docker rm changed >/dev/null`,
       `docker tag ${other} ${tool}; docker run --rm ${tool} cat /word`,
       `docker rmi -f ${tool} ${other} >/dev/null; docker system prune -af >/dev/null; docker image ls -q`,
     );
-    expect(said).toBe('end\nevil\n');
+    expect(said).toBe('reached\nreached\nend\nevil\n');
     expect(contents(store)).toBe(before);
     expect(await job(look)).toBe(await asMade('first'));
   }, 240_000);
@@ -111,9 +113,38 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     await job('true');
     await expect.poll(() => job(`docker run --rm ${tool}`), { timeout: 120_000 }).toBe('second\n');
     expect(await job(look)).toBe(await asMade('second'));
-    await expect.poll(async () => (await job('true'), stores()), { timeout: 60_000 }).not.toContain(old);
+    const left = async () => {
+      await job('true');
+      return stores();
+    };
+    await expect.poll(left, { timeout: 60_000 }).not.toContain(old);
     expect(stores()).toHaveLength(1);
   }, 300_000);
+
+  test('a daemon that was killed while it made them ready goes on with it, and leaves nothing', async () => {
+    using held = await heldEngine(engine.socket);
+    await using here = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: held.url },
+      config: `pools: { box: { image: "${clientImage}", containers: { images: ["${other}"] } } }\n`,
+    });
+    const built = await here.cli(['image', 'build', 'engine']).ended;
+    expect(built.code, built.stderr).toBe(0);
+    const reads = /^GET \S*\/images\/\S+\/get/;
+    const ofSandbox = held.hold(reads);
+    const doomed = await here.up();
+    const one = await ofSandbox;
+    const ofJobs = held.hold(reads);
+    await one.letGo();
+    const two = await ofJobs;
+    await doomed.kill();
+    const next = await here.up();
+    const run = here.run('--no-workspace', '--pool', 'box', '--', 'docker', 'run', '--rm', other);
+    expect(await run.ended).toMatchObject({ code: 0, stdout: 'other\n' });
+    await two.letGo();
+    await next.stop();
+    expect((await here.census()).left).toEqual([]);
+  }, 240_000);
 
   test('an image that nobody has keeps the pool from starting, and says why', async () => {
     await using here = await onejob({
