@@ -1,9 +1,10 @@
 /** Whether jobs of a pool can have an engine of their own, and with what else of the pool that works. */
+import { join } from 'node:path';
 import { isOwnName } from '../base/image-reference.ts';
-import type { Checking } from './checking.ts';
+import { type Checking, unreadable } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 
-export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): void {
+export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Checking): void {
   const { recipe, devices, holdFailed, name, runtime } = pool;
   if (recipe.containers === undefined || !sound(pool, 'containers', 'runtime')) return;
   const refuse = (why: string): void =>
@@ -27,6 +28,14 @@ export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): 
     const why = imageObstacle(image);
     if (why !== null) inPool(pool, ['containers', 'images', at], `${image} ${why}`);
   }
+  const given = written.pools?.get(name)?.containers;
+  if (typeof given !== 'object' || given.logins === undefined) return;
+  const file = join(given.logins, 'config.json');
+  const why = unreadable(file);
+  if (recipe.containers.ready === undefined)
+    inPool(pool, ['containers', 'logins'], 'is not used: there are no "images"', 'warning');
+  else if (why !== null)
+    inPool(pool, ['containers', 'logins'], `${file} ${why}: images would be pulled as by a stranger`, 'warning');
 }
 
 /** Why jobs cannot have an image under its name, as the end of a sentence; null if they can. */

@@ -215,6 +215,17 @@ export const containerKeys = {
       'Images that jobs have without pulling them. onejob pulls each as the image of the pool, and again as `pull` says, into a store that jobs can only read.',
     example: '["node:22", "postgres:16"]',
   }),
+  logins: key((v) => v.absolute, null, {
+    description:
+      "Folder with a `config.json` of Docker, as `docker --config FOLDER login REGISTRY` writes it: onejob pulls `images` with these credentials instead of this user's. Jobs never see them.",
+    example: '/etc/onejob/registries',
+    shown: "this user's",
+  }),
+  mirrors: key((v) => v.z.array(v.text('an address such as "https://mirror.example.org"', v.originName)), [] as never[], {
+    description:
+      'Mirrors that the engines of jobs ask first for images of `docker.io`; a Docker Engine knows none for other registries.',
+    example: '["https://mirror.example.org"]',
+  }),
 };
 
 export const unsafeKeys = {

@@ -217,10 +217,10 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
   };
 }
 
-/** An engine without images of its own is what one was before there were any, so that sandboxes stay what they are. */
+/** What is not written is not there, so that sandboxes stay what they were before there was such a key. */
 function resolveContainers(written: WrittenPool['containers'], pull: Recipe['pull']): NonNullable<Recipe['containers']> {
-  const { images } = complete(containerKeys, typeof written === 'object' ? written : {});
-  return { image: null, ...(images.length > 0 && { ready: { images, pull } }) };
+  const { images, logins, mirrors } = complete(containerKeys, typeof written === 'object' ? written : {});
+  return { image: null, ...(images.length > 0 && { ready: { images, pull, logins } }), ...(mirrors.length > 0 && { mirrors }) };
 }
 
 function cpuVariable({ cpu_env: name, cpus }: Pick<WrittenPool, 'cpu_env' | 'cpus'>): Record<string, string> {

@@ -1,6 +1,6 @@
 /** Images that jobs have without pulling them: jobs use, change and attack them, on an Engine of the test's. */
 import { execFileSync } from 'node:child_process';
-import { readdirSync } from 'node:fs';
+import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
@@ -9,7 +9,9 @@ import { build, clientImage, loadEngineBase } from '../support/engine-base.ts';
 import { heldEngine } from '../support/held-engine.ts';
 import { ensureImages, images } from '../support/images.ts';
 import { type Home, onejob } from '../support/onejob.ts';
+import { registryOf } from '../support/registry.ts';
 import { lacks } from '../support/require.ts';
+import { wayOutOf } from '../support/veth.ts';
 
 const tool = 'acme/tool:1';
 const other = 'acme/other:2';
@@ -23,7 +25,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
   let home: Home;
 
   beforeAll(async () => {
-    engine = await privateEngine();
+    engine = await privateEngine({ config: { 'insecure-registries': ['198.18.0.0/15'] } });
     await ensureImages(engine.socket);
     await loadEngineBase(engine.api);
     await build(engine.api, tool, dockerfileOf('first'));
@@ -131,19 +133,47 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     const built = await here.cli(['image', 'build', 'engine']).ended;
     expect(built.code, built.stderr).toBe(0);
     const reads = /^GET \S*\/images\/\S+\/get/;
-    const ofSandbox = held.hold(reads);
+    const holding = held.hold(reads);
     const doomed = await here.up();
-    const one = await ofSandbox;
-    const ofJobs = held.hold(reads);
-    await one.letGo();
-    const two = await ofJobs;
+    const one = await holding;
     await doomed.kill();
     const next = await here.up();
     const run = here.run('--no-workspace', '--pool', 'box', '--', 'docker', 'run', '--rm', other);
     expect(await run.ended).toMatchObject({ code: 0, stdout: 'other\n' });
-    await two.letGo();
+    await one.letGo();
     await next.stop();
     expect((await here.census()).left).toEqual([]);
+  }, 240_000);
+
+  test('a registry is asked with the password of the pool, and by digest; a mirror by the engines of jobs, without it', async () => {
+    const address = wayOutOf(engine);
+    await using registry = await registryOf(engine.api, tool, 'robot:secret');
+    await using mirror = await registryOf(engine.api, images.base);
+    const name = `${address}:${registry.port}/acme/private:1`;
+    const logins = join(home.cwd, 'logins');
+    mkdirSync(logins);
+    const auths = { [`${address}:${registry.port}`]: { auth: Buffer.from('robot:secret').toString('base64') } };
+    writeFileSync(join(logins, 'config.json'), JSON.stringify({ auths }));
+    const containers = `{ images: ["${name}@${registry.digest}"], logins: "${logins}", mirrors: ["http://${address}:${mirror.port}"] }`;
+    await using here = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      through: ['nsenter', `--net=/proc/${engine.pid}/ns/net`],
+      config: `pools: { box: { image: "${clientImage}", network: default, containers: ${containers} } }\n`,
+    });
+    const built = await here.cli(['image', 'build', 'engine']).ended;
+    expect(built.code, built.stderr).toBe(0);
+    await here.up();
+    const script = [
+      `docker run --rm ${name}`,
+      'docker run --rm mirrored:1 echo from the mirror',
+      `docker pull -q ${name} 2>/dev/null || echo refused`,
+      `grep -r ${Buffer.from('robot:secret').toString('base64')} /proc/*/environ /root /tmp /workspace 2>/dev/null || echo no password`,
+    ].join('\n');
+    const { code, stdout, stderr } = await here.run('--no-workspace', '--pool', 'box', '--', 'sh', '-ec', script).ended;
+    expect([code, stdout], stderr).toEqual([0, 'second\nfrom the mirror\nrefused\nno password\n']);
+    expect(registry.asked).toContain(`/v2/acme/private/manifests/${registry.digest}`);
+    expect(mirror.asked.join(' ')).toContain('/v2/library/mirrored/manifests/');
   }, 240_000);
 
   test('an image that nobody has keeps the pool from starting, and says why', async () => {

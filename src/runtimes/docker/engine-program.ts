@@ -36,12 +36,13 @@ done </proc/self/cgroup;
 [ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
 rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
-exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid
+exec dockerd -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
 `.trim();
 
 /** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
 export const engineProgram = String.raw`
 use strict; use warnings; use POSIX (); use Socket;
+my $mirrors = $ENV{MIRRORS};
 my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
 sub listening {
   my ($path, $owner, $mask) = @_;
@@ -64,7 +65,7 @@ sub start {
   die "still root\n" if $< != $uid || $> != $uid || POSIX::setuid(0);
   POSIX::dup2(fileno $socket, $_) // die "dup2: $!\n" for 3, 9;
   %ENV = (HOME => $home, PATH => '/usr/sbin:/usr/bin:/sbin:/bin', XDG_RUNTIME_DIR => '/run/engine', LISTEN_FDS => 1, LISTEN_PID => $$,
-    PODMAN_IGNORE_CGROUPSV1_WARNING => 1);
+    PODMAN_IGNORE_CGROUPSV1_WARNING => 1, MIRRORS => $mirrors);
   exec @command or POSIX::_exit(127);
 }
 my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto

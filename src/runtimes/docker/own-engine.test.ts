@@ -54,6 +54,14 @@ it('the images that jobs have from the start are read-only, too', () => {
   expect(Mounts).toContainEqual({ Type: 'volume', Source: 'r', Target: '/var/lib/ready', ReadOnly: true });
 });
 
+it('the mirrors of a pool are those of its engines', () => {
+  const containers = { image: 'e', mirrors: ['https://a', 'http://b:5000'] };
+  expect(engineBody(specOf({ containers }), context).Env).toEqual([
+    'MIRRORS=--registry-mirror https://a --registry-mirror http://b:5000',
+  ]);
+  expect(engineBody(specOf({}), context).Env).toEqual(['MIRRORS=']);
+});
+
 it('inside, folders have the same paths, and limits and network are those of the engine', () => {
   const mount = { host: '/data', container: '/d', readOnly: true, variable: 'D', cache: null };
   const spec = { ...specOf({ memory: 2 ** 30, cpus: 2, pids: 9, network: 'internet', mounts: [mount] }), places: ['/real'] };

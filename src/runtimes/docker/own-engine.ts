@@ -47,6 +47,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
     User: '0',
     Entrypoint: ['perl', '-e', engineProgram],
     Cmd: [],
+    Env: [`MIRRORS=${(recipe.containers?.mirrors ?? []).map((mirror) => `--registry-mirror ${mirror}`).join(' ')}`],
     WorkingDir: '/',
     Hostname: hostName(spec.name),
     Labels: all,

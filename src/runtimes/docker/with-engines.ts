@@ -27,6 +27,7 @@ import type {
 } from '../../ports/runtime.ts';
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { statusOf } from '../engine/failures.ts';
+import { Images } from '../engine/image.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
 import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
@@ -108,8 +109,8 @@ export class WithEngines implements Runtime {
     chosen?.(made);
     try {
       const maker = await this.#makerOf(spec, progress, signal);
-      const name = await this.#store.ensure(image.id, maker, progress, signal);
       const ready = await this.#readyFor(spec, maker, progress, signal);
+      const name = await this.#store.ensure(image.id, maker, progress, signal);
       const engine = await this.#start(spec, maker, ready, signal);
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
@@ -224,10 +225,12 @@ export class WithEngines implements Runtime {
 
   /** A volume with the images that its jobs have from the start, pulled as its own image is; null without any. */
   async #readyFor({ pool, recipe }: SandboxSpec, maker: string, progress: Progress, signal: AbortSignal): Promise<string | null> {
-    const { images: names, pull } = recipe.containers?.ready ?? { images: [], pull: 'never' };
+    const { engine, images } = this.#outer.parts;
+    const { images: names, pull, logins } = recipe.containers?.ready ?? { images: [], pull: 'never', logins: null };
+    const from = logins === null ? images : new Images(engine, logins, engine.clock.now);
     const found: ReadyImage[] = [];
     for (const image of names) {
-      const { id } = await this.#outer.parts.images.get({ image, pull } as Recipe, progress, signal);
+      const { id } = await from.get({ image, pull } as Recipe, progress, signal);
       // A job asks for it by its tag, whatever digest it is pulled by.
       found.push({ id, name: image.replace(/@.*$/, '') });
     }
