@@ -167,11 +167,10 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for
     const script = [
       `docker run --rm ${name}`,
       'docker run --rm mirrored:1 echo from the mirror',
-      `docker pull -q ${name} 2>/dev/null || echo refused`,
       `grep -r ${Buffer.from('robot:secret').toString('base64')} /proc/*/environ /root /tmp /workspace 2>/dev/null || echo no password`,
     ].join('\n');
     const { code, stdout, stderr } = await here.run('--no-workspace', '--pool', 'box', '--', 'sh', '-ec', script).ended;
-    expect([code, stdout], stderr).toEqual([0, 'second\nfrom the mirror\nrefused\nno password\n']);
+    expect([code, stdout], stderr).toEqual([0, 'second\nfrom the mirror\nno password\n']);
     expect(registry.asked).toContain(`/v2/acme/private/manifests/${registry.digest}`);
     expect(mirror.asked.join(' ')).toContain('/v2/library/mirrored/manifests/');
   }, 240_000);

@@ -7,11 +7,13 @@
  * link to the volume. A set of images that changes gets a volume of its own, so nobody writes where engines read.
  */
 import { hash } from 'node:crypto';
+import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { Progress } from '../../base/abortable.ts';
 import { OnejobError } from '../../base/errors.ts';
 import { upgrade } from '../engine/call.ts';
 import type { Engine } from '../engine/engine.ts';
+import { diskFull, isDiskFull } from '../engine/failures.ts';
 import { attachPath } from './attach.ts';
 import { labels } from './create.ts';
 import { inEngine } from './engine-program.ts';
@@ -164,7 +166,19 @@ export class ImageStore {
     await ended;
     const code = (await engine.inspect(filler, signal))?.State.ExitCode ?? null;
     if (code === 0) return;
-    const why = image === null ? 'it is no longer on the Engine' : `its program ended with exit code ${code}`;
-    throw new OnejobError('E_ENGINE_FAILED', `Cannot make image ${id} ready for the engines of agents: ${why}.`, { retry: true });
+    const said = image === null ? 'it is no longer on the Engine' : await lastWords(engine, filler, signal);
+    const doing = `make image ${id} ready for the engines of agents`;
+    if (isDiskFull(said)) throw diskFull(doing, said, null);
+    throw new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: ${said || `its program ended with exit code ${code}`}.`, {
+      retry: true,
+    });
   }
+}
+
+/** The last line that a container which has ended wrote; empty without one. */
+async function lastWords(engine: Engine, id: string, signal: AbortSignal): Promise<string> {
+  const log = await engine.logs(id, '0.000000000', signal).catch(() => null);
+  const lines = log === null ? [] : (await text(log)).trim().split('\n');
+  // Before each the Engine writes a few bytes and the time.
+  return (lines.at(-1) ?? '').replace(/^.*?\d{4}-\S+Z /, '').slice(0, 300);
 }
