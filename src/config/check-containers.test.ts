@@ -67,10 +67,13 @@ it('a map says where credentials and mirrors are; credentials without images, or
   expect(unused).toContain('pools.p.containers.logins: is not used: there are no "images"');
 });
 
-it.each(['m.example', 'https://u:p@m.example', 'https://m.example/a', 'https://$(id)'])('%s is no mirror', async (mirror) => {
-  const [line] = await folder.check(`pools: { p: { containers: { mirrors: ["${mirror}"] } } }\n`);
-  expect(line).toContain('is not an address such as "https://mirror.example.org"');
-});
+it.each(['m.example', 'https://u:p@m.example', 'https://m.example/a', 'https://$(id)'])(
+  'a mirror is refused that is written as %s',
+  async (mirror) => {
+    const [line] = await folder.check(`pools: { p: { containers: { mirrors: ["${mirror}"] } } }\n`);
+    expect(line).toContain('is not an address such as "https://mirror.example.org"');
+  },
+);
 
 it('what does not go with a map says so', async () => {
   const [line] = await folder.check('pools: { p: { network: host, containers: { images: [a] } } }\n');
