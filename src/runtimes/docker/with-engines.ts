@@ -87,8 +87,12 @@ export class WithEngines implements Runtime {
     return [...found, fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.')];
   }
 
-  imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
-    return this.#outer.imageTrouble(recipe, signal);
+  async imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    const ready = recipe.containers?.ready;
+    if (ready === undefined || recipe.image === null || !ready.images.includes(recipe.image))
+      return this.#outer.imageTrouble(recipe, signal);
+    const trouble = await this.#pulls(ready.logins).trouble(recipe, signal);
+    return trouble?.message ?? null;
   }
 
   imageId(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
@@ -223,11 +227,16 @@ export class WithEngines implements Runtime {
     throw new OnejobError('E_NO_CONTAINERS', message, { hint });
   }
 
+  /** Images pulled with the credentials of a folder; null: the usual ones. */
+  #pulls(logins: string | null): Images {
+    const { engine, images } = this.#outer.parts;
+    return logins === null ? images : new Images(engine, logins, engine.clock.now);
+  }
+
   /** A volume with the images that its jobs have from the start, pulled as its own image is; null without any. */
   async #readyFor({ pool, recipe }: SandboxSpec, maker: string, progress: Progress, signal: AbortSignal): Promise<string | null> {
-    const { engine, images } = this.#outer.parts;
     const { images: names, pull, logins } = recipe.containers?.ready ?? { images: [], pull: 'never', logins: null };
-    const from = logins === null ? images : new Images(engine, logins, engine.clock.now);
+    const from = this.#pulls(logins);
     const found: ReadyImage[] = [];
     for (const image of names) {
       const { id } = await from.get({ image, pull } as Recipe, progress, signal);
