@@ -7,6 +7,7 @@
  * link to the volume. A set of images that changes gets a volume of its own, so nobody writes where engines read.
  */
 import { hash } from 'node:crypto';
+import { once } from 'node:events';
 import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { Progress } from '../../base/abortable.ts';
@@ -21,14 +22,16 @@ import { engineHost } from './own-engine.ts';
 
 const podman = `podman --root ${inEngine.images} --runroot /run/engine/fill`;
 
-/** Loads what comes from standard input under a name, unless it is there. A load that was interrupted is repeated by the next one. */
+/** Loads what comes from standard input under a name, unless it is there: it says a word if it wants it. A load that was interrupted is repeated by the next one. */
 const fillPodman = `name=$0
 ${podman} image exists "$name" && exit
+echo wanted
 said=$(${podman} load -q) || exit
 ${podman} tag "\${said##*: }" "$name"`;
 
 /** The same for Docker: `$0` is the number of the image in its volume, `$1` its name. */
 const fillDocker = `set -e; cd ${inEngine.images}; [ ! -e "has/$0" ] || exit 0
+echo wanted
 export DOCKER_HOST=unix:///run/engine/fill.sock
 rootlesskit --state-dir=/run/engine/rootlesskit --net=host --copy-up=/run sh -c '
 rm -f /run/docker /run/containerd /run/xtables.lock
@@ -152,21 +155,26 @@ export class ImageStore {
     });
     await using opened = new AsyncDisposableStack();
     opened.defer(async () => void (await engine.remove(filler)));
-    const socket = await upgrade(engine.endpoint, attachPath(filler), signal);
+    const socket = await upgrade(engine.endpoint, `${attachPath(filler)}&stdout=1`, signal);
     // The Engine closes it neither at the end of its container nor with its removal, and while it is open, the process cannot end.
     opened.defer(() => void socket.destroy());
+    const wanted = once(socket, 'data');
+    wanted.catch(() => {});
     socket.resume();
     await engine.start(filler);
     const over = new AbortController();
     const ended = engine.ended(filler, signal).finally(() => over.abort());
     ended.catch(() => {});
-    const image = await engine.saveImage(id, signal);
-    // If the image is there already, it ends early, and the Engine takes no more input without saying so.
+    // An Engine that is asked for an image may write all of it to its disk first.
+    const hasEnded = ended.then(() => false);
+    const isWanted = await Promise.race([wanted.then(() => true).catch(() => hasEnded), hasEnded]);
+    const image = isWanted ? await engine.saveImage(id, signal) : null;
+    // If the program ends early, the Engine takes no more input without saying so.
     if (image !== null) await pipeline(image, socket, { signal: over.signal }).catch(() => {});
     await ended;
     const code = (await engine.inspect(filler, signal))?.State.ExitCode ?? null;
     if (code === 0) return;
-    const said = image === null ? 'it is no longer on the Engine' : await lastWords(engine, filler, signal);
+    const said = isWanted && image === null ? 'it is no longer on the Engine' : await lastWords(engine, filler, signal);
     const doing = `make image ${id} ready for the engines of agents`;
     if (isDiskFull(said)) throw diskFull(doing, said, null);
     throw new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: ${said || `its program ended with exit code ${code}`}.`, {
