@@ -42,6 +42,52 @@ it('named caches go with containers', async () => {
   expect(await errors('caches: ["a:/c"]')).toEqual([]);
 });
 
+it('a map says which images jobs have, and how they are pulled is what the pool says', async () => {
+  const about = async (written: string) =>
+    (await folder.load(`pools: { p: { pull: always, containers: ${written} } }\n`)).config.pools[0]?.recipe.containers;
+  const ready = { images: ['node:22', `acme/tool:1@sha256:${'a'.repeat(64)}`], pull: 'always', logins: null };
+  expect(await about(JSON.stringify({ images: ready.images }))).toEqual({ image: null, ready });
+  expect(await about('{}')).toEqual({ image: null });
+  expect(await about('{ images: [] }')).toEqual({ image: null });
+});
+
+it.each([
+  ['[onejob/engine:1]', 'images[0]: onejob/engine:1 has the name of images that onejob builds itself'],
+  ['["node:22", "docker.io/onejob/a"]', 'images[1]: docker.io/onejob/a has the name of images'],
+  [`["r.io:5000/node@sha256:${'a'.repeat(64)}"]`, `images[0]: r.io:5000/node@sha256:${'a'.repeat(64)} has no tag, by which`],
+  ['[Node]', 'images[0]: "Node" is not an image such as "postgres:16"'],
+])('of images for jobs, %s is refused', async (images, why) => {
+  const [line, ...others] = await folder.check(`pools: { p: { containers: { images: ${images} } } }\n`);
+  expect(line).toContain(`pools.p.containers.${why}`);
+  expect(others).toEqual([]);
+});
+
+it('a map says where credentials and mirrors are; credentials without images, or that are not there, are warned of', async () => {
+  const pool = (keys: string) => `pools: { p: { containers: { ${keys} } } }\n`;
+  const logins = `logins: ${folder.path}`;
+  const { config } = await folder.load(pool(`images: [a], ${logins}, mirrors: ["https://m.example:5000"]`));
+  expect(config.pools[0]?.recipe.containers).toMatchObject({ ready: { logins: folder.path }, mirrors: ['https://m.example:5000'] });
+  const [missing] = await folder.check(pool(`images: [a], ${logins}`));
+  expect(missing).toContain('config.json does not exist: images would be pulled as by a stranger');
+  folder.write('config.json', '{}');
+  expect(await folder.check(pool(`images: [a], ${logins}`))).toEqual([]);
+  const [unused] = await folder.check(pool(logins));
+  expect(unused).toContain('pools.p.containers.logins: is not used: there are no "images"');
+});
+
+it.each(['m.example', 'https://u:p@m.example', 'https://m.example/a', 'https://$(id)'])(
+  'a mirror is refused that is written as %s',
+  async (mirror) => {
+    const [line] = await folder.check(`pools: { p: { containers: { mirrors: ["${mirror}"] } } }\n`);
+    expect(line).toContain('is not an address such as "https://mirror.example.org"');
+  },
+);
+
+it('what does not go with a map says so', async () => {
+  const [line] = await folder.check('pools: { p: { network: host, containers: { images: [a] } } }\n');
+  expect(line).toContain('pools.p.containers: is set, but "network" is host');
+});
+
 it('a pool must not be named like the image of the engines', async () => {
   const [line] = await folder.check('pools: { engine: { containers: true } }\n');
   expect(line).toContain('the pool is named "engine", like the image of such engines; give the pool another name');

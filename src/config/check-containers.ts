@@ -1,14 +1,16 @@
 /** Whether jobs of a pool can have an engine of their own, and with what else of the pool that works. */
-
+import { join } from 'node:path';
+import { isOwnName } from '../base/image-reference.ts';
 import type { Mount } from '../ports/runtime.ts';
 import { isNamed } from '../schema/volumes.ts';
-import type { Checking } from './checking.ts';
+import { type Checking, unreadable } from './checking.ts';
 import type { PoolConfig } from './config.ts';
 
-export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): void {
+export function checkContainers(pool: PoolConfig, { sound, inPool, written }: Checking): void {
   const { recipe, holdFailed, name, runtime } = pool;
   if (recipe.containers === undefined || !sound(pool, 'containers', 'runtime')) return;
-  const refuse = (why: string): void => inPool(pool, ['containers'], `is true, but ${why}`);
+  const refuse = (why: string): void =>
+    inPool(pool, ['containers'], `is ${recipe.containers?.ready === undefined ? 'true' : 'set'}, but ${why}`);
   if (runtime !== 'docker') {
     refuse(`"runtime" is ${runtime}, which cannot give jobs an engine for containers; write "runtime: docker", or remove the key`);
     return;
@@ -27,4 +29,22 @@ export function checkContainers(pool: PoolConfig, { sound, inPool }: Checking): 
   }
   if (sound(pool, 'hold_failed') && holdFailed !== null)
     refuse('"hold_failed" is set, and files of such jobs go with their engine; remove one of the two');
+  for (const [at, image] of (recipe.containers.ready?.images ?? []).entries()) {
+    const why = imageObstacle(image);
+    if (why !== null) inPool(pool, ['containers', 'images', at], `${image} ${why}`);
+  }
+  const given = written.pools?.get(name)?.containers;
+  if (typeof given !== 'object' || given.logins === undefined) return;
+  const file = join(given.logins, 'config.json');
+  const why = unreadable(file);
+  if (recipe.containers.ready === undefined)
+    inPool(pool, ['containers', 'logins'], 'is not used: there are no "images"', 'warning');
+  else if (why !== null)
+    inPool(pool, ['containers', 'logins'], `${file} ${why}: images would be pulled as by a stranger`, 'warning');
+}
+
+/** Why jobs cannot have an image under its name, as the end of a sentence; null if they can. */
+function imageObstacle(image: string): string | null {
+  if (isOwnName(image)) return 'has the name of images that onejob builds itself; write the name of another image';
+  return /^[^@]*:[^@/]+@|^[^@]*$/.test(image) ? null : 'has no tag, by which jobs would name it; write NAME:TAG@sha256:…';
 }

@@ -1,18 +1,15 @@
 /** Checks across keys. Each problem is reported at one key, names the other, and says what would go wrong. */
-import { accessSync, constants, statSync } from 'node:fs';
-import { codeOf } from '../base/errors.ts';
 import { formatSize } from '../base/units.ts';
 import { formatPath, type Path, type Problem, suggest } from '../schema/problem.ts';
 import { countsSlots, expandName, templateProblem } from '../schema/template.ts';
 import { isNamed, untrustedFolder } from '../schema/volumes.ts';
 import { looksSecret } from '../schema/webhook.ts';
-import { isFound } from '../system/real-path.ts';
 import { checkApi } from './check-api.ts';
 import { checkContainers } from './check-containers.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts, checkNesting, hostPathProblem } from './check-mounts.ts';
 import { checkNetworks } from './check-network.ts';
-import type { Checking, HostFacts, Writing } from './checking.ts';
+import { type Checking, type HostFacts, unreadable, type Writing } from './checking.ts';
 import { checkClouds } from './clouds.ts';
 import type { Config, PoolConfig, ServiceConfig, Written } from './config.ts';
 import type { RuntimeType } from './runtime-type.ts';
@@ -191,19 +188,8 @@ function checkImage(pool: PoolConfig, { sound, inPool }: Checking): void {
   const { base = null, dockerfile: path = null } = pool.imageRecipe ?? {};
   // Another check reports a base next to a Dockerfile.
   if (path === null || base !== null || !sound(pool, 'image')) return;
-  // A file server may be away.
-  const why = isFound(path) === null ? null : unreadable(path);
+  const why = unreadable(path);
   if (why !== null) inPool(pool, ['image', 'dockerfile'], `${path} ${why}: the image could not be built`, 'warning');
-}
-
-function unreadable(path: string): string | null {
-  try {
-    if (!statSync(path).isFile()) return 'is not a file';
-    accessSync(path, constants.R_OK);
-    return null;
-  } catch (error) {
-    return codeOf(error) === 'ENOENT' ? 'does not exist' : 'cannot be read by this user';
-  }
 }
 
 /** A name is also a host name: https://man7.org/linux/man-pages/man7/hostname.7.html allows 64, Docker 63. */

@@ -1,5 +1,8 @@
-/** What checks across keys get, those of services too. */
+/** What checks across keys get, those of services too, and what they ask of files. */
+import { accessSync, constants, statSync } from 'node:fs';
+import { codeOf } from '../base/errors.ts';
 import type { Path, Place, Problem } from '../schema/problem.ts';
+import { isFound } from '../system/real-path.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
 
 export interface HostFacts {
@@ -37,4 +40,16 @@ export interface Writing {
   has(path: Path): boolean;
   /** The place of the longest part of `path` that is written. */
   locate(path: Path, at?: 'key' | 'value'): Place;
+}
+
+/** Why a file cannot be read, as the end of a sentence; null if it can, or lies on a file server, which may be away. */
+export function unreadable(path: string): string | null {
+  if (isFound(path) === null) return null;
+  try {
+    if (!statSync(path).isFile()) return 'is not a file';
+    accessSync(path, constants.R_OK);
+    return null;
+  } catch (error) {
+    return codeOf(error) === 'ENOENT' ? 'does not exist' : 'cannot be read by this user';
+  }
 }

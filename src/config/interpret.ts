@@ -9,6 +9,7 @@ import type { CloudType } from './cloud-type.ts';
 import type { Written, WrittenEntry, WrittenHost } from './config.ts';
 import {
   apiKeys,
+  containerKeys,
   deviceKeys,
   diskKeys,
   imageKeys,
@@ -39,6 +40,7 @@ function strictMaps(maps: Readonly<Record<string, Keys>>): Readonly<Record<strin
 /** Keys of the maps inside a pool or the top level. */
 export const nestedKeys = strictMaps({
   devices: deviceKeys,
+  containers: containerKeys,
   image: imageKeys,
   trust: trustKeys,
   kubernetes: kubernetesPoolKeys,

@@ -209,6 +209,25 @@ export const imageKeys = {
   }),
 };
 
+export const containerKeys = {
+  images: key((v) => v.z.array(v.text('an image such as "postgres:16"', v.imageName)), [] as never[], 'list of images', {
+    description:
+      'Images that jobs have without pulling them. onejob pulls each as the image of the pool, and again as `pull` says, into a store that jobs can only read.',
+    example: '["node:22", "postgres:16"]',
+  }),
+  logins: key((v) => v.absolute, null, {
+    description:
+      "Folder with a `config.json` of Docker, as `docker --config FOLDER login REGISTRY` writes it: onejob pulls `images` with these credentials instead of this user's. Jobs never see them.",
+    example: '/etc/onejob/registries',
+    shown: "this user's",
+  }),
+  mirrors: key((v) => v.z.array(v.text('an address such as "https://mirror.example.org"', v.originName)), [] as never[], {
+    description:
+      'Mirrors that the engines of jobs ask first for images of `docker.io`; a Docker Engine knows none for other registries.',
+    example: '["https://mirror.example.org"]',
+  }),
+};
+
 export const unsafeKeys = {
   privileged: key((v) => v.yesNo, false, { description: 'The job gets all rights over the host.', example: 'true' }),
   pid_host: key((v) => v.yesNo, false, { description: 'Jobs see all processes of the host.', example: 'true' }),
@@ -383,9 +402,9 @@ export const poolKeys = {
       "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine. Processes have [a network of their own](runtimes/process.md#the-network) by `default` if the host has pasta; pods of Kubernetes have [that of the cluster](runtimes/kubernetes.md#networks).",
     example: 'none',
   }),
-  containers: key((v) => v.yesNo, false, {
+  containers: key((v) => v.either(v.isMap, v.strict(containerKeys), v.yesNo), false, 'true, false or map', {
     description:
-      'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. See [containers of a job](job-containers.md).',
+      'Each agent has a Docker Engine of its own, at the usual `/var/run/docker.sock`: its jobs run, build and compose containers. A map says more of it. See [containers of a job](job-containers.md).',
     example: 'true',
   }),
   user: key((v) => v.user, undefined, 'text', {

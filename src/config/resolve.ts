@@ -10,6 +10,7 @@ import { resolveClouds } from './clouds.ts';
 import type { ApiConfig, Config, NotifyConfig, PoolConfig, RuntimeName, Written } from './config.ts';
 import {
   apiKeys,
+  containerKeys,
   deviceKeys,
   diskKeys,
   imageKeys,
@@ -187,7 +188,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     capAdd: given.cap_add ?? [],
     oomScoreAdj: pool.oom_score_adj,
     grant: { way: pool.grant, capabilities: [...new Set(capabilities)], numa },
-    ...(pool.containers && { containers: { image: null } }),
+    ...(pool.containers && { containers: resolveContainers(pool.containers, pool.pull) }),
     unsafe: { privileged, pidHost, seccompUnconfined },
   };
   return {
@@ -214,6 +215,12 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     imageRecipe: typeof image === 'string' ? null : Object.freeze(complete(imageKeys, image)),
     recipe,
   };
+}
+
+/** What is not written is not there, so that sandboxes stay what they were before there was such a key. */
+function resolveContainers(written: WrittenPool['containers'], pull: Recipe['pull']): NonNullable<Recipe['containers']> {
+  const { images, logins, mirrors } = complete(containerKeys, typeof written === 'object' ? written : {});
+  return { image: null, ...(images.length > 0 && { ready: { images, pull, logins } }), ...(mirrors.length > 0 && { mirrors }) };
 }
 
 function cpuVariable({ cpu_env: name, cpus }: Pick<WrittenPool, 'cpu_env' | 'cpus'>): Record<string, string> {

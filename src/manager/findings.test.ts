@@ -38,6 +38,20 @@ test('an unavailable image is an error before any job needs it, checked once, an
   expect(asked).toEqual(['there:1', 'gone:1']);
 });
 
+test('an unavailable image for jobs is named, before it is needed and after', async () => {
+  const { reconciler } = world();
+  const ready = { images: ['there:1', 'gone:2'], pull: 'missing', logins: null } as const;
+  const [pool] = world('there:1').pools;
+  Object.assign(pool?.config.recipe ?? {}, { containers: { image: null, ready } });
+  const message = 'It waits for image "gone:2" on docker: docker.io does not have it.';
+  expect(await imageFindings([...(pool ? [pool] : [])], never)).toMatchObject([{ subject: 'pool p0', message }]);
+  pool?.failed({ code: 'E_IMAGE_NOT_FOUND', message: 'Image "gone:2" is not there.', retry: false }, 'prepare', 0, 0);
+  Object.assign(reconciler, { pools: [pool] });
+  expect(poolFindings(reconciler)).toMatchObject([
+    { message: 'It waits for image "gone:2" on docker: Image "gone:2" is not there.' },
+  ]);
+});
+
 test('an image that was tried is reported once, with the answer', async () => {
   const { pools, reconciler } = world('gone:1');
   pools[0]?.failed({ code: 'E_IMAGE_DENIED', message: 'docker.io refused.', retry: false }, 'prepare', 0, 0);

@@ -22,18 +22,22 @@ export function poolFindings(reconciler: Reconciler, fault: string | null = null
 }
 
 /**
- * Pools whose image can neither be pulled now nor was needed yet: without standbys the first job would find out. An absent Engine
+ * Pools whose image, or one for their jobs, can neither be pulled now nor was needed yet: without standbys the first job would find out. An absent Engine
  * is reported by itself.
  */
 export async function imageFindings(pools: readonly Pool[], signal: AbortSignal): Promise<FindingView[]> {
   const asked = new Map<string, Promise<string | null>>();
   const found = pools.map(async ({ config: { name, recipe }, runtime, awaitsImage, away, leaving }): Promise<FindingView[]> => {
     if (awaitsImage !== null || away !== null || leaving) return [];
-    const key = `${runtime.name} ${recipe.pull} ${recipe.image}`;
-    const trouble = asked.get(key) ?? runtime.imageTrouble?.(recipe, signal).catch(() => null) ?? Promise.resolve(null);
-    asked.set(key, trouble);
-    const why = await trouble;
-    return why === null ? [] : [imageFinding(name, `image "${recipe.image}" on ${runtime.name}`, why)];
+    const { images = [], pull = recipe.pull, logins = null } = recipe.containers?.ready ?? {};
+    const all = [recipe, ...images.map((image) => ({ ...recipe, image, pull }))].map(async (one) => {
+      const key = `${runtime.name} ${one.pull} ${one.image} ${one === recipe ? null : logins}`;
+      const trouble = asked.get(key) ?? runtime.imageTrouble?.(one, signal).catch(() => null) ?? Promise.resolve(null);
+      asked.set(key, trouble);
+      const why = await trouble;
+      return why === null ? [] : [imageFinding(name, `image "${one.image}" on ${runtime.name}`, why)];
+    });
+    return (await Promise.all(all)).flat();
   });
   return (await Promise.all(found)).flat();
 }

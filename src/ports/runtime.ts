@@ -82,8 +82,15 @@ export interface Recipe {
   readonly oomScoreAdj: number;
   /** How its devices are granted. `numa`: only with CPUs of their NUMA nodes. */
   readonly grant: { readonly way: GrantWay; readonly capabilities: readonly DriverCapability[]; readonly numa: boolean };
-  /** An engine of its own, with which jobs run containers. `image`: of that engine; null until onejob has built it. */
-  readonly containers?: { readonly image: string | null };
+  /**
+   * An engine of its own, with which jobs run containers. `image`: of that engine; null until onejob has built it. `ready`: what it
+   * has without pulling; `logins`: folder with credentials for that, null for the usual ones. `mirrors`: of docker.io.
+   */
+  readonly containers?: {
+    readonly image: string | null;
+    readonly ready?: { readonly images: readonly string[]; readonly pull: Recipe['pull']; readonly logins: string | null };
+    readonly mirrors?: readonly string[];
+  };
   readonly unsafe: { readonly privileged: boolean; readonly pidHost: boolean; readonly seccompUnconfined: boolean };
 }
 

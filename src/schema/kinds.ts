@@ -275,6 +275,8 @@ export const money = value((found) => {
 }, 'amount');
 
 export const imageName = imageReference;
+/** Nothing that a shell would read. */
+export const originName = /^https?:\/\/[A-Za-z0-9.-]+(?::\d+)?\/?$/;
 export const networkName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/;
 
 export const rules = ['refuse', 'run-without-secrets'] as const;

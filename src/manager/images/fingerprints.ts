@@ -80,7 +80,7 @@ export class Fingerprints {
   async withEngine(recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Recipe> {
     if (recipe.containers === undefined) return recipe;
     const { image } = await this.#parts.images.need(engineImage, progress, signal);
-    return { ...recipe, containers: { image } };
+    return { ...recipe, containers: { ...recipe.containers, image } };
   }
 
   /** The image that contains what this pool's GPUs need; null where there is none, or none is chosen yet. */
@@ -254,7 +254,7 @@ export class Fingerprints {
   #withKnownEngine(recipe: Recipe): Recipe | null {
     if (recipe.containers === undefined) return recipe;
     const image = this.madeFrom(engineImage);
-    return image === null ? null : { ...recipe, containers: { image } };
+    return image === null ? null : { ...recipe, containers: { ...recipe.containers, image } };
   }
 
   /** null while no image is chosen or built for it. */

@@ -154,7 +154,9 @@ export class Pool {
   /** The unavailable image that keeps the pool from starting anything, such as `image "x:1" on docker`; null if there is none. */
   get awaitsImage(): string | null {
     if (this.backoff === null || !isOfImage(this.backoff.last.code)) return null;
-    const { image } = this.config.recipe;
+    const { recipe } = this.config;
+    const { message } = this.backoff.last;
+    const image = recipe.containers?.ready?.images.find((one) => message.includes(`"${one}"`)) ?? recipe.image;
     return `${image === null ? 'its image' : `image "${image}"`} on ${this.#runtime.name}`;
   }
 

@@ -18,6 +18,8 @@ export const inEngine = {
   docker: '/run/docker.sock',
   storage: '/var/lib/engine',
   images: '/var/lib/images',
+  /** Images that jobs have from the start, if their pool names some. */
+  ready: '/var/lib/ready',
   user: 'engine',
   /** The host's ids of user 0 inside; all others follow. */
   firstId: 1_879_048_192,
@@ -25,7 +27,7 @@ export const inEngine = {
 
 /**
  * Runs in the namespaces of the Docker Engine. runc wants to see control groups, and the host's are not in the container, so it gets
- * those of its own namespace: the container's group and nothing above.
+ * those of its own namespace: the container's group and nothing above. It begins with the images that are ready, see `image-store.ts`.
  */
 const dockerStart = `
 rm -f /run/docker /run/containerd /run/xtables.lock;
@@ -34,14 +36,17 @@ while IFS=: read -r _ kind _; do
 [ "$kind" ] && mkdir "/sys/fs/cgroup/\${kind#name=}" && mount -t cgroup -o "$kind" cgroup "/sys/fs/cgroup/\${kind#name=}";
 done </proc/self/cgroup;
 [ "$(ls /sys/fs/cgroup)" ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup;
+[ -d ${inEngine.storage}/docker ] || [ ! -d ${inEngine.ready}/seed ] || {
+rm -rf ${inEngine.storage}/new; cp -a ${inEngine.ready}/seed ${inEngine.storage}/new && mv ${inEngine.storage}/new ${inEngine.storage}/docker; };
 exec 3<&9 9<&-; export LISTEN_PID=$$;
 set --; [ ! -e ${cardsConfig} ] || set -- --config-file ${cardsConfig};
-exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid
+exec dockerd "$@" -H fd:// --log-level warn --data-root ${inEngine.storage}/docker --exec-root /run/engine/docker --pidfile /run/engine/docker.pid $MIRRORS
 `.trim();
 
 /** In the program's words: `Socket` hands over a socket as systemd does, as descriptor 3. rootlesskit uses that one itself. */
 export const engineProgram = String.raw`
 use strict; use warnings; use POSIX (); use Socket; use Cwd ();
+my $mirrors = $ENV{MIRRORS};
 ${handOnCards}
 my (undef, undef, $uid, $gid, undef, undef, undef, $home) = getpwnam '${inEngine.user}' or die "the image has no user for the engine\n";
 sub listening {
@@ -65,7 +70,7 @@ sub start {
   die "still root\n" if $< != $uid || $> != $uid || POSIX::setuid(0);
   POSIX::dup2(fileno $socket, $_) // die "dup2: $!\n" for 3, 9;
   %ENV = (HOME => $home, PATH => '/usr/sbin:/usr/bin:/sbin:/bin', XDG_RUNTIME_DIR => '/run/engine', LISTEN_FDS => 1, LISTEN_PID => $$,
-    PODMAN_IGNORE_CGROUPSV1_WARNING => 1);
+    PODMAN_IGNORE_CGROUPSV1_WARNING => 1, MIRRORS => $mirrors);
   exec @command or POSIX::_exit(127);
 }
 my @docker = (qw(rootlesskit --state-dir=/run/engine/rootlesskit --net=slirp4netns --mtu=65520 --slirp4netns-sandbox=auto

@@ -15,6 +15,7 @@ const context = {
   store: 'v',
   grant: noGrant,
   migMinors: null,
+  ready: null,
 };
 const specOf = (changes: Partial<Recipe>) => ({
   agent: 'a1',
@@ -50,6 +51,19 @@ it('an engine is found as the agent that it is for, with its limits and what eng
 it('the images that all engines share are read-only', () => {
   const { Mounts } = engineBody(specOf({}), context).HostConfig;
   expect(Mounts).toContainEqual({ Type: 'volume', Source: 'v', Target: '/var/lib/images', ReadOnly: true });
+});
+
+it('the images that jobs have from the start are read-only, too', () => {
+  const { Mounts } = engineBody(specOf({}), { ...context, ready: 'r' }).HostConfig;
+  expect(Mounts).toContainEqual({ Type: 'volume', Source: 'r', Target: '/var/lib/ready', ReadOnly: true });
+});
+
+it('the mirrors of a pool are those of its engines', () => {
+  const containers = { image: 'e', mirrors: ['https://a', 'http://b:5000'] };
+  expect(engineBody(specOf({ containers }), context).Env).toEqual([
+    'MIRRORS=--registry-mirror https://a --registry-mirror http://b:5000',
+  ]);
+  expect(engineBody(specOf({}), context).Env).toEqual(['MIRRORS=']);
 });
 
 it('inside, folders have the same paths, and limits and network are those of the engine', () => {

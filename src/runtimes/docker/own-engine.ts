@@ -36,12 +36,15 @@ interface EngineContext extends Pick<CreateContext, 'owner' | 'boot' | 'engineSt
   /** Volume with images. */
   readonly store: string;
   readonly migMinors: MigMinors | null;
+  /** Volume with images for jobs; null without. */
+  readonly ready: string | null;
 }
 
 /** The body of `POST /containers/create`. */
 export function engineBody(spec: SandboxSpec, context: EngineContext) {
   const { recipe } = spec;
   const { grant } = context;
+  const mirrors = (recipe.containers?.mirrors ?? []).map((mirror) => `--registry-mirror ${mirror}`);
   const all = sandboxLabels(spec, context);
   const volume = (Target: string) => ({ Type: 'volume', Target, VolumeOptions: { Labels: all } });
   return {
@@ -50,7 +53,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
     Entrypoint: ['perl', '-e', engineProgram],
     Cmd: [spec.agent, ...cardWords(spec.devices, context.migMinors)],
     // By these the host knows which cards it has; jobs see those of the sandbox.
-    Env: Object.entries({ ...grant.defaults, ...grant.env }).map(([name, value]) => `${name}=${value}`),
+    Env: Object.entries({ ...grant.defaults, ...grant.env, MIRRORS: mirrors.join(' ') }).map(([name, value]) => `${name}=${value}`),
     WorkingDir: '/',
     Hostname: hostName(spec.name),
     Labels: all,
@@ -61,6 +64,7 @@ export function engineBody(spec: SandboxSpec, context: EngineContext) {
       Mounts: [
         ...[workspacePath, '/tmp', inEngine.storage].map(volume),
         { Type: 'volume', Source: context.store, Target: inEngine.images, ReadOnly: true },
+        ...(context.ready === null ? [] : [{ Type: 'volume', Source: context.ready, Target: inEngine.ready, ReadOnly: true }]),
         { Type: 'bind', Source: context.folder, Target: inEngine.folder },
         // Not read-only, and without what is mounted below: containers of the job with all rights then get one, too.
         { Type: 'bind', Source: '/sys', Target: '/sys', BindOptions: { NonRecursive: true } },

@@ -1,6 +1,6 @@
 /** Agents with engines of their own, on Engines of the host that answer what a test wants. */
 
-import { appendFileSync, mkdirSync } from 'node:fs';
+import { appendFileSync, mkdirSync, writeFileSync } from 'node:fs';
 import type { ServerResponse } from 'node:http';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
@@ -49,6 +49,26 @@ test('a pool with containers on Podman starts nothing, and says what it lacks', 
     retry: false,
     message: expect.stringContaining('an engine for containers: it needs a Docker Engine, and this is Podman.'),
   });
+});
+
+test('images for jobs are pulled with the credentials of their pool', async () => {
+  using logins = scratch();
+  const auth = (user: string) => ({ auths: { 'r.example': { auth: Buffer.from(`${user}:p`).toString('base64') } } });
+  writeFileSync(join(logins.path, 'config.json'), JSON.stringify(auth('robot')));
+  const pulls: unknown[] = [];
+  const { runtime } = await engines((path, reply) => {
+    const given = reply.req.headers['x-registry-auth'];
+    if (path === '/version') json(reply, { Version: '26', Components: [{ Name: 'Engine' }] });
+    else if (path === '/images/create') {
+      pulls.push(JSON.parse(Buffer.from(String(given), 'base64url').toString()));
+      json(reply, { error: 'denied: not for you' });
+    } else if (path.startsWith('/images/r.example')) reply.writeHead(404).end('{"message":"no such image"}');
+    else json(reply, { Id: 'sha256:1', Config: {} });
+  });
+  const ready = { images: ['r.example/a:1'], pull: 'missing', logins: logins.path } as const;
+  const spec = specOf({ ...recipe, containers: { image: 'engine:1', ready } });
+  await expect(runtime.prepare(spec, () => {}, never())).rejects.toMatchObject({ code: 'E_IMAGE_DENIED' });
+  expect(pulls).toEqual([{ username: 'robot', password: 'p', serveraddress: 'r.example' }]);
 });
 
 test('"doctor" says whether pools may use containers, if one wants to', async () => {

@@ -30,16 +30,23 @@ import {
 import { inside, openFolder, removeTree } from '../../system/foreign-tree.ts';
 import { readMigMinors } from '../devices.ts';
 import { statusOf } from '../engine/failures.ts';
+import { Images } from '../engine/image.ts';
 import { AgentEngine, outside } from './agent-engine.ts';
 import { engineObstacle, kernelObstacle } from './containers-obstacle.ts';
 import { containerName } from './create.ts';
 import type { DockerRuntime } from './docker.ts';
 import { inEngine } from './engine-program.ts';
-import { ImageStore } from './image-store.ts';
+import { ImageStore, type ReadyImage } from './image-store.ts';
 import { engineBody, specInside } from './own-engine.ts';
 import { makeOwnLog } from './own-log.ts';
 import { dockerFingerprint, prepareRefusal, verifyFolders } from './prepare.ts';
 import { putWorkspace } from './workspace.ts';
+
+/** Ids of the image of an engine, and of the volume with images for its jobs; null without. */
+interface EngineImages {
+  readonly imageId: string;
+  readonly ready: string | null;
+}
 
 export class WithEngines implements Runtime {
   readonly name = 'docker';
@@ -89,8 +96,12 @@ export class WithEngines implements Runtime {
     return [...found, fine('containers', 'Pools may use containers: its kernel lets their engines make user namespaces.')];
   }
 
-  imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
-    return this.#outer.imageTrouble(recipe, signal);
+  async imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
+    const ready = recipe.containers?.ready;
+    if (ready === undefined || recipe.image === null || !ready.images.includes(recipe.image))
+      return this.#outer.imageTrouble(recipe, signal);
+    const trouble = await this.#pulls(ready.logins).trouble(recipe, signal);
+    return trouble?.message ?? null;
   }
 
   imageId(recipe: Recipe, signal: AbortSignal): Promise<string | null> {
@@ -112,7 +123,8 @@ export class WithEngines implements Runtime {
     try {
       const maker = await this.#makerOf(spec, progress, signal);
       const name = await this.#store.ensure(image.id, maker, progress, signal);
-      const engine = await this.#startOrRetreat(spec, maker, progress, signal);
+      const from = { imageId: maker, ready: await this.#readyFor(spec, maker, progress, signal) };
+      const engine = await this.#startOrRetreat(spec, from, progress, signal);
       await engine.ask((runtime) => runtime.prepare(specInside(spec, name), progress, signal));
       void engine.watch();
       return made;
@@ -224,20 +236,39 @@ export class WithEngines implements Runtime {
     throw new OnejobError('E_NO_CONTAINERS', message, { hint });
   }
 
+  /** Images pulled with the credentials of a folder; null: the usual ones. */
+  #pulls(logins: string | null): Images {
+    const { engine, images } = this.#outer.parts;
+    return logins === null ? images : new Images(engine, logins, engine.clock.now);
+  }
+
+  /** A volume with the images that its jobs have from the start, pulled as its own image is; null without any. */
+  async #readyFor({ pool, recipe }: SandboxSpec, maker: string, progress: Progress, signal: AbortSignal): Promise<string | null> {
+    const { images: names, pull, logins } = recipe.containers?.ready ?? { images: [], pull: 'never', logins: null };
+    const from = this.#pulls(logins);
+    const found: ReadyImage[] = [];
+    for (const image of names) {
+      const { id } = await from.get({ image, pull } as Recipe, progress, signal);
+      // A job asks for it by its tag, whatever digest it is pulled by.
+      found.push({ id, name: image.replace(/@.*$/, '') });
+    }
+    return found.length === 0 ? null : this.#store.ready(pool, found, maker, progress, signal);
+  }
+
   /** An Engine that gives no cards in one way is asked in another, once. */
-  async #startOrRetreat(spec: SandboxSpec, imageId: string, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
+  async #startOrRetreat(spec: SandboxSpec, from: EngineImages, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
     try {
-      return await this.#start(spec, imageId, progress, signal);
+      return await this.#start(spec, from, progress, signal);
     } catch (error) {
       if (!this.#outer.parts.devices.retreat(error)) throw error;
       signal.throwIfAborted();
       await this.remove(spec.agent);
-      return await this.#start(spec, imageId, progress, signal);
+      return await this.#start(spec, from, progress, signal);
     }
   }
 
   /** Makes the container of an engine, and resolves once its socket is there. An earlier attempt is continued. */
-  async #start(spec: SandboxSpec, imageId: string, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
+  async #start(spec: SandboxSpec, from: EngineImages, progress: Progress, signal: AbortSignal): Promise<AgentEngine> {
     const { boot, containers, devices, engine, exits, networks, owner } = this.#outer.parts;
     const { agent } = spec;
     const folder = this.#folderOf(agent);
@@ -255,8 +286,8 @@ export class WithEngines implements Runtime {
     const network = await networks.resolve(spec.recipe.network);
     const engineStart = await exits.engineStart(signal);
     const grant = await devices.grant(spec, signal);
-    const of = { folder, store: this.#store.volume, migMinors: readMigMinors('/dev') };
-    const body = engineBody(spec, { owner, boot, engineStart, imageId, network, grant, ...of });
+    const of = { ...from, folder, store: this.#store.volume, migMinors: readMigMinors('/dev') };
+    const body = engineBody(spec, { owner, boot, engineStart, network, grant, ...of });
     const id = await engine.create(containerName(spec), body).catch((error: unknown) => {
       // The request of an earlier attempt has taken effect meanwhile.
       if (statusOf(error) !== 409) throw prepareRefusal(error, spec, engine.endpoint);

@@ -291,6 +291,10 @@ export class Engine {
     return (Volumes ?? []).filter(({ Labels }) => carries(labels, Labels)).map(({ Name }) => Name);
   }
 
+  async hasVolume(name: string, signal: AbortSignal): Promise<boolean> {
+    return (await this.#find(z.object({ Name: z.string() }), `/volumes/${name}`, `inspect volume ${name}`, signal)) !== null;
+  }
+
   /** Succeeds also if the volume is in use or gone. */
   async removeVolume(name: string): Promise<void> {
     const doing = `remove volume ${short(name)}`;

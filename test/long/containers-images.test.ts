@@ -1,0 +1,198 @@
+/** Images that jobs have without pulling them: jobs use, change and attack them, on an Engine of the test's. */
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { inEngine } from '../../src/runtimes/docker/engine-program.ts';
+import { type PrivateEngine, privateEngine } from '../support/dockerd.ts';
+import { build, clientImage, loadEngineBase } from '../support/engine-base.ts';
+import { heldEngine } from '../support/held-engine.ts';
+import { ensureImages, images } from '../support/images.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { registryOf } from '../support/registry.ts';
+import { lacks } from '../support/require.ts';
+import { wayOutOf } from '../support/veth.ts';
+
+const tool = 'acme/tool:1';
+const other = 'acme/other:2';
+
+/** 20 MB, and a word to know it by. */
+const dockerfileOf = (word: string) =>
+  `FROM ${images.base}\nRUN head -c 20000000 /dev/urandom >/big\nRUN echo ${word} >/word\nCMD ["cat", "/word"]\n`;
+
+describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'engineBase'))('images for jobs', () => {
+  let engine: PrivateEngine;
+  let home: Home;
+
+  beforeAll(async () => {
+    engine = await privateEngine({ config: { 'insecure-registries': ['198.18.0.0/15'] } });
+    await ensureImages(engine.socket);
+    await loadEngineBase(engine.api);
+    await build(engine.api, tool, dockerfileOf('first'));
+    await build(engine.api, other, `FROM ${tool}\nCMD ["echo", "other"]\n`);
+    home = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      config: `pools: { box: { image: "${clientImage}", containers: { images: ["${tool}", "${other}"] }, stop_grace: 1s } }\n`,
+    });
+    const built = await home.cli(['image', 'build', 'engine']).ended;
+    expect(built.code, built.stderr).toBe(0);
+    await home.up();
+  }, 300_000);
+  afterAll(async () => {
+    await home?.close();
+    await engine?.[Symbol.asyncDispose]();
+  }, 120_000);
+
+  /** Runs a script as a job; what it printed. */
+  async function job(...lines: readonly string[]): Promise<string> {
+    const { code, stdout, stderr } = await home.run('--pool', 'box', '--', 'sh', '-ec', lines.join('\n')).ended;
+    expect(code, `${stdout}\n${stderr}`).toBe(0);
+    return stdout;
+  }
+
+  const idOf = async (image: string) => ((await engine.api.ok('GET', `/images/${image}/json`)) as { readonly Id: string }).Id;
+  const stores = () => {
+    const root = join(engine.dataRoot, 'volumes');
+    return readdirSync(root).flatMap((name) => (/-images-\w+$/.test(name) ? [join(root, name, '_data')] : []));
+  };
+  const contents = (store: string) =>
+    execFileSync('sh', ['-c', 'tar -C "$0" --sort=name --numeric-owner -cf - . | sha256sum', store], { encoding: 'utf8' });
+
+  const look = `docker image inspect -f '{{.Id}}' ${tool} ${other}; docker run --rm ${tool}; docker run --rm ${other}`;
+  const asMade = async (word: string) => `${await idOf(tool)}\n${await idOf(other)}\n${word}\nother\n`;
+
+  test('a job has them under their names, and each agent only their description', async () => {
+    expect(await job(look)).toBe(await asMade('first'));
+    const said = await job(
+      `printf 'FROM ${tool}\\nRUN cat /word >/copy\\n' | docker build -q -t mine - >/dev/null`,
+      'docker run --rm mine cat /copy',
+      `docker run --rm -v ${inEngine.storage}/docker:/d ${tool} du -skx /d | cut -f 1`,
+    );
+    const [copy, size] = said.split('\n');
+    expect(copy).toBe('first');
+    expect(Number(size)).toBeLessThan(5_000);
+  }, 240_000);
+
+  test('a job with all rights cannot change them, and what it does to its own names is gone with it', async () => {
+    await job('true');
+    const [store = '', ...more] = stores();
+    expect(more).toEqual([]);
+    const before = contents(store);
+    const ready = `/h${inEngine.ready}`;
+    const said = await job(
+      `docker run --rm --privileged --pid host --network host -v /:/h -v ${inEngine.ready}:${inEngine.ready} ${tool} sh -c '`,
+      `for way in ${ready} ${inEngine.ready}; do [ -e $way/seed ] && echo reached; done`,
+      `for way in ${ready} ${inEngine.ready} /h/proc/1/root${inEngine.ready}; do`,
+      '  for file in $(find $way -name word -o -name repositories.json -o -name link 2>/dev/null); do',
+      '    (echo evil >$file) 2>/dev/null && echo "wrote $file"; rm -f $file 2>/dev/null && echo "removed $file"',
+      '    chmod 777 $file 2>/dev/null && echo "changed $file"',
+      '  done',
+      '  touch $way/new 2>/dev/null && echo "made $way/new"',
+      '  mount -o remount,rw,bind $way 2>/dev/null && echo "remounted $way"',
+      '  mount -o remount,rw $way 2>/dev/null && echo "remounted all of $way"',
+      'done',
+      `mkdir /m; mount --bind ${inEngine.ready} /m && mount -o remount,rw,bind /m 2>/dev/null && echo "mounted anew"`,
+      'touch /m/new 2>/dev/null && echo "made a new one there"',
+      `nsenter -t 1 -m touch ${inEngine.ready}/new 2>/dev/null && echo "went where it is mounted"`,
+      // Its own copy of the description is its own.
+      `for layer in /h${inEngine.storage}/docker/overlay2/*/diff; do [ -h $layer ] && (echo evil >$layer/word) 2>/dev/null && echo "wrote $layer"; done`,
+      "echo end'",
+      // What is written in a container goes above the layers.
+      `docker run --name changed ${tool} sh -c 'echo evil >/word; rm /big'; docker commit changed ${other} >/dev/null; docker rm changed >/dev/null`,
+      `docker tag ${other} ${tool}; docker run --rm ${tool} cat /word`,
+      `docker rmi -f ${tool} ${other} >/dev/null; docker system prune -af >/dev/null; docker image ls -q`,
+    );
+    expect(said).toBe('reached\nreached\nend\nevil\n');
+    expect(contents(store)).toBe(before);
+    expect(await job(look)).toBe(await asMade('first'));
+  }, 240_000);
+
+  test('a newer image is there for the agents that are made after it, and the older ones go', async () => {
+    const [old] = stores();
+    await build(engine.api, tool, dockerfileOf('second'));
+    // The agent that waits already has the older one.
+    await job('true');
+    await expect.poll(() => job(`docker run --rm ${tool}`), { timeout: 120_000 }).toBe('second\n');
+    expect(await job(look)).toBe(await asMade('second'));
+    const left = async () => {
+      await job('true');
+      return stores();
+    };
+    await expect.poll(left, { timeout: 60_000 }).not.toContain(old);
+    expect(stores()).toHaveLength(1);
+  }, 300_000);
+
+  test('a daemon that was killed while it made them ready goes on with it, and leaves nothing', async () => {
+    using held = await heldEngine(engine.socket);
+    await using here = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: held.url },
+      config: `pools: { box: { image: "${clientImage}", containers: { images: ["${other}"] } } }\n`,
+    });
+    const built = await here.cli(['image', 'build', 'engine']).ended;
+    expect(built.code, built.stderr).toBe(0);
+    const reads = /^GET \S*\/images\/\S+\/get/;
+    const holding = held.hold(reads);
+    const doomed = await here.up();
+    const one = await holding;
+    await doomed.kill();
+    const next = await here.up();
+    const run = here.run('--no-workspace', '--pool', 'box', '--', 'docker', 'run', '--rm', other);
+    expect(await run.ended).toMatchObject({ code: 0, stdout: 'other\n' });
+    await one.letGo();
+    await next.stop();
+    expect((await here.census()).left).toEqual([]);
+  }, 240_000);
+
+  test('a registry is asked with the password of the pool, and by digest; a mirror by the engines of jobs, without it', async () => {
+    const address = wayOutOf(engine);
+    await using registry = await registryOf(engine.api, tool, 'robot:secret');
+    await using mirror = await registryOf(engine.api, tool);
+    const name = `${address}:${registry.port}/acme/private:1`;
+    const logins = join(home.cwd, 'logins');
+    mkdirSync(logins);
+    const auths = { [`${address}:${registry.port}`]: { auth: Buffer.from('robot:secret').toString('base64') } };
+    writeFileSync(join(logins, 'config.json'), JSON.stringify({ auths }));
+    const containers = `{ images: ["${name}@${registry.digest}", "${tool}"], logins: "${logins}", mirrors: ["http://${address}:${mirror.port}"] }`;
+    await using here = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      through: ['nsenter', `--net=/proc/${engine.pid}/ns/net`],
+      config: `pools: { box: { image: "${clientImage}", network: default, containers: ${containers} } }\n`,
+    });
+    const built = await here.cli(['image', 'build', 'engine']).ended;
+    expect(built.code, built.stderr).toBe(0);
+    await here.up();
+    const script = [
+      `docker run --rm ${name}`,
+      `docker pull -q ${tool}`,
+      'docker rmi -f $(docker image ls -q) >/dev/null',
+      'docker run --rm mirrored:1 echo from the mirror',
+      `grep -r ${Buffer.from('robot:secret').toString('base64')} /proc/*/environ /root /tmp /workspace 2>/dev/null || echo no password`,
+    ].join('\n');
+    const { code, stdout, stderr } = await here.run('--no-workspace', '--pool', 'box', '--', 'sh', '-ec', script).ended;
+    expect([code, stdout], stderr).toEqual([
+      0,
+      expect.stringMatching(/^(first|second)\ndocker.io\/acme\/tool:1\nfrom the mirror\nno password\n$/),
+    ]);
+    expect(registry.asked).toContain(`/v2/acme/private/manifests/${registry.digest}`);
+    // What the job has already is not sent again.
+    const first = (words: string) => mirror.asked.findIndex((path) => path.includes(words));
+    expect(first(`/v2/${tool.replace(':', '/manifests/')}`)).toBeGreaterThan(-1);
+    expect(first('/v2/library/mirrored/manifests/')).toBeGreaterThan(-1);
+    expect(first('/blobs/')).toBeGreaterThan(first('/v2/library/mirrored/manifests/'));
+  }, 240_000);
+
+  test('an image that nobody has keeps the pool from starting, and says why', async () => {
+    await using here = await onejob({
+      engine: engine.socket,
+      env: { DOCKER_HOST: engine.url },
+      config: `pools: { box: { image: "${clientImage}", pull: never, containers: { images: ["acme/none:1"] } } }\n`,
+    });
+    await here.up();
+    await expect
+      .poll(async () => (await here.cli(['status']).ended).stdout, { timeout: 60_000 })
+      .toMatch(/waits for image "acme\/none:1" on docker, next try in \d+s: Image "acme\/none:1" is not on the Engine/);
+  }, 120_000);
+});
