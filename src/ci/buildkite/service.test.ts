@@ -345,6 +345,22 @@ describe('a manager', () => {
     expect(after.store.serviceJobs.get('ended')).toMatchObject({ state: 'done', result: 'cancelled' });
   });
 
+  it('shows what an earlier manager had reserved as it was, until the service says what has become of it', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('job-1', trustedEnv);
+    await before.pass(1_500);
+    before.stop();
+    before.store.close();
+    before.stacks.failing = new OnejobError('E_CI_UNREACHABLE', 'away', { retry: true });
+    await using after = await ready({ dir, stacks: before.stacks });
+    expect(after.service.serviceJobs?.()).toMatchObject([{ id: 'job-1', state: 'assigned' }]);
+    Object.assign(before.stacks.jobs.get('job-1') ?? {}, { state: 'canceled' });
+    before.stacks.failing = null;
+    await after.pass(3_000);
+    expect(after.service.serviceJobs?.()).toEqual([]);
+  });
+
   it('gives up an agent that never calls, also one that an earlier manager had released', async () => {
     using dir = scratch();
     const before = await ready({ dir });

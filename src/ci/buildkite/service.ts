@@ -152,6 +152,7 @@ class BuildkiteService {
   }
 
   #begin(): void {
+    this.#parts.rows.resume();
     this.#parts.filter?.start(this.#front.signal, (problem) => this.#heardOfFilter(problem));
     const here = this.#parts.pools.filter(({ elsewhere }) => elsewhere === undefined);
     for (const queue of new Set(here.map((pool) => pool.queue))) this.#follow(queue);

@@ -1,5 +1,5 @@
 /** Jobs that the manager takes before there is a runner: what the loop, the server and the disk see of them, in time moved by hand. */
-import { statSync } from 'node:fs';
+import { rmSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { fakeFilter, testPool } from '../../../test/kit/buildkite-manager.ts';
@@ -415,6 +415,8 @@ describe('the next manager', () => {
     const { one, job } = await waiting({}, { dir });
     one.stop();
     await using two = await ready({ dir, gitlab: one.gitlab });
+    // People see it as it was, also while the server is not asked yet.
+    expect(two.service.serviceJobs?.()).toMatchObject([{ id: 'lab-1', state: 'assigned' }]);
     await two.pass(500);
     expect(two.jobs.next('ci', 'ci/1')?.job).toBe('lab-1');
     expect((await givenBy(two, await two.take('lab-1')))?.job.token).toBe(job.token);
@@ -441,7 +443,18 @@ describe('the next manager', () => {
     one.gitlab.end(job, 'success');
     await using two = await ready({ dir, gitlab: one.gitlab });
     await two.pass(500);
-    expect([two.files(), two.jobs.next('ci', 'ci/1')]).toEqual([[], null]);
+    expect([two.files(), two.jobs.next('ci', 'ci/1'), two.service.serviceJobs?.()]).toEqual([[], null, []]);
+  });
+
+  it('keeps no job in its list whose file is gone: nobody can run it, or end it', async () => {
+    const dir = scratch();
+    const { one } = await waiting({}, { dir });
+    const file = join(one.store.dir, 'jobs-lab', '1.json');
+    one.stop();
+    rmSync(file);
+    await using two = await ready({ dir, gitlab: one.gitlab });
+    await two.pass(500);
+    expect([two.service.serviceJobs?.(), two.row('lab-1')?.state]).toEqual([[], 'done']);
   });
 
   it('ends a job that had begun, whose sandbox nobody knows any more', async () => {

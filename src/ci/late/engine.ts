@@ -386,6 +386,7 @@ export class LateBound<G, K> {
       this.#wake();
     };
     outer.addEventListener('abort', stop, { once: true });
+    this.#parts.rows.resume();
     const begin: CiService['observe'] = (own) => {
       this.#emit = own;
       this.#parts.filter?.start(this.#signal, (found) => this.#heardOfFilter(found));
