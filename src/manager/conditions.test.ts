@@ -1,10 +1,15 @@
 /** What needs a person, from values alone. */
 import { expect, test } from 'vitest';
-import { clauseOf, conditions, findingOf, type HostState, lineOf } from './conditions.ts';
+import { clauseOf, conditions, findingOf, type HostState, isOfHost, lineOf } from './conditions.ts';
 
-const state = (more: Partial<HostState['queue']> = {}, pools: HostState['pools'] = []): HostState => ({
+const state = (
+  more: Partial<HostState['queue']> = {},
+  pools: HostState['pools'] = [],
+  unfit: HostState['unfit'] = [],
+): HostState => ({
   queue: { pools: new Set(['default', 'gpu']), waiting: new Map(), leftToOthers: 0, ...more },
   pools,
+  unfit,
 });
 
 test('nothing', () => {
@@ -48,6 +53,23 @@ test('jobs that a temporary daemon leaves to another', () => {
   expect(conditions(state({ leftToOthers: 2 })).map(lineOf)).toEqual([
     '2 jobs wait for the daemon that accepted them, but this daemon is temporary: type "onejob up".',
   ]);
+});
+
+test('jobs of CI services that no pool here can run, which nobody is called for', () => {
+  const how = 'in queue "default" for an agent with gpu=h100, which no pool here has';
+  const found = conditions(
+    state({}, [], [
+      { service: 'bk', jobs: 1, how, hint: 'Compare.' },
+      { service: 'bk', jobs: 2, how, hint: 'Compare.' },
+    ]),
+  );
+  expect(found.map(lineOf)).toEqual([
+    `1 job of service bk waits ${how}. Compare.`,
+    `2 jobs of service bk wait ${how}. Compare.`,
+  ]);
+  expect(found.map(isOfHost)).toEqual([true, true]);
+  expect(found.map(findingOf)[0]).toMatchObject({ level: 'warning', subject: 'service bk', code: 'unfit-jobs' });
+  expect(found.map(({ patience }) => patience)).toEqual([null, null]);
 });
 
 test('pools that can have no agent, not one whose devices are unknown', () => {
