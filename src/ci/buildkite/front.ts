@@ -7,10 +7,10 @@ import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { CiEvent, CiService, DiagnosticSandboxes } from '../../ports/ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
+import { UnfitWatch } from '../kit/unfit.ts';
 import { equippedForBuildkite } from './agent/script.ts';
 import type { JobCounter } from './job-counter.ts';
 import type { JobRows } from './jobs/job-rows.ts';
-import { UnfitWatch } from '../kit/unfit.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface FrontParts {

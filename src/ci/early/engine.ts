@@ -149,7 +149,13 @@ export class EarlyBound<R extends Registry> {
   }
 
   /** Emits events first: describing jobs and cleaning up make more calls, and may take long. */
-  #follow(shown: Shown, steadySince: number, { name: queue, pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
+  #follow(
+    shown: Shown,
+    steadySince: number,
+    { name: queue, pools }: Queue,
+    emit: (event: CiEvent) => void,
+    signal: AbortSignal,
+  ): void {
     const { place, waiting: found } = shown;
     // First, because what an agent has got waits no more.
     let isNews = found !== undefined;

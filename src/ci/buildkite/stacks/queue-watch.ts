@@ -3,8 +3,8 @@
 import { toFailure } from '../../../base/errors.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import type { JobId } from '../../../core/slot.ts';
-import { buildkiteEnd } from '../jobs/outcome.ts';
 import { type Unfit, type UnfitWatch, unfitHow } from '../../kit/unfit.ts';
+import { buildkiteEnd } from '../jobs/outcome.ts';
 import type { Shared } from '../shared.ts';
 import type { JobPick, JobReservations } from './job-reservations.ts';
 import { type PollLoop, startPollLoop, type Work } from './poll-loop.ts';
@@ -208,7 +208,13 @@ class QueueWatch implements Work {
     if (slot !== undefined) picks.push({ job: id, slot });
     else if (this.#pools.some(({ tags }) => fits(rules, this.#queue, tags))) waiting.set(id, this.#crowd.get(id) ?? clock.now());
     else if (!pools.some(({ queue, tags }) => queue === this.#queue && fits(rules, queue, tags)))
-      unfit.set(id, { jobs: 1, how: unfitHow(`queue ${JSON.stringify(this.#queue)}`, rules.filter((rule) => !/^queue=/.test(rule))) });
+      unfit.set(id, {
+        jobs: 1,
+        how: unfitHow(
+          `queue ${JSON.stringify(this.#queue)}`,
+          rules.filter((rule) => !/^queue=/.test(rule)),
+        ),
+      });
   }
 
   /** Once per job; a failure costs nothing. */
