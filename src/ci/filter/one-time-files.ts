@@ -1,6 +1,6 @@
 /**
  * What the manager leaves for one call of one job, such as the job itself, which is too large for a token. The file is encrypted with
- * a key of its own that only the job's sealed token contains, or its agent has beside it, and it is given out once. AES-256-GCM.
+ * a key of its own that only the job's sealed token contains, or the config of its agent, and it is given out once. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:crypto';
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
