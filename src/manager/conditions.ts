@@ -96,12 +96,9 @@ export function isOfHost({ kind }: Condition): boolean {
 
 /** A condition of a host as `doctor` shows it. */
 export function findingOf({ kind, pool, service, text, hint }: Condition): Finding {
-  return warning(
-    service !== null ? `service ${service}` : pool === null ? 'own queue' : `pool ${pool}`,
-    text,
-    hint,
-    codeOf({ kind }),
-  );
+  const code = codeOf({ kind });
+  if (service !== null) return warning(`service ${service}`, text.replace(` of service ${service}`, ''), hint, code);
+  return warning(pool === null ? 'own queue' : `pool ${pool}`, text, hint, code);
 }
 
 const codes: Readonly<Record<Condition['kind'], FindingCode>> = {

@@ -108,7 +108,7 @@ describe('a waiting job', () => {
       {
         jobs: 2,
         how: 'in queue "default" for an agent with gpu=h100, which no pool here has',
-        hint: 'Compare "agents" of the step with "queue" and "tags" of the pools. If another host is to run them, nothing is wrong.',
+        hint: 'Compare "agents" of the step with "queue" and "tags" of the pools. If another host is to run such jobs, nothing is wrong.',
       },
     ]);
     // It costs no call more than before.

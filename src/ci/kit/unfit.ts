@@ -45,7 +45,7 @@ export class UnfitWatch {
       .flatMap((one) => [...one.values()])
       .filter(({ since }) => this.#clock.now() - since >= patience);
     const kinds = [...Map.groupBy(old, ({ how }) => how)].map(([how, same]) => ({ how, jobs: sum(same) }));
-    const hint = `${this.#compare} If another host is to run them, nothing is wrong.`;
+    const hint = `${this.#compare} If another host is to run such jobs, nothing is wrong.`;
     const rest = kinds.slice(mostKinds);
     const more = rest.length === 0 ? [] : [{ how: 'for other agents that no pool here has', jobs: sum(rest) }];
     return [...kinds.slice(0, mostKinds), ...more].map((one) => ({ ...one, hint }));
