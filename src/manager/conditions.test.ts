@@ -70,7 +70,12 @@ test('jobs of CI services that no pool here can run, which nobody is called for'
   );
   expect(found.map(lineOf)).toEqual([`1 job of service bk waits ${how}. Compare.`, `2 jobs of service bk wait ${how}. Compare.`]);
   expect(found.map(isOfHost)).toEqual([true, true]);
-  expect(found.map(findingOf)[0]).toMatchObject({ level: 'warning', subject: 'service bk', message: `1 job waits ${how}.`, code: 'unfit-jobs' });
+  expect(found.map(findingOf)[0]).toMatchObject({
+    level: 'warning',
+    subject: 'service bk',
+    message: `1 job waits ${how}.`,
+    code: 'unfit-jobs',
+  });
   expect(found.map(({ patience }) => patience)).toEqual([null, null]);
 });
 
