@@ -207,7 +207,7 @@ async function openUpkeep(given: HostParts, host: With<Base | 'loop'>, stack: As
           deviceManager,
           secrets: house.troubles,
           stateDisk: host.room.problem(),
-          conditions: conditions(stateOf({ queue, reconciler, deviceManager })),
+          conditions: conditions(stateOf({ queue, others: host.others, reconciler, deviceManager })),
         }),
       send: (message, signal) => send(message, sending, signal),
     });
@@ -307,7 +307,7 @@ function reportOf(given: HostParts, host: With<Base | Upkeep | 'loop'>): HostRep
   const { room, services, loop, house, notices, machines } = host;
   const { config, env, runtimes } = given;
   const { reconciler, observer, fingerprints, caches, deviceManager, held } = loop;
-  const wrong = () => conditions(stateOf({ queue: services.own, reconciler, deviceManager }));
+  const wrong = () => conditions(stateOf({ queue: services.own, others: host.others, reconciler, deviceManager }));
   const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
   return {
     chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
@@ -383,7 +383,7 @@ function countWaiting(
 
 function strandedWith(queue: OwnQueue, { hosts, pools }: Config): string[] {
   const takers = [...pools, ...hosts.flatMap((one) => one.pools)].filter(({ service }) => service === queue.name);
-  const state = { queue: { ...queue.stranded(), pools: new Set(takers.map(({ name }) => name)) }, pools: [] };
+  const state = { queue: { ...queue.stranded(), pools: new Set(takers.map(({ name }) => name)) }, pools: [], unfit: [] };
   return conditions(state).flatMap((one) => (one.kind === 'stranded jobs' ? [lineOf(one)] : []));
 }
 

@@ -37,6 +37,7 @@ export const findingCodes = [
   'service-leftovers',
   'service-silent',
   'stranded-jobs',
+  'unfit-jobs',
   'weak-sandbox',
 ] as const;
 export type FindingCode = (typeof findingCodes)[number];

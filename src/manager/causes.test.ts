@@ -166,7 +166,7 @@ test('a card that is gone, and a fault of all', () => {
 });
 
 test('jobs of a pool that is gone are told about once they have waited, what one sees in status is not', () => {
-  const about = { text: '1 job waits in pool old.', hint: 'Move it.' };
+  const about = { service: null, text: '1 job waits in pool old.', hint: 'Move it.' };
   const conditions = [
     { kind: 'stranded jobs', pool: 'old', ...about, patience: 600_000 },
     { kind: 'no agents', pool: 'lab', ...about, patience: null },

@@ -1,16 +1,22 @@
 /** What needs a person, from values alone. */
 import { expect, test } from 'vitest';
-import { clauseOf, conditions, findingOf, type HostState, lineOf } from './conditions.ts';
+import { gpu, oneDevice } from '../../test/support/devices.ts';
+import { clauseOf, conditions, findingOf, type HostState, isOfHost, lineOf, stateOf } from './conditions.ts';
 
-const state = (more: Partial<HostState['queue']> = {}, pools: HostState['pools'] = []): HostState => ({
+const state = (
+  more: Partial<HostState['queue']> = {},
+  pools: HostState['pools'] = [],
+  unfit: HostState['unfit'] = [],
+): HostState => ({
   queue: { pools: new Set(['default', 'gpu']), waiting: new Map(), leftToOthers: 0, ...more },
   pools,
+  unfit,
 });
 
 test('nothing', () => {
   const pools = [
-    { name: 'default', agents: 2, hasDevices: null },
-    { name: 'gpu', agents: 'per-device', hasDevices: true },
+    { name: 'default', agents: 2, hasDevices: null, nextJob: null },
+    { name: 'gpu', agents: 'per-device', hasDevices: true, nextJob: null },
   ] as const;
   expect(conditions(state({ waiting: new Map([['default', 7]]) }, pools))).toEqual([]);
 });
@@ -50,11 +56,70 @@ test('jobs that a temporary daemon leaves to another', () => {
   ]);
 });
 
+test('jobs of CI services that no pool here can run, which nobody is called for', () => {
+  const how = 'in queue "default" for an agent with gpu=h100, which no pool here has';
+  const found = conditions(
+    state(
+      {},
+      [],
+      [
+        { service: 'bk', jobs: 1, how, hint: 'Compare.' },
+        { service: 'bk', jobs: 2, how, hint: 'Compare.' },
+      ],
+    ),
+  );
+  expect(found.map(lineOf)).toEqual([`1 job of service bk waits ${how}. Compare.`, `2 jobs of service bk wait ${how}. Compare.`]);
+  expect(found.map(isOfHost)).toEqual([true, true]);
+  expect(found.map(findingOf)[0]).toMatchObject({
+    level: 'warning',
+    subject: 'service bk',
+    message: `1 job waits ${how}.`,
+    code: 'unfit-jobs',
+  });
+  expect(found.map(({ patience }) => patience)).toEqual([null, null]);
+});
+
+test('a job that asks for more devices than this host has', () => {
+  const about = { agents: 2, hasDevices: true } as const;
+  const pools = [
+    { name: 'ok', ...about, nextJob: { devices: 2, fitting: 2 } },
+    { name: 'big', ...about, nextJob: { devices: 8, fitting: 2 } },
+    // That is another condition.
+    { name: 'none', ...about, nextJob: { devices: 8, fitting: 0 } },
+  ];
+  const found = conditions(state({}, pools));
+  expect(found.map(({ pool, text }) => `${pool}: ${text}`)).toEqual([
+    'big: It cannot run its next job, which asks for 8 devices: this host has 2 that fit.',
+  ]);
+  expect(found.map(isOfHost)).toEqual([false]);
+  expect(found.map(findingOf)).toMatchObject([{ subject: 'pool big', code: 'unfit-jobs' }]);
+});
+
+test('the next job of a pool that leases for each job, compared with what fits once the whole host was seen', () => {
+  const pool = { name: 'gpu', agents: 2, standby: false, devices: oneDevice };
+  let complete = true;
+  const seen = (config: object) => {
+    const service = { jobs: { next: () => ({ job: 'j1' }), devicesFor: () => 8 } };
+    const inventory = { complete, devices: [gpu(0), gpu(1)] };
+    const parts = {
+      queue: { stranded: () => state().queue },
+      others: [],
+      reconciler: { pools: [{ config: { ...pool, ...config }, leaving: false, service }] },
+      deviceManager: { registry: { inventory }, views: { ofPool: () => ({ wanted: 2 }) } },
+    };
+    return stateOf(parts as unknown as Parameters<typeof stateOf>[0]).pools[0]?.nextJob;
+  };
+  expect(seen({})).toEqual({ devices: 8, fitting: 2 });
+  expect(seen({ standby: true })).toBeNull();
+  complete = false;
+  expect(seen({})).toBeNull();
+});
+
 test('pools that can have no agent, not one whose devices are unknown', () => {
   const pools = [
-    { name: 'none', agents: 0, hasDevices: null },
-    { name: 'gpu', agents: 'per-device', hasDevices: false },
-    { name: 'unseen', agents: 'per-device', hasDevices: null },
+    { name: 'none', agents: 0, hasDevices: null, nextJob: null },
+    { name: 'gpu', agents: 'per-device', hasDevices: false, nextJob: null },
+    { name: 'unseen', agents: 'per-device', hasDevices: null, nextJob: null },
   ] as const;
   expect(conditions(state({}, pools)).map(clauseOf)[0]).toBe('has no agents ("agents: 0"), so its jobs wait');
   expect(conditions(state({}, pools)).map(({ pool, text }) => `${pool}: ${text}`)).toEqual([

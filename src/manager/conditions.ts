@@ -9,13 +9,18 @@ import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { type StrandedJobs, strandedHint } from '../ci/own-queue/stranded.ts';
 import { fits } from '../config/conditions.ts';
 import type { PoolConfig } from '../config/config.ts';
+import type { CiService, UnfitJobs } from '../ports/ci-service.ts';
+import { nextDemand } from './devices/demands.ts';
 import type { DeviceAccess } from './devices/device-views.ts';
+import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 export interface Condition {
-  readonly kind: 'stranded jobs' | 'jobs of another daemon' | 'no agents' | 'no devices';
+  readonly kind: 'stranded jobs' | 'jobs of another daemon' | 'no agents' | 'no devices' | 'unfit jobs' | 'job too big';
   /** The pool that it is about, which the config may no longer have; null: the host. */
   readonly pool: string | null;
+  /** The CI service that it is about; null: the own queue, or that of the pool. */
+  readonly service: string | null;
   /** A sentence. About a pool of the config it begins with "It". */
   readonly text: string;
   /** What to do about it, as a sentence; null if the text says it. */
@@ -28,6 +33,8 @@ export interface HostState {
   /** The own queue, and the pools that take its jobs. */
   readonly queue: StrandedJobs & { readonly leftToOthers: number };
   readonly pools: readonly PoolState[];
+  /** Of CI services. */
+  readonly unfit: readonly (UnfitJobs & { readonly service: string })[];
 }
 
 /** A pool of the config. */
@@ -36,23 +43,38 @@ export interface PoolState {
   readonly agents: number | 'per-device';
   /** Whether this host has, or had, a device that fits; null: unknown, or the pool needs none. */
   readonly hasDevices: boolean | null;
+  /** How many devices its next job asks for, and how many of this host fit; null: unknown, or it asks for none of its own. */
+  readonly nextJob: { readonly devices: number; readonly fitting: number } | null;
 }
 
 interface StateParts {
   readonly queue: Pick<OwnQueue, 'stranded'>;
+  /** All CI services but the own queue. */
+  readonly others: readonly Pick<CiService, 'name' | 'unfit'>[];
   readonly reconciler: Pick<Reconciler, 'pools'>;
   /** null if no pool needs devices. */
   readonly deviceManager: Pick<DeviceAccess, 'registry' | 'views'> | null;
 }
 
 /** The state as it is now. */
-export function stateOf({ queue, reconciler, deviceManager }: StateParts): HostState {
-  const pools = reconciler.pools.flatMap(({ config, leaving }): PoolState[] => {
+export function stateOf({ queue, others, reconciler, deviceManager }: StateParts): HostState {
+  const pools = reconciler.pools.flatMap((pool): PoolState[] => {
+    const { config, leaving } = pool;
     if (leaving) return [];
     const hasDevices = deviceManager === null || config.devices.count === 0 ? null : hasDevicesFor(config, deviceManager);
-    return [{ name: config.name, agents: config.agents, hasDevices }];
+    return [{ name: config.name, agents: config.agents, hasDevices, nextJob: nextJobOf(pool, deviceManager) }];
   });
-  return { queue: queue.stranded(), pools };
+  const unfit = others.flatMap(({ name: service, unfit }) => (unfit?.() ?? []).map((one) => ({ ...one, service })));
+  return { queue: queue.stranded(), pools, unfit };
+}
+
+/** Only a pool that leases for each job gives a job more devices than others. */
+function nextJobOf(pool: Pool, deviceManager: StateParts['deviceManager']): PoolState['nextJob'] {
+  const { devices, standby } = pool.config;
+  const inventory = deviceManager?.registry.inventory ?? null;
+  if (standby || devices.count === 0 || inventory?.complete !== true) return null;
+  const wanted = nextDemand(pool, 0)?.devices ?? 'all';
+  return wanted === 'all' ? null : { devices: wanted, fitting: inventory.devices.filter((one) => fits(one, devices)).length };
 }
 
 function hasDevicesFor(config: PoolConfig, { registry, views }: Pick<DeviceAccess, 'registry' | 'views'>): boolean | null {
@@ -63,18 +85,20 @@ function hasDevicesFor(config: PoolConfig, { registry, views }: Pick<DeviceAcces
 /** ms. Somebody who has just changed the config may still be about to move the jobs. */
 const strandedPatience = 10 * 60_000;
 
-export function conditions({ queue, pools }: HostState): Condition[] {
-  return [...strandedJobs(queue), ...jobsOfOthers(queue), ...pools.flatMap(ofPool)];
+export function conditions({ queue, pools, unfit }: HostState): Condition[] {
+  return [...strandedJobs(queue), ...jobsOfOthers(queue), ...unfit.map(ofUnfit), ...pools.flatMap(ofPool)];
 }
 
 /** Whether it is shown with the host: the pool that it is about, if any, has no place of its own. */
 export function isOfHost({ kind }: Condition): boolean {
-  return kind === 'stranded jobs' || kind === 'jobs of another daemon';
+  return kind !== 'no agents' && kind !== 'no devices' && kind !== 'job too big';
 }
 
 /** A condition of a host as `doctor` shows it. */
-export function findingOf({ kind, pool, text, hint }: Condition): Finding {
-  return warning(pool === null ? 'own queue' : `pool ${pool}`, text, hint, codeOf({ kind }));
+export function findingOf({ kind, pool, service, text, hint }: Condition): Finding {
+  const code = codeOf({ kind });
+  if (service !== null) return warning(`service ${service}`, text.replace(` of service ${service}`, ''), hint, code);
+  return warning(pool === null ? 'own queue' : `pool ${pool}`, text, hint, code);
 }
 
 const codes: Readonly<Record<Condition['kind'], FindingCode>> = {
@@ -82,6 +106,8 @@ const codes: Readonly<Record<Condition['kind'], FindingCode>> = {
   'jobs of another daemon': 'jobs-of-another-daemon',
   'no agents': 'no-agents',
   'no devices': 'no-devices',
+  'unfit jobs': 'unfit-jobs',
+  'job too big': 'unfit-jobs',
 };
 
 /** What programs know it by. */
@@ -103,7 +129,9 @@ function strandedJobs(queue: HostState['queue']): Condition[] {
   return [...queue.waiting].flatMap(([pool, jobs]) => {
     if (queue.pools.has(pool) || jobs === 0) return [];
     const text = `${jobs === 1 ? '1 job waits' : `${jobs} jobs wait`} in pool ${pool} and would wait for ever: the config has no such pool of the own queue.`;
-    return [{ kind: 'stranded jobs', pool, text, hint: strandedHint(pool, queue.pools), patience: strandedPatience }];
+    return [
+      { kind: 'stranded jobs', pool, service: null, text, hint: strandedHint(pool, queue.pools), patience: strandedPatience },
+    ];
   });
 }
 
@@ -111,14 +139,24 @@ function jobsOfOthers({ leftToOthers }: HostState['queue']): Condition[] {
   if (leftToOthers === 0) return [];
   const [jobs, them] = leftToOthers === 1 ? ['One job waits', 'it'] : [`${leftToOthers} jobs wait`, 'them'];
   const text = `${jobs} for the daemon that accepted ${them}, but this daemon is temporary: type "onejob up".`;
-  return [{ kind: 'jobs of another daemon', pool: null, text, hint: null, patience: null }];
+  return [{ kind: 'jobs of another daemon', pool: null, service: null, text, hint: null, patience: null }];
 }
 
-function ofPool({ name, agents, hasDevices }: PoolState): Condition[] {
-  const about = { pool: name, patience: null } as const;
+/** Nobody is called for it: another host may have the agents. */
+function ofUnfit({ service, jobs, how, hint }: HostState['unfit'][number]): Condition {
+  const text = `${jobs === 1 ? '1 job' : `${jobs} jobs`} of service ${service} ${jobs === 1 ? 'waits' : 'wait'} ${how}.`;
+  return { kind: 'unfit jobs', pool: null, service, text, hint, patience: null };
+}
+
+function ofPool({ name, agents, hasDevices, nextJob }: PoolState): Condition[] {
+  const about = { pool: name, service: null, patience: null } as const;
   if (agents === 0) {
     const hint = 'Give it "agents" in the config, or remove it.';
     return [{ kind: 'no agents', ...about, text: 'It has no agents ("agents: 0"), so its jobs wait.', hint }];
+  }
+  if (nextJob !== null && nextJob.fitting > 0 && nextJob.devices > nextJob.fitting) {
+    const text = `It cannot run its next job, which asks for ${nextJob.devices} devices: this host has ${nextJob.fitting} that ${nextJob.fitting === 1 ? 'fits' : 'fit'}.`;
+    return [{ kind: 'job too big', ...about, text, hint: 'Cancel that job, and run it with fewer "--devices".' }];
   }
   if (agents !== 'per-device' || hasDevices !== false) return [];
   const hint = 'See "onejob gpus": is the driver installed, and do its "devices" fit this host?';

@@ -61,10 +61,16 @@ export async function examine(parts: DoctorParts, signal: AbortSignal): Promise<
   const found = deviceManager === null ? [] : deviceFindings(deviceManager);
   const lacking = found.filter(({ subject }) => !explained.has(subject));
   const news = wide.filter((one) => !found.some((other) => isSameReset(one, other)));
-  const stuck = host.conditions().filter((one) => isOfHost(one) || !explained.has(findingOf(one).subject));
+  const stuck = host
+    .conditions()
+    .filter((one) => isOfHost(one) || !explained.has(findingOf(one).subject))
+    .map(findingOf);
   const pools = poolFindings(reconciler, deviceManager?.watch.fault ?? null);
   const checked = (await Promise.all(checks)).flat();
-  const all = [...config, ...stuck.map(findingOf), ...pools, ...lacking, ...news, ...host.findings(), ...checked];
+  // A service that has asked right now knows better.
+  const isTold = ({ subject, code }: FindingView): boolean =>
+    code === 'unfit-jobs' && checked.some((one) => one.code === code && one.subject === subject);
+  const all = [...config, ...stuck.filter((one) => !isTold(one)), ...pools, ...lacking, ...news, ...host.findings(), ...checked];
   // The reason for a runtime is of no use if the runtime cannot be used now.
   const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes.all.some(({ name }) => name === subject));
   return all.filter(({ level, subject }) => !(isAway && level === 'ok' && subject === 'runtime'));

@@ -188,7 +188,7 @@ describe('a card in quarantine', () => {
 });
 
 test('a pool shows what keeps it from having agents, and no other pool does', () => {
-  const about = { kind: 'no devices', text: 'It has no device: none fits.', hint: null, patience: null } as const;
+  const about = { kind: 'no devices', service: null, text: 'It has no device: none fits.', hint: null, patience: null } as const;
   conditionsNow = [
     { ...about, pool: 'other' },
     { ...about, pool: 'lab' },

@@ -66,6 +66,15 @@ export interface Deregistered {
   readonly ran: JobId | null | undefined;
 }
 
+/** Waiting jobs of one kind that no pool of the config can run; other hosts may be able to. */
+export interface UnfitJobs {
+  readonly jobs: number;
+  /** Where they wait and for what, for after "jobs wait". */
+  readonly how: string;
+  /** What to do about it, in sentences. */
+  readonly hint: string;
+}
+
 /** Names of entries at a service. */
 export interface NamedRemoval {
   /** Gone now. In a dry run: would be. */
@@ -182,6 +191,8 @@ export interface CiService {
   equip?(recipe: Recipe, pool: string): Recipe;
   /** Number of waiting jobs; null: unknown. */
   waiting?(pool: string): number | null;
+  /** As far as looks show that the service makes anyway. Absent: the service cannot tell. */
+  unfit?(): readonly UnfitJobs[];
   /**
    * Late binding, for a pool that leases devices for each job: its place in the line for devices. The same text keeps the place, another
    * one goes to the end; null: it needs no devices now. Absent: the pool's next job.

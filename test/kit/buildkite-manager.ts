@@ -191,7 +191,7 @@ export function openManager({
       agentOf: (slot, job) => (lanes.get(slot)?.includes(job) ? ([...live][0] ?? null) : null),
     },
     random: () => 0,
-    counts: { waiting: () => null, follow: async () => {} },
+    counts: { waiting: () => null, unserved: () => new Map(), follow: async () => {} },
     check: async () => [],
     ...parts,
   };

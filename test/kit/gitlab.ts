@@ -7,6 +7,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../src/core/clock.ts';
 import { onPort } from '../standins/kit/port.ts';
+import { noPages } from '../standins/kit/server.ts';
 
 export type JobState = 'pending' | 'waiting' | 'running' | 'canceling' | 'success' | 'failed' | 'canceled';
 
@@ -234,6 +235,8 @@ export function memoryGitlab({
     if (path === '/api/v4/runners/verify') return json().token === token ? { status: 200, json: { id: 12, token } } : forbidden();
     const file = /^\/acme\/demo\.git\/([\w./-]+)$/.exec(path)?.[1];
     if (file !== undefined && sources !== undefined) return sent(join(sources, file), headers, jobs);
+    if (/^\/acme\/demo\/-\/jobs\/\d+$/.test(path))
+      return { status: 200, body: Buffer.from(noPages), headers: { 'content-type': 'text/plain' } };
     const own = jobs.find((one) => one.token === headers.get('JOB-TOKEN'));
     if (path === '/api/v4/job') {
       if (isShut || own === undefined || (own.state !== 'running' && own.state !== 'canceling'))

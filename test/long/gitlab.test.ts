@@ -1,14 +1,19 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { runnerTokenOf } from '../../src/ci/gitlab/filter-rules.ts';
+import { gitlabScript } from '../../src/ci/gitlab/script.ts';
 import { type JobRow, type MemoryGitlab, memoryGitlab, runnerToken } from '../kit/gitlab.ts';
 import { engineTells, filesIn, found, needlesOf, outputs, prying } from '../support/azure-secrets.ts';
 import { bridgeAddress } from '../support/buildkite-host.ts';
+import { startChild } from '../support/child.ts';
 import { engineAt } from '../support/engine-http.ts';
+import { freePort } from '../support/free-port.ts';
 import { gitlabRunner } from '../support/gitlab-programs.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
+import { scratch } from '../support/scratch.ts';
 
 describe.skipIf(lacks('docker', 'image', 'gitlabRunner'))('with the real gitlab-runner', () => {
   let gitlab: MemoryGitlab;
@@ -109,6 +114,24 @@ pools:
     await gitlab.until(() => isOver(lost));
     expect([lost.state, lost.reason]).toEqual(['failed', 'runner_system_failure']);
     expect(log(lost)).toContain('onejob: This job was lost');
+  });
+
+  test('what a runner says that does not reach the filter gives nobody its job', async () => {
+    using dir = scratch();
+    symlinkSync(gitlabRunner, join(dir.path, 'gitlab-runner'));
+    const [key, url] = ['key-of-the-job-0123456789', `http://127.0.0.1:${await freePort()}/gitlab/ojf_sealed`];
+    const how = { name: 'one', url, ca: null, workspace: dir.path, before: [], notes: [], container: null };
+    const script = gitlabScript({ ...how, token: runnerTokenOf(key) });
+    const env = { PATH: `${dir.path}:${process.env.PATH}`, HOME: dir.path };
+    const child = startChild('sh', ['-c', script], { cwd: dir.path, env });
+    try {
+      // It names the address, which it does not know to be a secret.
+      await child.says(/couldn't execute POST against .*ojf_sealed/);
+    } finally {
+      child.signal('SIGTERM');
+      await child.ended;
+    }
+    expect(child.stdout + child.stderr).not.toContain(key);
   });
 
   test('the token of the runner, and what a job keeps secret, are where they must be only', async () => {

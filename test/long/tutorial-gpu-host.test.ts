@@ -16,6 +16,8 @@ const variables: readonly (readonly [RegExp, string])[] = [
   [/\bGPU-5eed[\w-]+/g, 'UUID'],
   [/^nvidia\d$/gm, 'NODE'],
   [/(?<=gpu\/\d +)[0-9a-f]{10}\b/g, 'AGENT'],
+  [/\b20\d\d-\d\d-\d\dT[\d:.]+Z/g, 'STAMP'],
+  [/http:\/\/[\d.]+:\d+\b/g, 'URL'],
   [/\b[0-9a-f]{12}\b/g, 'ID'],
   [/\b20\d\d-\d\d-\d\d \d\d:\d\d\b|\b\d\d:\d\d(?::\d\d)?\b/g, 'CLOCK'],
   [/\b\d+(?:\.\d+)?(?:ms|[smh])\b(?: \d+[smh]\b)*/g, 'TIME'],
@@ -24,7 +26,7 @@ const variables: readonly (readonly [RegExp, string])[] = [
 /** The page shows what doctor says where there is none. */
 const hasToolkit = (process.env.PATH ?? '').split(delimiter).some((dir) => existsSync(join(dir, 'nvidia-container-cli')));
 
-describe.skipIf(hasToolkit || lacks('docker', 'image', 'bubblewrap', 'root'))(page, () => {
+describe.skipIf(hasToolkit || lacks('docker', 'image', 'bubblewrap', 'root', 'gitlabRunner', 'gitea'))(page, () => {
   test('every command prints what the page says', { timeout: 300_000 }, async () => {
     await using here = await onejob();
     const home = join(here.dir, 'home');
@@ -47,6 +49,7 @@ describe.skipIf(hasToolkit || lacks('docker', 'image', 'bubblewrap', 'root'))(pa
           ['GPU-5eed0000-0000-4000-8000-000000000000', card(0).uuid],
         ],
         variables,
+        inBackground: /^onejob up$|standin:git/,
         looks: /^onejob (?:status|jobs|logs|doctor|proofs)\b/,
         inAnyOrder: /^onejob (?:jobs|cancel)\b/,
         exitCodes: { 'onejob doctor': 1 },

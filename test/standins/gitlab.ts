@@ -2,13 +2,14 @@
 import { join } from 'node:path';
 import { memoryGitlab, runnerToken } from '../kit/gitlab.ts';
 import { buildGitlabRunner } from '../support/gitlab-programs.ts';
-import { playByHand, trialConfig } from './kit/by-hand.ts';
+import { playByHand, poolPlace, runtimeOption, runtimeUsage, trialConfig } from './kit/by-hand.ts';
 
-const usage = `npm run standin:gitlab -- [--host ADDRESS] [--into FOLDER]
+const usage = `npm run standin:gitlab -- [--host ADDRESS] [--into FOLDER] [--runtime RUNTIME]
 
 A local stand-in for GitLab. Containers must reach it, so it listens on an address of this host that is not 127.0.0.1, if there is one.
 It needs a Docker Engine with the image debian:stable-slim, and Go, with which it builds the real gitlab-runner once.
---into FOLDER writes its config there as gitlab.yml, for another config to include.`;
+--into FOLDER writes its config there as gitlab.yml, for another config to include.
+${runtimeUsage}`;
 
 const help = `queue [--branch NAME] [--image NAME] [-- COMMAND]   queue a job
 jobs                                               its jobs
@@ -16,7 +17,8 @@ log JOB                                            what a job wrote so far
 cancel JOB                                         cancel a job
 help, quit`;
 
-await playByHand({ usage, port: 0 }, async (where, stack) => {
+await playByHand({ usage, port: 0, options: runtimeOption }, async (where, stack) => {
+  const place = poolPlace(where.more);
   const runner = await buildGitlabRunner();
   const gitlab = memoryGitlab({
     ended: ({ id, state, reason }) => console.log(`Job ${id}: ${state}${reason === null || reason === '' ? '' : ` (${reason})`}`),
@@ -30,7 +32,7 @@ await playByHand({ usage, port: 0 }, async (where, stack) => {
       (dir) => `services:
   lab: { type: gitlab, url: "${gitlab.url}", token: { file: "${join(dir, 'gitlab.token')}" }, agent: { from: "${runner}" } }
 pools:
-  ci: { service: lab, agents: 2, image: "debian:stable-slim", memory: 1GiB, network: default }
+  ci: { service: lab, agents: 2, ${place}, network: default }
 `,
     ),
   );

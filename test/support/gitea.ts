@@ -53,7 +53,8 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
     'all',
   );
   const token = /[0-9a-f]{40}/.exec(said)?.[0] ?? '';
-  let server = startChild(giteaPrograms.server, ['--config', conf, 'web'], { cwd: dir, env });
+  // A closed terminal would make it start another one of itself.
+  let server = startChild('setsid', [giteaPrograms.server, '--config', conf, 'web'], { cwd: dir, env });
 
   async function api<T = unknown>(
     method: string,
@@ -169,7 +170,7 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
     /** As `kill -9`, and it starts again where it was. */
     async restart(): Promise<void> {
       await server.kill();
-      server = startChild(giteaPrograms.server, ['--config', conf, 'web'], { cwd: dir, env });
+      server = startChild('setsid', [giteaPrograms.server, '--config', conf, 'web'], { cwd: dir, env });
       await healthy();
     },
     async [Symbol.asyncDispose](): Promise<void> {

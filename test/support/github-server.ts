@@ -11,6 +11,7 @@ import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { type GitHubOptions, type MemoryGitHub, memoryGitHub } from '../kit/github.ts';
+import { noPages } from '../standins/kit/server.ts';
 
 export interface GitHubServerOptions extends Omit<GitHubOptions, 'origin'> {
   /** What it listens on; default the loopback, which sandboxes do not reach (`bridgeAddress` of `buildkite-host.ts` they do). */
@@ -51,6 +52,8 @@ export async function startGitHub({ address = '127.0.0.1', ...options }: GitHubS
 }
 
 async function answer(github: MemoryGitHub, origin: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  if (request.method === 'GET' && /^\/[\w-]+\/[\w.-]+\/actions\/runs\/\d+/.test(request.url ?? ''))
+    return void response.setHeader('content-type', 'text/plain').end(noPages);
   const gone = new AbortController();
   response.once('close', () => gone.abort());
   const headers = new Headers();

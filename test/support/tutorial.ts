@@ -82,15 +82,21 @@ export async function followTutorial(tutorial: Tutorial): Promise<Terminal> {
 
 /** Ends the shell of a tutorial, which leads a session of its own (`setsid`), and all that goes on in its other terminals. */
 export async function endSession(shell: Child): Promise<void> {
-  const members = spawnSync('pgrep', ['-s', String(shell.pid)])
-    .stdout.toString()
-    .split('\n')
-    .filter(Boolean)
-    .map(Number);
+  const members = [...pgrep('-s', shell.pid), ...descendants(shell.pid)];
   // Each terminal ends what runs in it.
   spawnSync('pkill', ['-TERM', '-s', String(shell.pid)]);
   await shell.kill();
   for (const pid of members) await untilGone(pid);
+}
+
+function pgrep(by: '-s' | '-P', pid: number): number[] {
+  const found = spawnSync('pgrep', [by, String(pid)]).stdout.toString();
+  return found.split('\n').filter(Boolean).map(Number);
+}
+
+/** What runs in its other terminals, each a session of its own. */
+function descendants(pid: number): number[] {
+  return pgrep('-P', pid).flatMap((child) => [child, ...descendants(child)]);
 }
 
 /** A program in a terminal of its own, which goes on while others are used. */

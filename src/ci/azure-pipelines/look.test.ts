@@ -163,6 +163,26 @@ describe('waiting jobs', () => {
     expect(one.service.waiting('ci')).toBe(0);
   });
 
+  it('are shown that no agent of the pool would do, also none of another host', async () => {
+    const { world, one } = await open.one();
+    await one.register('a1');
+    await registerByHand(world.azure, world.pool, 'somebody', { capabilities: { cobol: 'yes' } });
+    world.azure.queue(world.pool, { demands: ['cobol'] });
+    const other = await registerByHand(world.azure, world.pool, 'leaves', { capabilities: { fortran: 'yes' } });
+    world.azure.queue(world.pool, { demands: ['fortran'] });
+    await fetch(`${world.azure.url}/_apis/distributedtask/pools/${world.pool}/agents/${other.identity.agentId}`, {
+      method: 'DELETE',
+      headers: {
+        accept: 'application/json; api-version=7.1-preview',
+        authorization: `Basic ${Buffer.from(`:${world.azure.pat}`).toString('base64')}`,
+      },
+    });
+    await one.watch();
+    expect(one.service.unfit()).toEqual([]);
+    world.clock.advance(15_000);
+    expect(one.service.unfit()).toMatchObject([{ jobs: 1, how: expect.stringContaining('for an agent with fortran, which') }]);
+  });
+
   it('are counted by the placeholder that a former manager left', async () => {
     const { world, one: first } = await open.one();
     await first.register('a1');

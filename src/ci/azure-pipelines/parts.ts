@@ -7,7 +7,9 @@ import type { AzurePool } from './pools.ts';
 import type { AgentKey } from './script.ts';
 import type { AzureServiceConfig } from './type.ts';
 
-export interface AzureParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>, Pick<OpenParts, 'variables'> {
+export interface AzureParts
+  extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace' | 'compare'>,
+    Pick<OpenParts, 'variables'> {
   readonly config: AzureServiceConfig;
   readonly pools: readonly AzurePool[];
   readonly store: EarlyParts['store'] & Pick<Store, 'dir'>;

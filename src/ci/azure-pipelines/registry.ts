@@ -224,7 +224,11 @@ export class AzureRegistry implements Registry {
         const { matchedAgents, matchesAllAgentsInPool } = request;
         const isAnyones = matchesAllAgentsInPool || matchedAgents === null;
         const isFor = (name: string): boolean => isAnyones || matchedAgents.some(({ id }) => standsFor.get(id)?.includes(name));
-        return { job: this.#remoteJob(request), pools: served.filter(isFor) };
+        return {
+          job: this.#remoteJob(request),
+          pools: served.filter(isFor),
+          isForOthers: isAnyones || matchedAgents.length > 0,
+        };
       });
   }
 }

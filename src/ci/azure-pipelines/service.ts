@@ -25,11 +25,13 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
   return createAzurePipelines({ ...parts, config, client, makeKey: makeAgentKey, random: Math.random });
 }
 
+const howToFit = 'Compare "demands" of the job with the capabilities of the agents, which "tags" and devices of the pool give.';
+
 export function createAzurePipelines(parts: AzureParts) {
   const { config, pools, store, client, clock, log } = parts;
   const { name: service, url } = config;
   const closing = new AbortController();
-  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
+  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config, compare: howToFit };
   const connect = (known: Registrations) => new AzureRegistry(parts, known, closing.signal);
   const { common, registry, registrations } = new EarlyBound(early, connect);
 

@@ -163,7 +163,7 @@ export type TokenIdentity = Readonly<z.infer<typeof identityAnswer>>;
 const count = z.int().nonnegative();
 const countsAnswer = z.object({
   jobs: z.object({ queues: z.record(z.string(), z.object({ scheduled: count.catch(0) })).nullish() }),
-  agents: z.object({ queues: z.record(z.string(), z.unknown()).nullish() }).nullish(),
+  agents: z.object({ queues: z.record(z.string(), z.object({ total: count.catch(1) }).catch({ total: 1 })).nullish() }).nullish(),
 });
 
 /** Jobs by queue that an agent could take now. */
@@ -171,6 +171,8 @@ export interface QueueCounts {
   readonly scheduled: ReadonlyMap<string, number>;
   /** Every queue that the service mentions. */
   readonly known: ReadonlySet<string>;
+  /** Queues with agents, of any host. */
+  readonly served: ReadonlySet<string>;
   /** ms that the service wants between two questions; null when it does not say. */
   readonly pollAfter: number | null;
 }
@@ -219,8 +221,10 @@ export function createServiceApi(parts: ApiParts): ServiceApi {
       const said = headerOf(called, 'buildkite-agent-metrics-poll-duration')?.trim() ?? '';
       const seconds = /^\d{1,9}$/.test(said) ? Number(said) : 0;
       const scheduled = new Map(jobs.map(([queue, { scheduled }]) => [queue, scheduled]));
-      const known = new Set([...scheduled.keys(), ...Object.keys(found.agents?.queues ?? {})]);
-      return { value: { scheduled, known, pollAfter: seconds === 0 ? null : Math.min(seconds * 1000, longestWait) }, skew };
+      const agents = Object.entries(found.agents?.queues ?? {});
+      const known = new Set([...scheduled.keys(), ...agents.map(([queue]) => queue)]);
+      const served = new Set(agents.flatMap(([queue, { total }]) => (total > 0 ? [queue] : [])));
+      return { value: { scheduled, known, served, pollAfter: seconds === 0 ? null : Math.min(seconds * 1000, longestWait) }, skew };
     },
   };
 }

@@ -7,6 +7,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { CiEvent, CiService, DiagnosticSandboxes } from '../../ports/ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
+import { UnfitWatch } from '../kit/unfit.ts';
 import { equippedForBuildkite } from './agent/script.ts';
 import type { JobCounter } from './job-counter.ts';
 import type { JobRows } from './jobs/job-rows.ts';
@@ -19,11 +20,13 @@ export interface FrontParts {
   readonly token: () => Promise<string>;
   /** The agent's checked program. @throws OnejobError E_AGENT_PACKAGE and others */
   readonly program: Pick<AgentProgram, 'folder' | 'ready'>;
-  readonly counts: Pick<JobCounter, 'waiting' | 'follow'>;
+  readonly counts: Pick<JobCounter, 'waiting' | 'unserved' | 'follow'>;
   readonly check: (signal: AbortSignal, sandboxes: DiagnosticSandboxes) => Promise<Finding[]>;
   readonly clock: Clock;
   readonly log: Log;
 }
+
+const howToFit = 'Compare "agents" of the step with "queue" and "tags" of the pools.';
 
 /** ms between two tries to read the token and find the program. */
 const readAgain = 30_000;
@@ -41,13 +44,15 @@ export interface FrontHooks {
   begin?(): void;
 }
 
-type FrontService = Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'serviceJobs'>>;
+type FrontService = Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'unfit' | 'serviceJobs'>>;
 
 export class Front {
   /** By name. */
   readonly pools: ReadonlyMap<string, PoolConfig>;
   /** Aborts when the service is closed, or nobody observes it any more. */
   readonly signal: AbortSignal;
+  /** Jobs that no pool of the config can run. */
+  readonly unfit: UnfitWatch;
   /** The members of the service that both ways have in common. */
   readonly service: FrontService;
   readonly #parts: FrontParts;
@@ -67,12 +72,14 @@ export class Front {
     this.#hooks = hooks;
     this.pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
     this.signal = this.#closing.signal;
+    this.unfit = new UnfitWatch(parts.clock, howToFit);
     this.service = {
       name: parts.config.name,
       check: (signal, sandboxes) => this.#check(signal, sandboxes),
       observe: (send, outer) => this.#observe(send, outer),
       equip: (recipe, pool) => equippedForBuildkite(recipe, this.pools.get(pool), parts.program.folder),
       waiting: (pool) => this.#waiting(pool),
+      unfit: () => this.unfit.list(),
       serviceJobs: () => parts.rows.list(),
     };
   }
@@ -117,7 +124,10 @@ export class Front {
     this.#emitHolds();
     void this.#follow('token', () => this.#readToken());
     if (isNeeded) void this.#follow('program', () => program.ready(this.signal));
-    void counts.follow(this.signal, () => this.#emitWaiting());
+    void counts.follow(this.signal, () => {
+      this.#emitWaiting();
+      this.#seeUnnamed();
+    });
     this.#hooks.begin?.();
   }
 
@@ -145,6 +155,15 @@ export class Front {
       this.#counted.set(pool, now);
       this.#send({ kind: 'waiting', pool });
     }
+  }
+
+  /** Jobs of queues that no pool of the config names, and no agent of anybody serves. */
+  #seeUnnamed(): void {
+    const named = new Set(this.#parts.pools.map(({ queue }) => queue));
+    const left = [...this.#parts.counts.unserved()].filter(([queue]) => !named.has(queue));
+    const how = (queue: string): string =>
+      `in queue ${JSON.stringify(queue)}, which no pool here names and which has no agent at the service`;
+    this.unfit.saw('', new Map(left.map(([queue, jobs]) => [queue, { jobs, how: how(queue) }])));
   }
 
   /** Looks again and again; pools are held while that fails. */

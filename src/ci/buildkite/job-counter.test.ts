@@ -10,8 +10,14 @@ const told = (
   scheduled: Record<string, number>,
   known: readonly string[] = [],
   pollAfter: number | null = null,
+  served: readonly string[] = [],
 ): { value: QueueCounts; skew: null } => ({
-  value: { scheduled: new Map(Object.entries(scheduled)), known: new Set([...Object.keys(scheduled), ...known]), pollAfter },
+  value: {
+    scheduled: new Map(Object.entries(scheduled)),
+    known: new Set([...Object.keys(scheduled), ...known]),
+    served: new Set(served),
+    pollAfter,
+  },
   skew: null,
 });
 const refused = new OnejobError('E_CI_CREDENTIAL', 'Cannot count the waiting jobs: answered 401.');
@@ -132,6 +138,7 @@ it('tells which pools have another number of waiting jobs than before: hosts in 
   let asked = (): void => {};
   const counts = {
     waiting: (queue: string) => waiting.get(queue) ?? null,
+    unserved: () => new Map<string, number>(),
     async follow(_signal: AbortSignal, tell: () => void = () => {}) {
       asked = tell;
     },
@@ -147,4 +154,50 @@ it('tells which pools have another number of waiting jobs than before: hosts in 
   waiting.clear();
   asked();
   expect(one.of('waiting')).toHaveLength(3);
+});
+
+it('knows in which queues jobs wait for agents that nobody has, as long as it is certain', async () => {
+  answer = () => told({ gpu: 3, cpu: 1, idle: 0, typo: 2 }, [], null, ['gpu']);
+  const counts = follow();
+  expect([...counts.unserved()]).toEqual([]);
+  await pass(0);
+  expect([...counts.unserved()]).toEqual([
+    ['cpu', 1],
+    ['typo', 2],
+  ]);
+  answer = () => {
+    throw away;
+  };
+  await pass(600_000);
+  expect([...counts.unserved()]).toEqual([]);
+});
+
+it('shows jobs of a queue that no pool names and that has no agent, once they have waited', async () => {
+  let asked = (): void => {};
+  const unserved = new Map([
+    ['typo', 2],
+    ['default', 1],
+  ]);
+  const counts = {
+    waiting: () => null,
+    unserved: () => unserved,
+    async follow(_signal: AbortSignal, tell: () => void = () => {}) {
+      asked = tell;
+    },
+  };
+  await using one = openManager({ parts: { counts } });
+  await one.watch();
+  asked();
+  expect(one.service.unfit?.()).toEqual([]);
+  await one.pass(20_000);
+  expect(one.service.unfit?.()).toEqual([
+    {
+      jobs: 2,
+      how: 'in queue "typo", which no pool here names and which has no agent at the service',
+      hint: expect.stringContaining('Compare "agents" of the step with "queue" and "tags" of the pools.'),
+    },
+  ]);
+  unserved.delete('typo');
+  asked();
+  expect(one.service.unfit?.()).toEqual([]);
 });

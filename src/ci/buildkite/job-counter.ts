@@ -47,6 +47,12 @@ export class JobCounter {
     return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
   }
 
+  /** Queues in which jobs wait and that have no agent, not even of another host, with how many jobs that are. */
+  unserved(): ReadonlyMap<string, number> {
+    const { scheduled, served } = this.#last?.counts ?? { scheduled: new Map<string, number>(), served: new Set<string>() };
+    return new Map([...scheduled].filter(([queue, jobs]) => jobs > 0 && !served.has(queue) && this.waiting(queue) !== null));
+  }
+
   /** Asks until `signal` aborts; to be called once. `asked`: called after each answer or failure. */
   async follow(signal: AbortSignal, asked: () => void = () => {}): Promise<void> {
     while (!signal.aborted) {

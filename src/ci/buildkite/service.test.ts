@@ -93,11 +93,40 @@ describe('a waiting job', () => {
     expect(one.stacks.jobs.get('strange')).toMatchObject({ state: 'scheduled', notes: [] });
   });
 
+  it('that no pool fits is shown once it has waited, unless machines in a cloud fit, and as long as it is certain', async () => {
+    const elsewhere = { host: 'burst', pool: 'big' };
+    const pools = [testPool(), testPool({ name: 'burst.big', tags: ['gpu=b200'], agents: 0, elsewhere })];
+    await using one = openManager({ pools });
+    one.jobs.offer('ci/1', 'closed');
+    for (const id of ['one', 'two']) one.stacks.add(id, trustedEnv, { rules: ['queue=default', 'gpu=h100'] });
+    one.stacks.add('cloud', trustedEnv, { rules: ['queue=default', 'gpu=b200'] });
+    one.stacks.add('fits', trustedEnv);
+    await one.watch();
+    expect(one.service.unfit?.()).toEqual([]);
+    await one.pass(20_000);
+    expect(one.service.unfit?.()).toEqual([
+      {
+        jobs: 2,
+        how: 'in queue "default" for an agent with gpu=h100, which no pool here has',
+        hint: 'Compare "agents" of the step with "queue" and "tags" of the pools. If another host is to run such jobs, nothing is wrong.',
+      },
+    ]);
+    // It costs no call more than before.
+    expect(one.stacks.calls.filter((call) => call === 'list').length).toBeLessThanOrEqual(3);
+    one.stacks.jobs.delete('one');
+    await one.pass(10_000);
+    expect(one.service.unfit?.()).toMatchObject([{ jobs: 1 }]);
+    one.stacks.failing = new OnejobError('E_CI_UNREACHABLE', 'away', { retry: true });
+    await one.pass(15_000);
+    expect(one.service.unfit?.()).toEqual([]);
+  });
+
   it('is counted for a pool of machines in a cloud, without a stack, a note and the agent that only these need', async () => {
     let waiting: number | null = null;
     let asked = () => {};
     const counts = {
       waiting: (queue: string) => (queue === 'default' ? waiting : null),
+      unserved: () => new Map<string, number>(),
       async follow(_: AbortSignal, told = () => {}) {
         asked = told;
       },
@@ -343,6 +372,22 @@ describe('a manager', () => {
     await after.pass(1_000);
     expect(after.jobs.next('ci', 'ci/1')?.job).toBe('waits');
     expect(after.store.serviceJobs.get('ended')).toMatchObject({ state: 'done', result: 'cancelled' });
+  });
+
+  it('shows what an earlier manager had reserved as it was, until the service says what has become of it', async () => {
+    using dir = scratch();
+    const before = await ready({ dir });
+    before.stacks.add('job-1', trustedEnv);
+    await before.pass(1_500);
+    before.stop();
+    before.store.close();
+    before.stacks.failing = new OnejobError('E_CI_UNREACHABLE', 'away', { retry: true });
+    await using after = await ready({ dir, stacks: before.stacks });
+    expect(after.service.serviceJobs?.()).toMatchObject([{ id: 'job-1', state: 'assigned' }]);
+    Object.assign(before.stacks.jobs.get('job-1') ?? {}, { state: 'canceled' });
+    before.stacks.failing = null;
+    await after.pass(3_000);
+    expect(after.service.serviceJobs?.()).toEqual([]);
   });
 
   it('gives up an agent that never calls, also one that an earlier manager had released', async () => {

@@ -152,6 +152,7 @@ class BuildkiteService {
   }
 
   #begin(): void {
+    this.#parts.rows.resume();
     this.#parts.filter?.start(this.#front.signal, (problem) => this.#heardOfFilter(problem));
     const here = this.#parts.pools.filter(({ elsewhere }) => elsewhere === undefined);
     for (const queue of new Set(here.map((pool) => pool.queue))) this.#follow(queue);
@@ -169,7 +170,14 @@ class BuildkiteService {
     // A stack may list ten times a second.
     const often = Math.max(1_000, this.#watches.size * 125);
     const say = (problem: string | null): void => this.#front.trouble(queue, problem);
-    const parts = { often, say, shared: this.#shared, reservations: this.#reservations, runs: this.#runs };
+    const parts = {
+      often,
+      say,
+      unfit: this.#front.unfit,
+      shared: this.#shared,
+      reservations: this.#reservations,
+      runs: this.#runs,
+    };
     this.#watches.set(queue, watchQueue(queue, parts));
   }
 

@@ -72,6 +72,7 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
     {
       service: 'hatch',
       url: 'the hatch',
+      compare: 'Ask at the hatch.',
       queues: [{ name: place, pools: ['ci'] }],
       pace: { pollEvery: 20, bootTimeout: 60_000 },
       store,

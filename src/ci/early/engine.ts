@@ -7,6 +7,7 @@ import { hasCode, toFailure } from '../../base/errors.ts';
 import { doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import type { AgentContext, CiEvent, CiService, Deregistered, Registration } from '../../ports/ci-service.ts';
+import { UnfitWatch, unfitHow } from '../kit/unfit.ts';
 import { JobRecords } from './job-records.ts';
 import { createNamedRemover, type NamedRemover } from './named.ts';
 import { OfflineAgents } from './offline-agents.ts';
@@ -22,7 +23,7 @@ const shortest = 5_000;
 
 /** All of the service except what only its adapter knows. */
 type Common = Omit<CiService, 'capabilities' | 'check'> &
-  Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs' | 'removeNamed'>>;
+  Required<Pick<CiService, 'ending' | 'waiting' | 'unfit' | 'serviceJobs' | 'removeNamed'>>;
 
 /** `connect`: makes the adapter, which may also register other entries than agents, such as placeholders. */
 export class EarlyBound<R extends Registry> {
@@ -34,6 +35,7 @@ export class EarlyBound<R extends Registry> {
   readonly #sweep: Sweep;
   readonly #named: NamedRemover;
   readonly #waiting = new Map<string, number>();
+  readonly #unfit: UnfitWatch;
   /** Agents that a look has shown at work. */
   readonly #shownBusy = new Set<AgentId>();
   readonly #underWay = new Set<string>();
@@ -53,6 +55,7 @@ export class EarlyBound<R extends Registry> {
     this.#sweep = new Sweep(this.#parts, this.registry, this.registrations, (remote, agent, signal) =>
       this.#jobs.last(remote, agent, signal),
     );
+    this.#unfit = new UnfitWatch(parts.clock, parts.compare);
     this.#named = createNamedRemover(this.#parts.queues, this.registry, this.registrations);
     this.common = {
       name: this.#parts.service,
@@ -63,6 +66,7 @@ export class EarlyBound<R extends Registry> {
       retire: (agent, signal) => this.#inDoubt.retire(agent, signal),
       ending: (agent, signal) => this.#inDoubt.ending(agent, signal),
       waiting: (pool) => this.#waiting.get(pool) ?? null,
+      unfit: () => this.#unfit.list(),
       serviceJobs: () => this.#jobs.list(),
       removeNamed: this.#named.removeNamed,
     };
@@ -145,13 +149,22 @@ export class EarlyBound<R extends Registry> {
   }
 
   /** Emits events first: describing jobs and cleaning up make more calls, and may take long. */
-  #follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
+  #follow(
+    shown: Shown,
+    steadySince: number,
+    { name: queue, pools }: Queue,
+    emit: (event: CiEvent) => void,
+    signal: AbortSignal,
+  ): void {
     const { place, waiting: found } = shown;
     // First, because what an agent has got waits no more.
     let isNews = found !== undefined;
     for (const name of pools)
       if (found === undefined) isNews = this.#waiting.delete(name) || isNews;
       else this.#waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
+    const unfit = (found ?? []).filter((one) => one.pools.length === 0 && !one.isForOthers);
+    const asked = unfit.map(({ job }) => [job.id, { jobs: 1, how: unfitHow(shown.title, job.facts().demands) }] as const);
+    this.#unfit.saw(queue, new Map(asked));
     const seen = { place, ours: this.#oursOf(shown), steadySince };
     for (const [agent, { id, status, job }] of seen.ours) {
       this.registrations.seen(agent, id);
@@ -192,6 +205,7 @@ export class EarlyBound<R extends Registry> {
         // A refused credential is not sent again, so checking whether it was changed costs nothing.
         failures = hasCode(error, 'E_CI_CREDENTIAL') ? 1 : failures + 1;
         steadySince = null;
+        this.#unfit.saw(queue.name, new Map());
         hold(toFailure(error).message);
         return;
       }

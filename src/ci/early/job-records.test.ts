@@ -23,7 +23,7 @@ const shown = (place: string, unfinished: readonly string[] = [], waiting: reado
   title: 'the bell',
   entries: [],
   unfinished,
-  waiting: waiting.map((one) => ({ job: one, pools: ['ci'] })),
+  waiting: waiting.map((one) => ({ job: one, pools: ['ci'], isForOthers: false })),
 });
 
 /** The records of a service, on a store of their own; `poolOf`: the pool that an agent is in. */

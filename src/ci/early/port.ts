@@ -45,6 +45,14 @@ export interface Queue {
   readonly pools: readonly string[];
 }
 
+export interface WaitingJob {
+  readonly job: RemoteJob;
+  /** Those of the queue that it waits for. */
+  readonly pools: readonly string[];
+  /** Whether others may run it, as far as the service shows: another host's agents, or its own. */
+  readonly isForOthers: boolean;
+}
+
 export interface Shown {
   readonly place: string;
   readonly title: string;
@@ -52,8 +60,8 @@ export interface Shown {
   readonly entries: readonly Entry[];
   /** Jobs that are not over. Absent: those that entries have. */
   readonly unfinished?: readonly JobId[];
-  /** Jobs that no agent has, and the pools that they wait for. Absent: the service does not say. */
-  readonly waiting?: readonly { readonly job: RemoteJob; readonly pools: readonly string[] }[];
+  /** Jobs that no agent has. Absent: the service does not say. */
+  readonly waiting?: readonly WaitingJob[];
 }
 
 export interface Draft {
@@ -92,6 +100,8 @@ export interface EarlyParts extends Pick<OpenParts, 'clock' | 'log' | 'opened'> 
   /** Where agents have to reach it. */
   readonly url: string;
   readonly queues: readonly Queue[];
+  /** What people compare if jobs fit no pool, as a sentence. */
+  readonly compare: string;
   /** ms between two looks, and until a released agent must be online. */
   readonly pace: { readonly pollEvery: number; readonly bootTimeout: number };
   readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'sync' | 'owner'> & OutcomeStore;

@@ -37,6 +37,13 @@ it('shows nothing on the disk, and opens with its own key and name only', async 
   expect(await left.take('a-1', key)).toBe(null);
 });
 
+it('stays for its own key if another one was tried', async () => {
+  const key = left.leave('a-1', 'a job');
+  expect(await left.take('a-1', 'another')).toBe(null);
+  expect(files()).toEqual(['a-1']);
+  expect(String(await left.take('a-1', key))).toBe('a job');
+});
+
 it('is removed with its name', () => {
   for (const name of ['lab-2', 'forge-1']) left.leave(name, 'a job');
   left.forget('lab-2');

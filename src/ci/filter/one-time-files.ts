@@ -1,6 +1,6 @@
 /**
  * What the manager leaves for one call of one job, such as the job itself, which is too large for a token. The file is encrypted with
- * a key of its own that only the job's sealed token contains, and it is given out once. AES-256-GCM.
+ * a key of its own that only the job's sealed token contains, or the config of its agent, and it is given out once. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:crypto';
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -30,7 +30,7 @@ export class OneTimeFiles {
     return key.toString('base64url');
   }
 
-  /** Gives it out, and removes it; null: it was given out before, or the key does not open it. */
+  /** Gives it out, and removes it; null: it was given out before, or the key does not open it, and then it stays. */
   async take(name: string, key: string): Promise<Buffer | null> {
     // Renamed first: of two calls only one gets it.
     const own = `${this.#pathOf(name)}.${randomUUID()}`;
@@ -40,13 +40,15 @@ export class OneTimeFiles {
     );
     if (!isOurs) return null;
     const bytes = await readFile(own);
-    await rm(own, { force: true });
-    return attempt(() => {
+    const content = attempt(() => {
       const options = { authTagLength: tagBytes };
       const cipher = createDecipheriv('aes-256-gcm', Buffer.from(key, 'base64url'), bytes.subarray(0, ivBytes), options);
       cipher.setAAD(Buffer.from(name)).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
       return Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]);
     });
+    if (content === null) await rename(own, this.#pathOf(name));
+    else await rm(own, { force: true });
+    return content;
   }
 
   forget(name: string): void {

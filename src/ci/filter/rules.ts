@@ -21,7 +21,14 @@ export type RuleVerdict =
   /** Answered by the filter itself. */
   | { readonly kind: 'answered'; readonly status: number; readonly json: unknown }
   /** Answered once, with what the manager left for this job (`one-time-files.ts`), and later with `after`. */
-  | { readonly kind: 'left'; readonly status: number; readonly type: string; readonly after: 204 | 404 }
+  | {
+      readonly kind: 'left';
+      readonly status: number;
+      readonly type: string;
+      readonly after: 204 | 404;
+      /** The key of what was left, in the body of the call; null: it has none. Absent: the sealed token has it. */
+      readonly keyIn?: (json: unknown) => string | null;
+    }
   /** Streamed both ways. `toldAs`: what the agent is told in the place of a status. */
   | { readonly kind: 'stream'; readonly toldAs?: (status: number) => number }
   /** Read as a whole before it is forwarded. */

@@ -15,7 +15,7 @@ const sealed = z.strictObject({
   rules: z.string(),
   /** Of the service's API, without a slash at its end. */
   endpoint: z.string(),
-  /** The service's; with `file` the key of that instead. */
+  /** The service's; with `file` the key of that instead, unless the agent shows the key itself. Never a text that others have, too. */
   token: z.string(),
   /** What it is for, in the word of the rules. */
   use: z.string(),

@@ -320,6 +320,26 @@ describe('a service whose agents sign their calls themselves', () => {
     expect(here.seen).toEqual([]);
   });
 
+  it('gives what was left only to an agent that shows its key, where that is apart from the token', async () => {
+    const apart: Rules = {
+      ...rules,
+      judge: () => ({
+        kind: 'left',
+        status: 201,
+        type: 'application/json',
+        after: 204,
+        keyIn: (json) => (json as { key?: string }).key ?? null,
+      }),
+    };
+    await using here = await filterBench(undefined, {}, { own: apart });
+    const key = here.left.leave('agent-1', '{"id":1}');
+    const token = here.token('job', { rules: 'own', token: 'another', file: 'agent-1' });
+    const asWith = async (body: unknown) => (await ask(here, `/own/${token}/job`, {}, JSON.stringify(body))).status;
+    expect([await asWith({}), await asWith({ key: 'another' }), await asWith({ key }), await asWith({ key })]).toEqual([
+      204, 204, 201, 204,
+    ]);
+  });
+
   it.each([
     ['another job', (token: string) => `/own/${token}/jobs/${other}`, 403],
     ['another root', (token: string) => `/v3/${token}/jobs/${jobId}`, 404],

@@ -216,13 +216,14 @@ export class FilterServer {
   /** Answers without asking the service. */
   async #answer(call: Call, verdict: Extract<RuleVerdict, { kind: 'answered' | 'left' }>): Promise<void> {
     const { request, response, sealed } = call;
-    await read(request, this.#limits.wholeBytes);
+    const asked = await read(request, this.#limits.wholeBytes);
     const say = (status: number, body: Buffer | null, type = 'application/json'): void => {
       response.writeHead(status, body === null ? {} : { 'content-type': type, 'content-length': body.length });
       response.end(body ?? undefined);
     };
     if (verdict.kind === 'answered') return say(verdict.status, Buffer.from(JSON.stringify(verdict.json)));
-    const found = sealed.file === undefined ? null : await this.#parts.left.take(sealed.file, sealed.token);
+    const key = verdict.keyIn === undefined ? sealed.token : verdict.keyIn(foreignJson(asked));
+    const found = sealed.file === undefined || key === null ? null : await this.#parts.left.take(sealed.file, key);
     if (found === null) return say(verdict.after, null);
     say(verdict.status, found, verdict.type);
   }

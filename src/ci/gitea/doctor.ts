@@ -13,6 +13,8 @@ const oldest = '1.26.0';
 /** ms after which the server gives a job up (`[actions] ENDLESS_TASK_TIMEOUT`). */
 const endless = 3 * 3_600_000;
 
+export const howToFit = 'Compare "runs-on" in the workflow with "tags" of the pool, or its name if it has none.';
+
 /** What of the server is this host's. */
 interface Ours {
   readonly places: Places;
@@ -75,7 +77,8 @@ async function ofQueue(queue: string, own: readonly PoolConfig[], asking: Asking
     const asked = [...new Set(unfit.map((job) => job.labels.join(' and ')))].slice(0, 5).join(', ');
     report.warn(
       `${unfit.length} ${unfit.length === 1 ? 'job' : 'jobs'} of ${title} wait for labels that no pool of this host has: ${asked}.`,
-      'If they are meant for this host, compare "runs-on" in the workflow with "tags" of the pool, or its name if it has none.',
+      `If they are meant for this host: ${howToFit}`,
+      'unfit-jobs',
     );
   }
   // Machines in a cloud are others by nature.

@@ -7,7 +7,7 @@ import type { GiteaClient } from './client.ts';
 import type { RunnerKeys } from './keys.ts';
 import type { GiteaServiceConfig } from './type.ts';
 
-export interface GiteaParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'> {
+export interface GiteaParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace' | 'compare'> {
   readonly config: GiteaServiceConfig;
   readonly pools: readonly PoolConfig[];
   readonly client: GiteaClient;

@@ -72,13 +72,19 @@ export class GiteaRegistry implements Registry {
     ]);
     this.#looked.set(place, new Map(running.map((job) => [String(job.runner_id), job])));
     const pools = this.#parts.pools.filter((pool) => served.includes(pool.name));
-    const fits = (job: GiteaJob) => pools.filter((pool) => job.labels.every((label) => labelsOf(pool).includes(label)));
+    const isIn = (labels: readonly string[]) => (job: GiteaJob) => job.labels.every((label) => labels.includes(label));
+    const fits = (job: GiteaJob) => pools.filter((pool) => isIn(labelsOf(pool))(job));
+    const isForOthers = (job: GiteaJob) => runners.some(({ labels }) => isIn(labels)(job));
     return {
       place,
       title: this.places.titleOf(name),
       entries: runners.map((one) => this.#entryOf(place, one, running)),
       unfinished: [...running, ...queued].map((job) => jobIdOf(this.#parts.config.name, job)),
-      waiting: queued.map((job) => ({ job: this.#remoteJob(job), pools: fits(job).map(({ name }) => name) })),
+      waiting: queued.map((job) => ({
+        job: this.#remoteJob(job),
+        pools: fits(job).map(({ name }) => name),
+        isForOthers: isForOthers(job),
+      })),
     };
   }
 

@@ -187,6 +187,18 @@ describe('jobs that wait', () => {
     await soon(() => seen).toContainEqual({ kind: 'waiting', pool: 'ci' });
   });
 
+  it('are shown if no pool here has their labels, and no other runner', async () => {
+    const clock = handClock();
+    bench = giteaService({ tags: ['gpu'], clock });
+    for (const label of ['gpu', 'typo', 'typo', 'theirs']) bench.gitea.queue([label]);
+    bench.gitea.add('another-host', ['theirs', 'more']);
+    watch();
+    await soon(() => bench.service.waiting('ci')).toBe(1);
+    expect(bench.service.unfit()).toEqual([]);
+    clock.advance(15_000);
+    expect(bench.service.unfit()).toMatchObject([{ jobs: 2, how: expect.stringMatching(/^in .+ for an agent with typo, which/) }]);
+  });
+
   it('count no more once an agent has had one between two looks', async () => {
     bench = giteaService();
     const job = bench.gitea.queue(['ci']);

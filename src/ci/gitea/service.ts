@@ -16,7 +16,7 @@ import { openAgentProgram } from '../kit/agent-program.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts } from '../parts.ts';
 import { GiteaClient } from './client.ts';
-import { giteaFindings } from './doctor.ts';
+import { giteaFindings, howToFit } from './doctor.ts';
 import { createRunnerKeys } from './keys.ts';
 import { openLateGitea } from './late.ts';
 import type { GiteaParts } from './parts.ts';
@@ -39,7 +39,7 @@ export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiServi
 export function createGitea(parts: GiteaParts) {
   const { config, pools, program, clock, log } = parts;
   const { name: service, url } = config;
-  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
+  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config, compare: howToFit };
   const connect = (known: Registrations) => new GiteaRegistry(parts, known);
   const { common, registry, registrations } = new EarlyBound(early, connect);
 

@@ -8,7 +8,7 @@ import type { GithubServiceConfig } from './config.ts';
 import type { ScaleSets } from './scale-sets.ts';
 
 export interface GithubParts
-  extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>,
+  extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace' | 'compare'>,
     Pick<OpenParts, 'variables' | 'ports'> {
   readonly slots: EarlyParts['slots'] & Pick<SlotFacts, 'sizeOf'>;
   readonly config: GithubServiceConfig;

@@ -94,6 +94,7 @@ export class GithubRegistry implements Registry {
         waiting: waiting.map((one) => ({
           job: waitingJob(this.#parts.config.name, one),
           pools: pools.filter((pool) => this.#suits(pool, one.job.labels)).map((pool) => pool.name),
+          isForOthers: isHosted(one.job.labels) || runners.some(({ labels }) => isIn(one.job.labels, labels)),
         })),
       }),
     };
@@ -434,6 +435,12 @@ interface WaitingJob {
   /** As `acme/app`. */
   readonly repository: string;
 }
+
+/** Whether GitHub's own runners have such labels. Larger ones have names that only their organisation knows. */
+const isHosted = (labels: readonly string[]): boolean => labels.some((label) => /^(ubuntu|windows|macos)-/i.test(label));
+
+const isIn = (wanted: readonly string[], has: readonly string[]): boolean =>
+  wanted.every((label) => has.includes(label.toLowerCase()));
 
 function waitingJob(service: string, { job, repository }: WaitingJob): RemoteJob {
   const facts = () => ({ ...jobFactsOf({ ...noFacts, job }), repository });

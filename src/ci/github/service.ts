@@ -37,10 +37,12 @@ export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiSer
   return createGithub({ ...parts, config, client, sets, random: Math.random });
 }
 
+const howToFit = 'Compare "runs-on" in the workflow with "tags" of the pool, or its name if it has none.';
+
 export function createGithub(parts: GithubParts) {
   const { config, pools, sets, store, clock, log } = parts;
   const { name: service, url } = config;
-  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
+  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config, compare: howToFit };
   const closing = new AbortController();
   const connect = (known: Registrations) => new GithubRegistry(parts, known, closing.signal);
   const bound = new EarlyBound(early, connect);

@@ -121,3 +121,21 @@ it('a repository that the token does not see is not asked about with each look',
   bench.close();
   expect(asked).toBeLessThan(60);
 });
+
+it('jobs are shown that no pool here fits, but not those of other runners and of GitHub itself', async () => {
+  const clock = handClock();
+  const bench = githubService({ clock, queues: ['acme/demo'], config: { pollEvery: 10_000 } });
+  bench.live.add('a1');
+  await bench.service.register(contextOf('a1'), patient);
+  for (const row of bench.github.runners.values()) Object.assign(row, { name: 'another-host', labels: ['self-hosted', 'theirs'] });
+  for (const label of ['typo', 'typo', 'ubuntu-latest', 'Theirs']) bench.github.queue({ labels: [label] });
+  const on = new AbortController();
+  bench.service.observe(() => {}, on.signal);
+  await expect.poll(() => bench.service.waiting('ci')).toBe(0);
+  expect(bench.service.unfit()).toEqual([]);
+  clock.advance(15_000);
+  const found = bench.service.unfit().map(({ jobs, how }) => `${jobs} ${how}`);
+  on.abort();
+  bench.close();
+  expect(found).toEqual(['2 in acme/demo for an agent with typo, which no pool here has']);
+});

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import { readPath } from '../filter/rules.ts';
-import { gitlabRules, gitlabRulesOf } from './filter-rules.ts';
+import { gitlabRules, gitlabRulesOf, runnerTokenOf } from './filter-rules.ts';
 
 const sealed = {
   rules: gitlabRulesOf,
@@ -30,7 +30,8 @@ it.each([
 });
 
 it('is answered here: the job, once, and that the runner is known', () => {
-  expect(judge('POST /api/v4/jobs/request')).toEqual({ kind: 'left', status: 201, type: 'application/json', after: 204 });
+  const left = { kind: 'left', status: 201, type: 'application/json', after: 204 };
+  expect(judge('POST /api/v4/jobs/request')).toEqual({ ...left, keyIn: expect.any(Function) });
   expect(judge('POST /api/v4/runners/verify')).toMatchObject({ kind: 'answered', status: 200 });
 });
 
@@ -50,4 +51,12 @@ it.each([
   'PUT /api/v3/jobs/7',
 ])('is refused: %s', (line) => {
   expect(judge(line)).toMatchObject({ kind: 'refused' });
+});
+
+it('reads the key of the job in what the runner takes for its token, which begins alike for all', () => {
+  const verdict = judge('POST /api/v4/jobs/request');
+  const keyIn = typeof verdict !== 'string' && verdict.kind === 'left' ? verdict.keyIn : undefined;
+  expect(runnerTokenOf('a-key').slice(0, 9)).toBe(runnerTokenOf('b-key').slice(0, 9));
+  expect(keyIn?.({ token: runnerTokenOf('a-key') })).toBe('a-key');
+  for (const json of [null, {}, { token: 7 }, { token: 'a-key' }]) expect(keyIn?.(json)).toBeNull();
 });

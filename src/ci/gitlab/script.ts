@@ -1,6 +1,7 @@
 /**
  * How a waiting sandbox becomes the runner of one job: its program is mounted, and its config is written into memory. The config
- * leads to the filter with a sealed token that is good for this job alone, and is in no environment and no argument.
+ * leads to the filter with a sealed token that is good for this job alone, and is in no environment and no argument. The runner shows
+ * that address in its log when it cannot reach the filter, so the right to get the job is apart from it.
  */
 import { inQuotes } from '../../base/quoted.ts';
 import type { Recipe } from '../../ports/runtime.ts';
@@ -22,6 +23,8 @@ export interface GitlabScript {
   readonly name: string;
   /** Of the filter, with the sealed token. */
   readonly url: string;
+  /** With which it gets its job, once. */
+  readonly token: string;
   /** The only certificate in PEM that the filter may have; null: it has none. */
   readonly ca: string | null;
   readonly workspace: string;
@@ -57,11 +60,11 @@ const toml = (keys: Readonly<Record<string, unknown>>, between = ', '): string =
     .map(([key, value]) => `${key} = ${JSON.stringify(value)}`)
     .join(between);
 
-export function gitlabScript({ name, url, ca, workspace, before, notes, container }: GitlabScript): string {
+export function gitlabScript({ name, url, token, ca, workspace, before, notes, container }: GitlabScript): string {
   const keys = {
     name,
     url,
-    token: 'onejob',
+    token,
     ...(ca !== null && { 'tls-ca-file': 'ca.pem' }),
     ...(container === null
       ? { executor: 'shell', builds_dir: `${workspace}/builds`, cache_dir: `${workspace}/cache` }
@@ -86,7 +89,7 @@ export function gitlabScript({ name, url, ca, workspace, before, notes, containe
     `export HOME="\${HOME:-${workspace}}"`,
     `export PATH=${ownFolder}:"\${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"`,
     ...before,
-    // Its first words name the URL, and so the sealed token: anyone who reads the log could take the job before the runner does.
+    // Its first words name the URL, which nobody needs to read.
     // At a TERM the runner would end its job without a reason; onejob ends it with one, once the sandbox is gone.
     `exec sh -c 'gitlab-runner --log-level warn run-single -c config.toml -r "$0" --max-builds 1 --wait-timeout ${patience} & runner=$!; trap "kill -KILL $runner; exit 143" TERM INT; wait $runner' ${inQuotes(name)}`,
   ].join('\n');

@@ -18,7 +18,7 @@ import type { OpenParts } from '../parts.ts';
 import { GitlabClient } from './client.ts';
 import { gitlabFindings } from './doctor.ts';
 import { jobFacts } from './facts.ts';
-import { gitlabRules, gitlabRulesOf } from './filter-rules.ts';
+import { gitlabRules, gitlabRulesOf, runnerTokenOf } from './filter-rules.ts';
 import type { GitlabParts, GitlabPortParts } from './parts.ts';
 import { gitlabRunner } from './release.ts';
 import { equippedForGitlab, gitlabScript } from './script.ts';
@@ -122,11 +122,12 @@ export function gitlabPort({ config, client, program, pool }: GitlabPortParts): 
     failsOutside: (line) => line.includes('Job failed (system failure): '),
     // Of the shell, and of a container.
     exitIn: (line) => /Job failed: exit (?:status|code) (\d+)/.exec(line)?.[1] ?? null,
-    script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leave, trusted }) {
-      const url = `${origin}/${gitlabRules.root}/${leave(payloadFor(given, new URL(origin).hostname, secrets))}`;
+    script({ name, workspace }, given, { way: { origin, ca }, notes, secrets, leaveApart, trusted }) {
+      const { sealed, key } = leaveApart(payloadFor(given, new URL(origin).hostname, secrets));
+      const url = `${origin}/${gitlabRules.root}/${sealed}`;
       const isContainer = hasEngine(pool, { trusted }) && (given.image != null || (given.services ?? []).length > 0);
       const container = isContainer ? { image: pool === undefined ? null : imageOutside(pool) } : null;
-      return gitlabScript({ name, url, ca, workspace, notes, before: noProxyFor(url), container });
+      return gitlabScript({ name, url, token: runnerTokenOf(key), ca, workspace, notes, before: noProxyFor(url), container });
     },
   };
 }

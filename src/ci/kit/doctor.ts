@@ -2,6 +2,7 @@
 
 import { OnejobError, toFailure } from '../../base/errors.ts';
 import { type Finding, fine, problem, warning } from '../../base/finding.ts';
+import type { FindingCode } from '../../base/finding-codes.ts';
 import { type Proxies, proxyFor } from '../../http/proxies.ts';
 import type { AgentProgramState } from './agent-program.ts';
 
@@ -46,8 +47,8 @@ export class ServiceReport {
     this.found.push(fine(this.subject, message));
   }
 
-  warn(message: string, hint: string): void {
-    this.found.push(warning(this.subject, message, hint));
+  warn(message: string, hint: string, code?: FindingCode): void {
+    this.found.push(warning(this.subject, message, hint, code));
   }
 
   problem(message: string, hint: string): void {

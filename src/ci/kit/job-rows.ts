@@ -123,6 +123,14 @@ export class LateRows<J> {
     return [...written, ...this.#writer.unwritten.values()].filter(({ state }) => state !== 'done');
   }
 
+  /**
+   * Takes over what an earlier manager had reserved and no agent had: until the service says what has become of it, people see it as it
+   * was, and not as ended.
+   */
+  resume(): void {
+    for (const row of this.unended()) if (row.agent === null) this.#writer.open.set(row.id, row);
+  }
+
   list(): readonly ServiceJob[] {
     return [...this.#writer.open.values()];
   }

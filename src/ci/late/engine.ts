@@ -3,6 +3,7 @@
  * gives it to an agent in a fresh sandbox. The agent gets it from the filter, and then speaks for it itself; here is only noticed what
  * has become of it. The service's own credential enters no sandbox.
  */
+import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { OnejobError, toFailure } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
@@ -386,6 +387,7 @@ export class LateBound<G, K> {
       this.#wake();
     };
     outer.addEventListener('abort', stop, { once: true });
+    this.#parts.rows.resume();
     const begin: CiService['observe'] = (own) => {
       this.#emit = own;
       this.#parts.filter?.start(this.#signal, (found) => this.#heardOfFilter(found));
@@ -430,8 +432,12 @@ export class LateBound<G, K> {
     const about = { rules, endpoint, use: 'job', job: this.#parts.port.idOf(one.key), build: null, file, until };
     const leave = (payload: string | Uint8Array, signs?: Sealed['signs']): string =>
       seal.close({ ...about, token: this.#parts.left.leave(file, payload), ...(signs !== undefined && { signs }) });
+    const leaveApart = (payload: string | Uint8Array) => {
+      const key = this.#parts.left.leave(file, payload);
+      return { sealed: seal.close({ ...about, token: randomUUID() }), key };
+    };
     const { secrets, trusted } = admission;
-    const script = await this.#parts.port.script(context, given, { way, notes, secrets, trusted, leave }, inner);
+    const script = await this.#parts.port.script(context, given, { way, notes, secrets, trusted, leave, leaveApart }, inner);
     return { id: null, script, files: null };
   }
 

@@ -157,6 +157,8 @@ export class LateJobs<G, K> {
       .map((found) =>
         'given' in found ? this.#add(this.#parts.port.keyOf(found.given), found.given) : this.#add(found.begun, null),
       );
+    // Without its file nobody can run it, or end it.
+    for (const { id } of this.#parts.rows.list()) if (!this.#jobs.has(id)) this.#parts.rows.left(id, null);
     await Promise.all(
       open.map(async (one) => {
         if (one.hasBegun) return;

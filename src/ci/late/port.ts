@@ -34,6 +34,8 @@ export interface JobHandover extends Pick<Admitted, 'secrets' | 'trusted'> {
    * Keeps what the agent gets once; returns the sealed token for it. `signs`: headers with which the filter signs what the agent says.
    */
   readonly leave: (payload: string | Uint8Array, signs?: Sealed['signs']) => string;
+  /** The same for an agent whose log shows the sealed token: that alone gets nothing, because the agent has to show the key. */
+  readonly leaveApart: (payload: string | Uint8Array) => { readonly sealed: string; readonly key: string };
 }
 
 export interface LatePort<G, K> {

@@ -3,6 +3,7 @@ import { beforeEach, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { serviceJob } from '../../../test/support/service-job.ts';
 import { newestLast } from '../../contract/job-pages.ts';
+import type { StandbyLane } from '../../core/slot.ts';
 import type { ServiceJob } from '../../ports/service-job.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import { createServiceJobs, notHere } from './service-jobs.ts';
@@ -11,18 +12,22 @@ let live: ServiceJob[];
 let stored: ServiceJob[];
 /** Jobs of slots, by the agent that has each. */
 let busy: Map<string, string>;
+/** Of a slot without an agent. */
+let standby: StandbyLane;
 let pools: { config: { name: string; service: string } }[];
 let clock: HandClock;
 let jobs: ReturnType<typeof createServiceJobs>;
 
 beforeEach(() => {
-  [live, stored, busy] = [[], [], new Map()];
+  [live, stored, busy, standby] = [[], [], new Map(), { kind: 'none' }];
   pools = [{ config: { name: 'lab', service: 'azure' } }, { config: { name: 'cpu', service: 'own' } }];
   clock = handClock();
   const reconciler = {
     pools,
     get slots() {
-      return [{ agent: { kind: 'free' } }, ...[...busy].map(([agent, job]) => ({ agent: { kind: 'busy', agent, job } }))];
+      const none = { standby: { kind: 'none' }, leaving: [] };
+      const agents = [...busy].map(([agent, job]) => ({ ...none, agent: { kind: 'busy', agent, job } }));
+      return [{ ...none, standby, agent: { kind: 'free' } }, ...agents];
     },
     placeOf: (agent: string) => (busy.has(agent) ? 'lab/1' : undefined),
   } as unknown as Reconciler;
@@ -95,6 +100,14 @@ test('right after a restart the jobs of slots are listed, although no service wa
   // Its agent is still being cleared away.
   stored = [serviceJob('azure-3', { agent: 'a3', state: 'done', result: 'succeeded' })];
   expect(ids(null)).toEqual([]);
+});
+
+test('right after a restart a job is not over whose sandbox is being made, or whose agent has not called yet', () => {
+  stored = [serviceJob('bk-1', { agent: null, state: 'assigned' }), serviceJob('bk-2', { agent: null, state: 'assigned' })];
+  busy.set('a1', 'bk-1');
+  standby = { kind: 'preparing', agent: 'a2', reserved: { job: 'bk-2', limit: null, cold: true }, since: 0 };
+  expect(ids(null)).toEqual(['bk-2 assigned', 'bk-1 assigned']);
+  expect(ids(10)).toEqual(['bk-1 assigned', 'bk-2 assigned']);
 });
 
 test('a job that no service and no slot has is over, without a result', () => {

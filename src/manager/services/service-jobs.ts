@@ -7,7 +7,7 @@ import { OnejobError } from '../../base/errors.ts';
 import { newestLast } from '../../contract/job-pages.ts';
 import type { AboutView, JobView } from '../../contract/schema.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import type { AgentId, JobId } from '../../core/slot.ts';
+import { type AgentId, type JobId, jobsIn } from '../../core/slot.ts';
 import type { CiService } from '../../ports/ci-service.ts';
 import type { ServiceJob } from '../../ports/service-job.ts';
 import type { OutcomeTable } from '../../store/outcomes.ts';
@@ -53,6 +53,10 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
     return pool === '' && own.length === 1 ? (own[0]?.config.name ?? '') : pool;
   };
   const hasSlot = (agent: AgentId | null): boolean => agent !== null && reconciler.placeOf(agent) !== undefined;
+  /** Jobs in slots, whether or not the services know them: after a restart they have not looked yet. */
+  const inSlots = (): JobId[] => reconciler.slots.flatMap(jobsIn);
+  /** A job has no agent yet whose sandbox is being made. */
+  const isHere = ({ id, agent }: ServiceJob): boolean => hasSlot(agent) || (agent === null && inSlots().includes(id));
 
   const reasonOf = (job: ServiceJob, pool: string, isOver: boolean): string | null => {
     if (job.note !== null) return job.note;
@@ -64,7 +68,7 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
   const elsewhere = new Set(services.flatMap(({ name, capabilities }) => (capabilities?.jobOnStdout === false ? [name] : [])));
 
   const view = (job: ServiceJob, isLive: boolean): JobView => {
-    const isOver = job.state === 'done' || !(isLive || hasSlot(job.agent));
+    const isOver = job.state === 'done' || !(isLive || isHere(job));
     const pool = poolOf(job);
     const outcome = isOver ? outcomes.get(job.id) : null;
     return {
@@ -89,9 +93,6 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
       endedAt: job.endedAt,
     };
   };
-
-  /** Jobs in slots, whether or not the services know them: after a restart they have not looked yet. */
-  const inSlots = (): JobId[] => reconciler.slots.flatMap(({ agent }) => ('job' in agent && agent.job !== null ? [agent.job] : []));
 
   const lookup = (id: JobId): JobView | null => {
     const now = live().get(id);

@@ -29,7 +29,8 @@ export async function startAzureDevOps(o: StandInOptions = {}): Promise<AzureDev
   const elsewhere = stack.use(await openPorts([other], '127.0.0.1', 0));
   // The port is known only after the first listening, and every URL needs it.
   let door: Door;
-  const server = createServerOf({ name: 'Azure DevOps', afterHalf: 'silence', enter: (request) => enter(door, request) });
+  const pages = /\/_build\/results\?/;
+  const server = createServerOf({ name: 'Azure DevOps', afterHalf: 'silence', pages, enter: (request) => enter(door, request) });
   const ports = stack.use(await openPorts([server], host, o.port ?? 0));
   const [port = 0] = ports.ports;
   const { azure, service } = createOrganisation(o, {

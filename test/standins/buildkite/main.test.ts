@@ -6,6 +6,7 @@ import { dirname, join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { expect, onTestFinished, test } from 'vitest';
 import { scratch } from '../../support/scratch.ts';
+import { startBuildkite } from './standin.ts';
 
 /** One on a port of its own, with its files in a folder that goes with the test: one that is killed removes none. */
 function byHand(more = ['--port', '0']) {
@@ -58,6 +59,14 @@ test('by hand: its config is a file that holds as it is, with a state directory 
   child.stdin.end('quit\n');
   expect(await ended).toEqual([0, null]);
   expect(existsSync(dirname(config))).toBe(false);
+});
+
+test('the page that a job names says what to type instead', async () => {
+  await using bk = await startBuildkite();
+  const job = bk.job(bk.queueJob({ command: 'true' }));
+  const said = await fetch(job.env.BUILDKITE_BUILD_URL ?? '');
+  expect([said.status, await said.text()]).toEqual([200, expect.stringContaining('"cancel JOB" cancels a job')]);
+  expect((await fetch(`${bk.endpoint}/acme/demo/builds/1`)).status).toBe(404);
 });
 
 test.each([

@@ -88,7 +88,7 @@ function environment(world: World, { id, step, build, pipeline, branch, queue, c
     BUILDKITE_STEP_KEY: '',
     BUILDKITE_BUILD_ID: build.id,
     BUILDKITE_BUILD_NUMBER: String(build.number),
-    BUILDKITE_BUILD_URL: `https://buildkite.com/${slug}/${pipeline}/builds/${build.number}`,
+    BUILDKITE_BUILD_URL: `${world.origin}/${slug}/${pipeline}/builds/${build.number}`,
     BUILDKITE_ORGANIZATION_SLUG: slug,
     BUILDKITE_ORGANIZATION_ID: organisation,
     BUILDKITE_PIPELINE_SLUG: pipeline,

@@ -24,7 +24,8 @@ export async function startBuildkite(options: BuildkiteOptions = {}): Promise<Bu
   const host = options.host ?? '127.0.0.1';
   // The ports are known only after the first listening, and URLs need them.
   let door: Door;
-  const server = createServerOf({ name: 'Buildkite', afterHalf: 'cut', enter: (request) => enter(door, request) });
+  const pages = /^\/(?!v3\/)[\w-]+\/[\w-]+\/builds\/\d+$/;
+  const server = createServerOf({ name: 'Buildkite', afterHalf: 'cut', pages, enter: (request) => enter(door, request) });
   const artifacts = createArtifactHost(() => door.world, beforeArtifact);
   // As long as the service's own: a client that thinks a connection is good must not be surprised.
   for (const one of [server, artifacts]) one.keepAliveTimeout = 75_000;

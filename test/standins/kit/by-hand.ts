@@ -33,7 +33,11 @@ export async function playByHand(
   play: (said: Arguments, stack: AsyncDisposableStack) => Promise<Played>,
 ): Promise<void> {
   const known = { host: { type: 'string' }, port: { type: 'string' }, jobs: { type: 'string' }, into: { type: 'string' } } as const;
-  const values = orSay(() => parseArgs({ options: { ...options, ...known, help: { type: 'boolean' } } }).values);
+  const values = orSay(() => {
+    const read = parseArgs({ options: { ...options, ...known, help: { type: 'boolean' } } }).values;
+    if ('runtime' in options) poolPlace(read);
+    return read;
+  });
   if (values === null) return;
   if (values.help === true) return console.log(usage);
   await using stack = new AsyncDisposableStack();
@@ -52,6 +56,20 @@ export async function playByHand(
   const jobs = Number(values.jobs ?? 0);
   if (jobs > 0) queueJobs(jobs);
   await conversation(obey);
+}
+
+/** An option of a stand-in whose pool is made of containers, unless somebody says otherwise. */
+export const runtimeOption = { runtime: { type: 'string' } } as const;
+
+/** What the usage says of it. */
+export const runtimeUsage = '--runtime process gives its pool sandboxed processes instead of containers.';
+
+/** The keys of such a pool that say where its jobs run. @throws TypeError for a runtime that it cannot write a pool for */
+export function poolPlace({ runtime = 'docker' }: Arguments['more']): string {
+  if (runtime === 'docker') return 'image: "debian:stable-slim", memory: 1GiB';
+  // A process can reach this host, so jobs of strangers must not be one.
+  if (runtime === 'process') return 'runtime: process, trust: { forks: refuse, others: refuse }';
+  throw new TypeError(`There is no pool for --runtime ${String(runtime)}: write docker or process.`);
 }
 
 /** What `read` returns; null: the command line is wrong, and the person was told. */
@@ -138,6 +156,8 @@ function conversation(obey: (line: string) => Promise<string>): Promise<unknown>
     };
     process.once('SIGINT', end);
     process.once('SIGTERM', end);
+    // Its terminal was closed.
+    process.once('SIGHUP', end);
     lines.on('line', (line) => {
       if (line.trim() === 'quit') return end();
       // One after the other: "down" and "up" take a moment.

@@ -11,10 +11,15 @@ export interface ServerOptions {
   readonly name: string;
   /** What follows half of an answer. */
   readonly afterHalf: 'silence' | 'cut';
+  /** Path and query of pages for people, which links lead to. */
+  readonly pages?: RegExp;
   enter(request: Incoming): Promise<Passage>;
 }
 
-export function createServerOf({ name, afterHalf, enter }: ServerOptions): Server {
+/** What a person finds there. */
+export const noPages = 'A stand-in has no pages. Type "help" where it runs: "cancel JOB" cancels a job.\n';
+
+export function createServerOf({ name, afterHalf, pages, enter }: ServerOptions): Server {
   return createServer((message, response) => {
     // A fault of the stand-in itself must be seen as one, not as a service that is down.
     serve(message, response).catch((error: unknown) => {
@@ -27,6 +32,7 @@ export function createServerOf({ name, afterHalf, enter }: ServerOptions): Serve
     const gone = new AbortController();
     response.on('close', () => gone.abort());
     const { method = 'GET', url = '/', headers } = message;
+    if (method === 'GET' && pages?.test(url) === true) return void response.setHeader('content-type', 'text/plain').end(noPages);
     const from = message.socket.remoteAddress ?? '';
     const answer = await enter({ method, url, headers, from, body: () => bodyOf(message), signal: gone.signal });
     if (answer === 'silence') return;

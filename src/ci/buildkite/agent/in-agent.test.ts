@@ -35,7 +35,7 @@ function bench() {
       return it.token;
     },
     program: { folder: '/tools/at-1', ready: async () => null },
-    counts: { waiting: (queue) => (queue === 'default' ? 3 : null), follow: async () => {} },
+    counts: { waiting: (queue) => (queue === 'default' ? 3 : null), unserved: () => new Map(), follow: async () => {} },
     check: async () => [],
     slots: { poolOf: () => 'ci', silentFor: (agent) => it.silent.get(agent) ?? null },
   });

@@ -112,6 +112,8 @@ it('continues where an earlier manager stopped', () => {
   one.reserve();
   one.restart();
   expect([one.list(), one.unended()]).toEqual([[], ['job-1']]);
+  one.rows.resume();
+  expect(one.list()).toEqual(['job-1']);
   one.wall = 5_000;
   one.rows.runs('job-1', 'agent1');
   expect(one.row()).toMatchObject({ queuedAt: 1_000, startedAt: 5_000 });

@@ -3,6 +3,7 @@
 import { toFailure } from '../../../base/errors.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import type { JobId } from '../../../core/slot.ts';
+import { type Unfit, type UnfitWatch, unfitHow } from '../../kit/unfit.ts';
 import { buildkiteEnd } from '../jobs/outcome.ts';
 import type { Shared } from '../shared.ts';
 import type { JobPick, JobReservations } from './job-reservations.ts';
@@ -24,9 +25,19 @@ export interface QueueWatchParts {
   readonly often: number;
   /** Why there are no jobs; null: there is no problem. */
   readonly say: (problem: string | null) => void;
+  readonly unfit: Pick<UnfitWatch, 'saw'>;
   readonly shared: Shared;
   readonly reservations: JobReservations;
   readonly runs: Runs;
+}
+
+/** Where the jobs of one question go. */
+interface Places {
+  /** Slots without a job. */
+  readonly free: string[];
+  readonly picks: JobPick[];
+  readonly waiting: Map<JobId, number>;
+  readonly unfit: Map<JobId, Unfit>;
 }
 
 /** Follows the queue until the service is closed. */
@@ -100,6 +111,7 @@ class QueueWatch implements Work {
     const { message, retry, code } = toFailure(error);
     // The stack may be gone, or another installation may have it: register it again.
     if (code === 'E_CI_DENIED') this.#isDoubted = true;
+    this.#parts.unfit.saw(this.#queue, new Map());
     // A single failure is not an outage.
     if (!retry || failures > 1) this.#parts.say(message);
     return retry ? 0 : longest;
@@ -163,17 +175,19 @@ class QueueWatch implements Work {
     const free = this.#parts.reservations.free(this.#queue).toSorted((a, b) => rank(b) - rank(a));
     const picks: JobPick[] = [];
     const waiting = new Map<JobId, number>();
+    const unfit = new Map<JobId, Unfit>();
     let after: string | null = null;
     for (let pages = 0; pages < mostPages; pages++) {
       const page = await stacks.scheduled(stack, this.#queue, { limit: pageSize, after }, signal);
       this.#notBefore = Math.max(this.#notBefore, clock.now() + page.wait);
       this.#reportOdd(page.odd);
       if (page.paused) break;
-      for (const job of page.jobs.toSorted((a, b) => b.priority - a.priority)) this.#place(job, { free, picks, waiting });
+      for (const job of page.jobs.toSorted((a, b) => b.priority - a.priority)) this.#place(job, { free, picks, waiting, unfit });
       after = page.next;
       if (after === null || free.length === 0 || page.wait > 0) break;
     }
     this.#crowd = waiting;
+    this.#parts.unfit.saw(this.#queue, unfit);
     if (picks.length > 0) await this.#take(picks);
     await this.#note();
   }
@@ -184,18 +198,23 @@ class QueueWatch implements Work {
     this.#isOddReported ||= jobs > 0;
   }
 
-  /** Picks a free slot for a job, or remembers since when it waits for one. */
-  #place(
-    { id, rules }: ScheduledJob,
-    { free, picks, waiting }: { readonly free: string[]; readonly picks: JobPick[]; readonly waiting: Map<JobId, number> },
-  ): void {
-    const { poolOf, clock } = this.#shared;
+  /** Picks a free slot for a job, or remembers since when it waits for one, or that no pool of the queue fits. */
+  #place({ id, rules }: ScheduledJob, { free, picks, waiting, unfit }: Places): void {
+    const { pools, poolOf, clock } = this.#shared;
     const { reservations } = this.#parts;
     if (reservations.of(id) !== null || reservations.isShunned(id)) return;
     const at = free.findIndex((slot) => fits(rules, this.#queue, poolOf(slot)?.tags ?? []));
     const [slot] = at < 0 ? [] : free.splice(at, 1);
     if (slot !== undefined) picks.push({ job: id, slot });
     else if (this.#pools.some(({ tags }) => fits(rules, this.#queue, tags))) waiting.set(id, this.#crowd.get(id) ?? clock.now());
+    else if (!pools.some(({ queue, tags }) => queue === this.#queue && fits(rules, queue, tags)))
+      unfit.set(id, {
+        jobs: 1,
+        how: unfitHow(
+          `queue ${JSON.stringify(this.#queue)}`,
+          rules.filter((rule) => !/^queue=/.test(rule)),
+        ),
+      });
   }
 
   /** Once per job; a failure costs nothing. */
