@@ -55,7 +55,9 @@ async function ended(code: number, says: string, wants: boolean) {
   const asked: string[] = [];
   const attached = Promise.withResolvers<Socket>();
   const read = Promise.withResolvers<void>();
-  const server = createServer(async ({ url = '' }, answer) => {
+  const server = createServer(async (request, answer) => {
+    if (answersPing(request, answer)) return;
+    const url = withoutVersion(request.url ?? '');
     asked.push(url);
     const State = { Status: 'exited', Running: false, ExitCode: code };
     if (url.startsWith('/containers/create')) answer.writeHead(201).end('{"Id":"filler"}');

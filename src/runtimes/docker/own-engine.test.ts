@@ -60,10 +60,10 @@ it('the images that jobs have from the start are read-only, too', () => {
 
 it('the mirrors of a pool are those of its engines', () => {
   const containers = { image: 'e', mirrors: ['https://a', 'http://b:5000'] };
-  expect(engineBody(specOf({ containers }), context).Env).toEqual([
+  expect(engineBody(specOf({ containers }), context).Env).toContain(
     'MIRRORS=--registry-mirror https://a --registry-mirror http://b:5000',
-  ]);
-  expect(engineBody(specOf({}), context).Env).toEqual(['MIRRORS=']);
+  );
+  expect(engineBody(specOf({}), context).Env).toContain('MIRRORS=');
 });
 
 it('inside, folders have the same paths, and limits and network are those of the engine', () => {
@@ -99,5 +99,5 @@ it('an engine has the cards of its agent, and says to what runs in it which they
 });
 
 it('an engine without cards asks for none, also on an Engine whose images would get all', () => {
-  expect(engineBody(specOf({}), context).Env).toEqual(['NVIDIA_VISIBLE_DEVICES=void']);
+  expect(engineBody(specOf({}), context).Env).toContain('NVIDIA_VISIBLE_DEVICES=void');
 });

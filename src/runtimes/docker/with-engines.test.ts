@@ -61,7 +61,7 @@ test('images for jobs are pulled with the credentials of their pool', async () =
     if (path === '/version') json(reply, { Version: '26', Components: [{ Name: 'Engine' }] });
     else if (path === '/images/create') {
       pulls.push(JSON.parse(Buffer.from(String(given), 'base64url').toString()));
-      json(reply, { error: 'denied: not for you' });
+      json(reply, { errorDetail: { message: 'denied: not for you' } });
     } else if (path.startsWith('/images/r.example')) reply.writeHead(404).end('{"message":"no such image"}');
     else json(reply, { Id: 'sha256:1', Config: {} });
   });
