@@ -12,6 +12,7 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { follow, specOf, watch } from '../../../test/kit/runtime-contract/contract.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Runtime } from '../../ports/runtime.ts';
+import { bootId } from '../../system/process-identity.ts';
 import { frame, readyMarker } from '../gate.ts';
 import { archive } from './files.ts';
 import { layout, makeFolder, supervisorOf } from './folder.ts';
@@ -106,6 +107,7 @@ test('a sandbox of a manager that died between intent and start is listed, and c
     mode: 'plain',
     uid: null,
     cgroups: [],
+    boot: bootId(),
   } as const;
   await makeFolder(layout(dir), { ...about, cgroups: [], files: join(dir, 'agents', spec.agent) });
   expect(await runtime.list(never)).toEqual([{ agent: spec.agent, pool: 'p', slot: 'p/1', state: { kind: 'created' } }]);
