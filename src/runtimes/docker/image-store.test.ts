@@ -1,11 +1,14 @@
 /** Putting an image into the store of the engines, on an Engine that a test makes. */
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { Socket } from 'node:net';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
 import { Engine } from '../engine/engine.ts';
-import { ImageStore } from './image-store.ts';
+import { fill, ImageStore } from './image-store.ts';
 
 /** The Engine leaves a connection to a container open, as a real one does whatever becomes of that. */
 test('who stops while an image is read leaves no connection that would keep the process', async () => {
@@ -40,4 +43,20 @@ test('who stops while an image is read leaves no connection that would keep the 
   socket.destroy();
   server.closeAllConnections();
   server.close();
+});
+
+/** A `podman` and a `sync` of the test, which say that they were called. */
+test.each([
+  ['is', 'exit 0', ['podman image exists', 'podman load', 'sync -f', 'podman tag']],
+  ['cannot be', 'exit 1', ['podman image exists', 'podman load', 'sync -f', 'sync']],
+])('an image has its name only once it is on disk (which it %s)', async (_, synced, calls) => {
+  using here = scratch();
+  const program = (name: string, text: string): void =>
+    writeFileSync(join(here.path, name), `#!/bin/sh\nPATH=/usr/bin:/bin\n${text}\n`, { mode: 0o755 });
+  const say = (words: string): string => `echo "${words}" >>${here.path}/said`;
+  program('podman', `shift 4; ${say('podman $*')}; case $1 in image) exit 1;; load) echo Loaded image: x;; esac`);
+  program('sync', `${say('sync $*')}; ${synced}`);
+  spawnSync('/bin/sh', ['-c', fill, 'name'], { env: { PATH: here.path } });
+  const said = readFileSync(join(here.path, 'said'), 'utf8').trim().split('\n');
+  expect(said).toEqual(calls.map((call) => expect.stringMatching(new RegExp(`^${call}( |$)`))));
 });

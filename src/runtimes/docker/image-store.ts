@@ -14,10 +14,14 @@ import { engineHost } from './own-engine.ts';
 
 const podman = `podman --root ${inEngine.images} --runroot /run/engine/fill`;
 
-/** Loads what comes from standard input under a name, unless it is there. A load that was interrupted is repeated by the next one. */
-const fill = `name=$0
+/**
+ * Loads what comes from standard input under a name, unless it is there. A load that was interrupted is repeated by the next one. It has
+ * its name only once it is on disk: Podman syncs no layer, and after a power cut every agent would get half an image.
+ */
+export const fill = `name=$0
 ${podman} image exists "$name" && exit
 said=$(${podman} load -q) || exit
+sync -f ${inEngine.images} 2>/dev/null || sync || exit
 ${podman} tag "\${said##*: }" "$name"`;
 
 export class ImageStore {
